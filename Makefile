@@ -1,0 +1,46 @@
+# make demo and make test need Python ≥ 3.11 and make, nothing else.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: help demo test check bench vectors clean
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+# PyTorch first and alone: asked for by name and version, pip finds a CPU build where there is one.
+.venv/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Troth needs Python 3.11 or newer: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "Installing into .venv (a few minutes the first time) …"
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	@touch $@
+
+.venv/installed-dev: .venv/installed
+	@echo "Installing what the tests need …"
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps byzfl
+	@touch $@
+
+demo: .venv/installed ## a swarm under attack on this machine, with its report
+	@$(BIN)/troth demo
+
+check: .venv/installed-dev ## lint, types and import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: check ## everything that must hold: check, then the test suite
+	$(BIN)/python -m pytest -n 2
+
+bench: .venv/installed-dev ## measure; prints the table and rewrites benchmarks/results.md
+	$(BIN)/python -m benchmarks
+
+vectors: .venv/installed-dev ## regenerate the golden vectors, after a deliberate change only
+	$(BIN)/python -m tests.vectors
+
+clean: ## remove what make made
+	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

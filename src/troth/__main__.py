@@ -1,0 +1,5 @@
+"""`python -m troth`."""
+
+from troth.cli import main
+
+main()

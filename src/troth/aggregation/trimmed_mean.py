@@ -1,0 +1,13 @@
+"""The mean of what is left when the extremes of every coordinate are cut off."""
+
+from torch import Tensor
+
+from troth.aggregation.checks import check_byzantine, check_vectors
+
+
+def trimmed_mean(vectors_PD: Tensor, *, byzantine: int) -> Tensor:
+    """Drop the `byzantine` smallest and largest values of each coordinate, average the rest (Yin et al. 2018)."""
+    check_vectors(vectors_PD)
+    peers = len(vectors_PD)
+    check_byzantine(byzantine, peers, (peers - 1) // 2, "trimmed-mean")
+    return vectors_PD.sort(dim=0).values[byzantine : peers - byzantine].mean(dim=0)

@@ -1,0 +1,51 @@
+"""Attackers, wrapped around honest peers from outside. Production code never imports this package."""
+
+from troth.attacks.coalition import Coalition
+from troth.attacks.errors import AttackError
+from troth.attacks.gradient import (
+    ALittleIsEnough,
+    DelayedGradient,
+    GradientAttack,
+    InnerProduct,
+    InnerProductSmall,
+    LabelFlip,
+    RandomDirection,
+    SignFlip,
+    alie_deviations,
+)
+from troth.attacks.schedule import AttackSchedule
+from troth.choices import build, parse_spec, pick
+
+ATTACKS: dict[str, type[GradientAttack]] = {
+    "sign-flip": SignFlip,
+    "random-direction": RandomDirection,
+    "label-flip": LabelFlip,
+    "delayed-gradient": DelayedGradient,
+    "ipm-0.6": InnerProduct,
+    "ipm-0.1": InnerProductSmall,
+    "alie": ALittleIsEnough,
+}
+
+
+def make_attack(spec: str) -> GradientAttack:
+    """`sign-flip`, or with options `sign-flip:scale=10`."""
+    name, options = parse_spec(spec)
+    return build(pick(ATTACKS, name, "attack"), options, spec)
+
+
+__all__ = [
+    "ATTACKS",
+    "ALittleIsEnough",
+    "AttackError",
+    "AttackSchedule",
+    "Coalition",
+    "DelayedGradient",
+    "GradientAttack",
+    "InnerProduct",
+    "InnerProductSmall",
+    "LabelFlip",
+    "RandomDirection",
+    "SignFlip",
+    "alie_deviations",
+    "make_attack",
+]

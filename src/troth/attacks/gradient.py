@@ -1,0 +1,154 @@
+"""Lies about gradients: what colluders send instead of what they computed.
+
+Each attack is a frozen set of options. It may poison the batch before the gradient is computed, and it forges the rows
+that the colluders send, knowing everything: their own gradients and those of all honest peers. The honest code knows
+nothing of it.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import floor, inf, isfinite
+from statistics import NormalDist
+
+import torch
+from torch import Tensor
+
+from troth.attacks.errors import AttackError
+from troth.crypto import Seed, stream
+from troth.training import Batch, Task
+
+# B colluders, H honest peers, D coordinates
+Forge = Callable[[Tensor, Tensor], Tensor]  # (own_BD, honest_HD) → what the colluders send, B×D
+
+
+class GradientAttack:
+    """Behaves honestly; attacks override what they lie about."""
+
+    def check(self, task: Task, *, honest: int, colluders: int) -> None:
+        """Raise `AttackError` where the attack is not defined."""
+
+    def poison(self, task: Task, batch: Batch) -> Batch:
+        """The batch a colluder computes its gradient on while it attacks."""
+        return batch
+
+    def begin(self, seed: Seed) -> Forge:
+        """A fresh coalition for one run. It is called at every step, also before the attack starts."""
+        return self.forge
+
+    def forge(self, own_BD: Tensor, honest_HD: Tensor) -> Tensor:
+        return own_BD
+
+
+@dataclass(frozen=True)
+class SignFlip(GradientAttack):
+    """send the own gradient times −scale"""
+
+    scale: float = 1000.0
+
+    def __post_init__(self) -> None:
+        _positive("scale", self.scale)
+
+    def forge(self, own_BD: Tensor, honest_HD: Tensor) -> Tensor:
+        return own_BD * -self.scale
+
+
+@dataclass(frozen=True)
+class RandomDirection(GradientAttack):
+    """all send one common random direction, scale times as long as their gradients"""
+
+    scale: float = 1000.0
+
+    def __post_init__(self) -> None:
+        _positive("scale", self.scale)
+
+    def begin(self, seed: Seed) -> Forge:
+        def forge(own_BD: Tensor, _honest_HD: Tensor) -> Tensor:
+            draw = stream(seed, "random direction")  # drawn anew from the same stream: one direction for the whole run
+            direction_D = torch.from_numpy(draw.normal(own_BD.shape[1])).to(own_BD)
+            length = self.scale * torch.linalg.vector_norm(own_BD, dim=1).mean()
+            unit_D: Tensor = direction_D / torch.linalg.vector_norm(direction_D)
+            return (unit_D * length).expand_as(own_BD)
+
+        return forge
+
+
+@dataclass(frozen=True)
+class LabelFlip(GradientAttack):
+    """compute the gradient on labels turned round: class y becomes (classes − 1) − y"""
+
+    def check(self, task: Task, *, honest: int, colluders: int) -> None:
+        if task.classes is None:
+            raise AttackError("label-flip needs a task with labels, and this one has none: choose another attack")
+
+    def poison(self, task: Task, batch: Batch) -> Batch:
+        assert task.classes is not None
+        return {**batch, "labels": task.classes - 1 - batch["labels"]}
+
+
+@dataclass(frozen=True)
+class DelayedGradient(GradientAttack):
+    """send the own gradient of `delay` steps ago"""
+
+    delay: int = 50
+
+    def __post_init__(self) -> None:
+        if self.delay < 1:
+            raise ValueError(f"delay must be at least 1 step, got {self.delay}")
+
+    def begin(self, seed: Seed) -> Forge:
+        past: deque[Tensor] = deque(maxlen=self.delay + 1)
+
+        def forge(own_BD: Tensor, _honest_HD: Tensor) -> Tensor:
+            past.append(own_BD)
+            return past[0]  # the oldest there is while the run is younger than the delay
+
+        return forge
+
+
+@dataclass(frozen=True)
+class InnerProduct(GradientAttack):
+    """send −epsilon times the mean of the honest gradients (inner-product manipulation)"""
+
+    epsilon: float = 0.6
+
+    def __post_init__(self) -> None:
+        _positive("epsilon", self.epsilon)
+
+    def forge(self, own_BD: Tensor, honest_HD: Tensor) -> Tensor:
+        return (honest_HD.mean(dim=0) * -self.epsilon).expand_as(own_BD)
+
+
+@dataclass(frozen=True)
+class InnerProductSmall(InnerProduct):
+    """the same with epsilon 0.1: too small a lie for a norm to show it"""
+
+    epsilon: float = 0.1
+
+
+@dataclass(frozen=True)
+class ALittleIsEnough(GradientAttack):
+    """shift every coordinate by as many honest standard deviations as still looks normal (ALIE)"""
+
+    def check(self, task: Task, *, honest: int, colluders: int) -> None:
+        if honest < 2 or not isfinite(alie_deviations(honest + colluders, colluders)):
+            raise AttackError(f"alie is not defined for {colluders} liars among {honest + colluders} peers")
+
+    def forge(self, own_BD: Tensor, honest_HD: Tensor) -> Tensor:
+        colluders, honest = len(own_BD), len(honest_HD)
+        z = alie_deviations(honest + colluders, colluders)
+        mean_D, deviation_D = honest_HD.mean(dim=0), honest_HD.std(dim=0, correction=1)
+        return (mean_D - z * deviation_D).expand_as(own_BD)
+
+
+def alie_deviations(peers: int, byzantine: int) -> float:
+    """`z = Φ⁻¹((n − b − s)/(n − b))` with `s = ⌊n/2 + 1⌋ − b` supporters needed (Baruch et al. 2019)."""
+    needed = floor(peers / 2 + 1) - byzantine
+    honest = peers - byzantine
+    share = (honest - needed) / honest
+    return NormalDist().inv_cdf(share) if 0 < share < 1 else inf
+
+
+def _positive(name: str, value: float) -> None:
+    if not (value > 0 and isfinite(value)):
+        raise ValueError(f"{name} must be a positive number, got {value}")

@@ -1,0 +1,69 @@
+"""Things chosen by name on a command line or in a manifest: `name` or `name:option=value,option=value`.
+
+Imports nothing of ours but the root of errors, so that every package may use it.
+"""
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from typing import Any, TypeVar, get_type_hints
+
+from troth.errors import OperatorError
+
+T = TypeVar("T")
+
+
+class ChoiceError(OperatorError):
+    """An unknown name or option, or a value of the wrong kind; the message says what would be right."""
+
+
+def pick(table: Mapping[str, T], name: str, kind: str) -> T:
+    """The entry of that name, or an error with the nearest names."""
+    if name in table:
+        return table[name]
+    near = difflib.get_close_matches(name, table, n=2, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"choose from {', '.join(table)}"
+    raise ChoiceError(f"unknown {kind} '{name}': {hint}")
+
+
+def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
+    """`"ipm:epsilon=0.3"` becomes `("ipm", {"epsilon": "0.3"})`."""
+    name, _, rest = spec.partition(":")
+    options: dict[str, str] = {}
+    for item in filter(None, rest.split(",")):
+        key, equals, value = item.partition("=")
+        if not equals or not key:
+            raise ChoiceError(f"'{item}' in '{spec}' is not an option: write name:option=value,option=value")
+        options[key.strip()] = value.strip()
+    return name.strip(), options
+
+
+def build(kind: type[T], options: Mapping[str, str], spec: str) -> T:
+    """Make a dataclass from its options as text, converted to the types of its fields."""
+    assert dataclasses.is_dataclass(kind)
+    hints = get_type_hints(kind)
+    fields = {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.init}
+    values: dict[str, Any] = {}
+    for key, text in options.items():
+        if key not in fields:
+            known = ", ".join(fields) or "none"
+            raise ChoiceError(f"'{spec}' has no option '{key}' (its options: {known})")
+        values[key] = _convert(text, fields[key], key)
+    try:
+        return kind(**values)
+    except ChoiceError:
+        raise
+    except ValueError as error:
+        raise ChoiceError(f"'{spec}': {error}") from error
+
+
+def _convert(text: str, kind: Any, key: str) -> Any:
+    try:
+        if kind is bool:
+            return {"true": True, "false": False}[text.lower()]
+        if kind in (int, float, str):
+            return kind(text)
+    except (KeyError, ValueError):
+        pass
+    wanted = {bool: "true or false", int: "a whole number", float: "a number"}.get(kind, str(kind))
+    raise ChoiceError(f"option '{key}' takes {wanted}, got '{text}'")

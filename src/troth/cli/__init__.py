@@ -1,0 +1,69 @@
+"""The command line: one file per command. Heavy imports happen inside commands, so that `troth --help` is instant."""
+
+import sys
+
+import typer
+from typer import Typer
+
+import troth
+from troth.cli.demo import demo
+from troth.cli.lists import attacks, defences, tasks
+from troth.cli.simulate import simulate
+from troth.errors import OperatorError
+
+app = Typer(
+    name="troth",
+    help="Train one neural network together with people you do not trust.",
+    epilog="Start with: troth demo",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,  # plain help: importing rich would double the time it takes
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(demo)
+app.command()(simulate)
+app.command()(attacks)
+app.command()(defences)
+app.command()(tasks)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"troth {troth.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Show the version."),
+) -> None:
+    pass
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command; every operator's mistake ends in one line on standard error and exit code 2."""
+    command = typer.main.get_command(app)
+    try:
+        sys.exit(command.main(args=arguments, prog_name="troth", standalone_mode=False) or 0)
+    except OperatorError as error:
+        _fail(str(error))
+    except typer.Abort:
+        _interrupted()
+    except KeyboardInterrupt:
+        _interrupted()
+    except Exception as error:
+        # Typer's own complaints about options; told apart by what they carry, since the class moved between versions.
+        if not hasattr(error, "format_message") or not hasattr(error, "exit_code"):
+            raise
+        _fail(error.format_message().replace("\n", " "))
+
+
+def _fail(message: str) -> None:
+    print(f"troth: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
+def _interrupted() -> None:
+    print("troth: interrupted; nothing was written for the unfinished run", file=sys.stderr)
+    sys.exit(130)

@@ -1,0 +1,59 @@
+"""Progress on standard error: a live bar on a terminal, a line every few seconds elsewhere."""
+
+import sys
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from troth.simulation import StepReport
+
+_LINE_EVERY_S = 5.0
+
+
+class Live:
+    """Use as a context manager around one run; `step` is called after every step."""
+
+    def __init__(self, label: str, steps: int, peers: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._console = Console(stderr=True)
+        self._label = label
+        self._steps = steps
+        self._words = f"loss –  accuracy –  peers {peers}"
+        self._metric = "accuracy –"
+        self._last_line = time.monotonic()
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=28),
+            TextColumn("step {task.completed}/{task.total}  {task.fields[words]}"),
+            TimeRemainingColumn(compact=True),
+            console=self._console,
+            disable=not self._console.is_terminal,
+        )
+        self._task = self._progress.add_task(label, total=steps, words=self._words)
+
+    def step(self, report: "StepReport") -> None:
+        if report.metrics:
+            self._metric = (
+                f"accuracy {report.metrics['accuracy']:.1%}"
+                if "accuracy" in report.metrics
+                else f"test loss {report.metrics['loss']:.3g}"
+            )
+        self._words = f"loss {report.loss:.3f}  {self._metric}  peers {report.alive}"
+        if report.attacked:
+            self._words += "  under attack"
+        self._progress.update(self._task, completed=report.step, words=self._words)
+        if not self._console.is_terminal and time.monotonic() - self._last_line > _LINE_EVERY_S:
+            self._last_line = time.monotonic()
+            print(f"{self._label}: step {report.step}/{self._steps}  {self._words}", file=sys.stderr)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()

@@ -1,0 +1,33 @@
+"""Folders that results go into, checked before hours of work and never overwritten by another run's results."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from troth.errors import OperatorError
+
+
+class OutputError(OperatorError):
+    """The results cannot be written where they were asked to go."""
+
+
+def claim(folder: Path, config: dict[str, Any], *, overwrite: bool) -> Path:
+    """Make the folder and see that it can be written to and holds no other run's summary."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".write-test"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise OutputError(f"cannot write to --out {folder}: {error.strerror}; choose another folder") from error
+    summary = folder / "summary.json"
+    if summary.exists() and not overwrite and _config_in(summary) != config:
+        raise OutputError(f"{folder} holds the results of another run: choose another --out, or add --overwrite")
+    return folder
+
+
+def _config_in(summary: Path) -> Any:
+    try:
+        return json.loads(summary.read_text(encoding="utf-8"))["config"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

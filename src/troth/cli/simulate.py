@@ -1,0 +1,115 @@
+"""`troth simulate`: one training run on this machine, with liars."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from troth.evidence import RunSummary
+
+
+def simulate(
+    task: Annotated[str, typer.Option(help="What to train: see 'troth tasks'; or your own my_task.py.")] = "digits",
+    peers: Annotated[int, typer.Option(help="How many peers, the liars included.")] = 16,
+    byzantine: Annotated[int, typer.Option(help="How many of them lie; 0 is the run without attack.")] = 0,
+    attack: Annotated[
+        str, typer.Option(help="How they lie: see 'troth attacks'. With options: sign-flip:scale=10.")
+    ] = "sign-flip",
+    attack_start: Annotated[int, typer.Option(help="First step of the attack.")] = 50,
+    attack_every: Annotated[int, typer.Option(help="Attack at every k-th step from then on.")] = 1,
+    attack_probability: Annotated[float, typer.Option(help="Attack with this probability at each of them.")] = 1.0,
+    attack_stop: Annotated[int | None, typer.Option(help="The attack ends before this step.")] = None,
+    defence: Annotated[str, typer.Option(help="How gradients are combined: see 'troth defences'.")] = "centered-clip",
+    tau: Annotated[float | None, typer.Option(help="Clipping radius of centered-clip. Default: the task's.")] = None,
+    steps: Annotated[int | None, typer.Option(help="How many steps. Default: the task's.")] = None,
+    seed: Annotated[int, typer.Option(help="Everything random follows from it.")] = 0,
+    optimizer: Annotated[str, typer.Option(help="sgd or adamw; options as in sgd:momentum=0.9.")] = "sgd",
+    rate: Annotated[float | None, typer.Option(help="Learning rate. Default: the task's.")] = None,
+    schedule: Annotated[str, typer.Option(help="Learning rate over time: constant, cosine or linear.")] = "cosine",
+    warmup: Annotated[int, typer.Option(help="Steps over which the learning rate rises to its value.")] = 0,
+    evaluate_every: Annotated[int, typer.Option(help="Evaluate the model every k steps.")] = 10,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    one_by_one: Annotated[
+        bool, typer.Option("--one-by-one", help="Compute gradients peer by peer instead of in one call.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for summary.json and the picture. Default: runs/<name of the run>.")
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the results of another run in --out.")
+    ] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the summary, and nothing else, on standard output.")
+    ] = False,
+) -> None:
+    """Train with a trusted server while some peers lie, and see what it does to the model.
+
+    Example: troth simulate --byzantine 7 --attack sign-flip --defence mean
+    """
+    from troth.cli.live import Live
+    from troth.cli.output import claim
+    from troth.evidence import slug, write_text
+    from troth.lab import plot_runs
+    from troth.simulation import Scenario
+    from troth.simulation import simulate as run
+    from troth.training import make_task
+
+    scenario = Scenario(
+        task=task,
+        peers=peers,
+        byzantine=byzantine,
+        attack=attack,
+        attack_start=attack_start,
+        attack_every=attack_every,
+        attack_probability=attack_probability,
+        attack_stop=attack_stop,
+        defence=defence,
+        tau=tau,
+        steps=steps,
+        seed=seed,
+        optimizer=optimizer,
+        rate=rate,
+        schedule=schedule,
+        warmup=warmup,
+        evaluate_every=evaluate_every,
+        device=device,
+        one_by_one=one_by_one,
+    )
+    scenario = scenario.resolved(make_task(task))
+    config = scenario.as_dict()
+    folder = claim(out or Path("runs") / slug(config), config, overwrite=overwrite)
+    with Live(scenario.defence, scenario.total_steps, scenario.peers) as live:
+        summary = run(scenario, live.step)
+    write_text(folder / "summary.json", summary.to_json())
+    plot_runs([(scenario.defence, summary)], folder / "accuracy.png", _title(summary))
+    if json:
+        typer.echo(summary.to_json(), nl=False)
+    else:
+        _print_table(summary, folder)
+
+
+def _title(summary: "RunSummary") -> str:
+    liars = f"{len(summary.byzantine)} of {summary.peers} peers lie" if summary.byzantine else f"{summary.peers} peers"
+    return f"{summary.config['task']}, {liars}, {summary.defence}"
+
+
+def _print_table(summary: "RunSummary", folder: Path) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_row("task", f"{summary.config['task']} ({summary.details['parameters']:,} parameters)")
+    table.add_row("peers", f"{summary.peers}, of which lie: {summary.byzantine or 'none'}")
+    table.add_row(
+        "attack", f"{summary.attack} in {summary.details['attacked_steps']} steps" if summary.attack else "none"
+    )
+    table.add_row("defence", summary.defence)
+    table.add_row("steps", str(summary.steps))
+    for name, value in summary.metrics.items():
+        table.add_row(name, f"{value:.1%}" if name == "accuracy" else f"{value:.4g}")
+    if summary.details["diverged_at"] is not None:
+        table.add_row("diverged", f"at step {summary.details['diverged_at']}: the model is ruined")
+    table.add_row("summary", str(folder / "summary.json"))
+    table.add_row("picture", str(folder / "accuracy.png"))
+    Console(soft_wrap=True, highlight=False).print(table)

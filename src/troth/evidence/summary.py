@@ -1,0 +1,62 @@
+"""The summary of a run: the same bytes for the same scenario, so it holds no times, paths or dates."""
+
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What `summary.json` says; the command line, plots and the page all read it from here."""
+
+    version: str
+    peers: int
+    byzantine: list[int]
+    steps: int
+    attack: str | None
+    defence: str
+    metrics: dict[str, float]
+    curve: list[dict[str, float]]
+    details: dict[str, Any] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """Strict JSON: what is not a finite number (the loss of a ruined model) becomes null."""
+        fields = dataclasses.asdict(self)
+        details = fields.pop("details")
+        config = fields.pop("config")
+        return json.dumps(_finite({**fields, **details, "config": config}), indent=2, allow_nan=False) + "\n"
+
+
+def slug(config: dict[str, Any]) -> str:
+    """A folder name that is the same for the same configuration and different for another."""
+    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:8]
+    attack = f"{config['byzantine']}x-{config['attack']}" if config["byzantine"] else "no-attack"
+    words = f"{config['task']}-{config['defence']}-{attack}-seed{config['seed']}-{digest}"
+    return re.sub(r"[^A-Za-z0-9.]+", "-", words)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Whole or not at all: a reader never sees half a file, and a crash keeps the old one."""
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return value

@@ -1,0 +1,56 @@
+"""Pictures of runs."""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+from troth.evidence import RunSummary
+
+_COLOURS = ("#1b6ca8", "#c0392b", "#2e8b57", "#8e44ad", "#d98b19", "#4d4d4d")
+
+
+def plot_runs(runs: Sequence[tuple[str, RunSummary]], path: Path, title: str) -> None:
+    """Accuracy over steps (or the loss, where a task has no accuracy), one line per run, the attack marked."""
+    from matplotlib.figure import Figure  # a second to import; no window system is touched
+
+    metric = "accuracy" if all("accuracy" in run.metrics for _, run in runs) else "loss"
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    axes = figure.subplots()
+    for colour, (label, run) in zip(_COLOURS, runs, strict=False):
+        points = [(point["step"], point[metric]) for point in run.curve]
+        axes.plot(*zip(*points, strict=True), color=colour, linewidth=2, label=label)
+        if run.details.get("diverged_at") is not None:
+            axes.plot(*points[-1], marker="x", markersize=9, markeredgewidth=2.5, color=colour)
+            axes.annotate("diverged", points[-1], xytext=(8, 4), textcoords="offset points", color=colour)
+    _mark_attack(axes, [run for _, run in runs])
+    axes.set_xlabel("step")
+    axes.set_ylabel("test accuracy" if metric == "accuracy" else "loss")
+    if metric == "accuracy":
+        axes.set_ylim(0, 1.02)
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    else:
+        axes.set_yscale("log")
+    axes.set_title(title)
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, loc="best")
+    image = io.BytesIO()
+    figure.savefig(image, format="png", dpi=110, metadata={"Software": None})
+    path.write_bytes(image.getvalue())
+
+
+def _mark_attack(axes, runs: Sequence[RunSummary]) -> None:  # type: ignore[no-untyped-def]  # matplotlib's axes
+    attacked = [run for run in runs if run.byzantine]
+    if not attacked:
+        return
+    config = attacked[0].config
+    stop = config["attack_stop"] or config["steps"]
+    axes.axvspan(config["attack_start"], stop, color="#c0392b", alpha=0.07, linewidth=0)
+    axes.axvline(config["attack_start"], color="#c0392b", linestyle="--", linewidth=1)
+    axes.annotate(
+        f" {len(attacked[0].byzantine)} of {attacked[0].peers} attack: {config['attack']}",
+        (config["attack_start"], 0.02),
+        xycoords=("data", "axes fraction"),
+        color="#c0392b",
+        fontsize=9,
+    )

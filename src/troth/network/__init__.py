@@ -1,0 +1,1 @@
+"""Real peers on a real network: manifest, transport, framing, discovery. Empty until then."""

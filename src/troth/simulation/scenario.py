@@ -1,0 +1,119 @@
+"""Everything that determines a simulated run: written down, checked once, and repeated in the summary."""
+
+import dataclasses
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import torch
+
+from troth.aggregation import RULES, AggregationError, bind_rule
+from troth.attacks import AttackSchedule, make_attack
+from troth.choices import build, parse_spec, pick
+from troth.crypto import stream
+from troth.errors import OperatorError
+from troth.training import OPTIMIZERS, SCHEDULES, Optimizer, Schedule, Task, make_task, warmed_up
+
+
+class ScenarioError(OperatorError):
+    """A scenario that cannot be run; the message names the option and what it takes."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """`None` means: what the task suggests. The same scenario gives the same summary, byte for byte."""
+
+    task: str = "digits"
+    peers: int = 16
+    byzantine: int = 0
+    attack: str = "sign-flip"
+    attack_start: int = 50
+    attack_every: int = 1
+    attack_probability: float = 1.0
+    attack_stop: int | None = None
+    defence: str = "centered-clip"
+    tau: float | None = None
+    steps: int | None = None
+    seed: int = 0
+    optimizer: str = "sgd"
+    rate: float | None = None
+    schedule: str = "cosine"
+    warmup: int = 0
+    evaluate_every: int = 10
+    device: str = "cpu"
+    one_by_one: bool = False
+
+    def __post_init__(self) -> None:
+        if self.peers < 1:
+            raise ScenarioError(f"--peers must be at least 1, got {self.peers}")
+        if self.byzantine < 0 or 2 * self.byzantine >= self.peers:
+            most = (self.peers - 1) // 2
+            raise ScenarioError(
+                f"--byzantine {self.byzantine} is too many for {self.peers} peers: no rule helps unless the honest are "
+                f"more than half, so at most {most}"
+            )
+        for name, value, least in (
+            ("--steps", self.steps, 1),
+            ("--evaluate-every", self.evaluate_every, 1),
+            ("--warmup", self.warmup, 0),
+        ):
+            if value is not None and value < least:
+                raise ScenarioError(f"{name} must be at least {least}, got {value}")
+        for name, number in (("--tau", self.tau), ("--rate", self.rate)):
+            if number is not None and not (number > 0 and isfinite(number)):
+                raise ScenarioError(f"{name} must be a positive number, got {number:g}")
+        if not -(2**63) <= self.seed < 2**63:
+            raise ScenarioError(f"--seed must fit in 64 bits, got {self.seed}")
+        self._check_defence()
+        pick(SCHEDULES, self.schedule, "schedule")
+        self.make_optimizer()
+        _check_device(self.device)
+        task, attack, schedule = make_task(self.task), make_attack(self.attack), self.attack_schedule()
+        if self.byzantine:
+            attack.check(task, honest=self.peers - self.byzantine, colluders=self.byzantine)
+            steps = task.steps if self.steps is None else self.steps
+            if schedule.start >= steps:
+                raise ScenarioError(f"--attack-start {schedule.start} is not before the end ({steps} steps)")
+
+    def _check_defence(self) -> None:
+        rule = bind_rule(pick(RULES, self.defence, "defence"), byzantine=self.byzantine, tau=self.tau or 1.0)
+        try:
+            rule(torch.zeros(self.peers, 1))
+        except AggregationError as error:
+            raise ScenarioError(f"--defence {self.defence} cannot be used here: {error}") from error
+
+    def resolved(self, task: Task) -> "Scenario":
+        """With the task's suggestions filled in."""
+        suggested: dict[str, Any] = {"tau": task.tau, "steps": task.steps, "rate": task.rate}
+        missing = {name: value for name, value in suggested.items() if getattr(self, name) is None}
+        return dataclasses.replace(self, **missing) if missing else self
+
+    @property
+    def total_steps(self) -> int:
+        assert self.steps is not None, "resolve the scenario first"
+        return self.steps
+
+    def byzantine_peers(self) -> list[int]:
+        """Which peers lie: drawn from the seed, so that no rule profits from their order."""
+        return sorted(stream(self.seed, "byzantine").sample(self.peers, self.byzantine).tolist())
+
+    def attack_schedule(self) -> AttackSchedule:
+        return AttackSchedule(self.attack_start, self.attack_every, self.attack_probability, self.attack_stop)
+
+    def make_optimizer(self) -> Optimizer:
+        name, options = parse_spec(self.optimizer)
+        return build(pick(OPTIMIZERS, name, "optimizer"), options, self.optimizer)
+
+    def rates(self) -> Schedule:
+        assert self.rate is not None, "resolve the scenario first"
+        return warmed_up(SCHEDULES[self.schedule](self.rate, self.total_steps), self.warmup)
+
+    def as_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+def _check_device(device: str) -> None:
+    if device not in ("cpu", "cuda"):
+        raise ScenarioError(f"--device is cpu or cuda, got '{device}'")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ScenarioError("--device cuda: PyTorch sees no CUDA device here; use --device cpu")

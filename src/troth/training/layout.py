@@ -1,0 +1,35 @@
+"""Parameters as one flat vector, and back as views, without copies."""
+
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+# D coordinates
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names and shapes of a module's parameters, in the module's own order."""
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, module: nn.Module) -> "Layout":
+        named = list(module.named_parameters())
+        return cls(tuple(name for name, _ in named), tuple(tuple(p.shape) for _, p in named))
+
+    @property
+    def size(self) -> int:
+        return sum(prod(shape) for shape in self.shapes)
+
+    def views(self, flat_D: Tensor) -> dict[str, Tensor]:
+        """Every parameter as a view into the vector: writing to one writes to the other."""
+        pieces = torch.split(flat_D, [prod(shape) for shape in self.shapes])
+        return {name: piece.view(shape) for name, shape, piece in zip(self.names, self.shapes, pieces, strict=True)}
+
+    def flatten(self, tensors: dict[str, Tensor], leading: int = 0) -> Tensor:
+        """One vector (behind `leading` batch dimensions) out of named tensors; the one copy there is."""
+        return torch.cat([tensors[name].flatten(start_dim=leading) for name in self.names], dim=leading)

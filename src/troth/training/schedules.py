@@ -1,0 +1,51 @@
+"""Learning rates as tables: one number per step, the same on every machine, so that a run can name it by its digest.
+
+Computed with exact decimal arithmetic: the `cos` of C libraries differs in its last bit.
+"""
+
+from collections.abc import Callable
+from decimal import Decimal, localcontext
+
+Schedule = tuple[float, ...]  # one rate per step; steps beyond the end keep the last one
+
+_PI = Decimal("3.14159265358979323846264338327950288")
+
+
+def constant(rate: float, steps: int) -> Schedule:
+    """The same rate at every step."""
+    return (rate,) * steps
+
+
+def cosine(rate: float, steps: int) -> Schedule:
+    """From `rate` down to nearly 0 along half a cosine: `rate·(1 + cos(π·t/steps))/2`."""
+    with localcontext(prec=34):
+        return tuple(float(Decimal(rate) * (1 + _cos_pi(t, steps)) / 2) for t in range(steps))
+
+
+def linear(rate: float, steps: int) -> Schedule:
+    """From `rate` down to nearly 0 along a line: `rate·(1 − t/steps)`."""
+    return tuple(rate * ((steps - t) / steps) for t in range(steps))
+
+
+def warmed_up(table: Schedule, warmup: int) -> Schedule:
+    """The first `warmup` rates scaled up along a line, so that the first step is `1/warmup` of the full one."""
+    return tuple(rate * min(1.0, (t + 1) / warmup) if warmup else rate for t, rate in enumerate(table))
+
+
+def rate_at(table: Schedule, step: int) -> float:
+    return table[min(step, len(table) - 1)]
+
+
+SCHEDULES: dict[str, Callable[[float, int], Schedule]] = {"constant": constant, "cosine": cosine, "linear": linear}
+
+
+def _cos_pi(numerator: int, denominator: int) -> Decimal:
+    """cos(π·numerator/denominator) by its Taylor series, for angles from 0 to π."""
+    if 2 * numerator > denominator:
+        return -_cos_pi(denominator - numerator, denominator)  # below a quarter turn the series converges fast
+    squared = (_PI * numerator / denominator) ** 2
+    term = total = Decimal(1)
+    for k in range(1, 16):
+        term = -term * squared / ((2 * k - 1) * (2 * k))
+        total += term
+    return total

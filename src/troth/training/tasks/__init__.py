@@ -1,0 +1,40 @@
+"""The built-in tasks, and how one in a user's own file is found."""
+
+import inspect
+import runpy
+from pathlib import Path
+
+from troth.choices import ChoiceError, build, parse_spec, pick
+from troth.training.task import Task
+from troth.training.tasks.digits import Digits, DigitsCNN
+from troth.training.tasks.quadratic import Quadratic
+
+TASKS: dict[str, type[Task]] = {
+    "digits": Digits,
+    "digits-cnn": DigitsCNN,
+    "quadratic": Quadratic,
+}
+
+
+def make_task(spec: str) -> Task:
+    """`digits`, `quadratic:dimension=100`, or `my_task.py:option=value` with one Task subclass in that file."""
+    name, options = parse_spec(spec)
+    kind = _from_file(Path(name)) if name.endswith(".py") else pick(TASKS, name, "task")
+    return build(kind, options, spec)
+
+
+def _from_file(path: Path) -> type[Task]:
+    """Runs the user's own file, as importing it would; never a file that came from a peer."""
+    if not path.is_file():
+        raise ChoiceError(f"no task file at '{path}'")
+    own = [
+        value
+        for value in runpy.run_path(str(path)).values()
+        if isinstance(value, type)
+        and issubclass(value, Task)
+        and not inspect.isabstract(value)
+        and value.__module__ == "<run_path>"
+    ]
+    if len(own) != 1:
+        raise ChoiceError(f"'{path}' defines {len(own)} tasks, expected one complete subclass of troth.training.Task")
+    return own[0]
