@@ -1,7 +1,8 @@
 """The root of what an operator can get wrong.
 
 Three kinds of failure are kept apart: a peer's fault is a value (evidence), an operator's mistake is one of these
-errors and names its way out, and our own bug is an assertion. Imports nothing of ours, so that every package may use it.
+errors and names its way out, and our own bug is an assertion. Imports nothing of ours, so that every package may use
+it.
 """
 
 

@@ -67,8 +67,8 @@ class RandomDirection(GradientAttack):
             draw = stream(seed, "random direction")  # drawn anew from the same stream: one direction for the whole run
             direction_D = torch.from_numpy(draw.normal(own_BD.shape[1])).to(own_BD)
             length = self.scale * torch.linalg.vector_norm(own_BD, dim=1).mean()
-            unit_D: Tensor = direction_D / torch.linalg.vector_norm(direction_D)
-            return (unit_D * length).expand_as(own_BD)
+            common_D: Tensor = direction_D / torch.linalg.vector_norm(direction_D) * length
+            return common_D.expand_as(own_BD)
 
         return forge
 

@@ -1,0 +1,1 @@
+"""Measurements, each a ratio taken side by side in one run."""
