@@ -94,8 +94,8 @@ OPTIMIZERS: dict[str, type[SGD] | type[AdamW]] = {"sgd": SGD, "adamw": AdamW}
 def _root(values_D: Tensor) -> Tensor:
     """The correctly rounded square root of float32 numbers, by way of float64.
 
-    PyTorch's own float32 root on x86-64 is off by one bit in 0.7 % of numbers, CUDA's is not. Through float64 even a root
-    with its last bits wrong rounds right: no root of a 24-bit number is that near a tie.
+    PyTorch's own float32 root on x86-64 is off by one bit in 0.7 % of numbers, CUDA's is not. Through float64 even a
+    root with its last bits wrong rounds right: no root of a 24-bit number is that near a tie.
     """
     return values_D.double().sqrt().to(values_D.dtype)
 
