@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test check bench vectors clean
+.PHONY: help demo test check bench ban-law vectors clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -38,6 +38,9 @@ test: check ## everything that must hold: check, then the test suite
 
 bench: .venv/installed-dev ## measure; prints the table and rewrites benchmarks/results.md
 	$(BIN)/python -m benchmarks
+
+ban-law: .venv/installed-dev ## measure how long liars last; rewrites docs/ban-law.md (a few minutes)
+	$(BIN)/python -m benchmarks.ban_law
 
 vectors: .venv/installed-dev ## regenerate the golden vectors, after a deliberate change only
 	$(BIN)/python -m tests.vectors

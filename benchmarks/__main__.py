@@ -5,12 +5,12 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import centered_clip
+from benchmarks import centered_clip, simulation
 
 
 def main() -> None:
     machine = f"{platform.machine()}, {torch.get_num_threads()} threads, PyTorch {torch.__version__}"
-    sections = [f"# Results\n\nWritten by `make bench` on {machine}.", centered_clip.run()]
+    sections = [f"# Results\n\nWritten by `make bench` on {machine}.", centered_clip.run(), simulation.run()]
     report = "\n\n".join(sections) + "\n"
     Path(__file__).with_name("results.md").write_text(report, encoding="utf-8")
     print(report)

@@ -28,8 +28,8 @@ def centered_clip_published(
     v_D = torch.median(vectors_PD, dim=0).values if start_D is None else start_D
     for _ in range(iterations):
         away_PD = vectors_PD - v_D
-        scale_P = clip_weights(torch.linalg.vector_norm(away_PD, dim=1), tau)
-        step_D = (away_PD * scale_P[:, None]).mean(dim=0)
+        scale_P = clip_weights(torch.linalg.vector_norm(away_PD, dim=1, dtype=torch.float64), tau)
+        step_D = (away_PD * scale_P[:, None].to(away_PD.dtype)).mean(dim=0)
         v_D = v_D + step_D
         if stop and torch.linalg.vector_norm(step_D) <= stop:
             break

@@ -30,11 +30,13 @@ Floats = NDArray[np.float64]
 
 _CHUNK_NUMBERS = 1 << 20  # numbers in a thread's float64 buffer: 8 MB
 _GRAM_ERROR = 2.0**-46  # relative error of a float64 inner product; measured below 2⁻⁵⁰ at D = 10⁷
+_SUM_ERROR = 2.0**-51  # relative error of a float64 sum of a few rows
 _MOST_ROUNDS = 4
-_MOST_ITERATIONS = 200
+_MOST_STALLS = 12
 _MOST_HALVINGS = 60
-_SAMPLE = 4096  # coordinates looked at to choose the first reference
+_SAMPLE = 1024  # coordinates looked at to choose the first reference
 _LARGEST = 2.0**500  # beyond this, squares overflow float64
+_TAU_RANGE = (2.0**-400, 2.0**400)
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,8 @@ def solve_centered_clip(vectors_PD: Tensor, *, tau: float) -> ClippedCenter:
     """Solve to an eighth of `residual_tolerance`, or as near as the output's number format allows."""
     check_shape(vectors_PD)
     check_tau(tau)
+    if not _TAU_RANGE[0] <= tau <= _TAU_RANGE[1]:
+        raise AggregationError(f"tau must be within 2^±400 for its square to be a number, got {tau}")
     peers, central_row, iterations = len(vectors_PD), _central_row(vectors_PD), 0
     # From the central row, not the mean, which a row of length 10³⁰ carries off; of two rows the mean is a solution.
     reference_D, start_P = (
@@ -66,15 +70,17 @@ def solve_centered_clip(vectors_PD: Tensor, *, tau: float) -> ClippedCenter:
     best: ClippedCenter | None = None
     for round_number in range(1, _MOST_ROUNDS + 1):
         gram_PP = _gram(vectors_PD, reference_D)
-        if not np.isfinite(gram_PP).all():
+        if not (gram_PP.diagonal() < _LARGEST**2).all():
             check_vectors(vectors_PD)  # names the row
-            raise AggregationError(f"entries beyond {_LARGEST:.0e} cannot be squared: scale the vectors down")
+            raise AggregationError(f"rows longer than {_LARGEST:.0e} cannot be squared: scale the vectors down")
         solution = _solve_on_gram(gram_PP, start_P, tau)
         iterations += solution.iterations
-        value_D, rounding, value_norm = _combine(vectors_PD, reference_D, solution.coefficients_P)
+        value_D, rounding, value_norm = _combine(
+            vectors_PD, reference_D, solution.coefficients_P, np.sqrt(gram_PP.diagonal())
+        )
         found = ClippedCenter(
             value_D=value_D,
-            residual=solution.residual_bound + solution.weight_sum * rounding,
+            residual=solution.residual_bound + _pull_change(solution.distance_P, rounding, tau),
             tolerance=residual_tolerance(value_norm, solution.clipped_norms, tau=tau, peers=peers),
             iterations=iterations,
             reads=2 * round_number,
@@ -96,8 +102,8 @@ def solve_centered_clip(vectors_PD: Tensor, *, tau: float) -> ClippedCenter:
 class _GramSolution:
     coefficients_P: Floats  # v = reference + Σ coefficients_i (x_i − reference)
     residual_bound: float
+    distance_P: Floats
     clipped_norms: float  # Σ min(‖x_i − v‖, τ)
-    weight_sum: float
     iterations: int
 
 
@@ -111,7 +117,7 @@ class _Iterate:
     distance_P: Floats
     weight_P: Floats
     error_P: Floats  # weights, normalised, less c: the residual is weight_sum·Σ error_i x_i
-    residual: float
+    residual: float  # an upper bound of its norm, given these distances
 
 
 def _iterate(gram_PP: Floats, c_P: Floats, tau: float) -> _Iterate:
@@ -120,15 +126,17 @@ def _iterate(gram_PP: Floats, c_P: Floats, tau: float) -> _Iterate:
     distance_P = np.sqrt(np.maximum(gram_PP.diagonal() - 2 * gram_c_P + v_squared, 0.0))
     weight_P = tau / np.maximum(distance_P, tau)
     error_P = weight_P / weight_P.sum() - c_P
-    residual = float(weight_P.sum() * np.sqrt(max(error_P @ gram_PP @ error_P, 0.0)))
+    # With the error of the inner products added: else two long opposite rows could hide a difference in them.
+    lost = _GRAM_ERROR * float(np.abs(error_P) @ np.sqrt(gram_PP.diagonal())) ** 2
+    residual = float(weight_P.sum() * np.sqrt(max(error_P @ gram_PP @ error_P, 0.0) + lost))
     return _Iterate(c_P, gram_c_P, v_squared, distance_P, weight_P, error_P, residual)
 
 
 def _solve_on_gram(gram_PP: Floats, start_P: Floats, tau: float) -> _GramSolution:
     """Climb from `start_P` to the root, by Newton's direction while that works, by reweighting's where it does not."""
     now = _iterate(gram_PP, start_P, tau)
-    best, iterations, newton_works = now, 0, True
-    while iterations < _MOST_ITERATIONS and now.residual > 2.0**-50 * float(np.minimum(now.distance_P, tau).sum()):
+    best, iterations, newton_works, stalled = now, 0, True, 0
+    while stalled < _MOST_STALLS and now.residual > 2.0**-50 * float(np.minimum(now.distance_P, tau).sum()):
         iterations += 1
         direction_P = _newton(gram_PP, now, tau) if newton_works else None
         moved = _line_search(gram_PP, now, now.error_P if direction_P is None else direction_P, tau)
@@ -137,12 +145,13 @@ def _solve_on_gram(gram_PP: Floats, start_P: Floats, tau: float) -> _GramSolutio
         if np.array_equal(moved.c_P, now.c_P):
             break
         now = moved
+        stalled = 0 if now.residual < best.residual else stalled + 1
         best = now if now.residual < best.residual else best
     return _GramSolution(
         coefficients_P=best.c_P,
         residual_bound=best.residual + _distance_error(gram_PP, best, tau),
+        distance_P=best.distance_P,
         clipped_norms=float(np.minimum(best.distance_P, tau).sum()),
-        weight_sum=float(best.weight_P.sum()),
         iterations=iterations,
     )
 
@@ -192,6 +201,11 @@ def _newton(gram_PP: Floats, at: _Iterate, tau: float) -> Floats | None:
     return direction_P if np.isfinite(direction_P).all() else None
 
 
+def _pull_change(distance_P: Floats, moved: float, tau: float) -> float:
+    """How much the residual can change when v moves so far: each row's pull by its weight at the nearer end."""
+    return float((tau / np.maximum(distance_P - moved, tau)).sum() * moved)
+
+
 def _distance_error(gram_PP: Floats, at: _Iterate, tau: float) -> float:
     """How far the residual can be off because distances come from rounded inner products."""
     norm_P = np.sqrt(gram_PP.diagonal())
@@ -211,7 +225,7 @@ def _central_row(vectors_PD: Tensor) -> int:
     """
     stride = max(1, vectors_PD.shape[1] // _SAMPLE)
     sample_PD = vectors_PD[:, ::stride].double()
-    distance_PP = torch.cdist(sample_PD, sample_PD, compute_mode="donot_use_mm_for_euclid_dist")
+    distance_PP = (sample_PD[:, None] - sample_PD[None, :]).square().sum(dim=2)
     half = (len(sample_PD) - 1) // 2
     return int(distance_PP.sort(dim=1).values[:, half].argmin())
 
@@ -220,7 +234,7 @@ def _gram(vectors_PD: Tensor, reference_D: Tensor) -> Floats:
     """`⟨x_i − r, x_j − r⟩` in float64, chunk by chunk, on all cores.
 
     A product of 16 thin rows is too small for BLAS to share among threads, so the threads are ours. Partial sums
-    are added in chunk order: the bits do not depend on the number of threads.
+    are added in chunk order: which thread is faster does not show in the bits.
     """
     chunks = _chunks(vectors_PD)
     workers = 1 if vectors_PD.is_cuda else min(torch.get_num_threads(), len(chunks))
@@ -244,7 +258,9 @@ def _gram(vectors_PD: Tensor, reference_D: Tensor) -> Floats:
     return (gram_PP + gram_PP.T) / 2
 
 
-def _combine(vectors_PD: Tensor, reference_D: Tensor, coefficients_P: Floats) -> tuple[Tensor, float, float]:
+def _combine(
+    vectors_PD: Tensor, reference_D: Tensor, coefficients_P: Floats, norms_P: Floats
+) -> tuple[Tensor, float, float]:
     """`v = r + Σ c_i (x_i − r)`, the norm of what rounding it to the output format cost, and its own norm."""
     weights_P = torch.from_numpy(coefficients_P).to(vectors_PD.device)
     rest = 1.0 - float(coefficients_P.sum())  # the reference's own weight: 0 when the rows make up all of v
@@ -257,7 +273,11 @@ def _combine(vectors_PD: Tensor, reference_D: Tensor, coefficients_P: Floats) ->
         exact_C = torch.mv(rows_PC.T, weights_P).add_(reference_D[columns], alpha=rest)
         value_D[columns] = exact_C
         lost.append(torch.linalg.vector_norm(exact_C.sub_(value_D[columns])))
-    rounding = float(torch.linalg.vector_norm(torch.stack(lost)))
+    # And what float64 itself loses in adding up rows that may be far longer than their combination.
+    reach = float(torch.linalg.vector_norm(reference_D, dtype=torch.float64))
+    summed = float(np.abs(coefficients_P) @ norms_P) + (float(np.abs(coefficients_P).sum()) + abs(rest)) * reach
+    equal = not norms_P.any()  # then v is a row as it is
+    rounding = float(torch.linalg.vector_norm(torch.stack(lost))) + (0.0 if equal else _SUM_ERROR * summed)
     return value_D, rounding, float(torch.linalg.vector_norm(value_D, dtype=torch.float64))
 
 

@@ -4,23 +4,24 @@ import torch
 from torch import Tensor
 
 from troth.aggregation.checks import AggregationError, check_vectors
+from troth.aggregation.median import median
 
 
 def geometric_median(vectors_PD: Tensor, *, tolerance: float = 1e-10, iterations: int = 1000) -> Tensor:
     """`argmin_v Σ ‖x_i − v‖` by Weiszfeld's iteration, in float64, to convergence.
 
-    Stops once a step is shorter than `tolerance` times the mean distance. A vector that the iterate sits on is handled
+    Stops once a step is shorter than `tolerance` times the median distance. A vector that the iterate sits on is handled
     as Vardi and Zhang (2000) do: it pulls with weight one at most, instead of dividing by zero.
     """
     check_vectors(vectors_PD)
     if not tolerance > 0 or iterations < 1:
         raise AggregationError(f"tolerance must be positive and iterations at least 1, got {tolerance}, {iterations}")
     rows_PD = vectors_PD.double()
-    v_D = rows_PD.mean(dim=0)
+    v_D = median(rows_PD)  # not the mean, which one long row carries off
     for _ in range(iterations):
         away_PD = rows_PD - v_D
         distance_P = torch.linalg.vector_norm(away_PD, dim=1)
-        scale = distance_P.mean()
+        scale = distance_P.median()  # nor a mean distance, for the same reason
         on_it_P = distance_P <= scale * 1e-15
         if bool(on_it_P.all()):
             break

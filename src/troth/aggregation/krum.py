@@ -19,6 +19,7 @@ def multi_krum(vectors_PD: Tensor, *, byzantine: int, keep: int | None = None) -
     """The mean of the `keep` vectors with the smallest Krum scores; `P − byzantine` of them by default."""
     check_vectors(vectors_PD)
     peers = len(vectors_PD)
+    check_byzantine(byzantine, peers, peers - 3, "multi-krum")
     keep = peers - byzantine if keep is None else keep
     if not 1 <= keep <= peers:
         raise AggregationError(f"multi-krum over {peers} rows can keep 1 to {peers} of them, got keep={keep}")

@@ -28,6 +28,10 @@ class Coalition:
     def batch(self, step: int, task: Task, batch: Batch) -> Batch:
         return self._attack.poison(task, batch) if self.active(step) else batch
 
-    def gradients(self, step: int, own_BD: Tensor, honest_HD: Tensor) -> Tensor:
-        forged_BD = self._forge(own_BD, honest_HD)  # also while waiting: a delayed gradient needs a past
+    def gradients(
+        self, step: int, own_BD: Tensor, honest_HD: Tensor, contributing: Sequence[int] | None = None
+    ) -> Tensor:
+        """What the contributing members (all of them by default) send in place of what they computed."""
+        members = self.members if contributing is None else contributing
+        forged_BD = self._forge(members, own_BD, honest_HD)  # also while waiting: a delayed gradient needs a past
         return forged_BD if self.active(step) else own_BD

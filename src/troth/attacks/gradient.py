@@ -5,8 +5,8 @@ that the colluders send, knowing everything: their own gradients and those of al
 nothing of it.
 """
 
-from collections import deque
-from collections.abc import Callable
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import floor, inf, isfinite
 from statistics import NormalDist
@@ -19,7 +19,7 @@ from troth.crypto import Seed, stream
 from troth.training import Batch, Task
 
 # B colluders, H honest peers, D coordinates
-Forge = Callable[[Tensor, Tensor], Tensor]  # (own_BD, honest_HD) → what the colluders send, B×D
+Forge = Callable[[Sequence[int], Tensor, Tensor], Tensor]  # (members, own_BD, honest_HD) → what they send, B×D
 
 
 class GradientAttack:
@@ -33,8 +33,8 @@ class GradientAttack:
         return batch
 
     def begin(self, seed: Seed) -> Forge:
-        """A fresh coalition for one run. It is called at every step, also before the attack starts."""
-        return self.forge
+        """A fresh coalition for one run, called at every step (also before the attack) with those who contribute."""
+        return lambda _members, own_BD, honest_HD: self.forge(own_BD, honest_HD)
 
     def forge(self, own_BD: Tensor, honest_HD: Tensor) -> Tensor:
         return own_BD
@@ -63,7 +63,7 @@ class RandomDirection(GradientAttack):
         _positive("scale", self.scale)
 
     def begin(self, seed: Seed) -> Forge:
-        def forge(own_BD: Tensor, _honest_HD: Tensor) -> Tensor:
+        def forge(_members: Sequence[int], own_BD: Tensor, _honest_HD: Tensor) -> Tensor:
             draw = stream(seed, "random direction")  # drawn anew from the same stream: one direction for the whole run
             direction_D = torch.from_numpy(draw.normal(own_BD.shape[1])).to(own_BD)
             length = self.scale * torch.linalg.vector_norm(own_BD, dim=1).mean()
@@ -88,7 +88,7 @@ class LabelFlip(GradientAttack):
 
 @dataclass(frozen=True)
 class DelayedGradient(GradientAttack):
-    """send the own gradient of `delay` steps ago"""
+    """send the own gradient of `delay` contributions ago"""
 
     delay: int = 50
 
@@ -97,11 +97,13 @@ class DelayedGradient(GradientAttack):
             raise ValueError(f"delay must be at least 1 step, got {self.delay}")
 
     def begin(self, seed: Seed) -> Forge:
-        past: deque[Tensor] = deque(maxlen=self.delay + 1)
+        past: dict[int, deque[Tensor]] = defaultdict(lambda: deque(maxlen=self.delay + 1))
 
-        def forge(own_BD: Tensor, _honest_HD: Tensor) -> Tensor:
-            past.append(own_BD)
-            return past[0]  # the oldest there is while the run is younger than the delay
+        def forge(members: Sequence[int], own_BD: Tensor, _honest_HD: Tensor) -> Tensor:
+            for member, own_D in zip(members, own_BD, strict=True):
+                past[member].append(own_D)
+            # The oldest there is, while the run is younger than the delay.
+            return torch.stack([past[member][0] for member in members])
 
         return forge
 

@@ -9,6 +9,7 @@ import troth
 from troth.cli.demo import demo
 from troth.cli.lists import attacks, defences, tasks
 from troth.cli.simulate import simulate
+from troth.cli.verify import verify
 from troth.errors import OperatorError
 
 app = Typer(
@@ -23,6 +24,7 @@ app = Typer(
 )
 app.command()(demo)
 app.command()(simulate)
+app.command()(verify)
 app.command()(attacks)
 app.command()(defences)
 app.command()(tasks)

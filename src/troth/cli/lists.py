@@ -17,7 +17,10 @@ def attacks() -> None:
 def defences() -> None:
     """List the defences."""
     from troth.aggregation import RULES
+    from troth.simulation import TROTH
 
+    typer.echo(f"{TROTH:<18}the protocol: no server to trust, liars are caught by recomputing and banned with evidence")
+    typer.echo("\nWith a trusted server that bans nobody, as in prior work:")
     _print((name, entry.summary) for name, entry in RULES.items())
 
 

@@ -14,13 +14,14 @@ _LINE_EVERY_S = 5.0
 class Live:
     """Use as a context manager around one run; `step` is called after every step."""
 
-    def __init__(self, label: str, steps: int, peers: int) -> None:
+    def __init__(self, label: str, steps: int, peers: int, *, beyond: bool = False) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         self._console = Console(stderr=True)
         self._label = label
         self._steps = steps
+        self._beyond = beyond
         self._words = f"loss –  accuracy –  peers {peers}"
         self._metric = "accuracy –"
         self._last_line = time.monotonic()
@@ -42,8 +43,12 @@ class Live:
                 else f"test loss {report.metrics['loss']:.3g}"
             )
         self._words = f"loss {report.loss:.3f}  {self._metric}  peers {report.alive}"
+        if report.guarantee is not None:
+            self._words += f"  withstands {report.guarantee}{' (beyond the guarantee)' if self._beyond else ''}"
         if report.attacked:
             self._words += "  under attack"
+        for ban in report.bans:
+            self._console.print(f"  step {ban.step}: peer {ban.peer} is banned: {ban.reason}", highlight=False)
         self._progress.update(self._task, completed=report.step, words=self._words)
         if not self._console.is_terminal and time.monotonic() - self._last_line > _LINE_EVERY_S:
             self._last_line = time.monotonic()

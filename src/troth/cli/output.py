@@ -1,10 +1,14 @@
 """Folders that results go into, checked before hours of work and never overwritten by another run's results."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from troth.errors import OperatorError
+
+if TYPE_CHECKING:
+    from troth.evidence.bans import BanEvidence
 
 
 class OutputError(OperatorError):
@@ -31,3 +35,18 @@ def _config_in(summary: Path) -> Any:
         return json.loads(summary.read_text(encoding="utf-8"))["config"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def write_evidence(folder: Path, evidence: Mapping[str, "BanEvidence"]) -> None:
+    """One file per ban, and beside it the state that its recomputation starts from."""
+    from troth.crypto import Digest
+    from troth.evidence import write_text
+    from troth.evidence.recompute import StateFile
+    from troth.evidence.verify import verify_ban
+
+    if evidence:
+        (folder / "evidence").mkdir(exist_ok=True)
+    for name, ban in evidence.items():
+        write_text(folder / "evidence" / name, ban.text)
+        state = StateFile(Digest(verify_ban(ban.text).before.state_before))
+        state.save(ban.training, folder / "evidence")

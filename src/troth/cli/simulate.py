@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from troth.evidence import RunSummary
 
 
@@ -20,8 +22,14 @@ def simulate(
     attack_every: Annotated[int, typer.Option(help="Attack at every k-th step from then on.")] = 1,
     attack_probability: Annotated[float, typer.Option(help="Attack with this probability at each of them.")] = 1.0,
     attack_stop: Annotated[int | None, typer.Option(help="The attack ends before this step.")] = None,
-    defence: Annotated[str, typer.Option(help="How gradients are combined: see 'troth defences'.")] = "centered-clip",
-    tau: Annotated[float | None, typer.Option(help="Clipping radius of centered-clip. Default: the task's.")] = None,
+    defence: Annotated[
+        str, typer.Option(help="troth (the protocol), or a rule with a trusted server: see 'troth defences'.")
+    ] = "troth",
+    validators: Annotated[int, typer.Option(help="How many peers audit instead of contributing, each step.")] = 1,
+    beyond_guarantee: Annotated[
+        bool, typer.Option("--beyond-guarantee", help="Allow more liars than the guarantee covers.")
+    ] = False,
+    tau: Annotated[float | None, typer.Option(help="Clipping radius. Default: the task's.")] = None,
     steps: Annotated[int | None, typer.Option(help="How many steps. Default: the task's.")] = None,
     seed: Annotated[int, typer.Option(help="Everything random follows from it.")] = 0,
     optimizer: Annotated[str, typer.Option(help="sgd or adamw; options as in sgd:momentum=0.9.")] = "sgd",
@@ -34,7 +42,7 @@ def simulate(
         bool, typer.Option("--one-by-one", help="Compute gradients peer by peer instead of in one call.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for summary.json and the picture. Default: runs/<name of the run>.")
+        Path | None, typer.Option(help="Folder for summary, picture and evidence. Default: runs/<name of the run>.")
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the results of another run in --out.")
@@ -43,12 +51,12 @@ def simulate(
         bool, typer.Option("--json", help="Print the summary, and nothing else, on standard output.")
     ] = False,
 ) -> None:
-    """Train with a trusted server while some peers lie, and see what it does to the model.
+    """Train among liars on this machine: see them caught, or see what they do to the model.
 
-    Example: troth simulate --byzantine 7 --attack sign-flip --defence mean
+    Example: troth simulate --byzantine 7 --attack sign-flip
     """
     from troth.cli.live import Live
-    from troth.cli.output import claim
+    from troth.cli.output import claim, write_evidence
     from troth.evidence import slug, write_text
     from troth.lab import plot_runs
     from troth.simulation import Scenario
@@ -65,6 +73,8 @@ def simulate(
         attack_probability=attack_probability,
         attack_stop=attack_stop,
         defence=defence,
+        validators=validators,
+        beyond_guarantee=beyond_guarantee,
         tau=tau,
         steps=steps,
         seed=seed,
@@ -79,8 +89,10 @@ def simulate(
     scenario = scenario.resolved(make_task(task))
     config = scenario.as_dict()
     folder = claim(out or Path("runs") / slug(config), config, overwrite=overwrite)
-    with Live(scenario.defence, scenario.total_steps, scenario.peers) as live:
-        summary = run(scenario, live.step)
+    with Live(scenario.defence, scenario.total_steps, scenario.peers, beyond=beyond_guarantee) as live:
+        finished = run(scenario, live.step)
+    summary = finished.summary
+    write_evidence(folder, finished.evidence)
     write_text(folder / "summary.json", summary.to_json())
     plot_runs([(scenario.defence, summary)], folder / "accuracy.png", _title(summary))
     if json:
@@ -91,7 +103,8 @@ def simulate(
 
 def _title(summary: "RunSummary") -> str:
     liars = f"{len(summary.byzantine)} of {summary.peers} peers lie" if summary.byzantine else f"{summary.peers} peers"
-    return f"{summary.config['task']}, {liars}, {summary.defence}"
+    beyond = " (beyond the guarantee)" if summary.config["beyond_guarantee"] else ""
+    return f"{summary.config['task']}, {liars}{beyond}, {summary.defence}"
 
 
 def _print_table(summary: "RunSummary", folder: Path) -> None:
@@ -110,6 +123,23 @@ def _print_table(summary: "RunSummary", folder: Path) -> None:
         table.add_row(name, f"{value:.1%}" if name == "accuracy" else f"{value:.4g}")
     if summary.details["diverged_at"] is not None:
         table.add_row("diverged", f"at step {summary.details['diverged_at']}: the model is ruined")
+    if "banned" in summary.details:
+        _add_protocol_rows(table, summary, folder)
     table.add_row("summary", str(folder / "summary.json"))
     table.add_row("picture", str(folder / "accuracy.png"))
     Console(soft_wrap=True, highlight=False).print(table)
+
+
+def _add_protocol_rows(table: "Table", summary: "RunSummary", folder: Path) -> None:
+    details, liars = summary.details, len(summary.byzantine)
+    banned = [ban["peer"] for ban in details["banned"]]
+    table.add_row(
+        "banned", f"{len(set(banned) & set(summary.byzantine))} of {liars} liars, {details['honest_banned']} honest"
+    )
+    table.add_row("audits", f"{details['audits']}, of which led to a trial: {details['trials']}")
+    table.add_row("agreement", "all honest peers hold the same model" if details["agreement"] else "BROKEN")
+    table.add_row("announced", f"{details['announced_bytes_per_step']:,} bytes a step received by a peer")
+    if summary.config["beyond_guarantee"]:
+        table.add_row("guarantee", "none: this run was asked to go beyond it")
+    if banned:
+        table.add_row("evidence", f"{folder / 'evidence'} (check one with: troth verify FILE)")

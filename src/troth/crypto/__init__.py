@@ -1,5 +1,33 @@
-"""Hashes, named random streams, and (with the protocol) identities, digests, Merkle roots and commitments."""
+"""Identities, signed bytes, digests, Merkle roots, coin commitments, projections and named random streams."""
 
+from troth.crypto.hashing import CHUNK_BYTES, Digest, blob_digest, tagged_hash
+from troth.crypto.identity import Identity, KeyFileError, PeerId, Signature, valid_peer, verify
+from troth.crypto.merkle import leaf_hash, merkle_tree, root_from_path
+from troth.crypto.projection import projection_signs
+from troth.crypto.signing import PROTOCOL_VERSION, Context, coin_commitment, signed_bytes
 from troth.crypto.streams import Seed, Stream, derive, stream
 
-__all__ = ["Seed", "Stream", "derive", "stream"]
+__all__ = [
+    "CHUNK_BYTES",
+    "PROTOCOL_VERSION",
+    "Context",
+    "Digest",
+    "Identity",
+    "KeyFileError",
+    "PeerId",
+    "Seed",
+    "Signature",
+    "Stream",
+    "blob_digest",
+    "coin_commitment",
+    "derive",
+    "leaf_hash",
+    "merkle_tree",
+    "projection_signs",
+    "root_from_path",
+    "signed_bytes",
+    "stream",
+    "tagged_hash",
+    "valid_peer",
+    "verify",
+]

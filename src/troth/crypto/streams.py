@@ -64,7 +64,7 @@ class Stream:
 
     def sample(self, population: int, count: int) -> NDArray[np.int64]:
         """`count` distinct members of `range(population)`."""
-        if count > population:
+        if not 0 <= count <= population:
             raise ValueError(f"cannot draw {count} distinct members of {population}")
         return self.permutation(population)[:count]
 
@@ -75,6 +75,8 @@ def _tagged(part: str | int | bytes) -> bytes:
             tag, raw = b"b", part
         case str():
             tag, raw = b"s", part.encode()
-        case int():
+        case int() if not isinstance(part, bool):
             tag, raw = b"i", part.to_bytes(16, "big", signed=True)
+        case _:
+            raise TypeError(f"a seed or purpose must be bytes, str or int, got {type(part).__name__}")
     return tag + len(raw).to_bytes(4, "big") + raw

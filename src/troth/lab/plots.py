@@ -22,6 +22,7 @@ def plot_runs(runs: Sequence[tuple[str, RunSummary]], path: Path, title: str) ->
         if run.details.get("diverged_at") is not None:
             axes.plot(*points[-1], marker="x", markersize=9, markeredgewidth=2.5, color=colour)
             axes.annotate("diverged", points[-1], xytext=(8, 4), textcoords="offset points", color=colour)
+        _mark_bans(axes, run, dict(points), colour)
     _mark_attack(axes, [run for _, run in runs])
     axes.set_xlabel("step")
     axes.set_ylabel("test accuracy" if metric == "accuracy" else "loss")
@@ -37,6 +38,15 @@ def plot_runs(runs: Sequence[tuple[str, RunSummary]], path: Path, title: str) ->
     image = io.BytesIO()
     figure.savefig(image, format="png", dpi=110, metadata={"Software": None})
     path.write_bytes(image.getvalue())
+
+
+def _mark_bans(axes, run: RunSummary, curve: dict[float, float], colour: str) -> None:  # type: ignore[no-untyped-def]
+    """A triangle on the curve at every ban."""
+    steps = [ban["step"] for ban in run.details.get("banned", [])]
+    if steps:
+        known = sorted(curve)
+        heights = [curve[min(known, key=lambda at: abs(at - step))] for step in steps]
+        axes.plot(steps, heights, "v", color=colour, markersize=8, markeredgecolor="white", label="a liar is banned")
 
 
 def _mark_attack(axes, runs: Sequence[RunSummary]) -> None:  # type: ignore[no-untyped-def]  # matplotlib's axes

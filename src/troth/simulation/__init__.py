@@ -1,7 +1,18 @@
-"""Simulated runs. For now with a trusted server; the protocol's own simulation comes with the protocol."""
+"""Simulated runs: the protocol among many peers in one process, and prior work's trusted server beside it."""
 
+from troth.simulation.protocol_run import ProtocolSimulation
+from troth.simulation.report import Ban, StepReport
 from troth.simulation.run import simulate
-from troth.simulation.scenario import Scenario, ScenarioError
-from troth.simulation.server import ServerSimulation, StepReport
+from troth.simulation.scenario import TROTH, Scenario, ScenarioError
+from troth.simulation.server import ServerSimulation
 
-__all__ = ["Scenario", "ScenarioError", "ServerSimulation", "StepReport", "simulate"]
+__all__ = [
+    "TROTH",
+    "Ban",
+    "ProtocolSimulation",
+    "Scenario",
+    "ScenarioError",
+    "ServerSimulation",
+    "StepReport",
+    "simulate",
+]

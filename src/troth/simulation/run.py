@@ -1,16 +1,29 @@
 """Run a scenario to its end and write down how it went."""
 
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import troth
 from troth.evidence import RunSummary
-from troth.simulation.scenario import Scenario
-from troth.simulation.server import ServerSimulation, StepReport
+from troth.evidence.bans import BanEvidence
+from troth.simulation.protocol_run import ProtocolSimulation
+from troth.simulation.report import StepReport
+from troth.simulation.scenario import TROTH, Scenario
+from troth.simulation.server import ServerSimulation
 
 
-def simulate(scenario: Scenario, on_step: Callable[[StepReport], None] = lambda _: None) -> RunSummary:
-    """All of it: `on_step` hears of every step, the summary says the rest."""
-    simulation = ServerSimulation(scenario)
+@dataclass(frozen=True)
+class Finished:
+    """The summary, and for every ban the file that proves it (by name)."""
+
+    summary: RunSummary
+    evidence: dict[str, BanEvidence]
+
+
+def simulate(scenario: Scenario, on_step: Callable[[StepReport], None] = lambda _: None) -> Finished:
+    """All of it: `on_step` hears of every step, the result says the rest."""
+    simulation = ProtocolSimulation(scenario) if scenario.defence == TROTH else ServerSimulation(scenario)
     curve: list[dict[str, float]] = [{"step": 0, **simulation.evaluate()}]
     steps = 0
     for report in simulation.steps():
@@ -20,21 +33,43 @@ def simulate(scenario: Scenario, on_step: Callable[[StepReport], None] = lambda 
         on_step(report)
     if curve[-1]["step"] != steps or simulation.diverged_at is not None:
         curve.append({"step": steps, **simulation.evaluate()})
-    metrics = {name: value for name, value in curve[-1].items() if name != "step"}
-    return RunSummary(
+    details: dict[str, Any] = {
+        "parameters": simulation.problem.size,
+        "gradients": simulation.problem.why_one_by_one or "all peers in one call",
+        "attacked_steps": simulation.attacked_steps,
+        "diverged_at": simulation.diverged_at,
+    }
+    evidence: dict[str, BanEvidence] = {}
+    if isinstance(simulation, ProtocolSimulation):
+        details |= _protocol_details(simulation, steps)
+        evidence = {ban.evidence: proof for ban, proof in zip(simulation.bans, simulation.evidence, strict=True)}
+    summary = RunSummary(
         version=troth.__version__,
         peers=scenario.peers,
         byzantine=simulation.byzantine,
         steps=steps,
         attack=scenario.attack if scenario.byzantine else None,
         defence=scenario.defence,
-        metrics=metrics,
+        metrics={name: value for name, value in curve[-1].items() if name != "step"},
         curve=curve,
-        details={
-            "parameters": simulation.problem.size,
-            "gradients": simulation.problem.why_one_by_one or "all peers in one call",
-            "attacked_steps": simulation.attacked_steps,
-            "diverged_at": simulation.diverged_at,
-        },
+        details=details,
         config=simulation.scenario.as_dict(),
     )
+    return Finished(summary, evidence)
+
+
+def _protocol_details(simulation: ProtocolSimulation, steps: int) -> dict[str, Any]:
+    banned = {ban.peer for ban in simulation.bans}
+    return {
+        "attackers_active": sorted(simulation.pool.attackers),
+        "banned": [asdict(ban) for ban in simulation.bans],
+        "honest_banned": len(banned - set(simulation.byzantine)),
+        "absent": [],
+        "agreement": simulation.agreement,
+        "announced_bytes_per_step": simulation.exchange.announced_bytes // steps,
+        "bulk_bytes_per_step": simulation.exchange.bulk_bytes // steps,
+        "audits": simulation.audits,
+        "trials": simulation.trials,
+        "beyond_guarantee": simulation.scenario.beyond_guarantee,
+        "final_record": simulation.trace[-1].hex(),
+    }

@@ -12,7 +12,10 @@ from troth.attacks import AttackSchedule, make_attack
 from troth.choices import build, parse_spec, pick
 from troth.crypto import stream
 from troth.errors import OperatorError
+from troth.protocol.run import most_byzantine
 from troth.training import OPTIMIZERS, SCHEDULES, Optimizer, Schedule, Task, make_task, warmed_up
+
+TROTH = "troth"  # the defence that is the protocol itself
 
 
 class ScenarioError(OperatorError):
@@ -31,7 +34,9 @@ class Scenario:
     attack_every: int = 1
     attack_probability: float = 1.0
     attack_stop: int | None = None
-    defence: str = "centered-clip"
+    defence: str = "troth"
+    validators: int = 1
+    beyond_guarantee: bool = False
     tau: float | None = None
     steps: int | None = None
     seed: int = 0
@@ -46,16 +51,12 @@ class Scenario:
     def __post_init__(self) -> None:
         if self.peers < 1:
             raise ScenarioError(f"--peers must be at least 1, got {self.peers}")
-        if self.byzantine < 0 or 2 * self.byzantine >= self.peers:
-            most = (self.peers - 1) // 2
-            raise ScenarioError(
-                f"--byzantine {self.byzantine} is too many for {self.peers} peers: no rule helps unless the honest are "
-                f"more than half, so at most {most}"
-            )
+        self._check_byzantine()
         for name, value, least in (
             ("--steps", self.steps, 1),
             ("--evaluate-every", self.evaluate_every, 1),
             ("--warmup", self.warmup, 0),
+            ("--validators", self.validators, 0),
         ):
             if value is not None and value < least:
                 raise ScenarioError(f"{name} must be at least {least}, got {value}")
@@ -75,8 +76,27 @@ class Scenario:
             if schedule.start >= steps:
                 raise ScenarioError(f"--attack-start {schedule.start} is not before the end ({steps} steps)")
 
+    def _check_byzantine(self) -> None:
+        """Fewer liars than honest contributors, unless a researcher insists."""
+        if self.byzantine < 0 or self.byzantine >= self.peers:
+            raise ScenarioError(f"--byzantine must be from 0 to below --peers ({self.peers}), got {self.byzantine}")
+        if self.defence == TROTH:
+            most = most_byzantine(self.peers, self.validators)
+            why = f"the guarantee needs 2b < n − m with m = {self.validators} validators"
+        else:
+            most, why = (self.peers - 1) // 2, "no rule helps unless the honest are more than half"
+        if self.byzantine > most and not self.beyond_guarantee:
+            raise ScenarioError(
+                f"--byzantine {self.byzantine} is too many for {self.peers} peers: {why}, so at most {most} "
+                "(or --beyond-guarantee)"
+            )
+
     def _check_defence(self) -> None:
-        rule = bind_rule(pick(RULES, self.defence, "defence"), byzantine=self.byzantine, tau=self.tau or 1.0)
+        if self.defence == TROTH:
+            return
+        if self.defence not in RULES:
+            pick({TROTH: None, **RULES}, self.defence, "defence")
+        rule = bind_rule(RULES[self.defence], byzantine=self.byzantine, tau=self.tau or 1.0)
         try:
             rule(torch.zeros(self.peers, 1))
         except AggregationError as error:
@@ -110,6 +130,11 @@ class Scenario:
 
     def as_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
+
+    def public(self) -> dict[str, Any]:
+        """What the members of a run agree on beforehand: how it is trained, and nothing about who will lie."""
+        agreed = ("task", "steps", "optimizer", "rate", "schedule", "warmup", "device", "one_by_one")
+        return {name: getattr(self, name) for name in agreed}
 
 
 def _check_device(device: str) -> None:

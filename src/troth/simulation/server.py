@@ -5,7 +5,6 @@ honest, it bans nobody, and it has to be trusted: that is what the protocol take
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,21 +12,11 @@ from torch import Tensor
 from troth.aggregation import RULES, bind_rule
 from troth.attacks import Coalition, make_attack
 from troth.crypto import derive
+from troth.simulation.report import StepReport
 from troth.simulation.scenario import Scenario
 from troth.training import Problem, check_pure, make_task, rate_at
 
 # P peers, B colluders, H honest peers, D coordinates
-
-
-@dataclass(frozen=True)
-class StepReport:
-    """What can be said after a step. `metrics` only where the model was evaluated."""
-
-    step: int  # updates made so far
-    loss: float  # mean over the honest peers' batches
-    attacked: bool
-    alive: int
-    metrics: dict[str, float] | None
 
 
 class ServerSimulation:

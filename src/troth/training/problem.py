@@ -28,6 +28,7 @@ class Problem:
         device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
         one_by_one: bool = False,
+        lanes_for: int | None = None,
     ) -> None:
         self.task = task
         self.device = torch.device(device)
@@ -39,7 +40,10 @@ class Problem:
             raise TaskError("the model has no parameters to train")
         self._one_gradient = grad_and_value(self._loss)
         self._gradients = vmap(self._one_gradient, in_dims=(None, 0))
+        self._lanes = 1
         self.why_one_by_one = self._why_one_by_one(one_by_one)
+        if lanes_for is not None and not self.why_one_by_one:
+            self._settle_lanes(lanes_for)
 
     @property
     def size(self) -> int:
@@ -69,9 +73,10 @@ class Problem:
             results = [self.gradient(flat_D, batch) for batch in batches]
             losses_P = torch.tensor([loss for loss, _ in results], dtype=self.dtype, device=self.device)
             return losses_P, torch.stack([gradient for _, gradient in results])
-        stacked = {name: torch.stack([batch[name] for batch in batches]) for name in batches[0]}
+        padded = [*batches, *[batches[-1]] * (self._lanes - len(batches))]
+        stacked = {name: torch.stack([batch[name] for batch in padded]) for name in padded[0]}
         gradients, losses_P = self._gradients(self.layout.views(flat_D), stacked)
-        return losses_P, self.layout.flatten(gradients, leading=1)
+        return losses_P[: len(batches)], self.layout.flatten(gradients, leading=1)[: len(batches)]
 
     @torch.no_grad()
     def evaluate(self, flat_D: Tensor) -> dict[str, float]:
@@ -115,6 +120,23 @@ class Problem:
 
     def _cast(self, tensor: Tensor) -> torch.dtype:
         return self.dtype if tensor.is_floating_point() else tensor.dtype
+
+    def _settle_lanes(self, peers: int) -> None:
+        """Find the width from which on a peer's bits no longer depend on how many others share its call.
+
+        An auditor recomputes one gradient, the pool computes many in one call, and both must give the same bits. Kernels
+        are chosen by shape, so one probe per width tells; where no width will do, everything is computed one by one.
+        """
+        flat_D = self.initial(0)
+        batches = [self.batch(derive(0, "lane probe", k)) for k in range(peers)]
+        _, widest_PD = self.gradients(flat_D, batches)
+        for width in range(peers - 1, 0, -1):
+            _, narrow_PD = self.gradients(flat_D, batches[-width:])
+            if not torch.equal(narrow_PD, widest_PD[-width:]):
+                self._lanes = width + 1
+                break
+        if self._lanes > max(2, peers // 4):
+            self._lanes, self.why_one_by_one = 1, "batching changes bits"
 
     def _why_one_by_one(self, asked: bool) -> str:
         """Empty when all peers' gradients go through one `vmap` call; otherwise the reason why not."""

@@ -1,0 +1,38 @@
+"""A colluder's conduct in the protocol: it follows the phases, but never helps to convict one of its own."""
+
+from collections.abc import Mapping
+
+from troth.crypto import Context, Digest, PeerId, Signature
+from troth.protocol.channel import Channel
+from troth.protocol.messages import Accuse, Announced, Ballot, Message, Verdict, Vote
+from troth.protocol.parts import Parcel
+
+
+class ColludingChannel:
+    """Wraps a member's channel: drops accusations of fellow colluders, and votes against whoever accuses them."""
+
+    def __init__(self, honest: Channel, colluders: frozenset[PeerId]) -> None:
+        self._honest = honest
+        self._colluders = colluders
+
+    async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
+        if isinstance(message, Accuse):
+            kept = tuple(a for a in message.accusations if a.target not in self._colluders)
+            message = Accuse(kept, message.coin)
+        elif isinstance(message, Vote):
+            message = Vote(tuple(self._shielding(ballot) for ballot in message.ballots))
+        return await self._honest.announce(context, message)
+
+    def _shielding(self, ballot: Ballot) -> Ballot:
+        if ballot.target not in self._colluders:
+            return ballot
+        return Ballot(ballot.accuser, ballot.target, ballot.kind, Verdict.ACCUSER)
+
+    async def scatter(self, context: Context, parcels: Mapping[PeerId, Parcel]) -> Mapping[PeerId, Parcel]:
+        return await self._honest.scatter(context, parcels)
+
+    async def gather(self, context: Context, mine: bytes | None, wanted: Mapping[int, Digest]) -> Mapping[int, bytes]:
+        return await self._honest.gather(context, mine, wanted)
+
+    async def sign_record(self, context: Context, signature: Signature) -> Mapping[PeerId, Signature]:
+        return await self._honest.sign_record(context, signature)

@@ -1,0 +1,59 @@
+"""`troth verify`: check evidence of a ban, offline."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from troth.errors import OperatorError
+
+
+class EvidenceFileError(OperatorError):
+    """The evidence cannot be read at all."""
+
+
+def verify(
+    evidence: Annotated[Path, typer.Argument(help="The evidence file of a ban.")],
+    recompute: Annotated[
+        bool, typer.Option(help="Also repeat the disputed gradient, if the state lies beside the file.")
+    ] = True,
+) -> None:
+    """Check evidence of a ban from its bytes alone, and say what it proves.
+
+    Exit code 0: proved. 1: not proved. 2: the file cannot be read.
+    """
+    from troth.crypto import Digest
+    from troth.evidence.recompute import Recomputed, StateError, StateFile
+    from troth.evidence.recompute import recompute as repeat
+    from troth.evidence.verify import UnprovedError, verify_ban
+
+    try:
+        text = evidence.read_text(encoding="utf-8")
+    except OSError as error:
+        raise EvidenceFileError(f"cannot read {evidence}: {error.strerror}") from error
+    except UnicodeDecodeError:
+        _not_proved("the file is not text")
+    try:
+        proof = verify_ban(text)
+    except UnprovedError as error:
+        _not_proved(str(error))
+    typer.echo(f"Proved. {proof.sentence()}")
+    if not recompute:
+        return
+    state_file = StateFile(Digest(proof.before.state_before))
+    try:
+        training = state_file.load(evidence.parent)
+        if training is None:
+            typer.echo(f"Not recomputed: {state_file.name} is not beside the file. Signatures and votes were checked.")
+            return
+        result = repeat(proof, training)
+    except StateError as error:
+        _not_proved(str(error))
+    typer.echo(f"The gradient: {result.value}.")
+    if result is Recomputed.REFUTED:
+        raise typer.Exit(1)
+
+
+def _not_proved(reason: str) -> None:
+    typer.echo(f"Not proved: {reason}", err=True)
+    raise typer.Exit(1)

@@ -1,0 +1,59 @@
+"""What the protocol asks of the outside world. Simulation and network implement these; attacks wrap them."""
+
+from collections.abc import Mapping
+from typing import Protocol, TypeVar
+
+from torch import Tensor
+
+from troth.crypto import Context, Digest, PeerId, Seed, Signature
+from troth.protocol.coins import Coins
+from troth.protocol.messages import Announced, Message
+from troth.protocol.parts import Parcel
+
+T = TypeVar("T")  # whatever the training side calls its state
+
+# D coordinates
+
+
+class Channel(Protocol):
+    """Two channels, no more: agreed announcements, and bulk blobs that are checked on arrival."""
+
+    async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
+        """After this every honest member holds the same map. Who is absent or malformed is not in it."""
+        ...
+
+    async def scatter(self, context: Context, parcels: Mapping[PeerId, Parcel]) -> Mapping[PeerId, Parcel]:
+        """Send each owner its part; receive, by sender, the parts of which this peer is the owner. Not yet checked."""
+        ...
+
+    async def gather(self, context: Context, mine: bytes | None, wanted: Mapping[int, Digest]) -> Mapping[int, bytes]:
+        """Offer one's own aggregate; receive those asked for, by part. Not yet checked."""
+        ...
+
+    async def sign_record(self, context: Context, signature: Signature) -> Mapping[PeerId, Signature]:
+        """Hand out one's signature of the record, collect the others'."""
+        ...
+
+
+class Work(Protocol[T]):
+    """The training side: everything the protocol need not know about models and optimizers."""
+
+    async def gradient(self, training: T, seed: Seed, step: int) -> Tensor:
+        """This peer's contribution, D float32 numbers, all finite."""
+        ...
+
+    async def recompute(self, training: T, seed: Seed) -> Tensor:
+        """What the peer with that seed should have computed: a call of its own, from public inputs only."""
+        ...
+
+    def update(self, training: T, aggregate_D: Tensor, step: int) -> T:
+        """The optimizer's step; the old state stays as it was, since audits still need it."""
+        ...
+
+    def digest(self, training: T) -> Digest: ...
+
+
+class Entropy(Protocol):
+    """Secrets of this peer alone."""
+
+    def coins(self, step: int) -> Coins: ...

@@ -1,0 +1,225 @@
+"""What is announced in each phase: typed, frozen, bounded, strictly decoded.
+
+A message is the digest of its raw payload bytes; nothing is re-encoded to be checked.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Annotated
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from troth.crypto import Context, Digest, Identity, PeerId, Signature, blob_digest, signed_bytes
+
+# P parts, K projections
+
+Bytes32 = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+MOST_MEMBERS = 1024
+MOST_ACCUSATIONS = 8
+_MOST_REPORT_BYTES = 8 * MOST_MEMBERS * 65
+
+
+class Phase(IntEnum):
+    COMMIT = 1
+    CLIP = 2
+    REVEAL = 3
+    REPORT = 4
+    ACCUSE = 5
+    VOTE = 6
+    RECORD = 7
+
+
+class Kind(IntEnum):
+    """What somebody is accused of."""
+
+    GRADIENT = 1  # root or reports of the last step do not follow from the public seed
+
+
+class Verdict(IntEnum):
+    ACCUSED = 1
+    ACCUSER = 2
+
+
+class _Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    pass
+
+
+class Commit(_Message, frozen=True):
+    """A contributor's gradient and everyone's coins, before anything about the step is known (SPEC C1, C2)."""
+
+    root: Bytes32 | None
+    coin_a: Bytes32
+    coin_b: Bytes32
+
+
+class Clip(_Message, frozen=True):
+    """An owner's aggregate of its part (SPEC A2)."""
+
+    digest: Bytes32 | None
+    norm: float
+
+
+class Reveal(_Message, frozen=True):
+    """Coin A, and which aggregates this peer holds, one bit per part (SPEC A3, A4)."""
+
+    coin: Bytes32
+    held: Annotated[bytes, msgspec.Meta(max_length=MOST_MEMBERS // 8)]
+
+
+class Report(_Message, frozen=True):
+    """A contributor's distances and projections: for every part its norm, then its K projections (SPEC A5)."""
+
+    numbers: Annotated[bytes, msgspec.Meta(max_length=_MOST_REPORT_BYTES)]
+
+
+class Accusation(_Message, frozen=True):
+    target: Bytes32
+    kind: Kind
+
+
+class Accuse(_Message, frozen=True):
+    """Accusations, and coin B, which draws the roles of the next step (SPEC T1, R1)."""
+
+    accusations: Annotated[tuple[Accusation, ...], msgspec.Meta(max_length=MOST_ACCUSATIONS)]
+    coin: Bytes32
+
+
+class Ballot(_Message, frozen=True):
+    accuser: Bytes32
+    target: Bytes32
+    kind: Kind
+    verdict: Verdict
+
+
+class Vote(_Message, frozen=True):
+    """One verdict for every accusation of this step (SPEC T3)."""
+
+    ballots: Annotated[tuple[Ballot, ...], msgspec.Meta(max_length=MOST_MEMBERS)]
+
+
+Message = Commit | Clip | Reveal | Report | Accuse | Vote
+
+_KINDS: Mapping[Phase, type[Message]] = {
+    Phase.COMMIT: Commit,
+    Phase.CLIP: Clip,
+    Phase.REVEAL: Reveal,
+    Phase.REPORT: Report,
+    Phase.ACCUSE: Accuse,
+    Phase.VOTE: Vote,
+}
+_PHASES: Mapping[type[Message], Phase] = {kind: phase for phase, kind in _KINDS.items()}
+_DECODERS = {phase: msgspec.msgpack.Decoder(kind, strict=True) for phase, kind in _KINDS.items()}
+_ENCODER = msgspec.msgpack.Encoder()
+_MOST_BYTES: Mapping[Phase, int] = {
+    Phase.COMMIT: 128,
+    Phase.CLIP: 64,
+    Phase.REVEAL: 64 + MOST_MEMBERS // 8,
+    Phase.REPORT: 16 + _MOST_REPORT_BYTES,
+    Phase.ACCUSE: 64 + 64 * MOST_ACCUSATIONS,
+    Phase.VOTE: 16 + 80 * MOST_MEMBERS,
+}
+
+
+@dataclass(frozen=True)
+class Malformed:
+    """A payload that is no message of its phase: the sender's fault, with the reason."""
+
+    reason: str
+
+
+class Envelope(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A payload and the signature over its place and digest. The place itself is known to whoever opens it."""
+
+    payload: bytes
+    signature: Annotated[bytes, msgspec.Meta(min_length=64, max_length=64)]
+
+
+def phase_of(message: Message) -> Phase:
+    return _PHASES[type(message)]
+
+
+def encode(message: Message) -> bytes:
+    return _ENCODER.encode(message)
+
+
+def decode(phase: Phase, payload: bytes) -> Message | Malformed:
+    """Bounded before it is parsed, parsed strictly, numbers checked: a fault is a value, not an exception (SPEC M3)."""
+    if len(payload) > _MOST_BYTES[phase]:
+        return Malformed(f"{len(payload)} bytes, at most {_MOST_BYTES[phase]}")
+    try:
+        message: Message = _DECODERS[phase].decode(payload)
+    except msgspec.MsgspecError as error:
+        return Malformed(str(error))
+    if isinstance(message, Clip) and not (np.isfinite(message.norm) and message.norm >= 0):
+        return Malformed("the norm is not a finite number")
+    if isinstance(message, Report) and (
+        len(message.numbers) % 8 or not np.isfinite(np.frombuffer(message.numbers, "<f8")).all()
+    ):
+        return Malformed("a report must consist of finite float64 numbers")
+    return message
+
+
+def seal(identity: Identity, context: Context, message: Message) -> Envelope:
+    payload = encode(message)
+    return Envelope(payload, identity.sign(signed_bytes(context, identity.peer, blob_digest(payload))))
+
+
+def wire_bytes(envelope: Envelope) -> bytes:
+    return _ENCODER.encode(envelope)
+
+
+@dataclass(frozen=True)
+class Announced:
+    """A message as everyone holds it: decoded, with the envelope that proves who said it."""
+
+    sender: PeerId
+    message: Message
+    envelope: Envelope
+
+
+@dataclass(frozen=True)
+class ReportNumbers:
+    """A report, unpacked: norms of P parts and P×K projections."""
+
+    norms_P: NDArray[np.float64]
+    projections_PK: NDArray[np.float64]
+
+    def pack(self) -> bytes:
+        return np.column_stack([self.norms_P, self.projections_PK]).astype("<f8").tobytes()
+
+    @classmethod
+    def unpack(cls, raw: bytes, parts: int, projections: int) -> "ReportNumbers | Malformed":
+        if len(raw) != 8 * parts * (projections + 1):
+            return Malformed(f"a report of {len(raw)} bytes for {parts} parts and {projections} projections")
+        numbers = np.frombuffer(raw, "<f8").reshape(parts, projections + 1)
+        return cls(numbers[:, 0], numbers[:, 1:])
+
+
+__all__ = [
+    "Accusation",
+    "Accuse",
+    "Announced",
+    "Ballot",
+    "Clip",
+    "Commit",
+    "Digest",
+    "Envelope",
+    "Kind",
+    "Malformed",
+    "Message",
+    "Phase",
+    "Report",
+    "ReportNumbers",
+    "Reveal",
+    "Signature",
+    "Verdict",
+    "Vote",
+    "decode",
+    "encode",
+    "phase_of",
+    "seal",
+    "wire_bytes",
+]

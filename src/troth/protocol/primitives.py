@@ -1,0 +1,51 @@
+"""The pure functions of bytes that peers in one process may share.
+
+A peer on its own uses this class as it is. A simulation may pass a subclass that remembers results: for identical bytes
+the answer is identical, so no decision can depend on it, and a test switches the memory off and gets the same trace.
+"""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from troth.crypto import Context, Digest, PeerId, blob_digest, coin_commitment, projection_signs, signed_bytes, verify
+from troth.protocol.messages import Announced, Envelope, Malformed, Message, Phase, decode
+
+# K projections, D coordinates
+
+DTYPE = "float32"  # of gradients and aggregates, little-endian
+
+
+class Primitives:
+    def verify(self, peer: PeerId, message: bytes, signature: bytes) -> bool:
+        return verify(peer, message, signature)
+
+    def digest(self, blob: bytes) -> Digest:
+        return blob_digest(blob)
+
+    def decode(self, phase: Phase, payload: bytes) -> Message | Malformed:
+        return decode(phase, payload)
+
+    def projection(self, key: Digest, rows: int, size: int) -> NDArray[np.float64]:
+        """K×D signs as float64, ready to multiply."""
+        return projection_signs(key, rows, 0, size).numpy().astype(np.float64)
+
+    def coin_commitment(self, coin: bytes, context: Context, owner: PeerId, which: str) -> Digest:
+        return coin_commitment(coin, context, owner, which)
+
+    def open(self, context: Context, sender: PeerId, envelope: Envelope) -> Announced | Malformed:
+        """Check the signature over this place and sender, then decode."""
+        if not self.verify(sender, signed_bytes(context, sender, self.digest(envelope.payload)), envelope.signature):
+            return Malformed("the signature does not fit")
+        message = self.decode(Phase(context.phase), envelope.payload)
+        return message if isinstance(message, Malformed) else Announced(sender, message, envelope)
+
+
+def to_blob(numbers_D: Tensor) -> bytes:
+    """Float32 numbers as they travel and are hashed."""
+    return numbers_D.detach().cpu().contiguous().numpy().astype("<f4", copy=False).tobytes()
+
+
+def from_blob(blob: bytes) -> Tensor:
+    return torch.from_numpy(np.frombuffer(blob, "<f4").copy())

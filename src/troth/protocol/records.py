@@ -1,0 +1,83 @@
+"""The record of a step: what everyone agreed on, signed by more than half of the members."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+import msgspec
+
+from troth.crypto import Context, Digest, PeerId, Signature, signed_bytes
+from troth.protocol.messages import MOST_MEMBERS, Bytes32, Kind, Phase, Verdict
+from troth.protocol.primitives import Primitives
+
+Keys = Annotated[tuple[Bytes32, ...], msgspec.Meta(max_length=MOST_MEMBERS)]
+
+
+class Judgement(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """How a trial ended. `verdict` is None when no majority was found: dismissed."""
+
+    accuser: Bytes32
+    target: Bytes32
+    kind: Kind
+    verdict: Verdict | None
+
+    @property
+    def banned(self) -> PeerId | None:
+        match self.verdict:
+            case Verdict.ACCUSED:
+                return PeerId(self.target)
+            case Verdict.ACCUSER:
+                return PeerId(self.accuser)
+            case _:
+                return None
+
+
+class StepRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Everything a stranger needs to follow the run from one step to the next."""
+
+    step: int
+    members: Keys  # at the start of the step
+    contributors: Keys
+    seed_randomness: Bytes32  # what this step's seeds were derived from
+    randomness: Bytes32  # drawn by this step's coins B: the next step's roles
+    state_before: Bytes32
+    state_after: Bytes32
+    updated: bool
+    judgements: Annotated[tuple[Judgement, ...], msgspec.Meta(max_length=MOST_MEMBERS)]
+
+    @property
+    def banned(self) -> tuple[PeerId, ...]:
+        return tuple(sorted({peer for peer in (j.banned for j in self.judgements) if peer is not None}))
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(StepRecord, strict=True)
+
+
+def encode_record(record: StepRecord) -> bytes:
+    return _ENCODER.encode(record)
+
+
+def decode_record(raw: bytes) -> StepRecord:
+    """Raises msgspec.MsgspecError on anything that is not a record."""
+    return _DECODER.decode(raw)
+
+
+def record_bytes_to_sign(run: Digest, step: int, signer: PeerId, record_digest: Digest) -> bytes:
+    return signed_bytes(Context(run, step, Phase.RECORD), signer, record_digest)
+
+
+def right_signers(
+    run: Digest,
+    step: int,
+    raw: bytes,
+    members: Sequence[PeerId],
+    signatures: Mapping[PeerId, Signature],
+    tools: Primitives,
+) -> dict[PeerId, Signature]:
+    """The members' signatures that fit this record, byte for byte."""
+    digest = tools.digest(raw)
+    return {
+        peer: signature
+        for peer, signature in signatures.items()
+        if peer in members and tools.verify(peer, record_bytes_to_sign(run, step, peer, digest), signature)
+    }

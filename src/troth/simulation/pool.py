@@ -1,0 +1,85 @@
+"""One batched gradient call for all peers of a process that ask for their gradient at the same moment."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from troth.attacks import Coalition
+from troth.crypto import PeerId, Seed
+from troth.simulation.lockstep import Ask
+from troth.training import Problem
+from troth.training.work import Training, TrainingWork, finite_or_zero
+
+# P peers, D coordinates
+
+
+@dataclass
+class AskGradient(Ask):
+    training: Training
+    seed: Seed
+    step: int
+
+
+class PooledWork(TrainingWork):
+    """A peer's work in a simulation: its own gradient comes from the pool, everything else it computes itself."""
+
+    async def gradient(self, training: Training, seed: Seed, step: int) -> Tensor:
+        gradient_D: Tensor = await AskGradient(training, seed, step)
+        return gradient_D
+
+
+class GradientPool:
+    """Answers `AskGradient`; the coalition's members get what they want to send instead of what they computed."""
+
+    def __init__(self, problem: Problem, coalition: Coalition, numbers: Mapping[PeerId, int]) -> None:
+        self._problem = problem
+        self._coalition = coalition
+        self._numbers = numbers
+        self.attackers: set[int] = set()  # who has sent a forged gradient so far
+        self.losses: dict[int, float] = {}
+
+    def answer(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, Tensor]:
+        rows: dict[PeerId, Tensor] = {}
+        for peers in _same_parameters(asks):
+            rows |= self._batched({peer: asks[peer] for peer in peers})
+        self._forge(rows, next(iter(asks.values())).step)
+        return {peer: finite_or_zero(row) for peer, row in rows.items()}
+
+    def _batched(self, asks: Mapping[PeerId, AskGradient]) -> dict[PeerId, Tensor]:
+        """One call for peers whose parameters are the same bits; each row depends on its own seed alone."""
+        batches = []
+        for peer, ask in asks.items():
+            batch = self._problem.batch(ask.seed)
+            if self._numbers[peer] in self._coalition.members:
+                batch = self._coalition.batch(ask.step, self._problem.task, batch)
+            batches.append(batch)
+        parameters_D = next(iter(asks.values())).training.parameters_D
+        losses_P, gradients_PD = self._problem.gradients(parameters_D, batches)
+        self.losses = {self._numbers[peer]: loss for peer, loss in zip(asks, losses_P.tolist(), strict=True)}
+        return dict(zip(asks, gradients_PD, strict=True))
+
+    def _forge(self, rows: dict[PeerId, Tensor], step: int) -> None:
+        liars = [peer for peer in rows if self._numbers[peer] in self._coalition.members]
+        honest = [peer for peer in rows if peer not in liars]
+        if not liars or not honest:
+            return
+        own_BD, honest_HD = torch.stack([rows[p] for p in liars]), torch.stack([rows[p] for p in honest])
+        sent_BD = self._coalition.gradients(step, own_BD, honest_HD, [self._numbers[p] for p in liars])
+        rows |= dict(zip(liars, sent_BD, strict=True))
+        if self._coalition.active(step):
+            self.attackers |= {self._numbers[peer] for peer in liars}
+
+
+def _same_parameters(asks: Mapping[PeerId, AskGradient]) -> list[Sequence[PeerId]]:
+    groups: list[list[PeerId]] = []
+    for peer, ask in asks.items():
+        for group in groups:
+            if torch.equal(asks[group[0]].training.parameters_D, ask.training.parameters_D):
+                group.append(peer)
+                break
+        else:
+            groups.append([peer])
+    return list(groups)

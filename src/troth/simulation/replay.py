@@ -1,0 +1,35 @@
+"""A trusted server that repeats a run of the protocol from its records: same contributors, seeds and part bounds.
+
+Without attackers it must end with the same bits, since the protocol adds checks to training and changes nothing in it.
+"""
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+import torch
+
+from troth.aggregation import centered_clip
+from troth.crypto import Digest, PeerId
+from troth.protocol.parts import part_bounds
+from troth.protocol.records import StepRecord
+from troth.protocol.roles import gradient_seed
+from troth.protocol.run import Run
+from troth.training.work import Training, TrainingWork, finite_or_zero
+
+# P peers, D coordinates
+
+
+def replay(run: Run, work: TrainingWork, training: Training, records: Iterable[StepRecord]) -> Training:
+    """What honest contributors and an honest server would have made of these steps."""
+    for record in records:
+        seeds = [gradient_seed(Digest(record.seed_randomness), PeerId(peer)) for peer in record.contributors]
+        batches = [work.problem.batch(seed) for seed in seeds]
+        _, rows_PD = work.problem.gradients(training.parameters_D, batches)
+        rows_PD = torch.stack([finite_or_zero(row_D) for row_D in rows_PD])
+        bounds = part_bounds(run.parameters.size, len(record.contributors))
+        parts = [
+            centered_clip(rows_PD[:, start:stop].contiguous(), tau=run.parameters.part_tau(stop - start))
+            for start, stop in pairwise(bounds)
+        ]
+        training = work.update(training, torch.cat(parts), record.step) if record.updated else training
+    return training

@@ -1,0 +1,72 @@
+"""The training side of the protocol: a problem, an optimizer and its rates, as `protocol.channel.Work`."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from troth.crypto import Digest, Seed, tagged_hash
+from troth.protocol.primitives import Primitives, to_blob
+from troth.training.optimizers import Optimizer, State
+from troth.training.problem import Problem
+from troth.training.schedules import Schedule, rate_at
+
+# D coordinates
+
+
+@dataclass(frozen=True)
+class Training:
+    """Model and optimizer at one moment. Never changed: an update makes a new one, and audits look back at the old."""
+
+    parameters_D: Tensor
+    optimizer: State
+
+
+class TrainingWork:
+    """One peer's own computations."""
+
+    def __init__(self, problem: Problem, optimizer: Optimizer, rates: Schedule, tools: Primitives) -> None:
+        self.problem = problem
+        self._optimizer = optimizer
+        self._rates = rates
+        self._tools = tools
+
+    def first(self, seed: bytes | int) -> Training:
+        parameters_D = self.problem.initial(seed)
+        return Training(parameters_D, self._optimizer.start(parameters_D))
+
+    async def gradient(self, training: Training, seed: Seed, step: int) -> Tensor:
+        return self.gradient_now(training, seed)
+
+    async def recompute(self, training: Training, seed: Seed) -> Tensor:
+        return self.gradient_now(training, seed)
+
+    def gradient_now(self, training: Training, seed: Seed) -> Tensor:
+        batch = self.problem.batch(seed)
+        return finite_or_zero(self.problem.gradients(training.parameters_D, [batch])[1][0])
+
+    def update(self, training: Training, aggregate_D: Tensor, step: int) -> Training:
+        parameters_D, state = self._optimizer.update(
+            training.parameters_D,
+            aggregate_D.to(training.parameters_D.device),
+            training.optimizer,
+            rate_at(self._rates, step),
+        )
+        return Training(parameters_D, state)
+
+    def digest(self, training: Training) -> Digest:
+        """Of the model and of every tensor of the optimizer, by name."""
+        named = {"parameters": training.parameters_D, **{f"optimizer.{k}": v for k, v in training.optimizer.items()}}
+        parts = [part for name in sorted(named) for part in (name.encode(), self._tools.digest(_raw(named[name])))]
+        return tagged_hash("troth/state/1", *parts)
+
+
+def finite_or_zero(gradient_D: Tensor) -> Tensor:
+    """A gradient that is not finite counts as zero: a fixed rule, so that auditor and contributor agree on it."""
+    return gradient_D if bool(torch.isfinite(gradient_D).all()) else torch.zeros_like(gradient_D)
+
+
+def _raw(tensor: Tensor) -> bytes:
+    if tensor.dtype == torch.float32:
+        return to_blob(tensor)
+    return tensor.detach().cpu().contiguous().numpy().tobytes()

@@ -1,0 +1,64 @@
+"""Colluders behave until their schedule says otherwise."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from troth.attacks import ATTACKS, AttackSchedule, Coalition, make_attack
+from troth.crypto import derive, stream
+from troth.training import make_task
+
+# B colluders, H honest peers, D coordinates
+SEED = derive(0, "coalition")
+
+
+def rows(step: int, count: int) -> Tensor:
+    return torch.from_numpy(stream(3, step).normal(count * 20)).float().view(count, 20)
+
+
+def coalition(spec: str, schedule: AttackSchedule, members: tuple[int, ...] = (1, 4)) -> Coalition:
+    return Coalition(make_attack(spec), schedule, members, SEED)
+
+
+@pytest.mark.parametrize("name", list(ATTACKS))
+def test_while_it_waits_it_sends_the_honest_rows_bit_for_bit(name: str) -> None:
+    liars = coalition(name, AttackSchedule(start=2, stop=4))
+    task = make_task("digits")
+    batch = task.batch(stream(0, "batch"))
+    for step in range(6):
+        own_BD, honest_HD = rows(step, 2), rows(100 + step, 3)
+        sent_BD = liars.gradients(step, own_BD.clone(), honest_HD)
+        poisoned = liars.batch(step, task, batch)
+        attacking = step in (2, 3)
+        assert liars.active(step) == attacking
+        # A label flipper lies in its batch, everyone else in what it sends.
+        assert torch.equal(sent_BD, own_BD) == (not attacking or name == "label-flip")
+        assert (poisoned is batch) == (not attacking or name != "label-flip")
+
+
+def test_a_delayed_gradient_reaches_back_before_the_attack() -> None:
+    liars = coalition("delayed-gradient:delay=3", AttackSchedule(start=4))
+    sent = [liars.gradients(step, rows(step, 2), rows(0, 3)) for step in range(8)]
+    for step in range(8):
+        assert torch.equal(sent[step], rows(step - 3 if step >= 4 else step, 2)), f"step {step}"
+
+
+def test_every_member_delays_its_own_gradients_also_when_it_missed_steps() -> None:
+    liars = coalition("delayed-gradient:delay=1", AttackSchedule(), members=(1, 4))
+    sent: dict[int, list[Tensor]] = {1: [], 4: []}
+    for step, contributing in enumerate([(1, 4), (4,), (4, 1), (1,)]):
+        own_BD = torch.stack([rows(10 * step + member, 1)[0] for member in contributing])
+        for member, sent_D in zip(contributing, liars.gradients(step, own_BD, rows(0, 3), contributing), strict=True):
+            sent[member].append(sent_D)
+    steps_of = {1: [0, 0, 20], 4: [0, 0, 10]}  # ten times the step in which it was computed
+    for member, steps in steps_of.items():
+        for sent_D, step in zip(sent[member], steps, strict=True):
+            assert torch.equal(sent_D, rows(step + member, 1)[0])
+
+
+def test_a_coalition_of_nobody_never_attacks() -> None:
+    assert not coalition("sign-flip", AttackSchedule(), members=()).active(0)
+
+
+def test_members_are_kept() -> None:
+    assert coalition("sign-flip", AttackSchedule(), members=(3, 5)).members == (3, 5)

@@ -1,0 +1,89 @@
+"""`troth attacks`, `troth defences`, `troth tasks`."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Troth
+from troth.aggregation import RULES
+from troth.attacks import ATTACKS
+from troth.training import TASKS
+
+TASK = """
+from dataclasses import dataclass
+import torch
+import torch.nn.functional as F
+from torch import nn
+from troth.training import Task
+
+@dataclass(frozen=True)
+class Lines(Task):
+    def model(self):
+        return nn.Linear(1, 1)
+
+    def batch(self, draw):
+        x = torch.from_numpy(draw.uniform(8)).float()[:, None]
+        return {"x": x, "y": 3 * x}
+
+    def loss(self, model, batch):
+        return F.mse_loss(model(batch["x"]), batch["y"])
+"""
+
+
+@pytest.mark.parametrize(("command", "names"), [("attacks", ATTACKS), ("defences", RULES), ("tasks", TASKS)])
+def test_every_name_has_its_line(troth: Troth, command: str, names: Iterable[str]) -> None:
+    done = troth(command)
+    assert (done.code, done.err) == (0, "")
+    rows = [line.split(maxsplit=1) for line in done.out.splitlines() if line]
+    assert set(names) <= {name for name, _ in rows}
+    assert all(len(about) > 10 for _, about in rows)
+
+
+def test_options_are_shown_with_their_defaults(troth: Troth) -> None:
+    assert "[scale=1000.0]" in troth("attacks").out
+    assert "[batch_size=8, hidden=64]" in troth("tasks").out
+
+
+def test_check_a_built_in_task(troth: Troth) -> None:
+    done = troth("tasks", "--check", "digits:hidden=2")
+    assert done == (0, "digits:hidden=2 is pure: 160 parameters, gradients computed of all peers in one call\n", "")
+
+
+def test_check_a_pure_file(troth: Troth) -> None:
+    Path("mine.py").write_text(TASK)
+    done = troth("tasks", "--check", "mine.py")
+    assert done == (0, "mine.py is pure: 2 parameters, gradients computed of all peers in one call\n", "")
+
+
+def test_check_says_why_gradients_are_computed_one_by_one(troth: Troth) -> None:
+    Path("mine.py").write_text(TASK.replace("return F.mse", "assert batch['x'].sum().item() > 0; return F.mse"))
+    done = troth("tasks", "--check", "mine.py")
+    assert done.code == 0
+    assert done.out.startswith("mine.py is pure: 2 parameters, gradients computed one by one (vmap: ")
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "message"),
+    [
+        ("3 * x}", "3 * x + torch.rand(8, 1)}", "batch() uses the global generator of torch"),
+        ("draw.uniform(8)", "draw.uniform(8) * 0", "batch() ignores its seed"),
+        (
+            "nn.Linear(1, 1)",
+            "nn.Sequential(nn.Linear(1, 1), nn.Dropout())",
+            "loss() uses the global generator of torch",
+        ),
+        ("nn.Linear(1, 1)", "nn.Identity()", "the model has no parameters to train"),
+    ],
+)
+def test_check_an_impure_file(troth: Troth, right: str, wrong: str, message: str) -> None:
+    Path("mine.py").write_text(TASK.replace(right, wrong))
+    done = troth("tasks", "--check", "mine.py")
+    assert done.code == 2
+    assert done.out == ""
+    assert done.err.startswith(f"troth: {message}")
+    assert done.err.count("\n") == 1
+
+
+def test_check_an_unknown_task(troth: Troth) -> None:
+    assert troth("tasks", "--check", "digit").err.startswith("troth: unknown task 'digit': did you mean digits")

@@ -1,0 +1,198 @@
+"""`troth simulate`: what it prints, what it writes, what it refuses."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from tests.cli.conftest import Troth
+from troth.simulation import Scenario, StepReport
+
+SHORT = ("simulate", "--peers", "3", "--steps", "4", "--defence", "centered-clip")
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+class TestResults:
+    def test_json_prints_the_summary_and_nothing_else(self, troth: Troth) -> None:
+        done = troth(*SHORT, "--byzantine", "1", "--attack-start", "2", "--out", "here", "--json")
+        assert done.code == 0
+        assert done.out == Path("here/summary.json").read_text(encoding="utf-8")
+        summary = json.loads(done.out)
+        assert summary["peers"] == 3
+        assert summary["byzantine"] == Scenario(peers=3, byzantine=1, attack_start=2, defence="mean").byzantine_peers()
+        assert summary["steps"] == 4
+        assert 0 <= summary["metrics"]["accuracy"] <= 1
+        assert summary["metrics"]["loss"] > 0
+        assert [point["step"] for point in summary["curve"]] == [0, 4]
+        assert summary["curve"][-1]["accuracy"] == summary["metrics"]["accuracy"]
+        assert summary["config"]["attack_start"] == 2
+        assert summary["config"]["tau"] == 1.0, "with the task's suggestion filled in"
+
+    def test_without_json_a_table_names_the_files(self, troth: Troth) -> None:
+        done = troth(*SHORT, "--out", "here")
+        assert done.code == 0
+        for words in ("digits (4,810 parameters)", "3, of which lie: none", "centered-clip", "accuracy", "loss"):
+            assert words in done.out
+        assert str(Path("here/summary.json")) in done.out
+        assert str(Path("here/accuracy.png")) in done.out
+
+    def test_the_table_names_the_liars_and_the_ruin(self, troth: Troth) -> None:
+        arguments = ("--byzantine", "1", "--attack-start", "1", "--attack", "sign-flip:scale=1e30", "--defence", "mean")
+        done = troth(*SHORT, *arguments, "--out", "here")
+        assert done.code == 0
+        liar = Scenario(peers=3, byzantine=1, defence="mean").byzantine_peers()
+        assert f"3, of which lie: {liar}" in done.out
+        assert "sign-flip:scale=1e30 in 1 steps" in done.out
+        assert "at step 2: the model is ruined" in done.out
+
+    @pytest.mark.parametrize("task", ["digits", "quadratic:dimension=20"])
+    def test_a_picture(self, troth: Troth, task: str) -> None:
+        assert troth(*SHORT, "--task", task, "--out", "here").code == 0
+        picture = Path("here/accuracy.png").read_bytes()
+        assert picture.startswith(PNG)
+        assert len(picture) > 5000
+
+    def test_a_picture_of_a_ruined_run(self, troth: Troth) -> None:
+        arguments = ("--task", "quadratic:dimension=20", "--rate", "1e30", "--steps", "20", "--defence", "mean")
+        assert troth("simulate", "--peers", "3", *arguments, "--out", "here").code == 0
+        assert json.loads(Path("here/summary.json").read_text())["diverged_at"] is not None
+        assert Path("here/accuracy.png").read_bytes().startswith(PNG)
+
+    def test_without_out_the_folder_is_named_after_the_run(self, troth: Troth) -> None:
+        assert troth(*SHORT, "--seed", "5").code == 0
+        (folder,) = Path("runs").iterdir()
+        assert folder.name.startswith("digits-centered-clip-no-attack-seed5-")
+        assert sorted(path.name for path in folder.iterdir()) == ["accuracy.png", "summary.json"]
+
+    def test_a_task_of_ones_own(self, troth: Troth) -> None:
+        Path("lines.py").write_text(LINES, encoding="utf-8")
+        done = troth(*SHORT, "--task", "lines.py:slope=2", "--json")
+        assert done.code == 0
+        summary = json.loads(done.out)
+        assert summary["config"]["task"] == "lines.py:slope=2"
+        assert summary["parameters"] == 2
+        assert "accuracy" not in summary["metrics"]
+
+    def test_a_terminal_gets_a_bar_on_standard_error_and_json_stays_clean(
+        self, troth: Troth, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes this for a terminal
+        done = troth(*SHORT, "--byzantine", "1", "--attack-start", "0", "--json")
+        assert json.loads(done.out)["steps"] == 4
+        assert "step 4/4" in done.err
+        assert "under attack" in done.err
+
+
+LINES = """
+from dataclasses import dataclass
+import torch
+import torch.nn.functional as F
+from torch import nn
+from troth.training import Task
+
+@dataclass(frozen=True)
+class Lines(Task):
+    '''fit a line'''
+    slope: float = 3.0
+
+    def model(self):
+        return nn.Linear(1, 1)
+
+    def batch(self, draw):
+        x = torch.from_numpy(draw.uniform(8)).float()[:, None]
+        return {"x": x, "y": self.slope * x + 1}
+
+    def loss(self, model, batch):
+        return F.mse_loss(model(batch["x"]), batch["y"])
+"""
+
+
+class TestMistakes:
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (("--byzantine", "8"), "--byzantine 8 is too many for 16 peers"),
+            (("--peers", "4", "--byzantine", "2"), "--byzantine 2 is too many for 4 peers"),
+            (("--attack", "sign-flop"), "unknown attack 'sign-flop': did you mean sign-flip"),
+            (("--attack", "sign-flip:scale=0"), "'sign-flip:scale=0': scale must be a positive number"),
+            (("--defence", "centred-clip"), "unknown defence 'centred-clip': did you mean centered-clip"),
+            (("--task", "digit"), "unknown task 'digit': did you mean digits"),
+            (("--task", "nowhere.py"), "no task file at 'nowhere.py'"),
+            (("--schedule", "cosin"), "unknown schedule 'cosin': did you mean cosine?"),
+            (("--optimizer", "adam"), "unknown optimizer 'adam': did you mean adamw?"),
+            (("--tau", "0"), "--tau must be a positive number, got 0"),
+            (("--tau", "-1"), "--tau must be a positive number, got -1"),
+            (("--tau", "wide"), "Invalid value for '--tau'"),
+            (("--steps", "0"), "--steps must be at least 1, got 0"),
+            (("--peers", "many"), "Invalid value for '--peers'"),
+            (("--device", "tpu"), "--device is cpu or cuda, got 'tpu'"),
+            (("--out", "file/below"), "cannot write to --out file/below: Not a directory; choose another folder"),
+            (("--out", "file"), "cannot write to --out file: File exists; choose another folder"),
+            (("--colour", "red"), "No such option: --colour"),
+            (("extra",), "Got unexpected extra argument"),
+        ],
+        ids=" ".join,
+    )
+    def test_end_in_one_line_and_exit_code_2(self, troth: Troth, arguments: tuple[str, ...], message: str) -> None:
+        Path("file").touch()
+        done = troth("simulate", *arguments)
+        assert done.code == 2
+        assert done.out == ""
+        assert done.err.startswith(f"troth: {message}")
+        assert done.err.count("\n") == 1
+        assert [path.name for path in Path().iterdir()] == ["file"], "nothing was written"
+
+
+class TestFolders:
+    def test_another_runs_results_are_not_overwritten(self, troth: Troth) -> None:
+        troth(*SHORT, "--out", "here")
+        before = Path("here/summary.json").read_bytes()
+        done = troth(*SHORT, "--seed", "1", "--out", "here")
+        assert done.code == 2
+        assert done.err == "troth: here holds the results of another run: choose another --out, or add --overwrite\n"
+        assert Path("here/summary.json").read_bytes() == before
+
+    def test_unless_asked_for(self, troth: Troth) -> None:
+        troth(*SHORT, "--out", "here")
+        assert troth(*SHORT, "--seed", "1", "--out", "here", "--overwrite").code == 0
+        assert json.loads(Path("here/summary.json").read_text())["config"]["seed"] == 1
+
+    def test_a_summary_that_cannot_be_read_counts_as_anothers(self, troth: Troth) -> None:
+        Path("here").mkdir()
+        Path("here/summary.json").write_text("[1, 2")
+        assert "holds the results of another run" in troth(*SHORT, "--out", "here").err
+
+    def test_the_same_run_again_gives_the_same_bytes(self, troth: Troth) -> None:
+        files = [Path("here/summary.json"), Path("here/accuracy.png")]
+        troth(*SHORT, "--out", "here")
+        before = [file.read_bytes() for file in files]
+        assert troth(*SHORT, "--out", "here").code == 0
+        assert [file.read_bytes() for file in files] == before
+
+
+class TestInterrupted:
+    @pytest.fixture
+    def interrupted(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def simulate(scenario: Scenario, on_step: Callable[[StepReport], None]) -> NoReturn:
+            on_step(StepReport(step=1, loss=1.0, attacked=False, alive=scenario.peers, metrics=None))
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("troth.simulation.simulate", simulate)
+
+    @pytest.mark.usefixtures("interrupted")
+    def test_exits_with_130_and_leaves_no_summary(self, troth: Troth) -> None:
+        done = troth(*SHORT, "--out", "here", "--json")
+        assert done.code == 130
+        assert done.out == ""
+        assert list(Path("here").iterdir()) == []
+
+
+def test_as_a_process_of_its_own(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "troth", *SHORT, "--out", "here", "--json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    assert done.stdout == (tmp_path / "here/summary.json").read_bytes()

@@ -1,0 +1,136 @@
+"""From parts to the aggregate, the projections and the reports."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from tests.paper.conftest import SMALL, finished
+from troth.aggregation import clip_residual, residual_tolerance
+from troth.crypto import Digest, derive, projection_signs, tagged_hash
+from troth.protocol.messages import Malformed, Report, ReportNumbers
+from troth.protocol.primitives import Primitives
+from troth.protocol.records import decode_record
+from troth.protocol.reports import ACCUSE_AT, CONVICT_AT, make_report, reports_differ
+from troth.protocol.roles import gradient_seed
+from troth.protocol.run import Parameters
+from troth.simulation import ProtocolSimulation
+
+KEY = tagged_hash("test key")
+PARAMETERS = Parameters(size=60, tau=0.5, byzantine=0)
+BOUNDS = (0, 20, 40, 60)
+
+
+def test_the_aggregate_is_the_clipped_centre_of_every_part(attacked: ProtocolSimulation) -> None:
+    """[A1, A3] Recomputed from the contributors' public seeds, part by part, to the tolerance of the design."""
+    state = attacked.states[attacked.honest[0]]
+    kept = state.kept
+    assert kept is not None
+    batches = [attacked.problem.batch(gradient_seed(kept.seed_randomness, peer)) for peer in kept.contributors]
+    _, rows_PD = attacked.problem.gradients(kept.training.parameters_D, batches)  # all liars are gone by now
+    for start, stop in zip(kept.bounds, kept.bounds[1:], strict=False):
+        tau = attacked.run.parameters.part_tau(stop - start)
+        part_D, rows = kept.aggregate_D[start:stop], rows_PD[:, start:stop]
+        distances = (rows.double() - part_D.double()).norm(dim=1).clamp(max=tau)
+        allowed = residual_tolerance(float(part_D.norm()), float(distances.sum()), tau=tau, peers=len(rows)) / 8
+        assert float(clip_residual(rows, part_D, tau=tau).norm()) <= allowed
+
+
+def test_a_part_has_its_share_of_the_radius() -> None:
+    """[A1] τ_p = τ√(d/D)."""
+    assert PARAMETERS.part_tau(15) == pytest.approx(0.25)
+    assert math.hypot(*(PARAMETERS.part_tau(20) for _ in range(3))) == pytest.approx(0.5)
+
+
+def test_everyone_uses_the_announced_aggregates(attacked: ProtocolSimulation) -> None:
+    """[A2, A3] Bit for bit the same aggregate at every honest peer."""
+    kept = [attacked.states[peer].kept for peer in attacked.honest]
+    assert all(k is not None and torch.equal(k.aggregate_D, kept[0].aggregate_D) for k in kept if kept[0] is not None)
+
+
+def test_projections_are_signs_that_nobody_could_foresee() -> None:
+    """[A4] ±1, balanced, uncorrelated between rows, and entirely different under another key."""
+    signs = projection_signs(KEY, 16, 0, 40_000).double()
+    assert set(signs.flatten().tolist()) == {-1.0, 1.0}
+    gram = signs @ signs.T / 40_000
+    assert float((gram - torch.eye(16)).abs().max()) < 0.03
+    assert float(signs.mean(dim=1).abs().max()) < 0.03
+    other = projection_signs(tagged_hash("other"), 16, 0, 40_000).double()
+    assert float((signs * other).mean(dim=1).abs().max()) < 0.03
+    neighbours = (signs[:, 1:] * signs[:, :-1]).mean(dim=1)
+    assert float(neighbours.abs().max()) < 0.03
+
+
+def test_projections_of_a_range_are_a_slice_of_all() -> None:
+    """[A4] Counter-based: a peer can make the signs of one part alone."""
+    assert torch.equal(projection_signs(KEY, 16, 100, 200), projection_signs(KEY, 16, 0, 300)[:, 100:200])
+
+
+def test_a_report_says_norm_and_clipped_projections() -> None:
+    """[A5] Against a transcription with plain loops and fsum."""
+    generator = torch.Generator().manual_seed(0)
+    gradient_D, aggregate_D = torch.randn(60, generator=generator), torch.randn(60, generator=generator) / 10
+    signs_KD = Primitives().projection(KEY, 16, 60)
+    report = make_report(gradient_D, aggregate_D, signs_KD, BOUNDS, PARAMETERS)
+    for part in range(3):
+        away = [float(gradient_D[j].double() - aggregate_D[j].double()) for j in range(20 * part, 20 * part + 20)]
+        norm = math.sqrt(math.fsum(a * a for a in away))
+        scale = min(1.0, 0.5 * math.sqrt(1 / 3) / norm)
+        assert report.norms_P[part] == pytest.approx(norm, rel=1e-14)
+        for k in range(16):
+            signs = signs_KD[k, 20 * part : 20 * part + 20].tolist()
+            expected = math.fsum(s * a * scale for s, a in zip(signs, away, strict=True))
+            assert report.projections_PK[part, k] == pytest.approx(expected, abs=1e-14)
+
+
+def test_the_mean_square_of_projections_is_the_squared_length() -> None:
+    """[A5] So that K numbers stand for a vector: over 400 keys the mean is within 3 %."""
+    vector_D = torch.randn(500, generator=torch.Generator().manual_seed(3)).double()
+    squares = [
+        float((projection_signs(Digest(derive(5, k)), 16, 0, 500).double() @ vector_D).square().mean())
+        for k in range(400)
+    ]
+    assert np.mean(squares) == pytest.approx(float(vector_D.square().sum()), rel=0.03)
+
+
+def test_reports_survive_packing_and_wrong_lengths_are_refused() -> None:
+    """[A5, M3]"""
+    report = ReportNumbers(np.array([1.0, 2.0]), np.arange(6.0).reshape(2, 3))
+    again = ReportNumbers.unpack(report.pack(), 2, 3)
+    assert isinstance(again, ReportNumbers)
+    assert np.array_equal(again.norms_P, report.norms_P)
+    assert np.array_equal(again.projections_PK, report.projections_PK)
+    assert isinstance(ReportNumbers.unpack(report.pack(), 3, 3), Malformed)
+    assert isinstance(Report(report.pack()), Report)
+
+
+def test_how_far_a_report_may_be_off() -> None:
+    """[D2] Convicting starts at 1e-9 of min(norm, τ), accusing at twice that."""
+    gradient_D = torch.randn(60, generator=torch.Generator().manual_seed(1))
+    right = make_report(gradient_D, torch.zeros(60), Primitives().projection(KEY, 16, 60), BOUNDS, PARAMETERS)
+    unit = min(right.norms_P[1], PARAMETERS.part_tau(20))
+    for off, accused, convicted in ((0.5e-9, False, False), (1.5e-9, False, True), (2.5e-9, True, True)):
+        projections = right.projections_PK.copy()
+        projections[1, 3] += off * unit
+        said = ReportNumbers(right.norms_P, projections)
+        assert reports_differ(said, right, BOUNDS, PARAMETERS, ACCUSE_AT) == accused
+        assert reports_differ(said, right, BOUNDS, PARAMETERS, CONVICT_AT) == convicted
+    norms = right.norms_P.copy()
+    norms[2] *= 1 + 3e-9
+    assert reports_differ(ReportNumbers(norms, right.projections_PK), right, BOUNDS, PARAMETERS, ACCUSE_AT)
+
+
+def test_the_model_moves_by_the_aggregate_alone(attacked: ProtocolSimulation) -> None:
+    """[U1] Every honest peer ends with the same bits, and the record names them."""
+    digests = set()
+    for peer in attacked.honest:
+        state = attacked.states[peer]
+        digests.add(attacked.peers[peer].work.digest(state.training))
+    assert digests == {decode_record(attacked.trace[-1]).state_after}
+
+
+def test_other_coins_give_another_run() -> None:
+    """[A4, R1] The same scenario with another seed: other roles, other records."""
+    one, other = finished(SMALL), finished(type(SMALL)(**{**SMALL.as_dict(), "seed": 2}))
+    assert one.trace != other.trace

@@ -1,0 +1,98 @@
+"""What is committed to before anything of the step is known."""
+
+import pytest
+import torch
+
+from troth.crypto import Context, Digest, Identity, blob_digest, coin_commitment, leaf_hash, merkle_tree, root_from_path
+from troth.protocol.coins import combine, right_openings
+from troth.protocol.messages import Phase
+from troth.protocol.parts import Parcel, commit_parts, opens, part_bounds
+from troth.protocol.primitives import Primitives, from_blob, to_blob
+
+TOOLS = Primitives()
+ALICE, BOB = (Identity.from_secret(bytes([k]) * 32).peer for k in (1, 2))
+HERE = Context(Digest(b"r" * 32), 7, Phase.COMMIT)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 7, 15, 16])
+def test_every_part_opens_the_root_in_its_own_place_only(parts: int) -> None:
+    """[C1, C3]"""
+    gradient_D = torch.randn(101, generator=torch.Generator().manual_seed(parts))
+    bounds = part_bounds(101, parts)
+    committed = commit_parts(gradient_D, bounds, TOOLS)
+    for part, parcel in enumerate(committed.parcels):
+        assert opens(parcel, part, bounds, committed.root, TOOLS)
+        assert torch.equal(from_blob(parcel.blob), gradient_D[bounds[part] : bounds[part + 1]])
+        for other in range(parts):
+            assert opens(parcel, other, bounds, committed.root, TOOLS) == (other == part)
+
+
+def test_a_part_that_was_not_committed_to_does_not_open() -> None:
+    """[C3] Another blob, a shorter one, a path that is cut or too long."""
+    bounds = part_bounds(40, 5)
+    committed = commit_parts(torch.ones(40), bounds, TOOLS)
+    good = committed.parcels[2]
+    for bad in (
+        Parcel(to_blob(torch.full((8,), 2.0)), good.path),
+        Parcel(good.blob[:-4], good.path),
+        Parcel(good.blob + bytes(4), good.path),
+        Parcel(good.blob, good.path[:-1]),
+        Parcel(good.blob, (*good.path, Digest(bytes(32)))),
+        Parcel(good.blob, ()),
+    ):
+        assert not opens(bad, 2, bounds, committed.root, TOOLS)
+
+
+def test_a_leaf_binds_index_length_format_and_bytes() -> None:
+    """[C1] None of the four can be exchanged under the same leaf."""
+    blob = blob_digest(b"x")
+    leaves = {
+        leaf_hash(0, 1, "float32", blob),
+        leaf_hash(1, 1, "float32", blob),
+        leaf_hash(0, 2, "float32", blob),
+        leaf_hash(0, 1, "float64", blob),
+        leaf_hash(0, 1, "float32", blob_digest(b"y")),
+    }
+    assert len(leaves) == 5
+
+
+def test_a_node_cannot_pass_for_a_leaf() -> None:
+    """[C1] Inner nodes are tagged apart, so that a subtree does not open as a part."""
+    leaves = [leaf_hash(k, 1, "float32", blob_digest(bytes([k]))) for k in range(4)]
+    root, _ = merkle_tree(leaves)
+    inner, _ = merkle_tree(leaves[:2])
+    other, _ = merkle_tree(leaves[2:])
+    assert root_from_path(inner, 0, 2, [other]) == root  # as a tree of two it would
+    assert root_from_path(inner, 0, 4, [other]) is None  # but the number of parts is agreed
+    with pytest.raises(ValueError, match="at least one leaf"):
+        merkle_tree([])
+
+
+def test_gradients_that_are_not_finite_are_never_committed_to() -> None:
+    """[C1]"""
+    with pytest.raises(AssertionError):
+        commit_parts(torch.tensor([1.0, float("nan")]), (0, 2), TOOLS)
+
+
+def test_a_coin_counts_only_if_it_fits_its_commitment() -> None:
+    """[C2] And a commitment copied from another peer, step or coin is worth nothing."""
+    coin = b"c" * 32
+    commitment = coin_commitment(coin, HERE, ALICE, "A")
+    assert right_openings("A", {ALICE: commitment}, {ALICE: coin}, HERE, TOOLS) == {ALICE: coin}
+    assert right_openings("A", {ALICE: commitment}, {ALICE: b"d" * 32}, HERE, TOOLS) == {}
+    assert right_openings("B", {ALICE: commitment}, {ALICE: coin}, HERE, TOOLS) == {}
+    assert right_openings("A", {BOB: commitment}, {BOB: coin}, HERE, TOOLS) == {}
+    later = Context(HERE.run, 8, Phase.COMMIT)
+    assert right_openings("A", {ALICE: commitment}, {ALICE: coin}, later, TOOLS) == {}
+    assert right_openings("A", {}, {ALICE: coin}, HERE, TOOLS) == {}
+
+
+def test_randomness_depends_on_every_coin_and_on_the_step() -> None:
+    """[R1, A4] A single honest coin changes everything; the order of arrival changes nothing."""
+    coins = {ALICE: b"a" * 32, BOB: b"b" * 32}
+    drawn = combine("roles", 3, coins)
+    assert combine("roles", 3, dict(reversed(coins.items()))) == drawn
+    assert combine("roles", 4, coins) != drawn
+    assert combine("projections", 3, coins) != drawn
+    assert combine("roles", 3, {**coins, BOB: b"c" * 32}) != drawn
+    assert combine("roles", 3, {ALICE: coins[ALICE]}) != drawn

@@ -1,0 +1,182 @@
+"""What is kept, what is signed, and what a stranger can check."""
+
+import dataclasses
+import json
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pytest
+
+from troth.crypto import PeerId
+from troth.evidence.bans import BanFile, checksum, from_text, to_text
+from troth.evidence.recompute import Recomputed, StateError, recompute
+from troth.evidence.verify import UnprovedError, verify_ban
+from troth.protocol.records import decode_record, encode_record, right_signers
+from troth.simulation import ProtocolSimulation
+
+
+@pytest.fixture(scope="module")
+def text(attacked: ProtocolSimulation) -> str:
+    """Evidence of the second ban, so that it has a history."""
+    return attacked.evidence[1].text
+
+
+def test_more_than_half_sign_the_record_of_every_step(attacked: ProtocolSimulation) -> None:
+    """[U2] And a signature counts for this record only."""
+    last = attacked.history.last
+    assert last is not None
+    raw, members = encode_record(last.record), last.record.members
+    keys = [PeerId(member) for member in members]
+    tools = attacked.tools
+    right = right_signers(attacked.run.id, last.record.step, raw, keys, last.record_signatures, tools)
+    assert len(right) == len(members)
+    other = encode_record(msgspec.structs.replace(last.record, updated=not last.record.updated))
+    assert right_signers(attacked.run.id, last.record.step, other, keys, last.record_signatures, tools) == {}
+    assert right_signers(attacked.run.id, last.record.step, raw, keys[1:], last.record_signatures, tools).keys() == set(
+        keys[1:]
+    )
+
+
+def test_records_lead_from_the_founders_to_the_end(attacked: ProtocolSimulation) -> None:
+    """[U2, T5] Each step's members are the last step's less its bans; each starts from the state the last one ended in."""
+    records = [decode_record(raw) for raw in attacked.trace]
+    assert records[0].members == attacked.run.founders
+    for last, now in pairwise(records):
+        assert now.members == tuple(member for member in last.members if member not in last.banned)
+        assert now.state_before == last.state_after
+        assert now.step == last.step + 1
+
+
+def test_what_is_kept_suffices_to_audit_the_last_step(attacked: ProtocolSimulation) -> None:
+    """[K1] Nothing else of an older step is held."""
+    state = attacked.states[attacked.honest[0]]
+    kept = state.kept
+    assert kept is not None
+    assert kept.step == state.step - 1
+    assert set(kept.commits) == set(kept.reports) == set(kept.contributors)
+
+
+def test_every_ban_is_proved_from_the_bytes_of_its_file(attacked: ProtocolSimulation) -> None:
+    """[E1]"""
+    for ban, evidence in zip(attacked.bans, attacked.evidence, strict=True):
+        proof = verify_ban(evidence.text)
+        assert attacked.numbers[proof.banned] == ban.peer
+        assert proof.step == ban.step
+        assert proof.votes > proof.members / 2
+        assert "does not follow from its seed" in proof.sentence()
+
+
+def test_with_the_state_at_hand_the_recomputation_is_repeated(attacked: ProtocolSimulation) -> None:
+    """[E1] And a state that is not the signed one is refused."""
+    evidence = attacked.evidence[0]
+    proof = verify_ban(evidence.text)
+    assert recompute(proof, evidence.training) is Recomputed.CONFIRMED
+    other = dataclasses.replace(evidence.training, parameters_D=evidence.training.parameters_D + 1)
+    with pytest.raises(StateError):
+        recompute(proof, other)
+
+
+def test_a_wrong_ban_is_refuted_and_other_bits_are_noticed(attacked: ProtocolSimulation) -> None:
+    """[E1] If accused and control were exchanged, the accused's gradient would prove right."""
+    evidence = attacked.evidence[0]
+    proof = verify_ban(evidence.text)
+    control, commit = proof.control
+    innocent = msgspec.structs.replace(proof.judgement, target=control)
+    framed = dataclasses.replace(proof, judgement=innocent, commit=commit)
+    assert recompute(framed, evidence.training) is Recomputed.REFUTED
+    foreign = dataclasses.replace(proof, control=(control, proof.commit))
+    assert recompute(foreign, evidence.training) is Recomputed.OTHER_CLASS
+
+
+def test_a_flipped_byte_anywhere_is_detected(text: str) -> None:
+    """[E1] Every 37th byte, three ways."""
+    raw = text.encode()
+    for where in range(0, len(raw), 37):
+        for flip in (0x01, 0x20, 0x80):
+            damaged = bytearray(raw)
+            damaged[where] ^= flip
+            with pytest.raises(UnprovedError):
+                verify_ban(damaged.decode("utf-8", errors="replace"))
+
+
+def _leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    if isinstance(value, dict):
+        return [leaf for key in value for leaf in _leaves(value[key], (*path, key))]
+    if isinstance(value, list):
+        return [leaf for k, item in enumerate(value) for leaf in _leaves(item, (*path, k))]
+    return [path]
+
+
+def _forge(text: str, path: tuple[Any, ...]) -> str:
+    """Change one field and make the checksum fit again, as a forger would."""
+    content = json.loads(text)
+    place = content
+    for key in path[:-1]:
+        place = place[key]
+    old = place[path[-1]]
+    if isinstance(old, bool):
+        new: Any = not old
+    elif isinstance(old, int):
+        new = old + 1
+    elif path[-1] == "tau":
+        new = (float.fromhex(old) * 2).hex()
+    elif path[-1] in ("format", "description"):
+        new = old + " "
+    else:
+        middle = len(old) // 2
+        new = old[:middle] + ("0" if old[middle] != "0" else "1") + old[middle + 1 :]
+    place[path[-1]] = new
+    file = msgspec.convert(content, BanFile)
+    return to_text(msgspec.structs.replace(file, checksum=checksum(file)))
+
+
+def test_every_field_is_covered_by_more_than_the_checksum(text: str) -> None:
+    """[E1] A forger who repairs the checksum still fails, whichever field it changes."""
+    paths = [path for path in _leaves(json.loads(text)) if path != ("checksum",)]
+    assert len(paths) > 50
+    for path in paths:
+        with pytest.raises(UnprovedError):
+            verify_ban(_forge(text, path))
+
+
+def test_votes_that_are_missing_doubled_or_of_strangers_do_not_prove(text: str) -> None:
+    """[E1, T4]"""
+    file = from_text(text)
+
+    def proves(**changes: Any) -> bool:
+        changed = msgspec.structs.replace(file, **changes)
+        try:
+            verify_ban(to_text(msgspec.structs.replace(changed, checksum=checksum(changed))))
+        except UnprovedError:
+            return False
+        return True
+
+    assert proves()
+    assert not proves(votes=file.votes[:2])
+    assert not proves(votes=[*file.votes, file.votes[0]])
+    assert not proves(votes=[file.votes[0]] * len(file.votes))
+    assert not proves(history=[])
+    assert not proves(history=[*file.history, *file.history])
+    assert not proves(before=file.record)
+    assert not proves(record=file.before)
+    assert not proves(commit=file.control)
+    assert not proves(accusation=file.votes[0])
+    assert not proves(banned=file.accusation.sender)
+    few = dict(list(file.record.signatures.items())[:2])
+    assert not proves(record=msgspec.structs.replace(file.record, signatures=few))
+
+
+def test_evidence_of_one_run_says_nothing_about_another(text: str) -> None:
+    """[E1, M1] A second run with the same founders has another id, and nothing fits."""
+    file = from_text(text)
+    other = msgspec.structs.replace(file, run=msgspec.structs.replace(file.run, description="{}"))
+    with pytest.raises(UnprovedError, match="signature"):
+        verify_ban(to_text(msgspec.structs.replace(other, checksum=checksum(other))))
+
+
+@pytest.mark.parametrize("garbage", ["", "{}", "null", "[" * 100_000, "{" * 1000, '{"format": 1}'])
+def test_garbage_is_not_evidence(garbage: str) -> None:
+    """[E1]"""
+    with pytest.raises(UnprovedError):
+        verify_ban(garbage)

@@ -1,0 +1,182 @@
+"""Audits, accusations, votes: liars are convicted, honest peers are not, nobody else is heard."""
+
+import dataclasses
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from tests.paper.conftest import SMALL, finished
+from troth.crypto import Identity, PeerId, derive
+from troth.protocol.audits import audit
+from troth.protocol.messages import (
+    Accusation,
+    Accuse,
+    Announced,
+    Ballot,
+    Envelope,
+    Kind,
+    Message,
+    Report,
+    ReportNumbers,
+    Verdict,
+    Vote,
+)
+from troth.protocol.reports import ACCUSE_AT
+from troth.protocol.roles import Roles
+from troth.protocol.roster import Roster
+from troth.protocol.trials import docket, judge
+from troth.simulation import ProtocolSimulation
+
+KEYS = tuple(sorted(Identity.from_secret(derive(0, "key", k)).peer for k in range(7)))
+CHARGE = (KEYS[0], KEYS[1], Kind.GRADIENT)
+ROLES = Roles({KEYS[0]: KEYS[1], KEYS[2]: KEYS[3]}, (KEYS[0], KEYS[2]), KEYS[3:], (0, 1))
+
+
+def said(sender: PeerId, message: Message) -> Announced:
+    return Announced(sender, message, Envelope(b"", bytes(64)))
+
+
+def votes(*verdicts: Verdict | None) -> dict[PeerId, Announced]:
+    return {
+        voter: said(voter, Vote((Ballot(*CHARGE, verdict),) if verdict else ()))
+        for voter, verdict in zip(KEYS, verdicts, strict=False)
+    }
+
+
+def run_now(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value
+    raise AssertionError("an audit asks nobody")
+
+
+def test_only_the_drawn_validator_is_heard() -> None:
+    """[T1, T2] Others' accusations, and repetitions, do not reach the docket."""
+    wrong_target = Accuse((Accusation(KEYS[4], Kind.GRADIENT),), bytes(32))
+    right_twice = Accuse((Accusation(KEYS[1], Kind.GRADIENT),) * 2, bytes(32))
+    accuses = {
+        KEYS[0]: said(KEYS[0], right_twice),
+        KEYS[2]: said(KEYS[2], wrong_target),
+        KEYS[5]: said(KEYS[5], right_twice),
+    }
+    assert docket(accuses, ROLES) == (CHARGE,)
+
+
+@pytest.mark.parametrize(
+    ("cast", "verdict"),
+    [
+        ((Verdict.ACCUSED,) * 4 + (Verdict.ACCUSER,) * 3, Verdict.ACCUSED),
+        ((Verdict.ACCUSER,) * 4 + (Verdict.ACCUSED,) * 3, Verdict.ACCUSER),
+        ((Verdict.ACCUSED,) * 3 + (Verdict.ACCUSER,) * 3 + (None,), None),
+        ((Verdict.ACCUSED,) * 3, None),
+        ((), None),
+    ],
+)
+def test_more_than_half_of_the_members_decide(cast: tuple[Verdict | None, ...], verdict: Verdict | None) -> None:
+    """[T4] Accused, accuser, or nobody; three votes of seven decide nothing, even if nobody else votes."""
+    (judgement,) = judge((CHARGE,), votes(*cast), Roster(KEYS))
+    assert judgement.verdict == verdict
+    banned = {None: None, Verdict.ACCUSED: KEYS[1], Verdict.ACCUSER: KEYS[0]}[verdict]
+    assert judgement.banned == banned
+
+
+def test_votes_of_outsiders_and_double_ballots_do_not_count() -> None:
+    """[T4] Seven keys vote, but only five are members, and one of those votes twice."""
+    cast = votes(*(Verdict.ACCUSED,) * 7)
+    cast[KEYS[4]] = said(KEYS[4], Vote((Ballot(*CHARGE, Verdict.ACCUSED), Ballot(*CHARGE, Verdict.ACCUSER))))
+    assert judge((CHARGE,), cast, Roster(KEYS[2:]))[0].verdict == Verdict.ACCUSED  # 4 of 5
+    cast[KEYS[3]] = cast[KEYS[2]] = said(KEYS[2], Vote(()))
+    assert judge((CHARGE,), cast, Roster(KEYS[2:]))[0].verdict is None  # 2 of 5
+
+
+def test_liars_are_banned_in_the_step_in_which_an_honest_validator_audits_them(attacked: ProtocolSimulation) -> None:
+    """[D1, T3–T5] All liars are gone, nobody else is, and everyone agrees."""
+    assert {ban.peer for ban in attacked.bans} == set(attacked.byzantine) == attacked.pool.attackers
+    assert attacked.agreement
+    members = attacked.states[attacked.honest[0]].roster.members
+    assert sorted(members) == attacked.honest
+
+
+def test_without_attack_nobody_is_accused() -> None:
+    """[D1] 29 audits, no trial: an honest gradient recomputes to the same bits."""
+    calm = finished(dataclasses.replace(SMALL, byzantine=0))
+    assert (calm.audits, calm.trials, calm.bans) == (29, 0, [])
+
+
+def test_a_lie_in_the_last_bit_is_found(attacked: ProtocolSimulation) -> None:
+    """[D1] The audit compares roots: one changed coordinate, however little, is enough."""
+    honest = attacked.peers[attacked.honest[0]]
+    kept = attacked.states[attacked.honest[0]].kept
+    assert kept is not None
+    target = kept.contributors[0]
+    assert not run_now(audit(honest, kept, target, ACCUSE_AT)).guilty
+    nudged_D = kept.training.parameters_D.clone()
+    nudged_D[0] = nudged_D[0].nextafter(nudged_D[0] + 1)
+    elsewhere = dataclasses.replace(kept, training=dataclasses.replace(kept.training, parameters_D=nudged_D))
+    finding = run_now(audit(honest, elsewhere, target, ACCUSE_AT))
+    assert "does not follow from its seed" in finding.reason
+
+
+def test_a_lie_in_the_report_is_found(attacked: ProtocolSimulation) -> None:
+    """[D2] The right gradient with a wrong projection."""
+    honest = attacked.peers[attacked.honest[0]]
+    kept = attacked.states[attacked.honest[0]].kept
+    assert kept is not None
+    target, parts = kept.contributors[0], len(kept.bounds) - 1
+    report = kept.reports[target].message
+    assert isinstance(report, Report)
+    numbers = ReportNumbers.unpack(report.numbers, parts, 16)
+    assert isinstance(numbers, ReportNumbers)
+    projections = numbers.projections_PK.copy()
+    projections[0, 0] *= 1 + 1e-6
+    lie = said(target, Report(ReportNumbers(numbers.norms_P, projections).pack()))
+    finding = run_now(
+        audit(honest, dataclasses.replace(kept, reports={**kept.reports, target: lie}), target, ACCUSE_AT)
+    )
+    assert "report" in finding.reason
+
+
+def test_colluders_who_vote_against_the_accuser_change_nothing(attacked: ProtocolSimulation) -> None:
+    """[T4] Two of seven voted for the accuser's guilt in the first trial; five decided otherwise."""
+    assert attacked.trials == len(attacked.bans) == 2
+
+
+def test_a_false_accuser_is_banned_instead() -> None:
+    """[T3, T4] A colluding validator accuses an honest target: every honest juror recomputes, and the accuser goes."""
+    scenario = dataclasses.replace(SMALL, attack_start=29)  # no wrong gradients until the last step
+    simulation = ProtocolSimulation(scenario)
+    for peer, member in list(simulation.peers.items()):
+        if peer not in simulation.honest:
+            simulation.peers[peer] = dataclasses.replace(
+                member, channel=_FalseAccuser(member.channel, simulation, peer)
+            )
+    for _ in simulation.steps():
+        pass
+    assert simulation.trials >= 2
+    assert {ban.peer for ban in simulation.bans} == set(simulation.byzantine)
+    assert all("falsely" in ban.reason for ban in simulation.bans)
+    assert simulation.agreement
+
+
+class _FalseAccuser:
+    """Wraps a channel: whenever its peer is a validator, it accuses its target, whatever the audit showed."""
+
+    def __init__(self, inner: Any, simulation: ProtocolSimulation, me: PeerId) -> None:
+        self._inner, self._simulation, self._me = inner, simulation, me
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def announce(self, context: Any, message: Message) -> Any:
+        if isinstance(message, Accuse):
+            from troth.protocol.roles import draw_roles
+
+            state = self._simulation.states[self._me]
+            contributors = state.kept.contributors if state.kept else ()
+            roles = draw_roles(self._simulation.run, state.roster, state.randomness, contributors)
+            target = roles.targets.get(self._me)
+            if target is not None:
+                message = Accuse((Accusation(target, Kind.GRADIENT),), message.coin)
+        return await self._inner.announce(context, message)

@@ -1,0 +1,113 @@
+"""The protocol among sixteen peers on real data, and what it costs."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from troth.crypto import derive
+from troth.protocol.primitives import Primitives
+from troth.protocol.records import decode_record
+from troth.simulation import ProtocolSimulation, Scenario, simulate
+from troth.simulation.replay import replay
+from troth.training.work import TrainingWork
+
+
+def finished(scenario: Scenario) -> ProtocolSimulation:
+    simulation = ProtocolSimulation(scenario)
+    for _ in simulation.steps():
+        pass
+    return simulation
+
+
+def test_without_attackers_a_trusted_server_gets_the_same_bits() -> None:
+    """300 steps of digits: the protocol adds checks to training and changes nothing in it."""
+    simulation = finished(Scenario(evaluate_every=300))
+    scenario = simulation.scenario
+    work = TrainingWork(simulation.problem, scenario.make_optimizer(), scenario.rates(), Primitives())
+    records = [decode_record(raw) for raw in simulation.trace]
+    assert len(records) == 300
+    assert all(record.updated for record in records)
+    served = replay(simulation.run, work, work.first(derive(scenario.seed, "model")), records)
+    ours = simulation.states[simulation.honest[0]].training
+    assert torch.equal(served.parameters_D, ours.parameters_D)
+    assert work.digest(served) == records[-1].state_after
+    assert simulation.evaluate()["accuracy"] > 0.95
+
+
+def test_seven_of_sixteen_liars_are_caught_and_the_model_recovers() -> None:
+    """Sign flips ×1000 from step 20 on; the plain mean ends below 30 % under the same attack."""
+    scenario = Scenario(byzantine=7, attack_start=20, steps=180, evaluate_every=180, seed=5)
+    finish = simulate(scenario)
+    details = finish.summary.details
+    assert details["attackers_active"] == finish.summary.byzantine
+    assert {ban["peer"] for ban in details["banned"]} == set(finish.summary.byzantine)
+    assert (details["honest_banned"], details["agreement"]) == (0, True)
+    assert sorted(finish.evidence) == sorted(ban["evidence"] for ban in details["banned"])
+    assert finish.summary.metrics["accuracy"] > 0.93
+    ruined = simulate(dataclasses.replace(scenario, defence="mean")).summary
+    assert ruined.metrics["accuracy"] < 0.3
+
+
+def test_announcements_cost_the_same_for_any_number_of_parameters() -> None:
+    """To the byte: 10⁴ and 10⁶ parameters, and only bulk traffic grows."""
+    small, large = (
+        simulate(Scenario(task=f"quadratic:dimension={size}", peers=8, steps=3, evaluate_every=3)).summary.details
+        for size in (10**4, 10**6)
+    )
+    assert small["announced_bytes_per_step"] == large["announced_bytes_per_step"]
+    assert large["bulk_bytes_per_step"] > 90 * small["bulk_bytes_per_step"]
+
+
+@pytest.mark.parametrize(
+    "attack", ["label-flip", "delayed-gradient:delay=3", "ipm-0.6", "ipm-0.1", "alie", "random-direction"]
+)
+def test_every_attack_is_caught_by_recomputing(attack: str) -> None:
+    scenario = Scenario(peers=7, byzantine=2, attack=attack, attack_start=4, steps=45, evaluate_every=45, seed=3)
+    details = simulate(scenario).summary.details
+    assert {ban["peer"] for ban in details["banned"]} == set(details["attackers_active"]) != set()
+    assert details["honest_banned"] == 0
+
+
+def test_a_network_with_convolutions_and_batchnorm_is_audited_exactly() -> None:
+    """Its bits depend on the width of the batched call below two lanes; the auditor computes in the same width."""
+    simulation = finished(
+        Scenario(task="digits-cnn", peers=7, byzantine=2, attack_start=5, steps=40, evaluate_every=40)
+    )
+    assert {ban.peer for ban in simulation.bans} == set(simulation.byzantine)
+    assert simulation.trials == len(simulation.bans)
+
+
+def test_beyond_the_guarantee_liars_can_win_and_the_summary_says_so() -> None:
+    """Five of nine: they are the majority of jurors, and honest accusers are banned instead."""
+    scenario = Scenario(peers=9, byzantine=5, beyond_guarantee=True, attack_start=3, steps=30, evaluate_every=30)
+    details = simulate(scenario).summary.details
+    assert details["beyond_guarantee"]
+    assert details["honest_banned"] > 0
+
+
+def test_two_validators_catch_about_twice_as_fast() -> None:
+    """More audits per step, never of the same target twice."""
+    one, two = (
+        finished(
+            Scenario(
+                task="quadratic:dimension=64",
+                peers=16,
+                byzantine=3,
+                validators=m,
+                attack_start=1,
+                steps=60,
+                evaluate_every=60,
+            )
+        )
+        for m in (1, 2)
+    )
+    assert two.audits == 2 * one.audits == 2 * 59
+    assert {ban.peer for ban in two.bans} == set(two.byzantine)
+
+
+def test_small_numbers_of_peers_run() -> None:
+    """One peer alone, two, three (nobody validates), four (one does)."""
+    for peers, audits in ((1, 0), (2, 0), (3, 0), (4, 4)):
+        simulation = finished(Scenario(task="quadratic:dimension=64", peers=peers, steps=5, evaluate_every=5))
+        assert (simulation.audits, simulation.agreement) == (audits, True)

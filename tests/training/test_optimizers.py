@@ -1,0 +1,206 @@
+"""Optimizers against PyTorch (the formulas) and against NumPy, operation by operation (the bits)."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from troth.choices import ChoiceError, build
+from troth.crypto import stream
+from troth.training import OPTIMIZERS, SGD, AdamW, Optimizer
+from troth.training.schedules import cosine, warmed_up
+
+STEPS = 50
+SIZE = 1001  # no multiple of a vector register: the tail of the loop counts too
+RATES = warmed_up(cosine(0.05, STEPS), 5)
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+
+Floats = NDArray[np.float32]
+
+SGDS = [
+    SGD(momentum=0.0, nesterov=False),
+    SGD(momentum=0.9, nesterov=False),
+    SGD(momentum=0.9, nesterov=True),
+    SGD(momentum=0.0, nesterov=False, weight_decay=0.03),
+    SGD(momentum=0.8, nesterov=True, weight_decay=5e-4),
+]
+ADAMWS = [AdamW(), AdamW(beta1=0.5, beta2=0.9, epsilon=1e-3, weight_decay=0.0), AdamW(weight_decay=0.3)]
+ALL: list[SGD | AdamW] = [*SGDS, *ADAMWS]
+
+
+def start_point() -> Tensor:
+    return torch.from_numpy(stream(1, "start").normal(SIZE)).float()
+
+
+def gradient_at(step: int) -> Tensor:
+    """Sizes over nine decades, so that the roundings differ from coordinate to coordinate."""
+    draw = stream(2, "gradient", step)
+    return torch.from_numpy(draw.normal(SIZE) * 10.0 ** (draw.uniform(SIZE) * 9 - 7)).float()
+
+
+def train(optimizer: Optimizer, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Tensor:
+    parameters_D = start_point().to(device, dtype)
+    state = optimizer.start(parameters_D)
+    for step, rate in enumerate(RATES):
+        parameters_D, state = optimizer.update(parameters_D, gradient_at(step).to(device, dtype), state, rate)
+    return parameters_D.cpu()
+
+
+def train_in_torch(make: Callable[[list[Tensor]], torch.optim.Optimizer]) -> Tensor:
+    parameters_D = start_point().double().requires_grad_()
+    optimizer = make([parameters_D])
+    for step, rate in enumerate(RATES):
+        optimizer.param_groups[0]["lr"] = rate
+        parameters_D.grad = gradient_at(step).double()
+        optimizer.step()
+    return parameters_D.detach()
+
+
+@pytest.mark.parametrize("ours", SGDS, ids=str)
+def test_sgd_is_pytorchs(ours: SGD) -> None:
+    theirs_D = train_in_torch(
+        lambda p: torch.optim.SGD(
+            p, lr=0.1, momentum=ours.momentum, nesterov=ours.nesterov, weight_decay=ours.weight_decay
+        )
+    )
+    torch.testing.assert_close(train(ours, dtype=torch.float64), theirs_D, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(train(ours).double(), theirs_D, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("ours", ADAMWS, ids=str)
+def test_adamw_is_pytorchs(ours: AdamW) -> None:
+    theirs_D = train_in_torch(
+        lambda p: torch.optim.AdamW(
+            p, lr=0.1, betas=(ours.beta1, ours.beta2), eps=ours.epsilon, weight_decay=ours.weight_decay
+        )
+    )
+    torch.testing.assert_close(train(ours, dtype=torch.float64), theirs_D, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(train(ours).double(), theirs_D, rtol=1e-4, atol=1e-4)
+
+
+def sgd_in_numpy(options: SGD) -> Floats:
+    """Every operation on its own, every scalar rounded to float32 before it is used."""
+    momentum, decay = np.float32(options.momentum), np.float32(options.weight_decay)
+    x = start_point().numpy()
+    buffer = np.zeros_like(x)
+    for step, rate in enumerate(RATES):
+        pull = gradient_at(step).numpy()
+        if options.weight_decay:
+            decayed = np.multiply(x, decay)
+            pull = np.add(pull, decayed)
+        kept = np.multiply(buffer, momentum)
+        buffer = np.add(kept, pull)
+        direction = buffer
+        if options.nesterov:
+            ahead = np.multiply(buffer, momentum)
+            direction = np.add(pull, ahead)
+        change = np.multiply(direction, np.float32(rate))
+        x = np.subtract(x, change)
+    return x
+
+
+def adamw_in_numpy(options: AdamW) -> Floats:
+    one = np.float32
+    x = start_point().numpy()
+    mean, square = np.zeros_like(x), np.zeros_like(x)
+    power1 = power2 = 1.0
+    for step, rate in enumerate(RATES):
+        g = gradient_at(step).numpy()
+        power1 *= options.beta1
+        power2 *= options.beta2
+        old_mean = np.multiply(mean, one(options.beta1))
+        new_mean = np.multiply(g, one(1 - options.beta1))
+        mean = np.add(old_mean, new_mean)
+        squared = np.multiply(g, g)
+        old_square = np.multiply(square, one(options.beta2))
+        new_square = np.multiply(squared, one(1 - options.beta2))
+        square = np.add(old_square, new_square)
+        unbiased_mean = np.multiply(mean, one(1 / (1 - power1)))
+        unbiased_square = np.multiply(square, one(1 / (1 - power2)))
+        root = np.sqrt(unbiased_square)
+        denominator = np.add(root, one(options.epsilon))
+        direction = np.divide(unbiased_mean, denominator)
+        decayed = np.multiply(x, one(1 - rate * options.weight_decay))
+        change = np.multiply(direction, one(rate))
+        x = np.subtract(decayed, change)
+    return x
+
+
+def assert_same_bits(ours: Floats, numpys: Floats) -> None:
+    assert ours.dtype == numpys.dtype == np.float32
+    assert np.isfinite(numpys).all()
+    different = np.flatnonzero(ours.view(np.uint32) != numpys.view(np.uint32))
+    assert different.size == 0, f"{different.size} of {SIZE} coordinates differ, first {different[:5]}"
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("options", SGDS, ids=str)
+def test_sgd_bit_for_bit(options: SGD, device: str) -> None:
+    assert_same_bits(train(options, device).numpy(), sgd_in_numpy(options))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("options", ADAMWS, ids=str)
+def test_adamw_bit_for_bit(options: AdamW, device: str) -> None:
+    assert_same_bits(train(options, device).numpy(), adamw_in_numpy(options))
+
+
+def test_the_bits_do_not_depend_on_the_number_of_threads() -> None:
+    def wide(optimizer: Optimizer) -> bytes:
+        parameters_D = start_point().repeat(200)  # long enough for PyTorch to share it among threads
+        state = optimizer.start(parameters_D)
+        for step in range(3):
+            parameters_D, state = optimizer.update(parameters_D, gradient_at(step).repeat(200), state, 0.01)
+        return parameters_D.numpy().tobytes()
+
+    before = torch.get_num_threads()
+    try:
+        results = []
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            results.append([wide(optimizer) for optimizer in (SGD(), AdamW())])
+    finally:
+        torch.set_num_threads(before)
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("optimizer", ALL, ids=str)
+def test_an_update_changes_none_of_its_inputs(optimizer: SGD | AdamW) -> None:
+    parameters_D, gradient_D = start_point(), gradient_at(0)
+    _, state = optimizer.update(parameters_D, gradient_D, optimizer.start(parameters_D), 0.1)
+    inputs: Mapping[str, Tensor] = {"parameters": parameters_D, "gradient": gradient_D, **state}
+    before = {name: tensor.clone() for name, tensor in inputs.items()}
+    first_D, first_state = optimizer.update(parameters_D, gradient_D, state, 0.1)
+    again_D, again_state = optimizer.update(parameters_D, gradient_D, state, 0.1)
+    assert all(torch.equal(inputs[name], before[name]) for name in inputs)
+    assert torch.equal(first_D, again_D)
+    assert not torch.equal(first_D, parameters_D)
+    assert all(torch.equal(first_state[name], again_state[name]) for name in state)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("sgd", {"momentum": "1"}, "momentum must be from 0 to below 1, got 1.0"),
+        ("sgd", {"momentum": "-0.1"}, "momentum must be from 0 to below 1, got -0.1"),
+        ("sgd", {"momentum": "nan"}, "momentum must be from 0 to below 1, got nan"),
+        ("sgd", {"weight_decay": "-1"}, "weight_decay must not be negative, got -1.0"),
+        ("sgd", {"momentum": "0"}, "nesterov needs a momentum above 0"),
+        ("adamw", {"beta1": "1"}, "beta1 must be from 0 to below 1, got 1.0"),
+        ("adamw", {"beta2": "2"}, "beta2 must be from 0 to below 1, got 2.0"),
+        ("adamw", {"epsilon": "0"}, "epsilon must be positive"),
+        ("adamw", {"weight_decay": "-0.1"}, "weight_decay not negative"),
+        ("adamw", {"momentum": "0.9"}, "has no option 'momentum' \\(its options: beta1, beta2, epsilon, weight_decay"),
+    ],
+)
+def test_options_out_of_range(name: str, options: dict[str, str], message: str) -> None:
+    with pytest.raises(ChoiceError, match=message):
+        build(OPTIMIZERS[name], options, name)
+
+
+def test_momentum_can_be_switched_off() -> None:
+    made = build(OPTIMIZERS["sgd"], {"momentum": "0", "nesterov": "false"}, "sgd")
+    assert made == SGD(momentum=0.0, nesterov=False)

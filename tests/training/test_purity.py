@@ -1,0 +1,195 @@
+"""Tasks that are no pure function of (parameters, seed) are refused, and told what to change."""
+
+import random
+from dataclasses import dataclass, field
+from itertools import count
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.training.examples import Lines
+from troth.crypto import Stream
+from troth.training import TASKS, Batch, Model, Problem, Task, TaskError, check_pure, make_task
+
+
+@pytest.mark.parametrize("task", [*map(make_task, TASKS), Lines()], ids=str)
+def test_pure_tasks_pass(task: Task) -> None:
+    check_pure(task)
+    check_pure(task, Problem(task))
+
+
+@dataclass(frozen=True)
+class TorchRandInBatch(Lines):
+    def batch(self, draw: Stream) -> Batch:
+        batch = super().batch(draw)
+        return {**batch, "x": batch["x"] + torch.rand(3)}
+
+
+@dataclass(frozen=True)
+class NumpyRandomInBatch(Lines):
+    def batch(self, draw: Stream) -> Batch:
+        batch = super().batch(draw)
+        return {**batch, "x": batch["x"] + np.random.normal()}
+
+
+@dataclass(frozen=True)
+class RandomInBatch(Lines):
+    def batch(self, draw: Stream) -> Batch:
+        batch = super().batch(draw)
+        return {**batch, "x": batch["x"] + random.random()}
+
+
+@dataclass(frozen=True)
+class OwnGeneratorInBatch(Lines):
+    """Touches no global generator, and still gives other numbers every time."""
+
+    generator: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+
+    def batch(self, draw: Stream) -> Batch:
+        batch = super().batch(draw)
+        return {**batch, "x": batch["x"] + self.generator.normal()}
+
+
+@dataclass(frozen=True)
+class SeedIgnored(Lines):
+    def batch(self, draw: Stream) -> Batch:
+        return {"x": torch.ones(4, 3), "y": torch.ones(4, 1)}
+
+
+@dataclass(frozen=True)
+class DropoutInModel(Lines):
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Dropout(0.5), nn.Linear(3, 1))
+
+
+@dataclass(frozen=True)
+class TorchRandInLoss(Lines):
+    def loss(self, model: Model, batch: Batch) -> Tensor:
+        return super().loss(model, batch) * torch.rand(())
+
+
+@dataclass(frozen=True)
+class NumpyRandomInLoss(Lines):
+    def loss(self, model: Model, batch: Batch) -> Tensor:
+        return super().loss(model, batch) * float(np.random.random())
+
+
+@dataclass(frozen=True)
+class CounterInLoss(Lines):
+    counter: "count[int]" = field(default_factory=lambda: count(1))
+
+    def loss(self, model: Model, batch: Batch) -> Tensor:
+        return super().loss(model, batch) * next(self.counter)
+
+
+class CountingModule(nn.Module):
+    """Its buffer counts the calls, and the output depends on it."""
+
+    calls: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 1)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls = self.calls + 1
+        out: Tensor = self.linear(x) * self.calls
+        return out
+
+
+@dataclass(frozen=True)
+class BufferChangedInTraining(Lines):
+    def model(self) -> nn.Module:
+        return CountingModule()
+
+
+@dataclass(frozen=True)
+class BatchChangedInLoss(Lines):
+    """The gradient is the same the second time, and the batch is still spoilt for whoever uses it next."""
+
+    def loss(self, model: Model, batch: Batch) -> Tensor:
+        batch["y"].zero_()
+        return super().loss(model, batch)
+
+
+@dataclass(frozen=True)
+class RandomArchitecture(Lines):
+    widths: "count[int]" = field(default_factory=lambda: count(1))
+
+    def model(self) -> nn.Module:
+        width = next(self.widths)
+        return nn.Sequential(nn.Linear(3, width), nn.Linear(width, 1))
+
+
+@dataclass(frozen=True)
+class NotFiniteLoss(Lines):
+    def loss(self, model: Model, batch: Batch) -> Tensor:
+        return super().loss(model, batch).sum() / 0.0
+
+
+@dataclass(frozen=True)
+class NotFiniteGradient(Lines):
+    """√0 has a value, and no slope."""
+
+    def loss(self, model: Model, batch: Batch) -> Tensor:
+        return (super().loss(model, batch) * 0).sqrt()
+
+
+@dataclass(frozen=True)
+class NoParameters(Lines):
+    def model(self) -> nn.Module:
+        return nn.Identity()
+
+
+@dataclass(frozen=True)
+class ShapesVaryBySeed(Lines):
+    def batch(self, draw: Stream) -> Batch:
+        rows = 1 + int(draw.integers(1000, 1)[0])
+        return {"x": torch.ones(rows, 3), "y": torch.ones(rows, 1)}
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        (TorchRandInBatch(), "batch() uses the global generator of torch: draw from the stream that batch() is given"),
+        (NumpyRandomInBatch(), "batch() uses the global generator of numpy.random: draw from the stream"),
+        (RandomInBatch(), "batch() uses the global generator of random: draw from the stream"),
+        (OwnGeneratorInBatch(), "batch() gives another batch for the same seed: draw everything from its stream"),
+        (SeedIgnored(), "batch() ignores its seed: every peer would compute the same gradient"),
+        (DropoutInModel(), "loss() uses the global generator of torch: draw dropout masks and noise in batch()"),
+        (TorchRandInLoss(), "loss() uses the global generator of torch: draw dropout masks and noise in batch()"),
+        (NumpyRandomInLoss(), "loss() uses the global generator of numpy.random: draw dropout masks and noise"),
+        (CounterInLoss(), "loss() gives another gradient for the same parameters and batch: it keeps state"),
+        (BufferChangedInTraining(), "loss() gives another gradient for the same parameters and batch: it keeps state"),
+        (BatchChangedInLoss(), "loss() changes its batch in place: work on a copy"),
+        (RandomArchitecture(), "model() builds a different module every time"),
+        (NotFiniteLoss(), "loss() or its gradient is not finite at the first parameters"),
+        (NotFiniteGradient(), "loss() or its gradient is not finite at the first parameters"),
+        (NoParameters(), "the model has no parameters to train"),
+        (ShapesVaryBySeed(), "batches of different seeds differ in shape"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Task) else "",
+)
+def test_impure_tasks_are_told_what_to_change(task: Task, message: str) -> None:
+    with pytest.raises(TaskError) as caught:
+        check_pure(task)
+    assert str(caught.value).startswith(message)
+
+
+@dataclass(frozen=True)
+class DropoutInBatch(Lines):
+    """How it is meant to be done: the mask travels in the batch."""
+
+    def batch(self, draw: Stream) -> Batch:
+        keep = torch.from_numpy(draw.uniform(12) < 0.5).float().view(4, 3)
+        return {**super().batch(draw), "keep": keep}
+
+    def loss(self, model: Model, batch: Batch) -> Tensor:
+        return super().loss(model, {**batch, "x": batch["x"] * batch["keep"]})
+
+
+def test_dropout_drawn_in_the_batch_is_pure() -> None:
+    check_pure(DropoutInBatch())

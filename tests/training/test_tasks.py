@@ -1,0 +1,128 @@
+"""Tasks by name, with options, and out of a user's own file."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from troth.choices import ChoiceError
+from troth.crypto import derive
+from troth.training import TASKS, Problem, check_pure, make_task
+from troth.training.tasks.digits import Digits, DigitsCNN
+from troth.training.tasks.quadratic import Quadratic
+
+IMPORTS = """
+from dataclasses import dataclass
+import torch
+import torch.nn.functional as F
+from torch import nn
+from troth.training import Task
+from troth.training.tasks.digits import Digits  # another's task, which does not count
+"""
+OWN = """
+@dataclass(frozen=True)
+class Mine(Task):
+    '''fit a line'''
+    slope: float = 3.0
+    points: int = 8
+
+    rate = 0.7
+    steps = 17
+
+    def model(self):
+        return nn.Linear(1, 1)
+
+    def batch(self, draw):
+        x = torch.from_numpy(draw.uniform(self.points)).float()[:, None]
+        return {"x": x, "y": self.slope * x + 1}
+
+    def loss(self, model, batch):
+        return F.mse_loss(model(batch["x"]), batch["y"])
+"""
+
+
+def write(folder: Path, source: str) -> str:
+    path = folder / "my_task.py"
+    path.write_text(source, encoding="utf-8")
+    return str(path)
+
+
+def test_by_name() -> None:
+    assert make_task("digits") == Digits()
+    assert make_task("digits-cnn:channels=2,batch_size=3") == DigitsCNN(channels=2, batch_size=3)
+    assert make_task("quadratic:dimension=10,noise=0.5,condition=1") == Quadratic(10, 1.0, 0.5)
+
+
+def test_options_reach_the_task() -> None:
+    small = Problem(make_task("digits:hidden=3,batch_size=5"))
+    assert small.size == 64 * 3 + 3 + 3 * 10 + 10
+    assert small.batch(derive(0))["images"].shape == (5, 1, 8, 8)
+
+
+@pytest.mark.parametrize("name", list(TASKS))
+def test_every_task_says_what_it_is_and_suggests_settings(name: str) -> None:
+    kind = TASKS[name]
+    assert kind.__doc__
+    assert kind.steps > 0
+    assert kind.rate > 0
+    assert kind.tau > 0
+
+
+def test_digits_keep_training_and_test_images_apart() -> None:
+    from troth.training.tasks.digits import _digits
+
+    train, train_labels, test, test_labels = _digits()
+    assert len(train) == len(train_labels) == 1437
+    assert len(test) == len(test_labels) == 360
+    assert set(test_labels.tolist()) == set(range(10))
+    assert abs(float(train.mean())) < 0.05
+
+
+def test_from_a_file(tmp_path: Path) -> None:
+    task = make_task(write(tmp_path, IMPORTS + OWN) + ":slope=-2,points=4")
+    assert type(task).__name__ == "Mine"
+    assert (task.rate, task.steps, task.tau) == (0.7, 17, 1.0)
+    check_pure(task)
+    batch = Problem(task).batch(derive(0))
+    assert torch.equal(batch["y"], -2 * batch["x"] + 1)
+    assert batch["x"].shape == (4, 1)
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(ChoiceError, match=r"^no task file at '.*nowhere\.py'$"):
+        make_task(str(tmp_path / "nowhere.py"))
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    (tmp_path / "folder.py").mkdir()
+    with pytest.raises(ChoiceError, match="no task file at"):
+        make_task(str(tmp_path / "folder.py"))
+
+
+def test_two_tasks_in_a_file(tmp_path: Path) -> None:
+    source = IMPORTS + OWN + OWN.replace("Mine", "Other")
+    with pytest.raises(ChoiceError, match=r"defines 2 tasks, expected one complete subclass of troth\.training\.Task"):
+        make_task(write(tmp_path, source))
+
+
+@pytest.mark.parametrize("source", ["", IMPORTS, IMPORTS + OWN.replace("def loss", "def lost")])
+def test_no_complete_task_in_a_file(tmp_path: Path, source: str) -> None:
+    with pytest.raises(ChoiceError, match="defines 0 tasks"):
+        make_task(write(tmp_path, source))
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("digit", "unknown task 'digit': did you mean digits or digits-cnn\\?"),
+        ("xyz", "unknown task 'xyz': choose from digits, digits-cnn, quadratic"),
+        ("digits:width=3", "'digits:width=3' has no option 'width' \\(its options: batch_size, hidden\\)"),
+        ("digits:hidden=many", "option 'hidden' takes a whole number, got 'many'"),
+        ("digits:hidden", "'hidden' in 'digits:hidden' is not an option"),
+        ("digits:batch_size=0", "'digits:batch_size=0': batch_size must be at least 1, got 0"),
+        ("quadratic:noise=-1", "'quadratic:noise=-1': needs dimension ≥ 1, condition ≥ 1 and noise ≥ 0"),
+    ],
+)
+def test_errors(spec: str, message: str) -> None:
+    with pytest.raises(ChoiceError, match=f"^{message}"):
+        make_task(spec)

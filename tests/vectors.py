@@ -1,0 +1,214 @@
+"""Golden vectors: values that must be the same on every machine and in every version, as JSON under `golden/`.
+
+`make vectors` (`python -m tests.vectors`) writes them anew, after a deliberate change only: a vector that changed by
+accident means that peers with different versions no longer agree. `crypto/test_vectors.py` compares.
+
+Floats are written in hexadecimal, 64-bit words too: nothing is rounded on the way.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from troth.crypto import (
+    CHUNK_BYTES,
+    Context,
+    Identity,
+    blob_digest,
+    coin_commitment,
+    derive,
+    leaf_hash,
+    merkle_tree,
+    projection_signs,
+    signed_bytes,
+    stream,
+    tagged_hash,
+)
+from troth.protocol.coins import combine
+from troth.protocol.messages import (
+    Accusation,
+    Accuse,
+    Ballot,
+    Clip,
+    Commit,
+    Kind,
+    Message,
+    Phase,
+    Report,
+    ReportNumbers,
+    Reveal,
+    Verdict,
+    Vote,
+    encode,
+    phase_of,
+)
+from troth.protocol.records import Judgement, StepRecord, encode_record
+from troth.protocol.roles import draw_roles, first_randomness, gradient_seed
+from troth.protocol.roster import Roster
+from troth.protocol.run import Parameters, Run
+from troth.training.schedules import cosine
+
+GOLDEN = Path(__file__).parent / "golden"
+
+# (seed, purpose…) of every stream that is pinned
+_SEEDS: list[tuple[bytes | int, tuple[str | int | bytes, ...]]] = [
+    (0, ()),
+    (1, ("batch", 7)),
+    (-1, ("batch", 7)),
+    (2**64, ("attack", "peer", 3)),
+    (b"", ("",)),
+    (bytes(range(32)), ("τ", b"\x00\xff", -(2**127))),
+]
+
+
+def signed() -> Any:
+    """Signed bytes, digests, trees, coins: what peers sign and compare."""
+    peer, other = (Identity.from_secret(bytes([k]) * 32) for k in (1, 2))
+    context = Context(tagged_hash("run"), step=7, phase=Phase.CLIP, attempt=2, incarnation=3)
+    leaves = [leaf_hash(k, 10 + k, "float32", blob_digest(bytes([k]))) for k in range(5)]
+    root, paths = merkle_tree(leaves)
+    return {
+        "peer": peer.peer.hex(),
+        "signed bytes": signed_bytes(context, peer.peer, blob_digest(b"payload")).hex(),
+        "signature": peer.sign(signed_bytes(context, peer.peer, blob_digest(b"payload"))).hex(),
+        "tagged hash": [tagged_hash("tag", b"ab", b"c").hex(), tagged_hash("tag", b"a", b"bc").hex()],
+        "blob digest": [blob_digest(b).hex() for b in (b"", b"payload", bytes(CHUNK_BYTES), bytes(CHUNK_BYTES + 1))],
+        "leaves": [leaf.hex() for leaf in leaves],
+        "root": root.hex(),
+        "paths": [[node.hex() for node in path] for path in paths],
+        "coin": [coin_commitment(b"c" * 32, context, owner.peer, w).hex() for owner in (peer, other) for w in "AB"],
+        "randomness": combine("roles", 7, {peer.peer: b"a" * 32, other.peer: b"b" * 32}).hex(),
+    }
+
+
+def messages() -> Any:
+    """One message of every phase, as bytes."""
+    examples: list[Message] = [
+        Commit(b"a" * 32, b"b" * 32, b"c" * 32),
+        Commit(None, b"b" * 32, b"c" * 32),
+        Clip(b"d" * 32, 1.5),
+        Reveal(b"e" * 32, bytes([255])),
+        Report(ReportNumbers(np.array([1.0]), np.array([[2.0, -3.0]])).pack()),
+        Accuse((Accusation(b"f" * 32, Kind.GRADIENT),), b"g" * 32),
+        Vote((Ballot(b"h" * 32, b"i" * 32, Kind.GRADIENT, Verdict.ACCUSED),)),
+    ]
+    record = StepRecord(
+        step=3,
+        members=(b"a" * 32, b"b" * 32),
+        contributors=(b"a" * 32,),
+        seed_randomness=b"c" * 32,
+        randomness=b"d" * 32,
+        state_before=b"e" * 32,
+        state_after=b"f" * 32,
+        updated=True,
+        judgements=(Judgement(b"a" * 32, b"b" * 32, Kind.GRADIENT, None),),
+    )
+    return [[phase_of(example).name, encode(example).hex()] for example in examples] + [encode_record(record).hex()]
+
+
+def projections() -> Any:
+    """Signs as one hexadecimal number per row: row k, coordinates start to stop."""
+    return [
+        {
+            "key": key.hex(),
+            "range": [start, stop],
+            "rows": [
+                "".join("+" if s > 0 else "-" for s in row) for row in projection_signs(key, 4, start, stop).tolist()
+            ],
+        }
+        for key in (tagged_hash("key"), tagged_hash("other"))
+        for start, stop in ((0, 48), (10**9, 10**9 + 16))
+    ]
+
+
+def roles() -> Any:
+    """Run id, roles, bounds and seeds of a run of seven."""
+    founders = tuple(sorted(Identity.from_secret(bytes([k]) * 32).peer for k in range(7)))
+    run = Run(founders, b"description", Parameters(size=100, tau=0.5, byzantine=2, validators=2))
+    first, before = first_randomness(run)
+    drawn = draw_roles(run, Roster.founding(run), first, founders)
+    return {
+        "run": run.id.hex(),
+        "first": [first.hex(), before.hex()],
+        "targets": {validator.hex(): target.hex() for validator, target in drawn.targets.items()},
+        "owners": [owner.hex() for owner in drawn.owners],
+        "bounds": list(drawn.bounds),
+        "seed": gradient_seed(first, founders[0]).hex(),
+    }
+
+
+def streams() -> Any:
+    return [
+        {
+            "seed": repr(seed),
+            "purpose": repr(purpose),
+            "derive": derive(seed, *purpose).hex(),
+            "words": [f"{word:016x}" for word in stream(seed, *purpose).words(6).tolist()],
+            "integers 10": stream(seed, *purpose).integers(10, 12).tolist(),
+            "integers 2**31": stream(seed, *purpose).integers(2**31, 4).tolist(),
+            "uniform": [value.hex() for value in stream(seed, *purpose).uniform(4).tolist()],
+            "normal": [value.hex() for value in stream(seed, *purpose).normal(4).tolist()],
+            "permutation": stream(seed, *purpose).permutation(12).tolist(),
+            "sample": stream(seed, *purpose).sample(1000, 6).tolist(),
+            "one after another": _one_after_another(seed, purpose),
+        }
+        for seed, purpose in _SEEDS
+    ]
+
+
+def _one_after_another(seed: bytes | int, purpose: tuple[str | int | bytes, ...]) -> Any:
+    """Draws of every kind from one stream: how many words each of them uses up is pinned as well."""
+    drawn = stream(seed, *purpose)
+    return [
+        drawn.integers(100, 3).tolist(),
+        [value.hex() for value in drawn.normal(1).tolist()],
+        drawn.permutation(5).tolist(),
+        [value.hex() for value in drawn.uniform(1).tolist()],
+        drawn.sample(7, 2).tolist(),
+        f"{int(drawn.words(1)[0]):016x}",
+    ]
+
+
+def schedules() -> Any:
+    """The ends of cosine tables, where its series is at its longest and its cancellation at its worst."""
+    return [
+        {
+            "rate": rate.hex(),
+            "steps": steps,
+            "first": [value.hex() for value in cosine(rate, steps)[:3]],
+            "middle": cosine(rate, steps)[steps // 2].hex(),
+            "last": [value.hex() for value in cosine(rate, steps)[-3:]],
+        }
+        for rate, steps in [(0.1, 1), (0.1, 10), (1.0, 1000), (3e-4, 777)]
+    ]
+
+
+VECTORS: dict[str, Callable[[], Any]] = {
+    "streams": streams,
+    "schedules": schedules,
+    "signed": signed,
+    "messages": messages,
+    "projections": projections,
+    "roles": roles,
+}
+
+
+def golden_file(name: str) -> Path:
+    return GOLDEN / f"{name}.json"
+
+
+def main() -> None:
+    GOLDEN.mkdir(exist_ok=True)
+    for name, values in VECTORS.items():
+        text = json.dumps(values(), indent=1) + "\n"
+        path = golden_file(name)
+        same = path.exists() and path.read_text(encoding="utf-8") == text
+        path.write_text(text, encoding="utf-8")
+        print(f"{path.relative_to(Path.cwd())}: {'unchanged' if same else 'WRITTEN'}")
+
+
+if __name__ == "__main__":
+    main()
