@@ -85,7 +85,7 @@ def test_build_keeps_defaults() -> None:
         ({"made": "1"}, "'spec' has no option 'made'"),
         ({"count": "1.5"}, "option 'count' takes a whole number, got '1.5'"),
         ({"count": ""}, "option 'count' takes a whole number, got ''"),
-        ({"length": "long"}, "option 'length' takes a number, got 'long'"),
+        ({"length": "long"}, "option 'length' takes a finite number, got 'long'"),
         ({"fast": "yes"}, "option 'fast' takes true or false, got 'yes'"),
         ({"count": "-1"}, "'spec': count must not be negative, got -1"),
     ],

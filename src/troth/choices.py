@@ -5,12 +5,15 @@ Imports nothing of ours but the root of errors, so that every package may use it
 
 import dataclasses
 import difflib
+import math
 from collections.abc import Mapping
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar
 
 from troth.errors import OperatorError
 
 T = TypeVar("T")
+
+_SIMPLE = {"int": int, "float": float, "str": str, "bool": bool}
 
 
 class ChoiceError(OperatorError):
@@ -40,9 +43,10 @@ def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
 
 def build(kind: type[T], options: Mapping[str, str], spec: str) -> T:
     """Make a dataclass from its options as text, converted to the types of its fields."""
-    assert dataclasses.is_dataclass(kind)
-    hints = get_type_hints(kind)
-    fields = {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.init}
+    if not dataclasses.is_dataclass(kind):
+        raise ChoiceError(f"{kind.__name__} has no options to set: write @dataclass(frozen=True) above the class")
+    # A file with postponed annotations has the types of its fields as text.
+    fields = {f.name: _SIMPLE.get(str(f.type), f.type) for f in dataclasses.fields(kind) if f.init}
     values: dict[str, Any] = {}
     for key, text in options.items():
         if key not in fields:
@@ -62,8 +66,10 @@ def _convert(text: str, kind: Any, key: str) -> Any:
         if kind is bool:
             return {"true": True, "false": False}[text.lower()]
         if kind in (int, float, str):
-            return kind(text)
+            value = kind(text)
+            if kind is not float or math.isfinite(value):
+                return value
     except (KeyError, ValueError):
         pass
-    wanted = {bool: "true or false", int: "a whole number", float: "a number"}.get(kind, str(kind))
+    wanted = {bool: "true or false", int: "a whole number", float: "a finite number"}.get(kind, str(kind))
     raise ChoiceError(f"option '{key}' takes {wanted}, got '{text}'")

@@ -181,9 +181,9 @@ def test_options() -> None:
     [
         ("sgn-flip", "unknown attack 'sgn-flip': did you mean sign-flip or label-flip\\?"),
         ("sign-flip:scale=0", "'sign-flip:scale=0': scale must be a positive number, got 0.0"),
-        ("sign-flip:scale=nan", "'sign-flip:scale=nan': scale must be a positive number, got nan"),
+        ("sign-flip:scale=nan", "option 'scale' takes a finite number, got 'nan'"),
         ("random-direction:scale=-1", "'random-direction:scale=-1': scale must be a positive number, got -1.0"),
-        ("random-direction:scale=inf", "'random-direction:scale=inf': scale must be a positive number, got inf"),
+        ("random-direction:scale=inf", "option 'scale' takes a finite number, got 'inf'"),
         ("delayed-gradient:delay=0", "'delayed-gradient:delay=0': delay must be at least 1 step, got 0"),
         ("delayed-gradient:delay=1.5", "option 'delay' takes a whole number, got '1.5'"),
         ("ipm-0.6:epsilon=-1", "'ipm-0.6:epsilon=-1': epsilon must be a positive number, got -1.0"),

@@ -186,7 +186,7 @@ def test_an_update_changes_none_of_its_inputs(optimizer: SGD | AdamW) -> None:
     [
         ("sgd", {"momentum": "1"}, "momentum must be from 0 to below 1, got 1.0"),
         ("sgd", {"momentum": "-0.1"}, "momentum must be from 0 to below 1, got -0.1"),
-        ("sgd", {"momentum": "nan"}, "momentum must be from 0 to below 1, got nan"),
+        ("sgd", {"momentum": "nan"}, "option 'momentum' takes a finite number, got 'nan'"),
         ("sgd", {"weight_decay": "-1"}, "weight_decay must not be negative, got -1.0"),
         ("sgd", {"momentum": "0"}, "nesterov needs a momentum above 0"),
         ("adamw", {"beta1": "1"}, "beta1 must be from 0 to below 1, got 1.0"),

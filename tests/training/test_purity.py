@@ -163,7 +163,7 @@ class ShapesVaryBySeed(Lines):
         (TorchRandInLoss(), "loss() uses the global generator of torch: draw dropout masks and noise in batch()"),
         (NumpyRandomInLoss(), "loss() uses the global generator of numpy.random: draw dropout masks and noise"),
         (CounterInLoss(), "loss() gives another gradient for the same parameters and batch: it keeps state"),
-        (BufferChangedInTraining(), "loss() gives another gradient for the same parameters and batch: it keeps state"),
+        (BufferChangedInTraining(), "the model changes its buffer 'calls' in training"),
         (BatchChangedInLoss(), "loss() changes its batch in place: work on a copy"),
         (RandomArchitecture(), "model() builds a different module every time"),
         (NotFiniteLoss(), "loss() or its gradient is not finite at the first parameters"),

@@ -12,11 +12,12 @@ from troth.cli.simulate import simulate
 from troth.cli.verify import verify
 from troth.errors import OperatorError
 
+_INTERRUPTED = 130
+
 app = Typer(
     name="troth",
     help="Train one neural network together with people you do not trust.",
     epilog="Start with: troth demo",
-    no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,  # plain help: importing rich would double the time it takes
     pretty_exceptions_enable=False,
@@ -47,7 +48,11 @@ def main(arguments: list[str] | None = None) -> None:
     """Run a command; every operator's mistake ends in one line on standard error and exit code 2."""
     command = typer.main.get_command(app)
     try:
-        sys.exit(command.main(args=arguments, prog_name="troth", standalone_mode=False) or 0)
+        given = sys.argv[1:] if arguments is None else arguments
+        code = command.main(args=given or ["--help"], prog_name="troth", standalone_mode=False) or 0
+        if code == _INTERRUPTED:  # some versions of Typer turn Ctrl-C into an exit code
+            _interrupted()
+        sys.exit(code)
     except OperatorError as error:
         _fail(str(error))
     except typer.Abort:
@@ -68,4 +73,4 @@ def _fail(message: str) -> None:
 
 def _interrupted() -> None:
     print("troth: interrupted; nothing was written for the unfinished run", file=sys.stderr)
-    sys.exit(130)
+    sys.exit(_INTERRUPTED)

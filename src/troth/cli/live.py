@@ -48,7 +48,9 @@ class Live:
         if report.attacked:
             self._words += "  under attack"
         for ban in report.bans:
-            self._console.print(f"  step {ban.step}: peer {ban.peer} is banned: {ban.reason}", highlight=False)
+            self._console.print(
+                f"  step {ban.step}: peer {ban.peer} is banned: {ban.reason}", highlight=False, soft_wrap=True
+            )
         self._progress.update(self._task, completed=report.step, words=self._words)
         if not self._console.is_terminal and time.monotonic() - self._last_line > _LINE_EVERY_S:
             self._last_line = time.monotonic()

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 
 from troth.evidence import RunSummary
@@ -16,7 +17,7 @@ def plot_runs(runs: Sequence[tuple[str, RunSummary]], path: Path, title: str) ->
     metric = "accuracy" if all("accuracy" in run.metrics for _, run in runs) else "loss"
     figure = Figure(figsize=(9, 5), layout="constrained")
     axes = figure.subplots()
-    for colour, (label, run) in zip(_COLOURS, runs, strict=False):
+    for colour, (label, run) in zip(cycle(_COLOURS), runs, strict=False):
         points = [(point["step"], point[metric]) for point in run.curve]
         axes.plot(*zip(*points, strict=True), color=colour, linewidth=2, label=label)
         if run.details.get("diverged_at") is not None:

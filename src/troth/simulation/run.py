@@ -31,7 +31,7 @@ def simulate(scenario: Scenario, on_step: Callable[[StepReport], None] = lambda 
         if report.metrics is not None:
             curve.append({"step": report.step, **report.metrics})
         on_step(report)
-    if curve[-1]["step"] != steps or simulation.diverged_at is not None:
+    if curve[-1]["step"] != steps:
         curve.append({"step": steps, **simulation.evaluate()})
     details: dict[str, Any] = {
         "parameters": simulation.problem.size,

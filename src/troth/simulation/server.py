@@ -43,7 +43,7 @@ class ServerSimulation:
         return self.problem.evaluate(self.parameters_D)
 
     def steps(self) -> Iterator[StepReport]:
-        """Train, reporting after every step; ends early if no honest gradient is finite any more."""
+        """Train, reporting after every step; ends early when an honest gradient is no longer finite."""
         scenario = self.scenario
         optimizer, rates = scenario.make_optimizer(), scenario.rates()
         state = optimizer.start(self.parameters_D)

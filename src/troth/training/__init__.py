@@ -1,11 +1,12 @@
 """What a user writes (`Task`), and what turns it into reproducible training."""
 
+from troth.training.errors import TaskError
 from troth.training.layout import Layout
 from troth.training.optimizers import OPTIMIZERS, SGD, AdamW, Optimizer, State
 from troth.training.problem import Problem
 from troth.training.purity import check_pure
 from troth.training.schedules import SCHEDULES, Schedule, rate_at, warmed_up
-from troth.training.task import Batch, Model, Task, TaskError
+from troth.training.task import Batch, Model, Task
 from troth.training.tasks import TASKS, make_task
 
 __all__ = [

@@ -8,6 +8,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
 from troth.crypto import Stream
+from troth.training.errors import TaskError
 
 _ONES_AND_ZEROS = (_BatchNorm, nn.LayerNorm, nn.GroupNorm)  # their constructors already set constants
 
@@ -28,7 +29,7 @@ def initialise_uniform(model: nn.Module, draw: Stream) -> None:
         elif isinstance(module, nn.Embedding):
             _fill(module.weight, draw.normal(module.weight.numel()))
         else:
-            raise ValueError(
+            raise TaskError(
                 f"no default initialisation for '{name}' ({type(module).__name__}): override Task.initialise and "
                 "fill its parameters from the stream"
             )

@@ -9,8 +9,9 @@ from torch.func import functional_call, grad_and_value, replace_all_batch_norm_m
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from troth.crypto import Seed, derive, stream
+from troth.training.errors import TaskError
 from troth.training.layout import Layout
-from troth.training.task import Batch, Model, Task, TaskError
+from troth.training.task import Batch, Model, Task
 
 # P peers, D coordinates
 
@@ -35,6 +36,9 @@ class Problem:
         self.dtype = dtype
         self._template = self._build()
         replace_all_batch_norm_modules_(self._template)  # batch statistics, and no buffer that a step would change
+        frozen = [name for name, parameter in self._template.named_parameters() if not parameter.requires_grad]
+        if frozen:
+            raise TaskError(f"parameter '{frozen[0]}' is frozen: register what is not trained as a buffer")
         self.layout = Layout.of(self._template)
         if self.layout.size == 0:
             raise TaskError("the model has no parameters to train")
@@ -49,6 +53,10 @@ class Problem:
     def size(self) -> int:
         """D, the number of parameters."""
         return self.layout.size
+
+    def buffers(self) -> dict[str, Tensor]:
+        """What the module holds beside parameters; training must leave it as it is."""
+        return dict(self._template.named_buffers())
 
     def initial(self, seed: bytes | int) -> Tensor:
         """The first parameters of a run: drawn in float32 on the CPU, so that they are the same bits everywhere."""
@@ -121,6 +129,18 @@ class Problem:
     def _cast(self, tensor: Tensor) -> torch.dtype:
         return self.dtype if tensor.is_floating_point() else tensor.dtype
 
+    def _check_differentiable(self, batch: Batch) -> None:
+        try:
+            self._one_gradient(self.layout.views(self.initial(0)), batch)
+        except RuntimeError as error:
+            if "in-place" not in str(error):
+                raise
+            buffers = ", ".join(f"'{name}'" for name, _ in self._template.named_buffers()) or "none"
+            raise TaskError(
+                f"the loss changes a tensor in place that it must not: a buffer of the model (it has {buffers}) or its "
+                "batch; a step would depend on the steps before"
+            ) from error
+
     def _settle_lanes(self, peers: int) -> None:
         """Find the width from which on a peer's bits no longer depend on how many others share its call.
 
@@ -153,6 +173,6 @@ class Problem:
             self._gradients(self.layout.views(self.initial(0)), stacked)
         except (RuntimeError, ValueError, TypeError) as error:
             # A loss that is wrong in itself must not hide behind "vmap cannot do it".
-            self._one_gradient(self.layout.views(self.initial(0)), batches[0])
+            self._check_differentiable(batches[0])
             return str(error).strip().splitlines()[0]
         return ""

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from troth.crypto import derive
+from troth.training.errors import TaskError
 from troth.training.layout import Layout
 from troth.training.problem import Problem
-from troth.training.task import Batch, Task, TaskError
+from troth.training.task import Batch, Task
 
 
 def check_pure(task: Task, problem: Problem | None = None) -> None:
@@ -24,6 +25,9 @@ def check_pure(task: Task, problem: Problem | None = None) -> None:
         raise TaskError("model() builds a different module every time: its layers must not depend on chance")
     problem = problem or Problem(task)
     flat_D = problem.initial(0)
+    _disturb_global_randomness()
+    if not torch.equal(flat_D, problem.initial(0)):
+        raise TaskError("initialise() leaves some parameters to chance: fill all of them from its stream")
     seed, other = derive(0, "purity", 0), derive(0, "purity", 1)
 
     with _watching_global_randomness("batch()", "draw from the stream that batch() is given"):
@@ -35,10 +39,15 @@ def check_pure(task: Task, problem: Problem | None = None) -> None:
         raise TaskError("batch() ignores its seed: every peer would compute the same gradient")
 
     kept = {name: tensor.clone() for name, tensor in first.items()}
-    buffers = [(name, b, b.clone()) for name, b in problem._template.named_buffers()]
+    buffers = {name: buffer.clone() for name, buffer in problem.buffers().items()}
     parameters_before_D = flat_D.clone()
     with _watching_global_randomness("loss()", "draw dropout masks and noise in batch() and pass them in the batch"):
         loss, gradient_D = problem.gradient(flat_D, first)
+    if not _same(first, kept):
+        raise TaskError("loss() changes its batch in place: work on a copy")
+    for name, now in problem.buffers().items():
+        if not torch.equal(now, buffers[name]):
+            raise TaskError(f"the model changes its buffer '{name}' in training: a step would depend on those before")
     if not (np.isfinite(loss) and bool(torch.isfinite(gradient_D).all())):
         raise TaskError("loss() or its gradient is not finite at the first parameters")
     problem.gradient(flat_D, second)
@@ -50,13 +59,6 @@ def check_pure(task: Task, problem: Problem | None = None) -> None:
         )
     if not torch.equal(flat_D, parameters_before_D):
         raise TaskError("loss() changes the parameters in place")
-    if not _same(first, kept):
-        raise TaskError("loss() changes its batch in place: work on a copy")
-    for name, now, before in buffers:
-        if not torch.equal(now, before):
-            raise TaskError(
-                f"the model changes its buffer '{name}' in training: a step would depend on the steps before"
-            )
 
 
 def _same(left: Batch, right: Batch) -> bool:

@@ -24,15 +24,10 @@ import torch
 from torch import Tensor, nn
 
 from troth.crypto import Stream, stream
-from troth.errors import OperatorError
 from troth.training.initialise import initialise_uniform
 
 Batch = dict[str, Tensor]  # equal shapes for every seed, so that batches of many peers stack
 Model = Callable[..., Any]  # called as the module would be; its parameters are those of the step
-
-
-class TaskError(OperatorError):
-    """A task that cannot be trained on together; the message says what in it to change."""
 
 
 class Task(ABC):

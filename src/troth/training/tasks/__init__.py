@@ -27,14 +27,14 @@ def _from_file(path: Path) -> type[Task]:
     """Runs the user's own file, as importing it would; never a file that came from a peer."""
     if not path.is_file():
         raise ChoiceError(f"no task file at '{path}'")
-    own = [
+    own = {
         value
         for value in runpy.run_path(str(path)).values()
         if isinstance(value, type)
         and issubclass(value, Task)
         and not inspect.isabstract(value)
         and value.__module__ == "<run_path>"
-    ]
+    }
     if len(own) != 1:
         raise ChoiceError(f"'{path}' defines {len(own)} tasks, expected one complete subclass of troth.training.Task")
-    return own[0]
+    return own.pop()

@@ -20,8 +20,9 @@ class _DigitsTask(Task):
     classes = 10
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
+        for name, value in vars(self).items():
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
 
     def batch(self, draw: Stream) -> Batch:
         images, labels, _, _ = _digits()
