@@ -22,7 +22,7 @@ def finished(scenario: Scenario) -> ProtocolSimulation:
 
 def test_without_attackers_a_trusted_server_gets_the_same_bits() -> None:
     """300 steps of digits: the protocol adds checks to training and changes nothing in it."""
-    simulation = finished(Scenario(evaluate_every=300))
+    simulation = finished(Scenario(steps=300, evaluate_every=300))
     scenario = simulation.scenario
     work = TrainingWork(simulation.problem, scenario.make_optimizer(), scenario.rates(), Primitives())
     records = [decode_record(raw) for raw in simulation.trace]

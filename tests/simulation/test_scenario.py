@@ -41,7 +41,7 @@ from troth.training.schedules import cosine, linear
         ({"attack_every": 0}, "--attack-every must be at least 1, got 0"),
         ({"attack_probability": 1.5}, "--attack-probability must be above 0 and at most 1, got 1.5"),
         ({"attack_stop": 50}, "--attack-stop must be after --attack-start, got 50 and 50"),
-        ({"byzantine": 1, "attack_start": 300}, "--attack-start 300 is not before the end \\(300 steps\\)"),
+        ({"byzantine": 1, "attack_start": 400}, "--attack-start 400 is not before the end \\(400 steps\\)"),
         ({"byzantine": 1, "steps": 20}, "--attack-start 50 is not before the end \\(20 steps\\)"),
         ({"byzantine": 1, "attack": "label-flip", "task": "quadratic"}, "label-flip needs a task with labels"),
         ({"byzantine": 1, "peers": 3, "attack": "sign-flip:scale=0"}, "'sign-flip:scale=0': scale must be a positive"),
@@ -65,18 +65,19 @@ def test_without_liars_the_attack_need_not_fit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "rate", "tau"), [("digits", 0.3, 1.0), ("digits-cnn", 0.1, 1.0), ("quadratic", 0.1, 0.1)]
+    ("name", "steps", "rate", "tau"),
+    [("digits", 400, 0.3, 1.0), ("digits-cnn", 300, 0.1, 1.0), ("quadratic", 300, 0.1, 0.1)],
 )
-def test_resolved_fills_in_the_tasks_suggestions(name: str, rate: float, tau: float) -> None:
+def test_resolved_fills_in_the_tasks_suggestions(name: str, steps: int, rate: float, tau: float) -> None:
     resolved = Scenario(task=name).resolved(make_task(name))
-    assert (resolved.steps, resolved.rate, resolved.tau) == (300, rate, tau)
+    assert (resolved.steps, resolved.rate, resolved.tau) == (steps, rate, tau)
 
 
 def test_resolved_keeps_what_was_asked_for() -> None:
     asked = Scenario(steps=7, rate=0.5, tau=2.0, seed=4)
     assert asked.resolved(make_task("digits")) == asked
     partly = Scenario(tau=2.0, seed=4).resolved(make_task("digits"))
-    assert partly == dataclasses.replace(asked, steps=300, rate=0.3)
+    assert partly == dataclasses.replace(asked, steps=400, rate=0.3)
 
 
 @pytest.mark.parametrize(("peers", "byzantine"), [(16, 7), (16, 3), (5, 2), (3, 0)])

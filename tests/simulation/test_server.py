@@ -21,7 +21,7 @@ def run(scenario: Scenario, on_step: Callable[[StepReport], None] = lambda _: No
 
 @cache
 def full_run(byzantine: int, defence: str) -> RunSummary:
-    """Default sizes: 16 peers, 300 steps, the attack from step 50 on."""
+    """Default sizes: 16 peers, 400 steps, the attack from step 50 on."""
     return run(Scenario(byzantine=byzantine, defence=defence))
 
 

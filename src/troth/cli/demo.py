@@ -24,7 +24,7 @@ def demo(
     from troth.simulation import TROTH, Scenario, simulate
 
     folder = claim(out, {}, overwrite=True)
-    scenario = Scenario(byzantine=7, attack="sign-flip", attack_start=50, steps=300, seed=seed)
+    scenario = Scenario(byzantine=7, attack="sign-flip", attack_start=50, steps=400, seed=seed)
     runs = []
     for label, contender in contenders(scenario, ("mean", "centered-clip", TROTH)).items():
         with Live(f"{label:<28}", contender.total_steps, contender.peers) as live:
@@ -42,9 +42,9 @@ def demo(
     typer.echo(f"\nPicture:  {picture}")
     typer.echo(f"Evidence: {folder / 'evidence'} (check one with: troth verify FILE)")
     typer.echo(f"Time:     {time.monotonic() - started:.0f} s")
+    caught, harmed = len(banned & set(protocol.byzantine)), protocol.details["honest_banned"]
     typer.echo(
-        f"\nAveraging lets seven liars ruin the model ({mean:.0%} instead of {calm:.0%}). A trusted server that clips keeps "
-        f"it useful ({clipped:.0%}), but the liars stay. With Troth nobody is trusted: {len(banned & set(protocol.byzantine))} "
-        f"of the 7 were caught by recomputing, {protocol.details['honest_banned']} honest peers were banned, and the model "
-        f"reads {troth:.0%}."
+        f"\nAveraging lets seven liars ruin the model ({mean:.0%} instead of {calm:.0%}). A trusted server that clips "
+        f"keeps it useful ({clipped:.0%}), but the liars stay. With Troth nobody is trusted: {caught} of the 7 were caught by "
+        f"recomputing and banned, {harmed} honest peers were, and the model reads {troth:.0%}."
     )

@@ -38,15 +38,17 @@ def _config_in(summary: Path) -> Any:
 
 
 def write_evidence(folder: Path, evidence: Mapping[str, "BanEvidence"]) -> None:
-    """One file per ban, and beside it the state that its recomputation starts from."""
+    """One file per ban, and beside it the state that its recomputation starts from. Replaces those of a run before."""
     from troth.crypto import Digest
     from troth.evidence import write_text
     from troth.evidence.recompute import StateFile
     from troth.evidence.verify import verify_ban
 
+    place = folder / "evidence"
+    for old in (*place.glob("ban-*.json"), *place.glob("state-*.safetensors")):
+        old.unlink()
     if evidence:
-        (folder / "evidence").mkdir(exist_ok=True)
+        place.mkdir(exist_ok=True)
     for name, ban in evidence.items():
-        write_text(folder / "evidence" / name, ban.text)
-        state = StateFile(Digest(verify_ban(ban.text).before.state_before))
-        state.save(ban.training, folder / "evidence")
+        write_text(place / name, ban.text)
+        StateFile(Digest(verify_ban(ban.text).before.state_before)).save(ban.training, place)
