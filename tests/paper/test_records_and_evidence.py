@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -180,3 +181,25 @@ def test_garbage_is_not_evidence(garbage: str) -> None:
     """[E1]"""
     with pytest.raises(UnprovedError):
         verify_ban(garbage)
+
+
+@pytest.mark.parametrize(
+    ("description", "told"),
+    [
+        (b'{"task": "evil.py", "device": "cpu", "one_by_one": false}', "--task"),
+        (b'{"task": "quadratic:dimension=1000000000000", "device": "cpu", "one_by_one": false}', "parameters"),
+        (b'{"task": 3}', "does not say what it trains"),
+        (b"nonsense", "does not say what it trains"),
+    ],
+)
+def test_a_hostile_description_runs_no_file_and_takes_no_memory(
+    attacked: ProtocolSimulation, description: bytes, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[E1] Evidence comes from strangers: `troth verify` must be safe on it."""
+    monkeypatch.chdir(tmp_path)
+    Path("evil.py").write_text("raise SystemExit('executed')")
+    evidence = attacked.evidence[0]
+    proof = verify_ban(evidence.text)
+    hostile = dataclasses.replace(proof, run=dataclasses.replace(proof.run, description=description))
+    with pytest.raises(StateError, match=told):
+        recompute(hostile, evidence.training)

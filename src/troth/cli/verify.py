@@ -17,6 +17,9 @@ def verify(
     recompute: Annotated[
         bool, typer.Option(help="Also repeat the disputed gradient, if the state lies beside the file.")
     ] = True,
+    task: Annotated[
+        str | None, typer.Option(help="The run's task, if it is a file of its own; it is run, so only if you trust it.")
+    ] = None,
 ) -> None:
     """Check evidence of a ban from its bytes alone, and say what it proves.
 
@@ -46,7 +49,7 @@ def verify(
         if training is None:
             typer.echo(f"Not recomputed: {state_file.name} is not beside the file. Signatures and votes were checked.")
             return
-        result = repeat(proof, training)
+        result = repeat(proof, training, task)
     except StateError as error:
         _not_proved(str(error))
     typer.echo(f"The gradient: {result.value}.")

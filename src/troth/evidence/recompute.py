@@ -5,17 +5,21 @@ from enum import Enum
 from pathlib import Path
 
 import msgspec
+import torch
 from safetensors.torch import load_file, save_file
 
+from troth.choices import parse_spec
 from troth.crypto import Digest, PeerId
 from troth.evidence.verify import Proof
 from troth.protocol.parts import commit_parts, part_bounds
 from troth.protocol.primitives import Primitives
 from troth.protocol.roles import gradient_seed
+from troth.training.layout import Layout
 from troth.training.optimizers import SGD
 from troth.training.problem import Problem
 from troth.training.schedules import constant
-from troth.training.tasks import make_task
+from troth.training.task import Task
+from troth.training.tasks import TASKS, make_task
 from troth.training.work import Training, TrainingWork
 
 
@@ -26,7 +30,7 @@ class Recomputed(Enum):
 
 
 class StateError(ValueError):
-    """The state beside the evidence cannot be used; the message says why."""
+    """The gradient cannot be recomputed from what is at hand; the message says why."""
 
 
 class _Description(msgspec.Struct):
@@ -35,6 +39,23 @@ class _Description(msgspec.Struct):
     task: str
     device: str
     one_by_one: bool
+
+
+def _described(proof: Proof) -> _Description:
+    try:
+        return msgspec.json.decode(proof.run.description, type=_Description)
+    except msgspec.MsgspecError as error:
+        raise StateError(f"the run's description does not say what it trains: {error}") from error
+
+
+def _check_size(task: Task, training: Training, size: int) -> None:
+    """Without allocating anything: a description could ask for more memory than there is."""
+    with torch.device("meta"):
+        described = Layout.of(task.model()).size
+    if not described == training.parameters_D.numel() == size:
+        raise StateError(
+            f"the task has {described} parameters, the state {training.parameters_D.numel()}, the run agreed on {size}"
+        )
 
 
 @dataclass(frozen=True)
@@ -65,11 +86,21 @@ class StateFile:
         return Training(tensors["parameters"], optimizer)
 
 
-def recompute(proof: Proof, training: Training) -> Recomputed:
-    """Repeat the accused's gradient from its public seed, and a control's, to see what this machine's bits are worth."""
-    described = msgspec.json.decode(proof.run.description, type=_Description)
+def recompute(proof: Proof, training: Training, task_file: str | None = None) -> Recomputed:
+    """Repeat the accused's gradient from its public seed, and a control's, to see what this machine's bits are worth.
+
+    The description comes with the evidence, so it is hostile: it may name a built-in task, of the size that was signed, but never
+    a file to run. Whoever trusts the task's file passes it in.
+    """
+    described = _described(proof)
+    if task_file is None and parse_spec(described.task)[0] not in TASKS:
+        raise StateError(
+            f"the run trains a task of its own ('{described.task}'): if you trust its file, name it with --task"
+        )
+    task = make_task(task_file or described.task)
+    _check_size(task, training, proof.run.parameters.size)
     problem = Problem(
-        make_task(described.task),
+        task,
         device=described.device,
         one_by_one=described.one_by_one,
         lanes_for=len(proof.run.founders),
