@@ -21,15 +21,16 @@ def centered_clip_published(
 ) -> Tensor:
     """`v ← v + mean_i (x_i − v)·min(1, τ/‖x_i − v‖)`, from the coordinate median unless `start_D` is given.
 
-    The paper's released settings are `iterations=500, stop=1e-6`: it ends when a step is no longer than `stop`.
+    The paper's released settings are `iterations=500, stop=1e-6`: it ends when a step is no longer than `stop`. As
+    published it computes norms in the rows' own format: float32 rows longer than 1.8e19 overflow and pull with 0.
     """
     check_vectors(vectors_PD)
     check_tau(tau)
     v_D = torch.median(vectors_PD, dim=0).values if start_D is None else start_D
     for _ in range(iterations):
         away_PD = vectors_PD - v_D
-        scale_P = clip_weights(torch.linalg.vector_norm(away_PD, dim=1, dtype=torch.float64), tau)
-        step_D = (away_PD * scale_P[:, None].to(away_PD.dtype)).mean(dim=0)
+        scale_P = clip_weights(torch.linalg.vector_norm(away_PD, dim=1), tau)
+        step_D = (away_PD * scale_P[:, None]).mean(dim=0)
         v_D = v_D + step_D
         if stop and torch.linalg.vector_norm(step_D) <= stop:
             break
