@@ -46,7 +46,7 @@ class TestOutcomes:
         survived = full_run(7, "centered-clip")
         assert survived.metrics["accuracy"] > 0.75
         assert survived.details["diverged_at"] is None
-        assert survived.details["attacked_steps"] == 250
+        assert survived.details["attacked_steps"] == 350
 
 
 class TestReproducibility:

@@ -119,7 +119,7 @@ class ProtocolSimulation:
             honest_losses = [loss for peer, loss in self.pool.losses.items() if peer not in self.byzantine]
             yield StepReport(
                 step=done,
-                loss=sum(honest_losses) / len(honest_losses),
+                loss=sum(honest_losses) / len(honest_losses) if honest_losses else float("nan"),
                 attacked=attacked,
                 alive=len(seen.state.roster.members),
                 metrics=self.evaluate() if due else None,
