@@ -32,6 +32,7 @@ from troth.protocol.messages import (
     Accusation,
     Accuse,
     Ballot,
+    Center,
     Clip,
     Commit,
     Kind,
@@ -80,7 +81,7 @@ def signed() -> Any:
         "root": root.hex(),
         "paths": [[node.hex() for node in path] for path in paths],
         "coin": [coin_commitment(b"c" * 32, context, owner.peer, w).hex() for owner in (peer, other) for w in "AB"],
-        "randomness": combine("roles", 7, {peer.peer: b"a" * 32, other.peer: b"b" * 32}).hex(),
+        "randomness": combine("roles", 7, 0, {peer.peer: b"a" * 32, other.peer: b"b" * 32}).hex(),
     }
 
 
@@ -89,22 +90,25 @@ def messages() -> Any:
     examples: list[Message] = [
         Commit(b"a" * 32, b"b" * 32, b"c" * 32),
         Commit(None, b"b" * 32, b"c" * 32),
-        Clip(b"d" * 32, 1.5),
+        Clip((Center(3, b"d" * 32, 1.5),)),
+        Clip((), b"a" * 32, b"b" * 32),
         Reveal(b"e" * 32, bytes([255])),
         Report(ReportNumbers(np.array([1.0]), np.array([[2.0, -3.0]])).pack()),
         Accuse((Accusation(b"f" * 32, Kind.GRADIENT),), b"g" * 32),
-        Vote((Ballot(b"h" * 32, b"i" * 32, Kind.GRADIENT, Verdict.ACCUSED),)),
+        Vote((Ballot(None, b"i" * 32, Kind.AGGREGATE, 2, Verdict.ACCUSED),)),
     ]
     record = StepRecord(
         step=3,
         members=(b"a" * 32, b"b" * 32),
         contributors=(b"a" * 32,),
+        roots=(b"g" * 32,),
+        parts=2,
         seed_randomness=b"c" * 32,
         randomness=b"d" * 32,
         state_before=b"e" * 32,
         state_after=b"f" * 32,
         updated=True,
-        judgements=(Judgement(b"a" * 32, b"b" * 32, Kind.GRADIENT, None),),
+        judgements=(Judgement(b"a" * 32, b"b" * 32, Kind.GRADIENT, None, 0, None),),
     )
     return [[phase_of(example).name, encode(example).hex()] for example in examples] + [encode_record(record).hex()]
 
@@ -127,7 +131,7 @@ def projections() -> Any:
 def roles() -> Any:
     """Run id, roles, bounds and seeds of a run of seven."""
     founders = tuple(sorted(Identity.from_secret(bytes([k]) * 32).peer for k in range(7)))
-    run = Run(founders, b"description", Parameters(size=100, tau=0.5, byzantine=2, validators=2))
+    run = Run(founders, b"description", Parameters(size=100, tau=0.5, byzantine=2, validators=2), b"n" * 32)
     first, before = first_randomness(run)
     drawn = draw_roles(run, Roster.founding(run), first, founders)
     return {

@@ -6,7 +6,7 @@ import torch
 from troth.crypto import Context, Digest, Identity, blob_digest, coin_commitment, leaf_hash, merkle_tree, root_from_path
 from troth.protocol.coins import combine, right_openings
 from troth.protocol.messages import Phase
-from troth.protocol.parts import Parcel, commit_parts, opens, part_bounds
+from troth.protocol.parts import Parcel, commit_parts, opens, part_bounds, row_of
 from troth.protocol.primitives import Primitives, from_blob, to_blob
 
 TOOLS = Primitives()
@@ -68,10 +68,14 @@ def test_a_node_cannot_pass_for_a_leaf() -> None:
         merkle_tree([])
 
 
-def test_gradients_that_are_not_finite_are_never_committed_to() -> None:
-    """[C1]"""
-    with pytest.raises(AssertionError):
-        commit_parts(torch.tensor([1.0, float("nan")]), (0, 2), TOOLS)
+def test_a_part_that_is_not_finite_counts_as_zeros() -> None:
+    """[C3] Only that part; and the root still commits to what was sent, so that an audit finds it."""
+    gradient_D = torch.tensor([1.0, float("nan"), 2.0, 3.0])
+    committed = commit_parts(gradient_D, (0, 2, 4), TOOLS)
+    assert opens(committed.parcels[0], 0, (0, 2, 4), committed.root, TOOLS)
+    assert row_of(committed.parcels[0]).tolist() == [0.0, 0.0]
+    assert row_of(committed.parcels[1]).tolist() == [2.0, 3.0]
+    assert committed.root != commit_parts(torch.tensor([0.0, 0.0, 2.0, 3.0]), (0, 2, 4), TOOLS).root
 
 
 def test_a_coin_counts_only_if_it_fits_its_commitment() -> None:
@@ -90,9 +94,10 @@ def test_a_coin_counts_only_if_it_fits_its_commitment() -> None:
 def test_randomness_depends_on_every_coin_and_on_the_step() -> None:
     """[R1, A4] A single honest coin changes everything; the order of arrival changes nothing."""
     coins = {ALICE: b"a" * 32, BOB: b"b" * 32}
-    drawn = combine("roles", 3, coins)
-    assert combine("roles", 3, dict(reversed(coins.items()))) == drawn
-    assert combine("roles", 4, coins) != drawn
-    assert combine("projections", 3, coins) != drawn
-    assert combine("roles", 3, {**coins, BOB: b"c" * 32}) != drawn
-    assert combine("roles", 3, {ALICE: coins[ALICE]}) != drawn
+    drawn = combine("roles", 3, 0, coins)
+    assert combine("roles", 3, 0, dict(reversed(coins.items()))) == drawn
+    assert combine("roles", 4, 0, coins) != drawn
+    assert combine("projections", 3, 0, coins) != drawn
+    assert combine("roles", 3, 0, {**coins, BOB: b"c" * 32}) != drawn
+    assert combine("roles", 3, 0, {ALICE: coins[ALICE]}) != drawn
+    assert combine("roles", 3, 1, coins) != drawn  # another attempt

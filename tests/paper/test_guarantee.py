@@ -21,7 +21,7 @@ def test_how_many_liars_a_run_may_promise_to_withstand(members: int, validators:
 
 def test_beyond_the_guarantee_must_be_said() -> None:
     """[G1]"""
-    run = Run(KEYS, b"", Parameters(size=100, tau=1.0, byzantine=8, validators=1, beyond_guarantee=True))
+    run = Run(KEYS, b"", Parameters(size=100, tau=1.0, byzantine=8, validators=1, beyond_guarantee=True), bytes(32))
     assert Roster.founding(run).liars_left(run) == 8
 
 
@@ -57,15 +57,16 @@ def test_the_run_id_names_everything_that_was_agreed() -> None:
     """[G1, U2] Another parameter, founder or description is another run."""
     base = Parameters(size=100, tau=1.0, byzantine=1)
     runs = [
-        Run(KEYS, b"a", base),
-        Run(KEYS, b"b", base),
-        Run(KEYS[:-1], b"a", base),
-        Run(KEYS, b"a", Parameters(size=101, tau=1.0, byzantine=1)),
-        Run(KEYS, b"a", Parameters(size=100, tau=1.5, byzantine=1)),
-        Run(KEYS, b"a", Parameters(size=100, tau=1.0, byzantine=2)),
-        Run(KEYS, b"a", Parameters(size=100, tau=1.0, byzantine=1, validators=2)),
-        Run(KEYS, b"a", Parameters(size=100, tau=1.0, byzantine=1, projections=8)),
-        Run(KEYS, b"a", Parameters(size=100, tau=1.0, byzantine=1, beyond_guarantee=True)),
+        Run(KEYS, b"a", base, bytes(32)),
+        Run(KEYS, b"b", base, bytes(32)),
+        Run(KEYS, b"a", base, b"n" * 32),
+        Run(KEYS[:-1], b"a", base, bytes(32)),
+        Run(KEYS, b"a", Parameters(size=101, tau=1.0, byzantine=1), bytes(32)),
+        Run(KEYS, b"a", Parameters(size=100, tau=1.5, byzantine=1), bytes(32)),
+        Run(KEYS, b"a", Parameters(size=100, tau=1.0, byzantine=2), bytes(32)),
+        Run(KEYS, b"a", Parameters(size=100, tau=1.0, byzantine=1, validators=2), bytes(32)),
+        Run(KEYS, b"a", Parameters(size=100, tau=1.0, byzantine=1, projections=8), bytes(32)),
+        Run(KEYS, b"a", Parameters(size=100, tau=1.0, byzantine=1, beyond_guarantee=True), bytes(32)),
     ]
     assert len({run.id for run in runs}) == len(runs)
 
@@ -76,6 +77,7 @@ def test_the_run_id_names_everything_that_was_agreed() -> None:
         {"size": 0, "tau": 1.0, "byzantine": 0},
         {"size": 10, "tau": 0.0, "byzantine": 0},
         {"size": 10, "tau": float("nan"), "byzantine": 0},
+        {"size": 10, "tau": 1e-300, "byzantine": 0},
         {"size": 10, "tau": 1.0, "byzantine": -1},
         {"size": 10, "tau": 1.0, "byzantine": 0, "projections": 65},
     ],
@@ -91,6 +93,6 @@ def test_founders_are_sorted_distinct_and_no_more_than_parameters() -> None:
     numbers = Parameters(size=100, tau=1.0, byzantine=0)
     for founders in ((), KEYS[::-1], (KEYS[0], KEYS[0])):
         with pytest.raises(RunError):
-            Run(founders, b"", numbers)
+            Run(founders, b"", numbers, bytes(32))
     with pytest.raises(RunError, match="cannot be split"):
-        Run(KEYS, b"", Parameters(size=3, tau=1.0, byzantine=0))
+        Run(KEYS, b"", Parameters(size=3, tau=1.0, byzantine=0), bytes(32))

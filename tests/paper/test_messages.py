@@ -11,6 +11,7 @@ from troth.protocol.messages import (
     Accusation,
     Accuse,
     Ballot,
+    Center,
     Clip,
     Commit,
     Kind,
@@ -34,11 +35,17 @@ HERE = Context(RUN, step=7, phase=Phase.COMMIT)
 EXAMPLES: list[Message] = [
     Commit(b"a" * 32, b"b" * 32, b"c" * 32),
     Commit(None, b"b" * 32, b"c" * 32),
-    Clip(b"d" * 32, 1.5),
+    Clip((Center(3, b"d" * 32, 1.5),)),
+    Clip((), b"a" * 32, b"b" * 32),
     Reveal(b"e" * 32, b"\xff"),
     Report(struct.pack("<3d", 1.0, -2.0, 3.0)),
     Accuse((Accusation(b"f" * 32, Kind.GRADIENT),), b"g" * 32),
-    Vote((Ballot(b"h" * 32, b"i" * 32, Kind.GRADIENT, Verdict.ACCUSED),)),
+    Vote(
+        (
+            Ballot(b"h" * 32, b"i" * 32, Kind.GRADIENT, None, Verdict.ACCUSED),
+            Ballot(None, b"i" * 32, Kind.REPORT, 2, Verdict.ACCUSER),
+        )
+    ),
 ]
 
 
@@ -120,11 +127,12 @@ def test_garbage_never_crashes(phase: Phase, payload: bytes) -> None:
         (Phase.COMMIT, bytes(10_000), "bytes"),
         (Phase.COMMIT, encode(Commit(b"short", b"b" * 32, b"c" * 32)), "length"),
         (Phase.COMMIT, encode(EXAMPLES[2]), ""),
-        (Phase.CLIP, encode(Clip(b"d" * 32, float("nan"))), "finite"),
-        (Phase.CLIP, encode(Clip(b"d" * 32, -1.0)), "finite"),
+        (Phase.CLIP, encode(Clip((Center(0, b"d" * 32, float("nan")),))), "finite"),
+        (Phase.CLIP, encode(Clip((Center(0, b"d" * 32, -1.0),))), "finite"),
         (Phase.REPORT, encode(Report(struct.pack("<d", float("inf")))), "finite"),
         (Phase.REPORT, encode(Report(b"123")), "finite"),
-        (Phase.ACCUSE, encode(Accuse((Accusation(b"f" * 32, Kind.GRADIENT),) * 9, b"g" * 32)), ""),
+        (Phase.ACCUSE, encode(Accuse((Accusation(b"f" * 32, Kind.GRADIENT),) * 3000, b"g" * 32)), ""),
+        (Phase.CLIP, encode(Clip((Center(-1, b"d" * 32, 1.0),))), ""),
     ],
 )
 def test_what_is_too_large_or_not_a_number_is_malformed(phase: Phase, payload: bytes, why: str) -> None:

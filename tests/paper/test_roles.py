@@ -15,7 +15,9 @@ KEYS = tuple(sorted(Identity.from_secret(derive(0, "key", k)).peer for k in rang
 
 
 def run_of(peers: int, validators: int = 1, byzantine: int = 0) -> Run:
-    return Run(KEYS[:peers], b"test", Parameters(size=1000, tau=1.0, byzantine=byzantine, validators=validators))
+    return Run(
+        KEYS[:peers], b"test", Parameters(size=1000, tau=1.0, byzantine=byzantine, validators=validators), bytes(32)
+    )
 
 
 def draws(run: Run, last: tuple[PeerId, ...], count: int, banned: tuple[PeerId, ...] = ()) -> list:  # type: ignore[type-arg]

@@ -119,7 +119,7 @@ def test_no_complete_task_in_a_file(tmp_path: Path, source: str) -> None:
         ("digits:width=3", "'digits:width=3' has no option 'width' \\(its options: batch_size, hidden\\)"),
         ("digits:hidden=many", "option 'hidden' takes a whole number, got 'many'"),
         ("digits:hidden", "'hidden' in 'digits:hidden' is not an option"),
-        ("digits:batch_size=0", "'digits:batch_size=0': batch_size must be at least 1, got 0"),
+        ("digits:batch_size=0", "'digits:batch_size=0': batch_size must be at least 1 and at most 65536, got 0"),
         ("quadratic:noise=-1", "'quadratic:noise=-1': needs dimension ≥ 1, condition ≥ 1 and noise ≥ 0"),
     ],
 )

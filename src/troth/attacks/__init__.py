@@ -1,6 +1,7 @@
 """Attackers, wrapped around honest peers from outside. Production code never imports this package."""
 
 from troth.attacks.coalition import Coalition
+from troth.attacks.conduct import FalseAccusation, WrongAggregate, WrongReport
 from troth.attacks.errors import AttackError
 from troth.attacks.gradient import (
     ALittleIsEnough,
@@ -24,6 +25,9 @@ ATTACKS: dict[str, type[GradientAttack]] = {
     "ipm-0.6": InnerProduct,
     "ipm-0.1": InnerProductSmall,
     "alie": ALittleIsEnough,
+    "wrong-aggregate": WrongAggregate,
+    "wrong-report": WrongReport,
+    "false-accusation": FalseAccusation,
 }
 
 

@@ -10,10 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import floor, inf, isfinite
 from statistics import NormalDist
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from troth.attacks.colluder import ColludingChannel
 from troth.attacks.errors import AttackError
 from troth.crypto import Seed, stream
 from troth.training import Batch, Task
@@ -24,6 +26,9 @@ Forge = Callable[[Sequence[int], Tensor, Tensor], Tensor]  # (members, own_BD, h
 
 class GradientAttack:
     """Behaves honestly; attacks override what they lie about."""
+
+    conduct: ClassVar[type["ColludingChannel"]] = ColludingChannel  # how its colluders behave in the protocol
+    needs_protocol: ClassVar[bool] = False  # nothing to attack where there is a trusted server
 
     def check(self, task: Task, *, honest: int, colluders: int) -> None:
         """Raise `AttackError` where the attack is not defined."""

@@ -7,6 +7,8 @@ import typer
 
 from troth.errors import OperatorError
 
+_MOST_BYTES = 64 << 20
+
 
 class EvidenceFileError(OperatorError):
     """The evidence cannot be read at all."""
@@ -29,8 +31,11 @@ def verify(
     from troth.evidence.recompute import Recomputed, StateError, StateFile
     from troth.evidence.recompute import recompute as repeat
     from troth.evidence.verify import UnprovedError, verify_ban
+    from troth.protocol.messages import Kind
 
     try:
+        if evidence.stat().st_size > _MOST_BYTES:
+            raise EvidenceFileError(f"{evidence} is too large to be evidence of a ban")
         text = evidence.read_text(encoding="utf-8")
     except OSError as error:
         raise EvidenceFileError(f"cannot read {evidence}: {error.strerror}") from error
@@ -41,8 +46,8 @@ def verify(
     except UnprovedError as error:
         _not_proved(str(error))
     typer.echo(f"Proved. {proof.sentence()}")
-    if not recompute:
-        return
+    if not recompute or proof.before is None or proof.judgement.kind != Kind.GRADIENT:
+        return  # only a disputed gradient can be repeated from a state
     state_file = StateFile(Digest(proof.before.state_before))
     try:
         training = state_file.load(evidence.parent)
@@ -58,5 +63,7 @@ def verify(
 
 
 def _not_proved(reason: str) -> None:
-    typer.echo(f"Not proved: {reason}", err=True)
+    # The reason may quote the file, which is hostile: no control characters reach the terminal.
+    safe = "".join(character if character.isprintable() else "?" for character in reason)
+    typer.echo(f"Not proved: {safe}", err=True)
     raise typer.Exit(1)

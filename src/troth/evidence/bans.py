@@ -1,7 +1,8 @@
 """Evidence of a ban: everything a stranger needs to check it offline, in one JSON file.
 
-It holds the run's founding data, the signed records that changed the roster, the accused's signed commitment, the
-accusation, the votes, and the signed record that banned. `verify.py` checks it; nothing in it is to be believed without that.
+It holds the run's founding data, the signed records that changed the roster, the record of the step before (with what
+contributors had committed to), the accusation, the votes, and the signed record that banned. `verify.py` checks it;
+nothing in it is to be believed without that.
 """
 
 import hashlib
@@ -13,10 +14,10 @@ from typing import Any
 import msgspec
 
 from troth.crypto import PeerId, Signature
-from troth.protocol.messages import Announced, Envelope, Verdict, Vote
+from troth.protocol.messages import Announced, Envelope
 from troth.protocol.records import Judgement, StepRecord, encode_record
 from troth.protocol.run import Run
-from troth.protocol.state import Kept, Outcome
+from troth.protocol.state import Outcome
 from troth.training.work import Training
 
 FORMAT = "troth ban evidence 1"
@@ -40,6 +41,7 @@ class SignedMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Founding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the run's name is the hash of."""
 
+    nonce: str
     description: str
     founders: list[str]
     size: int
@@ -56,13 +58,9 @@ class BanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: str
     banned: str
     run: Founding
-    history: list[SignedRecord]  # the records before this step that changed the roster
-    before: SignedRecord  # the record of the step in which the disputed gradient was sent
-    commit: SignedMessage  # the accused's, in that step
-    control: (
-        SignedMessage  # another contributor's, in that step: shows whether a recomputing machine gives the same bits
-    )
-    accusation: SignedMessage
+    history: list[SignedRecord]  # the records before the last step that changed the roster
+    before: SignedRecord | None  # the record of the step before; it holds what contributors committed to
+    accusation: SignedMessage | None  # where there was an accuser
     votes: list[SignedMessage]
     record: SignedRecord  # of the step that banned
     checksum: str
@@ -74,7 +72,7 @@ class BanEvidence:
 
     file: BanFile
     step: int
-    training: Training
+    training: Training  # at the start of the step before, where a disputed gradient was taken
 
     def file_name(self, number: int) -> str:
         return f"ban-step{self.step}-peer{number}.json"
@@ -100,17 +98,15 @@ class History:
 
 def ban_evidence(run: Run, history: History, seen: Outcome[Training], judgement: Judgement) -> BanEvidence:
     """Gather what proves this judgement, from what an honest member holds at the end of the step."""
-    last, banned = history.last, judgement.banned
+    last, banned, numbers = history.last, judgement.banned, run.parameters
     assert banned is not None
-    assert last is not None
-    kept = last.state.kept
-    assert kept is not None
-    numbers = run.parameters
-    changed_just_before = bool(last.record.banned)
+    accuser = None if judgement.accuser is None else seen.accuses[judgement.attempt][PeerId(judgement.accuser)]
+    changed_just_before = bool(last and last.record.banned)
     unsummed = BanFile(
         format=FORMAT,
         banned=banned.hex(),
         run=Founding(
+            nonce=run.nonce.hex(),
             description=run.description.decode(),
             founders=[peer.hex() for peer in run.founders],
             size=numbers.size,
@@ -121,15 +117,15 @@ def ban_evidence(run: Run, history: History, seen: Outcome[Training], judgement:
             beyond_guarantee=numbers.beyond_guarantee,
         ),
         history=history.changes[:-1] if changed_just_before else list(history.changes),
-        before=sign_off(last.record, last.record_signatures),
-        commit=_message(kept.commits[PeerId(judgement.target)]),
-        control=_message(_control(kept, seen.votes, judgement)),
-        accusation=_message(seen.accuses[PeerId(judgement.accuser)]),
-        votes=[_message(vote) for _, vote in sorted(seen.votes.items())],
+        before=sign_off(last.record, last.record_signatures) if last else None,
+        accusation=_message(accuser) if accuser else None,
+        votes=[_message(vote) for _, vote in sorted(seen.votes[judgement.attempt].items())],
         record=sign_off(seen.record, seen.record_signatures),
         checksum="",
     )
     file = msgspec.structs.replace(unsummed, checksum=checksum(unsummed))
+    kept = last.state.kept if last else seen.state.kept
+    assert kept is not None
     return BanEvidence(file, seen.record.step, kept.training)
 
 
@@ -162,24 +158,18 @@ def from_text(text: str) -> BanFile:
     return file
 
 
+def exact_bytes(text: str) -> bytes:
+    """Hexadecimal as we write it: other spellings of the same bytes are refused, so that a file has one form."""
+    raw = bytes.fromhex(text)
+    if raw.hex() != text:
+        raise ValueError("hexadecimal digits must be lower case and without spaces")
+    return raw
+
+
 def envelope_of(message: SignedMessage) -> Envelope:
-    return Envelope(bytes.fromhex(message.payload), bytes.fromhex(message.signature))
+    return Envelope(exact_bytes(message.payload), exact_bytes(message.signature))
 
 
 def _message(announced: Announced) -> SignedMessage:
     envelope = announced.envelope
     return SignedMessage(announced.sender.hex(), envelope.payload.hex(), envelope.signature.hex())
-
-
-def _control(kept: Kept[Training], votes: Mapping[PeerId, Announced], judgement: Judgement) -> Announced:
-    """A contributor that sided with the majority; the accused itself if there is no other."""
-    for peer, announced in sorted(votes.items()):
-        assert isinstance(announced.message, Vote)
-        sided = any(
-            (b.accuser, b.target) == (judgement.accuser, judgement.target)
-            and b.verdict == (judgement.verdict or Verdict.ACCUSED)
-            for b in announced.message.ballots
-        )
-        if sided and peer in kept.commits and peer != judgement.target:
-            return kept.commits[peer]
-    return kept.commits[PeerId(judgement.target)]

@@ -3,14 +3,16 @@
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import torch
 from safetensors.torch import load_file, save_file
 
-from troth.choices import parse_spec
+from troth.choices import ChoiceError, parse_spec
 from troth.crypto import Digest, PeerId
 from troth.evidence.verify import Proof
+from troth.protocol.messages import Kind
 from troth.protocol.parts import commit_parts, part_bounds
 from troth.protocol.primitives import Primitives
 from troth.protocol.roles import gradient_seed
@@ -20,13 +22,13 @@ from troth.training.problem import Problem
 from troth.training.schedules import constant
 from troth.training.task import Task
 from troth.training.tasks import TASKS, make_task
-from troth.training.work import Training, TrainingWork
+from troth.training.work import Training, TrainingWork, state_digest
 
 
 class Recomputed(Enum):
     CONFIRMED = "recomputed here: its gradient is indeed not the one that follows from its seed"
     REFUTED = "recomputed here: its gradient is the one that follows from its seed, so the ban was wrong"
-    OTHER_CLASS = "not recomputed: this machine computes other bits than the run's members (the control differs too)"
+    OTHER_CLASS = "not recomputed: this machine computes other bits than the run's members"
 
 
 class StateError(ValueError):
@@ -37,7 +39,7 @@ class _Description(msgspec.Struct):
     """The part of a run's description that gradients depend on."""
 
     task: str
-    device: str
+    device: Literal["cpu", "cuda"]
     one_by_one: bool
 
 
@@ -80,43 +82,49 @@ class StateFile:
             tensors = load_file(path)
         except Exception as error:  # the reader has no error type of its own
             raise StateError(f"{path} is damaged: {error}") from error
-        if "parameters" not in tensors:
-            raise StateError(f"{path} holds no parameters")
+        parameters = tensors.get("parameters")
+        if parameters is None or parameters.ndim != 1 or parameters.dtype != torch.float32:
+            raise StateError(f"{path} holds no vector of float32 parameters")
         optimizer = {name.removeprefix("optimizer."): t for name, t in tensors.items() if name != "parameters"}
         return Training(tensors["parameters"], optimizer)
 
 
 def recompute(proof: Proof, training: Training, task_file: str | None = None) -> Recomputed:
-    """Repeat the accused's gradient from its public seed, and a control's, to see what this machine's bits are worth.
+    """Repeat the gradients of the disputed step from their public seeds.
 
-    The description comes with the evidence, so it is hostile: it may name a built-in task, of the size that was signed, but never
-    a file to run. Whoever trusts the task's file passes it in.
+    Most contributors' gradients must come out as they were committed to: else this machine's bits say nothing. The description
+    comes with the evidence, so it is hostile: it may name a built-in task, of the size that was signed, but never a file to
+    run. Whoever trusts the task's file passes it in.
     """
-    described = _described(proof)
-    if task_file is None and parse_spec(described.task)[0] not in TASKS:
-        raise StateError(
-            f"the run trains a task of its own ('{described.task}'): if you trust its file, name it with --task"
-        )
-    task = make_task(task_file or described.task)
-    _check_size(task, training, proof.run.parameters.size)
-    problem = Problem(
-        task,
-        device=described.device,
-        one_by_one=described.one_by_one,
-        lanes_for=len(proof.run.founders),
-    )
-    work = TrainingWork(problem, SGD(), constant(1.0, 1), Primitives())
-    if work.digest(training) != proof.before.state_before:
+    before = proof.before
+    if before is None or proof.judgement.kind != Kind.GRADIENT:
+        raise StateError("only a disputed gradient can be recomputed, and this ban is about something else")
+    if state_digest(training, Primitives()) != before.state_before:
         raise StateError("the state is not the one that the members signed")
-    bounds = part_bounds(proof.run.parameters.size, len(proof.before.contributors))
-
-    def root_of(peer: PeerId) -> Digest:
-        seed = gradient_seed(Digest(proof.before.seed_randomness), peer)
-        return commit_parts(work.gradient_now(training, seed), bounds, Primitives()).root
-
-    control, commit = proof.control
-    if root_of(control) != commit.root:
+    described = _described(proof)
+    if described.device == "cuda" and not torch.cuda.is_available():
         return Recomputed.OTHER_CLASS
-    wrong = root_of(PeerId(proof.judgement.target)) != proof.commit.root
+    task = _task(described, task_file)
+    _check_size(task, training, proof.run.parameters.size)
+    problem = Problem(task, device=described.device, one_by_one=described.one_by_one, lanes_for=len(proof.run.founders))
+    work = TrainingWork(problem, SGD(), constant(1.0, 1), Primitives())
+    here = Training(training.parameters_D.to(described.device), {})
+    bounds = part_bounds(proof.run.parameters.size, before.parts)
+    fits = {}
+    for peer, root in zip(before.contributors, before.roots, strict=True):
+        gradient_D = work.gradient_now(here, gradient_seed(Digest(before.seed_randomness), PeerId(peer)))
+        fits[peer] = commit_parts(gradient_D, bounds, Primitives()).root == root
+    others = [fit for peer, fit in fits.items() if peer != proof.judgement.target]
+    if 2 * sum(others) <= len(others):
+        return Recomputed.OTHER_CLASS
     accused_banned = proof.banned == proof.judgement.target
-    return Recomputed.CONFIRMED if wrong == accused_banned else Recomputed.REFUTED
+    return Recomputed.CONFIRMED if fits[proof.judgement.target] != accused_banned else Recomputed.REFUTED
+
+
+def _task(described: _Description, task_file: str | None) -> Task:
+    if task_file is None and parse_spec(described.task)[0] not in TASKS:
+        raise StateError("the run trains a task of its own: if you trust its file, name it with --task")
+    try:
+        return make_task(task_file or described.task)
+    except ChoiceError as error:
+        raise StateError(str(error)) from error

@@ -10,17 +10,27 @@ from dataclasses import dataclass
 import msgspec
 
 from troth.crypto import Context, Digest, PeerId, Signature, valid_peer
-from troth.evidence.bans import FORMAT, BanFile, SignedMessage, SignedRecord, envelope_of, from_text
-from troth.protocol.messages import Accuse, Commit, Kind, Malformed, Message, Phase, Verdict, Vote
+from troth.evidence.bans import FORMAT, BanFile, SignedMessage, SignedRecord, envelope_of, exact_bytes, from_text
+from troth.protocol.messages import Accuse, Kind, Malformed, Message, Phase, Verdict, Vote
 from troth.protocol.primitives import Primitives
 from troth.protocol.records import Judgement, StepRecord, decode_record, right_signers
 from troth.protocol.roles import draw_roles
 from troth.protocol.roster import Roster
 from troth.protocol.run import Parameters, Run, RunError
+from troth.protocol.trials import AUDIT_KINDS
 
 
 class UnprovedError(ValueError):
     """The file does not prove what it says; the message says where it breaks."""
+
+
+_WHAT = {
+    Kind.GRADIENT: "recomputed its gradient of step {last} and found that it does not follow from its seed",
+    Kind.AUDITED_REPORT: "recomputed its report of step {last} and found that it does not follow from its gradient",
+    Kind.REPORT: "found that its report about part {part} does not follow from the gradient it committed to",
+    Kind.AGGREGATE: "found that its aggregate of part {part} is wrong, or that it let a wrong report about it pass",
+    Kind.COVER: "found that it let a wrong report about part {part} pass in step {last}",
+}
 
 
 @dataclass(frozen=True)
@@ -29,12 +39,10 @@ class Proof:
 
     run: Run
     judgement: Judgement
-    before: StepRecord  # the step of the disputed gradient
+    before: StepRecord | None
     step: int  # the step of the ban
     votes: int
     members: int
-    commit: Commit
-    control: tuple[PeerId, Commit]
 
     @property
     def banned(self) -> PeerId:
@@ -43,14 +51,13 @@ class Proof:
         return banned
 
     def sentence(self) -> str:
-        who, run = self.banned.hex()[:12], self.run.id.hex()[:12]
         if self.banned == self.judgement.target:
-            what = f"recomputed its gradient of step {self.before.step} and found that it does not follow from its seed"
+            what = _WHAT[self.judgement.kind].format(last=self.step - 1, part=self.judgement.part)
         else:
-            what = f"found its accusation of peer {self.judgement.target.hex()[:12]} to be false"
+            what = f"found its accusation of peer {self.judgement.target.hex()} to be false"
         beyond = " (a run beyond the guarantee)" if self.run.parameters.beyond_guarantee else ""
         return (
-            f"Peer {who} was banned in step {self.step} of run {run}{beyond}: "
+            f"Peer {self.banned.hex()} was banned in step {self.step} of run {self.run.id.hex()}{beyond}: "
             f"{self.votes} of {self.members} members {what}."
         )
 
@@ -60,63 +67,77 @@ def verify_ban(text: str) -> Proof:
     try:
         file = from_text(text)
         if file.format != FORMAT:
-            raise UnprovedError(f"unknown format '{file.format}'")
+            raise UnprovedError("unknown format")
         return _prove(file)
     except UnprovedError:
         raise
-    except (ValueError, msgspec.MsgspecError) as error:
+    except (ValueError, OverflowError, msgspec.MsgspecError) as error:
         raise UnprovedError(str(error)) from error
 
 
 def _prove(file: BanFile) -> Proof:
     run, tools = _run(file), Primitives()
-    roster = Roster.founding(run)
+    roster, last_change = Roster.founding(run), -1
     for change in file.history:
-        roster = roster.without(_record(run, change, roster, tools).banned)
-    before = _record(run, file.before, roster, tools)
-    roster = roster.without(before.banned)
+        record = _record(run, change, roster, tools)
+        _expect(record.step > last_change and bool(record.banned), "the history holds more than changes, in order")
+        roster, last_change = roster.without(record.banned), record.step
+    before = _record(run, file.before, roster, tools) if file.before else None
+    _expect(before is None or before.step > last_change, "the history goes beyond the step before")
+    roster = roster.without(before.banned) if before else roster
     record = _record(run, file.record, roster, tools)
-    _expect(record.step == before.step + 1, "the records are not of neighbouring steps")
-
-    commit = _open(run, file.commit, before.step, Phase.COMMIT, tools)
-    control = _open(run, file.control, before.step, Phase.COMMIT, tools)
-    accusation = _open(run, file.accusation, record.step, Phase.ACCUSE, tools)
-    assert isinstance(commit, Commit)
-    assert isinstance(control, Commit)
-    assert isinstance(accusation, Accuse)
-    accuser, target = _key(file.accusation.sender), _key(file.commit.sender)
-    _expect(target in before.contributors, "the accused did not contribute to that step")
-    _expect(_key(file.control.sender) in before.contributors, "the control did not contribute to that step")
-    _expect(
-        any(a.target == target and a.kind == Kind.GRADIENT for a in accusation.accusations),
-        "the accusation is of somebody else",
-    )
-    roles = draw_roles(run, roster, Digest(before.randomness), [PeerId(c) for c in before.contributors])
-    _expect(roles.targets.get(accuser) == target, "the accuser was not drawn to audit the accused")
-
-    judgement = _judgement(record, accuser, target)
-    _expect(judgement.banned == _key(file.banned), "the record bans somebody else")
+    _expect(record.step == (before.step + 1 if before else 0), "the records are not of neighbouring steps")
+    judgement = _judgement(record, _key(file.banned))
+    _check_accusation(run, file, judgement, record, before, roster, tools)
     votes = _count(run, file.votes, record, judgement, roster, tools)
     _expect(votes >= roster.majority, f"{votes} of {len(roster.members)} votes are no majority")
-    return Proof(
-        run, judgement, before, record.step, votes, len(roster.members), commit, (_key(file.control.sender), control)
-    )
+    return Proof(run, judgement, before, record.step, votes, len(roster.members))
+
+
+def _check_accusation(
+    run: Run,
+    file: BanFile,
+    judgement: Judgement,
+    record: StepRecord,
+    before: StepRecord | None,
+    roster: Roster,
+    tools: Primitives,
+) -> None:
+    """The accuser said it; and what came of an audit was drawn to be audited, and had contributed."""
+    _expect((file.accusation is not None) == (judgement.accuser is not None), "accuser and accusation do not fit")
+    if judgement.kind in (*AUDIT_KINDS, Kind.COVER):
+        _expect(before is not None and judgement.target in before.contributors, "the accused had not contributed")
+    if file.accusation is None:
+        _expect(judgement.kind not in AUDIT_KINDS, "an audit has an accuser")
+        return
+    accusation = _open(file.accusation, Context(run.id, record.step, Phase.ACCUSE, judgement.attempt), tools)
+    assert isinstance(accusation, Accuse)
+    accuser = _key(file.accusation.sender)
+    _expect(accuser == judgement.accuser, "the accusation is somebody else's")
+    charge = (judgement.target, judgement.kind, judgement.part)
+    _expect(any((a.target, a.kind, a.part) == charge for a in accusation.accusations), "the accusation is of another")
+    if judgement.kind in AUDIT_KINDS and before is not None:
+        roles = draw_roles(run, roster, Digest(before.randomness), [PeerId(c) for c in before.contributors])
+        _expect(roles.targets.get(accuser) == judgement.target, "the accuser was not drawn to audit the accused")
 
 
 def _run(file: BanFile) -> Run:
     founding = file.run
+    tau = float.fromhex(founding.tau)
+    _expect(tau.hex() == founding.tau, "tau is not written the one way it is written")
     try:
         return Run(
             founders=tuple(_key(peer) for peer in founding.founders),
             description=founding.description.encode(),
             parameters=Parameters(
                 size=founding.size,
-                tau=float.fromhex(founding.tau),
+                tau=tau,
                 byzantine=founding.byzantine,
                 validators=founding.validators,
                 projections=founding.projections,
                 beyond_guarantee=founding.beyond_guarantee,
             ),
+            nonce=exact_bytes(founding.nonce),
         )
     except RunError as error:
         raise UnprovedError(f"no run can be founded like this: {error}") from error
@@ -124,26 +145,27 @@ def _run(file: BanFile) -> Run:
 
 def _record(run: Run, signed: SignedRecord, roster: Roster, tools: Primitives) -> StepRecord:
     """The record, if it follows on this roster and more than half of it signed; every signature listed must fit."""
-    raw = bytes.fromhex(signed.record)
+    raw = exact_bytes(signed.record)
     record = decode_record(raw)
     _expect(record.members == roster.members, f"the record of step {record.step} is of another roster")
-    signatures = {_key(peer): Signature(bytes.fromhex(s)) for peer, s in signed.signatures.items()}
+    _expect(len(record.roots) == len(record.contributors), "the record does not say what everyone committed to")
+    signatures = {_key(peer): Signature(exact_bytes(s)) for peer, s in signed.signatures.items()}
     right = right_signers(run.id, record.step, raw, roster.members, signatures, tools)
     _expect(len(right) == len(signed.signatures), f"a signature of the record of step {record.step} does not fit")
     _expect(len(right) >= roster.majority, f"too few signed the record of step {record.step}")
     return record
 
 
-def _open(run: Run, message: SignedMessage, step: int, phase: Phase, tools: Primitives) -> Message:
-    announced = tools.open(Context(run.id, step, phase), _key(message.sender), envelope_of(message))
+def _open(message: SignedMessage, place: Context, tools: Primitives) -> Message:
+    announced = tools.open(place, _key(message.sender), envelope_of(message))
     if isinstance(announced, Malformed):
-        raise UnprovedError(f"a {phase.name.lower()} message of step {step}: {announced.reason}")
+        raise UnprovedError(f"a {Phase(place.phase).name.lower()} message of step {place.step}: {announced.reason}")
     return announced.message
 
 
-def _judgement(record: StepRecord, accuser: PeerId, target: PeerId) -> Judgement:
-    found = [j for j in record.judgements if (j.accuser, j.target, j.kind) == (accuser, target, Kind.GRADIENT)]
-    _expect(len(found) == 1, "the record holds no such judgement")
+def _judgement(record: StepRecord, banned: PeerId) -> Judgement:
+    found = [judgement for judgement in record.judgements if judgement.banned == banned]
+    _expect(bool(found), "the record bans somebody else")
     return found[0]
 
 
@@ -159,19 +181,19 @@ def _count(
     voters = [_key(message.sender) for message in messages]
     _expect(len(set(voters)) == len(voters), "a vote is listed twice")
     _expect(set(voters) <= set(roster.members), "a vote is not of a member")
+    charge = (judgement.accuser, judgement.target, judgement.kind, judgement.part)
     count = 0
     for message in messages:
-        vote = _open(run, message, record.step, Phase.VOTE, tools)
+        vote = _open(message, Context(run.id, record.step, Phase.VOTE, judgement.attempt), tools)
         assert isinstance(vote, Vote)
-        charge = (judgement.accuser, judgement.target, judgement.kind)
-        mine: list[Verdict] = [b.verdict for b in vote.ballots if (b.accuser, b.target, b.kind) == charge]
+        mine: list[Verdict] = [b.verdict for b in vote.ballots if (b.accuser, b.target, b.kind, b.part) == charge]
         count += mine == [judgement.verdict]
     return count
 
 
 def _key(text: str) -> PeerId:
-    key = bytes.fromhex(text)
-    _expect(valid_peer(key), f"'{text[:16]}…' is no valid key")
+    key = exact_bytes(text)
+    _expect(valid_peer(key), "not a valid key")
     return PeerId(key)
 
 

@@ -10,6 +10,8 @@ from troth.protocol.coins import Coins
 from troth.protocol.messages import Announced, Message
 from troth.protocol.parts import Parcel
 
+PartParcels = Mapping[int, Mapping[PeerId, Parcel]]  # part → contributor → what it sent
+
 T = TypeVar("T")  # whatever the training side calls its state
 
 # D coordinates
@@ -22,12 +24,18 @@ class Channel(Protocol):
         """After this every honest member holds the same map. Who is absent or malformed is not in it."""
         ...
 
-    async def scatter(self, context: Context, parcels: Mapping[PeerId, Parcel]) -> Mapping[PeerId, Parcel]:
-        """Send each owner its part; receive, by sender, the parts of which this peer is the owner. Not yet checked."""
+    async def scatter(self, context: Context, parcels: Mapping[int, tuple[PeerId, Parcel]]) -> PartParcels:
+        """Send parts to their owners; receive, by part and sender, those that this peer owns. Not yet checked."""
         ...
 
-    async def gather(self, context: Context, mine: bytes | None, wanted: Mapping[int, Digest]) -> Mapping[int, bytes]:
-        """Offer one's own aggregate; receive those asked for, by part. Not yet checked."""
+    async def gather(
+        self, context: Context, mine: Mapping[int, bytes], wanted: Mapping[int, Digest]
+    ) -> Mapping[int, bytes]:
+        """Offer one's own aggregates; receive those asked for, by part. Not yet checked."""
+        ...
+
+    async def lay_open(self, context: Context, mine: PartParcels, wanted: frozenset[int]) -> PartParcels:
+        """For trials: owners hand everyone what they received for the disputed parts. Not yet checked."""
         ...
 
     async def sign_record(self, context: Context, signature: Signature) -> Mapping[PeerId, Signature]:
@@ -56,4 +64,4 @@ class Work(Protocol[T]):
 class Entropy(Protocol):
     """Secrets of this peer alone."""
 
-    def coins(self, step: int) -> Coins: ...
+    def coins(self, step: int, attempt: int) -> Coins: ...

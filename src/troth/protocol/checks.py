@@ -14,7 +14,7 @@ _LONGEST = 2.5  # an honest RMS of 16 projections exceeds 2.5 times the length w
 
 
 def sum_vanishes(part: int, reports: Mapping[PeerId, ReportNumbers], center_norm: float, tau: float) -> bool:
-    """Whether the clipped differences from the aggregate add up to nothing, as they do at the clipped centre only."""
+    """Whether the clipped differences from the aggregate add up to nothing, as they do at the clipped centre only (SPEC V2)."""
     rows = list(reports.values())
     sums = [math.fsum(column) for column in zip(*(row.projections_PK[part].tolist() for row in rows), strict=True)]
     clipped = math.fsum(min(float(row.norms_P[part]), tau) for row in rows)

@@ -34,7 +34,7 @@ def right_openings(
     }
 
 
-def combine(purpose: str, step: int, coins: Mapping[PeerId, bytes]) -> Digest:
+def combine(purpose: str, step: int, attempt: int, coins: Mapping[PeerId, bytes]) -> Digest:
     """One number from all opened coins, in the order of keys: unpredictable if a single one of them was honest."""
     parts = [part for peer in sorted(coins) for part in (peer, coins[peer])]
-    return tagged_hash(f"troth/randomness/{purpose}/1", step.to_bytes(8, "big"), *parts)
+    return tagged_hash(f"troth/randomness/{purpose}/1", step.to_bytes(8, "big"), attempt.to_bytes(2, "big"), *parts)

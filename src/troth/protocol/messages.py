@@ -18,7 +18,8 @@ from troth.crypto import Context, Digest, Identity, PeerId, Signature, blob_dige
 
 Bytes32 = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
 MOST_MEMBERS = 1024
-MOST_ACCUSATIONS = 8
+Part = Annotated[int, msgspec.Meta(ge=0, lt=MOST_MEMBERS)]
+MOST_ACCUSATIONS = 2 * MOST_MEMBERS  # an honest owner must be able to name every liar
 _MOST_REPORT_BYTES = 8 * MOST_MEMBERS * 65
 
 
@@ -35,7 +36,11 @@ class Phase(IntEnum):
 class Kind(IntEnum):
     """What somebody is accused of."""
 
-    GRADIENT = 1  # root or reports of the last step do not follow from the public seed
+    GRADIENT = 1  # the gradient committed to in the last step does not follow from the public seed
+    REPORT = 2  # a report about one part does not follow from the committed gradient
+    AGGREGATE = 3  # an owner's aggregate is not the clipped centre, or it let a wrong report pass
+    COVER = 4  # the same, of the last step: an audit found a wrong report that the part's owner must have seen
+    AUDITED_REPORT = 5  # the gradient of the last step is right, but its report does not follow from it
 
 
 class Verdict(IntEnum):
@@ -55,11 +60,20 @@ class Commit(_Message, frozen=True):
     coin_b: Bytes32
 
 
-class Clip(_Message, frozen=True):
-    """An owner's aggregate of its part (SPEC A2)."""
+class Center(_Message, frozen=True):
+    """The aggregate of one part: its digest and norm."""
 
-    digest: Bytes32 | None
+    part: Part
+    digest: Bytes32
     norm: float
+
+
+class Clip(_Message, frozen=True):
+    """An owner's aggregates, and from the second attempt on fresh coins (SPEC A2, N2)."""
+
+    centers: Annotated[tuple[Center, ...], msgspec.Meta(max_length=MOST_MEMBERS)]
+    coin_a: Bytes32 | None = None
+    coin_b: Bytes32 | None = None
 
 
 class Reveal(_Message, frozen=True):
@@ -78,6 +92,7 @@ class Report(_Message, frozen=True):
 class Accusation(_Message, frozen=True):
     target: Bytes32
     kind: Kind
+    part: Part | None = None  # which report, if the kind is REPORT
 
 
 class Accuse(_Message, frozen=True):
@@ -88,9 +103,12 @@ class Accuse(_Message, frozen=True):
 
 
 class Ballot(_Message, frozen=True):
-    accuser: Bytes32
+    """A verdict on one charge. Without an accuser it is a charge that follows from public numbers."""
+
+    accuser: Bytes32 | None
     target: Bytes32
     kind: Kind
+    part: Part | None
     verdict: Verdict
 
 
@@ -115,11 +133,11 @@ _DECODERS = {phase: msgspec.msgpack.Decoder(kind, strict=True) for phase, kind i
 _ENCODER = msgspec.msgpack.Encoder()
 _MOST_BYTES: Mapping[Phase, int] = {
     Phase.COMMIT: 128,
-    Phase.CLIP: 64,
+    Phase.CLIP: 96 + 64 * MOST_MEMBERS,
     Phase.REVEAL: 64 + MOST_MEMBERS // 8,
     Phase.REPORT: 16 + _MOST_REPORT_BYTES,
     Phase.ACCUSE: 64 + 64 * MOST_ACCUSATIONS,
-    Phase.VOTE: 16 + 80 * MOST_MEMBERS,
+    Phase.VOTE: 16 + 88 * MOST_MEMBERS,
 }
 
 
@@ -153,7 +171,7 @@ def decode(phase: Phase, payload: bytes) -> Message | Malformed:
         message: Message = _DECODERS[phase].decode(payload)
     except msgspec.MsgspecError as error:
         return Malformed(str(error))
-    if isinstance(message, Clip) and not (np.isfinite(message.norm) and message.norm >= 0):
+    if isinstance(message, Clip) and not all(np.isfinite(c.norm) and c.norm >= 0 for c in message.centers):
         return Malformed("the norm is not a finite number")
     if isinstance(message, Report) and (
         len(message.numbers) % 8 or not np.isfinite(np.frombuffer(message.numbers, "<f8")).all()
@@ -190,6 +208,10 @@ class ReportNumbers:
     def pack(self) -> bytes:
         return np.column_stack([self.norms_P, self.projections_PK]).astype("<f8").tobytes()
 
+    def part(self, part: int) -> "ReportNumbers":
+        """The report about one part alone."""
+        return ReportNumbers(self.norms_P[part : part + 1], self.projections_PK[part : part + 1])
+
     @classmethod
     def unpack(cls, raw: bytes, parts: int, projections: int) -> "ReportNumbers | Malformed":
         if len(raw) != 8 * parts * (projections + 1):
@@ -203,6 +225,7 @@ __all__ = [
     "Accuse",
     "Announced",
     "Ballot",
+    "Center",
     "Clip",
     "Commit",
     "Digest",

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from troth.crypto import Digest, leaf_hash, merkle_tree, root_from_path
-from troth.protocol.primitives import DTYPE, Primitives, to_blob
+from troth.protocol.primitives import DTYPE, Primitives, from_blob, to_blob
 
 # D coordinates
 
@@ -40,10 +40,15 @@ class CommittedParts:
 
 def commit_parts(gradient_D: Tensor, bounds: Bounds, tools: Primitives) -> CommittedParts:
     """Cut and hash a gradient (SPEC C1)."""
-    assert bool(torch.isfinite(gradient_D).all()), "a gradient must be made finite before it is committed to"
     blobs = tuple(to_blob(gradient_D[a:b]) for a, b in pairwise(bounds))
     root, paths = merkle_tree([_leaf(p, blob, tools) for p, blob in enumerate(blobs)])
     return CommittedParts(tuple(Parcel(blob, path) for blob, path in zip(blobs, paths, strict=True)), root)
+
+
+def row_of(parcel: Parcel) -> Tensor:
+    """The numbers of a part; a part that is not finite counts as zeros, for owners, jurors and its sender alike (SPEC C3)."""
+    row_D = from_blob(parcel.blob)
+    return row_D if bool(torch.isfinite(row_D).all()) else torch.zeros_like(row_D)
 
 
 def opens(parcel: Parcel, part: int, bounds: Sequence[int], root: Digest, tools: Primitives) -> bool:

@@ -29,7 +29,9 @@ class Primitives:
 
     def projection(self, key: Digest, rows: int, size: int) -> NDArray[np.float64]:
         """K×D signs as float64, ready to multiply."""
-        return projection_signs(key, rows, 0, size).numpy().astype(np.float64)
+        signs_KD = projection_signs(key, rows, 0, size).numpy().astype(np.float64)
+        signs_KD.setflags(write=False)  # peers in one process may share it
+        return signs_KD
 
     def coin_commitment(self, coin: bytes, context: Context, owner: PeerId, which: str) -> Digest:
         return coin_commitment(coin, context, owner, which)

@@ -6,18 +6,21 @@ from typing import Annotated
 import msgspec
 
 from troth.crypto import Context, Digest, PeerId, Signature, signed_bytes
-from troth.protocol.messages import MOST_MEMBERS, Bytes32, Kind, Phase, Verdict
+from troth.protocol.messages import MOST_MEMBERS, Bytes32, Kind, Part, Phase, Verdict
 from troth.protocol.primitives import Primitives
 
+Attempt = Annotated[int, msgspec.Meta(ge=0, lt=MOST_MEMBERS)]
 Keys = Annotated[tuple[Bytes32, ...], msgspec.Meta(max_length=MOST_MEMBERS)]
 
 
 class Judgement(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """How a trial ended. `verdict` is None when no majority was found: dismissed."""
 
-    accuser: Bytes32
+    accuser: Bytes32 | None
     target: Bytes32
     kind: Kind
+    part: Part | None
+    attempt: Attempt
     verdict: Verdict | None
 
     @property
@@ -25,7 +28,7 @@ class Judgement(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
         match self.verdict:
             case Verdict.ACCUSED:
                 return PeerId(self.target)
-            case Verdict.ACCUSER:
+            case Verdict.ACCUSER if self.accuser is not None:
                 return PeerId(self.accuser)
             case _:
                 return None
@@ -34,9 +37,11 @@ class Judgement(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 class StepRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Everything a stranger needs to follow the run from one step to the next."""
 
-    step: int
+    step: Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
     members: Keys  # at the start of the step
-    contributors: Keys
+    contributors: Keys  # whose gradients are in the aggregate
+    roots: Keys  # what they committed to
+    parts: Annotated[int, msgspec.Meta(ge=1, le=MOST_MEMBERS)]  # into how many the vector was cut
     seed_randomness: Bytes32  # what this step's seeds were derived from
     randomness: Bytes32  # drawn by this step's coins B: the next step's roles
     state_before: Bytes32

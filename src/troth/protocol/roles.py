@@ -23,8 +23,10 @@ class Roles:
     owners: tuple[PeerId, ...]  # the contributors; owners[p] owns part p
     bounds: Bounds
 
-    def part_of(self, peer: PeerId) -> int | None:
-        return self.owners.index(peer) if peer in self.owners else None
+    def owner_of(self, part: int, out: frozenset[PeerId] = frozenset()) -> PeerId:
+        """The part's owner; if that one is out, the next contributor in the permutation that is not (SPEC N1)."""
+        order = (*self.owners[part:], *self.owners[:part])
+        return next(peer for peer in order if peer not in out)
 
 
 def draw_roles(run: Run, roster: Roster, randomness: Digest, last_contributors: Sequence[PeerId]) -> Roles:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from math import isfinite, sqrt
+from math import sqrt
 
 from troth.crypto import Digest, PeerId, tagged_hash
 
@@ -27,8 +27,8 @@ class Parameters:
     def __post_init__(self) -> None:
         if self.size < 1 or self.projections < 1 or self.projections > 64:
             raise RunError(f"needs at least one parameter and 1 to 64 projections, got {self}")
-        if not (self.tau > 0 and isfinite(self.tau)):
-            raise RunError(f"tau must be a positive number, got {self.tau}")
+        if not 2.0**-300 <= self.tau <= 2.0**300:
+            raise RunError(f"tau must be a positive number that can be squared, got {self.tau}")
         if self.byzantine < 0 or self.validators < 0:
             raise RunError(f"byzantine and validators must not be negative, got {self}")
 
@@ -44,8 +44,11 @@ class Run:
     founders: tuple[PeerId, ...]
     description: bytes
     parameters: Parameters
+    nonce: bytes  # 32 random bytes: two runs by the same people with the same plan are different runs
 
     def __post_init__(self) -> None:
+        if len(self.nonce) != 32:
+            raise RunError(f"the nonce must have 32 bytes, got {len(self.nonce)}")
         if not self.founders or tuple(sorted(set(self.founders))) != self.founders:
             raise RunError("founders must be distinct and sorted by key")
         if self.parameters.size < len(self.founders):
@@ -63,6 +66,7 @@ class Run:
         numbers = self.parameters
         return tagged_hash(
             "troth/run/1",
+            self.nonce,
             self.description,
             repr((numbers.size, numbers.tau.hex(), numbers.byzantine, numbers.validators)).encode(),
             repr((numbers.projections, numbers.beyond_guarantee)).encode(),

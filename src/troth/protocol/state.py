@@ -44,6 +44,7 @@ class Kept(Generic[T]):
     step: int
     training: T  # the state that gradients were taken at
     seed_randomness: Digest
+    owners: tuple[PeerId, ...]  # by part, as of the last attempt
     bounds: Bounds
     aggregate_D: Tensor
     projection_key: Digest
@@ -79,6 +80,7 @@ class Outcome(Generic[T]):
     state: State[T]
     record: StepRecord
     record_signatures: Mapping[PeerId, Signature]
-    accuses: Mapping[PeerId, Announced]
-    votes: Mapping[PeerId, Announced]
+    commits: Mapping[PeerId, Announced]
+    accuses: Mapping[int, Mapping[PeerId, Announced]]  # by attempt
+    votes: Mapping[int, Mapping[PeerId, Announced]]  # by attempt
     audited: PeerId | None  # whom this peer audited in this step

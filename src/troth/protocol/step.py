@@ -1,28 +1,44 @@
 """One training step as a member runs it: Algorithm 1 of the paper, top to bottom.
 
-Clauses in brackets are those of SPEC.md. This version is for peers who lie about gradients: announcements arrive, and
-everyone follows the phases. Cheating owners and vanishing peers come next (SPEC, "Not yet").
+Clauses in brackets are those of SPEC.md. This version is for members who lie about gradients, aggregates and reports:
+announcements arrive, and everyone follows the phases. Vanishing peers come next (SPEC, "Not yet").
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from troth.aggregation import centered_clip
-from troth.crypto import Context, Digest, PeerId, Signature, coin_commitment
-from troth.protocol.audits import audit
-from troth.protocol.coins import Coins, combine, right_openings
-from troth.protocol.messages import Accusation, Accuse, Announced, Clip, Commit, Kind, Phase, Report, Reveal
-from troth.protocol.parts import CommittedParts, Parcel, commit_parts, opens
+from troth.crypto import Digest, PeerId, Signature, coin_commitment
+from troth.protocol.attempt import Attempt, Here, Reduced, Reported
+from troth.protocol.audits import audit, examine_part, report_errors
+from troth.protocol.checks import sum_vanishes, too_long
+from troth.protocol.coins import combine
+from troth.protocol.messages import (
+    Accusation,
+    Accuse,
+    Announced,
+    Ballot,
+    Center,
+    Clip,
+    Commit,
+    Kind,
+    Malformed,
+    Phase,
+    Report,
+    ReportNumbers,
+    Reveal,
+    Vote,
+)
+from troth.protocol.parts import CommittedParts, commit_parts, opens, row_of
 from troth.protocol.primitives import from_blob, to_blob
 from troth.protocol.records import Judgement, StepRecord, encode_record, record_bytes_to_sign, right_signers
 from troth.protocol.reports import ACCUSE_AT, make_report
-from troth.protocol.roles import Roles, draw_roles, gradient_seed
+from troth.protocol.roles import gradient_seed
 from troth.protocol.state import Kept, Outcome, Peer, State
-from troth.protocol.trials import ballots, docket, judge
+from troth.protocol.trials import AUDIT_KINDS, Charge, gradient_ballots, heard, judge, part_ballots
 
 # P parts, D coordinates
 T = TypeVar("T")
@@ -30,189 +46,241 @@ Announcements = Mapping[PeerId, Announced]
 
 
 async def run_step(peer: Peer[T], state: State[T]) -> Outcome[T]:
-    """Commit, clip, reveal, report, accuse; vote if there is something to vote on; then move the model."""
+    """Commit; clip, reveal, report, accuse and vote, again without a cheating owner if there was one; move the model."""
     here = Here.at(peer, state)  # roles [R2–R5]
     gradient_D = await compute_gradient(here)  # [R2]
     parts = commit_parts(gradient_D, here.roles.bounds, peer.tools) if gradient_D is not None else None  # [C1]
-    commits = await announce_commitments(here, parts)  # [C1, C2]
-    aggregate_D = await all_reduce(here, parts, commits)  # [C3, A1–A3]
-    projection_key = await open_projections(here, commits)  # [A4]
-    reports = await announce_reports(here, gradient_D, aggregate_D, projection_key)  # [A5]
-    accuses = await audit_and_accuse(here)  # [D1, D2, T1]
-    randomness = next_randomness(here, commits, accuses)  # [R1]
-    votes, judgements = await hold_trials(here, accuses)  # [T2–T4]
-    kept = here.keep(commits, reports, aggregate_D, projection_key)  # [K1]
-    return await conclude(here, kept, randomness, accuses, votes, judgements)  # [G2, U1, U2, T5]
+    attempt = await commit(here, parts)  # [C1, C2]
+    trial = Trials()
+    while True:
+        attempt, reduced = await all_reduce(attempt, parts)  # [C3, A1–A3]
+        reported = await report(attempt, reduced, gradient_D)  # [A4, A5]
+        accuses = await check_and_accuse(attempt, reduced, reported)  # [V1, D1, D2, T1]
+        votes = await vote(attempt, reduced, reported, accuses)  # [V2, T2, T3, T6]
+        cheated = trial.judge(attempt, accuses, votes)  # [T4]
+        if not cheated:
+            break
+        attempt = attempt.again(cheated)  # [N1, N2]
+    randomness = next_randomness(attempt, reduced, accuses)  # [R1]
+    return await conclude(attempt, reduced, reported, randomness, trial)  # [G2, U1, U2, K1, T5]
 
 
-@dataclass(frozen=True)
-class Here(Generic[T]):
-    """This peer in this step: where its messages belong, what its roles are, what its coins show."""
+class Trials:
+    """The judgements of a step, and the messages that prove them, attempt by attempt."""
 
-    peer: Peer[T]
-    state: State[T]
-    roles: Roles
-    coins: Coins
+    def __init__(self) -> None:
+        self.judgements: tuple[Judgement, ...] = ()
+        self.accuses: dict[int, Announcements] = {}
+        self.votes: dict[int, Announcements] = {}
 
-    @classmethod
-    def at(cls, peer: Peer[T], state: State[T]) -> "Here[T]":
-        contributors = state.kept.contributors if state.kept else ()
-        roles = draw_roles(peer.run, state.roster, state.randomness, contributors)
-        return cls(peer, state, roles, peer.entropy.coins(state.step))
-
-    def place(self, phase: Phase) -> Context:
-        return Context(self.peer.run.id, self.state.step, phase)
-
-    @property
-    def my_part(self) -> int | None:
-        return self.roles.part_of(self.peer.me)
-
-    def right_coins(
-        self, which: str, committed: Mapping[PeerId, bytes], shown: Mapping[PeerId, bytes]
-    ) -> dict[PeerId, bytes]:
-        return right_openings(which, committed, shown, self.place(Phase.COMMIT), self.peer.tools)
-
-    def keep(
-        self, commits: Announcements, reports: Announcements, aggregate_D: Tensor, projection_key: Digest
-    ) -> Kept[T]:
-        contributors = contributed_roots(self, commits)
-        return Kept(
-            step=self.state.step,
-            training=self.state.training,
-            seed_randomness=self.state.earlier_randomness,
-            bounds=self.roles.bounds,
-            aggregate_D=aggregate_D,
-            projection_key=projection_key,
-            commits={peer: commits[peer] for peer in contributors},
-            reports={peer: reports[peer] for peer in contributors},
-        )
+    def judge(self, attempt: Attempt[T], accuses: Announcements, votes: Announcements) -> frozenset[PeerId]:
+        """Take down what was decided; return those without whom the attempt must be repeated."""
+        new = judge(attempt.number, votes, attempt.here.state.roster)
+        self.judgements += new
+        self.accuses[attempt.number], self.votes[attempt.number] = accuses, votes
+        return frozenset(j.banned for j in new if j.banned is not None and j.kind == Kind.AGGREGATE)
 
 
 async def compute_gradient(here: Here[T]) -> Tensor | None:
     """Contributors compute on the seed that the randomness before last gave them; validators do not contribute."""
-    if here.my_part is None:
+    if not here.contributes:
         return None
     seed = gradient_seed(here.state.earlier_randomness, here.peer.me)
     return await here.peer.work.gradient(here.state.training, seed, here.state.step)
 
 
-async def announce_commitments(here: Here[T], parts: CommittedParts | None) -> Announcements:
+async def commit(here: Here[T], parts: CommittedParts | None) -> Attempt[T]:
     """Gradient and both coins, before anyone knows what will be asked."""
-    place = here.place(Phase.COMMIT)
-    return await here.peer.channel.announce(
-        place,
-        Commit(
-            root=parts.root if parts else None,
-            coin_a=coin_commitment(here.coins.a, place, here.peer.me, "A"),
-            coin_b=coin_commitment(here.coins.b, place, here.peer.me, "B"),
-        ),
+    place, coins, me = here.place(Phase.COMMIT), here.peer.entropy.coins(here.state.step, 0), here.peer.me
+    message = Commit(
+        root=parts.root if parts else None,
+        coin_a=coin_commitment(coins.a, place, me, "A"),
+        coin_b=coin_commitment(coins.b, place, me, "B"),
+    )
+    return Attempt(here, 0, frozenset(), coins, await here.peer.channel.announce(place, message))
+
+
+async def all_reduce(attempt: Attempt[T], parts: CommittedParts | None) -> tuple[Attempt[T], Reduced]:
+    """Every owner clips its part of everyone's gradient; everyone collects the aggregates."""
+    here, channel, tools = attempt.here, attempt.here.peer.channel, attempt.here.peer.tools
+    moved = {part: owner for part, owner in enumerate(attempt.owners) if attempt.newly_owned(part)}
+    parcels = {part: (owner, parts.parcels[part]) for part, owner in moved.items()} if parts else {}
+    attempt = attempt.receiving(await channel.scatter(attempt.place(Phase.CLIP), parcels))
+    centers_D = {part: clipped_center(attempt, part) for part in attempt.my_parts}  # [A1]
+    blobs = {part: to_blob(center_D) for part, center_D in centers_D.items()}
+    clips = await channel.announce(attempt.place(Phase.CLIP), clip_message(attempt, centers_D, blobs))  # [A2, N2]
+    announced = {
+        c.part: c for part, owner in enumerate(attempt.owners) for c in centers(clips[owner]) if c.part == part
+    }
+    assert len(announced) == len(attempt.owners), "an owner without an aggregate: SPEC, Not yet"
+    wanted = {part: Digest(center.digest) for part, center in announced.items()}
+    gathered = await channel.gather(attempt.place(Phase.CLIP), blobs, wanted)
+    for part, digest in wanted.items():
+        assert tools.digest(gathered[part]) == digest, "withheld and wrong aggregates: SPEC, Not yet"
+    aggregate_D = from_blob(b"".join(gathered[part] for part in range(len(wanted))))  # [A3]
+    assert len(aggregate_D) == here.peer.run.parameters.size, "an aggregate of the wrong length: SPEC, Not yet"
+    return attempt, Reduced(aggregate_D, {part: center.norm for part, center in announced.items()}, clips)
+
+
+def clipped_center(attempt: Attempt[T], part: int) -> Tensor:
+    """What hashes to the signed root is what a contributor stands for; rows in the order of keys."""
+    bounds, tools, received = attempt.here.roles.bounds, attempt.here.peer.tools, attempt.received[part]
+    for contributor, root in attempt.roots.items():
+        assert opens(received[contributor], part, bounds, root, tools), (
+            "withheld and wrong parts: SPEC, Not yet"
+        )  # [C3]
+    rows_PD = torch.stack([row_of(received[contributor]) for contributor in attempt.roots])
+    return centered_clip(rows_PD, tau=attempt.part_tau(part))
+
+
+def clip_message(attempt: Attempt[T], centers_D: Mapping[int, Tensor], blobs: Mapping[int, bytes]) -> Clip:
+    """Digest and norm of every aggregate; from the second attempt on with commitments to fresh coins."""
+    place, me, tools = attempt.place(Phase.CLIP), attempt.here.peer.me, attempt.here.peer.tools
+    told = tuple(
+        Center(part, tools.digest(blobs[part]), float(torch.linalg.vector_norm(center_D, dtype=torch.float64)))
+        for part, center_D in sorted(centers_D.items())
+    )
+    if attempt.number == 0:
+        return Clip(told)
+    return Clip(
+        told, coin_commitment(attempt.coins.a, place, me, "A"), coin_commitment(attempt.coins.b, place, me, "B")
     )
 
 
-async def all_reduce(here: Here[T], parts: CommittedParts | None, commits: Announcements) -> Tensor:
-    """Every owner clips its part of everyone's gradient; everyone collects the parts."""
-    channel, tools, owners = here.peer.channel, here.peer.tools, here.roles.owners
-    parcels = dict(zip(owners, parts.parcels, strict=True)) if parts else {}
-    received = await channel.scatter(here.place(Phase.COMMIT), parcels)
-    center, norm = None, 0.0
-    if here.my_part is not None:
-        rows_PD = checked_rows(here, here.my_part, received, contributed_roots(here, commits))  # [C3]
-        center_D = centered_clip(rows_PD, tau=here.peer.run.parameters.part_tau(rows_PD.shape[1]))  # [A1]
-        center, norm = to_blob(center_D), float(torch.linalg.vector_norm(center_D, dtype=torch.float64))
-    digest = tools.digest(center) if center is not None else None
-    clips = await channel.announce(here.place(Phase.CLIP), Clip(digest, norm))  # [A2]
-    wanted = {part: announced_digest(clips[owner]) for part, owner in enumerate(owners)}
-    blobs = await channel.gather(here.place(Phase.CLIP), center, wanted)
-    for part, wanted_digest in wanted.items():
-        assert tools.digest(blobs[part]) == wanted_digest, "withheld and wrong aggregates: SPEC, Not yet"
-    return from_blob(b"".join(blobs[part] for part in range(len(owners))))  # [A3]
-
-
-def checked_rows(here: Here[T], part: int, received: Mapping[PeerId, Parcel], roots: Mapping[PeerId, Digest]) -> Tensor:
-    """What hashes to the signed root is what a contributor stands for; rows in the order of keys."""
-    bounds, tools = here.roles.bounds, here.peer.tools
-    for contributor, root in roots.items():
-        assert opens(received[contributor], part, bounds, root, tools), "withheld and wrong parts: SPEC, Not yet"
-    return torch.stack([from_blob(received[contributor].blob) for contributor in sorted(roots)])
-
-
-async def open_projections(here: Here[T], commits: Announcements) -> Digest:
-    """Coin A is opened only now: nobody could fit a gradient or an aggregate to the projections."""
-    held = bytes(b"\xff" * -(-len(here.roles.owners) // 8))
-    reveals = await here.peer.channel.announce(here.place(Phase.REVEAL), Reveal(here.coins.a, held))
-    committed = {peer: _as(a, Commit).coin_a for peer, a in commits.items()}
+async def report(attempt: Attempt[T], reduced: Reduced, gradient_D: Tensor | None) -> Reported:
+    """Coin A is opened only now, so nobody could fit a gradient or an aggregate to the projections; then the reports."""
+    here, channel, tools = attempt.here, attempt.here.peer.channel, attempt.here.peer.tools
+    held = b"\xff" * -(-len(attempt.owners) // 8)
+    reveals = await channel.announce(attempt.place(Phase.REVEAL), Reveal(attempt.coins.a, held))
     shown = {peer: _as(a, Reveal).coin for peer, a in reveals.items()}
-    return combine("projections", here.state.step, here.right_coins("A", committed, shown))
-
-
-async def announce_reports(
-    here: Here[T], gradient_D: Tensor | None, aggregate_D: Tensor, projection_key: Digest
-) -> Announcements:
-    """Every contributor's distances from the aggregate, and their projections."""
+    key = combine("projections", here.state.step, attempt.number, attempt.right_coins("A", reduced.clips, shown, tools))
     numbers, parameters = b"", here.peer.run.parameters
-    if gradient_D is not None:
-        signs_KD = here.peer.tools.projection(projection_key, parameters.projections, parameters.size)
-        numbers = make_report(gradient_D, aggregate_D, signs_KD, here.roles.bounds, parameters).pack()
-    return await here.peer.channel.announce(here.place(Phase.REPORT), Report(numbers))
+    if gradient_D is not None and here.peer.me in attempt.roots:
+        signs_KD = tools.projection(key, parameters.projections, parameters.size)
+        numbers = make_report(gradient_D, reduced.aggregate_D, signs_KD, here.roles.bounds, parameters).pack()
+    announced = await channel.announce(attempt.place(Phase.REPORT), Report(numbers))
+    unpacked = {}
+    for contributor in attempt.roots:
+        raw = _as(announced[contributor], Report).numbers
+        told = ReportNumbers.unpack(raw, len(attempt.owners), parameters.projections)
+        assert not isinstance(told, Malformed), "a report of the wrong length: SPEC, Not yet"
+        unpacked[contributor] = told
+    return Reported(key, announced, unpacked)
 
 
-async def audit_and_accuse(here: Here[T]) -> Announcements:
-    """Validators recompute what their targets did in the last step; coin B is opened with what they found."""
+async def check_and_accuse(attempt: Attempt[T], reduced: Reduced, reported: Reported) -> Announcements:
+    """Owners check the reports about their parts, validators their targets; coin B is opened with what they found."""
+    here, accusations = attempt.here, []
+    for part in attempt.my_parts:
+        for reporter in wrong_reporters(attempt, part, reduced, reported):
+            accusations.append(Accusation(reporter, Kind.REPORT, part))
     target = here.roles.targets.get(here.peer.me)
-    accusations: tuple[Accusation, ...] = ()
-    if target is not None and here.state.kept is not None:
+    if attempt.number == 0 and target is not None and here.state.kept is not None:
         finding = await audit(here.peer, here.state.kept, target, ACCUSE_AT)
-        accusations = (Accusation(target, Kind.GRADIENT),) if finding.guilty else ()
-    return await here.peer.channel.announce(here.place(Phase.ACCUSE), Accuse(accusations, here.coins.b))
+        accusations += [Accusation(target, finding.kind)] if finding.kind is not None else []
+    message = Accuse(tuple(accusations), attempt.coins.b)
+    return await here.peer.channel.announce(attempt.place(Phase.ACCUSE), message)
 
 
-def next_randomness(here: Here[T], commits: Announcements, accuses: Announcements) -> Digest:
+def wrong_reporters(attempt: Attempt[T], part: int, reduced: Reduced, reported: Reported) -> list[PeerId]:
+    """V1: an owner holds everyone's committed part, and recomputes what they should have reported."""
+    parameters, (start, stop) = attempt.here.peer.run.parameters, attempt.span(part)
+    signs_KD = attempt.here.peer.tools.projection(reported.projection_key, parameters.projections, parameters.size)
+    others = list(attempt.roots)
+    rows_PD = torch.stack([row_of(attempt.received[part][peer]) for peer in others])
+    said = [reported.numbers[peer].part(part) for peer in others]
+    center_D = reduced.aggregate_D[start:stop]
+    errors_P = report_errors(rows_PD, center_D, signs_KD[:, start:stop], said, attempt.part_tau(part))
+    return [
+        peer for peer, error in zip(others, errors_P, strict=True) if error > ACCUSE_AT and peer != attempt.here.peer.me
+    ]
+
+
+async def vote(attempt: Attempt[T], reduced: Reduced, reported: Reported, accuses: Announcements) -> Announcements:
+    """Only if somebody was accused or a sum does not vanish: everyone recomputes what is disputed."""
+    here, state = attempt.here, attempt.here.state
+    charges = heard(accuses, here.roles, attempt.owners, frozenset(attempt.roots))
+    disputed = suspicious_parts(attempt, reduced, reported) | {c.part for c in charges if c.part is not None}
+    if not charges and not disputed:
+        return {}
+    cast: list[Ballot] = []
+    for charge in charges:
+        if charge.kind in AUDIT_KINDS and state.kept is not None and attempt.number == 0:
+            cast += await gradient_ballots(here.peer, state.kept, charge)
+    if disputed:
+        cast += await disputed_ballots(attempt, reduced, reported, charges, frozenset(disputed))
+    return await here.peer.channel.announce(attempt.place(Phase.VOTE), Vote(tuple(dict.fromkeys(cast))))
+
+
+def suspicious_parts(attempt: Attempt[T], reduced: Reduced, reported: Reported) -> set[int]:
+    """V2: the reports about an aggregate must add up to nothing, and none may be longer than it can be."""
+    return {
+        part
+        for part in range(len(attempt.owners))
+        if not sum_vanishes(part, reported.numbers, reduced.norms[part], attempt.part_tau(part))
+        or any(too_long(part, numbers, attempt.part_tau(part)) for numbers in reported.numbers.values())
+    }
+
+
+async def disputed_ballots(
+    attempt: Attempt[T], reduced: Reduced, reported: Reported, charges: tuple[Charge, ...], disputed: frozenset[int]
+) -> list[Ballot]:
+    """Everyone gets what the owners received for the disputed parts, and judges owner and reporters by it."""
+    mine = {part: attempt.received[part] for part in attempt.my_parts if part in disputed}
+    laid_open = await attempt.here.peer.channel.lay_open(attempt.place(Phase.VOTE), mine, disputed)
+    cast: list[Ballot] = []
+    for part in sorted(disputed):
+        named = frozenset(c.target for c in charges if c.kind == Kind.REPORT and c.part == part)
+        finding = examine_part(attempt, part, laid_open.get(part, {}), reduced, reported)
+        cast += part_ballots(attempt.owners[part], part, named, finding)
+    return cast
+
+
+def next_randomness(attempt: Attempt[T], reduced: Reduced, accuses: Announcements) -> Digest:
     """The next step's roles: nobody knew them while anything of this step could still be changed."""
-    committed = {peer: _as(a, Commit).coin_b for peer, a in commits.items()}
     shown = {peer: _as(a, Accuse).coin for peer, a in accuses.items()}
-    return combine("roles", here.state.step, here.right_coins("B", committed, shown))
-
-
-async def hold_trials(here: Here[T], accuses: Announcements) -> tuple[Announcements, tuple[Judgement, ...]]:
-    """Only after accusations: everyone recomputes what is disputed, more than half decide."""
-    charges = docket(accuses, here.roles)
-    if not charges or here.state.kept is None:
-        return {}, ()
-    vote = await ballots(here.peer, here.state.kept, charges)
-    votes = await here.peer.channel.announce(here.place(Phase.VOTE), vote)
-    return votes, judge(charges, votes, here.state.roster)
+    right = attempt.right_coins("B", reduced.clips, shown, attempt.here.peer.tools)
+    return combine("roles", attempt.here.state.step, attempt.number, right)
 
 
 async def conclude(
-    here: Here[T],
-    kept: Kept[T],
-    randomness: Digest,
-    accuses: Announcements,
-    votes: Announcements,
-    judgements: tuple[Judgement, ...],
+    attempt: Attempt[T], reduced: Reduced, reported: Reported, randomness: Digest, trial: Trials
 ) -> Outcome[T]:
     """The model moves, the guilty leave, and more than half sign what happened."""
-    peer, state = here.peer, here.state
-    enough = state.roster.enough(peer.run, len(kept.commits))  # [G2]
-    training = peer.work.update(state.training, kept.aggregate_D, state.step) if enough else state.training  # [U1]
+    here, peer, state = attempt.here, attempt.here.peer, attempt.here.state
+    kept = Kept(
+        step=state.step,
+        training=state.training,
+        seed_randomness=state.earlier_randomness,
+        owners=attempt.owners,
+        bounds=here.roles.bounds,
+        aggregate_D=reduced.aggregate_D,
+        projection_key=reported.projection_key,
+        commits={contributor: attempt.commits[contributor] for contributor in attempt.roots},
+        reports={contributor: reported.announced[contributor] for contributor in attempt.roots},
+    )
+    enough = state.roster.enough(peer.run, len(kept.commits))
+    training = peer.work.update(state.training, kept.aggregate_D, state.step) if enough else state.training
     record = StepRecord(
         step=state.step,
         members=state.roster.members,
         contributors=kept.contributors,
+        roots=tuple(attempt.roots[contributor] for contributor in kept.contributors),
+        parts=len(attempt.owners),
         seed_randomness=state.earlier_randomness,
         randomness=randomness,
         state_before=peer.work.digest(state.training),
         state_after=peer.work.digest(training),
         updated=enough,
-        judgements=judgements,
+        judgements=trial.judgements,
     )
-    roster = state.roster.without(record.banned)  # [T5]
     return Outcome(
-        state=State(state.step + 1, roster, training, randomness, state.randomness, kept),
+        state=State(state.step + 1, state.roster.without(record.banned), training, randomness, state.randomness, kept),
         record=record,
-        record_signatures=await sign_record(here, record),  # [U2]
-        accuses=accuses,
-        votes=votes,
+        record_signatures=await sign_record(here, record),
+        commits=attempt.commits,
+        accuses=trial.accuses,
+        votes=trial.votes,
         audited=here.roles.targets.get(peer.me),
     )
 
@@ -227,19 +295,11 @@ async def sign_record(here: Here[T], record: StepRecord) -> dict[PeerId, Signatu
     return right
 
 
-def contributed_roots(here: Here[T], commits: Announcements) -> dict[PeerId, Digest]:
-    """The roots of those whose role it is to contribute, in the order of keys."""
-    roots = {peer: _as(commits[peer], Commit).root for peer in sorted(here.roles.owners) if peer in commits}
-    return {peer: Digest(root) for peer, root in roots.items() if root is not None}
+def centers(clip: Announced) -> tuple[Center, ...]:
+    return _as(clip, Clip).centers
 
 
-def announced_digest(clip: Announced) -> Digest:
-    digest = _as(clip, Clip).digest
-    assert digest is not None, "an owner without an aggregate: SPEC, Not yet"
-    return Digest(digest)
-
-
-M = TypeVar("M", Commit, Clip, Reveal, Report, Accuse)
+M = TypeVar("M", Clip, Reveal, Report, Accuse)
 
 
 def _as(announced: Announced, kind: type[M]) -> M:

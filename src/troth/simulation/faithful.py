@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from troth.crypto import Context, Digest, Identity, PeerId, Signature, signed_bytes
+from troth.protocol.channel import PartParcels
 from troth.protocol.messages import Announced, Envelope, Malformed, Message, seal, wire_bytes
 from troth.protocol.parts import Parcel
 from troth.protocol.primitives import Primitives
@@ -19,13 +20,19 @@ class AskAnnounce(Ask):
 
 @dataclass
 class AskScatter(Ask):
-    parcels: Mapping[PeerId, Parcel]
+    parcels: Mapping[int, tuple[PeerId, Parcel]]
 
 
 @dataclass
 class AskGather(Ask):
-    mine: bytes | None
+    mine: Mapping[int, bytes]
     wanted: Mapping[int, Digest]
+
+
+@dataclass
+class AskLayOpen(Ask):
+    mine: PartParcels
+    wanted: frozenset[int]
 
 
 @dataclass
@@ -49,11 +56,17 @@ class FaithfulChannel:
             opened[sender] = announced
         return opened
 
-    async def scatter(self, context: Context, parcels: Mapping[PeerId, Parcel]) -> Mapping[PeerId, Parcel]:
-        parcels_for_me: Mapping[PeerId, Parcel] = await AskScatter(parcels)
+    async def scatter(self, context: Context, parcels: Mapping[int, tuple[PeerId, Parcel]]) -> PartParcels:
+        parcels_for_me: PartParcels = await AskScatter(parcels)
         return parcels_for_me
 
-    async def gather(self, context: Context, mine: bytes | None, wanted: Mapping[int, Digest]) -> Mapping[int, bytes]:
+    async def lay_open(self, context: Context, mine: PartParcels, wanted: frozenset[int]) -> PartParcels:
+        opened: PartParcels = await AskLayOpen(mine, wanted)
+        return opened
+
+    async def gather(
+        self, context: Context, mine: Mapping[int, bytes], wanted: Mapping[int, Digest]
+    ) -> Mapping[int, bytes]:
         blobs: Mapping[int, bytes] = await AskGather(mine, wanted)
         return blobs
 
@@ -75,6 +88,7 @@ class FaithfulExchange:
             AskAnnounce: self._announce,
             AskScatter: self._scatter,
             AskGather: self._gather,
+            AskLayOpen: self._lay_open,
             AskSign: self._sign,
         }
 
@@ -88,26 +102,30 @@ class FaithfulExchange:
         everyone = {sender: asks[sender].envelope for sender in sorted(asks)}
         return dict.fromkeys(asks, everyone)
 
-    def _scatter(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, dict[PeerId, Parcel]]:
-        first_owner = min(owner for ask in asks.values() for owner in ask.parcels)
-        received: dict[PeerId, dict[PeerId, Parcel]] = {peer: {} for peer in asks}
+    def _scatter(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, dict[int, dict[PeerId, Parcel]]]:
+        received: dict[PeerId, dict[int, dict[PeerId, Parcel]]] = {peer: {} for peer in asks}
         for sender, ask in asks.items():
-            for owner, parcel in ask.parcels.items():
-                received[owner][sender] = parcel
-                if owner == first_owner != sender:
-                    self.bulk_bytes += len(parcel.blob) + sum(map(len, parcel.path))
+            for part, (owner, parcel) in ask.parcels.items():
+                received[owner].setdefault(part, {})[sender] = parcel
+        first = min((owner for owner, parts in received.items() if parts), default=None)
+        for parcels in received[first].values() if first is not None else ():
+            self.bulk_bytes += sum(_parcel_bytes(parcel) for sender, parcel in parcels.items() if sender != first)
         return received
 
     def _gather(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, dict[int, bytes]]:
-        by_digest = {self._tools.digest(ask.mine): ask.mine for ask in asks.values() if ask.mine is not None}
-        first_owner = min(peer for peer, ask in asks.items() if ask.mine is not None)
-        for digest in asks[first_owner].wanted.values():
-            if by_digest[digest] is not asks[first_owner].mine:
-                self.bulk_bytes += len(by_digest[digest])
+        by_digest = {self._tools.digest(blob): blob for ask in asks.values() for blob in ask.mine.values()}
+        first = min(peer for peer, ask in asks.items() if ask.mine)
+        own = {self._tools.digest(blob) for blob in asks[first].mine.values()}
+        self.bulk_bytes += sum(len(by_digest[digest]) for digest in asks[first].wanted.values() if digest not in own)
         return {
             peer: {part: by_digest[digest] for part, digest in ask.wanted.items() if digest in by_digest}
             for peer, ask in asks.items()
         }
+
+    def _lay_open(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, dict[int, Mapping[PeerId, Parcel]]]:
+        shown = {part: parcels for ask in asks.values() for part, parcels in ask.mine.items()}
+        self.bulk_bytes += sum(_parcel_bytes(parcel) for parcels in shown.values() for parcel in parcels.values())
+        return {peer: {part: shown[part] for part in ask.wanted if part in shown} for peer, ask in asks.items()}
 
     def _sign(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, dict[PeerId, Signature]]:
         everyone = {peer: ask.signature for peer, ask in asks.items()}
@@ -118,3 +136,7 @@ class FaithfulExchange:
 def _header_bytes(context: Context, sender: PeerId) -> int:
     """What a message says beside its payload: all that is signed but the digest, which follows from the payload."""
     return len(signed_bytes(context, sender, Digest(b"")))
+
+
+def _parcel_bytes(parcel: Parcel) -> int:
+    return len(parcel.blob) + sum(map(len, parcel.path))

@@ -43,10 +43,11 @@ class GradientPool:
 
     def answer(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, Tensor]:
         rows: dict[PeerId, Tensor] = {}
+        self.losses = {}
         for peers in _same_parameters(asks):
             rows |= self._batched({peer: asks[peer] for peer in peers})
         self._forge(rows, next(iter(asks.values())).step)
-        return {peer: finite_or_zero(row) for peer, row in rows.items()}
+        return rows
 
     def _batched(self, asks: Mapping[PeerId, AskGradient]) -> dict[PeerId, Tensor]:
         """One call for peers whose parameters are the same bits; each row depends on its own seed alone."""
@@ -58,8 +59,8 @@ class GradientPool:
             batches.append(batch)
         parameters_D = next(iter(asks.values())).training.parameters_D
         losses_P, gradients_PD = self._problem.gradients(parameters_D, batches)
-        self.losses = {self._numbers[peer]: loss for peer, loss in zip(asks, losses_P.tolist(), strict=True)}
-        return dict(zip(asks, gradients_PD, strict=True))
+        self.losses |= {self._numbers[peer]: loss for peer, loss in zip(asks, losses_P.tolist(), strict=True)}
+        return {peer: finite_or_zero(row_D) for peer, row_D in zip(asks, gradients_PD, strict=True)}
 
     def _forge(self, rows: dict[PeerId, Tensor], step: int) -> None:
         liars = [peer for peer in rows if self._numbers[peer] in self._coalition.members]
@@ -73,11 +74,16 @@ class GradientPool:
             self.attackers |= {self._numbers[peer] for peer in liars}
 
 
+def same_bits(left_D: Tensor, right_D: Tensor) -> bool:
+    """Equal byte for byte: unlike numbers, the bits of a NaN equal themselves."""
+    return left_D.dtype == right_D.dtype and torch.equal(left_D.view(torch.uint8), right_D.view(torch.uint8))
+
+
 def _same_parameters(asks: Mapping[PeerId, AskGradient]) -> list[Sequence[PeerId]]:
     groups: list[list[PeerId]] = []
     for peer, ask in asks.items():
         for group in groups:
-            if torch.equal(asks[group[0]].training.parameters_D, ask.training.parameters_D):
+            if same_bits(asks[group[0]].training.parameters_D, ask.training.parameters_D):
                 group.append(peer)
                 break
         else:

@@ -7,14 +7,12 @@ here: this file builds peers, lets them run, and looks at what they agreed on.
 import json
 from collections.abc import Iterator
 
-import torch
-
 from troth.attacks import Coalition, make_attack
-from troth.attacks.colluder import ColludingChannel
 from troth.crypto import Identity, PeerId, derive
 from troth.evidence.bans import BanEvidence, History, ban_evidence
 from troth.protocol.channel import Channel
 from troth.protocol.coins import Coins
+from troth.protocol.messages import Kind
 from troth.protocol.primitives import Primitives
 from troth.protocol.records import Judgement, encode_record
 from troth.protocol.run import Parameters, Run
@@ -23,13 +21,22 @@ from troth.protocol.step import run_step
 from troth.simulation.faithful import FaithfulChannel, FaithfulExchange
 from troth.simulation.lockstep import run_together
 from troth.simulation.memo import MemoPrimitives
-from troth.simulation.pool import AskGradient, GradientPool, PooledWork
+from troth.simulation.pool import AskGradient, GradientPool, PooledWork, same_bits
 from troth.simulation.report import Ban, StepReport
 from troth.simulation.scenario import Scenario
 from troth.training import Problem, check_pure, make_task
 from troth.training.work import Training
 
 # D coordinates
+
+
+REASONS = {
+    Kind.GRADIENT: "its gradient of step {last} does not follow from its seed",
+    Kind.AUDITED_REPORT: "its report of step {last} does not follow from its gradient",
+    Kind.REPORT: "its report about part {part} does not follow from the gradient it committed to",
+    Kind.AGGREGATE: "its aggregate of part {part} is wrong, or it let a wrong report about it pass",
+    Kind.COVER: "it let a wrong report about part {part} pass in step {last}",
+}
 
 
 class SeededEntropy:
@@ -39,8 +46,8 @@ class SeededEntropy:
         self._seed = seed
         self._number = number
 
-    def coins(self, step: int) -> Coins:
-        return Coins(*(derive(self._seed, "coin", which, self._number, step) for which in ("A", "B")))
+    def coins(self, step: int, attempt: int) -> Coins:
+        return Coins(*(derive(self._seed, "coin", which, self._number, step, attempt) for which in ("A", "B")))
 
 
 class ProtocolSimulation:
@@ -52,8 +59,9 @@ class ProtocolSimulation:
         self.problem = Problem(task, device=scenario.device, one_by_one=scenario.one_by_one, lanes_for=scenario.peers)
         check_pure(task, self.problem)
         self.byzantine = self.scenario.byzantine_peers()
+        self.attack = make_attack(scenario.attack)
         self.coalition = Coalition(
-            make_attack(scenario.attack), scenario.attack_schedule(), self.byzantine, derive(scenario.seed, "coalition")
+            self.attack, scenario.attack_schedule(), self.byzantine, derive(scenario.seed, "coalition")
         )
         self.tools = MemoPrimitives() if share else Primitives()
         self._build_peers()
@@ -64,7 +72,7 @@ class ProtocolSimulation:
         self._banned: set[PeerId] = set()
         self.evidence: list[BanEvidence] = []
         self.agreement = True
-        self.audits = self.trials = self.attacked_steps = self.steps_done = 0
+        self.audits = self.trials = self.attempts = self.attacked_steps = self.steps_done = 0
         self.diverged_at: int | None = None
         self.trace: list[bytes] = []  # every step's record, as the first honest peer signed it
 
@@ -83,6 +91,7 @@ class ProtocolSimulation:
                 validators=scenario.validators,
                 beyond_guarantee=scenario.beyond_guarantee,
             ),
+            nonce=derive(scenario.seed, "run", json.dumps(scenario.as_dict(), sort_keys=True)),
         )
         work = PooledWork(self.problem, scenario.make_optimizer(), scenario.rates(), self.tools)
         first = State.first(self.run, work.first(derive(scenario.seed, "model")))
@@ -91,7 +100,7 @@ class ProtocolSimulation:
         for number, identity in enumerate(identities):
             channel: Channel = FaithfulChannel(identity, self.tools)
             if identity.peer in colluders:
-                channel = ColludingChannel(channel, colluders)
+                channel = self.attack.conduct(channel, colluders, self.run, self.coalition.active)
             entropy = SeededEntropy(scenario.seed, number)
             self.peers[identity.peer] = Peer(identity, self.run, work, channel, entropy, self.tools)
         self.states: dict[PeerId, State[Training]] = dict.fromkeys(self.peers, first)
@@ -143,9 +152,10 @@ class ProtocolSimulation:
         self.trace.append(encode_record(seen.record))
         self.audits += sum(outcome.audited is not None for outcome in outcomes.values())
         self.trials += len(seen.record.judgements)
-        bans = []
+        self.attempts += len(seen.accuses)
+        bans: list[Ban] = []
         for judgement in seen.record.judgements:
-            if judgement.banned is not None:
+            if judgement.banned is not None and self.numbers[judgement.banned] not in {ban.peer for ban in bans}:
                 evidence = ban_evidence(self.run, self.history, seen, judgement)
                 ban = self._ban(seen, judgement, evidence)
                 self.evidence.append(evidence)
@@ -164,19 +174,20 @@ class ProtocolSimulation:
         return all(
             encode_record(other.record) == encode_record(first.record)
             and other.state.roster == first.state.roster
-            and torch.equal(other.state.training.parameters_D, first.state.training.parameters_D)
+            and same_bits(other.state.training.parameters_D, first.state.training.parameters_D)
             for other in honest[1:]
         )
 
     def _ban(self, seen: Outcome[Training], judgement: Judgement, evidence: BanEvidence) -> Ban:
         banned = judgement.banned
         assert banned is not None
-        number, accuser = self.numbers[banned], self.numbers[PeerId(judgement.accuser)]
-        reason = (
-            f"its gradient of step {seen.record.step - 1} does not follow from its seed (found by peer {accuser})"
-            if banned == judgement.target
-            else f"it accused peer {self.numbers[PeerId(judgement.target)]} falsely"
-        )
+        number = self.numbers[banned]
+        if banned != judgement.target:
+            reason = f"it accused peer {self.numbers[PeerId(judgement.target)]} falsely"
+        else:
+            reason = REASONS[judgement.kind].format(last=seen.record.step - 1, part=judgement.part)
+        if judgement.accuser is not None and banned == judgement.target:
+            reason += f" (found by peer {self.numbers[PeerId(judgement.accuser)]})"
         return Ban(number, seen.record.step, reason, evidence.file_name(number))
 
     def _liars_alive(self) -> list[int]:

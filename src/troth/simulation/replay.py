@@ -26,7 +26,7 @@ def replay(run: Run, work: TrainingWork, training: Training, records: Iterable[S
         batches = [work.problem.batch(seed) for seed in seeds]
         _, rows_PD = work.problem.gradients(training.parameters_D, batches)
         rows_PD = torch.stack([finite_or_zero(row_D) for row_D in rows_PD])
-        bounds = part_bounds(run.parameters.size, len(record.contributors))
+        bounds = part_bounds(run.parameters.size, record.parts)
         parts = [
             centered_clip(rows_PD[:, start:stop].contiguous(), tau=run.parameters.part_tau(stop - start))
             for start, stop in pairwise(bounds)

@@ -70,6 +70,7 @@ def _protocol_details(simulation: ProtocolSimulation, steps: int) -> dict[str, A
         "bulk_bytes_per_step": simulation.exchange.bulk_bytes // steps,
         "audits": simulation.audits,
         "trials": simulation.trials,
+        "attempts": simulation.attempts,
         "beyond_guarantee": simulation.scenario.beyond_guarantee,
         "final_record": simulation.trace[-1].hex(),
     }

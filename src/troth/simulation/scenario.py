@@ -71,6 +71,8 @@ class Scenario:
         _check_device(self.device)
         task, attack, schedule = make_task(self.task), make_attack(self.attack), self.attack_schedule()
         if self.byzantine:
+            if attack.needs_protocol and self.defence != TROTH:
+                raise ScenarioError(f"--attack {self.attack} is an attack on the protocol: use --defence {TROTH}")
             attack.check(task, honest=self.peers - self.byzantine, colluders=self.byzantine)
             steps = task.steps if self.steps is None else self.steps
             if schedule.start >= steps:

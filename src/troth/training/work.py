@@ -55,10 +55,22 @@ class TrainingWork:
         return Training(parameters_D, state)
 
     def digest(self, training: Training) -> Digest:
-        """Of the model and of every tensor of the optimizer, by name."""
-        named = {"parameters": training.parameters_D, **{f"optimizer.{k}": v for k, v in training.optimizer.items()}}
-        parts = [part for name in sorted(named) for part in (name.encode(), self._tools.digest(_raw(named[name])))]
-        return tagged_hash("troth/state/1", *parts)
+        return state_digest(training, self._tools)
+
+
+def state_digest(training: Training, tools: Primitives) -> Digest:
+    """Of the model and of every tensor of the optimizer: by name, number format, shape and bytes."""
+    named = {"parameters": training.parameters_D, **{f"optimizer.{k}": v for k, v in training.optimizer.items()}}
+    parts: list[bytes] = []
+    for name in sorted(named):
+        tensor = named[name]
+        parts += [
+            name.encode(),
+            str(tensor.dtype).encode(),
+            repr(tuple(tensor.shape)).encode(),
+            tools.digest(_raw(tensor)),
+        ]
+    return tagged_hash("troth/state/1", *parts)
 
 
 def finite_or_zero(gradient_D: Tensor) -> Tensor:

@@ -21,8 +21,8 @@ class _DigitsTask(Task):
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+            if not 1 <= value <= 65536:
+                raise ValueError(f"{name} must be at least 1 and at most 65536, got {value}")
 
     def batch(self, draw: Stream) -> Batch:
         images, labels, _, _ = _digits()
