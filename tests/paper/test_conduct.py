@@ -1,0 +1,133 @@
+"""What a member does with what it is given: seeds, coins, parts, aggregates, signatures, too few contributors."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from tests.paper.conftest import SMALL, finished
+from troth.crypto import Context, Digest, Identity, PeerId
+from troth.protocol.coins import combine
+from troth.protocol.messages import Commit, Malformed, Phase, seal
+from troth.protocol.parts import Parcel
+from troth.protocol.records import decode_record
+from troth.protocol.roles import draw_roles, first_randomness
+from troth.protocol.roster import Roster
+from troth.simulation import ProtocolSimulation, Scenario
+from troth.simulation.memo import MemoPrimitives
+
+
+def test_seeds_come_from_the_draw_before_last_and_roles_from_the_last(attacked: ProtocolSimulation) -> None:
+    """[R2, R3] So that a gradient can be computed before the roles are known, and nobody chooses either."""
+    records = [decode_record(raw) for raw in attacked.trace]
+    first, before = first_randomness(attacked.run)
+    drawn = [before, first, *(record.randomness for record in records)]
+    for t, record in enumerate(records):
+        assert record.seed_randomness == drawn[t]
+        last = [PeerId(peer) for peer in records[t - 1].contributors] if t else []
+        banned = tuple(sorted(PeerId(peer) for earlier in records[:t] for peer in earlier.banned))
+        roster = Roster(tuple(PeerId(peer) for peer in record.members), banned)
+        roles = draw_roles(attacked.run, roster, Digest(drawn[t + 1]), last)
+        assert sorted(roles.owners) == sorted(record.contributors)
+
+
+def test_both_coins_of_everyone_are_in_what_they_draw(attacked: ProtocolSimulation) -> None:
+    """[R1, A4, C2] Recomputed from the members' secrets: coin A gives the projections, coin B the roles."""
+    kept = attacked.states[attacked.honest[0]].kept
+    assert kept is not None
+    record = decode_record(attacked.trace[kept.step])
+    coins = {PeerId(m): attacked.peers[PeerId(m)].entropy.coins(kept.step, 0) for m in record.members}
+    assert kept.projection_key == combine("projections", kept.step, 0, {peer: c.a for peer, c in coins.items()})
+    assert record.randomness == combine("roles", kept.step, 0, {peer: c.b for peer, c in coins.items()})
+    assert len({secret for c in coins.values() for secret in (c.a, c.b)}) == 2 * len(coins)
+    entropy = attacked.peers[attacked.honest[0]].entropy
+    assert entropy.coins(3, 0) != entropy.coins(4, 0)
+
+
+class _Tampering:
+    """Wraps one member's channel and changes what it receives."""
+
+    def __init__(self, inner: Any, what: str) -> None:
+        self._inner, self._what = inner, what
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def scatter(self, *arguments: Any) -> Any:
+        received = await self._inner.scatter(*arguments)
+        if self._what != "part":
+            return received
+        return {
+            part: {peer: Parcel(bytes(len(p.blob)), p.path) for peer, p in parcels.items()}
+            for part, parcels in received.items()
+        }
+
+    async def gather(self, *arguments: Any) -> Any:
+        blobs = await self._inner.gather(*arguments)
+        return {part: bytes(len(blob)) for part, blob in blobs.items()} if self._what == "aggregate" else blobs
+
+    async def sign_record(self, *arguments: Any) -> Any:
+        signatures = await self._inner.sign_record(*arguments)
+        return dict(list(signatures.items())[:2]) if self._what == "signatures" else signatures
+
+
+@pytest.mark.parametrize(
+    ("what", "noticed"),
+    [("part", "wrong parts"), ("aggregate", "wrong aggregates"), ("signatures", "no majority signed")],
+)
+def test_nothing_is_used_that_does_not_fit(what: str, noticed: str) -> None:
+    """[C3, A3, U2] In this version the step stops; it never goes on with what was not committed to or agreed."""
+    simulation = ProtocolSimulation(dataclasses.replace(SMALL, byzantine=0))
+    victim = simulation.honest[0]
+    member = simulation.peers[victim]
+    simulation.peers[victim] = dataclasses.replace(member, channel=_Tampering(member.channel, what))
+    with pytest.raises(AssertionError, match=noticed):
+        for _ in simulation.steps():
+            pass
+
+
+def test_with_too_few_to_watch_the_model_stands_still() -> None:
+    """[G2] Three members of whom one may lie: nobody can be spared to validate, so no step changes the model."""
+    scenario = Scenario(
+        task="quadratic:dimension=60",
+        peers=3,
+        byzantine=1,
+        beyond_guarantee=True,
+        attack_start=1,
+        steps=3,
+        evaluate_every=3,
+    )
+    simulation = finished(scenario)
+    records = [decode_record(raw) for raw in simulation.trace]
+    assert not any(record.updated for record in records)
+    assert len({record.state_after for record in records} | {record.state_before for record in records}) == 1
+
+
+def test_only_the_last_step_is_kept(attacked: ProtocolSimulation) -> None:
+    """[K1] Nothing in the state leads back to an older step."""
+    state = attacked.states[attacked.honest[0]]
+    assert state.kept is not None
+    assert not any(isinstance(getattr(state.kept, f.name), type(state.kept)) for f in dataclasses.fields(state.kept))
+
+
+def test_what_is_remembered_is_remembered_by_its_bytes() -> None:
+    """[S1] Another envelope, place, sender or coin is another question."""
+    tools, identity, other = MemoPrimitives(), Identity.generate(), Identity.generate()
+    here, there = (Context(Digest(bytes(32)), step, Phase.COMMIT) for step in (1, 2))
+    message = Commit(None, b"a" * 32, b"b" * 32)
+    good, bad = seal(identity, here, message), seal(other, here, message)
+    assert not isinstance(tools.open(here, identity.peer, good), Malformed)
+    assert isinstance(tools.open(here, identity.peer, bad), Malformed)
+    assert isinstance(tools.open(there, identity.peer, good), Malformed)
+    assert isinstance(tools.open(here, other.peer, good), Malformed)
+    commitments = {
+        tools.coin_commitment(coin, place, owner, which)
+        for coin in (b"a" * 32, b"b" * 32)
+        for place in (here, there)
+        for owner in (identity.peer, other.peer)
+        for which in "AB"
+    }
+    assert len(commitments) == 16
+    assert tools.digest(b"a") != tools.digest(b"b")
+    with pytest.raises(ValueError, match="read-only"):
+        tools.projection(Digest(bytes(32)), 2, 8)[0, 0] = 0
