@@ -3,14 +3,16 @@
 import dataclasses
 import math
 
+import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
 
 from tests.paper.conftest import SMALL, finished
 from troth.crypto import PeerId, derive
 from troth.evidence.verify import verify_ban
-from troth.protocol.checks import sum_vanishes, too_long
+from troth.protocol.checks import sum_vanishes, suspicious_parts, too_long
 from troth.protocol.messages import Kind, ReportNumbers
 from troth.protocol.primitives import Primitives
 from troth.protocol.records import decode_record
@@ -115,6 +117,24 @@ def test_sums_that_vanish_and_sums_that_do_not() -> None:
     assert not sum_vanishes(
         0, reports([1.0 + 2 * allowed, -2.0], [-1.0, 2.0]), 1e9, 1e-6
     )  # a long centre buys no slack
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([0.0, 1e-13, 1e-12, 1e-7, 1e-6, 1.0]), st.booleans())
+def test_the_fast_check_decides_as_its_definition(seed: int, shift: float, long: bool) -> None:
+    """[V2] Near the threshold and far from it."""
+    generator = np.random.default_rng(seed)
+    tables = generator.normal(size=(5, 3, 16))
+    tables[-1] = -tables[:-1].sum(axis=0) + shift * generator.normal(size=(3, 16))
+    norms = np.sqrt((tables**2).mean(axis=2)) / (generator.uniform(1.5, 3.5) if long else 1.0)
+    said = {PeerId(bytes([k])): ReportNumbers(norms[k], tables[k]) for k in range(5)}
+    center, taus = [1.0, 1e-9, 0.0], [5.0, 0.7, 5.0]
+    slow = {
+        part
+        for part in range(3)
+        if not sum_vanishes(part, said, center[part], taus[part])
+        or any(too_long(part, numbers, taus[part]) for numbers in said.values())
+    }
+    assert suspicious_parts(said, center, taus) == slow
 
 
 def test_projections_longer_than_their_vector_are_public() -> None:

@@ -6,7 +6,7 @@ import torch
 from troth.crypto import Context, Digest, Identity, blob_digest, coin_commitment, leaf_hash, merkle_tree, root_from_path
 from troth.protocol.coins import combine, right_openings
 from troth.protocol.messages import Phase
-from troth.protocol.parts import Parcel, commit_parts, opens, part_bounds, row_of
+from troth.protocol.parts import Parcel, commit_parts, opens, part_bounds, rows_of
 from troth.protocol.primitives import Primitives, from_blob, to_blob
 
 TOOLS = Primitives()
@@ -73,8 +73,7 @@ def test_a_part_that_is_not_finite_counts_as_zeros() -> None:
     gradient_D = torch.tensor([1.0, float("nan"), 2.0, 3.0])
     committed = commit_parts(gradient_D, (0, 2, 4), TOOLS)
     assert opens(committed.parcels[0], 0, (0, 2, 4), committed.root, TOOLS)
-    assert row_of(committed.parcels[0]).tolist() == [0.0, 0.0]
-    assert row_of(committed.parcels[1]).tolist() == [2.0, 3.0]
+    assert rows_of(committed.parcels).tolist() == [[0.0, 0.0], [2.0, 3.0]]
     assert committed.root != commit_parts(torch.tensor([0.0, 0.0, 2.0, 3.0]), (0, 2, 4), TOOLS).root
 
 

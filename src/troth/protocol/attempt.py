@@ -112,6 +112,7 @@ class Reduced:
     aggregate_D: Tensor
     norms: Mapping[int, float]  # as announced, by part
     clips: Mapping[PeerId, Announced]
+    rows: Mapping[int, Tensor]  # what contributors committed to, for the parts that this peer owns
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from troth.aggregation import clip_residual, residual_tolerance
 from troth.crypto import PeerId
 from troth.protocol.attempt import Attempt, Reduced, Reported
 from troth.protocol.messages import Commit, Kind, Malformed, Report, ReportNumbers
-from troth.protocol.parts import Parcel, commit_parts, opens, row_of
+from troth.protocol.parts import Parcel, commit_parts, opens, rows_of
 from troth.protocol.reports import CONVICT_AT, COVER_AT, make_report, part_taus, relative_errors
 from troth.protocol.roles import gradient_seed
 from troth.protocol.state import Kept, Peer
@@ -80,7 +80,7 @@ def examine_part(
     contributors = sorted(roots)
     if not all(c in parcels and opens(parcels[c], part, bounds, roots[c], peer.tools) for c in contributors):
         return PartFinding(aggregate_wrong=True)
-    rows_PD = torch.stack([row_of(parcels[c]) for c in contributors])
+    rows_PD = rows_of([parcels[c] for c in contributors])
     center_D = reduced.aggregate_D[start:stop]
     norm = float(torch.linalg.vector_norm(center_D, dtype=torch.float64))
     clipped = float(torch.linalg.vector_norm(rows_PD.double() - center_D.double(), dim=1).clamp(max=tau).sum())

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from troth.crypto import Digest, leaf_hash, merkle_tree, root_from_path
-from troth.protocol.primitives import DTYPE, Primitives, from_blob, to_blob
+from troth.protocol.primitives import DTYPE, Primitives, to_blob
 
 # D coordinates
 
@@ -45,10 +46,11 @@ def commit_parts(gradient_D: Tensor, bounds: Bounds, tools: Primitives) -> Commi
     return CommittedParts(tuple(Parcel(blob, path) for blob, path in zip(blobs, paths, strict=True)), root)
 
 
-def row_of(parcel: Parcel) -> Tensor:
-    """The numbers of a part; a part that is not finite counts as zeros, for owners, jurors and its sender alike (SPEC C3)."""
-    row_D = from_blob(parcel.blob)
-    return row_D if bool(torch.isfinite(row_D).all()) else torch.zeros_like(row_D)
+def rows_of(parcels: Sequence[Parcel]) -> Tensor:
+    """The numbers of parts; a part that is not finite counts as zeros, for owners, jurors and its sender alike (SPEC C3)."""
+    rows_PD = np.stack([np.frombuffer(parcel.blob, "<f4") for parcel in parcels])
+    rows_PD[~np.isfinite(rows_PD).all(axis=1)] = 0
+    return torch.from_numpy(rows_PD)
 
 
 def opens(parcel: Parcel, part: int, bounds: Sequence[int], root: Digest, tools: Primitives) -> bool:

@@ -14,7 +14,7 @@ from troth.aggregation import centered_clip
 from troth.crypto import Digest, PeerId, Signature, coin_commitment
 from troth.protocol.attempt import Attempt, Here, Reduced, Reported
 from troth.protocol.audits import audit, examine_part, report_errors
-from troth.protocol.checks import sum_vanishes, too_long
+from troth.protocol.checks import suspicious_parts
 from troth.protocol.coins import combine
 from troth.protocol.messages import (
     Accusation,
@@ -32,7 +32,7 @@ from troth.protocol.messages import (
     Reveal,
     Vote,
 )
-from troth.protocol.parts import CommittedParts, commit_parts, opens, row_of
+from troth.protocol.parts import CommittedParts, commit_parts, opens, rows_of
 from troth.protocol.primitives import from_blob, to_blob
 from troth.protocol.records import Judgement, StepRecord, encode_record, record_bytes_to_sign, right_signers
 from troth.protocol.reports import ACCUSE_AT, make_report
@@ -106,7 +106,8 @@ async def all_reduce(attempt: Attempt[T], parts: CommittedParts | None) -> tuple
     moved = {part: owner for part, owner in enumerate(attempt.owners) if attempt.newly_owned(part)}
     parcels = {part: (owner, parts.parcels[part]) for part, owner in moved.items()} if parts else {}
     attempt = attempt.receiving(await channel.scatter(attempt.place(Phase.CLIP), parcels))
-    centers_D = {part: clipped_center(attempt, part) for part in attempt.my_parts}  # [A1]
+    rows = {part: checked_rows(attempt, part) for part in attempt.my_parts}  # [C3]
+    centers_D = {part: centered_clip(rows_PD, tau=attempt.part_tau(part)) for part, rows_PD in rows.items()}  # [A1]
     blobs = {part: to_blob(center_D) for part, center_D in centers_D.items()}
     clips = await channel.announce(attempt.place(Phase.CLIP), clip_message(attempt, centers_D, blobs))  # [A2, N2]
     announced = {
@@ -119,18 +120,15 @@ async def all_reduce(attempt: Attempt[T], parts: CommittedParts | None) -> tuple
         assert tools.digest(gathered[part]) == digest, "withheld and wrong aggregates: SPEC, Not yet"
     aggregate_D = from_blob(b"".join(gathered[part] for part in range(len(wanted))))  # [A3]
     assert len(aggregate_D) == here.peer.run.parameters.size, "an aggregate of the wrong length: SPEC, Not yet"
-    return attempt, Reduced(aggregate_D, {part: center.norm for part, center in announced.items()}, clips)
+    return attempt, Reduced(aggregate_D, {part: center.norm for part, center in announced.items()}, clips, rows)
 
 
-def clipped_center(attempt: Attempt[T], part: int) -> Tensor:
+def checked_rows(attempt: Attempt[T], part: int) -> Tensor:
     """What hashes to the signed root is what a contributor stands for; rows in the order of keys."""
     bounds, tools, received = attempt.here.roles.bounds, attempt.here.peer.tools, attempt.received[part]
     for contributor, root in attempt.roots.items():
-        assert opens(received[contributor], part, bounds, root, tools), (
-            "withheld and wrong parts: SPEC, Not yet"
-        )  # [C3]
-    rows_PD = torch.stack([row_of(received[contributor]) for contributor in attempt.roots])
-    return centered_clip(rows_PD, tau=attempt.part_tau(part))
+        assert opens(received[contributor], part, bounds, root, tools), "withheld and wrong parts: SPEC, Not yet"
+    return rows_of([received[contributor] for contributor in attempt.roots])
 
 
 def clip_message(attempt: Attempt[T], centers_D: Mapping[int, Tensor], blobs: Mapping[int, bytes]) -> Clip:
@@ -187,10 +185,9 @@ def wrong_reporters(attempt: Attempt[T], part: int, reduced: Reduced, reported: 
     parameters, (start, stop) = attempt.here.peer.run.parameters, attempt.span(part)
     signs_KD = attempt.here.peer.tools.projection(reported.projection_key, parameters.projections, parameters.size)
     others = list(attempt.roots)
-    rows_PD = torch.stack([row_of(attempt.received[part][peer]) for peer in others])
     said = [reported.numbers[peer].part(part) for peer in others]
     center_D = reduced.aggregate_D[start:stop]
-    errors_P = report_errors(rows_PD, center_D, signs_KD[:, start:stop], said, attempt.part_tau(part))
+    errors_P = report_errors(reduced.rows[part], center_D, signs_KD[:, start:stop], said, attempt.part_tau(part))
     return [
         peer for peer, error in zip(others, errors_P, strict=True) if error > ACCUSE_AT and peer != attempt.here.peer.me
     ]
@@ -200,7 +197,9 @@ async def vote(attempt: Attempt[T], reduced: Reduced, reported: Reported, accuse
     """Only if somebody was accused or a sum does not vanish: everyone recomputes what is disputed."""
     here, state = attempt.here, attempt.here.state
     charges = heard(accuses, here.roles, attempt.owners, frozenset(attempt.roots))
-    disputed = suspicious_parts(attempt, reduced, reported) | {c.part for c in charges if c.part is not None}
+    parts, taus = range(len(attempt.owners)), [attempt.part_tau(part) for part in range(len(attempt.owners))]
+    disputed = suspicious_parts(reported.numbers, [reduced.norms[part] for part in parts], taus)  # [V2]
+    disputed |= {charge.part for charge in charges if charge.part is not None}
     if not charges and not disputed:
         return {}
     cast: list[Ballot] = []
@@ -210,16 +209,6 @@ async def vote(attempt: Attempt[T], reduced: Reduced, reported: Reported, accuse
     if disputed:
         cast += await disputed_ballots(attempt, reduced, reported, charges, frozenset(disputed))
     return await here.peer.channel.announce(attempt.place(Phase.VOTE), Vote(tuple(dict.fromkeys(cast))))
-
-
-def suspicious_parts(attempt: Attempt[T], reduced: Reduced, reported: Reported) -> set[int]:
-    """V2: the reports about an aggregate must add up to nothing, and none may be longer than it can be."""
-    return {
-        part
-        for part in range(len(attempt.owners))
-        if not sum_vanishes(part, reported.numbers, reduced.norms[part], attempt.part_tau(part))
-        or any(too_long(part, numbers, attempt.part_tau(part)) for numbers in reported.numbers.values())
-    }
 
 
 async def disputed_ballots(
