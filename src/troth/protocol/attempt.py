@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Generic, TypeVar
 
 from torch import Tensor
@@ -51,7 +52,7 @@ class Attempt(Generic[T]):
     received: Mapping[int, Mapping[PeerId, Parcel]] = field(default_factory=dict)  # parts that this peer owns
     just_out: frozenset[PeerId] = frozenset()  # because of the attempt before
 
-    @property
+    @cached_property
     def roots(self) -> dict[PeerId, Digest]:
         """What the contributors of this attempt committed to, in the order of keys."""
         roots: dict[PeerId, Digest] = {}
@@ -61,11 +62,11 @@ class Attempt(Generic[T]):
                 roots[peer] = Digest(message.root)
         return roots
 
-    @property
+    @cached_property
     def owners(self) -> tuple[PeerId, ...]:
         return tuple(self.here.roles.owner_of(part, self.out) for part in range(len(self.here.roles.owners)))
 
-    @property
+    @cached_property
     def my_parts(self) -> list[int]:
         return [part for part, owner in enumerate(self.owners) if owner == self.here.peer.me]
 

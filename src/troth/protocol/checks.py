@@ -18,6 +18,7 @@ from troth.protocol.messages import ReportNumbers
 
 _LONGEST = 2.5  # an honest RMS of 16 projections exceeds 2.5 times the length with probability 3·10⁻¹⁴
 _FAR = 2.0  # a plain sum of so few numbers is off by 10⁻¹⁴ of them; the tolerance is 10⁻¹² of them or more
+_NEAR = 1 - 1e-9  # lengths have no cancellation: plain arithmetic is off by 10⁻¹⁴ of them
 
 
 def suspicious_parts(
@@ -31,7 +32,7 @@ def suspicious_parts(
     rms_P = np.sqrt(np.square(projections_CPK.sum(axis=0)).mean(axis=1))
     tolerance_P = 2.0**-21 * len(reports) * np.minimum(center_P, 2.0**10 * tau_P) + 2.0**-40 * clipped_CP.sum(axis=0)
     length_CP = np.sqrt(np.square(projections_CPK).mean(axis=2))
-    clear_P = (rms_P <= tolerance_P / _FAR) & (length_CP <= _LONGEST * clipped_CP / _FAR).all(axis=0)
+    clear_P = (rms_P <= tolerance_P / _FAR) & (length_CP <= _LONGEST * clipped_CP * _NEAR).all(axis=0)
     return {
         part for part in np.flatnonzero(~clear_P).tolist() if _suspicious(part, reports, center_norms[part], taus[part])
     }
