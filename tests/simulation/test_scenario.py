@@ -66,7 +66,7 @@ def test_without_liars_the_attack_need_not_fit() -> None:
 
 @pytest.mark.parametrize(
     ("name", "steps", "rate", "tau"),
-    [("digits", 400, 0.3, 1.0), ("digits-cnn", 300, 0.1, 1.0), ("quadratic", 300, 0.1, 0.1)],
+    [("digits", 400, 0.01, 1.0), ("digits-cnn", 300, 0.1, 1.0), ("quadratic", 300, 0.1, 0.1)],
 )
 def test_resolved_fills_in_the_tasks_suggestions(name: str, steps: int, rate: float, tau: float) -> None:
     resolved = Scenario(task=name).resolved(make_task(name))
@@ -74,10 +74,10 @@ def test_resolved_fills_in_the_tasks_suggestions(name: str, steps: int, rate: fl
 
 
 def test_resolved_keeps_what_was_asked_for() -> None:
-    asked = Scenario(steps=7, rate=0.5, tau=2.0, seed=4)
+    asked = Scenario(steps=7, rate=0.5, tau=2.0, optimizer="sgd", seed=4)
     assert asked.resolved(make_task("digits")) == asked
     partly = Scenario(tau=2.0, seed=4).resolved(make_task("digits"))
-    assert partly == dataclasses.replace(asked, steps=400, rate=0.3)
+    assert partly == dataclasses.replace(asked, steps=400, rate=0.01, optimizer="adamw")
 
 
 @pytest.mark.parametrize(("peers", "byzantine"), [(16, 7), (16, 3), (5, 2), (3, 0)])
@@ -105,7 +105,8 @@ def test_every_schedule_can_be_chosen(schedule: str) -> None:
 
 
 def test_optimizers() -> None:
-    assert Scenario().make_optimizer() == SGD()
+    assert Scenario().resolved(make_task("digits")).make_optimizer() == AdamW()
+    assert Scenario(task="quadratic").resolved(make_task("quadratic")).make_optimizer() == SGD()
     assert Scenario(optimizer="sgd:momentum=0.5,weight_decay=0.1").make_optimizer() == SGD(0.5, True, 0.1)
     assert Scenario(optimizer="adamw:beta1=0.8").make_optimizer() == AdamW(beta1=0.8)
 

@@ -32,7 +32,9 @@ def simulate(
     tau: Annotated[float | None, typer.Option(help="Clipping radius. Default: the task's.")] = None,
     steps: Annotated[int | None, typer.Option(help="How many steps. Default: the task's.")] = None,
     seed: Annotated[int, typer.Option(help="Everything random follows from it.")] = 0,
-    optimizer: Annotated[str, typer.Option(help="sgd or adamw; options as in sgd:momentum=0.9.")] = "sgd",
+    optimizer: Annotated[
+        str | None, typer.Option(help="sgd or adamw; options as in sgd:momentum=0.9. Default: the task's.")
+    ] = None,
     rate: Annotated[float | None, typer.Option(help="Learning rate. Default: the task's.")] = None,
     schedule: Annotated[str, typer.Option(help="Learning rate over time: constant, cosine or linear.")] = "cosine",
     warmup: Annotated[int, typer.Option(help="Steps over which the learning rate rises to its value.")] = 0,

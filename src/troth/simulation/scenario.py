@@ -40,7 +40,7 @@ class Scenario:
     tau: float | None = None
     steps: int | None = None
     seed: int = 0
-    optimizer: str = "sgd"
+    optimizer: str | None = None
     rate: float | None = None
     schedule: str = "cosine"
     warmup: int = 0
@@ -67,7 +67,8 @@ class Scenario:
             raise ScenarioError(f"--seed must fit in 64 bits, got {self.seed}")
         self._check_defence()
         pick(SCHEDULES, self.schedule, "schedule")
-        self.make_optimizer()
+        if self.optimizer is not None:
+            self.make_optimizer()
         _check_device(self.device)
         task, attack, schedule = make_task(self.task), make_attack(self.attack), self.attack_schedule()
         if self.byzantine:
@@ -106,7 +107,12 @@ class Scenario:
 
     def resolved(self, task: Task) -> "Scenario":
         """With the task's suggestions filled in."""
-        suggested: dict[str, Any] = {"tau": task.tau, "steps": task.steps, "rate": task.rate}
+        suggested: dict[str, Any] = {
+            "tau": task.tau,
+            "steps": task.steps,
+            "optimizer": task.optimizer,
+            "rate": task.rate,
+        }
         missing = {name: value for name, value in suggested.items() if getattr(self, name) is None}
         return dataclasses.replace(self, **missing) if missing else self
 
@@ -123,6 +129,7 @@ class Scenario:
         return AttackSchedule(self.attack_start, self.attack_every, self.attack_probability, self.attack_stop)
 
     def make_optimizer(self) -> Optimizer:
+        assert self.optimizer is not None, "resolve the scenario first"
         name, options = parse_spec(self.optimizer)
         return build(pick(OPTIMIZERS, name, "optimizer"), options, self.optimizer)
 

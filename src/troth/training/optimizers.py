@@ -71,8 +71,11 @@ class AdamW:
             raise ValueError(f"epsilon must be positive and weight_decay not negative, got {self}")
 
     def start(self, parameters_D: Tensor) -> State:
-        zeros_D = torch.zeros_like(parameters_D)
-        return {"mean": zeros_D, "square": zeros_D, "powers": torch.ones(2, dtype=torch.float64)}
+        return {
+            "mean": torch.zeros_like(parameters_D),
+            "square": torch.zeros_like(parameters_D),
+            "powers": torch.ones(2, dtype=torch.float64),
+        }
 
     def update(self, parameters_D: Tensor, gradient_D: Tensor, state: State, rate: float) -> tuple[Tensor, State]:
         # β₁ᵗ and β₂ᵗ, one multiplication a step: `pow` differs in the last bit between C libraries.

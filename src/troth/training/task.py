@@ -38,6 +38,7 @@ class Task(ABC):
 
     # Defaults that suit the task; the command line overrides them.
     steps: ClassVar[int] = 300
+    optimizer: ClassVar[str] = "sgd"
     rate: ClassVar[float] = 0.1
     tau: ClassVar[float] = 1.0
 

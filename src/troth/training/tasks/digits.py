@@ -45,8 +45,9 @@ class Digits(_DigitsTask):
 
     hidden: int = 64
 
-    steps = 400  # enough to recover from what liars do before they are banned
-    rate = 0.3
+    steps = 400
+    optimizer = "adamw"  # its steps are bounded, so that liars push the model less far before they are banned
+    rate = 0.01
     tau = 1.0
 
     def model(self) -> nn.Module:
