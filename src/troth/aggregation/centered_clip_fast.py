@@ -34,7 +34,7 @@ _SUM_ERROR = 2.0**-51  # relative error of a float64 sum of a few rows
 _MOST_ROUNDS = 4
 _MOST_STALLS = 12
 _MOST_HALVINGS = 60
-_SAMPLE = 1024  # coordinates looked at to choose the first reference
+_SAMPLE = 128  # coordinates looked at to choose the first reference
 _LARGEST = 2.0**500  # beyond this, squares overflow float64
 _TAU_RANGE = (2.0**-400, 2.0**400)
 
@@ -224,7 +224,7 @@ def _central_row(vectors_PD: Tensor) -> int:
     Only a guess that saves a round: an adversary who spoils it costs time, not accuracy.
     """
     stride = max(1, vectors_PD.shape[1] // _SAMPLE)
-    sample_PD = vectors_PD[:, ::stride].double()
+    sample_PD = vectors_PD[:, ::stride][:, :_SAMPLE].double()
     distance_PP = (sample_PD[:, None] - sample_PD[None, :]).square().sum(dim=2)
     half = (len(sample_PD) - 1) // 2
     return int(distance_PP.sort(dim=1).values[:, half].argmin())
