@@ -13,6 +13,7 @@ from tests.paper.conftest import SMALL, finished
 from troth.crypto import PeerId, derive
 from troth.evidence.verify import verify_ban
 from troth.protocol.checks import sum_vanishes, suspicious_parts, too_long
+from troth.protocol.coins import combine
 from troth.protocol.messages import Kind, ReportNumbers
 from troth.protocol.primitives import Primitives
 from troth.protocol.records import decode_record
@@ -149,3 +150,13 @@ def test_honest_runs_never_come_near_the_public_bounds() -> None:
     """[V2] No dispute in a calm run of 16 on digits: one attempt a step, no trial."""
     calm = finished(Scenario(steps=12, evaluate_every=12))
     assert (calm.attempts, calm.trials) == (12, 0)
+
+
+def test_whoever_is_out_has_no_vote_and_no_coin_in_later_attempts() -> None:
+    """[N1, N2] The randomness of a repeated step is made of the coins of those who are left."""
+    simulation = finished(dataclasses.replace(SMALL, attack="wrong-aggregate", steps=4, evaluate_every=4))
+    record = decode_record(simulation.trace[3])
+    assert record.banned
+    left = [PeerId(member) for member in record.members if member not in record.banned]
+    coins = {peer: simulation.peers[peer].entropy.coins(3, 1).b for peer in left}
+    assert record.randomness == combine("roles", 3, 1, coins)

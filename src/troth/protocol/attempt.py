@@ -96,7 +96,7 @@ class Attempt(Generic[T]):
         for peer, announced in source.items():
             assert isinstance(announced.message, Commit | Clip)
             coin = announced.message.coin_a if which == "A" else announced.message.coin_b
-            if coin is not None:
+            if coin is not None and peer not in self.out:
                 committed[peer] = coin
         return right_openings(which, committed, shown, self.place(phase), tools)
 

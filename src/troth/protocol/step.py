@@ -75,7 +75,8 @@ class Trials:
 
     def judge(self, attempt: Attempt[T], accuses: Announcements, votes: Announcements) -> frozenset[PeerId]:
         """Take down what was decided; return those without whom the attempt must be repeated."""
-        new = judge(attempt.number, votes, attempt.here.state.roster)
+        counted = {voter: vote for voter, vote in votes.items() if voter not in attempt.out}  # [N1]
+        new = judge(attempt.number, counted, attempt.here.state.roster)
         self.judgements += new
         self.accuses[attempt.number], self.votes[attempt.number] = accuses, votes
         return frozenset(j.banned for j in new if j.banned is not None and j.kind == Kind.AGGREGATE)
@@ -197,6 +198,7 @@ async def vote(attempt: Attempt[T], reduced: Reduced, reported: Reported, accuse
     """Only if somebody was accused or a sum does not vanish: everyone recomputes what is disputed."""
     here, state = attempt.here, attempt.here.state
     charges = heard(accuses, here.roles, attempt.owners, frozenset(attempt.roots))
+    charges = tuple(c for c in charges if attempt.number == 0 or c.kind not in AUDIT_KINDS)  # audits are heard once
     parts, taus = range(len(attempt.owners)), [attempt.part_tau(part) for part in range(len(attempt.owners))]
     disputed = suspicious_parts(reported.numbers, [reduced.norms[part] for part in parts], taus)  # [V2]
     disputed |= {charge.part for charge in charges if charge.part is not None}
@@ -204,7 +206,7 @@ async def vote(attempt: Attempt[T], reduced: Reduced, reported: Reported, accuse
         return {}
     cast: list[Ballot] = []
     for charge in charges:
-        if charge.kind in AUDIT_KINDS and state.kept is not None and attempt.number == 0:
+        if charge.kind in AUDIT_KINDS and state.kept is not None:
             cast += await gradient_ballots(here.peer, state.kept, charge)
     if disputed:
         cast += await disputed_ballots(attempt, reduced, reported, charges, frozenset(disputed))
