@@ -42,7 +42,7 @@ class TestResults:
 
     def test_the_table_names_the_liars_and_the_ruin(self, troth: Troth) -> None:
         arguments = ("--byzantine", "1", "--attack-start", "1", "--attack", "sign-flip:scale=1e30", "--defence", "mean")
-        done = troth(*SHORT, *arguments, "--out", "here")
+        done = troth(*SHORT, *arguments, "--optimizer", "sgd", "--rate", "0.3", "--out", "here")
         assert done.code == 0
         liar = Scenario(peers=3, byzantine=1, defence="mean").byzantine_peers()
         assert f"3, of which lie: {liar}" in done.out
