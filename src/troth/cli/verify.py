@@ -57,7 +57,7 @@ def verify(
         result = repeat(proof, training, task)
     except StateError as error:
         _not_proved(str(error))
-    typer.echo(f"The gradient: {result.value}.")
+    typer.echo(f"{result.value[0].upper()}{result.value[1:]}.")
     if result is Recomputed.REFUTED:
         raise typer.Exit(1)
 
