@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test check bench ban-law vectors clean
+.PHONY: help demo test check bench ban-law drop-outs attack-pages attack-studies vectors clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -41,6 +41,15 @@ bench: .venv/installed-dev ## measure; prints the table and rewrites benchmarks/
 
 ban-law: .venv/installed-dev ## measure how long liars last; rewrites docs/ban-law.md (a few minutes)
 	$(BIN)/python -m benchmarks.ban_law
+
+drop-outs: .venv/installed-dev ## a thousand runs in which peers vanish; rewrites docs/drop-outs.md (about a quarter of an hour)
+	$(BIN)/python -m benchmarks.drop_outs
+
+attack-pages: .venv/installed-dev ## try every attack; rewrites the figures in docs/attacks/ (half an hour on two cores)
+	$(BIN)/python -m benchmarks.attack_pages
+
+attack-studies: .venv/installed-dev ## how long liars last, radius, hardware; rewrites docs/attacks/README.md (an hour on two cores)
+	$(BIN)/python -m benchmarks.attack_studies
 
 vectors: .venv/installed-dev ## regenerate the golden vectors, after a deliberate change only
 	$(BIN)/python -m tests.vectors

@@ -47,7 +47,7 @@ from troth.protocol.messages import (
     phase_of,
 )
 from troth.protocol.records import Judgement, StepRecord, encode_record
-from troth.protocol.roles import draw_roles, first_randomness, gradient_seed
+from troth.protocol.roles import Due, Roles, draw_roles, first_randomness, gradient_seed
 from troth.protocol.roster import Roster
 from troth.protocol.run import Parameters, Run
 from troth.training.schedules import cosine
@@ -90,12 +90,14 @@ def messages() -> Any:
     examples: list[Message] = [
         Commit(b"a" * 32, b"b" * 32, b"c" * 32),
         Commit(None, b"b" * 32, b"c" * 32),
+        Commit(b"a" * 32, b"b" * 32, b"c" * 32, b"h" * 32),
         Clip((Center(3, b"d" * 32, 1.5),)),
         Clip((), b"a" * 32, b"b" * 32),
+        Clip((), missing=(b"j" * 32,)),
         Reveal(b"e" * 32, bytes([255])),
         Report(ReportNumbers(np.array([1.0]), np.array([[2.0, -3.0]])).pack()),
-        Accuse((Accusation(b"f" * 32, Kind.GRADIENT),), b"g" * 32),
-        Vote((Ballot(None, b"i" * 32, Kind.AGGREGATE, 2, Verdict.ACCUSED),)),
+        Accuse((Accusation(b"f" * 32, Kind.GRADIENT, 6),), b"g" * 32),
+        Vote((Ballot(None, b"i" * 32, Kind.AGGREGATE, 7, 2, Verdict.ACCUSED),)),
     ]
     record = StepRecord(
         step=3,
@@ -108,7 +110,14 @@ def messages() -> Any:
         state_before=b"e" * 32,
         state_after=b"f" * 32,
         updated=True,
-        judgements=(Judgement(b"a" * 32, b"b" * 32, Kind.GRADIENT, None, 0, None),),
+        tau=0.5,
+        cap=2.0,
+        judgements=(Judgement(b"a" * 32, b"b" * 32, Kind.GRADIENT, 2, None, 0, None),),
+        absent=(b"h" * 32,),
+        struck=(b"i" * 32,),
+        expelled=(b"j" * 32,),
+        owed=(b"k" * 32,),
+        unaudited=(b"l" * 32,),
     )
     return [[phase_of(example).name, encode(example).hex()] for example in examples] + [encode_record(record).hex()]
 
@@ -133,15 +142,22 @@ def roles() -> Any:
     founders = tuple(sorted(Identity.from_secret(bytes([k]) * 32).peer for k in range(7)))
     run = Run(founders, b"description", Parameters(size=100, tau=0.5, byzantine=2, validators=2), b"n" * 32)
     first, before = first_randomness(run)
-    drawn = draw_roles(run, Roster.founding(run), first, founders)
+    roster = Roster.founding(run)
+    drawn = draw_roles(run, roster, first, Due(6, founders))
+    everyone = draw_roles(run, roster, first, Due(6, founders[:5], owed=founders[2:4], everyone=True))
     return {
         "run": run.id.hex(),
         "first": [first.hex(), before.hex()],
-        "targets": {validator.hex(): target.hex() for validator, target in drawn.targets.items()},
+        "audits": _audits(drawn),
         "owners": [owner.hex() for owner in drawn.owners],
         "bounds": list(drawn.bounds),
+        "when everyone audits": {"audits": _audits(everyone), "owners": [owner.hex() for owner in everyone.owners]},
         "seed": gradient_seed(first, founders[0]).hex(),
     }
+
+
+def _audits(roles: Roles) -> Any:
+    return {auditor.hex(): [[a.target.hex(), a.step] for a in audits] for auditor, audits in roles.audits.items()}
 
 
 def streams() -> Any:

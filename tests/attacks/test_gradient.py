@@ -25,6 +25,7 @@ from troth.attacks import (
     alie_deviations,
     make_attack,
 )
+from troth.attacks.gradient import Inflate, Nudge
 from troth.choices import ChoiceError
 from troth.crypto import derive, stream
 from troth.training import make_task
@@ -35,7 +36,7 @@ Forge = Callable[[Tensor, Tensor], Tensor]
 
 def forger(attack: GradientAttack, members: int = 7, seed: int = 0) -> Forge:
     """What the members of a fresh coalition send, step after step."""
-    coalition = Coalition(attack, AttackSchedule(), range(members), derive(seed, "coalition"))
+    coalition = Coalition([attack], AttackSchedule(), range(members), derive(seed, "coalition"))
     step = count()
     return lambda own_BD, honest_HD: coalition.gradients(next(step), own_BD, honest_HD)
 
@@ -77,6 +78,17 @@ def test_random_direction_follows_from_the_seed_and_not_from_the_gradients() -> 
     assert torch.equal(one_D, same_D)
     assert abs(float(torch.cosine_similarity(one_D, other_D, dim=0))) < 0.6
     assert abs(float(torch.cosine_similarity(one_D, OWN_BD.mean(dim=0), dim=0))) < 0.6
+
+
+def test_a_nudge_moves_every_coordinate_by_a_share_of_itself_against_the_honest_mean() -> None:
+    forged_BD = forger(Nudge(size=0.03))(OWN_BD, HONEST_HD)
+    own, honest = (rows_ND.numpy().astype(np.float64) for rows_ND in (OWN_BD, HONEST_HD))
+    right_BD = own - 0.03 * np.abs(own) * np.sign(honest.mean(axis=0))
+    np.testing.assert_allclose(forged_BD.numpy(), right_BD, rtol=1e-5, atol=1e-6)
+
+
+def test_an_inflated_gradient_points_where_it_did() -> None:
+    assert torch.equal(forger(Inflate(scale=4.0))(OWN_BD, HONEST_HD), OWN_BD * 4)
 
 
 def test_label_flip_turns_labels_round_and_nothing_else() -> None:
@@ -187,6 +199,10 @@ def test_options() -> None:
         ("delayed-gradient:delay=0", "'delayed-gradient:delay=0': delay must be at least 1 step, got 0"),
         ("delayed-gradient:delay=1.5", "option 'delay' takes a whole number, got '1.5'"),
         ("ipm-0.6:epsilon=-1", "'ipm-0.6:epsilon=-1': epsilon must be a positive number, got -1.0"),
+        ("nudge:size=0", "'nudge:size=0': size must be a positive number, got 0.0"),
+        ("inflate:scale=-1", "'inflate:scale=-1': scale must be a positive number, got -1.0"),
+        ("covered-aggregate:shift=0", "'covered-aggregate:shift=0': shift must be a positive number, got 0.0"),
+        ("vanish:after=lunch", ".*after= is one of commit, clip, reveal, report, got 'lunch'"),
         ("label-flip:classes=3", "'label-flip:classes=3' has no option 'classes' \\(its options: none\\)"),
     ],
 )

@@ -42,7 +42,7 @@ def test_every_name_has_its_line(troth: Troth, command: str, names: Iterable[str
 
 def test_options_are_shown_with_their_defaults(troth: Troth) -> None:
     assert "[scale=1000.0]" in troth("attacks").out
-    assert "[batch_size=8, hidden=64]" in troth("tasks").out
+    assert "[batch_size=8, hidden=64, activation=relu]" in troth("tasks").out
 
 
 def test_check_a_built_in_task(troth: Troth) -> None:

@@ -1,36 +1,35 @@
 """From parts to the aggregate, the projections and the reports."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 
-from tests.paper.conftest import SMALL, finished
+from tests.paper.conftest import SMALL, finished, last_kept
 from troth.aggregation import clip_residual, residual_tolerance
 from troth.crypto import Digest, derive, projection_signs, tagged_hash
 from troth.protocol.messages import Malformed, ReportNumbers
 from troth.protocol.primitives import Primitives
 from troth.protocol.records import decode_record
-from troth.protocol.reports import ACCUSE_AT, CONVICT_AT, make_report, part_taus, relative_errors
+from troth.protocol.reports import ACCUSE_AT, CONVICT_AT, make_report, relative_errors
 from troth.protocol.roles import gradient_seed
-from troth.protocol.run import Parameters
+from troth.protocol.scales import part_taus
 from troth.simulation import ProtocolSimulation
 
 KEY = tagged_hash("test key")
-PARAMETERS = Parameters(size=60, tau=0.5, byzantine=0)
 BOUNDS = (0, 20, 40, 60)
+TAUS = part_taus(0.5, BOUNDS)
 
 
 def test_the_aggregate_is_the_clipped_centre_of_every_part(attacked: ProtocolSimulation) -> None:
     """[A1, A3] Recomputed from the contributors' public seeds, part by part, to the tolerance of the design."""
-    state = attacked.states[attacked.honest[0]]
-    kept = state.kept
-    assert kept is not None
+    kept = last_kept(attacked)
     batches = [attacked.problem.batch(gradient_seed(kept.seed_randomness, peer)) for peer in kept.contributors]
     _, rows_PD = attacked.problem.gradients(kept.training.parameters_D, batches)  # all liars are gone by now
-    for start, stop in zip(kept.bounds, kept.bounds[1:], strict=False):
-        tau = attacked.run.parameters.part_tau(stop - start)
+    assert kept.tau == attacked.run.parameters.tau
+    for (start, stop), tau in zip(pairwise(kept.bounds), part_taus(kept.tau, kept.bounds), strict=True):
         part_D, rows = kept.aggregate_D[start:stop], rows_PD[:, start:stop]
         distances = (rows.double() - part_D.double()).norm(dim=1).clamp(max=tau)
         allowed = residual_tolerance(float(part_D.norm()), float(distances.sum()), tau=tau, peers=len(rows)) / 8
@@ -39,13 +38,13 @@ def test_the_aggregate_is_the_clipped_centre_of_every_part(attacked: ProtocolSim
 
 def test_a_part_has_its_share_of_the_radius() -> None:
     """[A1] τ_p = τ√(d/D)."""
-    assert PARAMETERS.part_tau(15) == pytest.approx(0.25)
-    assert math.hypot(*(PARAMETERS.part_tau(20) for _ in range(3))) == pytest.approx(0.5)
+    assert part_taus(0.5, (0, 15, 60))[0] == pytest.approx(0.25)
+    assert math.hypot(*TAUS) == pytest.approx(0.5)
 
 
 def test_everyone_uses_the_announced_aggregates(attacked: ProtocolSimulation) -> None:
     """[A2, A3] Bit for bit the same aggregate at every honest peer."""
-    aggregates = [kept.aggregate_D for peer in attacked.honest if (kept := attacked.states[peer].kept) is not None]
+    aggregates = [last_kept(attacked, peer).aggregate_D for peer in attacked.honest]
     assert len(aggregates) == len(attacked.honest)
     assert all(torch.equal(aggregate_D, aggregates[0]) for aggregate_D in aggregates)
 
@@ -73,7 +72,7 @@ def test_a_report_says_norm_and_clipped_projections() -> None:
     generator = torch.Generator().manual_seed(0)
     gradient_D, aggregate_D = torch.randn(60, generator=generator), torch.randn(60, generator=generator) / 10
     signs_KD = Primitives().projection(KEY, 16, 60)
-    report = make_report(gradient_D, aggregate_D, signs_KD, BOUNDS, PARAMETERS)
+    report = make_report(gradient_D, aggregate_D, signs_KD, BOUNDS, TAUS)
     for part in range(3):
         away = [float(gradient_D[j].double() - aggregate_D[j].double()) for j in range(20 * part, 20 * part + 20)]
         norm = math.sqrt(math.fsum(a * a for a in away))
@@ -108,17 +107,17 @@ def test_reports_survive_packing_and_wrong_lengths_are_refused() -> None:
 def test_how_far_a_report_may_be_off() -> None:
     """[D2] Convicting starts at 1e-9 of min(norm, τ), accusing at twice that."""
     gradient_D = torch.randn(60, generator=torch.Generator().manual_seed(1))
-    right = make_report(gradient_D, torch.zeros(60), Primitives().projection(KEY, 16, 60), BOUNDS, PARAMETERS)
-    unit = min(right.norms_P[1], PARAMETERS.part_tau(20))
+    right = make_report(gradient_D, torch.zeros(60), Primitives().projection(KEY, 16, 60), BOUNDS, TAUS)
+    unit = min(right.norms_P[1], TAUS[1])
     for off, accused, convicted in ((0.5e-9, False, False), (1.5e-9, False, True), (2.5e-9, True, True)):
         projections = right.projections_PK.copy()
         projections[1, 3] += off * unit
-        errors_P = relative_errors(ReportNumbers(right.norms_P, projections), right, part_taus(BOUNDS, PARAMETERS))
+        errors_P = relative_errors(ReportNumbers(right.norms_P, projections), right, np.array(TAUS))
         assert (errors_P[1] > ACCUSE_AT, errors_P[1] > CONVICT_AT) == (accused, convicted)
         assert errors_P[0] == errors_P[2] == 0
     norms = right.norms_P.copy()
     norms[2] *= 1 + 3e-9
-    errors_P = relative_errors(ReportNumbers(norms, right.projections_PK), right, part_taus(BOUNDS, PARAMETERS))
+    errors_P = relative_errors(ReportNumbers(norms, right.projections_PK), right, np.array(TAUS))
     assert errors_P[2] > ACCUSE_AT
 
 
@@ -141,5 +140,5 @@ def test_the_model_moves_by_the_aggregate_alone(attacked: ProtocolSimulation) ->
 
 def test_other_coins_give_another_run() -> None:
     """[A4, R1] The same scenario with another seed: other roles, other records."""
-    one, other = finished(SMALL), finished(type(SMALL)(**{**SMALL.as_dict(), "seed": 2}))
+    one, other = finished(SMALL), finished(type(SMALL)(**{**SMALL.as_dict(), "seed": SMALL.seed + 1}))
     assert one.trace != other.trace

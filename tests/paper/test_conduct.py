@@ -5,14 +5,15 @@ from typing import Any
 
 import pytest
 
-from tests.paper.conftest import SMALL, finished
+from tests.paper.conftest import SMALL, finished, last_kept
 from troth.crypto import Context, Digest, Identity, PeerId
 from troth.protocol.coins import combine
 from troth.protocol.messages import Commit, Malformed, Phase, seal
 from troth.protocol.parts import Parcel
 from troth.protocol.records import decode_record
-from troth.protocol.roles import draw_roles, first_randomness
+from troth.protocol.roles import NOTHING_DUE, Due, draw_roles, first_randomness
 from troth.protocol.roster import Roster
+from troth.protocol.state import LeftOutError, StalledError
 from troth.simulation import ProtocolSimulation, Scenario
 from troth.simulation.memo import MemoPrimitives
 
@@ -24,17 +25,16 @@ def test_seeds_come_from_the_draw_before_last_and_roles_from_the_last(attacked: 
     drawn = [before, first, *(record.randomness for record in records)]
     for t, record in enumerate(records):
         assert record.seed_randomness == drawn[t]
-        last = [PeerId(peer) for peer in records[t - 1].contributors] if t else []
+        due = Due.after(records[t - 1]) if t else NOTHING_DUE
         banned = tuple(sorted(PeerId(peer) for earlier in records[:t] for peer in earlier.banned))
         roster = Roster(tuple(PeerId(peer) for peer in record.members), banned)
-        roles = draw_roles(attacked.run, roster, Digest(drawn[t + 1]), last)
+        roles = draw_roles(attacked.run, roster, Digest(drawn[t + 1]), due)
         assert sorted(roles.owners) == sorted(record.contributors)
 
 
 def test_both_coins_of_everyone_are_in_what_they_draw(attacked: ProtocolSimulation) -> None:
     """[R1, A4, C2] Recomputed from the members' secrets: coin A gives the projections, coin B the roles."""
-    kept = attacked.states[attacked.honest[0]].kept
-    assert kept is not None
+    kept = last_kept(attacked)
     record = decode_record(attacked.trace[kept.step])
     coins = {PeerId(m): attacked.peers[PeerId(m)].entropy.coins(kept.step, 0) for m in record.members}
     assert kept.projection_key == combine("projections", kept.step, 0, {peer: c.a for peer, c in coins.items()})
@@ -47,8 +47,8 @@ def test_both_coins_of_everyone_are_in_what_they_draw(attacked: ProtocolSimulati
 class _Tampering:
     """Wraps one member's channel and changes what it receives."""
 
-    def __init__(self, inner: Any, what: str) -> None:
-        self._inner, self._what = inner, what
+    def __init__(self, inner: Any, what: str, me: PeerId) -> None:
+        self._inner, self._what, self._me = inner, what, me
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -58,7 +58,7 @@ class _Tampering:
         if self._what != "part":
             return received
         return {
-            part: {peer: Parcel(bytes(len(p.blob)), p.path) for peer, p in parcels.items()}
+            part: {peer: p if peer == self._me else Parcel(bytes(len(p.blob)), p.path) for peer, p in parcels.items()}
             for part, parcels in received.items()
         }
 
@@ -71,19 +71,56 @@ class _Tampering:
         return dict(list(signatures.items())[:2]) if self._what == "signatures" else signatures
 
 
-@pytest.mark.parametrize(
-    ("what", "noticed"),
-    [("part", "wrong parts"), ("aggregate", "wrong aggregates"), ("signatures", "no majority signed")],
-)
-def test_nothing_is_used_that_does_not_fit(what: str, noticed: str) -> None:
-    """[C3, A3, U2] In this version the step stops; it never goes on with what was not committed to or agreed."""
-    simulation = ProtocolSimulation(dataclasses.replace(SMALL, byzantine=0))
+def _tampered(what: str) -> tuple[ProtocolSimulation, PeerId]:
+    """A calm run of seven, one of whom receives something else than was sent, from the first step on."""
+    simulation = ProtocolSimulation(dataclasses.replace(SMALL, byzantine=0, steps=6, evaluate_every=6))
     victim = simulation.honest[0]
     member = simulation.peers[victim]
-    simulation.peers[victim] = dataclasses.replace(member, channel=_Tampering(member.channel, what))
-    with pytest.raises(AssertionError, match=noticed):
-        for _ in simulation.steps():
-            pass
+    simulation.peers[victim] = dataclasses.replace(member, channel=_Tampering(member.channel, what, victim))
+    for _ in simulation.steps():
+        pass
+    return simulation, victim
+
+
+def test_a_part_that_does_not_fit_did_not_come() -> None:
+    """[C3, N5] The owner uses none of them and names the first; both leave, neither is banned, the others go on."""
+    simulation, victim = _tampered("part")
+    first = decode_record(simulation.trace[0])
+    named = next(peer for peer in first.members if peer != victim)
+    assert set(first.absent) == {victim, named}
+    assert set(first.contributors) == set(first.members) - {victim, named}
+    assert simulation.gone.keys() == {victim, named}
+    assert all(isinstance(why, LeftOutError) for why in simulation.gone.values())
+    later = [decode_record(raw) for raw in simulation.trace[1:]]
+    assert all(record.members == first.contributors and not record.absent for record in later)
+    assert (len(simulation.trace), simulation.bans, simulation.trials) == (6, [], 0)
+    assert simulation.agreement
+
+
+def test_an_aggregate_that_does_not_fit_is_not_used() -> None:
+    """[A3, N4] Most hold the right one: whom it does not reach leaves, and never goes on with another."""
+    simulation, victim = _tampered("aggregate")
+    assert simulation.gone.keys() == {victim}
+    assert isinstance(simulation.gone[victim], LeftOutError)
+    assert simulation.states[victim].step == 0
+    first = decode_record(simulation.trace[0])
+    assert first.absent == (victim,)
+    assert victim not in first.contributors
+    assert (len(simulation.trace), simulation.bans, simulation.trials) == (6, [], 0)
+    assert simulation.agreement
+
+
+def test_a_record_that_no_majority_signed_is_no_record() -> None:
+    """[U2, N4] Two signatures of seven: the peer that sees no more stops where it stands; the others never notice."""
+    simulation, victim = _tampered("signatures")
+    assert simulation.gone.keys() == {victim}
+    assert isinstance(simulation.gone[victim], StalledError)
+    assert "no majority signed" in str(simulation.gone[victim])
+    assert simulation.states[victim].step == 0
+    assert decode_record(simulation.trace[0]).absent == ()
+    assert decode_record(simulation.trace[1]).absent == (victim,)
+    assert (len(simulation.trace), simulation.bans, simulation.trials) == (6, [], 0)
+    assert simulation.agreement
 
 
 def test_with_too_few_to_watch_the_model_stands_still() -> None:
@@ -103,11 +140,13 @@ def test_with_too_few_to_watch_the_model_stands_still() -> None:
     assert len({record.state_after for record in records} | {record.state_before for record in records}) == 1
 
 
-def test_only_the_last_step_is_kept(attacked: ProtocolSimulation) -> None:
+def test_only_the_last_two_steps_are_kept(attacked: ProtocolSimulation) -> None:
     """[K1] Nothing in the state leads back to an older step."""
     state = attacked.states[attacked.honest[0]]
-    assert state.kept is not None
-    assert not any(isinstance(getattr(state.kept, f.name), type(state.kept)) for f in dataclasses.fields(state.kept))
+    assert sorted(state.kept) == [state.step - 2, state.step - 1]
+    for kept in state.kept.values():
+        inside = [getattr(kept, f.name) for f in dataclasses.fields(kept)]
+        assert not any(isinstance(value, (type(kept), type(state))) for value in inside)
 
 
 def test_what_is_remembered_is_remembered_by_its_bytes() -> None:

@@ -1,29 +1,37 @@
 """Evidence that is validly signed by everyone, but wrong in one relation: each must be refused for that reason."""
 
+import hashlib
+import json
 from collections.abc import Callable
 from typing import Any
 
+import hypothesis.strategies as st
 import msgspec
 import pytest
+from hypothesis import given
 
 from troth.crypto import Context, Identity, PeerId, blob_digest, derive
-from troth.evidence.bans import BanFile, SignedMessage, SignedRecord, checksum, from_text, to_text
+from troth.evidence.bans import BanEvidence, BanFile, SignedMessage, SignedRecord, checksum, from_text, to_text
 from troth.evidence.verify import UnprovedError, verify_ban
-from troth.protocol.messages import Accuse, Message, Phase, Verdict, Vote, decode, seal
+from troth.protocol.messages import Accuse, Kind, Message, Phase, Verdict, Vote, decode, seal
 from troth.protocol.records import StepRecord, decode_record, encode_record, record_bytes_to_sign
+from troth.protocol.run import Parameters, Run
 from troth.simulation import ProtocolSimulation
 
 
 class Forger:
     """Holds every key of a run, and signs whatever is asked."""
 
-    def __init__(self, simulation: ProtocolSimulation) -> None:
+    def __init__(self, simulation: ProtocolSimulation, evidence: BanEvidence) -> None:
         self.run = simulation.run
         self.identities = {peer: member.identity for peer, member in simulation.peers.items()}
-        self.file = from_text(simulation.evidence[1].text)
+        self.file = from_text(evidence.text)
 
-    def record(self, signed: SignedRecord | None, **changes: Any) -> SignedRecord:
-        assert signed is not None
+    def last(self, **changes: Any) -> list[SignedRecord]:
+        """The records before, with changes in the last of them."""
+        return [*self.file.before[:-1], self.record(self.file.before[-1], **changes)]
+
+    def record(self, signed: SignedRecord, **changes: Any) -> SignedRecord:
         record: StepRecord = msgspec.structs.replace(decode_record(bytes.fromhex(signed.record)), **changes)
         raw = encode_record(record)
         signatures = {}
@@ -32,6 +40,24 @@ class Forger:
             to_sign = record_bytes_to_sign(self.run.id, record.step, identity.peer, blob_digest(raw))
             signatures[member.hex()] = identity.sign(to_sign).hex()
         return SignedRecord(raw.hex(), signatures)
+
+    def charged(self, **changes: Any) -> dict[str, Any]:
+        """The same charge with changes, wherever it is said: in the accusation, in every ballot and in the record."""
+
+        def accusation(accuse: Accuse) -> Accuse:
+            return Accuse(tuple(msgspec.structs.replace(a, **changes) for a in accuse.accusations), accuse.coin)
+
+        def ballots(vote: Vote) -> Vote:
+            return Vote(tuple(msgspec.structs.replace(b, **changes) for b in vote.ballots))
+
+        judged = decode_record(bytes.fromhex(self.file.record.record)).judgements
+        return {
+            "accusation": self.message(self.file.accusation, Phase.ACCUSE, accusation),
+            "votes": [self.message(vote, Phase.VOTE, ballots) for vote in self.file.votes],
+            "record": self.record(
+                self.file.record, judgements=tuple(msgspec.structs.replace(j, **changes) for j in judged)
+            ),
+        }
 
     def message(
         self, old: SignedMessage | None, phase: Phase, change: Callable[[Any], Message], step: int | None = None
@@ -61,34 +87,34 @@ class Forger:
 
 @pytest.fixture(scope="module")
 def forger(attacked: ProtocolSimulation) -> Forger:
-    return Forger(attacked)
+    """Of the second ban, which has a history."""
+    return Forger(attacked, attacked.evidence[1])
 
 
 def test_what_the_forger_leaves_alone_is_accepted(forger: Forger) -> None:
     """[E1] Re-signing everything without a change still proves: the refusals below are for what was changed."""
     votes = [forger.message(vote, Phase.VOTE, lambda vote: vote) for vote in forger.file.votes]
     accusation = forger.message(forger.file.accusation, Phase.ACCUSE, lambda accuse: accuse)
-    before, record = forger.record(forger.file.before), forger.record(forger.file.record)
+    before, record = [forger.record(old) for old in forger.file.before], forger.record(forger.file.record)
     assert forger.refusal(votes=votes, accusation=accusation, before=before, record=record) == ""
 
 
 def test_the_accuser_must_have_been_drawn(forger: Forger) -> None:
     """[E1, R4] Under other randomness somebody else was the accused's validator."""
-    reasons = {forger.refusal(before=forger.record(forger.file.before, randomness=derive(k))) for k in range(6)}
+    reasons = {forger.refusal(before=forger.last(randomness=derive(k))) for k in range(6)}
     assert any("not drawn" in reason for reason in reasons)
 
 
 def test_the_accused_must_have_contributed(forger: Forger) -> None:
     """[E1, R4]"""
-    assert forger.file.before is not None
-    before = decode_record(bytes.fromhex(forger.file.before.record))
+    before = decode_record(bytes.fromhex(forger.file.before[-1].record))
     place = before.contributors.index(bytes.fromhex(forger.file.banned))
     less = {
         "contributors": before.contributors[:place] + before.contributors[place + 1 :],
         "roots": before.roots[:place] + before.roots[place + 1 :],
     }
-    assert "had not contributed" in forger.refusal(before=forger.record(forger.file.before, **less))
-    assert "committed to" in forger.refusal(before=forger.record(forger.file.before, roots=()))
+    assert "had not contributed" in forger.refusal(before=forger.last(**less))
+    assert "committed to" in forger.refusal(before=forger.last(roots=()))
 
 
 def test_the_records_must_be_neighbours(forger: Forger) -> None:
@@ -102,7 +128,7 @@ def test_the_records_must_be_neighbours(forger: Forger) -> None:
 
 def test_the_accusation_must_be_of_the_accused(forger: Forger) -> None:
     """[E1, T1]"""
-    other = forger.run.founders[0]
+    other = next(peer for peer in forger.run.founders if peer.hex() != forger.file.banned)
 
     def elsewhere(accuse: Accuse) -> Accuse:
         return Accuse(tuple(msgspec.structs.replace(a, target=other) for a in accuse.accusations), accuse.coin)
@@ -139,8 +165,176 @@ def test_the_record_must_hold_the_judgement(forger: Forger) -> None:
 
 def test_the_history_must_be_changes_in_order(forger: Forger) -> None:
     """[E1, U2] No padding, and nobody forgotten."""
-    assert forger.file.before is not None
-    assert forger.refusal(history=[forger.file.before]) != ""
-    idle = forger.record(forger.file.before, judgements=())
+    assert forger.refusal(history=[forger.file.before[0]]) != ""
+    idle = forger.record(forger.file.before[0], judgements=())
     assert "more than changes" in forger.refusal(history=[*forger.file.history, idle])
     assert "another roster" in forger.refusal(history=[])
+
+
+def test_a_judgement_is_of_the_step_that_was_audited(forger: Forger) -> None:
+    """[E1, R4, R7] Said alike by accuser, jurors and record; but of another step nobody had drawn that audit."""
+    audited = forger.step - 1
+    assert forger.refusal(**forger.charged(step=audited)) == ""
+    assert "not drawn" in forger.refusal(**forger.charged(step=audited - 1))
+    assert "had not contributed" in forger.refusal(**forger.charged(step=forger.step))
+    for elsewhere in (audited - 2, 0, forger.step + 1):
+        assert "not among the records" in forger.refusal(**forger.charged(step=elsewhere))
+
+
+def test_accusation_ballots_and_judgement_are_of_one_step(forger: Forger) -> None:
+    """[E1, T3] Changed in one of the three, it no longer fits the other two."""
+    changed = forger.charged(step=forger.step - 2)
+    assert "of another" in forger.refusal(accusation=changed["accusation"])
+    assert "no majority" in forger.refusal(votes=changed["votes"])
+    assert "of another" in forger.refusal(record=changed["record"])
+
+
+def test_a_report_of_this_step_is_not_one_of_an_earlier(forger: Forger) -> None:
+    """[E1, T2] Owners speak of the step they are in, auditors of one before; a cover follows from an audit."""
+    now, before = forger.step, forger.step - 1
+    assert "another step's work" in forger.refusal(**forger.charged(kind=Kind.REPORT, part=0, step=before))
+    assert "another step's work" in forger.refusal(**forger.charged(kind=Kind.AGGREGATE, part=0, step=before))
+    for kind in (Kind.COVER, Kind.AUDITED_REPORT, Kind.DEVIATION):
+        assert "had not contributed" in forger.refusal(**forger.charged(kind=kind, step=now))
+
+
+def test_an_audit_without_an_accuser_is_none(forger: Forger) -> None:
+    """[E1, T2]"""
+    charged = forger.charged(step=forger.step - 1)
+    record = decode_record(bytes.fromhex(forger.file.record.record))
+    nobody = tuple(msgspec.structs.replace(j, accuser=None) for j in record.judgements)
+    refusal = forger.refusal(record=forger.record(forger.file.record, judgements=nobody), accusation=None)
+    assert "an audit has an accuser" in refusal
+    assert "do not fit" in forger.refusal(**{**charged, "accusation": None})
+
+
+@pytest.mark.parametrize("evidence", [0, 1])
+def test_the_two_records_before_are_all_there_and_in_order(attacked: ProtocolSimulation, evidence: int) -> None:
+    """[E1] None dropped, none twice, none exchanged, and none that the others do not lead to."""
+    forger = Forger(attacked, attacked.evidence[evidence])
+    earlier, last = forger.file.before
+    for wrong in (
+        [],
+        [earlier],
+        [last],
+        [last, earlier],
+        [earlier, earlier],
+        [last, last],
+        [earlier, earlier, last],
+        [earlier, last, last],
+        [earlier, last, forger.file.record],
+        [*forger.file.history, earlier, last, forger.file.record],
+    ):
+        assert forger.refusal(before=wrong) != ""
+
+
+def test_a_ban_between_the_records_is_seen(attacked: ProtocolSimulation) -> None:
+    """[E1, T5] Whom an earlier record banned, expelled or found absent does not sign or vote in the next."""
+    forger = Forger(attacked, attacked.evidence[1])
+    someone = next(peer for peer in attacked.honest if peer.hex() != forger.file.banned)
+    for place in (0, 1):
+        for how in ("absent", "expelled"):
+            before = list(forger.file.before)
+            before[place] = forger.record(before[place], **{how: (someone,)})
+            assert "another roster" in forger.refusal(before=before)
+
+
+def test_a_debt_that_is_not_there_makes_no_accuser(attacked: ProtocolSimulation) -> None:
+    """[E1, R6, R7] Nor does a strike, after which somebody else audits, but for one draw in five."""
+    forger = Forger(attacked, attacked.evidence[1])
+    audited, struck = bytes.fromhex(forger.file.banned), (attacked.honest[0],)
+    assert forger.refusal(before=forger.last(owed=(audited,))) == "", "what is owed besides changes nothing"
+    reasons = [forger.refusal(before=forger.last(randomness=derive(k), struck=struck)) for k in range(20)]
+    assert reasons.count("the accuser was not drawn to audit the accused") >= 10
+    assert set(reasons) <= {"the accuser was not drawn to audit the accused", ""}
+
+
+WRONG_PARAMETERS: list[dict[str, Any]] = [
+    {"size": 60.0},
+    {"size": "60"},
+    {"size": "0x1.ep+5"},
+    {"size": None},
+    {"size": True},
+    {"size": [60]},
+    {"byzantine": "2"},
+    {"byzantine": 2.0},
+    {"validators": True},
+    {"projections": None},
+    {"beyond_guarantee": 0},
+    {"beyond_guarantee": "false"},
+    {"beyond_guarantee": None},
+    {"tau": 0.1},
+    {"tau": 1},
+    {"tau": None},
+    {"tau": "0.1"},
+    {"tau": "nan"},
+    {"tau": "inf"},
+    {"tau": "0x1p99999"},
+    {"tau_least": 0},
+    {"tau_most": None},
+    {"tau_auto": "None"},
+    {"tau_auto": False},
+    {"tau_auto": "0x0.0p+0"},
+    {"tau_auto": "nan"},
+    {"deviation": ""},
+    {"deviation": 0},
+    {"deviation": "nan"},
+    {"colour": 3},
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG_PARAMETERS, ids=str)
+def test_parameters_of_another_type_or_name_are_refused(forger: Forger, wrong: dict[str, Any]) -> None:
+    """[E1] By the type that is asked for, before anything is compared."""
+    content = json.loads(to_text(forger.file))
+    content["run"]["parameters"] |= wrong
+    content["checksum"] = ""
+    text = json.dumps(content, indent=1, sort_keys=True) + "\n"
+    content["checksum"] = hashlib.sha256(text.encode()).hexdigest()
+    with pytest.raises(UnprovedError):
+        verify_ban(json.dumps(content, indent=1, sort_keys=True) + "\n")
+
+
+@pytest.mark.parametrize(
+    "respelled", [str.upper, lambda text: f" {text}", lambda text: f"+{text}", lambda text: text[2:]]
+)
+@pytest.mark.parametrize("name", ["tau", "tau_least", "tau_most"])
+def test_a_number_has_one_spelling(forger: Forger, name: str, respelled: Callable[[str], str]) -> None:
+    """[E1] The same run by its numbers; but a file has one form, or its checksum could be had in many."""
+    numbers = forger.file.run.parameters
+    other = {**numbers, name: respelled(str(numbers[name]))}
+    assert float.fromhex(str(other[name])) == float.fromhex(str(numbers[name])) or not respelled("0x").startswith("0x")
+    assert forger.refusal(run=msgspec.structs.replace(forger.file.run, parameters=other)) != ""
+
+
+def test_no_parameter_may_be_left_out(forger: Forger) -> None:
+    """[E1] Not even one that has a default: another version's default may be another."""
+    numbers = forger.file.run.parameters
+    for name in numbers:
+        less = {key: value for key, value in numbers.items() if key != name}
+        assert forger.refusal(run=msgspec.structs.replace(forger.file.run, parameters=less)) != ""
+
+
+fractions = st.floats(2.0**-300, 2.0**300)
+
+
+@given(st.data())
+def test_parameters_are_written_exactly_and_read_back(data: st.DataObject) -> None:
+    """[E1, G1] Whatever numbers a run agreed on: through JSON and back they are the same, and so is the run's id."""
+    least, tau, most = sorted(data.draw(st.tuples(fractions, fractions, fractions)))
+    parameters = Parameters(
+        size=data.draw(st.integers(16, 2**40)),
+        tau=tau,
+        byzantine=data.draw(st.integers(0, 3)),
+        validators=data.draw(st.integers(1, 4)),
+        projections=data.draw(st.integers(1, 64)),
+        beyond_guarantee=True,
+        tau_auto=data.draw(st.none() | st.floats(1e-9, 0.5)),
+        tau_least=least,
+        tau_most=most,
+        deviation=data.draw(st.none() | st.floats(1e-9, 0.19)),
+    )
+    again = Parameters.from_plain(json.loads(json.dumps(parameters.plain())))
+    assert again == parameters
+    founders = tuple(sorted(Identity.from_secret(bytes([k]) * 32).peer for k in range(4)))
+    assert Run(founders, b"", again, bytes(32)).id == Run(founders, b"", parameters, bytes(32)).id

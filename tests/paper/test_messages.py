@@ -35,15 +35,17 @@ HERE = Context(RUN, step=7, phase=Phase.COMMIT)
 EXAMPLES: list[Message] = [
     Commit(b"a" * 32, b"b" * 32, b"c" * 32),
     Commit(None, b"b" * 32, b"c" * 32),
+    Commit(None, b"b" * 32, b"c" * 32, b"d" * 32),
     Clip((Center(3, b"d" * 32, 1.5),)),
     Clip((), b"a" * 32, b"b" * 32),
+    Clip((), missing=(b"j" * 32,)),
     Reveal(b"e" * 32, b"\xff"),
     Report(struct.pack("<3d", 1.0, -2.0, 3.0)),
-    Accuse((Accusation(b"f" * 32, Kind.GRADIENT),), b"g" * 32),
+    Accuse((Accusation(b"f" * 32, Kind.GRADIENT, 6),), b"g" * 32),
     Vote(
         (
-            Ballot(b"h" * 32, b"i" * 32, Kind.GRADIENT, None, Verdict.ACCUSED),
-            Ballot(None, b"i" * 32, Kind.REPORT, 2, Verdict.ACCUSER),
+            Ballot(b"h" * 32, b"i" * 32, Kind.GRADIENT, 6, None, Verdict.ACCUSED),
+            Ballot(None, b"i" * 32, Kind.REPORT, 7, 2, Verdict.ACCUSER),
         )
     ),
 ]
@@ -126,13 +128,16 @@ def test_garbage_never_crashes(phase: Phase, payload: bytes) -> None:
     [
         (Phase.COMMIT, bytes(10_000), "bytes"),
         (Phase.COMMIT, encode(Commit(b"short", b"b" * 32, b"c" * 32)), "length"),
-        (Phase.COMMIT, encode(EXAMPLES[2]), ""),
+        (Phase.COMMIT, encode(EXAMPLES[3]), ""),
         (Phase.CLIP, encode(Clip((Center(0, b"d" * 32, float("nan")),))), "finite"),
         (Phase.CLIP, encode(Clip((Center(0, b"d" * 32, -1.0),))), "finite"),
         (Phase.REPORT, encode(Report(struct.pack("<d", float("inf")))), "finite"),
         (Phase.REPORT, encode(Report(b"123")), "finite"),
-        (Phase.ACCUSE, encode(Accuse((Accusation(b"f" * 32, Kind.GRADIENT),) * 3000, b"g" * 32)), ""),
+        (Phase.ACCUSE, encode(Accuse((Accusation(b"f" * 32, Kind.GRADIENT, 6),) * 3000, b"g" * 32)), ""),
         (Phase.CLIP, encode(Clip((Center(-1, b"d" * 32, 1.0),))), ""),
+        (Phase.CLIP, encode(Clip((), missing=(b"short",))), "length"),
+        (Phase.ACCUSE, encode(Accuse((Accusation(b"f" * 32, Kind.GRADIENT, -1),), b"g" * 32)), ""),
+        (Phase.VOTE, encode(Vote((Ballot(None, b"i" * 32, Kind.REPORT, 2**62, 2, Verdict.ACCUSER),))), ""),
     ],
 )
 def test_what_is_too_large_or_not_a_number_is_malformed(phase: Phase, payload: bytes, why: str) -> None:

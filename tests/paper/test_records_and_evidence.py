@@ -25,8 +25,7 @@ def text(attacked: ProtocolSimulation) -> str:
 
 def test_more_than_half_sign_the_record_of_every_step(attacked: ProtocolSimulation) -> None:
     """[U2] And a signature counts for this record only."""
-    last = attacked.history.last
-    assert last is not None
+    last = attacked.history.last[-1]
     raw, members = encode_record(last.record), last.record.members
     keys = [PeerId(member) for member in members]
     tools = attacked.tools
@@ -49,13 +48,14 @@ def test_records_lead_from_the_founders_to_the_end(attacked: ProtocolSimulation)
         assert now.step == last.step + 1
 
 
-def test_what_is_kept_suffices_to_audit_the_last_step(attacked: ProtocolSimulation) -> None:
-    """[K1] Nothing else of an older step is held."""
+def test_what_is_kept_suffices_to_audit_the_last_two_steps(attacked: ProtocolSimulation) -> None:
+    """[K1] And the one before that, whose audit may be owed; nothing of an older step is held."""
     state = attacked.states[attacked.honest[0]]
-    kept = state.kept
-    assert kept is not None
-    assert kept.step == state.step - 1
-    assert set(kept.commits) == set(kept.reports) == set(kept.contributors)
+    assert sorted(state.kept) == [state.step - 2, state.step - 1]
+    for step, kept in state.kept.items():
+        assert kept.step == step
+        assert set(kept.commits) == set(kept.reports) == set(kept.contributors)
+        assert kept.contributors == decode_record(attacked.trace[step]).contributors
 
 
 def test_every_ban_is_proved_from_the_bytes_of_its_file(attacked: ProtocolSimulation) -> None:
@@ -82,12 +82,13 @@ def test_a_wrong_ban_is_refuted_and_other_bits_are_noticed(attacked: ProtocolSim
     """[E1] A framed peer's gradient proves right; where most roots do not come out, nothing is said about anyone."""
     evidence = attacked.evidence[0]
     proof = verify_ban(evidence.text)
-    assert proof.before is not None
-    honest = next(peer for peer in proof.before.contributors if PeerId(peer) in attacked.honest)
+    assert proof.disputed is not None
+    assert proof.disputed.step == proof.step - 1 == proof.judgement.step
+    honest = next(peer for peer in proof.disputed.contributors if PeerId(peer) in attacked.honest)
     framed = dataclasses.replace(proof, judgement=msgspec.structs.replace(proof.judgement, target=honest))
     assert recompute(framed, evidence.training) is Recomputed.REFUTED
-    other_bits = msgspec.structs.replace(proof.before, roots=tuple(bytes(32) for _ in proof.before.roots))
-    foreign = dataclasses.replace(proof, before=other_bits)
+    other_bits = msgspec.structs.replace(proof.disputed, roots=tuple(bytes(32) for _ in proof.disputed.roots))
+    foreign = dataclasses.replace(proof, before=(*proof.before[:-1], other_bits))
     assert recompute(foreign, evidence.training) is Recomputed.OTHER_CLASS
 
 
@@ -121,7 +122,11 @@ def _forge(text: str, path: tuple[Any, ...]) -> str:
         new: Any = not old
     elif isinstance(old, int):
         new = old + 1
-    elif path[-1] == "tau":
+    elif old is None:
+        new = (0.25).hex()
+    elif path[-1] in ("tau", "tau_most"):
+        new = (float.fromhex(old) * (2 if path[-1] == "tau" else 0.5)).hex()
+    elif path[-1] == "tau_least":
         new = (float.fromhex(old) * 2).hex()
     elif path[-1] in ("format", "description"):
         new = old + " "
@@ -155,22 +160,26 @@ def test_votes_that_are_missing_doubled_or_of_strangers_do_not_prove(text: str) 
         return True
 
     assert proves()
+    assert len(file.history) == 1
     assert not proves(votes=file.votes[:2])
     assert not proves(votes=[*file.votes, file.votes[0]])
     assert not proves(votes=[file.votes[0]] * len(file.votes))
     assert not proves(history=[])
     assert not proves(history=[*file.history, *file.history])
-    assert not proves(before=file.record)
-    assert not proves(record=file.before)
+    assert len(file.before) == 2
+    assert not proves(before=[*file.before[:-1], file.record])
+    assert not proves(before=[*file.before, file.record])
+    assert not proves(record=file.before[-1])
     assert not proves(accusation=None)
-    assert not proves(before=None)
+    assert not proves(before=[])
     assert not proves(accusation=file.votes[0])
     assert file.accusation is not None
     assert not proves(banned=file.accusation.sender)
     assert not proves(run=msgspec.structs.replace(file.run, nonce="00" * 32))
-    assert not proves(run=msgspec.structs.replace(file.run, tau=f" {file.run.tau}"))
+    numbers = file.run.parameters
+    assert not proves(run=msgspec.structs.replace(file.run, parameters={**numbers, "tau": f" {numbers['tau']}"}))
     assert not proves(banned=file.banned.upper())
-    assert not proves(run=msgspec.structs.replace(file.run, tau="0x1p99999"))
+    assert not proves(run=msgspec.structs.replace(file.run, parameters={**numbers, "tau": "0x1p99999"}))
     few = dict(list(file.record.signatures.items())[:2])
     assert not proves(record=msgspec.structs.replace(file.record, signatures=few))
 

@@ -7,11 +7,12 @@ import pytest
 
 from troth.crypto import Digest, Identity, PeerId, derive
 from troth.protocol.parts import part_bounds
-from troth.protocol.roles import draw_roles, first_randomness, gradient_seed
+from troth.protocol.roles import NOTHING_DUE, Due, Roles, draw_roles, first_randomness, gradient_seed
 from troth.protocol.roster import Roster
 from troth.protocol.run import Parameters, Run, effective_validators
 
 KEYS = tuple(sorted(Identity.from_secret(derive(0, "key", k)).peer for k in range(16)))
+STEP = 7  # the step before the one that roles are drawn for
 
 
 def run_of(peers: int, validators: int = 1, byzantine: int = 0) -> Run:
@@ -20,9 +21,15 @@ def run_of(peers: int, validators: int = 1, byzantine: int = 0) -> Run:
     )
 
 
-def draws(run: Run, last: tuple[PeerId, ...], count: int, banned: tuple[PeerId, ...] = ()) -> list:  # type: ignore[type-arg]
-    roster = Roster.founding(run).without(banned)
-    return [draw_roles(run, roster, Digest(derive(1, k)), last) for k in range(count)]
+def draws(run: Run, last: tuple[PeerId, ...], count: int, banned: tuple[PeerId, ...] = ()) -> list[Roles]:
+    roster = Roster(tuple(peer for peer in run.founders if peer not in banned), banned)
+    return [draw_roles(run, roster, Digest(derive(1, k)), Due(STEP, last)) for k in range(count)]
+
+
+def targets(roles: Roles) -> dict[PeerId, PeerId]:
+    """By validator: in a quiet step each has one, of the step before."""
+    assert all(len(audits) == 1 and audits[0].step == STEP for audits in roles.audits.values())
+    return {validator: audits[0].target for validator, audits in roles.audits.items()}
 
 
 @pytest.mark.parametrize(
@@ -45,8 +52,8 @@ def test_everyone_has_exactly_one_role() -> None:
 def test_in_the_first_step_all_contribute_and_nobody_audits() -> None:
     """[R3]"""
     run = run_of(16)
-    roles = draw_roles(run, Roster.founding(run), first_randomness(run)[0], ())
-    assert (roles.validators, roles.targets, len(roles.owners)) == ((), {}, 16)
+    roles = draw_roles(run, Roster.founding(run), first_randomness(run)[0], NOTHING_DUE)
+    assert (roles.validators, roles.audits, len(roles.owners)) == ((), {}, 16)
 
 
 def test_targets_are_distinct_contributors_of_the_last_step_and_never_oneself() -> None:
@@ -55,10 +62,12 @@ def test_targets_are_distinct_contributors_of_the_last_step_and_never_oneself() 
     last = KEYS[:12]
     seen: Counter[PeerId] = Counter()
     for roles in draws(run, last, 300, banned=(banned,)):
-        assert len(set(roles.targets.values())) == len(roles.targets) == len(roles.validators)
-        assert all(validator != target for validator, target in roles.targets.items())
-        assert set(roles.targets.values()) <= set(last) - {banned}
-        seen.update(roles.targets.values())
+        dealt = targets(roles)
+        assert set(dealt) == set(roles.validators)
+        assert len(set(dealt.values())) == len(dealt) == 4
+        assert all(validator != target for validator, target in dealt.items())
+        assert set(dealt.values()) <= set(last) - {banned}
+        seen.update(dealt.values())
     assert seen[gone] > 0
 
 
@@ -66,7 +75,7 @@ def test_every_contributor_is_audited_equally_often() -> None:
     """[R4] With probability m/(n − m), here 1/15 each, over 6000 draws: within five standard deviations."""
     counts: Counter[PeerId] = Counter()
     for roles in draws(run_of(16), KEYS[:15], 6000):
-        counts.update(roles.targets.values())
+        counts.update(targets(roles).values())
     for peer in KEYS[:15]:
         assert abs(counts[peer] - 400) < 5 * 20
 

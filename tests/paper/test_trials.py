@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.paper.conftest import SMALL, finished
+from tests.paper.conftest import SMALL, finished, last_kept
 from troth.crypto import Identity, PeerId, derive
 from troth.evidence.verify import verify_ban
 from troth.protocol.audits import audit
@@ -22,16 +22,21 @@ from troth.protocol.messages import (
     Verdict,
     Vote,
 )
-from troth.protocol.reports import ACCUSE_AT
-from troth.protocol.roles import Roles
+from troth.protocol.roles import Audit, Roles, draw_roles
 from troth.protocol.roster import Roster
-from troth.protocol.trials import Charge, heard, judge
+from troth.protocol.trials import Charge, heard_audits, heard_owners, judge
 from troth.simulation import ProtocolSimulation
 
 KEYS = tuple(sorted(Identity.from_secret(derive(0, "key", k)).peer for k in range(7)))
-CHARGE = Charge(KEYS[0], KEYS[1], Kind.GRADIENT)
+STEP = 9
+CHARGE = Charge(KEYS[0], KEYS[1], Kind.GRADIENT, STEP - 1)
 OWNERS, CONTRIBUTORS = KEYS[3:], frozenset(KEYS[3:])
-ROLES = Roles({KEYS[0]: KEYS[1], KEYS[2]: KEYS[3]}, (KEYS[0], KEYS[2]), KEYS[3:], (0, 1))
+ROLES = Roles(
+    {KEYS[0]: (Audit(KEYS[1], STEP - 1),), KEYS[2]: (Audit(KEYS[3], STEP - 1), Audit(KEYS[6], STEP - 2))},
+    (KEYS[0], KEYS[2]),
+    KEYS[3:],
+    (0, 1),
+)
 
 
 def said(sender: PeerId, message: Message) -> Announced:
@@ -55,25 +60,48 @@ def run_now(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 def test_only_the_drawn_validator_is_heard() -> None:
     """[T1, T2] Others' accusations, and repetitions, do not reach the docket."""
-    wrong_target = Accuse((Accusation(KEYS[4], Kind.GRADIENT),), bytes(32))
-    right_twice = Accuse((Accusation(KEYS[1], Kind.GRADIENT),) * 2, bytes(32))
+    wrong_target = Accuse((Accusation(KEYS[4], Kind.GRADIENT, STEP - 1),), bytes(32))
+    right_twice = Accuse((Accusation(KEYS[1], Kind.GRADIENT, STEP - 1),) * 2, bytes(32))
     accuses = {
         KEYS[0]: said(KEYS[0], right_twice),
         KEYS[2]: said(KEYS[2], wrong_target),
         KEYS[5]: said(KEYS[5], right_twice),
     }
-    assert heard(accuses, ROLES, OWNERS, CONTRIBUTORS) == (CHARGE,)
+    assert heard_audits(accuses, ROLES) == (CHARGE,)
+
+
+@pytest.mark.parametrize("kind", [Kind.GRADIENT, Kind.AUDITED_REPORT, Kind.DEVIATION])
+def test_an_auditor_is_heard_about_the_step_it_was_drawn_for(kind: Kind) -> None:
+    """[T2, R7] An audit that is owed is of another step: neither target may be accused of the other's."""
+    auditor, last, owed = KEYS[2], KEYS[3], KEYS[6]
+
+    def charges(target: PeerId, step: int) -> tuple[Charge, ...]:
+        accuse = Accuse((Accusation(target, kind, step),), bytes(32))
+        return heard_audits({auditor: said(auditor, accuse)}, ROLES)
+
+    assert charges(last, STEP - 1) == (Charge(auditor, last, kind, STEP - 1),)
+    assert charges(owed, STEP - 2) == (Charge(auditor, owed, kind, STEP - 2),)
+    for target, step in ((last, STEP - 2), (owed, STEP - 1), (last, STEP), (owed, STEP), (last, STEP - 3)):
+        assert charges(target, step) == ()
+
+
+@pytest.mark.parametrize("kind", [Kind.REPORT, Kind.AGGREGATE, Kind.COVER])
+def test_an_auditor_is_not_heard_about_anything_but_its_audit(kind: Kind) -> None:
+    """[T2]"""
+    accuse = Accuse((Accusation(KEYS[1], kind, STEP - 1),), bytes(32))
+    assert heard_audits({KEYS[0]: said(KEYS[0], accuse)}, ROLES) == ()
 
 
 def test_only_a_parts_owner_is_heard_about_its_reports() -> None:
     """[T1, T2] Not about others' parts, not about itself, not about those who did not contribute, not about no part."""
     owner, other = OWNERS[0], OWNERS[1]
 
-    def charges(accuser: PeerId, target: PeerId, part: int | None) -> tuple[Charge, ...]:
-        accuse = Accuse((Accusation(target, Kind.REPORT, part),), bytes(32))
-        return heard({accuser: said(accuser, accuse)}, ROLES, OWNERS, CONTRIBUTORS)
+    def charges(accuser: PeerId, target: PeerId, part: int | None, step: int = STEP) -> tuple[Charge, ...]:
+        accuse = Accuse((Accusation(target, Kind.REPORT, step, part),) * 2, bytes(32))
+        return heard_owners({accuser: said(accuser, accuse)}, STEP, OWNERS, CONTRIBUTORS)
 
-    assert charges(owner, other, 0) == (Charge(owner, other, Kind.REPORT, 0),)
+    assert charges(owner, other, 0) == (Charge(owner, other, Kind.REPORT, STEP, 0),)
+    assert charges(owner, other, 0, STEP - 1) == charges(owner, other, 0, STEP + 1) == ()
     for accuser, target, part in (
         (owner, other, 1),
         (owner, owner, 0),
@@ -82,8 +110,8 @@ def test_only_a_parts_owner_is_heard_about_its_reports() -> None:
         (owner, other, 99),
     ):
         assert charges(accuser, target, part) == ()
-    aggregate = Accuse((Accusation(other, Kind.AGGREGATE, 0),), bytes(32))
-    assert heard({owner: said(owner, aggregate)}, ROLES, OWNERS, CONTRIBUTORS) == ()
+    aggregate = Accuse((Accusation(other, Kind.AGGREGATE, STEP, 0),), bytes(32))
+    assert heard_owners({owner: said(owner, aggregate)}, STEP, OWNERS, CONTRIBUTORS) == ()
 
 
 @pytest.mark.parametrize(
@@ -134,22 +162,22 @@ def test_without_attack_nobody_is_accused() -> None:
 def test_a_lie_in_the_last_bit_is_found(attacked: ProtocolSimulation) -> None:
     """[D1] The audit compares roots: one changed coordinate, however little, is enough."""
     honest = attacked.peers[attacked.honest[0]]
-    kept = attacked.states[attacked.honest[0]].kept
-    assert kept is not None
+    kept = last_kept(attacked)
     target = kept.contributors[0]
-    assert run_now(audit(honest, kept, target, ACCUSE_AT)).kind is None
+    assert run_now(audit(honest, kept, target)).accusation(bits_count=True) is None
     nudged_D = kept.training.parameters_D.clone()
     nudged_D[0] = nudged_D[0].nextafter(nudged_D[0] + 1)
     elsewhere = dataclasses.replace(kept, training=dataclasses.replace(kept.training, parameters_D=nudged_D))
-    finding = run_now(audit(honest, elsewhere, target, ACCUSE_AT))
-    assert finding.kind == Kind.GRADIENT
+    finding = run_now(audit(honest, elsewhere, target))
+    assert finding.accusation(bits_count=True) == Kind.GRADIENT
+    assert finding.guilty_of(Kind.GRADIENT)
+    assert not finding.guilty_of(Kind.AUDITED_REPORT), "it is tried for what it was accused of"
 
 
 def test_a_lie_in_the_report_is_found(attacked: ProtocolSimulation) -> None:
     """[D2] The right gradient with a wrong projection."""
     honest = attacked.peers[attacked.honest[0]]
-    kept = attacked.states[attacked.honest[0]].kept
-    assert kept is not None
+    kept = last_kept(attacked)
     target, parts = kept.contributors[0], len(kept.bounds) - 1
     report = kept.reports[target].message
     assert isinstance(report, Report)
@@ -158,10 +186,10 @@ def test_a_lie_in_the_report_is_found(attacked: ProtocolSimulation) -> None:
     projections = numbers.projections_PK.copy()
     projections[0, 0] *= 1 + 1e-6
     lie = said(target, Report(ReportNumbers(numbers.norms_P, projections).pack()))
-    finding = run_now(
-        audit(honest, dataclasses.replace(kept, reports={**kept.reports, target: lie}), target, ACCUSE_AT)
-    )
-    assert (finding.kind, finding.covered) == (Kind.AUDITED_REPORT, (0,))
+    finding = run_now(audit(honest, dataclasses.replace(kept, reports={**kept.reports, target: lie}), target))
+    assert (finding.accusation(bits_count=True), finding.covered) == (Kind.AUDITED_REPORT, (0,))
+    assert finding.guilty_of(Kind.AUDITED_REPORT)
+    assert not finding.guilty_of(Kind.GRADIENT)
 
 
 def test_colluders_who_vote_against_the_accuser_change_nothing(attacked: ProtocolSimulation) -> None:
@@ -199,12 +227,8 @@ class _FalseAccuser:
 
     async def announce(self, context: Any, message: Message) -> Any:
         if isinstance(message, Accuse):
-            from troth.protocol.roles import draw_roles
-
             state = self._simulation.states[self._me]
-            contributors = state.kept.contributors if state.kept else ()
-            roles = draw_roles(self._simulation.run, state.roster, state.randomness, contributors)
-            target = roles.targets.get(self._me)
-            if target is not None:
-                message = Accuse((Accusation(target, Kind.GRADIENT),), message.coin)
+            roles = draw_roles(self._simulation.run, state.roster, state.randomness, state.due)
+            lies = tuple(Accusation(a.target, Kind.GRADIENT, a.step) for a in roles.audits.get(self._me, ()))
+            message = Accuse(lies, message.coin)
         return await self._inner.announce(context, message)

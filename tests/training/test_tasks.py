@@ -116,7 +116,7 @@ def test_no_complete_task_in_a_file(tmp_path: Path, source: str) -> None:
     [
         ("digit", "unknown task 'digit': did you mean digits or digits-cnn\\?"),
         ("xyz", "unknown task 'xyz': choose from digits, digits-cnn, quadratic"),
-        ("digits:width=3", "'digits:width=3' has no option 'width' \\(its options: batch_size, hidden\\)"),
+        ("digits:width=3", "'digits:width=3' has no option 'width' \\(its options: batch_size, hidden, activation\\)"),
         ("digits:hidden=many", "option 'hidden' takes a whole number, got 'many'"),
         ("digits:hidden", "'hidden' in 'digits:hidden' is not an option"),
         ("digits:batch_size=0", "'digits:batch_size=0': batch_size must be at least 1 and at most 65536, got 0"),

@@ -1,15 +1,29 @@
 """Attackers, wrapped around honest peers from outside. Production code never imports this package."""
 
 from troth.attacks.coalition import Coalition
-from troth.attacks.conduct import FalseAccusation, WrongAggregate, WrongReport
+from troth.attacks.colluder import Plot
+from troth.attacks.conduct import (
+    FalseAccusation,
+    Grind,
+    LyingJury,
+    MassAccusation,
+    SilentValidation,
+    Vanish,
+    WithheldAggregate,
+    WrongAggregate,
+    WrongReport,
+)
+from troth.attacks.cover import CoveredAggregate
 from troth.attacks.errors import AttackError
 from troth.attacks.gradient import (
     ALittleIsEnough,
     DelayedGradient,
     GradientAttack,
+    Inflate,
     InnerProduct,
     InnerProductSmall,
     LabelFlip,
+    Nudge,
     RandomDirection,
     SignFlip,
     alie_deviations,
@@ -28,6 +42,15 @@ ATTACKS: dict[str, type[GradientAttack]] = {
     "wrong-aggregate": WrongAggregate,
     "wrong-report": WrongReport,
     "false-accusation": FalseAccusation,
+    "covered-aggregate": CoveredAggregate,
+    "withheld-aggregate": WithheldAggregate,
+    "mass-accusation": MassAccusation,
+    "silent-validation": SilentValidation,
+    "lying-jury": LyingJury,
+    "grind": Grind,
+    "vanish": Vanish,
+    "nudge": Nudge,
+    "inflate": Inflate,
 }
 
 
@@ -48,6 +71,7 @@ __all__ = [
     "InnerProduct",
     "InnerProductSmall",
     "LabelFlip",
+    "Plot",
     "RandomDirection",
     "SignFlip",
     "alie_deviations",

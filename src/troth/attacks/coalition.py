@@ -1,37 +1,52 @@
-"""Colluders of one run: an attack, its schedule, and the little they remember."""
+"""Colluders of one run: their attacks, the schedule, and the little they remember."""
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from troth.attacks.gradient import GradientAttack
 from troth.attacks.schedule import AttackSchedule
-from troth.crypto import Seed
+from troth.crypto import Seed, derive
 from troth.training import Batch, Task
 
 # B colluders, H honest peers, D coordinates
 
 
 class Coalition:
-    """Turns what its members computed into what they send, at the steps its schedule names."""
+    """Turns what its members computed into what they send, at the steps its schedule names.
 
-    def __init__(self, attack: GradientAttack, schedule: AttackSchedule, members: Sequence[int], seed: Seed) -> None:
+    With several attacks the members are dealt among them evenly; they are one coalition all the same, and shield each other.
+    """
+
+    def __init__(
+        self, attacks: Sequence[GradientAttack], schedule: AttackSchedule, members: Sequence[int], seed: Seed
+    ) -> None:
         self.members = tuple(members)
-        self._attack = attack
+        self._attacks = tuple(attacks)
+        self._squads = [self.members[k :: len(attacks)] for k in range(len(attacks))]
         self._schedule = schedule
         self._seed = seed
-        self._forge = attack.begin(seed)
+        self._forges = [attack.begin(derive(seed, "squad", k)) for k, attack in enumerate(attacks)]
 
     def active(self, step: int) -> bool:
         return bool(self.members) and self._schedule.active(step, self._seed)
 
-    def batch(self, step: int, task: Task, batch: Batch) -> Batch:
-        return self._attack.poison(task, batch) if self.active(step) else batch
+    def attack_of(self, member: int) -> GradientAttack:
+        return next(attack for attack, squad in zip(self._attacks, self._squads, strict=True) if member in squad)
+
+    def batch(self, step: int, task: Task, batch: Batch, member: int) -> Batch:
+        return self.attack_of(member).poison(task, batch) if self.active(step) else batch
 
     def gradients(
         self, step: int, own_BD: Tensor, honest_HD: Tensor, contributing: Sequence[int] | None = None
     ) -> Tensor:
         """What the contributing members (all of them by default) send in place of what they computed."""
         members = self.members if contributing is None else contributing
-        forged_BD = self._forge(members, own_BD, honest_HD)  # also while waiting: a delayed gradient needs a past
-        return forged_BD if self.active(step) else own_BD
+        sent_BD = own_BD.clone()
+        for forge, squad in zip(self._forges, self._squads, strict=True):
+            rows = torch.tensor([row for row, member in enumerate(members) if member in squad], dtype=torch.long)
+            if len(rows):
+                # Also while waiting: a delayed gradient needs a past.
+                sent_BD[rows] = forge([members[row] for row in rows], own_BD[rows], honest_HD)
+        return sent_BD if self.active(step) else own_BD

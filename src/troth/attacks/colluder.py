@@ -1,6 +1,8 @@
 """A colluder's conduct in the protocol: it follows the phases, but never helps to convict one of its own."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from troth.crypto import Context, Digest, PeerId, Signature
 from troth.protocol.channel import Channel, PartParcels
@@ -8,28 +10,51 @@ from troth.protocol.messages import Accuse, Announced, Ballot, Message, Verdict,
 from troth.protocol.parts import Parcel
 from troth.protocol.run import Run
 
+Choose = Callable[[Mapping[PeerId, Announced]], Message | None]
+
+
+class LiarsChannel(Channel, Protocol):
+    """What a liar can do beyond an honest member: speak last, or not at all."""
+
+    async def announce_last(self, context: Context, choose: Choose) -> Mapping[PeerId, Announced]:
+        """Choose what to say knowing what the honest have said; None is silence."""
+        ...
+
+
+@dataclass(frozen=True)
+class Plot:
+    """What colluders know and share."""
+
+    attack: Any  # the options of this member's attack
+    colluders: frozenset[PeerId]
+    run: Run
+    active: Callable[[int], bool]  # whether the coalition attacks in this step
+    board: dict[Any, Any] = field(default_factory=dict)  # what they tell each other
+
 
 class ColludingChannel:
     """Wraps a member's channel: drops accusations of fellow colluders, and votes against whoever accuses them."""
 
-    def __init__(self, honest: Channel, colluders: frozenset[PeerId], run: Run, active: Callable[[int], bool]) -> None:
+    def __init__(self, honest: LiarsChannel, me: PeerId, plot: Plot) -> None:
         self._honest = honest
-        self._colluders = colluders
-        self._run = run
-        self._active = active  # whether the coalition attacks in this step
+        self._me = me
+        self._plot = plot
+        self._colluders = plot.colluders
+        self._run = plot.run
+        self._active = plot.active
 
     async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
-        if isinstance(message, Accuse):
-            kept = tuple(a for a in message.accusations if a.target not in self._colluders)
-            message = Accuse(kept, message.coin)
-        elif isinstance(message, Vote):
-            message = Vote(tuple(self._shielding(ballot) for ballot in message.ballots))
-        return await self._honest.announce(context, message)
+        return await self._honest.announce(context, self._shielding(message))
 
-    def _shielding(self, ballot: Ballot) -> Ballot:
-        if ballot.target not in self._colluders:
-            return ballot
-        return Ballot(ballot.accuser, ballot.target, ballot.kind, ballot.part, Verdict.ACCUSER)
+    def _shielding(self, message: Message) -> Message:
+        if isinstance(message, Accuse):
+            return Accuse(tuple(a for a in message.accusations if a.target not in self._colluders), message.coin)
+        if isinstance(message, Vote):
+            return Vote(tuple(self._shielding_ballot(ballot) for ballot in message.ballots))
+        return message
+
+    def _shielding_ballot(self, ballot: Ballot) -> Ballot:
+        return cast_as(ballot, Verdict.ACCUSER) if ballot.target in self._colluders else ballot
 
     async def scatter(self, context: Context, parcels: Mapping[int, tuple[PeerId, Parcel]]) -> PartParcels:
         return await self._honest.scatter(context, parcels)
@@ -39,8 +64,12 @@ class ColludingChannel:
     ) -> Mapping[int, bytes]:
         return await self._honest.gather(context, mine, wanted)
 
-    async def lay_open(self, context: Context, mine: PartParcels, wanted: frozenset[int]) -> PartParcels:
+    async def lay_open(self, context: Context, mine: PartParcels, wanted: Mapping[int, PeerId]) -> PartParcels:
         return await self._honest.lay_open(context, mine, wanted)
 
     async def sign_record(self, context: Context, signature: Signature) -> Mapping[PeerId, Signature]:
         return await self._honest.sign_record(context, signature)
+
+
+def cast_as(ballot: Ballot, verdict: Verdict) -> Ballot:
+    return Ballot(ballot.accuser, ballot.target, ballot.kind, ballot.step, ballot.part, verdict)

@@ -1,4 +1,4 @@
-"""Lies in the protocol itself: as owner of a part, as reporter, as accuser. Gradients stay honest.
+"""Lies in the protocol itself: as owner of a part, reporter, accuser, validator or juror; and silence.
 
 Each is a wrapper around the honest member's channel; the member's own code knows nothing of it.
 """
@@ -10,19 +10,42 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from troth.attacks.colluder import ColludingChannel
-from troth.attacks.gradient import GradientAttack
+from troth.attacks.colluder import ColludingChannel, cast_as
+from troth.attacks.errors import AttackError
+from troth.attacks.gradient import GradientAttack, SignFlip
 from troth.crypto import Context, Digest, PeerId, blob_digest
 from troth.protocol.channel import PartParcels
-from troth.protocol.messages import Accusation, Accuse, Announced, Center, Clip, Kind, Message, Report
+from troth.protocol.coins import combine
+from troth.protocol.messages import (
+    Accusation,
+    Accuse,
+    Announced,
+    Center,
+    Clip,
+    Commit,
+    Kind,
+    Message,
+    Phase,
+    Report,
+    Verdict,
+    Vote,
+    phase_of,
+)
 from troth.protocol.parts import Parcel
 from troth.protocol.primitives import from_blob, to_blob
+from troth.protocol.roles import Due, draw_roles
+from troth.protocol.roster import Roster
+from troth.protocol.state import CannotGoOnError
 
 # D coordinates
 
 
+class VanishedError(CannotGoOnError):
+    """The attacker stops its machine."""
+
+
 class ShiftingOwner(ColludingChannel):
-    """Announces and serves, in place of the clipped centre, the mean of its rows turned round."""
+    """Announces and serves, in place of the clipped centre, something else: here the mean of its rows turned round."""
 
     _rows: dict[int, list[Tensor]]
     _forged: dict[int, bytes]
@@ -36,19 +59,32 @@ class ShiftingOwner(ColludingChannel):
     async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
         self._forged = {} if isinstance(message, Clip) else getattr(self, "_forged", {})
         if isinstance(message, Clip) and self._active(context.step):
-            message = Clip(tuple(self._forge(center) for center in message.centers), message.coin_a, message.coin_b)
+            forged = tuple(self._forge(context, center) for center in message.centers)
+            message = Clip(forged, message.coin_a, message.coin_b, message.missing)
         return await super().announce(context, message)
 
-    def _forge(self, center: Center) -> Center:
-        wrong_D = -torch.stack(self._rows[center.part]).mean(dim=0)
+    def _forge(self, context: Context, center: Center) -> Center:
+        wrong_D = self._wrong(context, center.part)
         self._forged[center.part] = to_blob(wrong_D)
         norm = float(torch.linalg.vector_norm(wrong_D, dtype=torch.float64))
         return Center(center.part, blob_digest(self._forged[center.part]), norm)
+
+    def _wrong(self, context: Context, part: int) -> Tensor:
+        return -torch.stack(self._rows[part]).mean(dim=0)
 
     async def gather(
         self, context: Context, mine: Mapping[int, bytes], wanted: Mapping[int, Digest]
     ) -> Mapping[int, bytes]:
         return await super().gather(context, {**mine, **self._forged}, wanted)
+
+
+class WithholdingOwner(ColludingChannel):
+    """Announces its aggregate and hands it to nobody."""
+
+    async def gather(
+        self, context: Context, mine: Mapping[int, bytes], wanted: Mapping[int, Digest]
+    ) -> Mapping[int, bytes]:
+        return await super().gather(context, {} if self._active(context.step) else mine, wanted)
 
 
 class LyingReporter(ColludingChannel):
@@ -66,21 +102,115 @@ class FalseAccuser(ColludingChannel):
     """As owner, accuses an honest contributor of a wrong report about its part."""
 
     _mine: tuple[int, ...] = ()
-    _honest_contributor: PeerId | None = None
+    _honest_contributors: tuple[PeerId, ...] = ()
 
     async def scatter(self, context: Context, parcels: Mapping[int, tuple[PeerId, Parcel]]) -> PartParcels:
         received = await super().scatter(context, parcels)
-        self._mine = tuple(received)
+        self._mine = (*(self._mine if context.attempt else ()), *received)
         honest = sorted({peer for sent in received.values() for peer in sent} - self._colluders)
-        self._honest_contributor = honest[0] if honest else None
+        self._honest_contributors = tuple(honest) or self._honest_contributors
         return received
 
     async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
-        victim = self._honest_contributor
-        if isinstance(message, Accuse) and self._mine and victim and self._active(context.step):
-            lie = Accusation(victim, Kind.REPORT, self._mine[0])
-            message = Accuse((*message.accusations, lie), message.coin)
+        if isinstance(message, Accuse) and self._active(context.step):
+            message = Accuse((*message.accusations, *self._lies(context.step)), message.coin)
         return await super().announce(context, message)
+
+    def _lies(self, step: int) -> list[Accusation]:
+        if not self._mine or not self._honest_contributors:
+            return []
+        return [Accusation(self._honest_contributors[0], Kind.REPORT, step, self._mine[0])]
+
+
+class MassAccuser(FalseAccuser):
+    """Accuses everyone it knows of everything there is, in this step and the two before."""
+
+    def _lies(self, step: int) -> list[Accusation]:
+        parts = (None, *range(len(self._run.founders)))
+        lies = [
+            Accusation(peer, kind, max(0, step - ago), part)
+            for peer in self._run.founders
+            if peer not in self._colluders
+            for kind in Kind
+            for ago in (0, 1, 2)
+            for part in (parts if kind == Kind.REPORT else (None,))
+        ]
+        return lies[:1024]
+
+
+class SilentValidator(ColludingChannel):
+    """Recomputes nothing and accuses nobody, whatever it sees."""
+
+    async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
+        if isinstance(message, Accuse) and self._active(context.step):
+            message = Accuse((), message.coin)
+        return await super().announce(context, message)
+
+
+class LyingJuror(ColludingChannel):
+    """Votes for the opposite of what it found, in every trial."""
+
+    async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
+        if isinstance(message, Vote) and self._active(context.step):
+            other = {Verdict.ACCUSED: Verdict.ACCUSER, Verdict.ACCUSER: Verdict.ACCUSED}
+            lies = Vote(tuple(cast_as(ballot, other[ballot.verdict]) for ballot in message.ballots))
+            return await self._honest.announce(context, lies)
+        return await super().announce(context, message)
+
+
+class Vanisher(ColludingChannel):
+    """Goes silent for good, after the announcement that the attack names."""
+
+    async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
+        if self._active(context.step) and phase_of(message) > _PHASES[self._plot.attack.after]:
+            raise VanishedError(f"vanished after {self._plot.attack.after}")
+        return await super().announce(context, message)
+
+    async def scatter(self, context: Context, parcels: Mapping[int, tuple[PeerId, Parcel]]) -> PartParcels:
+        if self._active(context.step) and self._plot.attack.after == "commit":
+            raise VanishedError("vanished after commit")
+        return await super().scatter(context, parcels)
+
+
+class CoinGrinder(ColludingChannel):
+    """Speaks last in Accuse, and keeps its coin B to itself where opening it would have an honest validator audit it."""
+
+    _commits: Mapping[PeerId, Announced]
+
+    async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
+        if isinstance(message, Accuse) and self._active(context.step):
+            said = self._shielding(message)
+            assert isinstance(said, Accuse)
+
+            def choose(honest: Mapping[PeerId, Announced]) -> Message | None:
+                return None if self._would_be_audited(context, said, honest) else said
+
+            return await self._honest.announce_last(context, choose)
+        announced = await super().announce(context, message)
+        if isinstance(message, Commit):
+            self._commits = announced
+        return announced
+
+    def _would_be_audited(self, context: Context, said: Accuse, honest: Mapping[PeerId, Announced]) -> bool:
+        """Draw the next roles as everyone will, if all of us open our coins."""
+        coins = {peer: a.message.coin for peer, a in honest.items() if isinstance(a.message, Accuse)}
+        shared: dict[PeerId, bytes] = self._plot.board.setdefault(("coin B", context.step, context.attempt), {})
+        shared[self._me] = said.coin
+        drawn = combine("roles", context.step, context.attempt, {**coins, **shared})
+        contributors = tuple(
+            peer for peer, a in sorted(self._commits.items()) if isinstance(a.message, Commit) and a.message.root
+        )
+        members = tuple(sorted(self._commits))
+        roles = draw_roles(self._run, Roster(members), drawn, Due(context.step, contributors))
+        return any(
+            audit.target == self._me
+            for auditor, audits in roles.audits.items()
+            if auditor not in self._colluders
+            for audit in audits
+        )
+
+
+_PHASES = {"commit": Phase.COMMIT, "clip": Phase.CLIP, "reveal": Phase.REVEAL, "report": Phase.REPORT}
 
 
 @dataclass(frozen=True)
@@ -88,6 +218,14 @@ class WrongAggregate(GradientAttack):
     """as owner of a part, announce the mean of its rows turned round instead of the clipped centre"""
 
     conduct: ClassVar[type[ColludingChannel]] = ShiftingOwner
+    needs_protocol: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class WithheldAggregate(GradientAttack):
+    """as owner of a part, announce the aggregate but hand it to nobody"""
+
+    conduct: ClassVar[type[ColludingChannel]] = WithholdingOwner
     needs_protocol: ClassVar[bool] = True
 
 
@@ -104,4 +242,49 @@ class FalseAccusation(GradientAttack):
     """as owner of a part, accuse an honest contributor of a wrong report"""
 
     conduct: ClassVar[type[ColludingChannel]] = FalseAccuser
+    needs_protocol: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class MassAccusation(GradientAttack):
+    """accuse everyone of everything, to keep the others busy"""
+
+    conduct: ClassVar[type[ColludingChannel]] = MassAccuser
+    needs_protocol: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class SilentValidation(GradientAttack):
+    """as validator, never accuse anybody"""
+
+    conduct: ClassVar[type[ColludingChannel]] = SilentValidator
+    needs_protocol: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class LyingJury(SignFlip):
+    """flip signs, and in every trial vote for the opposite of what was found"""
+
+    conduct: ClassVar[type[ColludingChannel]] = LyingJuror
+    needs_protocol: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class Vanish(GradientAttack):
+    """go silent for good right after an announcement: after=commit, clip, reveal or report"""
+
+    after: str = "commit"
+    conduct: ClassVar[type[ColludingChannel]] = Vanisher
+    needs_protocol: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.after not in _PHASES:
+            raise AttackError(f"vanish:after= is one of {', '.join(_PHASES)}, got '{self.after}'")
+
+
+@dataclass(frozen=True)
+class Grind(SignFlip):
+    """flip signs, and withhold coin B whenever it would have an honest validator audit the liar"""
+
+    conduct: ClassVar[type[ColludingChannel]] = CoinGrinder
     needs_protocol: ClassVar[bool] = True

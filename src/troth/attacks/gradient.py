@@ -52,7 +52,7 @@ class SignFlip(GradientAttack):
     scale: float = 1000.0
 
     def __post_init__(self) -> None:
-        _positive("scale", self.scale)
+        positive("scale", self.scale)
 
     def forge(self, own_BD: Tensor, honest_HD: Tensor) -> Tensor:
         return own_BD * -self.scale
@@ -65,7 +65,7 @@ class RandomDirection(GradientAttack):
     scale: float = 1000.0
 
     def __post_init__(self) -> None:
-        _positive("scale", self.scale)
+        positive("scale", self.scale)
 
     def begin(self, seed: Seed) -> Forge:
         def forge(_members: Sequence[int], own_BD: Tensor, _honest_HD: Tensor) -> Tensor:
@@ -120,7 +120,7 @@ class InnerProduct(GradientAttack):
     epsilon: float = 0.6
 
     def __post_init__(self) -> None:
-        _positive("epsilon", self.epsilon)
+        positive("epsilon", self.epsilon)
 
     def forge(self, own_BD: Tensor, honest_HD: Tensor) -> Tensor:
         return (honest_HD.mean(dim=0) * -self.epsilon).expand_as(own_BD)
@@ -148,6 +148,33 @@ class ALittleIsEnough(GradientAttack):
         return (mean_D - z * deviation_D).expand_as(own_BD)
 
 
+@dataclass(frozen=True)
+class Nudge(GradientAttack):
+    """shift every coordinate by `size` of itself against the honest mean: so little that other hardware might explain it"""
+
+    size: float = 0.01
+
+    def __post_init__(self) -> None:
+        positive("size", self.size)
+
+    def forge(self, own_BD: Tensor, honest_HD: Tensor) -> Tensor:
+        # In proportion to itself, so that it is the same share of the gradient in every part, wherever parts begin.
+        return own_BD - self.size * own_BD.abs() * honest_HD.mean(dim=0).sign()
+
+
+@dataclass(frozen=True)
+class Inflate(GradientAttack):
+    """send the own gradient `scale` times as long, to push the clipping radius and the norm cap up"""
+
+    scale: float = 10.0
+
+    def __post_init__(self) -> None:
+        positive("scale", self.scale)
+
+    def forge(self, own_BD: Tensor, honest_HD: Tensor) -> Tensor:
+        return own_BD * self.scale
+
+
 def alie_deviations(peers: int, byzantine: int) -> float:
     """`z = Φ⁻¹((n − b − s)/(n − b))` with `s = ⌊n/2 + 1⌋ − b` supporters needed (Baruch et al. 2019)."""
     needed = floor(peers / 2 + 1) - byzantine
@@ -156,6 +183,6 @@ def alie_deviations(peers: int, byzantine: int) -> float:
     return NormalDist().inv_cdf(share) if 0 < share < 1 else inf
 
 
-def _positive(name: str, value: float) -> None:
+def positive(name: str, value: float) -> None:
     if not (value > 0 and isfinite(value)):
         raise ValueError(f"{name} must be a positive number, got {value}")

@@ -7,6 +7,7 @@ from typer import Typer
 
 import troth
 from troth.cli.demo import demo
+from troth.cli.doctor import doctor
 from troth.cli.lists import attacks, defences, tasks
 from troth.cli.simulate import simulate
 from troth.cli.verify import verify
@@ -26,6 +27,7 @@ app = Typer(
 app.command()(demo)
 app.command()(simulate)
 app.command()(verify)
+app.command()(doctor)
 app.command()(attacks)
 app.command()(defences)
 app.command()(tasks)

@@ -19,7 +19,7 @@ def defences() -> None:
     from troth.aggregation import RULES
     from troth.simulation import TROTH
 
-    typer.echo(f"{TROTH:<18}the protocol: no server to trust, liars are caught by recomputing and banned with evidence")
+    typer.echo(f"{TROTH:<20}the protocol: no server to trust, liars are caught by recomputing and banned with evidence")
     typer.echo("\nWith a trusted server that bans nobody, as in prior work:")
     _print((name, entry.summary) for name, entry in RULES.items())
 
@@ -52,4 +52,4 @@ def _line(kind: type) -> str:
 
 def _print(rows: Iterable[tuple[str, str]]) -> None:
     for name, line in rows:
-        typer.echo(f"{name:<18}{line}")
+        typer.echo(f"{name:<20}{line}")

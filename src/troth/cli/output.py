@@ -51,6 +51,6 @@ def write_evidence(folder: Path, evidence: Mapping[str, "BanEvidence"]) -> None:
         place.mkdir(exist_ok=True)
     for name, ban in evidence.items():
         write_text(place / name, ban.text)
-        before = verify_ban(ban.text).before
-        if before is not None:
-            StateFile(Digest(before.state_before)).save(ban.training, place)
+        disputed = verify_ban(ban.text).disputed
+        if disputed is not None:
+            StateFile(Digest(disputed.state_before)).save(ban.training, place)

@@ -16,8 +16,13 @@ def simulate(
     peers: Annotated[int, typer.Option(help="How many peers, the liars included.")] = 16,
     byzantine: Annotated[int, typer.Option(help="How many of them lie; 0 is the run without attack.")] = 0,
     attack: Annotated[
-        str, typer.Option(help="How they lie: see 'troth attacks'. With options: sign-flip:scale=10.")
-    ] = "sign-flip",
+        list[str] | None,
+        typer.Option(
+            help="How they lie: see 'troth attacks'; with options: sign-flip:scale=10. Given several times, the liars are "
+            "dealt among the attacks evenly.",
+            show_default="sign-flip",
+        ),
+    ] = None,
     attack_start: Annotated[int, typer.Option(help="First step of the attack.")] = 50,
     attack_every: Annotated[int, typer.Option(help="Attack at every k-th step from then on.")] = 1,
     attack_probability: Annotated[float, typer.Option(help="Attack with this probability at each of them.")] = 1.0,
@@ -30,6 +35,18 @@ def simulate(
         bool, typer.Option("--beyond-guarantee", help="Allow more liars than the guarantee covers.")
     ] = False,
     tau: Annotated[float | None, typer.Option(help="Clipping radius. Default: the task's.")] = None,
+    tau_auto: Annotated[
+        float | None,
+        typer.Option(help="Let the radius follow this share (at most 0.5) of the usual distance from the aggregate."),
+    ] = None,
+    hardware: Annotated[int, typer.Option(help="Simulate so many classes of hardware, which compute other bits.")] = 1,
+    hardware_deviation: Annotated[
+        float | None,
+        typer.Option(
+            help="How much gradients differ between classes: audits allow for it. 'troth doctor' measures it."
+        ),
+    ] = None,
+    drop_outs: Annotated[int, typer.Option(help="So many honest peers vanish, each at a random moment.")] = 0,
     steps: Annotated[int | None, typer.Option(help="How many steps. Default: the task's.")] = None,
     seed: Annotated[int, typer.Option(help="Everything random follows from it.")] = 0,
     optimizer: Annotated[
@@ -61,7 +78,7 @@ def simulate(
     from troth.cli.output import claim, write_evidence
     from troth.evidence import slug, write_text
     from troth.lab import plot_runs
-    from troth.simulation import Scenario
+    from troth.simulation import ALSO, Scenario
     from troth.simulation import simulate as run
     from troth.training import make_task
 
@@ -69,7 +86,7 @@ def simulate(
         task=task,
         peers=peers,
         byzantine=byzantine,
-        attack=attack,
+        attack=ALSO.join(attack or ["sign-flip"]),
         attack_start=attack_start,
         attack_every=attack_every,
         attack_probability=attack_probability,
@@ -78,6 +95,10 @@ def simulate(
         validators=validators,
         beyond_guarantee=beyond_guarantee,
         tau=tau,
+        tau_auto=tau_auto,
+        hardware=hardware,
+        deviation=hardware_deviation,
+        drop_outs=drop_outs,
         steps=steps,
         seed=seed,
         optimizer=optimizer,
@@ -138,10 +159,17 @@ def _add_protocol_rows(table: "Table", summary: "RunSummary", folder: Path) -> N
     table.add_row(
         "banned", f"{len(set(banned) & set(summary.byzantine))} of {liars} liars, {details['honest_banned']} honest"
     )
+    if details["absent"]:
+        table.add_row("absent", f"{len(details['absent'])} left without a ban: {details['absent']}")
+    if details["stalled"] is not None:
+        table.add_row("stopped", f"{details['stalled']} to decide anything: a minority must not go on alone")
     table.add_row("audits", f"{details['audits']}, of which led to a trial: {details['trials']}")
     table.add_row("agreement", "all honest peers hold the same model" if details["agreement"] else "BROKEN")
     table.add_row("announced", f"{details['announced_bytes_per_step']:,} bytes a step received by a peer")
     if summary.config["beyond_guarantee"]:
         table.add_row("guarantee", "none: this run was asked to go beyond it")
+    elif summary.peers < 4:
+        why = "a single peer trusts itself" if summary.peers == 1 else f"{summary.peers} peers can spare no validator"
+        table.add_row("guarantee", f"none against lies: {why} (from 4 peers on one of them may lie)")
     if banned:
         table.add_row("evidence", f"{folder / 'evidence'} (check one with: troth verify FILE)")

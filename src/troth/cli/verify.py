@@ -46,9 +46,9 @@ def verify(
     except UnprovedError as error:
         _not_proved(str(error))
     typer.echo(f"Proved. {proof.sentence()}")
-    if not recompute or proof.before is None or proof.judgement.kind != Kind.GRADIENT:
+    if not recompute or proof.disputed is None or proof.judgement.kind != Kind.GRADIENT:
         return  # only a disputed gradient can be repeated from a state
-    state_file = StateFile(Digest(proof.before.state_before))
+    state_file = StateFile(Digest(proof.disputed.state_before))
     try:
         training = state_file.load(evidence.parent)
         if training is None:

@@ -8,23 +8,26 @@ Digest = NewType("Digest", bytes)  # 32 bytes
 
 CHUNK_BYTES = 1 << 20
 _MOST_THREADS = 8
+_LENGTHS = [length.to_bytes(8, "big") for length in range(256)]  # nearly all that is hashed is short
 
 
 def tagged_hash(tag: str, *parts: bytes) -> Digest:
     """`SHA-256(tag, parts…)`, each preceded by its length: no two lists of parts give the same input."""
-    framed = [piece for part in (tag.encode(), *parts) for piece in (len(part).to_bytes(8, "big"), part)]
+    framed: list[bytes] = []
+    for part in (tag.encode(), *parts):
+        length = len(part)
+        framed += (_LENGTHS[length] if length < 256 else length.to_bytes(8, "big"), part)
     return Digest(hashlib.sha256(b"".join(framed)).digest())
 
 
 def blob_digest(blob: bytes) -> Digest:
     """The digest of a blob: the hash of the hashes of its chunks, so that threads share the work."""
+    if 0 < len(blob) <= CHUNK_BYTES:
+        return tagged_hash("troth/blob/1", len(blob).to_bytes(8, "big"), hashlib.sha256(blob).digest())
     view = memoryview(blob)
     chunks = [view[start : start + CHUNK_BYTES] for start in range(0, len(view), CHUNK_BYTES)]
-    if len(chunks) > 1:
-        with ThreadPoolExecutor(min(len(chunks), _MOST_THREADS)) as pool:
-            leaves = list(pool.map(_chunk_hash, chunks))
-    else:
-        leaves = [_chunk_hash(chunk) for chunk in chunks]
+    with ThreadPoolExecutor(_MOST_THREADS) as pool:
+        leaves = list(pool.map(_chunk_hash, chunks))
     return tagged_hash("troth/blob/1", len(view).to_bytes(8, "big"), *leaves)
 
 

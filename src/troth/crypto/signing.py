@@ -1,6 +1,6 @@
 """The signed bytes, all of them, in one place. A golden test pins them byte for byte."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from troth.crypto.hashing import Digest, tagged_hash
 from troth.crypto.identity import PeerId
@@ -8,8 +8,7 @@ from troth.crypto.identity import PeerId
 PROTOCOL_VERSION = 1
 
 
-@dataclass(frozen=True)
-class Context:
+class Context(NamedTuple):
     """Where a message belongs. A signature for one place is worth nothing in another: no replays."""
 
     run: Digest

@@ -20,7 +20,7 @@ from troth.protocol.run import Run
 from troth.protocol.state import Outcome
 from troth.training.work import Training
 
-FORMAT = "troth ban evidence 1"
+FORMAT = "troth ban evidence 2"
 
 
 class SignedRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,12 +44,7 @@ class Founding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nonce: str
     description: str
     founders: list[str]
-    size: int
-    tau: str  # as a hexadecimal float, so that it is exact
-    byzantine: int
-    validators: int
-    projections: int
-    beyond_guarantee: bool
+    parameters: dict[str, int | bool | str | None]  # fractions in hexadecimal, so that they are exact
 
 
 class BanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -58,8 +53,8 @@ class BanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: str
     banned: str
     run: Founding
-    history: list[SignedRecord]  # the records before the last step that changed the roster
-    before: SignedRecord | None  # the record of the step before; it holds what contributors committed to
+    history: list[SignedRecord]  # the records before those that changed the roster
+    before: list[SignedRecord]  # of the last steps (at most two): they hold what contributors committed to
     accusation: SignedMessage | None  # where there was an accuser
     votes: list[SignedMessage]
     record: SignedRecord  # of the step that banned
@@ -72,7 +67,7 @@ class BanEvidence:
 
     file: BanFile
     step: int
-    training: Training  # at the start of the step before, where a disputed gradient was taken
+    training: Training  # where the disputed gradient was taken
 
     def file_name(self, number: int) -> str:
         return f"ban-step{self.step}-peer{number}.json"
@@ -84,24 +79,24 @@ class BanEvidence:
 
 @dataclass
 class History:
-    """The signed records that changed the roster, and the last step: kept by whoever may have to prove a ban."""
+    """The signed records that changed the roster, and the last two steps: kept by whoever may have to prove a ban."""
 
     run: Run
-    changes: list[SignedRecord] = field(default_factory=list)
-    last: Outcome[Training] | None = None
+    changes: list[SignedRecord] = field(default_factory=list)  # before the last two
+    last: tuple[Outcome[Training], ...] = ()  # the last two steps
 
     def add(self, outcome: Outcome[Training]) -> None:
-        if outcome.record.banned:
-            self.changes.append(sign_off(outcome.record, outcome.record_signatures))
-        self.last = outcome
+        for old in self.last[:-1]:
+            if old.record.leaving:
+                self.changes.append(sign_off(old.record, old.record_signatures))
+        self.last = (*self.last[-1:], outcome)
 
 
 def ban_evidence(run: Run, history: History, seen: Outcome[Training], judgement: Judgement) -> BanEvidence:
     """Gather what proves this judgement, from what an honest member holds at the end of the step."""
-    last, banned, numbers = history.last, judgement.banned, run.parameters
+    banned = judgement.banned
     assert banned is not None
     accuser = None if judgement.accuser is None else seen.accuses[judgement.attempt][PeerId(judgement.accuser)]
-    changed_just_before = bool(last and last.record.banned)
     unsummed = BanFile(
         format=FORMAT,
         banned=banned.hex(),
@@ -109,24 +104,22 @@ def ban_evidence(run: Run, history: History, seen: Outcome[Training], judgement:
             nonce=run.nonce.hex(),
             description=run.description.decode(),
             founders=[peer.hex() for peer in run.founders],
-            size=numbers.size,
-            tau=numbers.tau.hex(),
-            byzantine=numbers.byzantine,
-            validators=numbers.validators,
-            projections=numbers.projections,
-            beyond_guarantee=numbers.beyond_guarantee,
+            parameters=run.parameters.plain(),
         ),
-        history=history.changes[:-1] if changed_just_before else list(history.changes),
-        before=sign_off(last.record, last.record_signatures) if last else None,
+        history=list(history.changes),
+        before=[sign_off(last.record, last.record_signatures) for last in history.last],
         accusation=_message(accuser) if accuser else None,
         votes=[_message(vote) for _, vote in sorted(seen.votes[judgement.attempt].items())],
         record=sign_off(seen.record, seen.record_signatures),
         checksum="",
     )
     file = msgspec.structs.replace(unsummed, checksum=checksum(unsummed))
-    kept = last.state.kept if last else seen.state.kept
-    assert kept is not None
-    return BanEvidence(file, seen.record.step, kept.training)
+    return BanEvidence(file, seen.record.step, _state_at(judgement.step, history, seen))
+
+
+def _state_at(step: int, history: History, seen: Outcome[Training]) -> Training:
+    """The model at the start of that step, one of the last three."""
+    return next(last.state.kept[step].training for last in (*history.last, seen) if step in last.state.kept)
 
 
 def sign_off(record: StepRecord, signatures: Mapping[PeerId, Signature]) -> SignedRecord:

@@ -96,7 +96,7 @@ def recompute(proof: Proof, training: Training, task_file: str | None = None) ->
     comes with the evidence, so it is hostile: it may name a built-in task, of the size that was signed, but never a file to
     run. Whoever trusts the task's file passes it in.
     """
-    before = proof.before
+    before = proof.disputed
     if before is None or proof.judgement.kind != Kind.GRADIENT:
         raise StateError("only a disputed gradient can be recomputed, and this ban is about something else")
     if state_digest(training, Primitives()) != before.state_before:

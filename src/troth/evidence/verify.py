@@ -14,7 +14,7 @@ from troth.evidence.bans import FORMAT, BanFile, SignedMessage, SignedRecord, en
 from troth.protocol.messages import Accuse, Kind, Malformed, Message, Phase, Verdict, Vote
 from troth.protocol.primitives import Primitives
 from troth.protocol.records import Judgement, StepRecord, decode_record, right_signers
-from troth.protocol.roles import draw_roles
+from troth.protocol.roles import Audit, Due, draw_roles
 from troth.protocol.roster import Roster
 from troth.protocol.run import Parameters, Run, RunError
 from troth.protocol.trials import AUDIT_KINDS
@@ -25,11 +25,12 @@ class UnprovedError(ValueError):
 
 
 _WHAT = {
-    Kind.GRADIENT: "recomputed its gradient of step {last} and found that it does not follow from its seed",
-    Kind.AUDITED_REPORT: "recomputed its report of step {last} and found that it does not follow from its gradient",
+    Kind.GRADIENT: "recomputed its gradient of step {step} and found that it does not follow from its seed",
+    Kind.AUDITED_REPORT: "recomputed its report of step {step} and found that it does not follow from its gradient",
     Kind.REPORT: "found that its report about part {part} does not follow from the gradient it committed to",
     Kind.AGGREGATE: "found that its aggregate of part {part} is wrong, or that it let a wrong report about it pass",
-    Kind.COVER: "found that it let a wrong report about part {part} pass in step {last}",
+    Kind.COVER: "found that it let a wrong report about part {part} pass in step {step}",
+    Kind.DEVIATION: "recomputed its gradient of step {step} and found it farther off than other hardware explains",
 }
 
 
@@ -39,10 +40,15 @@ class Proof:
 
     run: Run
     judgement: Judgement
-    before: StepRecord | None
+    before: tuple[StepRecord, ...]  # the records of the last steps, at most two
     step: int  # the step of the ban
     votes: int
     members: int
+
+    @property
+    def disputed(self) -> StepRecord | None:
+        """The record of the step whose work was disputed, if it was an earlier one."""
+        return next((record for record in self.before if record.step == self.judgement.step), None)
 
     @property
     def banned(self) -> PeerId:
@@ -52,7 +58,7 @@ class Proof:
 
     def sentence(self) -> str:
         if self.banned == self.judgement.target:
-            what = _WHAT[self.judgement.kind].format(last=self.step - 1, part=self.judgement.part)
+            what = _WHAT[self.judgement.kind].format(step=self.judgement.step, part=self.judgement.part)
         else:
             what = f"found its accusation of peer {self.judgement.target.hex()} to be false"
         beyond = " (a run beyond the guarantee)" if self.run.parameters.beyond_guarantee else ""
@@ -77,21 +83,24 @@ def verify_ban(text: str) -> Proof:
 
 def _prove(file: BanFile) -> Proof:
     run, tools = _run(file), Primitives()
-    roster, last_change = Roster.founding(run), -1
+    roster, last_step = Roster.founding(run), -1
     for change in file.history:
-        record = _record(run, change, roster, tools)
-        _expect(record.step > last_change and bool(record.banned), "the history holds more than changes, in order")
-        roster, last_change = roster.without(record.banned), record.step
-    before = _record(run, file.before, roster, tools) if file.before else None
-    _expect(before is None or before.step > last_change, "the history goes beyond the step before")
-    roster = roster.without(before.banned) if before else roster
+        old = _record(run, change, roster, tools)
+        _expect(old.step > last_step and bool(old.leaving), "the history holds more than changes, in order")
+        roster, last_step = roster.after(old), old.step
+    before: list[StepRecord] = []
+    for signed in file.before:
+        before.append(_record(run, signed, roster, tools))
+        roster = roster.after(before[-1])
     record = _record(run, file.record, roster, tools)
-    _expect(record.step == (before.step + 1 if before else 0), "the records are not of neighbouring steps")
+    steps = [old.step for old in (*before, record)]
+    _expect(steps[0] > last_step, "the history goes beyond the last steps")
+    _expect(steps == list(range(max(0, record.step - 2), record.step + 1)), "the records are not of neighbouring steps")
     judgement = _judgement(record, _key(file.banned))
-    _check_accusation(run, file, judgement, record, before, roster, tools)
+    _check_accusation(run, file, judgement, record, tuple(before), roster, tools)
     votes = _count(run, file.votes, record, judgement, roster, tools)
     _expect(votes >= roster.majority, f"{votes} of {len(roster.members)} votes are no majority")
-    return Proof(run, judgement, before, record.step, votes, len(roster.members))
+    return Proof(run, judgement, tuple(before), record.step, votes, len(roster.members))
 
 
 def _check_accusation(
@@ -99,14 +108,19 @@ def _check_accusation(
     file: BanFile,
     judgement: Judgement,
     record: StepRecord,
-    before: StepRecord | None,
+    before: tuple[StepRecord, ...],
     roster: Roster,
     tools: Primitives,
 ) -> None:
     """The accuser said it; and what came of an audit was drawn to be audited, and had contributed."""
     _expect((file.accusation is not None) == (judgement.accuser is not None), "accuser and accusation do not fit")
+    disputed = {old.step: old for old in (*before, record)}.get(judgement.step)
+    _expect(disputed is not None, "the disputed step is not among the records")
     if judgement.kind in (*AUDIT_KINDS, Kind.COVER):
-        _expect(before is not None and judgement.target in before.contributors, "the accused had not contributed")
+        contributed = disputed is not None and judgement.target in disputed.contributors
+        _expect(contributed and judgement.step < record.step, "the accused had not contributed")
+    else:
+        _expect(judgement.step == record.step, "the judgement is of another step's work")
     if file.accusation is None:
         _expect(judgement.kind not in AUDIT_KINDS, "an audit has an accuser")
         return
@@ -114,29 +128,24 @@ def _check_accusation(
     assert isinstance(accusation, Accuse)
     accuser = _key(file.accusation.sender)
     _expect(accuser == judgement.accuser, "the accusation is somebody else's")
-    charge = (judgement.target, judgement.kind, judgement.part)
-    _expect(any((a.target, a.kind, a.part) == charge for a in accusation.accusations), "the accusation is of another")
-    if judgement.kind in AUDIT_KINDS and before is not None:
-        roles = draw_roles(run, roster, Digest(before.randomness), [PeerId(c) for c in before.contributors])
-        _expect(roles.targets.get(accuser) == judgement.target, "the accuser was not drawn to audit the accused")
+    charge = (judgement.target, judgement.kind, judgement.step, judgement.part)
+    _expect(
+        any((a.target, a.kind, a.step, a.part) == charge for a in accusation.accusations),
+        "the accusation is of another",
+    )
+    if judgement.kind in AUDIT_KINDS:
+        roles = draw_roles(run, roster, Digest(before[-1].randomness), Due.after(before[-1]))
+        drawn = Audit(PeerId(judgement.target), judgement.step) in roles.audits.get(accuser, ())
+        _expect(drawn, "the accuser was not drawn to audit the accused")
 
 
 def _run(file: BanFile) -> Run:
     founding = file.run
-    tau = float.fromhex(founding.tau)
-    _expect(tau.hex() == founding.tau, "tau is not written the one way it is written")
     try:
         return Run(
             founders=tuple(_key(peer) for peer in founding.founders),
             description=founding.description.encode(),
-            parameters=Parameters(
-                size=founding.size,
-                tau=tau,
-                byzantine=founding.byzantine,
-                validators=founding.validators,
-                projections=founding.projections,
-                beyond_guarantee=founding.beyond_guarantee,
-            ),
+            parameters=Parameters.from_plain(founding.parameters),
             nonce=exact_bytes(founding.nonce),
         )
     except RunError as error:
@@ -181,12 +190,14 @@ def _count(
     voters = [_key(message.sender) for message in messages]
     _expect(len(set(voters)) == len(voters), "a vote is listed twice")
     _expect(set(voters) <= set(roster.members), "a vote is not of a member")
-    charge = (judgement.accuser, judgement.target, judgement.kind, judgement.part)
+    charge = (judgement.accuser, judgement.target, judgement.kind, judgement.step, judgement.part)
     count = 0
     for message in messages:
         vote = _open(message, Context(run.id, record.step, Phase.VOTE, judgement.attempt), tools)
         assert isinstance(vote, Vote)
-        mine: list[Verdict] = [b.verdict for b in vote.ballots if (b.accuser, b.target, b.kind, b.part) == charge]
+        mine: list[Verdict] = [
+            b.verdict for b in vote.ballots if (b.accuser, b.target, b.kind, b.step, b.part) == charge
+        ]
         count += mine == [judgement.verdict]
     return count
 

@@ -1,6 +1,6 @@
 """One attempt at a step: who takes part in it, who owns what, and what has arrived so far (SPEC N1, N2)."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Generic, TypeVar
@@ -9,14 +9,23 @@ from torch import Tensor
 
 from troth.crypto import Context, Digest, PeerId
 from troth.protocol.coins import Coins, right_openings
-from troth.protocol.messages import Announced, Clip, Commit, Phase, ReportNumbers
+from troth.protocol.messages import Announced, Center, Clip, Commit, Phase, ReportNumbers
 from troth.protocol.parts import Parcel
-from troth.protocol.primitives import Primitives
 from troth.protocol.roles import Roles, draw_roles
-from troth.protocol.state import Peer, State
+from troth.protocol.scales import part_taus
+from troth.protocol.state import LeftOutError, Peer, StalledError, State
 
 # D coordinates
 T = TypeVar("T")
+Announcements = Mapping[PeerId, Announced]
+
+
+class Dropped(Exception):  # noqa: N818 (a turn of events, not an error)
+    """These are out of the step; the attempt is repeated without them (SPEC N1)."""
+
+    def __init__(self, peers: Collection[PeerId]) -> None:
+        super().__init__(f"{len(peers)} are out")
+        self.peers = frozenset(peers)
 
 
 @dataclass(frozen=True)
@@ -29,8 +38,7 @@ class Here(Generic[T]):
 
     @classmethod
     def at(cls, peer: Peer[T], state: State[T]) -> "Here[T]":
-        contributors = state.kept.contributors if state.kept else ()
-        return cls(peer, state, draw_roles(peer.run, state.roster, state.randomness, contributors))
+        return cls(peer, state, draw_roles(peer.run, state.roster, state.randomness, state.due))
 
     def place(self, phase: Phase, attempt: int = 0) -> Context:
         return Context(self.peer.run.id, self.state.step, phase, attempt)
@@ -38,6 +46,11 @@ class Here(Generic[T]):
     @property
     def contributes(self) -> bool:
         return self.peer.me in self.roles.owners
+
+    @cached_property
+    def taus(self) -> tuple[float, ...]:
+        """The clipping radius of every part."""
+        return part_taus(self.state.scales.tau, self.roles.bounds)
 
 
 @dataclass(frozen=True)
@@ -48,19 +61,53 @@ class Attempt(Generic[T]):
     number: int
     out: frozenset[PeerId]
     coins: Coins
-    commits: Mapping[PeerId, Announced]
+    commits: Announcements
     received: Mapping[int, Mapping[PeerId, Parcel]] = field(default_factory=dict)  # parts that this peer owns
     just_out: frozenset[PeerId] = frozenset()  # because of the attempt before
+
+    @classmethod
+    def first(cls, here: Here[T], coins: Coins, commits: Announcements) -> "Attempt[T]":
+        """Without those who did not commit, or not as their role asks."""
+        members, owners = frozenset(here.state.roster.members), here.roles.owners
+        heard = {peer: commits[peer] for peer in members & commits.keys()}
+        counted = {peer: said for peer, said in heard.items() if (_root(said) is not None) == (peer in owners)}
+        return cls(here, 0, members - counted.keys(), coins, counted)._checked()
+
+    def again(self, out: frozenset[PeerId]) -> "Attempt[T]":
+        """The next attempt, without these: fresh coins, so that nobody knows what will be drawn (SPEC N2)."""
+        coins = self.here.peer.entropy.coins(self.here.state.step, self.number + 1)
+        return replace(self, number=self.number + 1, out=self.out | out, just_out=out, coins=coins)._checked()
+
+    def _checked(self) -> "Attempt[T]":
+        """Nobody goes on alone: not without being heard, and not without a majority (SPEC N4)."""
+        if self.here.peer.me in self.out:
+            raise LeftOutError(f"step {self.here.state.step} goes on without this peer")
+        self.need_majority(self.members)
+        return self
+
+    @cached_property
+    def members(self) -> frozenset[PeerId]:
+        """Who takes part in this attempt, as contributor or not."""
+        return frozenset(self.here.state.roster.members) - self.out
+
+    def expect(self, heard: Collection[PeerId]) -> None:
+        """Whoever takes part but is not among these is out (SPEC N1)."""
+        silent = self.members.difference(heard)
+        if silent:
+            raise Dropped(silent)
+
+    def need_majority(self, heard: Collection[PeerId]) -> None:
+        members, majority = self.here.state.roster.members, self.here.state.roster.majority
+        if len(heard) < majority:
+            raise StalledError(
+                f"step {self.here.state.step}: {len(heard)} of {len(members)} members are left, {majority} are needed"
+            )
 
     @cached_property
     def roots(self) -> dict[PeerId, Digest]:
         """What the contributors of this attempt committed to, in the order of keys."""
-        roots: dict[PeerId, Digest] = {}
-        for peer in sorted(set(self.here.roles.owners) - self.out):
-            message = self.commits[peer].message if peer in self.commits else None
-            if isinstance(message, Commit) and message.root is not None:
-                roots[peer] = Digest(message.root)
-        return roots
+        found = {peer: _root(self.commits[peer]) for peer in sorted(set(self.here.roles.owners) - self.out)}
+        return {peer: root for peer, root in found.items() if root is not None}
 
     @cached_property
     def owners(self) -> tuple[PeerId, ...]:
@@ -75,7 +122,9 @@ class Attempt(Generic[T]):
         return self.number == 0 or self.here.roles.owner_of(part, self.out - self.just_out) != self.owners[part]
 
     def receiving(self, parcels: Mapping[int, Mapping[PeerId, Parcel]]) -> "Attempt[T]":
-        return replace(self, received={**self.received, **parcels})
+        """With these parts, where they were asked for: what somebody sends again must not replace what has arrived."""
+        asked = {part: parcels[part] for part in self.my_parts if part in parcels and self.newly_owned(part)}
+        return replace(self, received={**self.received, **asked})
 
     def place(self, phase: Phase) -> Context:
         return self.here.place(phase, self.number)
@@ -83,43 +132,46 @@ class Attempt(Generic[T]):
     def span(self, part: int) -> tuple[int, int]:
         return self.here.roles.bounds[part], self.here.roles.bounds[part + 1]
 
-    def part_tau(self, part: int) -> float:
-        start, stop = self.span(part)
-        return self.here.peer.run.parameters.part_tau(stop - start)
-
-    def right_coins(
-        self, which: str, clips: Mapping[PeerId, Announced], shown: Mapping[PeerId, bytes], tools: Primitives
-    ) -> dict[PeerId, bytes]:
+    def right_coins(self, which: str, clips: Announcements, shown: Mapping[PeerId, bytes]) -> dict[PeerId, bytes]:
         """The opened coins that fit what was committed to: in Commit for the first attempt, in Clip later (SPEC N2)."""
         source, phase = (self.commits, Phase.COMMIT) if self.number == 0 else (clips, Phase.CLIP)
         committed: dict[PeerId, bytes] = {}
-        for peer, announced in source.items():
-            assert isinstance(announced.message, Commit | Clip)
-            coin = announced.message.coin_a if which == "A" else announced.message.coin_b
-            if coin is not None and peer not in self.out:
+        for peer in self.members & source.keys():
+            message = source[peer].message
+            assert isinstance(message, Commit | Clip)
+            coin = message.coin_a if which == "A" else message.coin_b
+            if coin is not None:
                 committed[peer] = coin
-        return right_openings(which, committed, shown, self.place(phase), tools)
+        return right_openings(which, committed, shown, self.place(phase), self.here.peer.tools)
 
-    def again(self, out: frozenset[PeerId]) -> "Attempt[T]":
-        """The next attempt, without these: fresh coins, so that nobody knows what will be drawn."""
-        coins = self.here.peer.entropy.coins(self.here.state.step, self.number + 1)
-        return replace(self, number=self.number + 1, out=self.out | out, just_out=out, coins=coins)
+
+@dataclass(frozen=True)
+class Clipped:
+    """What owners announced about their aggregates, and those that arrived as announced."""
+
+    clips: Announcements
+    centers: Mapping[int, Center]  # by part
+    held: Mapping[int, bytes]  # by part
+    rows: Mapping[int, Tensor]  # what contributors committed to, for the parts that this peer owns
 
 
 @dataclass(frozen=True)
 class Reduced:
-    """The aggregate as everyone holds it, and what was announced about it."""
+    """The aggregate as everyone holds it, fixed before the key of the projections was known."""
 
+    clipped: Clipped
     aggregate_D: Tensor
-    norms: Mapping[int, float]  # as announced, by part
-    clips: Mapping[PeerId, Announced]
-    rows: Mapping[int, Tensor]  # what contributors committed to, for the parts that this peer owns
+    projection_key: Digest
 
 
 @dataclass(frozen=True)
 class Reported:
     """Everyone's reports under this attempt's projections."""
 
-    projection_key: Digest
-    announced: Mapping[PeerId, Announced]
+    announced: Announcements
     numbers: Mapping[PeerId, ReportNumbers]
+
+
+def _root(commit: Announced) -> Digest | None:
+    assert isinstance(commit.message, Commit)
+    return None if commit.message.root is None else Digest(commit.message.root)

@@ -1,7 +1,8 @@
 """Recomputing another's work: a validator's audit of a gradient, and a juror's of a part."""
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -11,10 +12,12 @@ from numpy.typing import NDArray
 from troth.aggregation import clip_residual, residual_tolerance
 from troth.crypto import PeerId
 from troth.protocol.attempt import Attempt, Reduced, Reported
+from troth.protocol.deviation import ACCUSE, CONVICT, deviations
 from troth.protocol.messages import Commit, Kind, Malformed, Report, ReportNumbers
 from troth.protocol.parts import Parcel, commit_parts, opens, rows_of
-from troth.protocol.reports import CONVICT_AT, COVER_AT, make_report, part_taus, relative_errors
+from troth.protocol.reports import ACCUSE_AT, CONVICT_AT, COVER_AT, make_report, relative_errors
 from troth.protocol.roles import gradient_seed
+from troth.protocol.scales import part_taus
 from troth.protocol.state import Kept, Peer
 
 T = TypeVar("T")
@@ -24,33 +27,68 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Finding:
-    """What an audit of a gradient showed."""
+    """What recomputing another's gradient showed; each who looks draws its own conclusion."""
 
-    target: PeerId
-    kind: Kind | None  # what to accuse it of; None when everything fits
+    fits: bool | None  # whether the gradient has the committed bits; None: another class computes other bits anyway
+    report_error: (
+        float  # of the report against the recomputed one, relative; infinite where there is nothing to compare
+    )
+    deviation: float | None  # how far off the report is, in units of what hardware explains; None: a run of one class
     covered: tuple[int, ...] = ()  # parts whose owners must have seen that the report was wrong
 
+    def accusation(self, *, bits_count: bool) -> Kind | None:
+        """What an auditor says. Bits only where enough jurors can compare them (SPEC D1–D3)."""
+        if self.deviation is not None and self.deviation > ACCUSE:
+            return Kind.DEVIATION
+        if self.fits is None or not bits_count:
+            return None
+        if not self.fits:
+            return Kind.GRADIENT
+        return Kind.AUDITED_REPORT if self.report_error > ACCUSE_AT else None
 
-async def audit(peer: Peer[T], kept: Kept[T], target: PeerId, tolerance: float) -> Finding:
-    """Recompute the target's gradient root and reports of the kept step from its public seed (SPEC D1, D2)."""
-    seed = gradient_seed(kept.seed_randomness, target)
-    gradient_D = await peer.work.recompute(kept.training, seed)
+    def guilty_of(self, kind: Kind) -> bool | None:
+        """What a juror says to it; None where it cannot tell."""
+        if kind == Kind.DEVIATION:
+            return self.deviation is not None and self.deviation > CONVICT
+        if self.fits is None:
+            return None
+        return not self.fits if kind == Kind.GRADIENT else self.fits and self.report_error > CONVICT_AT
+
+
+async def audit(peer: Peer[T], kept: Kept[T], target: PeerId) -> Finding:
+    """Recompute the target's gradient root and reports of the kept step from its public seed (SPEC D1–D3)."""
+    gradient_D = await peer.work.recompute(kept.training, gradient_seed(kept.seed_randomness, target))
     commit, report = kept.commits[target].message, kept.reports[target].message
     assert isinstance(commit, Commit)
     assert isinstance(report, Report)
-    if commit_parts(gradient_D, kept.bounds, peer.tools).root != commit.root:
-        return Finding(target, Kind.GRADIENT)
-    parameters = peer.run.parameters
+    parameters, taus = peer.run.parameters, np.array(part_taus(kept.tau, kept.bounds))
+    comparable = parameters.deviation is None or commit.hardware == peer.work.hardware_class()
+    fits = commit_parts(gradient_D, kept.bounds, peer.tools).root == commit.root if comparable else None
+    if fits is False and parameters.deviation is None:
+        return Finding(fits, math.inf, None)
     signs_KD = peer.tools.projection(kept.projection_key, parameters.projections, parameters.size)
-    right = make_report(gradient_D, kept.aggregate_D, signs_KD, kept.bounds, parameters)
+    right = make_report(gradient_D, kept.aggregate_D, signs_KD, kept.bounds, taus)
     said = ReportNumbers.unpack(report.numbers, len(kept.bounds) - 1, parameters.projections)
-    if isinstance(said, Malformed):
-        return Finding(target, Kind.AUDITED_REPORT)
-    errors_P = relative_errors(said, right, part_taus(kept.bounds, parameters))
-    if errors_P.max() > tolerance:
-        covered = tuple(int(part) for part in np.flatnonzero(errors_P > COVER_AT))  # (SPEC T7)
-        return Finding(target, Kind.AUDITED_REPORT, covered)
-    return Finding(target, None)
+    assert not isinstance(said, Malformed), "whoever reports too little or too much is out (SPEC N1)"
+    deviation = None
+    if parameters.deviation is not None:
+        usual_P = usual_norms(kept, parameters.projections)
+        far = deviations(said, right, gradient_D, kept.bounds, taus, usual_P).max()
+        deviation = float(far) / parameters.deviation
+    errors_P = relative_errors(said, right, taus)
+    covered = tuple(int(part) for part in np.flatnonzero(errors_P > COVER_AT)) if fits else ()  # (SPEC T7)
+    return Finding(fits, float(errors_P.max()), deviation, covered)
+
+
+def usual_norms(kept: Kept[T], projections: int) -> NDArray[np.float64]:
+    """Of every part the lower median of the announced norms: one batch's gradient may be next to nothing."""
+    reports = [announced.message for announced in kept.reports.values()]
+    numbers = [
+        ReportNumbers.unpack(r.numbers, len(kept.bounds) - 1, projections) for r in reports if isinstance(r, Report)
+    ]
+    norms_CP = np.stack([report.norms_P for report in numbers if not isinstance(report, Malformed)])
+    usual_P: NDArray[np.float64] = np.sort(norms_CP, axis=0)[(len(norms_CP) - 1) // 2]
+    return usual_P
 
 
 @dataclass(frozen=True)
@@ -58,7 +96,7 @@ class PartFinding:
     """What the committed blobs of a part say about its owner and its reporters."""
 
     aggregate_wrong: bool
-    report_errors: dict[PeerId, float] = field(default_factory=dict)  # relative; empty if the blobs were not all there
+    report_errors: dict[PeerId, float]  # relative
 
     def convicts(self, reporter: PeerId) -> bool:
         return self.report_errors.get(reporter, 0.0) > CONVICT_AT
@@ -70,26 +108,26 @@ class PartFinding:
 
 def examine_part(
     attempt: Attempt[T], part: int, parcels: Mapping[PeerId, Parcel], reduced: Reduced, reported: Reported
-) -> PartFinding:
+) -> PartFinding | None:
     """Check an aggregate and all reports about it against the blobs that contributors committed to (SPEC T6).
 
-    A blob that is missing or does not fit its root counts against the owner: it should not have used it.
+    None where the owner did not lay open all of them: it may have vanished, so nothing is proved.
     """
     peer, roots, bounds = attempt.here.peer, attempt.roots, attempt.here.roles.bounds
-    (start, stop), tau, parameters = attempt.span(part), attempt.part_tau(part), peer.run.parameters
+    (start, stop), tau, parameters = attempt.span(part), attempt.here.taus[part], peer.run.parameters
     contributors = sorted(roots)
     if not all(c in parcels and opens(parcels[c], part, bounds, roots[c], peer.tools) for c in contributors):
-        return PartFinding(aggregate_wrong=True)
+        return None
     rows_PD = rows_of([parcels[c] for c in contributors])
     center_D = reduced.aggregate_D[start:stop]
     norm = float(torch.linalg.vector_norm(center_D, dtype=torch.float64))
     clipped = float(torch.linalg.vector_norm(rows_PD.double() - center_D.double(), dim=1).clamp(max=tau).sum())
     residual = float(torch.linalg.vector_norm(clip_residual(rows_PD, center_D, tau=tau)))
     wrong = residual > residual_tolerance(norm, clipped, tau=tau, peers=len(rows_PD))
-    signs_KD = peer.tools.projection(reported.projection_key, parameters.projections, parameters.size)[:, start:stop]
+    signs_KD = peer.tools.projection(reduced.projection_key, parameters.projections, parameters.size)[:, start:stop]
     errors_P = report_errors(rows_PD, center_D, signs_KD, [reported.numbers[c].part(part) for c in contributors], tau)
     errors = dict(zip(contributors, errors_P.tolist(), strict=True))
-    return PartFinding(wrong or abs(reduced.norms[part] - norm) > CONVICT_AT * norm, errors)
+    return PartFinding(wrong or abs(reduced.clipped.centers[part].norm - norm) > CONVICT_AT * norm, errors)
 
 
 def report_errors(

@@ -31,11 +31,12 @@ class Channel(Protocol):
     async def gather(
         self, context: Context, mine: Mapping[int, bytes], wanted: Mapping[int, Digest]
     ) -> Mapping[int, bytes]:
-        """Offer one's own aggregates; receive those asked for, by part. Not yet checked."""
+        """Offer the aggregates one has; receive those asked for that anyone has, by part. Not yet checked."""
         ...
 
-    async def lay_open(self, context: Context, mine: PartParcels, wanted: frozenset[int]) -> PartParcels:
-        """For trials: owners hand everyone what they received for the disputed parts. Not yet checked."""
+    async def lay_open(self, context: Context, mine: PartParcels, wanted: Mapping[int, PeerId]) -> PartParcels:
+        """For trials: owners hand everyone what they received. What is wanted is each part from its owner, from nobody else,
+        or a liar could put something in its place. Not yet checked."""
         ...
 
     async def sign_record(self, context: Context, signature: Signature) -> Mapping[PeerId, Signature]:
@@ -59,6 +60,10 @@ class Work(Protocol[T]):
         ...
 
     def digest(self, training: T) -> Digest: ...
+
+    def hardware_class(self) -> Digest:
+        """Equal where gradients come out in the same bits (SPEC D3)."""
+        ...
 
 
 class Entropy(Protocol):

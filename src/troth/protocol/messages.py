@@ -18,8 +18,11 @@ from troth.crypto import Context, Digest, Identity, PeerId, Signature, blob_dige
 
 Bytes32 = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
 MOST_MEMBERS = 1024
+Step = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
 Part = Annotated[int, msgspec.Meta(ge=0, lt=MOST_MEMBERS)]
 MOST_ACCUSATIONS = 2 * MOST_MEMBERS  # an honest owner must be able to name every liar
+MOST_CHARGES = 32 * MOST_MEMBERS  # every owner, of 250, may name every liar
+_LARGEST = 2.0**400  # no honest number comes near, and sums of squares of such numbers are still numbers
 _MOST_REPORT_BYTES = 8 * MOST_MEMBERS * 65
 
 
@@ -36,16 +39,18 @@ class Phase(IntEnum):
 class Kind(IntEnum):
     """What somebody is accused of."""
 
-    GRADIENT = 1  # the gradient committed to in the last step does not follow from the public seed
+    GRADIENT = 1  # the gradient committed to in an earlier step does not follow from the public seed
     REPORT = 2  # a report about one part does not follow from the committed gradient
     AGGREGATE = 3  # an owner's aggregate is not the clipped centre, or it let a wrong report pass
-    COVER = 4  # the same, of the last step: an audit found a wrong report that the part's owner must have seen
-    AUDITED_REPORT = 5  # the gradient of the last step is right, but its report does not follow from it
+    COVER = 4  # the same, of an earlier step: an audit found a wrong report that the part's owner must have seen
+    AUDITED_REPORT = 5  # the gradient of an earlier step is right, but its report does not follow from it
+    DEVIATION = 6  # the reported gradient of an earlier step is farther off than other hardware explains
 
 
 class Verdict(IntEnum):
     ACCUSED = 1
     ACCUSER = 2
+    WITHHELD = 3  # there is nothing to judge by: the accused laid nothing open, and is out, but not banned
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -58,6 +63,7 @@ class Commit(_Message, frozen=True):
     root: Bytes32 | None
     coin_a: Bytes32
     coin_b: Bytes32
+    hardware: Bytes32 | None = None  # the sender's class, in a run of several (SPEC D3)
 
 
 class Center(_Message, frozen=True):
@@ -74,6 +80,7 @@ class Clip(_Message, frozen=True):
     centers: Annotated[tuple[Center, ...], msgspec.Meta(max_length=MOST_MEMBERS)]
     coin_a: Bytes32 | None = None
     coin_b: Bytes32 | None = None
+    missing: Annotated[tuple[Bytes32, ...], msgspec.Meta(max_length=MOST_MEMBERS)] = ()  # whose parts did not come
 
 
 class Reveal(_Message, frozen=True):
@@ -92,6 +99,7 @@ class Report(_Message, frozen=True):
 class Accusation(_Message, frozen=True):
     target: Bytes32
     kind: Kind
+    step: Step  # whose work is disputed
     part: Part | None = None  # which report, if the kind is REPORT
 
 
@@ -108,6 +116,7 @@ class Ballot(_Message, frozen=True):
     accuser: Bytes32 | None
     target: Bytes32
     kind: Kind
+    step: Step
     part: Part | None
     verdict: Verdict
 
@@ -115,7 +124,7 @@ class Ballot(_Message, frozen=True):
 class Vote(_Message, frozen=True):
     """One verdict for every accusation of this step (SPEC T3)."""
 
-    ballots: Annotated[tuple[Ballot, ...], msgspec.Meta(max_length=MOST_MEMBERS)]
+    ballots: Annotated[tuple[Ballot, ...], msgspec.Meta(max_length=MOST_CHARGES)]
 
 
 Message = Commit | Clip | Reveal | Report | Accuse | Vote
@@ -132,12 +141,12 @@ _PHASES: Mapping[type[Message], Phase] = {kind: phase for phase, kind in _KINDS.
 _DECODERS = {phase: msgspec.msgpack.Decoder(kind, strict=True) for phase, kind in _KINDS.items()}
 _ENCODER = msgspec.msgpack.Encoder()
 _MOST_BYTES: Mapping[Phase, int] = {
-    Phase.COMMIT: 128,
-    Phase.CLIP: 96 + 64 * MOST_MEMBERS,
+    Phase.COMMIT: 160,
+    Phase.CLIP: 96 + 98 * MOST_MEMBERS,
     Phase.REVEAL: 64 + MOST_MEMBERS // 8,
     Phase.REPORT: 16 + _MOST_REPORT_BYTES,
     Phase.ACCUSE: 64 + 64 * MOST_ACCUSATIONS,
-    Phase.VOTE: 16 + 88 * MOST_MEMBERS,
+    Phase.VOTE: 16 + 88 * MOST_CHARGES,
 }
 
 
@@ -171,12 +180,12 @@ def decode(phase: Phase, payload: bytes) -> Message | Malformed:
         message: Message = _DECODERS[phase].decode(payload)
     except msgspec.MsgspecError as error:
         return Malformed(str(error))
-    if isinstance(message, Clip) and not all(np.isfinite(c.norm) and c.norm >= 0 for c in message.centers):
-        return Malformed("the norm is not a finite number")
+    if isinstance(message, Clip) and not all(0 <= c.norm <= _LARGEST for c in message.centers):
+        return Malformed("the norm is not a finite length")
     if isinstance(message, Report) and (
-        len(message.numbers) % 8 or not np.isfinite(np.frombuffer(message.numbers, "<f8")).all()
+        len(message.numbers) % 8 or not (np.abs(np.frombuffer(message.numbers, "<f8")) <= _LARGEST).all()
     ):
-        return Malformed("a report must consist of finite float64 numbers")
+        return Malformed("a report must consist of finite float64 numbers up to 2^400")
     return message
 
 
@@ -217,6 +226,8 @@ class ReportNumbers:
         if len(raw) != 8 * parts * (projections + 1):
             return Malformed(f"a report of {len(raw)} bytes for {parts} parts and {projections} projections")
         numbers = np.frombuffer(raw, "<f8").reshape(parts, projections + 1)
+        if (numbers[:, 0] < 0).any():
+            return Malformed("a norm is negative")
         return cls(numbers[:, 0], numbers[:, 1:])
 
 

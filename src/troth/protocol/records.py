@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 
 from troth.crypto import Context, Digest, PeerId, Signature, signed_bytes
-from troth.protocol.messages import MOST_MEMBERS, Bytes32, Kind, Part, Phase, Verdict
+from troth.protocol.messages import MOST_CHARGES, MOST_MEMBERS, Bytes32, Kind, Part, Phase, Step, Verdict
 from troth.protocol.primitives import Primitives
 
 Attempt = Annotated[int, msgspec.Meta(ge=0, lt=MOST_MEMBERS)]
@@ -19,6 +19,7 @@ class Judgement(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     accuser: Bytes32 | None
     target: Bytes32
     kind: Kind
+    step: Step  # whose work was disputed
     part: Part | None
     attempt: Attempt
     verdict: Verdict | None
@@ -37,7 +38,7 @@ class Judgement(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 class StepRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Everything a stranger needs to follow the run from one step to the next."""
 
-    step: Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
+    step: Step
     members: Keys  # at the start of the step
     contributors: Keys  # whose gradients are in the aggregate
     roots: Keys  # what they committed to
@@ -47,11 +48,23 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     state_before: Bytes32
     state_after: Bytes32
     updated: bool
-    judgements: Annotated[tuple[Judgement, ...], msgspec.Meta(max_length=MOST_MEMBERS)]
+    tau: float  # the clipping radius of this step
+    cap: float | None  # its norm cap, where there was one
+    judgements: Annotated[tuple[Judgement, ...], msgspec.Meta(max_length=MOST_CHARGES)]
+    absent: Keys = ()  # fell silent or said what is no message: no longer members, but not banned
+    struck: Keys = ()  # did not open coin B
+    expelled: Keys = ()  # were struck too often: no longer members, but not banned
+    owed: Keys = ()  # contributors of the step before whose audit was lost with its validator
+    unaudited: Keys = ()  # those whose audit was lost twice
 
     @property
     def banned(self) -> tuple[PeerId, ...]:
         return tuple(sorted({peer for peer in (j.banned for j in self.judgements) if peer is not None}))
+
+    @property
+    def leaving(self) -> frozenset[PeerId]:
+        """Who is no longer a member after this step, for whatever reason."""
+        return frozenset((*self.banned, *map(PeerId, self.absent), *map(PeerId, self.expelled)))
 
 
 _ENCODER = msgspec.msgpack.Encoder()

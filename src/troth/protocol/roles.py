@@ -1,10 +1,12 @@
 """Who does what in a step: a pure function of the agreed randomness."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import cycle, islice
 
 from troth.crypto import Digest, PeerId, Seed, derive, stream, tagged_hash
 from troth.protocol.parts import Bounds, part_bounds
+from troth.protocol.records import StepRecord
 from troth.protocol.roster import Roster
 from troth.protocol.run import Run, effective_validators
 
@@ -15,11 +17,41 @@ def first_randomness(run: Run) -> tuple[Digest, Digest]:
 
 
 @dataclass(frozen=True)
-class Roles:
-    """Validators with their targets; contributors in the order of the parts they own."""
+class Due:
+    """What the step before left to be audited."""
 
-    targets: dict[PeerId, PeerId]  # validator → whom it audits
-    validators: tuple[PeerId, ...]
+    step: int  # the step before
+    contributors: tuple[PeerId, ...]
+    owed: tuple[PeerId, ...] = ()  # contributors of one step earlier, whose validator was lost
+    everyone: bool = False  # a coin B was not opened: everyone audits (SPEC R6)
+
+    @classmethod
+    def after(cls, record: StepRecord) -> "Due":
+        return cls(
+            record.step,
+            tuple(PeerId(peer) for peer in record.contributors),
+            tuple(PeerId(peer) for peer in record.owed),
+            bool(record.struck),
+        )
+
+
+NOTHING_DUE = Due(-1, ())
+
+
+@dataclass(frozen=True)
+class Audit:
+    """Whose work of which step is to be recomputed."""
+
+    target: PeerId
+    step: int
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Auditors with their targets; contributors in the order of the parts they own."""
+
+    audits: dict[PeerId, tuple[Audit, ...]]  # by auditor
+    validators: tuple[PeerId, ...]  # auditors who contribute nothing
     owners: tuple[PeerId, ...]  # the contributors; owners[p] owns part p
     bounds: Bounds
 
@@ -29,20 +61,32 @@ class Roles:
         return next(peer for peer in order if peer not in out)
 
 
-def draw_roles(run: Run, roster: Roster, randomness: Digest, last_contributors: Sequence[PeerId]) -> Roles:
-    """Validators, distinct targets among last step's contributors, and owners, all from `randomness` (SPEC R3–R5).
+def draw_roles(run: Run, roster: Roster, randomness: Digest, due: Due) -> Roles:
+    """Auditors, distinct targets among last step's contributors, and owners, all from `randomness` (SPEC R3–R7).
 
     In the first step nobody has contributed yet: all contribute, nobody audits. Who left since is still a target, who was
     banned is not: nothing more could come of it.
     """
     members = roster.members
-    count = effective_validators(len(members), run.parameters.validators) if last_contributors else 0
+    count = effective_validators(len(members), run.parameters.validators) if due.contributors else 0
     order = [members[k] for k in stream(randomness, "validators").permutation(len(members))]
-    validators = tuple(order[:count])
-    contributors = sorted(order[count:])
+    targets = sorted(set(due.contributors) - set(roster.banned))
+    if due.everyone and count:
+        validators: tuple[PeerId, ...] = ()
+        dealt = list(_in_a_cycle(members, targets, randomness))
+    else:
+        validators = tuple(order[:count])
+        dealt = list(_to_validators(validators, targets, randomness))
+    auditors = [peer for peer in order if peer in validators or not validators] if count else []
+    owed = sorted(set(due.owed) - set(roster.banned))
+    pairs = [
+        *((auditor, Audit(target, due.step)) for auditor, target in dealt),
+        *((auditor, Audit(target, due.step - 1)) for auditor, target in _in_turn(auditors, owed)),
+    ]
+    contributors = sorted(set(members) - set(validators))
     owners = tuple(contributors[k] for k in stream(randomness, "owners").permutation(len(contributors)))
     return Roles(
-        targets=_deal_targets(validators, sorted(set(last_contributors) - set(roster.banned)), randomness),
+        audits={peer: mine for peer in members if (mine := tuple(audit for who, audit in pairs if who == peer))},
         validators=validators,
         owners=owners,
         bounds=part_bounds(run.parameters.size, len(owners)),
@@ -54,14 +98,36 @@ def gradient_seed(randomness: Digest, peer: PeerId) -> Seed:
     return derive(randomness, "gradient", peer)
 
 
-def _deal_targets(
+def _to_validators(
     validators: Sequence[PeerId], candidates: Sequence[PeerId], randomness: Digest
-) -> dict[PeerId, PeerId]:
-    """Each validator the first candidate in a random order that is neither taken nor itself."""
-    order = [candidates[k] for k in stream(randomness, "targets").permutation(len(candidates))]
-    targets: dict[PeerId, PeerId] = {}
+) -> Iterator[tuple[PeerId, PeerId]]:
+    """Each validator the first candidate in a random order that is neither taken nor itself (SPEC R4)."""
+    free = [candidates[k] for k in stream(randomness, "targets").permutation(len(candidates))]
     for validator in validators:
-        free = [peer for peer in order if peer != validator and peer not in targets.values()]
-        if free:
-            targets[validator] = free[0]
-    return targets
+        target = next((peer for peer in free if peer != validator), None)
+        if target is not None:
+            free.remove(target)
+            yield validator, target
+
+
+def _in_a_cycle(
+    members: Sequence[PeerId], targets: Sequence[PeerId], randomness: Digest
+) -> Iterator[tuple[PeerId, PeerId]]:
+    """Everyone in one random cycle; each target is audited by the member before it (SPEC R6)."""
+    everyone = sorted({*members, *targets})
+    ring = [everyone[k] for k in stream(randomness, "cycle").permutation(len(everyone))]
+    for place, peer in enumerate(ring):
+        if peer in targets:
+            before = (*reversed(ring[:place]), *reversed(ring[place + 1 :]))
+            auditor = next((other for other in before if other in members), None)
+            if auditor is not None:
+                yield auditor, peer
+
+
+def _in_turn(auditors: Sequence[PeerId], owed: Sequence[PeerId]) -> Iterator[tuple[PeerId, PeerId]]:
+    """Extra targets, one after another, to auditors in their random order, never to themselves (SPEC R7)."""
+    for number, target in enumerate(owed):
+        order = islice(cycle(auditors), number % max(1, len(auditors)), None)
+        auditor = next((peer for peer in islice(order, len(auditors)) if peer != target), None)
+        if auditor is not None:
+            yield auditor, target

@@ -4,27 +4,38 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from troth.crypto import PeerId
+from troth.protocol.records import StepRecord
 from troth.protocol.run import Run, effective_validators
+
+MOST_STRIKES = 3  # within …
+STRIKE_STEPS = 1000  # … so many steps: a peer with that many is expelled
 
 
 @dataclass(frozen=True)
 class Roster:
-    """The members at the start of a step, sorted by key, and those banned before it."""
+    """The members at the start of a step, sorted by key; those banned before it; and who did not open its coin when."""
 
     members: tuple[PeerId, ...]
     banned: tuple[PeerId, ...] = ()
+    strikes: tuple[tuple[int, PeerId], ...] = ()
 
     @classmethod
     def founding(cls, run: Run) -> "Roster":
         return cls(run.founders)
 
-    def without(self, banned: Iterable[PeerId]) -> "Roster":
-        """The roster of the next step. A key that left before its verdict is banned all the same."""
-        new = [peer for peer in banned if peer not in self.banned]
+    def after(self, record: StepRecord) -> "Roster":
+        """The roster of the next step (SPEC T5, N1, N3). A key that left before its verdict is banned all the same."""
+        recent = [strike for strike in self.strikes if strike[0] > record.step - STRIKE_STEPS]
         return Roster(
-            tuple(peer for peer in self.members if peer not in new),
-            tuple(sorted({*self.banned, *new})),
+            members=tuple(peer for peer in self.members if peer not in record.leaving),
+            banned=tuple(sorted({*self.banned, *record.banned})),
+            strikes=(*recent, *((record.step, PeerId(peer)) for peer in record.struck)),
         )
+
+    def expelled(self, step: int, struck: Iterable[PeerId]) -> tuple[PeerId, ...]:
+        """Those of the newly struck for whom it was once too often (SPEC N3)."""
+        recent = [peer for when, peer in self.strikes if when > step - STRIKE_STEPS]
+        return tuple(sorted(peer for peer in struck if recent.count(peer) + 1 >= MOST_STRIKES))
 
     @property
     def majority(self) -> int:

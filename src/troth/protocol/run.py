@@ -1,8 +1,12 @@
 """What all members of a run have agreed on before it starts."""
 
+import dataclasses
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from math import sqrt
+
+import msgspec
 
 from troth.crypto import Digest, PeerId, tagged_hash
 
@@ -18,23 +22,53 @@ class Parameters:
     """The protocol's numbers. Defaults are those of the design."""
 
     size: int  # D, the number of model parameters
-    tau: float  # clipping radius for the whole vector
+    tau: float  # clipping radius for the whole vector; where it starts if tau_auto is set
     byzantine: int  # b, the most liars that the run promises to withstand
     validators: int = 1  # m, how many audit instead of contributing
     projections: int = 16  # K
     beyond_guarantee: bool = False  # researchers may ask for more liars than the promise covers
+    tau_auto: float | None = None  # c: tau follows c times the usual distance from the aggregate
+    tau_least: float = 2.0**-300  # but stays within these
+    tau_most: float = 2.0**300
+    deviation: float | None = (
+        None  # h: gradients differ so much between classes of hardware; None: one class, exact audits
+    )
 
     def __post_init__(self) -> None:
         if self.size < 1 or self.projections < 1 or self.projections > 64:
             raise RunError(f"needs at least one parameter and 1 to 64 projections, got {self}")
         if not 2.0**-300 <= self.tau <= 2.0**300:
             raise RunError(f"tau must be a positive number that can be squared, got {self.tau}")
+        if not 2.0**-300 <= self.tau_least <= self.tau <= self.tau_most <= 2.0**300:
+            raise RunError(f"tau must lie within its bounds, got {self.tau_least} ≤ {self.tau} ≤ {self.tau_most}")
+        if self.tau_auto is not None and not 0 < self.tau_auto <= 0.5:
+            raise RunError(
+                f"tau_auto must be above 0 and at most 0.5 (more runs away under attack), got {self.tau_auto}"
+            )
+        if self.deviation is not None and not 0 < self.deviation < 0.2:
+            raise RunError(
+                f"deviation must be above 0 and below 0.2 (it is accused at five times that), got {self.deviation}"
+            )
         if self.byzantine < 0 or self.validators < 0:
             raise RunError(f"byzantine and validators must not be negative, got {self}")
 
-    def part_tau(self, length: int) -> float:
-        """The radius of a part of `length` numbers: a part of d among D numbers has `τ√(d/D)`."""
-        return self.tau * sqrt(length / self.size)
+    def plain(self) -> dict[str, int | bool | str | None]:
+        """As JSON holds it, exactly: fractions are written in hexadecimal."""
+        values = dataclasses.asdict(self)
+        return {name: value.hex() if isinstance(value, float) else value for name, value in values.items()}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, int | bool | str | None]) -> "Parameters":
+        """Raises ValueError (msgspec's included) for anything but what `plain` gives."""
+        fractions = {field.name for field in dataclasses.fields(cls) if field.type in (float, float | None)}
+        values = {
+            name: float.fromhex(value) if name in fractions and isinstance(value, str) else value
+            for name, value in plain.items()
+        }
+        parameters = msgspec.convert(values, cls, strict=True)
+        if parameters.plain() != plain:
+            raise ValueError("the parameters are not written the one way they are written")
+        return parameters
 
 
 @dataclass(frozen=True)
@@ -63,15 +97,8 @@ class Run:
     @cached_property
     def id(self) -> Digest:
         """The run's name. It is in everything that is signed, so nothing from one run counts in another."""
-        numbers = self.parameters
-        return tagged_hash(
-            "troth/run/1",
-            self.nonce,
-            self.description,
-            repr((numbers.size, numbers.tau.hex(), numbers.byzantine, numbers.validators)).encode(),
-            repr((numbers.projections, numbers.beyond_guarantee)).encode(),
-            *self.founders,
-        )
+        parameters = json.dumps(self.parameters.plain(), sort_keys=True).encode()
+        return tagged_hash("troth/run/2", self.nonce, self.description, parameters, *self.founders)
 
 
 def effective_validators(members: int, validators: int) -> int:

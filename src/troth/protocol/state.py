@@ -12,13 +12,26 @@ from troth.protocol.messages import Announced
 from troth.protocol.parts import Bounds
 from troth.protocol.primitives import Primitives
 from troth.protocol.records import StepRecord
-from troth.protocol.roles import first_randomness
+from troth.protocol.roles import NOTHING_DUE, Audit, Due, first_randomness
 from troth.protocol.roster import Roster
 from troth.protocol.run import Run
+from troth.protocol.scales import Scales
 
 T = TypeVar("T")
 
 # D coordinates
+
+
+class CannotGoOnError(Exception):
+    """This peer cannot finish the step, through nobody's lie: a state of the world, not a bug."""
+
+
+class LeftOutError(CannotGoOnError):
+    """The others went on without this peer: it has to catch up and come back."""
+
+
+class StalledError(CannotGoOnError):
+    """More than half of the members are gone: whoever is left must not decide for them (SPEC N4)."""
 
 
 @dataclass(frozen=True)
@@ -39,17 +52,19 @@ class Peer(Generic[T]):
 
 @dataclass(frozen=True)
 class Kept(Generic[T]):
-    """What is kept of a step until the next one has audited it (SPEC K1)."""
+    """What is kept of a step until the next two have audited it (SPEC K1)."""
 
     step: int
     training: T  # the state that gradients were taken at
     seed_randomness: Digest
     owners: tuple[PeerId, ...]  # by part, as of the last attempt
     bounds: Bounds
+    tau: float
     aggregate_D: Tensor
     projection_key: Digest
     commits: Mapping[PeerId, Announced]  # of the contributors
     reports: Mapping[PeerId, Announced]
+    heard: frozenset[PeerId]  # who spoke in Accuse, and so could have named a wrong report
 
     @property
     def contributors(self) -> tuple[PeerId, ...]:
@@ -65,12 +80,15 @@ class State(Generic[T]):
     training: T
     randomness: Digest  # r of the last step: roles
     earlier_randomness: Digest  # r of the step before: seeds
-    kept: Kept[T] | None
+    scales: Scales
+    due: Due  # what is to be audited
+    kept: Mapping[int, Kept[T]]  # of the last two steps
 
     @classmethod
     def first(cls, run: Run, training: T) -> "State[T]":
         randomness, earlier = first_randomness(run)
-        return cls(0, Roster.founding(run), training, randomness, earlier, None)
+        scales = Scales.first(run.parameters)
+        return cls(0, Roster.founding(run), training, randomness, earlier, scales, NOTHING_DUE, {})
 
 
 @dataclass(frozen=True)
@@ -83,4 +101,5 @@ class Outcome(Generic[T]):
     commits: Mapping[PeerId, Announced]
     accuses: Mapping[int, Mapping[PeerId, Announced]]  # by attempt
     votes: Mapping[int, Mapping[PeerId, Announced]]  # by attempt
-    audited: PeerId | None  # whom this peer audited in this step
+    attempts: int  # how often Clip to Vote were gone through
+    audited: tuple[Audit, ...]  # whose work this peer recomputed as auditor

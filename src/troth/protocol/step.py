@@ -1,18 +1,20 @@
 """One training step as a member runs it: Algorithm 1 of the paper, top to bottom.
 
-Clauses in brackets are those of SPEC.md. This version is for members who lie about gradients, aggregates and reports:
-announcements arrive, and everyone follows the phases. Vanishing peers come next (SPEC, "Not yet").
+Clauses in brackets are those of SPEC.md. Announcements reach all members alike; what each of them says may be a lie, or
+nothing at all.
 """
 
 from collections.abc import Mapping
 from typing import TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from troth.aggregation import centered_clip
 from troth.crypto import Digest, PeerId, Signature, coin_commitment
-from troth.protocol.attempt import Attempt, Here, Reduced, Reported
+from troth.protocol.attempt import Announcements, Attempt, Clipped, Dropped, Here, Reduced, Reported
 from troth.protocol.audits import audit, examine_part, report_errors
 from troth.protocol.checks import suspicious_parts
 from troth.protocol.coins import combine
@@ -32,54 +34,39 @@ from troth.protocol.messages import (
     Reveal,
     Vote,
 )
-from troth.protocol.parts import CommittedParts, commit_parts, opens, rows_of
+from troth.protocol.parts import CommittedParts, Parcel, commit_parts, opens, rows_of
 from troth.protocol.primitives import from_blob, to_blob
-from troth.protocol.records import Judgement, StepRecord, encode_record, record_bytes_to_sign, right_signers
+from troth.protocol.records import StepRecord, encode_record, record_bytes_to_sign, right_signers
 from troth.protocol.reports import ACCUSE_AT, make_report
-from troth.protocol.roles import gradient_seed
-from troth.protocol.state import Kept, Outcome, Peer, State
-from troth.protocol.trials import AUDIT_KINDS, Charge, gradient_ballots, heard, judge, part_ballots
+from troth.protocol.roles import Due, gradient_seed
+from troth.protocol.scales import far_parts
+from troth.protocol.state import Kept, LeftOutError, Outcome, Peer, StalledError, State
+from troth.protocol.trials import Trials, audit_ballots, heard_owners, part_ballots
 
 # P parts, D coordinates
 T = TypeVar("T")
-Announcements = Mapping[PeerId, Announced]
 
 
 async def run_step(peer: Peer[T], state: State[T]) -> Outcome[T]:
-    """Commit; clip, reveal, report, accuse and vote, again without a cheating owner if there was one; move the model."""
-    here = Here.at(peer, state)  # roles [R2–R5]
+    """Commit; clip, reveal, report, accuse and vote, again without whoever cheats or vanishes; move the model."""
+    here = Here.at(peer, state)  # roles [R2–R7]
     gradient_D = await compute_gradient(here)  # [R2]
     parts = commit_parts(gradient_D, here.roles.bounds, peer.tools) if gradient_D is not None else None  # [C1]
     attempt = await commit(here, parts)  # [C1, C2]
-    trial = Trials()
+    trials = Trials(here.state.roster)
     while True:
-        attempt, reduced = await all_reduce(attempt, parts)  # [C3, A1–A3]
-        reported = await report(attempt, reduced, gradient_D)  # [A4, A5]
-        accuses = await check_and_accuse(attempt, reduced, reported)  # [V1, D1, D2, T1]
-        votes = await vote(attempt, reduced, reported, accuses)  # [V2, T2, T3, T6]
-        cheated = trial.judge(attempt, accuses, votes)  # [T4]
-        if not cheated:
+        try:
+            attempt = await scatter(attempt, parts)  # [C3, N1]
+            clipped = await clip(attempt)  # [A1, A2]
+            reduced = await reveal(attempt, clipped)  # [A3, A4]
+            reported = await report(attempt, reduced, gradient_D)  # [A5]
+            accuses = await check_and_accuse(attempt, reduced, reported, trials)  # [V1, D1–D3, T1]
+            votes = await vote(attempt, reduced, reported, accuses, trials)  # [V2, V3, T2, T3, T6]
+            trials.judge(attempt.number, accuses, votes)  # [T4]
             break
-        attempt = attempt.again(cheated)  # [N1, N2]
-    randomness = next_randomness(attempt, reduced, accuses)  # [R1]
-    return await conclude(attempt, reduced, reported, randomness, trial)  # [G2, U1, U2, K1, T5]
-
-
-class Trials:
-    """The judgements of a step, and the messages that prove them, attempt by attempt."""
-
-    def __init__(self) -> None:
-        self.judgements: tuple[Judgement, ...] = ()
-        self.accuses: dict[int, Announcements] = {}
-        self.votes: dict[int, Announcements] = {}
-
-    def judge(self, attempt: Attempt[T], accuses: Announcements, votes: Announcements) -> frozenset[PeerId]:
-        """Take down what was decided; return those without whom the attempt must be repeated."""
-        counted = {voter: vote for voter, vote in votes.items() if voter not in attempt.out}  # [N1]
-        new = judge(attempt.number, counted, attempt.here.state.roster)
-        self.judgements += new
-        self.accuses[attempt.number], self.votes[attempt.number] = accuses, votes
-        return frozenset(j.banned for j in new if j.banned is not None and j.kind == Kind.AGGREGATE)
+        except Dropped as dropped:
+            attempt = attempt.again(dropped.peers)  # [N1, N2, N4]
+    return await conclude(attempt, reduced, reported, accuses, trials)  # [R1, G2, U1, U2, K1, T5]
 
 
 async def compute_gradient(here: Here[T]) -> Tensor | None:
@@ -92,150 +79,224 @@ async def compute_gradient(here: Here[T]) -> Tensor | None:
 
 async def commit(here: Here[T], parts: CommittedParts | None) -> Attempt[T]:
     """Gradient and both coins, before anyone knows what will be asked."""
-    place, coins, me = here.place(Phase.COMMIT), here.peer.entropy.coins(here.state.step, 0), here.peer.me
+    peer, place, coins = here.peer, here.place(Phase.COMMIT), here.peer.entropy.coins(here.state.step, 0)
     message = Commit(
         root=parts.root if parts else None,
-        coin_a=coin_commitment(coins.a, place, me, "A"),
-        coin_b=coin_commitment(coins.b, place, me, "B"),
+        coin_a=coin_commitment(coins.a, place, peer.me, "A"),
+        coin_b=coin_commitment(coins.b, place, peer.me, "B"),
+        hardware=peer.work.hardware_class() if peer.run.parameters.deviation is not None else None,
     )
-    return Attempt(here, 0, frozenset(), coins, await here.peer.channel.announce(place, message))
+    return Attempt.first(here, coins, await peer.channel.announce(place, message))
 
 
-async def all_reduce(attempt: Attempt[T], parts: CommittedParts | None) -> tuple[Attempt[T], Reduced]:
-    """Every owner clips its part of everyone's gradient; everyone collects the aggregates."""
-    here, channel, tools = attempt.here, attempt.here.peer.channel, attempt.here.peer.tools
+async def scatter(attempt: Attempt[T], parts: CommittedParts | None) -> Attempt[T]:
+    """Every part to its owner; in a later attempt those whose owner is out."""
     moved = {part: owner for part, owner in enumerate(attempt.owners) if attempt.newly_owned(part)}
     parcels = {part: (owner, parts.parcels[part]) for part, owner in moved.items()} if parts else {}
-    attempt = attempt.receiving(await channel.scatter(attempt.place(Phase.CLIP), parcels))
-    rows = {part: checked_rows(attempt, part) for part in attempt.my_parts}  # [C3]
-    centers_D = {part: centered_clip(rows_PD, tau=attempt.part_tau(part)) for part, rows_PD in rows.items()}  # [A1]
+    return attempt.receiving(await attempt.here.peer.channel.scatter(attempt.place(Phase.CLIP), parcels))
+
+
+async def clip(attempt: Attempt[T]) -> Clipped:
+    """Every owner clips its part of everyone's gradient; everyone collects the aggregates."""
+    here, channel = attempt.here, attempt.here.peer.channel
+    arrived = {part: arrived_parcels(attempt, part) for part in attempt.my_parts}  # [C3]
+    missing = sorted({peer for parcels in arrived.values() for peer in attempt.roots.keys() - parcels.keys()})
+    whole = {part: parcels for part, parcels in arrived.items() if len(parcels) == len(attempt.roots)}
+    rows = {part: rows_of(list(parcels.values())) for part, parcels in whole.items()}
+    centers_D = {part: centered_clip(rows_PD, tau=here.taus[part]) for part, rows_PD in rows.items()}  # [A1]
     blobs = {part: to_blob(center_D) for part, center_D in centers_D.items()}
-    clips = await channel.announce(attempt.place(Phase.CLIP), clip_message(attempt, centers_D, blobs))  # [A2, N2]
-    announced = {
-        c.part: c for part, owner in enumerate(attempt.owners) for c in centers(clips[owner]) if c.part == part
-    }
-    assert len(announced) == len(attempt.owners), "an owner without an aggregate: SPEC, Not yet"
-    wanted = {part: Digest(center.digest) for part, center in announced.items()}
+    message = clip_message(attempt, centers_D, blobs, missing)
+    clips = await channel.announce(attempt.place(Phase.CLIP), message)  # [A2, N2]
+    fresh = {peer for peer, said in clips.items() if attempt.number == 0 or None not in _coins(said)}
+    attempt.expect(fresh)  # [N1]
+    centers = agreed_centers(attempt, clips)  # [N1]
+    wanted = {part: Digest(center.digest) for part, center in centers.items()}
     gathered = await channel.gather(attempt.place(Phase.CLIP), blobs, wanted)
-    for part, digest in wanted.items():
-        assert tools.digest(gathered[part]) == digest, "withheld and wrong aggregates: SPEC, Not yet"
-    aggregate_D = from_blob(b"".join(gathered[part] for part in range(len(wanted))))  # [A3]
-    assert len(aggregate_D) == here.peer.run.parameters.size, "an aggregate of the wrong length: SPEC, Not yet"
-    return attempt, Reduced(aggregate_D, {part: center.norm for part, center in announced.items()}, clips, rows)
+    return Clipped(clips, centers, fitting(attempt, gathered, wanted), rows)
 
 
-def checked_rows(attempt: Attempt[T], part: int) -> Tensor:
-    """What hashes to the signed root is what a contributor stands for; rows in the order of keys."""
-    bounds, tools, received = attempt.here.roles.bounds, attempt.here.peer.tools, attempt.received[part]
-    for contributor, root in attempt.roots.items():
-        assert opens(received[contributor], part, bounds, root, tools), "withheld and wrong parts: SPEC, Not yet"
-    return rows_of([received[contributor] for contributor in attempt.roots])
+def arrived_parcels(attempt: Attempt[T], part: int) -> dict[PeerId, Parcel]:
+    """What hashes to the signed root is what a contributor stands for; in the order of keys."""
+    bounds, tools, received = attempt.here.roles.bounds, attempt.here.peer.tools, attempt.received.get(part, {})
+    return {
+        contributor: received[contributor]
+        for contributor, root in attempt.roots.items()
+        if contributor in received and opens(received[contributor], part, bounds, root, tools)
+    }
 
 
-def clip_message(attempt: Attempt[T], centers_D: Mapping[int, Tensor], blobs: Mapping[int, bytes]) -> Clip:
+def clip_message(
+    attempt: Attempt[T], centers_D: Mapping[int, Tensor], blobs: Mapping[int, bytes], missing: list[PeerId]
+) -> Clip:
     """Digest and norm of every aggregate; from the second attempt on with commitments to fresh coins."""
     place, me, tools = attempt.place(Phase.CLIP), attempt.here.peer.me, attempt.here.peer.tools
     told = tuple(
         Center(part, tools.digest(blobs[part]), float(torch.linalg.vector_norm(center_D, dtype=torch.float64)))
         for part, center_D in sorted(centers_D.items())
     )
-    if attempt.number == 0:
-        return Clip(told)
-    return Clip(
-        told, coin_commitment(attempt.coins.a, place, me, "A"), coin_commitment(attempt.coins.b, place, me, "B")
-    )
+    a, b = (coin_commitment(coin, place, me, name) for coin, name in ((attempt.coins.a, "A"), (attempt.coins.b, "B")))
+    return Clip(told, a, b, tuple(missing)) if attempt.number else Clip(told, missing=tuple(missing))
+
+
+def agreed_centers(attempt: Attempt[T], clips: Announcements) -> dict[int, Center]:
+    """What each owner announced of its parts. Where there is nothing, owner and missing contributor both leave (SPEC N5)."""
+    centers: dict[int, Center] = {}
+    out: set[PeerId] = set()
+    for part, owner in enumerate(attempt.owners):
+        said = _as(clips[owner], Clip)
+        center = next((center for center in said.centers if center.part == part), None)
+        if center is not None:
+            centers[part] = center
+            continue
+        named = sorted(attempt.roots.keys() & set(said.missing))
+        out |= {owner, *named[:1]}
+    if out:
+        raise Dropped(out)
+    return centers
+
+
+def fitting(attempt: Attempt[T], blobs: Mapping[int, bytes], wanted: Mapping[int, Digest]) -> dict[int, bytes]:
+    """The aggregates that have the announced digest, the length of their part, and finite numbers (SPEC A3)."""
+    bounds, digest = attempt.here.roles.bounds, attempt.here.peer.tools.digest
+    return {
+        part: blob
+        for part, blob in blobs.items()
+        if part in wanted
+        and len(blob) == 4 * (bounds[part + 1] - bounds[part])
+        and digest(blob) == wanted[part]
+        and np.isfinite(np.frombuffer(blob, "<f4")).all()
+    }
+
+
+async def reveal(attempt: Attempt[T], clipped: Clipped) -> Reduced:
+    """Coin A is opened only now, so nobody could fit a gradient or an aggregate to the projections."""
+    here, channel, parts = attempt.here, attempt.here.peer.channel, range(len(attempt.owners))
+    message = Reveal(attempt.coins.a, bitmap([part in clipped.held for part in parts]))
+    reveals = await channel.announce(attempt.place(Phase.REVEAL), message)
+    coins = attempt.right_coins("A", clipped.clips, {peer: _as(said, Reveal).coin for peer, said in reveals.items()})
+    attempt.expect(coins)  # [N1]
+    holders = np.sum([bits_of(_as(reveals[peer], Reveal).held, len(parts)) for peer in coins], axis=0)
+    withheld = {attempt.owners[part] for part in parts if holders[part] < here.state.roster.majority}
+    if withheld:  # nobody honest need have it: its owner is out [N1]
+        raise Dropped(withheld)
+    held = dict(clipped.held)
+    if (holders < len(coins)).any():  # some honest peer has it: all fetch it
+        wanted = {part: Digest(clipped.centers[part].digest) for part in parts if part not in held}
+        held |= fitting(attempt, await channel.gather(attempt.place(Phase.REVEAL), held, wanted), wanted)
+    if len(held) < len(parts):
+        raise LeftOutError("more than half hold an aggregate that does not reach this peer")
+    aggregate_D = from_blob(b"".join(held[part] for part in parts))
+    return Reduced(clipped, aggregate_D, combine("projections", here.state.step, attempt.number, coins))
 
 
 async def report(attempt: Attempt[T], reduced: Reduced, gradient_D: Tensor | None) -> Reported:
-    """Coin A is opened only now, so nobody could fit a gradient or an aggregate to the projections; then the reports."""
-    here, channel, tools = attempt.here, attempt.here.peer.channel, attempt.here.peer.tools
-    held = b"\xff" * -(-len(attempt.owners) // 8)
-    reveals = await channel.announce(attempt.place(Phase.REVEAL), Reveal(attempt.coins.a, held))
-    shown = {peer: _as(a, Reveal).coin for peer, a in reveals.items()}
-    key = combine("projections", here.state.step, attempt.number, attempt.right_coins("A", reduced.clips, shown, tools))
-    numbers, parameters = b"", here.peer.run.parameters
-    if gradient_D is not None and here.peer.me in attempt.roots:
-        signs_KD = tools.projection(key, parameters.projections, parameters.size)
-        numbers = make_report(gradient_D, reduced.aggregate_D, signs_KD, here.roles.bounds, parameters).pack()
-    announced = await channel.announce(attempt.place(Phase.REPORT), Report(numbers))
-    unpacked = {}
-    for contributor in attempt.roots:
+    """Contributors say how far they are from the aggregate; whoever says it in another form is out."""
+    here, tools, parameters = attempt.here, attempt.here.peer.tools, attempt.here.peer.run.parameters
+    numbers = b""
+    if gradient_D is not None:
+        signs_KD = tools.projection(reduced.projection_key, parameters.projections, parameters.size)
+        numbers = make_report(gradient_D, reduced.aggregate_D, signs_KD, here.roles.bounds, here.taus).pack()
+    announced = await here.peer.channel.announce(attempt.place(Phase.REPORT), Report(numbers))
+    unpacked: dict[PeerId, ReportNumbers] = {}
+    for contributor in attempt.roots.keys() & announced.keys():
         raw = _as(announced[contributor], Report).numbers
         told = ReportNumbers.unpack(raw, len(attempt.owners), parameters.projections)
-        assert not isinstance(told, Malformed), "a report of the wrong length: SPEC, Not yet"
-        unpacked[contributor] = told
-    return Reported(key, announced, unpacked)
+        if not isinstance(told, Malformed):
+            unpacked[contributor] = told
+    attempt.expect({peer for peer in announced if peer in unpacked or peer not in attempt.roots})  # [N1]
+    return Reported(announced, {peer: unpacked[peer] for peer in attempt.roots})
 
 
-async def check_and_accuse(attempt: Attempt[T], reduced: Reduced, reported: Reported) -> Announcements:
-    """Owners check the reports about their parts, validators their targets; coin B is opened with what they found."""
-    here, accusations = attempt.here, []
+async def check_and_accuse(attempt: Attempt[T], reduced: Reduced, reported: Reported, trials: Trials) -> Announcements:
+    """Owners check the reports about their parts, auditors their targets; coin B is opened with what they found."""
+    here, step, accusations = attempt.here, attempt.here.state.step, []
     for part in attempt.my_parts:
         for reporter in wrong_reporters(attempt, part, reduced, reported):
-            accusations.append(Accusation(reporter, Kind.REPORT, part))
-    target = here.roles.targets.get(here.peer.me)
-    if attempt.number == 0 and target is not None and here.state.kept is not None:
-        finding = await audit(here.peer, here.state.kept, target, ACCUSE_AT)
-        accusations += [Accusation(target, finding.kind)] if finding.kind is not None else []
+            accusations.append(Accusation(reporter, Kind.REPORT, step, part))
+    if trials.audits_are_open:
+        accusations += await audit_targets(attempt)
     message = Accuse(tuple(accusations), attempt.coins.b)
-    return await here.peer.channel.announce(attempt.place(Phase.ACCUSE), message)
+    accuses = await here.peer.channel.announce(attempt.place(Phase.ACCUSE), message)
+    shown = {peer: _as(said, Accuse).coin for peer, said in accuses.items()}
+    opened = attempt.right_coins("B", reduced.clipped.clips, shown)
+    attempt.need_majority(opened)  # [N4]
+    trials.strike(attempt.members.difference(opened))  # [N3]
+    return {peer: accuses[peer] for peer in opened}
+
+
+async def audit_targets(attempt: Attempt[T]) -> list[Accusation]:
+    """Recompute what one's targets did, in the step before or, if their auditor was lost, in the one before that."""
+    here, found = attempt.here, []
+    for due in here.roles.audits.get(here.peer.me, ()):
+        finding = await audit(here.peer, here.state.kept[due.step], due.target)
+        kind = finding.accusation(bits_count=enough_of_my_class(attempt))
+        found += [Accusation(due.target, kind, due.step)] if kind is not None else []
+    return found
+
+
+def enough_of_my_class(attempt: Attempt[T]) -> bool:
+    """Whether more than half of the members compute the same bits as this peer: only they can judge by bits (SPEC D3)."""
+    peer = attempt.here.peer
+    if peer.run.parameters.deviation is None:
+        return True
+    alike = [said for said in attempt.commits.values() if _as(said, Commit).hardware == peer.work.hardware_class()]
+    return len(alike) >= attempt.here.state.roster.majority
 
 
 def wrong_reporters(attempt: Attempt[T], part: int, reduced: Reduced, reported: Reported) -> list[PeerId]:
     """V1: an owner holds everyone's committed part, and recomputes what they should have reported."""
     parameters, (start, stop) = attempt.here.peer.run.parameters, attempt.span(part)
-    signs_KD = attempt.here.peer.tools.projection(reported.projection_key, parameters.projections, parameters.size)
-    others = list(attempt.roots)
-    said = [reported.numbers[peer].part(part) for peer in others]
-    center_D = reduced.aggregate_D[start:stop]
-    errors_P = report_errors(reduced.rows[part], center_D, signs_KD[:, start:stop], said, attempt.part_tau(part))
+    signs_KD = attempt.here.peer.tools.projection(reduced.projection_key, parameters.projections, parameters.size)
+    said = [reported.numbers[peer].part(part) for peer in attempt.roots]
+    center_D, rows_PD = reduced.aggregate_D[start:stop], reduced.clipped.rows[part]
+    errors_P = report_errors(rows_PD, center_D, signs_KD[:, start:stop], said, attempt.here.taus[part])
     return [
-        peer for peer, error in zip(others, errors_P, strict=True) if error > ACCUSE_AT and peer != attempt.here.peer.me
+        peer
+        for peer, error in zip(attempt.roots, errors_P, strict=True)
+        if error > ACCUSE_AT and peer != attempt.here.peer.me
     ]
 
 
-async def vote(attempt: Attempt[T], reduced: Reduced, reported: Reported, accuses: Announcements) -> Announcements:
-    """Only if somebody was accused or a sum does not vanish: everyone recomputes what is disputed."""
+async def vote(
+    attempt: Attempt[T], reduced: Reduced, reported: Reported, accuses: Announcements, trials: Trials
+) -> Announcements:
+    """Only if somebody was accused or the numbers look wrong: everyone recomputes what is disputed."""
     here, state = attempt.here, attempt.here.state
-    charges = heard(accuses, here.roles, attempt.owners, frozenset(attempt.roots))
-    charges = tuple(c for c in charges if attempt.number == 0 or c.kind not in AUDIT_KINDS)  # audits are heard once
-    parts, taus = range(len(attempt.owners)), [attempt.part_tau(part) for part in range(len(attempt.owners))]
-    disputed = suspicious_parts(reported.numbers, [reduced.norms[part] for part in parts], taus)  # [V2]
+    audits = trials.hear_audits(accuses, here.roles)
+    charges = heard_owners(accuses, state.step, attempt.owners, attempt.roots)
+    norms = [reduced.clipped.centers[part].norm for part in range(len(attempt.owners))]
+    disputed = suspicious_parts(reported.numbers, norms, here.taus)  # [V2]
+    disputed |= far_parts(list(reported.numbers.values()), state.scales.cap, here.roles.bounds)  # [V3]
     disputed |= {charge.part for charge in charges if charge.part is not None}
-    if not charges and not disputed:
+    if not audits and not disputed:
         return {}
     cast: list[Ballot] = []
-    for charge in charges:
-        if charge.kind in AUDIT_KINDS and state.kept is not None:
-            cast += await gradient_ballots(here.peer, state.kept, charge)
+    for charge in audits:
+        cast += await audit_ballots(here.peer, state.kept[charge.step], charge)
     if disputed:
-        cast += await disputed_ballots(attempt, reduced, reported, charges, frozenset(disputed))
-    return await here.peer.channel.announce(attempt.place(Phase.VOTE), Vote(tuple(dict.fromkeys(cast))))
+        cast += await disputed_ballots(attempt, reduced, reported, accuses, sorted(disputed))
+    votes = await here.peer.channel.announce(attempt.place(Phase.VOTE), Vote(tuple(dict.fromkeys(cast))))
+    return {peer: votes[peer] for peer in attempt.members & votes.keys()}
 
 
 async def disputed_ballots(
-    attempt: Attempt[T], reduced: Reduced, reported: Reported, charges: tuple[Charge, ...], disputed: frozenset[int]
+    attempt: Attempt[T], reduced: Reduced, reported: Reported, accuses: Announcements, disputed: list[int]
 ) -> list[Ballot]:
     """Everyone gets what the owners received for the disputed parts, and judges owner and reporters by it."""
+    step, owners = attempt.here.state.step, {part: attempt.owners[part] for part in disputed}
+    charges = heard_owners(accuses, step, attempt.owners, attempt.roots)
     mine = {part: attempt.received[part] for part in attempt.my_parts if part in disputed}
-    laid_open = await attempt.here.peer.channel.lay_open(attempt.place(Phase.VOTE), mine, disputed)
+    laid_open = await attempt.here.peer.channel.lay_open(attempt.place(Phase.VOTE), mine, owners)
     cast: list[Ballot] = []
-    for part in sorted(disputed):
-        named = frozenset(c.target for c in charges if c.kind == Kind.REPORT and c.part == part)
+    for part, owner in owners.items():
+        named = frozenset(charge.target for charge in charges if charge.part == part) if owner in accuses else None
         finding = examine_part(attempt, part, laid_open.get(part, {}), reduced, reported)
-        cast += part_ballots(attempt.owners[part], part, named, finding)
+        cast += part_ballots(owner, step, part, named, finding)
     return cast
 
 
-def next_randomness(attempt: Attempt[T], reduced: Reduced, accuses: Announcements) -> Digest:
-    """The next step's roles: nobody knew them while anything of this step could still be changed."""
-    shown = {peer: _as(a, Accuse).coin for peer, a in accuses.items()}
-    right = attempt.right_coins("B", reduced.clips, shown, attempt.here.peer.tools)
-    return combine("roles", attempt.here.state.step, attempt.number, right)
-
-
 async def conclude(
-    attempt: Attempt[T], reduced: Reduced, reported: Reported, randomness: Digest, trial: Trials
+    attempt: Attempt[T], reduced: Reduced, reported: Reported, accuses: Announcements, trials: Trials
 ) -> Outcome[T]:
     """The model moves, the guilty leave, and more than half sign what happened."""
     here, peer, state = attempt.here, attempt.here.peer, attempt.here.state
@@ -245,13 +306,17 @@ async def conclude(
         seed_randomness=state.earlier_randomness,
         owners=attempt.owners,
         bounds=here.roles.bounds,
+        tau=state.scales.tau,
         aggregate_D=reduced.aggregate_D,
-        projection_key=reported.projection_key,
+        projection_key=reduced.projection_key,
         commits={contributor: attempt.commits[contributor] for contributor in attempt.roots},
         reports={contributor: reported.announced[contributor] for contributor in attempt.roots},
+        heard=frozenset(accuses),
     )
     enough = state.roster.enough(peer.run, len(kept.commits))
     training = peer.work.update(state.training, kept.aggregate_D, state.step) if enough else state.training
+    coins = {sender: _as(said, Accuse).coin for sender, said in accuses.items()}
+    owed, unaudited = trials.lost_audits(here.roles, state.due)
     record = StepRecord(
         step=state.step,
         members=state.roster.members,
@@ -259,41 +324,72 @@ async def conclude(
         roots=tuple(attempt.roots[contributor] for contributor in kept.contributors),
         parts=len(attempt.owners),
         seed_randomness=state.earlier_randomness,
-        randomness=randomness,
+        randomness=combine("roles", state.step, attempt.number, coins),  # [R1]
         state_before=peer.work.digest(state.training),
         state_after=peer.work.digest(training),
         updated=enough,
-        judgements=trial.judgements,
+        tau=state.scales.tau,
+        cap=state.scales.cap,
+        judgements=trials.judgements,
+        absent=tuple(sorted(attempt.out - trials.banned)),
+        struck=tuple(sorted(trials.struck)),
+        expelled=state.roster.expelled(state.step, trials.struck - trials.banned - attempt.out),
+        owed=owed,
+        unaudited=unaudited,
     )
+    last_two = {step: old for step, old in state.kept.items() if step >= state.step - 1}
     return Outcome(
-        state=State(state.step + 1, state.roster.without(record.banned), training, randomness, state.randomness, kept),
+        state=State(
+            step=state.step + 1,
+            roster=state.roster.after(record),
+            training=training,
+            randomness=Digest(record.randomness),
+            earlier_randomness=state.randomness,
+            scales=state.scales.after(reported.numbers.values(), here.roles.bounds, peer.run.parameters),
+            due=Due.after(record),
+            kept={**last_two, state.step: kept},
+        ),
         record=record,
         record_signatures=await sign_record(here, record),
         commits=attempt.commits,
-        accuses=trial.accuses,
-        votes=trial.votes,
-        audited=here.roles.targets.get(peer.me),
+        accuses=trials.accuses,
+        votes=trials.votes,
+        attempts=attempt.number + 1,
+        audited=here.roles.audits.get(peer.me, ()),
     )
 
 
 async def sign_record(here: Here[T], record: StepRecord) -> dict[PeerId, Signature]:
-    """Collected signatures, not an announcement; fewer than a majority would mean that honest peers disagree."""
-    peer, members, raw = here.peer, here.state.roster.members, encode_record(record)
+    """Collected signatures, not an announcement; fewer than a majority would mean that honest peers are gone."""
+    peer, roster, raw = here.peer, here.state.roster, encode_record(record)
     signature = peer.identity.sign(record_bytes_to_sign(peer.run.id, record.step, peer.me, peer.tools.digest(raw)))
     collected = await peer.channel.sign_record(here.place(Phase.RECORD), signature)
-    right = right_signers(peer.run.id, record.step, raw, members, collected, peer.tools)
-    assert len(right) >= here.state.roster.majority, "no majority signed this record: honest peers disagree"
+    right = right_signers(peer.run.id, record.step, raw, roster.members, collected, peer.tools)
+    if len(right) < roster.majority:
+        raise StalledError(f"step {record.step}: no majority signed its record, only {len(right)} of {roster.majority}")
     return right
 
 
-def centers(clip: Announced) -> tuple[Center, ...]:
-    return _as(clip, Clip).centers
+def bitmap(bits: list[bool]) -> bytes:
+    """Bit k of byte k // 8, lowest first."""
+    return np.packbits(bits, bitorder="little").tobytes()
 
 
-M = TypeVar("M", Clip, Reveal, Report, Accuse)
+def bits_of(raw: bytes, count: int) -> NDArray[np.int64]:
+    """The first bits of a bitmap; what it is too short for is not set."""
+    whole = raw[: -(-count // 8)].ljust(-(-count // 8), b"\0")
+    return np.unpackbits(np.frombuffer(whole, np.uint8), count=count, bitorder="little").astype(np.int64)
+
+
+M = TypeVar("M", Commit, Clip, Reveal, Report, Accuse)
 
 
 def _as(announced: Announced, kind: type[M]) -> M:
     """The channel decodes by phase, so another type would be our own bug."""
     assert isinstance(announced.message, kind)
     return announced.message
+
+
+def _coins(announced: Announced) -> tuple[bytes | None, bytes | None]:
+    said = _as(announced, Clip)
+    return said.coin_a, said.coin_b

@@ -1,22 +1,22 @@
 """From accusations to judgements: every member recomputes what is disputed, more than half decide."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
 from troth.crypto import PeerId
+from troth.protocol.attempt import Dropped
 from troth.protocol.audits import PartFinding, audit
 from troth.protocol.messages import Accuse, Announced, Ballot, Kind, Verdict, Vote
 from troth.protocol.records import Judgement
-from troth.protocol.reports import CONVICT_AT
-from troth.protocol.roles import Roles
+from troth.protocol.roles import Audit, Due, Roles
 from troth.protocol.roster import Roster
 from troth.protocol.state import Kept, Peer
 
 T = TypeVar("T")
 
 
-AUDIT_KINDS = (Kind.GRADIENT, Kind.AUDITED_REPORT)
+AUDIT_KINDS = (Kind.GRADIENT, Kind.AUDITED_REPORT, Kind.DEVIATION)
 
 
 @dataclass(frozen=True)
@@ -26,66 +26,92 @@ class Charge:
     accuser: PeerId | None
     target: PeerId
     kind: Kind
+    step: int  # whose work is disputed
     part: int | None = None
 
     def ballot(self, guilty: bool) -> Ballot:
-        verdict = Verdict.ACCUSED if guilty else Verdict.ACCUSER
-        return Ballot(self.accuser, self.target, self.kind, self.part, verdict)
+        return self.cast(Verdict.ACCUSED if guilty else Verdict.ACCUSER)
+
+    def cast(self, verdict: Verdict) -> Ballot:
+        return Ballot(self.accuser, self.target, self.kind, self.step, self.part, verdict)
 
     @classmethod
     def of(cls, ballot: Ballot) -> "Charge":
         accuser = None if ballot.accuser is None else PeerId(ballot.accuser)
-        return cls(accuser, PeerId(ballot.target), ballot.kind, ballot.part)
+        return cls(accuser, PeerId(ballot.target), ballot.kind, ballot.step, ballot.part)
 
-    def order(self) -> tuple[int, int, bytes, bytes]:
-        return self.kind, -1 if self.part is None else self.part, self.target, self.accuser or b""
+    def order(self) -> tuple[int, int, int, bytes, bytes]:
+        return self.kind, self.step, -1 if self.part is None else self.part, self.target, self.accuser or b""
 
 
-def heard(
-    accuses: Mapping[PeerId, Announced], roles: Roles, owners: tuple[PeerId, ...], contributors: frozenset[PeerId]
-) -> tuple[Charge, ...]:
-    """The accusations that are heard, in a fixed order (SPEC T1, T2).
+def heard_audits(accuses: Mapping[PeerId, Announced], roles: Roles) -> tuple[Charge, ...]:
+    """What auditors say of their targets, in a fixed order (SPEC T1, T2).
 
-    Only the validator that was drawn for a target may accuse it of a wrong gradient, and only a part's owner may accuse
-    a contributor of a wrong report about that part: else liars could keep everyone busy recomputing.
+    Only the auditor that was drawn for a target may accuse it of what it did in that step: else liars could keep everyone
+    busy recomputing.
     """
-    charges: set[Charge] = set()
-    for accuser, announced in accuses.items():
-        assert isinstance(announced.message, Accuse)
-        for accusation in announced.message.accusations:
-            target, part = PeerId(accusation.target), accusation.part
-            if accusation.kind in AUDIT_KINDS and roles.targets.get(accuser) == target:
-                charges.add(Charge(accuser, target, accusation.kind))
-            elif (
-                accusation.kind == Kind.REPORT
-                and part is not None
-                and part < len(owners)
-                and owners[part] == accuser != target
-                and target in contributors
-            ):
-                charges.add(Charge(accuser, target, Kind.REPORT, part))
+    charges = {
+        Charge(accuser, PeerId(said.target), said.kind, said.step)
+        for accuser, announced in accuses.items()
+        for said in _accuse(announced).accusations
+        if said.kind in AUDIT_KINDS and Audit(PeerId(said.target), said.step) in roles.audits.get(accuser, ())
+    }
     return tuple(sorted(charges, key=Charge.order))
 
 
-async def gradient_ballots(peer: Peer[T], kept: Kept[T], charge: Charge) -> list[Ballot]:
-    """The verdict on a wrong gradient, and on owners who let its wrong reports pass (SPEC T3, T7)."""
-    finding = await audit(peer, kept, charge.target, CONVICT_AT)
-    found = finding.covered if finding.kind == charge.kind else ()
-    covering = sorted({(kept.owners[part], part) for part in found if kept.owners[part] != charge.target})
+def heard_owners(
+    accuses: Mapping[PeerId, Announced], step: int, owners: tuple[PeerId, ...], contributors: Iterable[PeerId]
+) -> tuple[Charge, ...]:
+    """What owners say of reports about their own parts, in a fixed order (SPEC T1, T2)."""
+    contributing = frozenset(contributors)
+    charges = {
+        Charge(accuser, PeerId(said.target), Kind.REPORT, step, said.part)
+        for accuser, announced in accuses.items()
+        for said in _accuse(announced).accusations
+        if said.kind == Kind.REPORT
+        and said.step == step
+        and said.part is not None
+        and said.part < len(owners)
+        and owners[said.part] == accuser != said.target
+        and said.target in contributing
+    }
+    return tuple(sorted(charges, key=Charge.order))
+
+
+async def audit_ballots(peer: Peer[T], kept: Kept[T], charge: Charge) -> list[Ballot]:
+    """The verdict on what an auditor says, and on owners who let wrong reports pass (SPEC T3, T7).
+
+    A juror of another class of hardware cannot tell whether bits fit, and says nothing (SPEC D3).
+    """
+    finding = await audit(peer, kept, charge.target)
+    guilty = finding.guilty_of(charge.kind)
+    if guilty is None:
+        return []
+    found = finding.covered if guilty and charge.kind == Kind.AUDITED_REPORT else ()
+    suspects = kept.heard - {charge.target}  # an owner that fell silent in Accuse covered nobody
+    covering = sorted({(kept.owners[part], part) for part in found if kept.owners[part] in suspects})
     return [
-        charge.ballot(finding.kind == charge.kind),
-        *(Charge(None, owner, Kind.COVER, part).ballot(True) for owner, part in covering),
+        charge.ballot(guilty),
+        *(Charge(None, owner, Kind.COVER, charge.step, part).ballot(True) for owner, part in covering),
     ]
 
 
-def part_ballots(owner: PeerId, part: int, named: frozenset[PeerId], finding: PartFinding) -> list[Ballot]:
-    """Verdicts on a disputed part: its owner, those the owner named, and those it should have named (SPEC T6, T7)."""
-    covered = finding.covered(named)
-    guilty_owner = finding.aggregate_wrong or bool(covered)
+def part_ballots(
+    owner: PeerId, step: int, part: int, named: frozenset[PeerId] | None, finding: PartFinding | None
+) -> list[Ballot]:
+    """Verdicts on a disputed part: its owner, those it named, and those it should have named (SPEC T6, T7).
+
+    `named` is None for an owner that was not heard in Accuse: it covered nobody, it only fell silent.
+    """
+    against_owner = Charge(None, owner, Kind.AGGREGATE, step, part)
+    if finding is None:
+        return [against_owner.cast(Verdict.WITHHELD)]
+    covered = finding.covered(named or frozenset())
+    guilty_owner = finding.aggregate_wrong or (bool(covered) and named is not None)
     return [
-        Charge(None, owner, Kind.AGGREGATE, part).ballot(guilty_owner),
-        *(Charge(owner, peer, Kind.REPORT, part).ballot(finding.convicts(peer)) for peer in sorted(named)),
-        *(Charge(None, peer, Kind.REPORT, part).ballot(True) for peer in covered),
+        against_owner.ballot(guilty_owner),
+        *(Charge(owner, peer, Kind.REPORT, step, part).ballot(finding.convicts(peer)) for peer in sorted(named or ())),
+        *(Charge(None, peer, Kind.REPORT, step, part).ballot(True) for peer in covered),
     ]
 
 
@@ -105,8 +131,59 @@ def judge(attempt: int, votes: Mapping[PeerId, Announced], roster: Roster) -> tu
         counts = tally[charge]
         if sum(counts.values()) >= roster.majority:
             decided = next((verdict for verdict, count in counts.items() if count >= roster.majority), None)
-            judgements.append(Judgement(charge.accuser, charge.target, charge.kind, charge.part, attempt, decided))
+            judgements.append(
+                Judgement(charge.accuser, charge.target, charge.kind, charge.step, charge.part, attempt, decided)
+            )
     return tuple(judgements)
+
+
+class Trials:
+    """The judgements of a step and the messages that prove them, attempt by attempt; whose audit and coin was heard."""
+
+    def __init__(self, roster: Roster) -> None:
+        self._roster = roster
+        self.judgements: tuple[Judgement, ...] = ()
+        self.accuses: dict[int, Mapping[PeerId, Announced]] = {}
+        self.votes: dict[int, Mapping[PeerId, Announced]] = {}
+        self.struck: frozenset[PeerId] = frozenset()
+        self._auditors: frozenset[PeerId] | None = None  # who was heard when audits were
+
+    @property
+    def audits_are_open(self) -> bool:
+        """Audits are heard once, in the first attempt that gets so far (SPEC N1)."""
+        return self._auditors is None
+
+    @property
+    def banned(self) -> frozenset[PeerId]:
+        return frozenset(j.banned for j in self.judgements if j.banned is not None)
+
+    def strike(self, silent: frozenset[PeerId]) -> None:
+        """These did not open their coin B (SPEC N3)."""
+        self.struck |= silent
+
+    def hear_audits(self, accuses: Mapping[PeerId, Announced], roles: Roles) -> tuple[Charge, ...]:
+        if not self.audits_are_open:
+            return ()
+        self._auditors = frozenset(accuses)
+        return heard_audits(accuses, roles)
+
+    def judge(self, attempt: int, accuses: Mapping[PeerId, Announced], votes: Mapping[PeerId, Announced]) -> None:
+        """Take down what was decided. Without an owner that cheated or withheld the attempt is repeated (SPEC N1)."""
+        new = judge(attempt, votes, self._roster)
+        self.judgements += new
+        self.accuses[attempt], self.votes[attempt] = accuses, votes
+        cheated = {j.banned for j in new if j.banned is not None and j.kind == Kind.AGGREGATE}
+        withheld = {PeerId(j.target) for j in new if j.verdict == Verdict.WITHHELD}
+        if cheated or withheld:
+            raise Dropped(cheated | withheld)
+
+    def lost_audits(self, roles: Roles, due: Due) -> tuple[tuple[PeerId, ...], tuple[PeerId, ...]]:
+        """Whose audit was lost for the first time, and whose for the second (SPEC R7)."""
+        done = {audit for auditor in self._auditors or () for audit in roles.audits.get(auditor, ())}
+        dealt = {audit for audits in roles.audits.values() for audit in audits}
+        owed = {audit.target for audit in dealt - done if audit.step == due.step} - self.banned
+        again = {target for target in due.owed if Audit(target, due.step - 1) not in done}
+        return tuple(sorted(owed)), tuple(sorted(again - set(self._roster.banned) - self.banned))
 
 
 def _verdicts(vote: Vote) -> dict[Charge, Verdict]:
@@ -115,3 +192,8 @@ def _verdicts(vote: Vote) -> dict[Charge, Verdict]:
     for ballot in vote.ballots:
         found.setdefault(Charge.of(ballot), []).append(ballot.verdict)
     return {charge: verdicts[0] for charge, verdicts in found.items() if len(verdicts) == 1}
+
+
+def _accuse(announced: Announced) -> Accuse:
+    assert isinstance(announced.message, Accuse)
+    return announced.message

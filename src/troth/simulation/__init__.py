@@ -3,10 +3,11 @@
 from troth.simulation.protocol_run import ProtocolSimulation
 from troth.simulation.report import Ban, StepReport
 from troth.simulation.run import simulate
-from troth.simulation.scenario import TROTH, Scenario, ScenarioError
+from troth.simulation.scenario import ALSO, TROTH, Scenario, ScenarioError
 from troth.simulation.server import ServerSimulation
 
 __all__ = [
+    "ALSO",
     "TROTH",
     "Ban",
     "ProtocolSimulation",

@@ -1,6 +1,6 @@
-"""Announcements that arrive: every member gets everyone's message, unchanged. What later issues take away."""
+"""Announcements that arrive: whatever a member says reaches every other unchanged, and so does its silence."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,8 @@ from troth.simulation.lockstep import Answer, Ask
 @dataclass
 class AskAnnounce(Ask):
     context: Context
-    envelope: Envelope
+    choose: Callable[[Mapping[PeerId, Envelope]], Envelope | None]  # given what was said before; None is silence
+    last: bool = False  # liars may speak last
 
 
 @dataclass
@@ -32,7 +33,7 @@ class AskGather(Ask):
 @dataclass
 class AskLayOpen(Ask):
     mine: PartParcels
-    wanted: frozenset[int]
+    wanted: Mapping[int, PeerId]
 
 
 @dataclass
@@ -48,19 +49,30 @@ class FaithfulChannel:
         self._tools = tools
 
     async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
-        envelopes = await AskAnnounce(context, seal(self._identity, context, message))
-        opened: dict[PeerId, Announced] = {}
-        for sender, envelope in envelopes.items():
-            announced = self._tools.open(context, sender, envelope)
-            assert not isinstance(announced, Malformed), f"malformed announcement: {announced}"
-            opened[sender] = announced
-        return opened
+        envelope = seal(self._identity, context, message)
+        return self._opened(context, await AskAnnounce(context, lambda _: envelope))
+
+    async def announce_last(
+        self, context: Context, choose: Callable[[Mapping[PeerId, Announced]], Message | None]
+    ) -> Mapping[PeerId, Announced]:
+        """For liars: say something, or nothing, knowing what the others have said."""
+
+        def answer(said: Mapping[PeerId, Envelope]) -> Envelope | None:
+            message = choose(self._opened(context, said))
+            return None if message is None else seal(self._identity, context, message)
+
+        return self._opened(context, await AskAnnounce(context, answer, last=True))
+
+    def _opened(self, context: Context, envelopes: Mapping[PeerId, Envelope]) -> dict[PeerId, Announced]:
+        """What is malformed or not signed by its sender was not said (SPEC M3)."""
+        opened = {sender: self._tools.open(context, sender, envelope) for sender, envelope in envelopes.items()}
+        return {sender: said for sender, said in opened.items() if not isinstance(said, Malformed)}
 
     async def scatter(self, context: Context, parcels: Mapping[int, tuple[PeerId, Parcel]]) -> PartParcels:
         parcels_for_me: PartParcels = await AskScatter(parcels)
         return parcels_for_me
 
-    async def lay_open(self, context: Context, mine: PartParcels, wanted: frozenset[int]) -> PartParcels:
+    async def lay_open(self, context: Context, mine: PartParcels, wanted: Mapping[int, PeerId]) -> PartParcels:
         opened: PartParcels = await AskLayOpen(mine, wanted)
         return opened
 
@@ -85,28 +97,35 @@ class FaithfulExchange:
 
     def answers(self) -> dict[type[Ask], Answer]:
         return {
-            AskAnnounce: self._announce,
             AskScatter: self._scatter,
             AskGather: self._gather,
             AskLayOpen: self._lay_open,
+            AskAnnounce: self._announce,
             AskSign: self._sign,
         }
 
     def _announce(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, Mapping[PeerId, Envelope]]:
         contexts = {ask.context for ask in asks.values()}
         assert len(contexts) == 1, "members are in different places: lockstep is broken"
-        first = min(asks)
-        for sender, ask in asks.items():
+        said: dict[PeerId, Envelope] = {}
+        for last in (False, True):
+            before = dict(said)
+            for sender in sorted(peer for peer, ask in asks.items() if ask.last == last):
+                envelope = asks[sender].choose(before)
+                said |= {sender: envelope} if envelope is not None else {}
+        first, context = min(asks), contexts.pop()
+        for sender, envelope in said.items():
             if sender != first:
-                self.announced_bytes += _header_bytes(ask.context, sender) + len(wire_bytes(ask.envelope))
-        everyone = {sender: asks[sender].envelope for sender in sorted(asks)}
+                self.announced_bytes += _header_bytes(context, sender) + len(wire_bytes(envelope))
+        everyone = {sender: said[sender] for sender in sorted(said)}
         return dict.fromkeys(asks, everyone)
 
     def _scatter(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, dict[int, dict[PeerId, Parcel]]]:
         received: dict[PeerId, dict[int, dict[PeerId, Parcel]]] = {peer: {} for peer in asks}
         for sender, ask in asks.items():
             for part, (owner, parcel) in ask.parcels.items():
-                received[owner].setdefault(part, {})[sender] = parcel
+                if owner in received:  # else it is gone, and nobody knows yet
+                    received[owner].setdefault(part, {})[sender] = parcel
         first = min((owner for owner, parts in received.items() if parts), default=None)
         for parcels in received[first].values() if first is not None else ():
             self.bulk_bytes += sum(_parcel_bytes(parcel) for sender, parcel in parcels.items() if sender != first)
@@ -114,18 +133,27 @@ class FaithfulExchange:
 
     def _gather(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, dict[int, bytes]]:
         by_digest = {self._tools.digest(blob): blob for ask in asks.values() for blob in ask.mine.values()}
-        first = min(peer for peer, ask in asks.items() if ask.mine)
+        first = min(asks)
         own = {self._tools.digest(blob) for blob in asks[first].mine.values()}
-        self.bulk_bytes += sum(len(by_digest[digest]) for digest in asks[first].wanted.values() if digest not in own)
+        fetched = [by_digest[digest] for digest in asks[first].wanted.values() if digest in by_digest.keys() - own]
+        self.bulk_bytes += sum(map(len, fetched))
         return {
             peer: {part: by_digest[digest] for part, digest in ask.wanted.items() if digest in by_digest}
             for peer, ask in asks.items()
         }
 
     def _lay_open(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, dict[int, Mapping[PeerId, Parcel]]]:
-        shown = {part: parcels for ask in asks.values() for part, parcels in ask.mine.items()}
-        self.bulk_bytes += sum(_parcel_bytes(parcel) for parcels in shown.values() for parcel in parcels.values())
-        return {peer: {part: shown[part] for part in ask.wanted if part in shown} for peer, ask in asks.items()}
+        shown: dict[PeerId, dict[int, Mapping[PeerId, Parcel]]] = {
+            peer: {
+                part: asks[owner].mine[part]
+                for part, owner in ask.wanted.items()
+                if owner in asks and part in asks[owner].mine
+            }
+            for peer, ask in asks.items()
+        }
+        received = shown[min(asks)].values()
+        self.bulk_bytes += sum(_parcel_bytes(parcel) for parcels in received for parcel in parcels.values())
+        return shown
 
     def _sign(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, dict[PeerId, Signature]]:
         everyone = {peer: ask.signature for peer, ask in asks.items()}

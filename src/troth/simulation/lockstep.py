@@ -5,9 +5,11 @@ batched gradient call for all who asked for a gradient, one exchange for all who
 """
 
 from collections.abc import Callable, Coroutine, Generator, Mapping
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 from troth.crypto import PeerId
+from troth.protocol.state import CannotGoOnError
 
 R = TypeVar("R")
 
@@ -22,20 +24,30 @@ class Ask:
 Answer = Callable[[Mapping[PeerId, Ask]], Mapping[PeerId, Any]]
 
 
-def run_together(peers: Mapping[PeerId, Coroutine[Ask, Any, R]], answer: Mapping[type[Ask], Answer]) -> dict[PeerId, R]:
+@dataclass
+class Ended(Generic[R]):
+    """How each coroutine ended."""
+
+    results: dict[PeerId, R] = field(default_factory=dict)
+    stopped: dict[PeerId, CannotGoOnError] = field(default_factory=dict)  # who did not get to the end, and why
+
+
+def run_together(peers: Mapping[PeerId, Coroutine[Ask, Any, R]], answer: Mapping[type[Ask], Answer]) -> Ended[R]:
     """Advance all coroutines to their end. Kinds of questions are answered in the order of the `answer` table.
 
     A kind comes up when everybody who can still ask it has: gradients before announcements, so that validators, who
     compute none, wait for contributors.
     """
     waiting: dict[PeerId, Ask] = {}
-    results: dict[PeerId, R] = {}
+    ended: Ended[R] = Ended()
 
     def advance(peer: PeerId, value: Any) -> None:
         try:
             waiting[peer] = peers[peer].send(value)
         except StopIteration as stop:
-            results[peer] = stop.value
+            ended.results[peer] = stop.value
+        except CannotGoOnError as why:
+            ended.stopped[peer] = why
 
     try:
         for peer in peers:
@@ -50,4 +62,4 @@ def run_together(peers: Mapping[PeerId, Coroutine[Ask, Any, R]], answer: Mapping
     finally:
         for coroutine in peers.values():
             coroutine.close()
-    return results
+    return ended

@@ -11,6 +11,7 @@ from troth.attacks import Coalition
 from troth.crypto import PeerId, Seed
 from troth.simulation.lockstep import Ask
 from troth.training import Problem
+from troth.training.hardware import gradient_on
 from troth.training.work import Training, TrainingWork, finite_or_zero
 
 # P peers, D coordinates
@@ -21,13 +22,14 @@ class AskGradient(Ask):
     training: Training
     seed: Seed
     step: int
+    hardware: str
 
 
 class PooledWork(TrainingWork):
     """A peer's work in a simulation: its own gradient comes from the pool, everything else it computes itself."""
 
     async def gradient(self, training: Training, seed: Seed, step: int) -> Tensor:
-        gradient_D: Tensor = await AskGradient(training, seed, step)
+        gradient_D: Tensor = await AskGradient(training, seed, step, self.hardware)
         return gradient_D
 
 
@@ -46,8 +48,19 @@ class GradientPool:
         self.losses = {}
         for peers in _same_parameters(asks):
             rows |= self._batched({peer: asks[peer] for peer in peers})
+        for peer, ask in asks.items():
+            if ask.hardware and not self._poisoned(peer, ask):  # another class computes other bits
+                rows[peer] = finite_or_zero(
+                    gradient_on(self._problem, ask.hardware, ask.training.parameters_D, ask.seed)
+                )
         self._forge(rows, next(iter(asks.values())).step)
         return rows
+
+    def _poisoned(self, peer: PeerId, ask: AskGradient) -> bool:
+        if self._numbers[peer] not in self._coalition.members:
+            return False
+        batch = self._problem.batch(ask.seed)
+        return self._coalition.batch(ask.step, self._problem.task, batch, self._numbers[peer]) is not batch
 
     def _batched(self, asks: Mapping[PeerId, AskGradient]) -> dict[PeerId, Tensor]:
         """One call for peers whose parameters are the same bits; each row depends on its own seed alone."""
@@ -55,7 +68,7 @@ class GradientPool:
         for peer, ask in asks.items():
             batch = self._problem.batch(ask.seed)
             if self._numbers[peer] in self._coalition.members:
-                batch = self._coalition.batch(ask.step, self._problem.task, batch)
+                batch = self._coalition.batch(ask.step, self._problem.task, batch, self._numbers[peer])
             batches.append(batch)
         parameters_D = next(iter(asks.values())).training.parameters_D
         losses_P, gradients_PD = self._problem.gradients(parameters_D, batches)

@@ -6,8 +6,9 @@ here: this file builds peers, lets them run, and looks at what they agreed on.
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
-from troth.attacks import Coalition, make_attack
+from troth.attacks import Coalition, Plot
 from troth.crypto import Identity, PeerId, derive
 from troth.evidence.bans import BanEvidence, History, ban_evidence
 from troth.protocol.channel import Channel
@@ -16,8 +17,9 @@ from troth.protocol.messages import Kind
 from troth.protocol.primitives import Primitives
 from troth.protocol.records import Judgement, encode_record
 from troth.protocol.run import Parameters, Run
-from troth.protocol.state import Outcome, Peer, State
+from troth.protocol.state import CannotGoOnError, Outcome, Peer, StalledError, State
 from troth.protocol.step import run_step
+from troth.simulation.drop_outs import DroppingChannel, draw_drop_outs
 from troth.simulation.faithful import FaithfulChannel, FaithfulExchange
 from troth.simulation.lockstep import run_together
 from troth.simulation.memo import MemoPrimitives
@@ -31,11 +33,12 @@ from troth.training.work import Training
 
 
 REASONS = {
-    Kind.GRADIENT: "its gradient of step {last} does not follow from its seed",
-    Kind.AUDITED_REPORT: "its report of step {last} does not follow from its gradient",
+    Kind.GRADIENT: "its gradient of step {step} does not follow from its seed",
+    Kind.AUDITED_REPORT: "its report of step {step} does not follow from its gradient",
     Kind.REPORT: "its report about part {part} does not follow from the gradient it committed to",
     Kind.AGGREGATE: "its aggregate of part {part} is wrong, or it let a wrong report about it pass",
-    Kind.COVER: "it let a wrong report about part {part} pass in step {last}",
+    Kind.COVER: "it let a wrong report about part {part} pass in step {step}",
+    Kind.DEVIATION: "its gradient of step {step} is farther off than other hardware explains",
 }
 
 
@@ -59,9 +62,8 @@ class ProtocolSimulation:
         self.problem = Problem(task, device=scenario.device, one_by_one=scenario.one_by_one, lanes_for=scenario.peers)
         check_pure(task, self.problem)
         self.byzantine = self.scenario.byzantine_peers()
-        self.attack = make_attack(scenario.attack)
         self.coalition = Coalition(
-            self.attack, scenario.attack_schedule(), self.byzantine, derive(scenario.seed, "coalition")
+            scenario.make_attacks(), scenario.attack_schedule(), self.byzantine, derive(scenario.seed, "coalition")
         )
         self.tools = MemoPrimitives() if share else Primitives()
         self._build_peers()
@@ -69,10 +71,12 @@ class ProtocolSimulation:
         self.exchange = FaithfulExchange(self.tools)
         self.history = History(self.run)
         self.bans: list[Ban] = []
-        self._banned: set[PeerId] = set()
+        self.gone: dict[PeerId, CannotGoOnError] = {}  # whose coroutine ended early, and why
+        self.stalled: str | None = None  # why the honest could not go on, if so
         self.evidence: list[BanEvidence] = []
+        self.absent: list[int] = []  # left the roster without a ban
         self.agreement = True
-        self.audits = self.trials = self.attempts = self.attacked_steps = self.steps_done = 0
+        self.audits = self.tolerant_audits = self.trials = self.attempts = self.attacked_steps = self.steps_done = 0
         self.diverged_at: int | None = None
         self.trace: list[bytes] = []  # every step's record, as the first honest peer signed it
 
@@ -90,21 +94,35 @@ class ProtocolSimulation:
                 byzantine=scenario.byzantine,
                 validators=scenario.validators,
                 beyond_guarantee=scenario.beyond_guarantee,
+                tau_auto=scenario.tau_auto,
+                deviation=scenario.deviation,
             ),
             nonce=derive(scenario.seed, "run", json.dumps(scenario.as_dict(), sort_keys=True)),
         )
-        work = PooledWork(self.problem, scenario.make_optimizer(), scenario.rates(), self.tools)
-        first = State.first(self.run, work.first(derive(scenario.seed, "model")))
+        works = [
+            PooledWork(self.problem, scenario.make_optimizer(), scenario.rates(), self.tools, hardware)
+            for hardware in ("", *(f"class {k}" for k in range(1, scenario.hardware)))
+        ]
+        first = State.first(self.run, works[0].first(derive(scenario.seed, "model")))
         colluders = frozenset(peer for peer, number in self.numbers.items() if number in self.byzantine)
+        self.honest = sorted(peer for peer in self.numbers if peer not in colluders)
+        drop_outs = draw_drop_outs(
+            derive(scenario.seed, "drop-outs"), self.honest, scenario.drop_outs, scenario.total_steps
+        )
+        board: dict[Any, Any] = {}
         self.peers: dict[PeerId, Peer[Training]] = {}
         for number, identity in enumerate(identities):
-            channel: Channel = FaithfulChannel(identity, self.tools)
+            faithful = FaithfulChannel(identity, self.tools)
+            channel: Channel = faithful
             if identity.peer in colluders:
-                channel = self.attack.conduct(channel, colluders, self.run, self.coalition.active)
-            entropy = SeededEntropy(scenario.seed, number)
+                attack = self.coalition.attack_of(number)
+                plot = Plot(attack, colluders, self.run, self.coalition.active, board)
+                channel = attack.conduct(faithful, identity.peer, plot)
+            elif identity.peer in drop_outs:
+                channel = DroppingChannel(faithful, drop_outs[identity.peer])
+            work, entropy = works[number % len(works)], SeededEntropy(scenario.seed, number)
             self.peers[identity.peer] = Peer(identity, self.run, work, channel, entropy, self.tools)
         self.states: dict[PeerId, State[Training]] = dict.fromkeys(self.peers, first)
-        self.honest = sorted(peer for peer in self.peers if peer not in colluders)
 
     def evaluate(self) -> dict[str, float]:
         """As the first honest peer would; the others hold the same bits, or `agreement` is false."""
@@ -112,14 +130,21 @@ class ProtocolSimulation:
 
     def _witness(self) -> PeerId:
         """The honest member we look through; beyond the guarantee all of them may be gone, and a liar has to do."""
-        return next(peer for peer in (*self.honest, *self.peers) if peer not in self._banned)
+        banned = {judged for judged, number in self.numbers.items() if number in {ban.peer for ban in self.bans}}
+        still = [peer for peer in (*self.honest, *self.peers) if peer not in banned and peer not in self.gone]
+        return max(still or self.honest, key=lambda peer: self.states[peer].step)
 
     def steps(self) -> Iterator[StepReport]:
-        """Train, reporting after every step."""
+        """Train, reporting after every step; ends early when too few are left to decide anything."""
         scenario = self.scenario
         for step in range(scenario.total_steps):
-            witness, outcomes = self._witness(), self._step()
-            seen = outcomes[witness]
+            outcomes = self._step()
+            if not outcomes:
+                self.stalled = "; ".join(
+                    sorted({str(why) for why in self.gone.values() if isinstance(why, StalledError)})
+                )
+                return
+            seen = outcomes[min(outcomes, key=lambda peer: (peer not in self.honest, peer))]
             bans = self._look_at(seen, outcomes)
             attacked = self.coalition.active(step) and bool(self._liars_alive())
             self.attacked_steps += attacked
@@ -133,26 +158,30 @@ class ProtocolSimulation:
                 alive=len(seen.state.roster.members),
                 metrics=self.evaluate() if due else None,
                 bans=bans,
+                absent=tuple(self.numbers[peer] for peer in sorted(seen.record.leaving - set(seen.record.banned))),
                 guarantee=seen.state.roster.liars_left(self.run),
             )
 
     def _step(self) -> dict[PeerId, Outcome[Training]]:
-        """All members run one step together; whoever was banned is not asked again."""
-        members = self.states[self._witness()].roster.members
+        """All members run one step together; whoever was banned or is gone is not asked again."""
+        members = [peer for peer in self.states[self._witness()].roster.members if peer not in self.gone]
         coroutines = {peer: run_step(self.peers[peer], self.states[peer]) for peer in members}
-        outcomes = run_together(coroutines, {AskGradient: self.pool.answer, **self.exchange.answers()})
-        self.states |= {peer: outcome.state for peer, outcome in outcomes.items()}
+        ended = run_together(coroutines, {AskGradient: self.pool.answer, **self.exchange.answers()})
+        self.states |= {peer: outcome.state for peer, outcome in ended.results.items()}
+        self.gone |= ended.stopped
         if isinstance(self.tools, MemoPrimitives):
             self.tools.forget()
-        return outcomes
+        return ended.results
 
     def _look_at(self, seen: Outcome[Training], outcomes: dict[PeerId, Outcome[Training]]) -> tuple[Ban, ...]:
         """Check agreement, count, and write down evidence of new bans, all as the first honest peer saw it."""
         self.agreement = self.agreement and self._agree(outcomes)
         self.trace.append(encode_record(seen.record))
-        self.audits += sum(outcome.audited is not None for outcome in outcomes.values())
+        for auditor, outcome in outcomes.items():
+            self.audits += len(outcome.audited)
+            self.tolerant_audits += sum(self._differ(auditor, audit.target) for audit in outcome.audited)
         self.trials += len(seen.record.judgements)
-        self.attempts += len(seen.accuses)
+        self.attempts += seen.attempts
         bans: list[Ban] = []
         for judgement in seen.record.judgements:
             if judgement.banned is not None and self.numbers[judgement.banned] not in {ban.peer for ban in bans}:
@@ -162,8 +191,12 @@ class ProtocolSimulation:
                 bans.append(ban)
         self.history.add(seen)
         self.bans += bans
-        self._banned |= set(seen.record.banned)
+        self.absent += [self.numbers[peer] for peer in sorted(seen.record.leaving - set(seen.record.banned))]
         return tuple(bans)
+
+    def _differ(self, one: PeerId, other: PeerId) -> bool:
+        """Whether the two have hardware of different classes."""
+        return (self.numbers[one] - self.numbers[other]) % self.scenario.hardware != 0
 
     def _agree(self, outcomes: dict[PeerId, Outcome[Training]]) -> bool:
         """The promise, checked: the same record, roster and model, bit for bit, at every honest peer."""
@@ -185,7 +218,7 @@ class ProtocolSimulation:
         if banned != judgement.target:
             reason = f"it accused peer {self.numbers[PeerId(judgement.target)]} falsely"
         else:
-            reason = REASONS[judgement.kind].format(last=seen.record.step - 1, part=judgement.part)
+            reason = REASONS[judgement.kind].format(step=judgement.step, part=judgement.part)
         if judgement.accuser is not None and banned == judgement.target:
             reason += f" (found by peer {self.numbers[PeerId(judgement.accuser)]})"
         return Ban(number, seen.record.step, reason, evidence.file_name(number))

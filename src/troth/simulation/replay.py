@@ -14,6 +14,7 @@ from troth.protocol.parts import part_bounds
 from troth.protocol.records import StepRecord
 from troth.protocol.roles import gradient_seed
 from troth.protocol.run import Run
+from troth.protocol.scales import part_taus
 from troth.training.work import Training, TrainingWork, finite_or_zero
 
 # P peers, D coordinates
@@ -28,8 +29,8 @@ def replay(run: Run, work: TrainingWork, training: Training, records: Iterable[S
         rows_PD = torch.stack([finite_or_zero(row_D) for row_D in rows_PD])
         bounds = part_bounds(run.parameters.size, record.parts)
         parts = [
-            centered_clip(rows_PD[:, start:stop].contiguous(), tau=run.parameters.part_tau(stop - start))
-            for start, stop in pairwise(bounds)
+            centered_clip(rows_PD[:, start:stop].contiguous(), tau=tau)
+            for (start, stop), tau in zip(pairwise(bounds), part_taus(record.tau, bounds), strict=True)
         ]
         training = work.update(training, torch.cat(parts), record.step) if record.updated else training
     return training

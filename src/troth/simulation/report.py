@@ -23,4 +23,5 @@ class StepReport:
     alive: int
     metrics: dict[str, float] | None
     bans: tuple[Ban, ...] = ()
+    absent: tuple[int, ...] = ()  # who left the roster in this step without a ban
     guarantee: int | None = None  # how many liars among those alive the protocol still withstands

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from troth.aggregation import RULES, AggregationError, bind_rule
-from troth.attacks import AttackSchedule, make_attack
+from troth.attacks import AttackSchedule, GradientAttack, make_attack
 from troth.choices import build, parse_spec, pick
 from troth.crypto import stream
 from troth.errors import OperatorError
@@ -16,6 +16,7 @@ from troth.protocol.run import most_byzantine
 from troth.training import OPTIMIZERS, SCHEDULES, Optimizer, Schedule, Task, make_task, warmed_up
 
 TROTH = "troth"  # the defence that is the protocol itself
+ALSO = " + "  # between several attacks
 
 
 class ScenarioError(OperatorError):
@@ -38,6 +39,10 @@ class Scenario:
     validators: int = 1
     beyond_guarantee: bool = False
     tau: float | None = None
+    tau_auto: float | None = None
+    hardware: int = 1
+    deviation: float | None = None
+    drop_outs: int = 0
     steps: int | None = None
     seed: int = 0
     optimizer: str | None = None
@@ -57,10 +62,17 @@ class Scenario:
             ("--evaluate-every", self.evaluate_every, 1),
             ("--warmup", self.warmup, 0),
             ("--validators", self.validators, 0),
+            ("--hardware", self.hardware, 1),
+            ("--drop-outs", self.drop_outs, 0),
         ):
             if value is not None and value < least:
                 raise ScenarioError(f"{name} must be at least {least}, got {value}")
-        for name, number in (("--tau", self.tau), ("--rate", self.rate)):
+        for name, number in (
+            ("--tau", self.tau),
+            ("--rate", self.rate),
+            ("--tau-auto", self.tau_auto),
+            ("--hardware-deviation", self.deviation),
+        ):
             if number is not None and not (number > 0 and isfinite(number)):
                 raise ScenarioError(f"{name} must be a positive number, got {number:g}")
         if not -(2**63) <= self.seed < 2**63:
@@ -70,11 +82,15 @@ class Scenario:
         if self.optimizer is not None:
             self.make_optimizer()
         _check_device(self.device)
-        task, attack, schedule = make_task(self.task), make_attack(self.attack), self.attack_schedule()
+        self._check_protocol_options()
+        task, attacks, schedule = make_task(self.task), self.make_attacks(), self.attack_schedule()
         if self.byzantine:
-            if attack.needs_protocol and self.defence != TROTH:
-                raise ScenarioError(f"--attack {self.attack} is an attack on the protocol: use --defence {TROTH}")
-            attack.check(task, honest=self.peers - self.byzantine, colluders=self.byzantine)
+            if len(attacks) > self.byzantine:
+                raise ScenarioError(f"--attack is given {len(attacks)} times, for {self.byzantine} liars")
+            for attack in attacks:
+                if attack.needs_protocol and self.defence != TROTH:
+                    raise ScenarioError(f"--attack {self.attack} is an attack on the protocol: use --defence {TROTH}")
+                attack.check(task, honest=self.peers - self.byzantine, colluders=self.byzantine)
             steps = task.steps if self.steps is None else self.steps
             if schedule.start >= steps:
                 raise ScenarioError(f"--attack-start {schedule.start} is not before the end ({steps} steps)")
@@ -93,6 +109,26 @@ class Scenario:
                 f"--byzantine {self.byzantine} is too many for {self.peers} peers: {why}, so at most {most} "
                 "(or --beyond-guarantee)"
             )
+
+    def _check_protocol_options(self) -> None:
+        """Options that only the protocol has, and their limits."""
+        if self.tau_auto is not None and self.tau_auto > 0.5:
+            raise ScenarioError(f"--tau-auto must be at most 0.5 (more runs away under attack), got {self.tau_auto:g}")
+        if self.deviation is not None and self.deviation >= 0.2:
+            raise ScenarioError(
+                f"--hardware-deviation must be below 0.2, got {self.deviation:g}: use one class instead"
+            )
+        if self.hardware > 1 and self.deviation is None:
+            raise ScenarioError("--hardware needs --hardware-deviation: 'troth doctor' measures it for a task")
+        if self.drop_outs >= self.peers - self.byzantine:
+            raise ScenarioError(f"--drop-outs must leave an honest peer, got {self.drop_outs}")
+        if self.defence != TROTH and (self.tau_auto or self.deviation or self.drop_outs):
+            raise ScenarioError(
+                f"--tau-auto, --hardware-deviation and --drop-outs are the protocol's: use --defence {TROTH}"
+            )
+
+    def make_attacks(self) -> list[GradientAttack]:
+        return [make_attack(spec) for spec in self.attack.split(ALSO)]
 
     def _check_defence(self) -> None:
         if self.defence == TROTH:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from troth.aggregation import RULES, bind_rule
-from troth.attacks import Coalition, make_attack
+from troth.attacks import Coalition
 from troth.crypto import derive
 from troth.simulation.report import StepReport
 from troth.simulation.scenario import Scenario
@@ -30,7 +30,7 @@ class ServerSimulation:
         self.byzantine = self.scenario.byzantine_peers()
         self.honest = [peer for peer in range(scenario.peers) if peer not in self.byzantine]
         self.coalition = Coalition(
-            make_attack(scenario.attack),
+            scenario.make_attacks(),
             scenario.attack_schedule(),
             self.byzantine,
             derive(scenario.seed, "coalition"),
@@ -71,7 +71,7 @@ class ServerSimulation:
         problem, coalition = self.problem, self.coalition
         batches = [problem.batch(derive(self.scenario.seed, "gradient", step, p)) for p in range(self.scenario.peers)]
         for peer in self.byzantine:
-            batches[peer] = coalition.batch(step, problem.task, batches[peer])
+            batches[peer] = coalition.batch(step, problem.task, batches[peer], peer)
         losses_P, sent_PD = problem.gradients(self.parameters_D, batches)
         if self.byzantine:
             sent_PD[self.byzantine] = coalition.gradients(step, sent_PD[self.byzantine], sent_PD[self.honest])

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from troth.crypto import Digest, Seed, tagged_hash
 from troth.protocol.primitives import Primitives, to_blob
+from troth.training.hardware import gradient_on, probe_digest
 from troth.training.optimizers import Optimizer, State
 from troth.training.problem import Problem
 from troth.training.schedules import Schedule, rate_at
@@ -25,8 +26,12 @@ class Training:
 class TrainingWork:
     """One peer's own computations."""
 
-    def __init__(self, problem: Problem, optimizer: Optimizer, rates: Schedule, tools: Primitives) -> None:
+    def __init__(
+        self, problem: Problem, optimizer: Optimizer, rates: Schedule, tools: Primitives, hardware: str = ""
+    ) -> None:
         self.problem = problem
+        self.hardware = hardware  # the class it is to imitate; "" is this machine
+        self._class: Digest | None = None
         self._optimizer = optimizer
         self._rates = rates
         self._tools = tools
@@ -42,6 +47,8 @@ class TrainingWork:
         return self.gradient_now(training, seed)
 
     def gradient_now(self, training: Training, seed: Seed) -> Tensor:
+        if self.hardware:
+            return finite_or_zero(gradient_on(self.problem, self.hardware, training.parameters_D, seed))
         batch = self.problem.batch(seed)
         return finite_or_zero(self.problem.gradients(training.parameters_D, [batch])[1][0])
 
@@ -56,6 +63,11 @@ class TrainingWork:
 
     def digest(self, training: Training) -> Digest:
         return state_digest(training, self._tools)
+
+    def hardware_class(self) -> Digest:
+        if self._class is None:
+            self._class = probe_digest(self.problem, self.hardware)
+        return self._class
 
 
 def state_digest(training: Training, tools: Primitives) -> Digest:

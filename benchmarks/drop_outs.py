@@ -1,0 +1,172 @@
+"""Peers that vanish at random moments: `make drop-outs` runs a thousand runs and writes docs/drop-outs.md.
+
+Every seed draws a number of peers, how many of them stop when, and in half of the runs liars with an attack. Each run is
+checked against the design by rules that know nothing of how the protocol decides.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch
+from rich.progress import track
+
+from troth.crypto import PeerId, stream
+from troth.evidence.verify import verify_ban
+from troth.protocol.records import StepRecord, decode_record
+from troth.protocol.run import effective_validators, most_byzantine
+from troth.simulation import ProtocolSimulation, Scenario
+from troth.simulation.drop_outs import DropOut, DroppingChannel
+
+RUNS, STEPS = 1000, 30
+ATTACKS = ("sign-flip", "wrong-aggregate", "wrong-report", "false-accusation", "grind", "vanish:after=reveal", "alie")
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+@dataclass
+class Tally:
+    """What happened in one run, or in many."""
+
+    runs: int = 0
+    steps: int = 0
+    extra_attempts: int = 0
+    bans: int = 0
+    stopped: int = 0  # runs in which more than half of the members vanished within one step
+    paused: int = 0  # steps that did not change the model, as too few contributed or could be spared to validate
+    dropped: Counter[str] = field(default_factory=Counter)  # drop-outs, by the call before which they happened
+
+    def __add__(self, other: "Tally") -> "Tally":
+        return Tally(
+            self.runs + other.runs,
+            self.steps + other.steps,
+            self.extra_attempts + other.extra_attempts,
+            self.bans + other.bans,
+            self.stopped + other.stopped,
+            self.paused + other.paused,
+            self.dropped + other.dropped,
+        )
+
+
+def drawn(seed: int) -> Scenario:
+    draw = stream(seed, "drop-outs")
+    peers = 4 + int(draw.integers(13, 1)[0])
+    most = most_byzantine(peers, 1)
+    byzantine = int(draw.integers(most + 1, 1)[0]) if seed % 2 else 0
+    return Scenario(
+        task="quadratic:dimension=24",
+        peers=peers,
+        byzantine=byzantine,
+        attack=ATTACKS[int(draw.integers(len(ATTACKS), 1)[0])],
+        attack_start=int(draw.integers(10, 1)[0]),
+        # With liars, no more than leave the honest in the majority of contributors: beyond that nothing is promised.
+        drop_outs=int(draw.integers(max(1, peers - 2 * byzantine - 1 if byzantine else peers), 1)[0]),
+        steps=STEPS,
+        evaluate_every=STEPS,
+        seed=seed,
+    )
+
+
+def checked_run(seed: int) -> Tally:
+    """Run one seed and hold it against the design; an AssertionError says what does not fit."""
+    torch.set_num_threads(1)
+    simulation = ProtocolSimulation(drawn(seed))
+    for _ in simulation.steps():
+        pass
+    records = [decode_record(raw) for raw in simulation.trace]
+    assert simulation.agreement, "honest peers disagree"
+    assert {ban.peer for ban in simulation.bans} <= set(simulation.byzantine), "an honest peer was banned"
+    for evidence in simulation.evidence:
+        verify_ban(evidence.text)
+    for record in records:
+        assert record.updated == _must_update(simulation, record, records), f"step {record.step}: {record.updated=}"
+    _check_progress(simulation, records)
+    return Tally(
+        runs=1,
+        steps=len(records),
+        extra_attempts=simulation.attempts - len(records),
+        bans=len(simulation.bans),
+        stopped=simulation.stalled is not None,
+        paused=sum(not record.updated for record in records),
+        dropped=Counter(str(drop_out.call) for drop_out in _drop_outs(simulation).values()),
+    )
+
+
+def _must_update(simulation: ProtocolSimulation, record: StepRecord, records: list[StepRecord]) -> bool:
+    """DESIGN §3, "Liars left": enough contributors for the liars that may be left, and somebody to watch them."""
+    founders, b = len(simulation.run.founders), simulation.run.parameters.byzantine
+    bans = len({peer for old in records if old.step < record.step for peer in old.banned})
+    members, validators = len(record.members), effective_validators(len(record.members), 1)
+    covered = min(b - bans, -(-(members - validators) // 2) - 1)
+    if validators == 0 and b > bans:
+        return False
+    return len(record.contributors) >= max(2 * max(0, covered) + 1, (founders - bans) // 2 + 1)
+
+
+def _check_progress(simulation: ProtocolSimulation, records: list[StepRecord]) -> None:
+    """A step ends if more than half of its members are honest and stay until its end; else nobody may go on alone."""
+    drop_outs = _drop_outs(simulation)
+    for step, members in enumerate(_rosters(simulation, records)):
+        staying = [p for p in members if p in simulation.honest and drop_outs.get(p, DropOut(STEPS, 0)).step > step]
+        if 2 * len(staying) > len(members):
+            assert step < len(records), f"step {step} could have ended: {simulation.stalled}"
+    for record in records:
+        alive = [p for p in record.members if drop_outs.get(PeerId(p), DropOut(STEPS, 0)).step >= record.step]
+        assert 2 * len(alive) > len(record.members), f"step {record.step} ended without a majority"
+
+
+def _rosters(simulation: ProtocolSimulation, records: list[StepRecord]) -> Iterator[tuple[PeerId, ...]]:
+    members = simulation.run.founders
+    for record in records:
+        assert record.members == members, f"step {record.step} has another roster"
+        yield members
+        members = tuple(peer for peer in members if peer not in record.leaving)
+    if len(records) < STEPS:
+        yield members
+
+
+def _drop_outs(simulation: ProtocolSimulation) -> dict[PeerId, DropOut]:
+    channels = {peer: member.channel for peer, member in simulation.peers.items()}
+    return {peer: channel.drop_out for peer, channel in channels.items() if isinstance(channel, DroppingChannel)}
+
+
+def main() -> None:
+    first = int(sys.argv[1]) if len(sys.argv) > 1 else 0
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        runs = pool.map(checked_run, range(first, first + RUNS), chunksize=4)
+        total = sum(track(runs, total=RUNS, description="runs"), Tally())
+    moments = "\n".join(f"| {call} | {count} |" for call, count in sorted(total.dropped.items()))
+    (DOCS / "drop-outs.md").write_text(
+        f"""# Peers that vanish
+
+Written by `make drop-outs`: {total.runs:,} runs of up to {STEPS} steps with 4 to 16 peers, {total.dropped.total():,} of
+whom stop for good at a random moment; in half of the runs there are liars too, with one of {len(ATTACKS)} attacks.
+
+In every run all honest peers held the same model and the same records after every step, no honest peer was banned, every ban's
+evidence verified, and the model moved in exactly the steps in which the design says that it must.
+
+| what | how often |
+| --- | --- |
+| steps | {total.steps:,} |
+| attempts beyond the first | {total.extra_attempts:,} |
+| liars banned | {total.bans:,} |
+| steps without an update (too few contributors, or nobody to spare for validating) | {total.paused:,} |
+| runs that stopped, since half of the members or more vanished within one step | {total.stopped:,} |
+
+A peer stops before the k-th call of its channel in a step (0 Commit, 1 scatter, 2 Clip, 3 gather, 4 Reveal, 5 Report,
+6 Accuse, 7 record, or later where there is a trial or another attempt):
+
+| k | drop-outs |
+| --- | --- |
+{moments}
+""",
+        encoding="utf-8",
+    )
+    print((DOCS / "drop-outs.md").read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    main()

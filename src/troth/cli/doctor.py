@@ -1,0 +1,170 @@
+"""`troth doctor`: whether peers with other hardware than this machine can train a task together, and at what price."""
+
+import sys
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+import typer
+
+from troth.errors import OperatorError
+
+if TYPE_CHECKING:
+    from troth.training.hardware import Measurement, Spread
+
+_LINE_EVERY_S = 5.0
+_MOST_PEERS = 1024
+_MOST = 0.01  # of h: above, liars may hide more than a twentieth of a gradient, for ever, and one class is the better choice
+
+
+class DoctorError(OperatorError):
+    """Options with which nothing can be measured."""
+
+
+def doctor(
+    task: Annotated[str, typer.Option(help="What to measure: see 'troth tasks'; or your own my_task.py.")] = "digits",
+    peers: Annotated[int, typer.Option(help="Into how many parts a gradient is split.")] = 16,
+    seeds: Annotated[int, typer.Option(help="How many gradients to compare at each of five points of the run.")] = 100,
+    steps: Annotated[int | None, typer.Option(help="Length of the training run. Default: the task's.")] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the numbers, and nothing else, on standard output.")
+    ] = False,
+) -> None:
+    """Measure how far other hardware would be from this machine's gradients, and what that means for audits.
+
+    Peers that compute the same bits form a class, and audit each other exactly: any lie is seen. Bits depend on
+    hardware, threads and batching, so in a run of several classes audits must allow for a deviation h, and a liar may
+    hide in it. This command computes the gradients of a training run in all the ways this machine knows, and recommends
+    h, or one class where h would be too large.
+
+    Example: troth doctor --task digits
+    """
+    from troth.training import Problem, check_pure, make_task
+    from troth.training.hardware import measure, probe_digest
+
+    if not 2 <= peers <= _MOST_PEERS:
+        raise DoctorError(f"--peers must be from 2 to {_MOST_PEERS}, got {peers}")
+    chosen = make_task(task)
+    steps = chosen.steps if steps is None else steps
+    with _Progress("measuring") as progress:
+        problem = Problem(chosen, lanes_for=peers)
+        check_pure(chosen, problem)  # a task that is not pure differs from itself, and all of this would mean nothing
+        found = measure(problem, peers=peers, seeds=seeds, steps=steps, on_progress=progress.show)
+    hardware_class = probe_digest(problem).hex()
+    facts = {"task": task, "parameters": problem.size, "peers": peers, "steps": steps, "class": hardware_class}
+    if json:
+        typer.echo(_as_json(facts, found), nl=False)
+    else:
+        _print(facts, found)
+
+
+def _as_json(facts: dict[str, Any], found: "Measurement") -> str:
+    import dataclasses
+    import json
+    from math import inf
+
+    def row(spread: "Spread") -> dict[str, Any]:
+        # JSON has no infinity: null stands for it.
+        values = dataclasses.asdict(spread)
+        return {name: None if value == inf else value for name, value in values.items()}
+
+    numbers = {
+        **facts,
+        "ways": [row(spread) for spread in found.ways],
+        "jumps": {**row(found.jumps), "stands_for_audits": found.stands_for},
+        "noise": found.noise,
+        "deviation": None if found.deviation == inf else found.deviation,
+        "one_class": found.deviation > _MOST,
+    }
+    return json.dumps(numbers, indent=2, allow_nan=False) + "\n"
+
+
+def _print(facts: dict[str, Any], found: "Measurement") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(soft_wrap=True, highlight=False)
+    console.print(
+        f"{facts['task']}: {facts['parameters']:,} parameters in {facts['peers']} parts, {facts['steps']} steps"
+    )
+    console.print(f"This machine's class: {facts['class'][:8]}. Peers that see the same here compute the same bits.\n")
+    table = Table("computed with", "same bits", "median", "largest", box=None, pad_edge=False)
+    for way in found.ways:
+        table.add_row(way.name, "yes" if way.same_bits else "no", f"{way.median:.1e}", f"{way.largest:.1e}")
+    table.add_row("jumps, provoked", "", f"{found.jumps.median:.1e}", f"{found.jumps.largest:.1e}")
+    console.print(table)
+    console.print(
+        f"\nHow far off, as a share of the gradient, in the worst of its parts; {found.jumps.comparisons} gradients each. Jumps"
+        f"\n(a ReLU that flips) are provoked by stronger rounding: theirs stand for {found.stands_for:,} audits.\n"
+    )
+    for line in advice(found, facts["peers"]):
+        console.print(line)
+
+
+def advice(found: "Measurement", peers: int) -> list[str]:
+    """What the measurement means, in plain words."""
+    from troth.protocol.deviation import ACCUSE
+    from troth.protocol.run import most_byzantine
+
+    exact = "In a run of one class audits are exact: nothing can be hidden."
+    h = rounded_up(found.deviation)
+    if ACCUSE * h >= 1:
+        return [
+            "No deviation h will do: honest peers of other classes may differ by half a gradient and more now and then.",
+            exact,
+            "Recommended: one class only. Let every peer compare the class that 'troth doctor' shows.",
+        ]
+    liars = most_byzantine(peers, 1)
+    lines = [
+        f"Needed deviation: h = {h:g}.",
+        f"With several classes a liar could hide a shift of up to 5h = {ACCUSE * h:.2g} of a gradient's length in every part.",
+        f"{liars} liars of {peers} (δ = {liars / peers:.2f}) keep the gradient from falling below about δ·5h·σ = "
+        f"{liars / peers * ACCUSE * h * found.noise:.2g}, where the noise of one peer's gradient is σ = {found.noise:.2g}.",
+        exact,
+    ]
+    if found.deviation > _MOST:
+        return [*lines, f"Recommended: one class only, since h is above {_MOST:g}."]
+    return [*lines, f"Recommended: one class if you can; otherwise several with --hardware-deviation {h:g}."]
+
+
+def rounded_up(number: float) -> float:
+    """To two digits, never down: less than what was measured would convict honest peers."""
+    from decimal import ROUND_CEILING, Context, Decimal
+
+    return float(Context(prec=2, rounding=ROUND_CEILING).plus(Decimal(number)))
+
+
+class _Progress:
+    """On standard error: a bar on a terminal, a line every few seconds elsewhere."""
+
+    def __init__(self, label: str) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+        self._label = label
+        self._last_line = time.monotonic()
+        console = Console(stderr=True)
+        self._terminal = console.is_terminal
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=28),
+            TaskProgressColumn(),
+            TimeRemainingColumn(compact=True),
+        )
+        self._bar = Progress(*columns, console=console, disable=not self._terminal)
+        self._task = self._bar.add_task(label, total=None)
+
+    def show(self, done: int, total: int) -> None:
+        self._bar.update(self._task, completed=done, total=total)
+        if not self._terminal and time.monotonic() - self._last_line > _LINE_EVERY_S:
+            self._last_line = time.monotonic()
+            print(f"{self._label}: {done / total:.0%}", file=sys.stderr)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()

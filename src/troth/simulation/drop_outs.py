@@ -1,0 +1,75 @@
+"""Honest peers whose machines stop: each at one moment of one step, and for good."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from troth.crypto import Context, Digest, PeerId, Seed, Signature, stream
+from troth.protocol.channel import PartParcels
+from troth.protocol.messages import Announced, Message
+from troth.protocol.parts import Parcel
+from troth.protocol.state import CannotGoOnError
+from troth.simulation.faithful import FaithfulChannel
+
+_CALLS = 9  # a quiet step has eight calls of the channel, one with a trial ten: every phase and what is between them
+
+
+class PowerCutError(CannotGoOnError):
+    """The machine stopped."""
+
+
+@dataclass(frozen=True)
+class DropOut:
+    """The peer stops before its `call`-th call of the channel in this step, or with its first call afterwards."""
+
+    step: int
+    call: int
+
+
+def draw_drop_outs(seed: Seed, candidates: Sequence[PeerId], count: int, steps: int) -> dict[PeerId, DropOut]:
+    """So many of them, each at a random moment."""
+    draw = stream(seed, "drop-outs")
+    chosen = [candidates[k] for k in draw.sample(len(candidates), count)]
+    return {peer: DropOut(int(draw.integers(steps, 1)[0]), int(draw.integers(_CALLS, 1)[0])) for peer in chosen}
+
+
+class DroppingChannel:
+    """A faithful channel until the power goes."""
+
+    def __init__(self, channel: FaithfulChannel, drop_out: DropOut) -> None:
+        self._channel = channel
+        self.drop_out = drop_out
+        self._step = self._calls = -1
+
+    def _count(self, context: Context) -> None:
+        self._calls = self._calls + 1 if context.step == self._step else 0
+        self._step = context.step
+        if (self._step, self._calls) >= (self.drop_out.step, self.drop_out.call):
+            raise PowerCutError(f"stopped in step {self._step}")
+
+    async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
+        self._count(context)
+        return await self._channel.announce(context, message)
+
+    async def announce_last(
+        self, context: Context, choose: Callable[[Mapping[PeerId, Announced]], Message | None]
+    ) -> Mapping[PeerId, Announced]:
+        self._count(context)
+        return await self._channel.announce_last(context, choose)
+
+    async def scatter(self, context: Context, parcels: Mapping[int, tuple[PeerId, Parcel]]) -> PartParcels:
+        self._count(context)
+        return await self._channel.scatter(context, parcels)
+
+    async def gather(
+        self, context: Context, mine: Mapping[int, bytes], wanted: Mapping[int, Digest]
+    ) -> Mapping[int, bytes]:
+        self._count(context)
+        return await self._channel.gather(context, mine, wanted)
+
+    async def lay_open(self, context: Context, mine: PartParcels, wanted: Mapping[int, PeerId]) -> PartParcels:
+        self._count(context)
+        return await self._channel.lay_open(context, mine, wanted)
+
+    async def sign_record(self, context: Context, signature: Signature) -> Mapping[PeerId, Signature]:
+        self._count(context)
+        return await self._channel.sign_record(context, signature)

@@ -1,0 +1,296 @@
+"""Messages that are well-formed and hostile, and silence at the worst moment: what none of our attacks does yet."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.paper.conftest import SMALL, is_what_a_server_would_get, kept_promises, records, rewired, run_on
+from troth.crypto import Context, Identity, PeerId, derive
+from troth.protocol.channel import Channel, PartParcels
+from troth.protocol.checks import sum_vanishes, suspicious_parts
+from troth.protocol.messages import (
+    Accusation,
+    Accuse,
+    Announced,
+    Clip,
+    Commit,
+    Envelope,
+    Kind,
+    Malformed,
+    Message,
+    Phase,
+    Report,
+    ReportNumbers,
+    Reveal,
+    Vote,
+    decode,
+    encode,
+)
+from troth.protocol.parts import Parcel
+from troth.protocol.roles import draw_roles
+from troth.protocol.state import LeftOutError
+from troth.protocol.trials import heard_owners
+from troth.simulation import ProtocolSimulation
+from troth.simulation.drop_outs import DropOut, DroppingChannel
+
+STEP = 3
+CALM = dataclasses.replace(SMALL, byzantine=0, steps=6, evaluate_every=6)
+LYING = dataclasses.replace(SMALL, steps=6, evaluate_every=6)
+
+
+class _Wrapped:
+    """Everything as the channel inside does it."""
+
+    def __init__(self, inner: Channel) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+class _Saying(_Wrapped):
+    """Says something else, in one step."""
+
+    def __init__(self, inner: Channel, other: Callable[[Message], Message]) -> None:
+        super().__init__(inner)
+        self._other = other
+
+    async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
+        return await self._inner.announce(context, self._other(message) if context.step == STEP else message)
+
+
+class _SendingAgain(_Wrapped):
+    """In a later attempt it sends all its parts once more, to those who owned them in the first."""
+
+    _first: Mapping[int, tuple[PeerId, Parcel]]
+
+    async def scatter(self, context: Context, parcels: Mapping[int, tuple[PeerId, Parcel]]) -> PartParcels:
+        if context.attempt == 0:
+            self._first = parcels
+        return await self._inner.scatter(context, {**self._first, **parcels})
+
+
+class _LayingNothingOpen(_Wrapped):
+    """Where parts are disputed, it offers nothing in the name of every owner."""
+
+    async def lay_open(self, context: Context, mine: PartParcels, wanted: Mapping[int, PeerId]) -> PartParcels:
+        return await self._inner.lay_open(context, {part: {} for part in wanted}, wanted)
+
+
+def _contributors(simulation: ProtocolSimulation) -> list[PeerId]:
+    """Who contributes to the step, in the order of the parts they own; known once the step before is over."""
+    state = simulation.states[simulation.honest[0]]
+    assert state.step == STEP
+    return list(draw_roles(simulation.run, state.roster, state.randomness, state.due).owners)
+
+
+@cache
+def _calm_contributors() -> list[PeerId]:
+    return _contributors(run_on(ProtocolSimulation(CALM), lambda s: s.steps_done == STEP))
+
+
+def _calm_run() -> tuple[ProtocolSimulation, list[PeerId]]:
+    """A run that nobody disturbs yet, and who will contribute to the step in which somebody does."""
+    return ProtocolSimulation(CALM), _calm_contributors()
+
+
+def _shorter(message: Message) -> Message:
+    return Report(message.numbers[:-8]) if isinstance(message, Report) else message
+
+
+def _of_one_part_less(message: Message) -> Message:
+    return Report(message.numbers[: -8 * 17]) if isinstance(message, Report) else message
+
+
+def _no_report(message: Message) -> Message:
+    return Report(b"") if isinstance(message, Report) else message
+
+
+def _other_coin_a(message: Message) -> Message:
+    return Reveal(bytes(32), message.held) if isinstance(message, Reveal) else message
+
+
+def _no_root(message: Message) -> Message:
+    return Commit(None, message.coin_a, message.coin_b) if isinstance(message, Commit) else message
+
+
+def _infinite(message: Message) -> Message:
+    return Report(b"\xff" * len(message.numbers)) if isinstance(message, Report) else message
+
+
+@pytest.mark.parametrize(
+    ("say", "attempts"),
+    [
+        (_no_root, 1),
+        (_other_coin_a, 2),
+        (_shorter, 2),
+        (_of_one_part_less, 2),
+        (_no_report, 2),
+        (_infinite, 2),
+    ],
+)
+def test_who_says_it_in_another_form_is_out_and_the_step_goes_on(
+    say: Callable[[Message], Message], attempts: int
+) -> None:
+    """[N1, M3] Absent, not banned: no more is known than that it did not say what was asked for."""
+    simulation, contributors = _calm_run()
+    odd = contributors[2]
+    rewired(simulation, odd, partial(_Saying, other=say))
+    run_on(simulation)
+    assert kept_promises(simulation) == {}
+    record = records(simulation)[STEP]
+    assert record.absent == (odd,)
+    assert set(record.contributors) == set(contributors) - {odd}
+    assert record.parts == len(contributors)
+    assert simulation.attempts == 6 + attempts - 1
+    assert isinstance(simulation.gone[odd], LeftOutError)
+    assert len(simulation.trace) == 6
+    assert is_what_a_server_would_get(simulation)
+
+
+def test_a_coin_b_that_does_not_fit_counts_as_none() -> None:
+    """[N3, R6] Struck, still a member; what comes with it is not heard, and everyone audits next."""
+    simulation, contributors = _calm_run()
+    odd, framed = contributors[0], contributors[1]
+
+    def say(message: Message) -> Message:
+        lie = Accusation(framed, Kind.REPORT, STEP, 0)
+        return Accuse((lie,), bytes(32)) if isinstance(message, Accuse) else message
+
+    rewired(simulation, odd, partial(_Saying, other=say))
+    run_on(simulation)
+    assert kept_promises(simulation) == {}
+    told = records(simulation)
+    assert (told[STEP].struck, told[STEP].judgements, told[STEP].absent) == ((odd,), (), ())
+    assert odd in told[STEP].contributors
+    assert told[STEP + 1].contributors == told[STEP + 1].members
+    assert odd in told[STEP + 2].members
+
+
+def test_an_owner_that_says_it_got_nothing_leaves_with_the_one_it_names() -> None:
+    """[N5] It costs a liar its own place to take one other's, and it can take no more than one."""
+    simulation, contributors = _calm_run()
+    liar = contributors[0]
+
+    def say(message: Message) -> Message:
+        return Clip((), missing=tuple(contributors[1:])) if isinstance(message, Clip) else message
+
+    rewired(simulation, liar, partial(_Saying, other=say))
+    run_on(simulation)
+    assert kept_promises(simulation) == {}
+    record = records(simulation)[STEP]
+    assert set(record.absent) == {liar, min(contributors[1:])}
+    assert len(simulation.trace) == 6
+    assert is_what_a_server_would_get(simulation)
+
+
+def test_an_owner_that_names_only_strangers_leaves_alone() -> None:
+    """[N5] Whom it names must have contributed."""
+    simulation, contributors = _calm_run()
+    validator = next(peer for peer in simulation.honest if peer not in contributors)
+    stranger = Identity.from_secret(bytes(32)).peer
+    for missing in ((), (stranger, validator)):
+        simulation = ProtocolSimulation(CALM)
+
+        def say(message: Message, missing: tuple[PeerId, ...] = missing) -> Message:
+            return Clip((), missing=missing) if isinstance(message, Clip) else message
+
+        rewired(simulation, contributors[0], partial(_Saying, other=say))
+        run_on(simulation)
+        assert kept_promises(simulation) == {}
+        assert records(simulation)[STEP].absent == (contributors[0],)
+
+
+@pytest.mark.parametrize("number", [1.7e308, -1.7e308, 1e200, 1e100, -1.0, 5e-324, 0.0])
+def test_reports_of_any_finite_number_are_judged(number: float) -> None:
+    """[M3, V1, V2] Two of seven say something absurd. What no honest number can be is no message; else both are banned."""
+    simulation = ProtocolSimulation(dataclasses.replace(LYING, attack="silent-validation"))
+
+    def say(message: Message) -> Message:
+        if not isinstance(message, Report) or not message.numbers:
+            return message
+        return Report(np.full(len(message.numbers) // 8, number).astype("<f8").tobytes())
+
+    for peer in simulation.peers:
+        if peer not in simulation.honest:
+            rewired(simulation, peer, partial(_Saying, other=say))
+    run_on(simulation)
+    banned = kept_promises(simulation)
+    record = records(simulation)[STEP]
+    validators = set(record.members) - set(record.contributors) - record.leaving
+    gone = set(simulation.byzantine) - {simulation.numbers[PeerId(peer)] for peer in validators}
+    assert gone
+    if 0 <= number < 2.0**400:
+        assert set(banned) == gone
+        assert set(banned.values()) <= {Kind.REPORT, Kind.AGGREGATE}
+    else:
+        assert banned == {}
+        assert set(simulation.absent) == gone
+
+
+@pytest.mark.parametrize("number", [2.0**400, -(2.0**400)])
+def test_sums_of_the_largest_numbers_there_may_be_do_not_vanish(number: float) -> None:
+    """[V2, M3] And nobody falls over them."""
+    said = {PeerId(bytes([k])): ReportNumbers(np.ones(2), np.full((2, 16), number)) for k in range(3)}
+    assert not sum_vanishes(0, said, 1.0, 1.0)
+    assert suspicious_parts(said, [1.0, 1.0], [1.0, 1.0]) == {0, 1}
+
+
+def test_parts_that_are_sent_again_take_away_nothing_that_came() -> None:
+    """[C3, N1] One liar vanishes, another sends its parts twice: nobody else loses anything by it."""
+    scenario = dataclasses.replace(LYING, attack="vanish:after=reveal + sign-flip")
+    simulation = ProtocolSimulation(scenario)
+    vanisher, sender = (
+        peer for number in simulation.byzantine for peer, n in simulation.numbers.items() if n == number
+    )
+    rewired(simulation, sender, _SendingAgain)
+    run_on(simulation)
+    kept_promises(simulation)
+    assert simulation.stalled is None
+    assert records(simulation)[STEP].absent == (vanisher,)
+
+
+@pytest.mark.parametrize("seed", [6, 7])
+def test_only_an_owner_lays_open_what_it_received(seed: int) -> None:
+    """[T6] Else whoever disputes a part could make its honest owner look as if it had nothing to show."""
+    simulation = ProtocolSimulation(dataclasses.replace(LYING, attack="wrong-report", seed=seed))
+    for peer in simulation.peers:
+        if peer not in simulation.honest:
+            rewired(simulation, peer, _LayingNothingOpen)
+    run_on(simulation)
+    kept_promises(simulation)
+
+
+@pytest.mark.parametrize("call", [6, 7, 8], ids=["Accuse", "lay open", "Vote"])
+def test_an_owner_that_loses_power_before_a_trial_about_its_part_is_absent_and_not_banned(call: int) -> None:
+    """[T6, N1, N3] A liar reports wrongly about part 0; its honest owner is gone before it can say or show anything."""
+    scenario = dataclasses.replace(LYING, attack="wrong-report", seed=3)
+    probe = run_on(ProtocolSimulation(scenario), lambda s: s.steps_done == STEP)
+    owner = _contributors(probe)[0]
+    assert owner in probe.honest
+    simulation = ProtocolSimulation(scenario)
+    rewired(simulation, owner, partial(DroppingChannel, drop_out=DropOut(STEP, call)))
+    run_on(simulation)
+    assert set(kept_promises(simulation)) == set(simulation.byzantine)
+    assert simulation.absent == [simulation.numbers[owner]]
+
+
+@pytest.mark.parametrize("members", [16, 40, 64, 200])
+def test_an_honest_vote_is_a_message_however_many_are_accused(members: int) -> None:
+    """[T3, M3] Owners may name every contributor. If as many as may lie do, the verdicts must still fit into a vote."""
+    keys = tuple(sorted(Identity.from_secret(derive(0, "key", k)).peer for k in range(members)))
+    owners, liars = keys[1:], keys[1 : members // 2]
+
+    def naming_all(liar: PeerId) -> Announced:
+        part = owners.index(liar)
+        lies = tuple(Accusation(peer, Kind.REPORT, STEP, part) for peer in owners if peer != liar)
+        return Announced(liar, Accuse(lies, bytes(32)), Envelope(b"", bytes(64)))
+
+    charges = heard_owners({liar: naming_all(liar) for liar in liars}, STEP, owners, owners)
+    assert len(charges) == len(liars) * (len(owners) - 1)
+    vote = Vote(tuple(charge.ballot(False) for charge in charges))
+    assert not isinstance(decode(Phase.VOTE, encode(vote)), Malformed)
