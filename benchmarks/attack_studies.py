@@ -25,7 +25,7 @@ J = TypeVar("J")
 R = TypeVar("R")
 
 RUNS = 100
-TAU, TAU_AUTO = 0.2, 0.5
+TAU, TAU_AUTO = {"digits": 0.2, "quadratic:dimension=100": 0.05}, 0.5
 MIXED = {"digits:activation=tanh": 3.1e-5, "digits": 0.01}  # h: what the doctor recommends; the most that it would
 HIDDEN, CAUGHT = 3.0, 50.0  # how far nudges go, in units of h: just under what is accused of, and ten times that
 
@@ -104,16 +104,17 @@ nothing delay a ban by the factor 15/9. Withholding coin B does not delay, it ha
 # A radius that follows the distances
 
 
-def radii(job: tuple[str | None, int]) -> list[float]:
-    """τ of every step."""
+def radii(job: tuple[str, str | None, int]) -> list[float]:
+    """τ of every step from the first lie on."""
     torch.set_num_threads(1)
-    attack, seed = job
+    task, attack, seed = job
     simulation = ProtocolSimulation(
         Scenario(
+            task=task,
             byzantine=LIARS if attack else 0,
             attack=attack or "sign-flip",
             attack_start=START,
-            tau=TAU,
+            tau=TAU[task],
             tau_auto=TAU_AUTO,
             steps=200,
             evaluate_every=1000,
@@ -122,25 +123,37 @@ def radii(job: tuple[str | None, int]) -> list[float]:
     )
     for _ in simulation.steps():
         pass
-    return [decode_record(raw).tau for raw in simulation.trace]
+    return [decode_record(raw).tau for raw in simulation.trace][START:]
 
 
 def follows_distances() -> str:
     seeds = (0, 1)
-    jobs = [(attack, seed) for attack in (None, *ATTACKS) for seed in seeds]
+    attacks: list[str | None] = [None, *ATTACKS]
+    tasks = {attack: [t for t in TAU if t == "digits" or attack != "label-flip"] for attack in attacks}
+    jobs = [(task, attack, seed) for attack in attacks for task in tasks[attack] for seed in seeds]
     found = dict(zip(jobs, in_parallel(radii, jobs, "radius"), strict=True))
+
+    def peak(task: str, attack: str) -> float:
+        return max(max(found[task, attack, seed]) / max(found[task, None, seed]) for seed in seeds)
+
+    def step_by_step(task: str, attack: str) -> float:
+        pairs = [(found[task, attack, seed], found[task, None, seed]) for seed in seeds]
+        return max(a / b for attacked, calm in pairs for a, b in zip(attacked, calm, strict=True))
+
     rows = []
     for attack in ATTACKS:
-        ratios = [a / b for seed in seeds for a, b in zip(found[attack, seed], found[None, seed], strict=True)]
-        rows.append(f"| {attack} | {min(ratios):.2f} | {max(ratios):.2f} |")
-    calm = [tau for seed in seeds for tau in found[None, seed][START:]]
+        cells = [f"{peak(task, attack):.2f} | {step_by_step(task, attack):.2f}" for task in tasks[attack]]
+        rows.append(f"| {attack} | {' | '.join(cells)} |" + (" – | – |" if len(cells) < len(TAU) else ""))
+    calm = [tau for seed in seeds for tau in found["digits", None, seed]]
     return f"""
-`--tau {TAU} --tau-auto {TAU_AUTO}`, digits, 16 peers, 7 liars from step {START} of 200 on: τ under attack over τ without, step by step,
-seeds {" and ".join(map(str, seeds))}. Without attack τ is between {min(calm):.3f} and {max(calm):.3f} from that step on. Written by
-`make attack-studies` on {machine()}.
+`--tau-auto {TAU_AUTO}`, started near where it settles; 16 peers, 7 liars from step {START} of 200 on, seeds {" and ".join(map(str, seeds))}. "Peak" is the largest τ
+under attack over the largest without, "step by step" the largest ratio at one and the same step. On a quadratic the distances
+of honest peers are always the same. On digits they shrink as the model learns (τ goes from {max(calm):.3f} down to {min(calm):.3f} without
+attack), so a model that was set back, or stands still since too many peers left, is compared with one that is ahead: that is
+where ratios above 2 come from. Written by `make attack-studies` on {machine()}.
 
-| attack | smallest ratio | largest ratio |
-| --- | --- | --- |
+| attack | digits, peak | digits, step by step | quadratic, peak | quadratic, step by step |
+| --- | --- | --- | --- | --- |
 {chr(10).join(rows)}
 """
 

@@ -226,8 +226,6 @@ class ReportNumbers:
         if len(raw) != 8 * parts * (projections + 1):
             return Malformed(f"a report of {len(raw)} bytes for {parts} parts and {projections} projections")
         numbers = np.frombuffer(raw, "<f8").reshape(parts, projections + 1)
-        if (numbers[:, 0] < 0).any():
-            return Malformed("a norm is negative")
         return cls(numbers[:, 0], numbers[:, 1:])
 
 

@@ -4,8 +4,8 @@ Without this, sixteen peers would verify every signature sixteen times. It can c
 themselves, and a test runs without it and gets the same trace.
 """
 
-from collections.abc import Callable, Hashable
-from typing import Any, TypeVar
+from collections.abc import Hashable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,47 +14,55 @@ from troth.crypto import Context, Digest, PeerId
 from troth.protocol.messages import Announced, Envelope, Malformed, Message, Phase
 from troth.protocol.primitives import Primitives
 
-R = TypeVar("R")
-
 
 class MemoPrimitives(Primitives):
     """Remembers results until `forget`, which is called after every step: nothing older is asked for often."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, Any] = {}
+        self._digests: dict[bytes, Digest] = {}
 
     def forget(self) -> None:
         self._known.clear()
+        self._digests.clear()
 
     def verify(self, peer: PeerId, message: bytes, signature: bytes) -> bool:
-        return self._once(
-            ("verify", peer, message, signature), lambda: super(MemoPrimitives, self).verify(peer, message, signature)
-        )
+        key = ("verify", peer, message, signature)
+        if key not in self._known:
+            self._known[key] = super().verify(peer, message, signature)
+        known: bool = self._known[key]
+        return known
 
     def digest(self, blob: bytes) -> Digest:
-        return self._once(("digest", blob), lambda: super(MemoPrimitives, self).digest(blob))
+        known = self._digests.get(blob)
+        if known is None:
+            known = self._digests[blob] = super().digest(blob)
+        return known
 
     def decode(self, phase: Phase, payload: bytes) -> Message | Malformed:
-        return self._once(("decode", phase, payload), lambda: super(MemoPrimitives, self).decode(phase, payload))
+        key = ("decode", phase, payload)
+        if key not in self._known:
+            self._known[key] = super().decode(phase, payload)
+        known: Message | Malformed = self._known[key]
+        return known
 
     def projection(self, key: Digest, rows: int, size: int) -> NDArray[np.float64]:
-        return self._once(
-            ("projection", key, rows, size), lambda: super(MemoPrimitives, self).projection(key, rows, size)
-        )
+        question = ("projection", key, rows, size)
+        if question not in self._known:
+            self._known[question] = super().projection(key, rows, size)
+        known: NDArray[np.float64] = self._known[question]
+        return known
 
     def coin_commitment(self, coin: bytes, context: Context, owner: PeerId, which: str) -> Digest:
-        return self._once(
-            ("coin", coin, context, owner, which),
-            lambda: super(MemoPrimitives, self).coin_commitment(coin, context, owner, which),
-        )
+        key = ("coin", coin, context, owner, which)
+        if key not in self._known:
+            self._known[key] = super().coin_commitment(coin, context, owner, which)
+        known: Digest = self._known[key]
+        return known
 
     def open(self, context: Context, sender: PeerId, envelope: Envelope) -> Announced | Malformed:
-        return self._once(
-            ("open", context, sender, envelope), lambda: super(MemoPrimitives, self).open(context, sender, envelope)
-        )
-
-    def _once(self, key: Hashable, compute: Callable[[], R]) -> R:
+        key = ("open", context, sender, envelope)
         if key not in self._known:
-            self._known[key] = compute()
-        result: R = self._known[key]
-        return result
+            self._known[key] = super().open(context, sender, envelope)
+        known: Announced | Malformed = self._known[key]
+        return known
