@@ -8,7 +8,7 @@ import pytest
 import troth as package
 from tests.cli.conftest import Troth
 
-COMMANDS = ("demo", "simulate", "verify", "attacks", "defences", "tasks")
+COMMANDS = ("demo", "simulate", "verify", "attacks", "defences", "tasks", "doctor", "chaos")
 
 
 @pytest.mark.parametrize("option", ["--help", "-h"])

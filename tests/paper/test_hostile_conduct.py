@@ -77,8 +77,10 @@ class _SendingAgain(_Wrapped):
 class _LayingNothingOpen(_Wrapped):
     """Where parts are disputed, it offers nothing in the name of every owner."""
 
-    async def lay_open(self, context: Context, mine: PartParcels, wanted: Mapping[int, PeerId]) -> PartParcels:
-        return await self._inner.lay_open(context, {part: {} for part in wanted}, wanted)
+    async def lay_open(
+        self, context: Context, mine: PartParcels, wanted: Mapping[int, PeerId], count: int
+    ) -> PartParcels:
+        return await self._inner.lay_open(context, {part: {} for part in wanted}, wanted, count)
 
 
 def _contributors(simulation: ProtocolSimulation) -> list[PeerId]:
@@ -171,20 +173,55 @@ def test_a_coin_b_that_does_not_fit_counts_as_none() -> None:
     assert odd in told[STEP + 2].members
 
 
-def test_an_owner_that_says_it_got_nothing_leaves_with_the_one_it_names() -> None:
-    """[N5] It costs a liar its own place to take one other's, and it can take no more than one."""
+@pytest.mark.parametrize("named", [1, 2, None], ids=["one", "two", "all"])
+def test_an_owner_that_says_it_did_not_get_parts_leaves_alone(named: int | None) -> None:
+    """[N5] The part is handed round, most have it, and the owner that still misses it is out: nobody goes with it."""
     simulation, contributors = _calm_run()
     liar = contributors[0]
+    missing = tuple(contributors[1:][:named])
 
     def say(message: Message) -> Message:
-        return Clip((), missing=tuple(contributors[1:])) if isinstance(message, Clip) else message
+        if not isinstance(message, Clip):
+            return message
+        return Clip((), message.coin_a, message.coin_b, missing, message.witnessed)
 
     rewired(simulation, liar, partial(_Saying, other=say))
     run_on(simulation)
     assert kept_promises(simulation) == {}
     record = records(simulation)[STEP]
-    assert set(record.absent) == {liar, min(contributors[1:])}
+    assert set(record.absent) == {liar}
     assert len(simulation.trace) == 6
+    assert is_what_a_server_would_get(simulation)
+
+
+class _Withholding(_Wrapped):
+    """Sends one owner nothing; and, if so told, hands nothing round either."""
+
+    def __init__(self, inner: Channel, victim: PeerId, *, stubborn: bool) -> None:
+        super().__init__(inner)
+        self._victim, self._stubborn = victim, stubborn
+
+    async def scatter(self, context: Context, parcels: Mapping[int, tuple[PeerId, Parcel]]) -> PartParcels:
+        kept = {part: sent for part, sent in parcels.items() if sent[0] != self._victim or context.step != STEP}
+        return await self._inner.scatter(context, kept)
+
+    async def lay_open(
+        self, context: Context, mine: PartParcels, wanted: Mapping[int, PeerId], count: int
+    ) -> PartParcels:
+        return await self._inner.lay_open(context, {} if self._stubborn else mine, wanted, count)
+
+
+@pytest.mark.parametrize("stubborn", [False, True], ids=["hands it round", "keeps it"])
+def test_a_contributor_that_sends_an_owner_nothing_hands_its_part_round_or_is_out(stubborn: bool) -> None:
+    """[N5] The owner gets it from the others; where most do not get it, the contributor is out, and nobody else."""
+    simulation, contributors = _calm_run()
+    withholding, victim = contributors[1], contributors[0]
+    rewired(simulation, withholding, partial(_Withholding, victim=victim, stubborn=stubborn))
+    run_on(simulation)
+    assert kept_promises(simulation) == {}
+    record = records(simulation)[STEP]
+    assert set(record.absent) == ({withholding} if stubborn else set())
+    assert simulation.attempts > len(simulation.trace), "it took another attempt"
     assert is_what_a_server_would_get(simulation)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from troth.crypto import Context, Digest, PeerId, Signature
-from troth.protocol.channel import Channel, PartParcels
+from troth.protocol.channel import Channel, Doubles, PartParcels
 from troth.protocol.messages import Accuse, Announced, Ballot, Message, Verdict, Vote
 from troth.protocol.parts import Parcel
 from troth.protocol.run import Run
@@ -43,6 +43,9 @@ class ColludingChannel:
         self._run = plot.run
         self._active = plot.active
 
+    def enter(self, members: frozenset[PeerId], awaited: Mapping[int, frozenset[PeerId]]) -> None:
+        self._honest.enter(members, awaited)
+
     async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
         return await self._honest.announce(context, self._shielding(message))
 
@@ -56,6 +59,9 @@ class ColludingChannel:
     def _shielding_ballot(self, ballot: Ballot) -> Ballot:
         return cast_as(ballot, Verdict.ACCUSER) if ballot.target in self._colluders else ballot
 
+    def doubles(self, step: int) -> Doubles:
+        return self._honest.doubles(step)
+
     async def scatter(self, context: Context, parcels: Mapping[int, tuple[PeerId, Parcel]]) -> PartParcels:
         return await self._honest.scatter(context, parcels)
 
@@ -64,8 +70,10 @@ class ColludingChannel:
     ) -> Mapping[int, bytes]:
         return await self._honest.gather(context, mine, wanted)
 
-    async def lay_open(self, context: Context, mine: PartParcels, wanted: Mapping[int, PeerId]) -> PartParcels:
-        return await self._honest.lay_open(context, mine, wanted)
+    async def lay_open(
+        self, context: Context, mine: PartParcels, wanted: Mapping[int, PeerId], count: int
+    ) -> PartParcels:
+        return await self._honest.lay_open(context, mine, wanted, count)
 
     async def sign_record(self, context: Context, signature: Signature) -> Mapping[PeerId, Signature]:
         return await self._honest.sign_record(context, signature)

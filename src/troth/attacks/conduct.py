@@ -152,8 +152,8 @@ class LyingJuror(ColludingChannel):
 
     async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
         if isinstance(message, Vote) and self._active(context.step):
-            other = {Verdict.ACCUSED: Verdict.ACCUSER, Verdict.ACCUSER: Verdict.ACCUSED}
-            lies = Vote(tuple(cast_as(ballot, other[ballot.verdict]) for ballot in message.ballots))
+            other = {Verdict.ACCUSED: Verdict.ACCUSER}
+            lies = Vote(tuple(cast_as(b, other.get(b.verdict, Verdict.ACCUSED)) for b in message.ballots))
             return await self._honest.announce(context, lies)
         return await super().announce(context, message)
 

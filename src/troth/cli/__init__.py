@@ -6,6 +6,7 @@ import typer
 from typer import Typer
 
 import troth
+from troth.cli.chaos import chaos
 from troth.cli.demo import demo
 from troth.cli.doctor import doctor
 from troth.cli.lists import attacks, defences, tasks
@@ -28,6 +29,7 @@ app.command()(demo)
 app.command()(simulate)
 app.command()(verify)
 app.command()(doctor)
+app.command()(chaos)
 app.command()(attacks)
 app.command()(defences)
 app.command()(tasks)

@@ -14,13 +14,13 @@ from typing import Any
 import msgspec
 
 from troth.crypto import PeerId, Signature
-from troth.protocol.messages import Announced, Envelope
+from troth.protocol.messages import Announced, Envelope, Kind
 from troth.protocol.records import Judgement, StepRecord, encode_record
 from troth.protocol.run import Run
 from troth.protocol.state import Outcome
 from troth.training.work import Training
 
-FORMAT = "troth ban evidence 2"
+FORMAT = "troth ban evidence 3"
 
 
 class SignedRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -56,7 +56,9 @@ class BanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     history: list[SignedRecord]  # the records before those that changed the roster
     before: list[SignedRecord]  # of the last steps (at most two): they hold what contributors committed to
     accusation: SignedMessage | None  # where there was an accuser
-    votes: list[SignedMessage]
+    votes: list[SignedMessage]  # where there was a vote
+    twice: list[SignedMessage]  # where somebody said two things in one place
+    phase: int  # of that place; 0 where there is none
     record: SignedRecord  # of the step that banned
     checksum: str
 
@@ -97,6 +99,7 @@ def ban_evidence(run: Run, history: History, seen: Outcome[Training], judgement:
     banned = judgement.banned
     assert banned is not None
     accuser = None if judgement.accuser is None else seen.accuses[judgement.attempt][PeerId(judgement.accuser)]
+    place, *twice = seen.doubles[banned] if judgement.kind == Kind.EQUIVOCATION else (None,)
     unsummed = BanFile(
         format=FORMAT,
         banned=banned.hex(),
@@ -109,7 +112,11 @@ def ban_evidence(run: Run, history: History, seen: Outcome[Training], judgement:
         history=list(history.changes),
         before=[sign_off(last.record, last.record_signatures) for last in history.last],
         accusation=_message(accuser) if accuser else None,
-        votes=[_message(vote) for _, vote in sorted(seen.votes[judgement.attempt].items())],
+        votes=[_message(vote) for _, vote in sorted(seen.votes.get(judgement.attempt, {}).items())]
+        if not twice
+        else [],
+        twice=[_signed(banned, envelope) for envelope in twice],
+        phase=place.phase if place else 0,
         record=sign_off(seen.record, seen.record_signatures),
         checksum="",
     )
@@ -164,5 +171,8 @@ def envelope_of(message: SignedMessage) -> Envelope:
 
 
 def _message(announced: Announced) -> SignedMessage:
-    envelope = announced.envelope
-    return SignedMessage(announced.sender.hex(), envelope.payload.hex(), envelope.signature.hex())
+    return _signed(announced.sender, announced.envelope)
+
+
+def _signed(sender: PeerId, envelope: Envelope) -> SignedMessage:
+    return SignedMessage(sender.hex(), envelope.payload.hex(), envelope.signature.hex())

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from troth.crypto import Context, Digest, PeerId, Signature, valid_peer
+from troth.crypto import Context, Digest, PeerId, Signature, signed_bytes, valid_peer
 from troth.evidence.bans import FORMAT, BanFile, SignedMessage, SignedRecord, envelope_of, exact_bytes, from_text
 from troth.protocol.messages import Accuse, Kind, Malformed, Message, Phase, Verdict, Vote
 from troth.protocol.primitives import Primitives
@@ -57,6 +57,11 @@ class Proof:
         return banned
 
     def sentence(self) -> str:
+        if self.judgement.kind == Kind.EQUIVOCATION:
+            return (
+                f"Peer {self.banned.hex()} was banned in step {self.step} of run {self.run.id.hex()}: it signed two different "
+                "messages for one and the same place."
+            )
         if self.banned == self.judgement.target:
             what = _WHAT[self.judgement.kind].format(step=self.judgement.step, part=self.judgement.part)
         else:
@@ -98,6 +103,10 @@ def _prove(file: BanFile) -> Proof:
     _expect(steps == list(range(max(0, record.step - 2), record.step + 1)), "the records are not of neighbouring steps")
     judgement = _judgement(record, _key(file.banned))
     _check_accusation(run, file, judgement, record, tuple(before), roster, tools)
+    if judgement.kind == Kind.EQUIVOCATION:
+        _check_twice(run, file, judgement, tools)
+        return Proof(run, judgement, tuple(before), record.step, 0, len(roster.members))
+    _expect(not file.twice and file.phase == 0, "the file proves something else than it says")
     votes = _count(run, file.votes, record, judgement, roster, tools)
     _expect(votes >= roster.majority, f"{votes} of {len(roster.members)} votes are no majority")
     return Proof(run, judgement, tuple(before), record.step, votes, len(roster.members))
@@ -137,6 +146,21 @@ def _check_accusation(
         roles = draw_roles(run, roster, Digest(before[-1].randomness), Due.after(before[-1]))
         drawn = Audit(PeerId(judgement.target), judgement.step) in roles.audits.get(accuser, ())
         _expect(drawn, "the accuser was not drawn to audit the accused")
+
+
+def _check_twice(run: Run, file: BanFile, judgement: Judgement, tools: Primitives) -> None:
+    """Two different payloads, both signed by the banned peer for the same place: nobody's word is needed."""
+    _expect(len(file.twice) == 2 and not file.votes, "an equivocation is proved by two messages")
+    place, banned = Context(run.id, judgement.step, Phase(file.phase), judgement.attempt), _key(file.banned)
+    payloads = set()
+    for message in file.twice:
+        envelope = envelope_of(message)
+        signed = signed_bytes(place, banned, tools.digest(envelope.payload))
+        _expect(
+            _key(message.sender) == banned and tools.verify(banned, signed, envelope.signature), "not its signature"
+        )
+        payloads.add(envelope.payload)
+    _expect(len(payloads) == 2, "the two messages are the same")
 
 
 def _run(file: BanFile) -> Run:

@@ -10,7 +10,7 @@ from torch import Tensor
 from troth.crypto import Context, Digest, PeerId
 from troth.protocol.coins import Coins, right_openings
 from troth.protocol.messages import Announced, Center, Clip, Commit, Phase, ReportNumbers
-from troth.protocol.parts import Parcel
+from troth.protocol.parts import Parcel, opens
 from troth.protocol.roles import Roles, draw_roles
 from troth.protocol.scales import part_taus
 from troth.protocol.state import LeftOutError, Peer, StalledError, State
@@ -21,11 +21,12 @@ Announcements = Mapping[PeerId, Announced]
 
 
 class Dropped(Exception):  # noqa: N818 (a turn of events, not an error)
-    """These are out of the step; the attempt is repeated without them (SPEC N1)."""
+    """These are out of the step, or these parts did not reach their owner; the attempt is repeated (SPEC N1, N5)."""
 
-    def __init__(self, peers: Collection[PeerId]) -> None:
+    def __init__(self, peers: Collection[PeerId], disputed: Mapping[int, PeerId] | None = None) -> None:
         super().__init__(f"{len(peers)} are out")
         self.peers = frozenset(peers)
+        self.disputed = disputed or {}
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,8 @@ class Attempt(Generic[T]):
     commits: Announcements
     received: Mapping[int, Mapping[PeerId, Parcel]] = field(default_factory=dict)  # parts that this peer owns
     just_out: frozenset[PeerId] = frozenset()  # because of the attempt before
+    disputed: Mapping[int, PeerId] = field(default_factory=dict)  # whose part the owner did not get, by its own account
+    complaints: tuple[PeerId, ...] = ()  # who said so in this step, once for each attempt
 
     @classmethod
     def first(cls, here: Here[T], coins: Coins, commits: Announcements) -> "Attempt[T]":
@@ -73,10 +76,17 @@ class Attempt(Generic[T]):
         counted = {peer: said for peer, said in heard.items() if (_root(said) is not None) == (peer in owners)}
         return cls(here, 0, members - counted.keys(), coins, counted)._checked()
 
-    def again(self, out: frozenset[PeerId]) -> "Attempt[T]":
-        """The next attempt, without these: fresh coins, so that nobody knows what will be drawn (SPEC N2)."""
-        coins = self.here.peer.entropy.coins(self.here.state.step, self.number + 1)
-        return replace(self, number=self.number + 1, out=self.out | out, just_out=out, coins=coins)._checked()
+    def again(self, why: Dropped) -> "Attempt[T]":
+        """The next attempt: fresh coins, so that nobody knows what will be drawn (SPEC N2)."""
+        return replace(
+            self,
+            number=self.number + 1,
+            out=self.out | why.peers,
+            just_out=why.peers,
+            coins=self.here.peer.entropy.coins(self.here.state.step, self.number + 1),
+            disputed=why.disputed,
+            complaints=(*self.complaints, *sorted({self.owners[part] for part in why.disputed})),
+        )._checked()
 
     def _checked(self) -> "Attempt[T]":
         """Nobody goes on alone: not without being heard, and not without a majority (SPEC N4)."""
@@ -125,6 +135,20 @@ class Attempt(Generic[T]):
         """With these parts, where they were asked for: what somebody sends again must not replace what has arrived."""
         asked = {part: parcels[part] for part in self.my_parts if part in parcels and self.newly_owned(part)}
         return replace(self, received={**self.received, **asked})
+
+    def witnessing(self, parcels: Mapping[int, Mapping[PeerId, Parcel]]) -> "Attempt[T]":
+        """With disputed parts of one's own that others passed on, whoever did (SPEC N5)."""
+        received = {part: dict(senders) for part, senders in self.received.items()}
+        for part in set(self.disputed) & set(self.my_parts):
+            contributor, offered = self.disputed[part], parcels.get(part, {}).values()
+            right = [parcel for parcel in offered if self.fits(parcel, part, contributor)]
+            if right:
+                received.setdefault(part, {})[contributor] = right[0]
+        return replace(self, received=received)
+
+    def fits(self, parcel: Parcel, part: int, contributor: PeerId) -> bool:
+        """Whether this is what the contributor committed to there."""
+        return opens(parcel, part, self.here.roles.bounds, self.roots[contributor], self.here.peer.tools)
 
     def place(self, phase: Phase) -> Context:
         return self.here.place(phase, self.number)

@@ -7,10 +7,11 @@ from torch import Tensor
 
 from troth.crypto import Context, Digest, PeerId, Seed, Signature
 from troth.protocol.coins import Coins
-from troth.protocol.messages import Announced, Message
+from troth.protocol.messages import Announced, Envelope, Message
 from troth.protocol.parts import Parcel
 
 PartParcels = Mapping[int, Mapping[PeerId, Parcel]]  # part → contributor → what it sent
+Doubles = Mapping[PeerId, tuple[Context, Envelope, Envelope]]  # who said two things in one place
 
 T = TypeVar("T")  # whatever the training side calls its state
 
@@ -20,8 +21,16 @@ T = TypeVar("T")  # whatever the training side calls its state
 class Channel(Protocol):
     """Two channels, no more: agreed announcements, and bulk blobs that are checked on arrival."""
 
+    def enter(self, members: frozenset[PeerId], awaited: Mapping[int, frozenset[PeerId]]) -> None:
+        """An attempt begins: who takes part in its announcements, and whose parts this peer is to receive."""
+        ...
+
     async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
         """After this every honest member holds the same map. Who is absent or malformed is not in it."""
+        ...
+
+    def doubles(self, step: int) -> Doubles:
+        """Who was found, by everyone alike, to say two things in one announcement of this step."""
         ...
 
     async def scatter(self, context: Context, parcels: Mapping[int, tuple[PeerId, Parcel]]) -> PartParcels:
@@ -34,9 +43,11 @@ class Channel(Protocol):
         """Offer the aggregates one has; receive those asked for that anyone has, by part. Not yet checked."""
         ...
 
-    async def lay_open(self, context: Context, mine: PartParcels, wanted: Mapping[int, PeerId]) -> PartParcels:
-        """For trials: owners hand everyone what they received. What is wanted is each part from its owner, from nobody else,
-        or a liar could put something in its place. Not yet checked."""
+    async def lay_open(
+        self, context: Context, mine: PartParcels, wanted: Mapping[int, PeerId], count: int
+    ) -> PartParcels:
+        """Hand everyone parcels of disputed parts. What is wanted of each part are `count` parcels from one peer, and from nobody
+        else, or a liar could put something in its place. Not yet checked."""
         ...
 
     async def sign_record(self, context: Context, signature: Signature) -> Mapping[PeerId, Signature]:

@@ -45,6 +45,7 @@ class Kind(IntEnum):
     COVER = 4  # the same, of an earlier step: an audit found a wrong report that the part's owner must have seen
     AUDITED_REPORT = 5  # the gradient of an earlier step is right, but its report does not follow from it
     DEVIATION = 6  # the reported gradient of an earlier step is farther off than other hardware explains
+    EQUIVOCATION = 7  # two different messages in one announcement, both signed: no vote is needed
 
 
 class Verdict(IntEnum):
@@ -81,6 +82,9 @@ class Clip(_Message, frozen=True):
     coin_a: Bytes32 | None = None
     coin_b: Bytes32 | None = None
     missing: Annotated[tuple[Bytes32, ...], msgspec.Meta(max_length=MOST_MEMBERS)] = ()  # whose parts did not come
+    witnessed: Annotated[bytes, msgspec.Meta(max_length=MOST_MEMBERS // 8)] = (
+        b""  # disputed parts that did, to this peer
+    )
 
 
 class Reveal(_Message, frozen=True):
@@ -142,7 +146,7 @@ _DECODERS = {phase: msgspec.msgpack.Decoder(kind, strict=True) for phase, kind i
 _ENCODER = msgspec.msgpack.Encoder()
 _MOST_BYTES: Mapping[Phase, int] = {
     Phase.COMMIT: 160,
-    Phase.CLIP: 96 + 98 * MOST_MEMBERS,
+    Phase.CLIP: 160 + 98 * MOST_MEMBERS + MOST_MEMBERS // 8,
     Phase.REVEAL: 64 + MOST_MEMBERS // 8,
     Phase.REPORT: 16 + _MOST_REPORT_BYTES,
     Phase.ACCUSE: 64 + 64 * MOST_ACCUSATIONS,

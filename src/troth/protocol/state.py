@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 from torch import Tensor
 
 from troth.crypto import Digest, Identity, PeerId, Signature
-from troth.protocol.channel import Channel, Entropy, Work
+from troth.protocol.channel import Channel, Doubles, Entropy, Work
 from troth.protocol.messages import Announced
 from troth.protocol.parts import Bounds
 from troth.protocol.primitives import Primitives
@@ -101,5 +101,6 @@ class Outcome(Generic[T]):
     commits: Mapping[PeerId, Announced]
     accuses: Mapping[int, Mapping[PeerId, Announced]]  # by attempt
     votes: Mapping[int, Mapping[PeerId, Announced]]  # by attempt
+    doubles: Doubles  # what proves equivocations
     attempts: int  # how often Clip to Vote were gone through
     audited: tuple[Audit, ...]  # whose work this peer recomputed as auditor

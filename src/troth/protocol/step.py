@@ -4,6 +4,7 @@ Clauses in brackets are those of SPEC.md. Announcements reach all members alike;
 nothing at all.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import TypeVar
 
@@ -45,6 +46,7 @@ from troth.protocol.trials import Trials, audit_ballots, heard_owners, part_ball
 
 # P parts, D coordinates
 T = TypeVar("T")
+MOST_COMPLAINTS = 2  # of an owner about parts that did not come, in one step
 
 
 async def run_step(peer: Peer[T], state: State[T]) -> Outcome[T]:
@@ -57,7 +59,8 @@ async def run_step(peer: Peer[T], state: State[T]) -> Outcome[T]:
     while True:
         try:
             attempt = await scatter(attempt, parts)  # [C3, N1]
-            clipped = await clip(attempt)  # [A1, A2]
+            attempt, witnessed = await hand_round(attempt, parts)  # [N5]
+            clipped = await clip(attempt, witnessed)  # [A1, A2]
             reduced = await reveal(attempt, clipped)  # [A3, A4]
             reported = await report(attempt, reduced, gradient_D)  # [A5]
             accuses = await check_and_accuse(attempt, reduced, reported, trials)  # [V1, D1–D3, T1]
@@ -65,7 +68,7 @@ async def run_step(peer: Peer[T], state: State[T]) -> Outcome[T]:
             trials.judge(attempt.number, accuses, votes)  # [T4]
             break
         except Dropped as dropped:
-            attempt = attempt.again(dropped.peers)  # [N1, N2, N4]
+            attempt = attempt.again(dropped)  # [N1, N2, N4]
     return await conclude(attempt, reduced, reported, accuses, trials)  # [R1, G2, U1, U2, K1, T5]
 
 
@@ -80,6 +83,7 @@ async def compute_gradient(here: Here[T]) -> Tensor | None:
 async def commit(here: Here[T], parts: CommittedParts | None) -> Attempt[T]:
     """Gradient and both coins, before anyone knows what will be asked."""
     peer, place, coins = here.peer, here.place(Phase.COMMIT), here.peer.entropy.coins(here.state.step, 0)
+    peer.channel.enter(frozenset(here.state.roster.members), {})
     message = Commit(
         root=parts.root if parts else None,
         coin_a=coin_commitment(coins.a, place, peer.me, "A"),
@@ -93,10 +97,30 @@ async def scatter(attempt: Attempt[T], parts: CommittedParts | None) -> Attempt[
     """Every part to its owner; in a later attempt those whose owner is out."""
     moved = {part: owner for part, owner in enumerate(attempt.owners) if attempt.newly_owned(part)}
     parcels = {part: (owner, parts.parcels[part]) for part, owner in moved.items()} if parts else {}
+    awaited = {part: frozenset(attempt.roots) for part in attempt.my_parts if part in moved}
+    attempt.here.peer.channel.enter(attempt.members, awaited)
     return attempt.receiving(await attempt.here.peer.channel.scatter(attempt.place(Phase.CLIP), parcels))
 
 
-async def clip(attempt: Attempt[T]) -> Clipped:
+async def hand_round(attempt: Attempt[T], parts: CommittedParts | None) -> tuple[Attempt[T], frozenset[int]]:
+    """Where a part did not reach its owner, its contributor hands it to everyone, and everyone passes it on."""
+    if not attempt.disputed:
+        return attempt, frozenset()
+    me, channel = attempt.here.peer.me, attempt.here.peer.channel
+    mine = {part: {me: parts.parcels[part]} for part, who in attempt.disputed.items() if parts and who == me}
+    shown = await channel.lay_open(attempt.place(Phase.CLIP), mine, attempt.disputed, 1)
+    seen = {
+        part: shown[part][who]
+        for part, who in attempt.disputed.items()
+        if who in shown.get(part, {}) and attempt.fits(shown[part][who], part, who)
+    }
+    channel.enter(attempt.members, {part: attempt.members for part in attempt.disputed if part in attempt.my_parts})
+    passed_on = {part: (attempt.owners[part], parcel) for part, parcel in seen.items()}
+    attempt = attempt.witnessing(await channel.scatter(attempt.place(Phase.REVEAL), passed_on))
+    return attempt, frozenset(seen)
+
+
+async def clip(attempt: Attempt[T], witnessed: frozenset[int]) -> Clipped:
     """Every owner clips its part of everyone's gradient; everyone collects the aggregates."""
     here, channel = attempt.here, attempt.here.peer.channel
     arrived = {part: arrived_parcels(attempt, part) for part in attempt.my_parts}  # [C3]
@@ -105,7 +129,7 @@ async def clip(attempt: Attempt[T]) -> Clipped:
     rows = {part: rows_of(list(parcels.values())) for part, parcels in whole.items()}
     centers_D = {part: centered_clip(rows_PD, tau=here.taus[part]) for part, rows_PD in rows.items()}  # [A1]
     blobs = {part: to_blob(center_D) for part, center_D in centers_D.items()}
-    message = clip_message(attempt, centers_D, blobs, missing)
+    message = clip_message(attempt, centers_D, blobs, missing, witnessed)
     clips = await channel.announce(attempt.place(Phase.CLIP), message)  # [A2, N2]
     fresh = {peer for peer, said in clips.items() if attempt.number == 0 or None not in _coins(said)}
     attempt.expect(fresh)  # [N1]
@@ -126,7 +150,11 @@ def arrived_parcels(attempt: Attempt[T], part: int) -> dict[PeerId, Parcel]:
 
 
 def clip_message(
-    attempt: Attempt[T], centers_D: Mapping[int, Tensor], blobs: Mapping[int, bytes], missing: list[PeerId]
+    attempt: Attempt[T],
+    centers_D: Mapping[int, Tensor],
+    blobs: Mapping[int, bytes],
+    missing: list[PeerId],
+    witnessed: frozenset[int],
 ) -> Clip:
     """Digest and norm of every aggregate; from the second attempt on with commitments to fresh coins."""
     place, me, tools = attempt.place(Phase.CLIP), attempt.here.peer.me, attempt.here.peer.tools
@@ -135,23 +163,42 @@ def clip_message(
         for part, center_D in sorted(centers_D.items())
     )
     a, b = (coin_commitment(coin, place, me, name) for coin, name in ((attempt.coins.a, "A"), (attempt.coins.b, "B")))
-    return Clip(told, a, b, tuple(missing)) if attempt.number else Clip(told, missing=tuple(missing))
+    if not attempt.number:
+        return Clip(told, missing=tuple(missing))
+    return Clip(told, a, b, tuple(missing), bitmap([part in witnessed for part in range(len(attempt.owners))]))
 
 
 def agreed_centers(attempt: Attempt[T], clips: Announcements) -> dict[int, Center]:
-    """What each owner announced of its parts. Where there is nothing, owner and missing contributor both leave (SPEC N5)."""
-    centers: dict[int, Center] = {}
+    """What each owner announced of its parts; where there is nothing, somebody is out or has a part handed round (SPEC N5)."""
+    said = {owner: _as(clips[owner], Clip) for owner in set(attempt.owners)}
+    centers = {
+        part: center
+        for part, owner in enumerate(attempt.owners)
+        for center in said[owner].centers
+        if center.part == part
+    }
+    named = {owner: attempt.roots.keys() & set(clip.missing) for owner, clip in said.items()}
+    holders = np.sum(
+        [bits_of(_as(clips[peer], Clip).witnessed, len(attempt.owners)) for peer in attempt.members], axis=0
+    )
     out: set[PeerId] = set()
+    disputed: dict[int, PeerId] = {}
     for part, owner in enumerate(attempt.owners):
-        said = _as(clips[owner], Clip)
-        center = next((center for center in said.centers if center.part == part), None)
-        if center is not None:
-            centers[part] = center
+        contributor = attempt.disputed.get(part)
+        if contributor is not None and holders[part] < attempt.here.state.roster.majority:
+            out.add(contributor)  # asked to, it handed its part to too few
+        elif part in centers:
             continue
-        named = sorted(attempt.roots.keys() & set(said.missing))
-        out |= {owner, *named[:1]}
-    if out:
-        raise Dropped(out)
+        elif contributor in named[owner] or not 0 < 2 * len(named[owner]) < len(attempt.roots):
+            out.add(owner)  # it was handed the part, or misses nothing, or so much that it must be its own line
+        elif attempt.complaints.count(owner) >= MOST_COMPLAINTS:
+            out.add(owner)
+        else:
+            disputed[part] = min(named[owner])
+    counts = Counter(peer for missed in named.values() for peer in missed)
+    out |= {peer for peer, count in counts.items() if 2 * count >= len(said) > 1}  # it cannot be all of their lines
+    if out or disputed:
+        raise Dropped(out, {part: peer for part, peer in disputed.items() if not out})
     return centers
 
 
@@ -286,7 +333,7 @@ async def disputed_ballots(
     step, owners = attempt.here.state.step, {part: attempt.owners[part] for part in disputed}
     charges = heard_owners(accuses, step, attempt.owners, attempt.roots)
     mine = {part: attempt.received[part] for part in attempt.my_parts if part in disputed}
-    laid_open = await attempt.here.peer.channel.lay_open(attempt.place(Phase.VOTE), mine, owners)
+    laid_open = await attempt.here.peer.channel.lay_open(attempt.place(Phase.VOTE), mine, owners, len(attempt.roots))
     cast: list[Ballot] = []
     for part, owner in owners.items():
         named = frozenset(charge.target for charge in charges if charge.part == part) if owner in accuses else None
@@ -316,6 +363,8 @@ async def conclude(
     enough = state.roster.enough(peer.run, len(kept.commits))
     training = peer.work.update(state.training, kept.aggregate_D, state.step) if enough else state.training
     coins = {sender: _as(said, Accuse).coin for sender, said in accuses.items()}
+    doubles = peer.channel.doubles(state.step)
+    trials.convict_doubles(doubles)  # [Q6]
     owed, unaudited = trials.lost_audits(here.roles, state.due)
     record = StepRecord(
         step=state.step,
@@ -354,6 +403,7 @@ async def conclude(
         commits=attempt.commits,
         accuses=trials.accuses,
         votes=trials.votes,
+        doubles=doubles,
         attempts=attempt.number + 1,
         audited=here.roles.audits.get(peer.me, ()),
     )

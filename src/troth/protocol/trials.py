@@ -7,6 +7,7 @@ from typing import TypeVar
 from troth.crypto import PeerId
 from troth.protocol.attempt import Dropped
 from troth.protocol.audits import PartFinding, audit
+from troth.protocol.channel import Doubles
 from troth.protocol.messages import Accuse, Announced, Ballot, Kind, Verdict, Vote
 from troth.protocol.records import Judgement
 from troth.protocol.roles import Audit, Due, Roles
@@ -176,6 +177,12 @@ class Trials:
         withheld = {PeerId(j.target) for j in new if j.verdict == Verdict.WITHHELD}
         if cheated or withheld:
             raise Dropped(cheated | withheld)
+
+    def convict_doubles(self, doubles: Doubles) -> None:
+        """Two signed messages in one place prove themselves (SPEC Q6)."""
+        for peer, (place, _, _) in sorted(doubles.items()):
+            kind = Kind.EQUIVOCATION
+            self.judgements += (Judgement(None, peer, kind, place.step, None, place.attempt, Verdict.ACCUSED),)
 
     def lost_audits(self, roles: Roles, due: Due) -> tuple[tuple[PeerId, ...], tuple[PeerId, ...]]:
         """Whose audit was lost for the first time, and whose for the second (SPEC R7)."""

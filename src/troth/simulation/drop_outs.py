@@ -1,14 +1,13 @@
 """Honest peers whose machines stop: each at one moment of one step, and for good."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from troth.crypto import Context, Digest, PeerId, Seed, Signature, stream
-from troth.protocol.channel import PartParcels
+from troth.protocol.channel import Channel, Doubles, PartParcels
 from troth.protocol.messages import Announced, Message
 from troth.protocol.parts import Parcel
 from troth.protocol.state import CannotGoOnError
-from troth.simulation.faithful import FaithfulChannel
 
 _CALLS = 9  # a quiet step has eight calls of the channel, one with a trial ten: every phase and what is between them
 
@@ -33,9 +32,9 @@ def draw_drop_outs(seed: Seed, candidates: Sequence[PeerId], count: int, steps: 
 
 
 class DroppingChannel:
-    """A faithful channel until the power goes."""
+    """A channel until the power goes."""
 
-    def __init__(self, channel: FaithfulChannel, drop_out: DropOut) -> None:
+    def __init__(self, channel: Channel, drop_out: DropOut) -> None:
         self._channel = channel
         self.drop_out = drop_out
         self._step = self._calls = -1
@@ -46,15 +45,15 @@ class DroppingChannel:
         if (self._step, self._calls) >= (self.drop_out.step, self.drop_out.call):
             raise PowerCutError(f"stopped in step {self._step}")
 
+    def enter(self, members: frozenset[PeerId], awaited: Mapping[int, frozenset[PeerId]]) -> None:
+        self._channel.enter(members, awaited)
+
     async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
         self._count(context)
         return await self._channel.announce(context, message)
 
-    async def announce_last(
-        self, context: Context, choose: Callable[[Mapping[PeerId, Announced]], Message | None]
-    ) -> Mapping[PeerId, Announced]:
-        self._count(context)
-        return await self._channel.announce_last(context, choose)
+    def doubles(self, step: int) -> Doubles:
+        return self._channel.doubles(step)
 
     async def scatter(self, context: Context, parcels: Mapping[int, tuple[PeerId, Parcel]]) -> PartParcels:
         self._count(context)
@@ -66,9 +65,11 @@ class DroppingChannel:
         self._count(context)
         return await self._channel.gather(context, mine, wanted)
 
-    async def lay_open(self, context: Context, mine: PartParcels, wanted: Mapping[int, PeerId]) -> PartParcels:
+    async def lay_open(
+        self, context: Context, mine: PartParcels, wanted: Mapping[int, PeerId], count: int
+    ) -> PartParcels:
         self._count(context)
-        return await self._channel.lay_open(context, mine, wanted)
+        return await self._channel.lay_open(context, mine, wanted, count)
 
     async def sign_record(self, context: Context, signature: Signature) -> Mapping[PeerId, Signature]:
         self._count(context)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from troth.crypto import Context, Digest, Identity, PeerId, Signature, signed_bytes
-from troth.protocol.channel import PartParcels
+from troth.protocol.channel import Doubles, PartParcels
 from troth.protocol.messages import Announced, Envelope, Malformed, Message, seal, wire_bytes
 from troth.protocol.parts import Parcel
 from troth.protocol.primitives import Primitives
@@ -48,6 +48,9 @@ class FaithfulChannel:
         self._identity = identity
         self._tools = tools
 
+    def enter(self, members: frozenset[PeerId], awaited: Mapping[int, frozenset[PeerId]]) -> None:
+        """Nobody has to wait here: whatever is said and sent has arrived when all have spoken."""
+
     async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
         envelope = seal(self._identity, context, message)
         return self._opened(context, await AskAnnounce(context, lambda _: envelope))
@@ -68,11 +71,17 @@ class FaithfulChannel:
         opened = {sender: self._tools.open(context, sender, envelope) for sender, envelope in envelopes.items()}
         return {sender: said for sender, said in opened.items() if not isinstance(said, Malformed)}
 
+    def doubles(self, step: int) -> Doubles:
+        """Here everyone hears the same."""
+        return {}
+
     async def scatter(self, context: Context, parcels: Mapping[int, tuple[PeerId, Parcel]]) -> PartParcels:
         parcels_for_me: PartParcels = await AskScatter(parcels)
         return parcels_for_me
 
-    async def lay_open(self, context: Context, mine: PartParcels, wanted: Mapping[int, PeerId]) -> PartParcels:
+    async def lay_open(
+        self, context: Context, mine: PartParcels, wanted: Mapping[int, PeerId], count: int
+    ) -> PartParcels:
         opened: PartParcels = await AskLayOpen(mine, wanted)
         return opened
 

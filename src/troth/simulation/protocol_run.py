@@ -38,6 +38,7 @@ REASONS = {
     Kind.REPORT: "its report about part {part} does not follow from the gradient it committed to",
     Kind.AGGREGATE: "its aggregate of part {part} is wrong, or it let a wrong report about it pass",
     Kind.COVER: "it let a wrong report about part {part} pass in step {step}",
+    Kind.EQUIVOCATION: "it said two different things in one announcement of step {step}",
     Kind.DEVIATION: "its gradient of step {step} is farther off than other hardware explains",
 }
 

@@ -1,0 +1,353 @@
+"""Agreement on who said what, among any minority of liars: one announcement as a state machine (SPEC Q1–Q6).
+
+Frames and the time go in, frames come out; nothing here waits, sends or reads a clock. The quiet path takes two message delays:
+everyone's value, then everyone's view of all values. If that does not end in a certificate, values travel in chains of
+signatures, as in Dolev and Strong's broadcast, which needs no honest majority.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import msgspec
+
+from troth.crypto import Context, Digest, Identity, PeerId, signed_bytes, tagged_hash
+from troth.protocol.messages import MOST_MEMBERS, Bytes32, Envelope
+from troth.protocol.primitives import Primitives
+
+Bytes64 = Annotated[bytes, msgspec.Meta(min_length=64, max_length=64)]
+Signatures = Annotated[dict[Bytes32, Bytes64], msgspec.Meta(max_length=MOST_MEMBERS)]
+
+
+class _Frame(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True):
+    pass
+
+
+class Value(_Frame, frozen=True):
+    """What the sender announces."""
+
+    envelope: Envelope
+
+
+class View(_Frame, frozen=True):
+    """The digest of all values that the sender holds; None where one is missing, which nobody can certify."""
+
+    values: Bytes32 | None
+    signature: Bytes64
+
+
+class Certificate(_Frame, frozen=True):
+    """Everyone's equal views. The values need not travel: whoever signed such a view has them."""
+
+    values: Bytes32
+    views: Signatures
+    chain: Signatures
+
+
+class Complaint(_Frame, frozen=True):
+    """The quiet path has failed for the sender."""
+
+    signature: Bytes64
+
+
+class Chained(_Frame, frozen=True):
+    """A value with the signatures of those who accepted it before."""
+
+    originator: Bytes32
+    envelope: Envelope
+    chain: Signatures
+
+
+Frame = Value | View | Certificate | Complaint | Chained
+
+
+@dataclass(frozen=True)
+class Timing:
+    """When an announcement begins for this peer, and how long things take."""
+
+    start: float  # honest peers' differ by no more than delta
+    allowance: float  # for computing and for blobs, before values are due
+    delta: float  # a frame between honest peers takes no longer
+
+    @property
+    def values_due(self) -> float:
+        return self.start + self.allowance + 2 * self.delta
+
+    @property
+    def views_due(self) -> float:
+        return self.values_due + 2 * self.delta
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The same at every honest member. Who is in neither has said nothing."""
+
+    said: Mapping[PeerId, Envelope]
+    twice: Mapping[PeerId, tuple[Envelope, Envelope]]  # two different values, both signed: proof of a lie
+
+
+class Announcement:
+    """One member's part in one announcement. `hear` takes frames, `tick` the time; `take` gives the frames to send to all."""
+
+    def __init__(
+        self, context: Context, identity: Identity, members: Iterable[PeerId], timing: Timing, tools: Primitives
+    ) -> None:
+        self._context = context
+        self._identity = identity
+        self._me = identity.peer
+        self._members = tuple(sorted(members))
+        self._timing = timing
+        self._tools = tools
+        self._rounds = (len(self._members) + 1) // 2  # f + 1 with f = ⌈n/2⌉ − 1
+        self._direct: dict[PeerId, dict[Digest, Envelope]] = {}
+        self._views: dict[PeerId, View] = {}
+        self._viewed = False
+        self._certificate: Certificate | None = None
+        self._slow_since: float | None = None
+        self._complaint_heard = False
+        self._accepted: dict[PeerId, dict[Digest, Envelope]] = {}
+        self._round_now = 1
+        self._over = False
+        self._decided_at: float | None = None
+        self._out: list[Frame] = []
+        self.decision: Decision | None = None
+
+    # What the peer itself does
+
+    def say(self, envelope: Envelope, now: float) -> None:
+        """Announce; silence is not to call this."""
+        self._direct.setdefault(self._me, {})[self._tools.digest(envelope.payload)] = envelope
+        self._out.append(Value(envelope))
+        self.tick(now)
+
+    def take(self) -> list[Frame]:
+        """Frames to be sent to all other members."""
+        out, self._out = self._out, []
+        return out
+
+    @property
+    def heard(self) -> dict[PeerId, Envelope]:
+        """The first value of each who has said something so far."""
+        return {peer: next(iter(values.values())) for peer, values in self._direct.items()}
+
+    @property
+    def deadline(self) -> float | None:
+        """When `tick` has something to do next, if nothing is heard before."""
+        if self._slow_since is not None:
+            return None if self._over else self._round_end(self._round_now)
+        if self._complaint_counts:
+            return self._complaints_due
+        if self.decision is not None:
+            return None
+        return self._timing.views_due if self._viewed else self._timing.values_due
+
+    @property
+    def ends(self) -> float | None:
+        """Where the next phase's time counts from: the decision on the quiet path, else the end of the last round."""
+        return self._decided_at if self._slow_since is None else self._round_end(self._rounds)
+
+    @property
+    def _complaints_due(self) -> float:
+        """An honest complaint cannot come earlier; one that does must not cut off values that are still on their way."""
+        return self._timing.views_due - self._timing.delta
+
+    @property
+    def _complaint_counts(self) -> bool:
+        """Not if this peer had its certificate so early that every honest one had it before it could complain (SPEC Q4)."""
+        if not self._complaint_heard:
+            return False
+        return self._decided_at is None or self._decided_at >= self._timing.views_due - 3 * self._timing.delta
+
+    def restart(self, start: float) -> None:
+        """The announcement before took the slow path after all: time counts from its end, for everyone alike."""
+        if self.decision is None and self._slow_since is None:
+            self._timing = replace(self._timing, start=max(start, self._timing.start))
+
+    # The clock
+
+    def tick(self, now: float) -> None:
+        if self._slow_since is None and self._complaint_counts and now >= self._complaints_due:
+            self._go_slow(now)
+        if self._slow_since is None and self.decision is None:
+            if not self._viewed and (self._all_in() or now >= self._timing.values_due):
+                self._sign_view()
+            self._certify(now)
+            if self.decision is None and self._viewed and now >= self._timing.views_due:
+                self._go_slow(now)
+        while self._slow_since is not None and not self._over and now >= self._round_end(self._round_now):
+            if self._round_now == self._rounds:
+                self._over = True
+                self._decide_by_chains(now)
+            else:
+                self._round_now += 1
+
+    def _round_end(self, number: int) -> float:
+        assert self._slow_since is not None
+        return self._slow_since + 2 * self._timing.delta * number
+
+    # Frames from others
+
+    def hear(self, sender: PeerId, frame: Frame, now: float) -> None:
+        """Whatever a member says; what does not fit is ignored."""
+        self.tick(now)
+        if sender not in self._members:
+            return
+        match frame:
+            case Value(envelope):
+                if not self._viewed and self._genuine(sender, envelope):
+                    self._remember(self._direct, sender, envelope)
+            case View():
+                if sender not in self._views and self._signed(sender, view_bytes(self._context, frame.values), frame):
+                    self._views[sender] = frame
+            case Complaint():
+                if self._signed(sender, complaint_bytes(self._context), frame):
+                    self._complaint_heard = True  # acted on in `tick`, when an honest one can be due
+            case Certificate():
+                self._hear_certificate(frame, now)
+            case Chained():
+                self._hear_chained(frame)
+        self.tick(now)
+
+    # The quiet path
+
+    def _all_in(self) -> bool:
+        return all(len(self._direct.get(peer, ())) == 1 for peer in self._members)
+
+    def _sign_view(self) -> None:
+        self._viewed = True
+        values = self._values_digest() if self._all_in() else None
+        view = View(values, self._identity.sign(view_bytes(self._context, values)))
+        self._views[self._me] = view
+        self._out.append(view)
+
+    def _values_digest(self) -> Digest:
+        parts = [part for peer in self._members for part in (peer, next(iter(self._direct[peer])))]
+        return tagged_hash("troth/values/1", *parts)
+
+    def _certify(self, now: float) -> None:
+        """`n` equal complete views: decide, and hand them to all, so that nobody decides much later than others (SPEC Q3)."""
+        mine = self._views[self._me].values if self._viewed else None
+        if mine is None or len(self._views) < len(self._members):
+            return
+        if any(view.values != mine for view in self._views.values()):
+            return
+        views: dict[bytes, bytes] = {peer: view.signature for peer, view in self._views.items()}
+        self._hold(Certificate(mine, views, {}), now)
+
+    def _hold(self, certificate: Certificate, now: float) -> None:
+        self._certificate = self._with_my_signature(certificate)
+        self._out.append(self._certificate)
+        self._decide(Decision({peer: next(iter(self._direct[peer].values())) for peer in self._members}, {}), now)
+
+    def _with_my_signature(self, certificate: Certificate) -> Certificate:
+        mine = self._identity.sign(chain_bytes(self._context, b"", certificate.values))
+        return Certificate(certificate.values, certificate.views, {**certificate.chain, self._me: mine})
+
+    def _hear_certificate(self, certificate: Certificate, now: float) -> None:
+        if self._certificate is not None or self._over or not self._proves(certificate):
+            return
+        if self._slow_since is None:
+            if self.decision is None:
+                self._hold(certificate, now)
+        elif self._long_enough(b"", certificate.values, certificate.chain):
+            self._hold(certificate, now)  # forwards it with one more signature, in time for the next round
+
+    def _proves(self, certificate: Certificate) -> bool:
+        """Whether every member signed this view. Mine is among them, so I hold the values."""
+        return set(certificate.views) == set(self._members) and all(
+            self._tools.verify(PeerId(peer), view_bytes(self._context, certificate.values), signature)
+            for peer, signature in certificate.views.items()
+        )
+
+    # The slow path
+
+    def _go_slow(self, now: float) -> None:
+        """Complain once, and start the rounds with what is at hand: the certificate, or every value (SPEC Q4)."""
+        if self._slow_since is not None or self._over:
+            return
+        self._slow_since = now
+        self._out.append(Complaint(self._identity.sign(complaint_bytes(self._context))))
+        if self._certificate is not None:
+            self._out.append(self._certificate)
+            return
+        for originator, values in self._direct.items():
+            for envelope in values.values():
+                self._accept(originator, envelope, {})
+
+    def _hear_chained(self, item: Chained) -> None:
+        originator, digest = PeerId(item.originator), self._tools.digest(item.envelope.payload)
+        known = self._accepted.get(originator, {})
+        if (
+            self._slow_since is None
+            or self._over
+            or digest in known
+            or len(known) == 2
+            or originator not in self._members
+        ):
+            return
+        if self._genuine(originator, item.envelope) and self._long_enough(originator, digest, item.chain):
+            self._accept(originator, item.envelope, item.chain)
+
+    def _accept(self, originator: PeerId, envelope: Envelope, chain: Mapping[bytes, bytes]) -> None:
+        digest = self._tools.digest(envelope.payload)
+        self._accepted.setdefault(originator, {})[digest] = envelope
+        mine = self._identity.sign(chain_bytes(self._context, originator, digest))
+        self._out.append(Chained(originator, envelope, {**chain, self._me: mine}))
+
+    def _long_enough(self, originator: bytes, digest: bytes, chain: Mapping[bytes, bytes]) -> bool:
+        """At least as many distinct members as rounds have begun signed it, beside its originator (SPEC Q5)."""
+        signers = {
+            peer
+            for peer, signature in chain.items()
+            if peer in self._members
+            and peer != originator
+            and self._tools.verify(PeerId(peer), chain_bytes(self._context, originator, digest), signature)
+        }
+        return len(signers) >= self._round_now
+
+    def _decide_by_chains(self, now: float) -> None:
+        """After the last round: one value, none, or two (SPEC Q6)."""
+        if self.decision is not None:
+            return
+        said = {peer: next(iter(values.values())) for peer, values in self._accepted.items() if len(values) == 1}
+        twice: dict[PeerId, tuple[Envelope, Envelope]] = {}
+        for peer, values in self._accepted.items():
+            if len(values) == 2:
+                first, second = (values[digest] for digest in sorted(values))
+                twice[peer] = (first, second)
+        self._decide(Decision(said, twice), now)
+
+    def _decide(self, decision: Decision, now: float) -> None:
+        self.decision = decision
+        self._decided_at = now
+
+    # Checks
+
+    def _genuine(self, sender: PeerId, envelope: Envelope) -> bool:
+        digest = self._tools.digest(envelope.payload)
+        return self._tools.verify(sender, signed_bytes(self._context, sender, digest), envelope.signature)
+
+    def _signed(self, sender: PeerId, message: bytes, frame: View | Complaint) -> bool:
+        return self._tools.verify(sender, message, frame.signature)
+
+    def _remember(self, where: dict[PeerId, dict[Digest, Envelope]], sender: PeerId, envelope: Envelope) -> None:
+        known = where.setdefault(sender, {})
+        if len(known) < 2:
+            known[self._tools.digest(envelope.payload)] = envelope
+
+
+def _bytes(tag: str, context: Context, *parts: bytes) -> bytes:
+    place = signed_bytes(context, PeerId(bytes(32)), Digest(bytes(32)))
+    return tagged_hash(tag, place, *parts)
+
+
+def view_bytes(context: Context, values: bytes | None) -> bytes:
+    return _bytes("troth/view/1", context, values or b"")
+
+
+def complaint_bytes(context: Context) -> bytes:
+    return _bytes("troth/complaint/1", context)
+
+
+def chain_bytes(context: Context, originator: bytes, digest: bytes) -> bytes:
+    return _bytes("troth/chain/1", context, originator, digest)

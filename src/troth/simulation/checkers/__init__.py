@@ -1,0 +1,24 @@
+"""The promises, one small file each: given what happened in a world, say what was broken."""
+
+from collections.abc import Callable
+
+from troth.simulation.checkers.aggregates import aggregates
+from troth.simulation.checkers.agreement import agreement
+from troth.simulation.checkers.bounds import bounds
+from troth.simulation.checkers.caught import caught
+from troth.simulation.checkers.evidence import evidence
+from troth.simulation.checkers.no_honest_ban import no_honest_ban
+from troth.simulation.checkers.progress import progress
+from troth.simulation.world import World
+
+CHECKERS: dict[str, Callable[[World], list[str]]] = {
+    "agreement": agreement,
+    "no honest ban": no_honest_ban,
+    "evidence": evidence,
+    "caught": caught,
+    "aggregates": aggregates,
+    "progress": progress,
+    "bounds": bounds,
+}
+
+__all__ = ["CHECKERS"]

@@ -1,0 +1,37 @@
+"""What moved the model is the clipped centre of what contributors committed to: clipping bounds the harm of every step."""
+
+from itertools import pairwise
+
+import torch
+
+from troth.aggregation import clip_residual, residual_tolerance
+from troth.crypto import Digest, PeerId
+from troth.protocol.roles import gradient_seed
+from troth.protocol.scales import part_taus
+from troth.simulation.world import FORGED, World
+
+# P contributors, D coordinates
+
+
+def aggregates(world: World) -> list[str]:
+    """Colluders who cover for each other pass until they are audited (SPEC T7), so worlds with them are left out."""
+    if "covered-aggregate" in world.plan.attacks.values():
+        return []
+    broken = []
+    for outcome in world.witness:
+        record, kept = outcome.record, outcome.state.kept[outcome.record.step]
+        rows = []
+        for peer in map(PeerId, record.contributors):
+            seed = gradient_seed(Digest(record.seed_randomness), peer)
+            gradient_D = world.work.gradient_now(kept.training, seed)
+            rows.append(gradient_D * FORGED if (peer, record.step) in world.forged else gradient_D)
+        rows_PD = torch.stack(rows)
+        for part, ((start, stop), tau) in enumerate(
+            zip(pairwise(kept.bounds), part_taus(kept.tau, kept.bounds), strict=True)
+        ):
+            center_D, part_PD = kept.aggregate_D[start:stop], rows_PD[:, start:stop]
+            clipped = torch.linalg.vector_norm(part_PD.double() - center_D.double(), dim=1).clamp(max=tau).sum()
+            tolerance = residual_tolerance(float(center_D.norm()), float(clipped), tau=tau, peers=len(rows))
+            if float(clip_residual(part_PD, center_D, tau=tau).norm()) > 2 * tolerance:
+                broken.append(f"step {record.step}: the aggregate of part {part} is not the clipped centre")
+    return broken

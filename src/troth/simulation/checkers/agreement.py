@@ -1,0 +1,19 @@
+"""Honest peers hold the same roster, randomness, verdicts and model after every step, bit for bit."""
+
+from troth.protocol.records import encode_record
+from troth.simulation.pool import same_bits
+from troth.simulation.world import World
+
+
+def agreement(world: World) -> list[str]:
+    broken = []
+    for step in range(world.plan.steps):
+        ended = {peer: outcomes[step] for peer, outcomes in world.outcomes.items() if len(outcomes) > step}
+        if len({encode_record(outcome.record) for outcome in ended.values()}) > 1:
+            broken.append(f"step {step}: honest peers have different records")
+        if len({outcome.state.roster for outcome in ended.values()}) > 1:
+            broken.append(f"step {step}: honest peers have different rosters")
+        models = [outcome.state.training.parameters_D for outcome in ended.values()]
+        if any(not same_bits(models[0], model) for model in models[1:]):
+            broken.append(f"step {step}: honest peers have different models")
+    return broken

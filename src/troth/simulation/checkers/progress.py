@@ -1,0 +1,15 @@
+"""A step ends if enough honest peers stay: nobody is left out or stalls without need."""
+
+from troth.protocol.state import LeftOutError, StalledError
+from troth.simulation.world import World
+
+
+def progress(world: World) -> list[str]:
+    broken = []
+    for peer, why in sorted(world.stopped.items()):
+        if peer in world.honest and isinstance(why, LeftOutError):
+            broken.append(f"honest peer {world.numbers[peer]} was left out: {why}")
+    if len(world.records) < world.plan.steps and not world.majority_lost:
+        stalled = sorted({str(why) for why in world.stopped.values() if isinstance(why, StalledError)})
+        broken.append(f"only {len(world.records)} of {world.plan.steps} steps: {stalled}")
+    return broken

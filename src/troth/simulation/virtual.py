@@ -1,0 +1,134 @@
+"""Virtual time: peers as coroutines, packets as events, one seed for everything that chance decides.
+
+Nothing runs in parallel and nothing reads a clock, so equal seeds give equal traces, byte for byte.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Generic, TypeVar
+
+from troth.crypto import PeerId
+from troth.protocol.agreed import Packet
+from troth.protocol.state import CannotGoOnError
+
+R = TypeVar("R")
+Delay = Callable[[PeerId, PeerId, Packet, float], float | None]  # from, to, what, when → seconds, or None: lost
+
+Watch = Callable[[float, PeerId, PeerId, Packet, float | None], None]  # when, from, to, what, delay
+
+
+@dataclass
+class _Wait:
+    """What a coroutine yields: the next packet, please, or None at that time."""
+
+    until: float
+
+    def __await__(self) -> Generator["_Wait", Any, Any]:
+        return (yield self)
+
+
+@dataclass
+class _Node:
+    coroutine: Coroutine[Any, Any, Any]
+    inbox: deque[tuple[PeerId, Packet]] = field(default_factory=deque)
+    waiting: float | None = None
+    turn: int = 0  # which wait a timer belongs to
+
+
+class VirtualTime(Generic[R]):
+    """Runs coroutines against a network model until all of them have ended."""
+
+    def __init__(self, delay: Delay, watch: Watch | None = None) -> None:
+        self._delay = delay
+        self._watch = watch
+        self._events: list[tuple[float, int, PeerId, tuple[PeerId, Packet] | int]] = []
+        self._order = count()
+        self._nodes: dict[PeerId, _Node] = {}
+        self.now = 0.0
+        self.packets = 0
+        self.results: dict[PeerId, R] = {}
+        self.stopped: dict[PeerId, CannotGoOnError] = {}
+
+    def line(self, peer: PeerId) -> "VirtualLine":
+        return VirtualLine(self, peer)
+
+    def send(self, sender: PeerId, to: PeerId, packet: Packet) -> None:
+        self.packets += 1
+        delay = self._delay(sender, to, packet, self.now)
+        if self._watch is not None:
+            self._watch(self.now, sender, to, packet, delay)
+        if delay is not None:
+            heapq.heappush(self._events, (self.now + delay, next(self._order), to, (sender, packet)))
+
+    def run(self, coroutines: Mapping[PeerId, Coroutine[Any, Any, R]], *, most_events: int) -> None:
+        """Start all and advance the clock from event to event; more events than allowed is a bug, not patience."""
+        self._nodes = {peer: _Node(coroutine) for peer, coroutine in coroutines.items()}
+        try:
+            for peer in self._nodes:
+                self._advance(peer, None)
+            handled = 0
+            while self._events and any(node.waiting is not None for node in self._nodes.values()):
+                handled += 1
+                assert handled <= most_events, f"more than {most_events} events: this does not end"
+                self.now, _, peer, what = heapq.heappop(self._events)
+                self._handle(peer, what)
+        finally:
+            for node in self._nodes.values():
+                node.coroutine.close()
+
+    def _handle(self, peer: PeerId, what: tuple[PeerId, Packet] | int) -> None:
+        node = self._nodes.get(peer)
+        if node is None or node.waiting is None:
+            if node is not None and not isinstance(what, int):
+                node.inbox.append(what)
+            return
+        if isinstance(what, int):
+            if what == node.turn:
+                self._advance(peer, None)
+        else:
+            self._advance(peer, what)
+
+    def _advance(self, peer: PeerId, value: tuple[PeerId, Packet] | None) -> None:
+        node = self._nodes[peer]
+        while True:
+            node.waiting = None
+            node.turn += 1
+            try:
+                wait = node.coroutine.send(value)
+            except StopIteration as stop:
+                self.results[peer] = stop.value
+                return
+            except CannotGoOnError as why:
+                self.stopped[peer] = why
+                return
+            assert isinstance(wait, _Wait)
+            if node.inbox:
+                value = node.inbox.popleft()
+                continue
+            if wait.until <= self.now:
+                value = None
+                continue
+            node.waiting = wait.until
+            heapq.heappush(self._events, (wait.until, next(self._order), peer, node.turn))
+            return
+
+
+class VirtualLine:
+    """One peer's end."""
+
+    def __init__(self, time: VirtualTime[Any], me: PeerId) -> None:
+        self._time = time
+        self._me = me
+
+    def now(self) -> float:
+        return self._time.now
+
+    def send(self, to: PeerId, packet: Packet) -> None:
+        self._time.send(self._me, to, packet)
+
+    async def receive(self, until: float) -> tuple[PeerId, Packet] | None:
+        heard: tuple[PeerId, Packet] | None = await _Wait(until)
+        return heard

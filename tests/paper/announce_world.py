@@ -1,0 +1,608 @@
+"""A world for one announcement: honest members, liars with a plan, a network within its bounds; all of it from one seed.
+
+Honest members are `Announcement`s. Frames among them take less than Δ and may overtake each other; liars see every frame the
+moment it is sent, and what they send arrives when they like. Signatures are tagged hashes over a secret, so that a run takes
+about a millisecond; liars may sign one message in many ways, as with Ed25519. Frames travel as bytes and are decoded strictly.
+"""
+
+import heapq
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from itertools import count
+from random import Random
+from typing import cast
+
+import msgspec
+
+from troth.crypto import Context, Digest, Identity, PeerId, blob_digest, signed_bytes
+from troth.protocol.announce import (
+    Announcement,
+    Certificate,
+    Chained,
+    Complaint,
+    Decision,
+    Frame,
+    Timing,
+    Value,
+    View,
+    chain_bytes,
+    complaint_bytes,
+    view_bytes,
+)
+from troth.protocol.messages import MOST_MEMBERS, Envelope
+from troth.protocol.primitives import Primitives
+
+PLACE = Context(Digest(bytes(32)), step=3, phase=1)
+ELSEWHERE = Context(Digest(bytes(32)), step=2, phase=1)
+DELTA = 1.0
+INSTANT = 1e-6  # before or after a deadline
+_DECODER = msgspec.msgpack.Decoder(Frame)
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+class Key:
+    """A stand-in for `Identity`: 32 bytes of nonce, then a hash over the secret."""
+
+    def __init__(self, number: int) -> None:
+        self.secret = sha256(b"secret %d" % number).digest()
+        self.peer = PeerId(sha256(self.secret).digest())
+
+    def sign(self, message: bytes, nonce: bytes = bytes(32)) -> bytes:
+        return nonce + sha256(self.secret + nonce + message).digest()
+
+
+KEYS = [Key(number) for number in range(9)]
+_BY_PEER = {key.peer: key for key in KEYS}
+
+
+class CheapPrimitives(Primitives):
+    """Verifies what `Key` signs."""
+
+    def __init__(self) -> None:
+        self._digests: dict[bytes, Digest] = {}
+
+    def verify(self, peer: PeerId, message: bytes, signature: bytes) -> bool:
+        key = _BY_PEER.get(peer)
+        return key is not None and len(signature) == 64 and key.sign(message, signature[:32]) == signature
+
+    def digest(self, blob: bytes) -> Digest:
+        known = self._digests.get(blob)
+        if known is None:
+            known = self._digests[blob] = blob_digest(blob)
+        return known
+
+
+def sealed(key: Key, payload: bytes, context: Context = PLACE, nonce: bytes = bytes(32)) -> Envelope:
+    return Envelope(payload, key.sign(signed_bytes(context, key.peer, blob_digest(payload)), nonce))
+
+
+@dataclass
+class Member:
+    """An honest member, and what it has done so far."""
+
+    key: Key
+    core: Announcement
+    timing: Timing
+    says_at: float
+    envelope: Envelope
+    sent: list[tuple[float, Frame]] = field(default_factory=list)
+    decided_at: float | None = None
+    was_slow: bool = False
+    timer: float | None = None
+
+    @property
+    def peer(self) -> PeerId:
+        return self.key.peer
+
+    def round_end(self, number: int) -> float:
+        return self.core._round_end(number)
+
+
+class World:
+    """One run. `broken` says which promise was broken, if any."""
+
+    def __init__(
+        self,
+        seed: int,
+        kind: type[Announcement] = Announcement,
+        *,
+        members: int | None = None,
+        liars: int | None = None,
+        fifo: bool | None = None,
+    ) -> None:
+        self.draw = draw = Random(seed)
+        self.seed = seed
+        n = members if members is not None else draw.randint(3, 9)
+        most = (n + 1) // 2 - 1
+        drawn = most if draw.random() < 0.8 else draw.randint(0, most)
+        f = drawn if liars is None else liars
+        self.tools = CheapPrimitives()
+        keys = draw.sample(KEYS, n)
+        self.liars, honest = keys[:f], keys[f:]
+        self.everyone = tuple(sorted(key.peer for key in keys))
+        self.rounds = most + 1
+        self.allowance = draw.choice([0.0, 0.3, 2.0])
+        self.fifo = draw.random() < 0.5 if fifo is None else fifo
+        self.delays = draw.choice(["fast", "slow", "any", "extreme", "links"])
+        self._links: dict[tuple[PeerId, PeerId], float] = {}
+        self._last: dict[tuple[PeerId, PeerId], float] = {}
+        self.honest = [self._member(key, kind) for key in honest]
+        self.events: list[tuple[float, int, int, Callable[[], None]]] = []
+        self._order = count()
+        self._wire: dict[int, tuple[Frame, Frame | None]] = {}
+        self.now = 0.0
+        self.undecodable = 0
+        self.longest = 0.0  # that a frame between honest members took
+        self.crash: str | None = None
+        self.adversary = Adversary(self)
+
+    def _member(self, key: Key, kind: type[Announcement]) -> Member:
+        draw = self.draw
+        start = draw.choice([0.0, DELTA, draw.random() * DELTA])
+        timing = Timing(start, self.allowance, DELTA)
+        core = kind(PLACE, cast(Identity, key), self.everyone, timing, self.tools)
+        says_at = start + self.allowance * draw.choice([0.0, 1.0, draw.random()])
+        return Member(key, core, timing, says_at, sealed(key, b"said by " + key.peer[:4]))
+
+    # Events
+
+    def at(self, when: float, do: Callable[[], None]) -> None:
+        """Ties are drawn: what happens at one moment may happen in any order."""
+        heapq.heappush(self.events, (max(when, self.now), self.draw.randrange(1 << 30), next(self._order), do))
+
+    def run(self) -> "World":
+        for member in self.honest:
+            self.at(member.says_at, lambda member=member: self._says(member))
+            self._rearm(member)
+        self.adversary.plan()
+        handled = 0
+        while self.events:
+            handled += 1
+            assert handled < 100_000, "this does not end"
+            self.now, _, _, do = heapq.heappop(self.events)
+            try:
+                do()
+            except Exception as error:
+                self.crash = f"{type(error).__name__}: {error}"
+                return self
+        return self
+
+    def _says(self, member: Member) -> None:
+        member.core.say(member.envelope, self.now)
+        self._after(member)
+
+    def deliver(self, to: Member, sender: PeerId, frame: Frame) -> None:
+        decoded = self._decoded(frame)
+        if decoded is None:
+            return
+        to.core.hear(sender, decoded, self.now)
+        self._after(to)
+
+    def _decoded(self, frame: Frame) -> Frame | None:
+        """As the other end reads it; what is not a frame does not arrive."""
+        known = self._wire.get(id(frame))
+        if known is None:
+            try:
+                decoded: Frame | None = _DECODER.decode(_ENCODER.encode(frame))
+            except msgspec.ValidationError:
+                decoded = None
+            known = self._wire[id(frame)] = (frame, decoded)
+        return known[1]
+
+    def _tick(self, member: Member, timer: float) -> None:
+        if member.timer == timer:
+            member.timer = None
+            member.core.tick(self.now)
+            self._after(member)
+
+    def _after(self, member: Member) -> None:
+        core = member.core
+        for frame in core.take():
+            member.sent.append((self.now, frame))
+            if self._decoded(frame) is None:
+                self.undecodable += 1
+            for other in self.honest:
+                if other is not member:
+                    self._send(member, other, frame)
+            self.adversary.sees(member, frame)
+        if core.decision is not None and member.decided_at is None:
+            member.decided_at = self.now
+        if core._slow_since is not None and not member.was_slow:
+            member.was_slow = True
+            self.adversary.sees_slow(member)
+        self._rearm(member)
+
+    def _rearm(self, member: Member) -> None:
+        deadline = member.core.deadline
+        if deadline is not None and deadline != member.timer:
+            member.timer = deadline
+            self.at(deadline, lambda: self._tick(member, deadline))
+
+    def _send(self, member: Member, to: Member, frame: Frame) -> None:
+        link = (member.peer, to.peer)
+        arrives = self.now + self._delay(link)
+        if self.fifo:  # no later than Δ still: the one before was sent earlier
+            arrives = self._last[link] = max(arrives, self._last.get(link, 0.0) + 1e-9)
+        self.longest = max(self.longest, arrives - self.now)
+        self.at(arrives, lambda: self.deliver(to, member.peer, frame))
+
+    def _delay(self, link: tuple[PeerId, PeerId]) -> float:
+        fast, slow = 1e-4, DELTA * (1 - 1e-4)
+        match self.delays:
+            case "fast":
+                return fast
+            case "slow":
+                return slow
+            case "any":
+                return fast + self.draw.random() * (slow - fast)
+            case "extreme":
+                return fast if self.draw.random() < 0.5 else slow
+            case _:
+                return self._links.setdefault(link, fast if self.draw.random() < 0.5 else slow)
+
+    # Promises
+
+    def broken(self) -> str | None:
+        """The first promise that was not kept, with what happened."""
+        if self.crash is not None:
+            return f"crash: {self.crash}"
+        for promise in (
+            self._termination,
+            self._agreement,
+            self._validity,
+            self._proof,
+            self._ends,
+            self._bounds,
+            self._quiet,
+        ):
+            why = promise()
+            if why is not None:
+                return f"{promise.__name__[1:]}: {why}"
+        return None
+
+    def decisions(self) -> list[Decision]:
+        return [cast(Decision, member.core.decision) for member in self.honest]
+
+    def _termination(self) -> str | None:
+        for member in self.honest:
+            last = member.timing.views_due + 2 * DELTA * self.rounds + DELTA
+            if member.decided_at is None or member.decided_at > last:
+                return f"decided at {member.decided_at}, not by {last}"
+        return None
+
+    def _agreement(self) -> str | None:
+        """Payloads: a liar can sign one payload in two ways. Of three values, any two prove the lie."""
+        seen = {
+            (tuple(sorted((peer, said.payload) for peer, said in one.said.items())), tuple(sorted(one.twice)))
+            for one in self.decisions()
+        }
+        return None if len(seen) == 1 else f"{len(seen)} different decisions"
+
+    def _validity(self) -> str | None:
+        for decision in self.decisions():
+            for member in self.honest:
+                if decision.said.get(member.peer) != member.envelope:
+                    return "an honest member's value is missing"
+        return None
+
+    def _proof(self) -> str | None:
+        liars = {key.peer for key in self.liars}
+        for decision in self.decisions():
+            if not decision.twice.keys() <= liars or decision.twice.keys() & decision.said.keys():
+                return "twice names whom it must not"
+            for peer, pair in decision.twice.items():
+                if pair[0].payload == pair[1].payload or not all(self._signed(peer, one) for one in pair):
+                    return "two values that prove nothing"
+            if not all(self._signed(peer, one) for peer, one in decision.said.items()):
+                return "a value that nobody said"
+        return None
+
+    def _signed(self, peer: PeerId, one: Envelope) -> bool:
+        return self.tools.verify(peer, signed_bytes(PLACE, peer, blob_digest(one.payload)), one.signature)
+
+    def _ends(self) -> str | None:
+        ends = [member.core.ends for member in self.honest]
+        if None in ends:
+            return "no end"
+        times = [end for end in ends if end is not None]
+        return None if max(times) - min(times) <= DELTA + 1e-9 else f"ends {max(times) - min(times):.3f} apart"
+
+    def _bounds(self) -> str | None:
+        n = len(self.everyone)
+        for member in self.honest:
+            if len(member.sent) > 2 * n + 5:
+                return f"{len(member.sent)} frames sent"
+            for _, frame in member.sent:
+                if isinstance(frame, Chained | Certificate) and len(frame.chain) > n:
+                    return f"a chain of {len(frame.chain)} signatures forwarded"
+            held = [*member.core._direct.values(), *member.core._accepted.values()]
+            if len(member.core._views) > n or len(held) > 2 * n or any(len(values) > 2 for values in held):
+                return "memory"
+        return "a frame that others cannot read" if self.undecodable else None
+
+    def _quiet(self) -> str | None:
+        """Without liars nobody complains, and it takes two message delays after the last value."""
+        if self.liars:
+            return None
+        if any(isinstance(frame, Complaint) for member in self.honest for _, frame in member.sent):
+            return "a complaint"
+        last = max(member.says_at for member in self.honest)
+        slowest = max(cast(float, member.decided_at) for member in self.honest)
+        return None if slowest < last + 2 * DELTA else f"took {slowest - last:.3f} after the last value"
+
+
+_THEMES = ("hidden", "hidden", "second", "split", "complaints", "chaos", "chaos")
+
+
+class Adversary:
+    """All liars as one: it draws a theme, and details within it."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.draw = world, world.draw
+        self.liars = world.liars
+        self.theme = self.draw.choice(_THEMES)
+        self.views: dict[bytes, dict[bytes, bytes]] = {}  # digest → signer → signature
+        self.chains: dict[tuple[bytes, bytes], dict[bytes, bytes]] = {}  # item → signer → signature, all that were seen
+        self.replies: dict[PeerId, set[bytes]] = {}
+        self.values = {
+            key.peer: [sealed(key, b"lie %d" % k, nonce=self._nonce()) for k in range(3)] for key in self.liars
+        }
+        self.view_mode = {key.peer: self._view_mode() for key in self.liars}
+        self.one = self.draw.choice(world.honest)  # on whom everything is tried
+        self.restraint = self.draw.random()
+
+    def _nonce(self) -> bytes:
+        return bytes(32) if self.draw.random() < 0.8 else self.draw.randbytes(32)
+
+    def _view_mode(self) -> str:
+        if self.theme == "hidden":
+            return self.draw.choice(["none", "one", "last", "none"])
+        return self.draw.choice(["all", "all", "none", "one", "some", "last", "incomplete", "split", "garbage"])
+
+    def _send(self, when: float, liar: Key, to: Member, frame: Frame) -> None:
+        self.world.at(when, lambda: self.world.deliver(to, liar.peer, frame))
+
+    def _some(self) -> list[Member]:
+        chosen = [member for member in self.world.honest if self.draw.random() < 0.5]
+        return chosen or [self.draw.choice(self.world.honest)]
+
+    # Before it begins
+
+    def plan(self) -> None:
+        for liar in self.liars:
+            self._plan_values(liar)
+            self._plan_complaints(liar)
+        if self.liars and self.draw.random() < 0.3:
+            self._plan_replays()
+
+    def _plan_values(self, liar: Key) -> None:
+        draw, (v, w, x) = self.draw, self.values[liar.peer]
+        mode = draw.choice(["fair", "silent", "some", "split", "double", "last", "triple", "resigned"])
+        if self.theme in ("hidden", "complaints") and draw.random() < 0.8:
+            mode = draw.choice(["fair", "fair", "last", "resigned"])
+        if self.theme == "second" and draw.random() < 0.7:
+            mode = draw.choice(["fair", "some", "one", "silent"])
+        for member in self.world.honest:
+            due = member.timing.values_due
+            early = draw.uniform(0, due - INSTANT)
+            moment = draw.choice([early, early, due - INSTANT, due, due + INSTANT])
+            match mode:
+                case "fair":
+                    chosen = [(v, early)]
+                case "silent":
+                    chosen = []
+                case "one":
+                    chosen = [(v, early)] if member is self.one else []
+                case "some":
+                    chosen = [(v, moment)] if draw.random() < 0.5 else []
+                case "split":
+                    chosen = [(draw.choice([v, w]), moment)]
+                case "double":
+                    chosen = [(v, early)] + ([(w, moment)] if draw.random() < 0.5 else [])
+                case "last":
+                    chosen = [(v, draw.choice([due - INSTANT, due, due + INSTANT]))]
+                case "resigned":
+                    chosen = [(sealed(liar, v.payload, nonce=self._nonce()), early)]
+                case _:
+                    chosen = [(one, draw.uniform(0, due)) for one in draw.sample([v, w, x], draw.randint(1, 3))]
+            for envelope, when in chosen:
+                self._send(when, liar, member, Value(envelope))
+
+    def _plan_complaints(self, liar: Key) -> None:
+        draw = self.draw
+        if draw.random() > {"complaints": 0.9, "hidden": 0.3}.get(self.theme, 0.4):
+            return
+        complaint = Complaint(liar.sign(complaint_bytes(PLACE)))
+        for member in self._some() if draw.random() < 0.7 else [self.one]:
+            timing = member.timing
+            due = timing.views_due - DELTA
+            when = draw.choice(
+                [0.0, draw.uniform(0, timing.values_due), timing.values_due, due - INSTANT, due, due + INSTANT]
+                + [
+                    draw.uniform(due, timing.views_due),
+                    timing.views_due - INSTANT,
+                    timing.views_due + draw.random() * 9,
+                ]
+            )
+            self._send(when, liar, member, complaint)
+
+    def _plan_replays(self) -> None:
+        """What honest members signed elsewhere, and what nobody signed."""
+        draw = self.draw
+        victim = draw.choice(self.world.honest)
+        liar = draw.choice(self.liars)
+        old = sealed(victim.key, b"said elsewhere", ELSEWHERE)
+        digest = blob_digest(old.payload)
+        chain = {key.peer: key.sign(chain_bytes(PLACE, victim.peer, digest)) for key in self.liars}
+        views = {peer: _BY_PEER[peer].sign(view_bytes(ELSEWHERE, digest)) for peer in self.world.everyone}
+        frames: list[Frame] = [
+            Chained(victim.peer, old, chain),
+            Chained(victim.peer, Envelope(b"never said", draw.randbytes(64)), chain),
+            Value(old),
+            View(digest, victim.key.sign(view_bytes(ELSEWHERE, digest))),
+            Complaint(victim.key.sign(complaint_bytes(ELSEWHERE))),
+            Complaint(victim.key.sign(complaint_bytes(PLACE)[:-1])),
+            Certificate(digest, views, chain),
+        ]
+        for member in self.world.honest:
+            for frame in frames:
+                if draw.random() < 0.4:
+                    self._send(draw.uniform(0, member.timing.views_due + 4), liar, member, frame)
+
+    # While it goes on
+
+    def sees(self, member: Member, frame: Frame) -> None:
+        if not self.liars:
+            return
+        match frame:
+            case View(values, signature) if values is not None:
+                first = values not in self.views
+                self.views.setdefault(values, {})[member.peer] = signature
+                if first:
+                    self._answer_view(values)
+                if self._complete(values):
+                    self._certificate_in_hand(values)
+            case Certificate():
+                self.chains.setdefault((b"", frame.values), {}).update(frame.chain)
+                self.views.setdefault(frame.values, {}).update(frame.views)
+            case Chained():
+                item = (frame.originator, blob_digest(frame.envelope.payload))
+                self.chains.setdefault(item, {}).update(frame.chain)
+            case _:
+                pass
+        if self.theme == "chaos" and self.draw.random() < 0.15:
+            self._meddle(frame)
+
+    def _answer_view(self, values: bytes) -> None:
+        draw, world = self.draw, self.world
+        for liar in self.liars:
+            view = View(values, liar.sign(view_bytes(PLACE, values)))
+            self.views[values][liar.peer] = view.signature
+            nothing = View(None, liar.sign(view_bytes(PLACE, None)))
+            for member in world.honest:
+                due = member.timing.views_due
+                soon, last = (
+                    draw.uniform(world.now, max(world.now, due)),
+                    draw.choice([due - INSTANT, due - INSTANT, due]),
+                )
+                match self.view_mode[liar.peer]:
+                    case "all":
+                        self._send(world.now, liar, member, view)
+                    case "one" if member is self.one:
+                        self._send(draw.choice([soon, last, due - DELTA - INSTANT]), liar, member, view)
+                    case "some" if draw.random() < 0.5:
+                        self._send(draw.choice([soon, last]), liar, member, view)
+                    case "last":
+                        self._send(last, liar, member, view)
+                    case "incomplete":
+                        self._send(soon, liar, member, nothing if draw.random() < 0.5 else view)
+                    case "split":
+                        other = View(bytes(32), liar.sign(view_bytes(PLACE, bytes(32))))
+                        self._send(soon, liar, member, draw.choice([view, nothing, other]))
+                    case "garbage":
+                        self._send(world.now, liar, member, View(values, draw.randbytes(64)))
+                    case _:
+                        pass
+
+    def _complete(self, values: bytes) -> bool:
+        return self.views[values].keys() >= set(self.world.everyone)
+
+    def _certificate_in_hand(self, values: bytes) -> None:
+        """Everyone's views, before any honest member has them all: to one of them, on the quiet path."""
+        if self.draw.random() < 0.3:
+            target = self.one
+            moments = [target.timing.views_due - INSTANT, target.timing.views_due - DELTA, self.world.now]
+            when = self.draw.choice(moments)
+            liar = self.draw.choice(self.liars)
+            self.world.at(when, lambda: self.world.deliver(target, liar.peer, self._certificate(values, {})))
+
+    def _certificate(self, values: bytes, chain: Mapping[bytes, bytes]) -> Certificate:
+        return Certificate(values, dict(self.views[values]), dict(chain))
+
+    def sees_slow(self, member: Member) -> None:
+        """Its rounds are known now: prepare what arrives in their last moments."""
+        if not self.liars:
+            return
+        draw, rounds = self.draw, self.world.rounds
+        for liar in self.liars:
+            if self.theme in ("hidden", "second", "chaos", "split") and draw.random() < 0.8:
+                self._release_value(member, liar)
+        if self.views and (member is self.one or draw.random() < 0.2):
+            number = rounds if draw.random() < 0.5 else draw.randint(1, rounds)
+            when = self._moment(member, number)
+            self.world.at(when, lambda: self._release_certificate(member, number))
+
+    def _moment(self, member: Member, number: int) -> float:
+        end = member.round_end(number)
+        return self.draw.choice([end - INSTANT, end - INSTANT, end, end - 2 * DELTA * self.draw.random()])
+
+    def _release_value(self, member: Member, liar: Key) -> None:
+        """A value, mostly a second one: to all in the first round, or to one in the last moment of another."""
+        draw, rounds = self.draw, self.world.rounds
+        envelope = self.values[liar.peer][1 if draw.random() < 0.7 else draw.randint(0, 2)]
+        openly = self.theme == "hidden" and draw.random() < 0.8
+        number = 1 if openly else rounds if draw.random() < 0.4 else draw.randint(1, rounds)
+        if not openly and member is not self.one and draw.random() < 0.8:
+            return
+        when = self.world.now + INSTANT if openly else self._moment(member, number)
+        sender = draw.choice(self.liars)
+
+        def release() -> None:
+            chain = self._chain(liar.peer, blob_digest(envelope.payload), number)
+            self.world.deliver(member, sender.peer, Chained(liar.peer, envelope, chain))
+
+        self.world.at(when, release)
+
+    def _release_certificate(self, member: Member, number: int) -> None:
+        draw = self.draw
+        values = draw.choice(sorted(self.views))
+        chain = self._chain(b"", values, number)
+        certificate = self._certificate(values, chain)
+        if not self._complete(values) or draw.random() < 0.1:  # forge what is missing
+            views = {peer: self.views[values].get(peer, draw.randbytes(64)) for peer in self.world.everyone}
+            if draw.random() < 0.2:
+                views.popitem()
+            certificate = Certificate(values, views, chain)
+        self.world.deliver(member, draw.choice(self.liars).peer, certificate)
+
+    def _chain(self, originator: bytes, digest: bytes, number: int) -> dict[bytes, bytes]:
+        """Liars' signatures, or all that were seen, or as few as would do in round `number`, or fewer; sometimes padded."""
+        draw = self.draw
+        liars = {key.peer: key.sign(chain_bytes(PLACE, originator, digest)) for key in self.liars}
+        seen = {**self.chains.get((originator, digest), {}), **liars}
+        match draw.choice(["liars", "liars", "all", "enough", "few", "without"]):
+            case "liars":
+                chain: dict[bytes, bytes] = liars
+            case "all":
+                chain = seen
+            case "enough":
+                chain = dict([item for item in seen.items() if item[0] != originator][:number])
+            case "few":
+                chain = dict([item for item in seen.items() if item[0] != originator][: number - 1])
+            case _:
+                chain = {peer: signature for peer, signature in liars.items() if peer != originator}
+        padding = draw.random()
+        if padding < 0.05:
+            chain = {**{peer: draw.randbytes(64) for peer in self.world.everyone}, **chain}
+        elif padding < 0.06:
+            junk = {sha256(b"%d" % k).digest(): bytes(64) for k in range(MOST_MEMBERS - len(chain))}
+            chain = {**junk, **chain}
+        return chain
+
+    def _meddle(self, frame: Frame) -> None:
+        """Pass on what was seen: late, to some, with one's own signatures added."""
+        draw, world = self.draw, self.world
+        liar = draw.choice(self.liars)
+        passed: Frame = frame
+        if isinstance(frame, Chained):
+            item = (frame.originator, blob_digest(frame.envelope.payload))
+            passed = Chained(frame.originator, frame.envelope, {**frame.chain, **self._chain(*item, 2)})
+        elif isinstance(frame, Certificate):
+            passed = Certificate(frame.values, frame.views, {**frame.chain, **self._chain(b"", frame.values, 2)})
+        for member in self._some():
+            slow = member.core._slow_since
+            when = world.now + draw.random() * 3
+            if slow is not None and draw.random() < 0.5:
+                when = self._moment(member, draw.randint(1, world.rounds))
+            self._send(when, liar, member, passed)

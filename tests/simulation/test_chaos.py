@@ -1,0 +1,109 @@
+"""Chaos: drawn worlds keep their promises, the same seed is the same world, and planted bugs are found."""
+
+import dataclasses
+from collections import Counter
+
+import pytest
+
+from tests.simulation.planted import PLANTED, STEPS, planted
+from troth.evidence.bans import History, ban_evidence, from_text, to_text
+from troth.evidence.bans import checksum as checksum_of
+from troth.evidence.verify import UnprovedError, verify_ban
+from troth.protocol.messages import Kind
+from troth.protocol.records import encode_record
+from troth.simulation.chaos import ATTACKS, draw_plan, judge
+from troth.simulation.world import Plan, World, play
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_promise_is_broken(seed: int) -> None:
+    verdict = judge(draw_plan(seed, steps=6))
+    assert verdict.broken == []
+    assert verdict.counts["steps"] > 0
+
+
+@pytest.mark.parametrize("seed", [66, 91])
+def test_seeds_that_once_broke_something(seed: int) -> None:
+    """91: deadlines that did not follow a late slow path. 66: a lying juror that fell over its own ballot."""
+    assert judge(draw_plan(seed, steps=10)).broken == []
+
+
+def test_equal_seeds_are_equal_worlds() -> None:
+    def trace(seed: int) -> tuple[list[tuple[object, ...]], list[bytes]]:
+        seen: list[tuple[object, ...]] = []
+        world = play(draw_plan(seed, steps=3), lambda *event: seen.append(event))
+        return seen, [encode_record(record) for record in world.records]
+
+    assert trace(5) == trace(5)
+    assert trace(5) != trace(6)
+
+
+def test_a_quiet_step_takes_thirteen_delays_and_waits_for_nothing() -> None:
+    """[Q2, Q3] Five announcements of two delays, parts, aggregates and signatures: 1.3 s with links of 100 ms."""
+    plan = Plan(0, 6, 4, {}, {}, {}, {}, {}, 0.0)
+    world = play(dataclasses.replace(plan, latency=0.0))
+    assert world.seconds == pytest.approx(4 * 13 * 0.001)
+    assert world.records[-1].step == 3
+
+
+def test_the_draw_covers_what_there_is() -> None:
+    plans = [draw_plan(seed) for seed in range(300)]
+    conducts = Counter(name for plan in plans for liar in plan.liars.values() for name in liar)
+    assert len(conducts) == 14
+    assert min(conducts.values()) > 20
+    assert {attack for plan in plans for attack in plan.attacks.values()} == set(ATTACKS)
+    assert {plan.peers for plan in plans} == set(range(4, 13))
+
+
+@pytest.mark.parametrize("name", sorted(PLANTED))
+def test_planted_bugs_are_found(name: str) -> None:
+    """The checkers can fail: with this bug, this seed breaks a promise; without it, none."""
+    plan = draw_plan(PLANTED[name][1], steps=STEPS)
+    with planted(name):
+        assert judge(plan).broken
+
+
+@pytest.fixture(scope="module")
+def equivocated() -> World:
+    """Two of seven tell different peers different things, whenever they can."""
+    two = frozenset({"equivocate"})
+    return play(Plan(3, 7, 3, {0: two, 1: two}, {}, {}, {0: (1.0, 1), 1: (1.0, 1)}, {}, 0.4))
+
+
+def evidence_of(world: World) -> str:
+    history = History(world.run)
+    for outcome in world.witness:
+        for judgement in outcome.record.judgements:
+            if judgement.kind == Kind.EQUIVOCATION:
+                return ban_evidence(world.run, history, outcome, judgement).text
+        history.add(outcome)
+    raise AssertionError("nobody was banned")
+
+
+def test_equivocation_proves_itself(equivocated: World) -> None:
+    """[Q6, E1] Two signed messages for one place: a ban without a vote, and evidence that anyone can check."""
+    banned = {equivocated.numbers[peer] for record in equivocated.records for peer in record.banned}
+    assert banned == {0, 1}
+    proof = verify_ban(evidence_of(equivocated))
+    assert equivocated.numbers[proof.banned] in (0, 1)
+    assert "two different messages" in proof.sentence()
+
+
+@pytest.mark.parametrize("change", ["same message twice", "one message", "another phase", "somebody else's"])
+def test_forged_equivocations_are_refused(equivocated: World, change: str) -> None:
+    """[Q6, E1] Whoever wants to frame somebody needs its key."""
+    import msgspec
+
+    file = from_text(evidence_of(equivocated))
+    first, second = file.twice
+    honest = equivocated.honest[0].hex()
+    forged = {
+        "same message twice": {"twice": [first, first]},
+        "one message": {"twice": [first]},
+        "another phase": {"phase": file.phase % 6 + 1},
+        "somebody else's": {"twice": [msgspec.structs.replace(m, sender=honest) for m in (first, second)]},
+    }[change]
+    changed = msgspec.structs.replace(file, **forged, checksum="")
+    text = to_text(msgspec.structs.replace(changed, checksum=checksum_of(changed)))
+    with pytest.raises(UnprovedError):
+        verify_ban(text)
