@@ -8,6 +8,7 @@ about a millisecond; liars may sign one message in many ways, as with Ed25519. F
 import heapq
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from itertools import count
 from random import Random
@@ -153,7 +154,7 @@ class World:
 
     def run(self) -> "World":
         for member in self.honest:
-            self.at(member.says_at, lambda member=member: self._says(member))
+            self.at(member.says_at, partial(self._says, member))
             self._rearm(member)
         self.adversary.plan()
         handled = 0
@@ -417,14 +418,9 @@ class Adversary:
         for member in self._some() if draw.random() < 0.7 else [self.one]:
             timing = member.timing
             due = timing.views_due - DELTA
-            when = draw.choice(
-                [0.0, draw.uniform(0, timing.values_due), timing.values_due, due - INSTANT, due, due + INSTANT]
-                + [
-                    draw.uniform(due, timing.views_due),
-                    timing.views_due - INSTANT,
-                    timing.views_due + draw.random() * 9,
-                ]
-            )
+            early = [0.0, draw.uniform(0, timing.values_due), timing.values_due, due - INSTANT]
+            late = [due, due + INSTANT, draw.uniform(due, timing.views_due), timing.views_due - INSTANT]
+            when = draw.choice([*early, *late, timing.views_due + draw.random() * 9])
             self._send(when, liar, member, complaint)
 
     def _plan_replays(self) -> None:
@@ -434,8 +430,10 @@ class Adversary:
         liar = draw.choice(self.liars)
         old = sealed(victim.key, b"said elsewhere", ELSEWHERE)
         digest = blob_digest(old.payload)
-        chain = {key.peer: key.sign(chain_bytes(PLACE, victim.peer, digest)) for key in self.liars}
-        views = {peer: _BY_PEER[peer].sign(view_bytes(ELSEWHERE, digest)) for peer in self.world.everyone}
+        chain: dict[bytes, bytes] = {k.peer: k.sign(chain_bytes(PLACE, victim.peer, digest)) for k in self.liars}
+        views: dict[bytes, bytes] = {
+            peer: _BY_PEER[peer].sign(view_bytes(ELSEWHERE, digest)) for peer in self.world.everyone
+        }
         frames: list[Frame] = [
             Chained(victim.peer, old, chain),
             Chained(victim.peer, Envelope(b"never said", draw.randbytes(64)), chain),
@@ -560,7 +558,9 @@ class Adversary:
         chain = self._chain(b"", values, number)
         certificate = self._certificate(values, chain)
         if not self._complete(values) or draw.random() < 0.1:  # forge what is missing
-            views = {peer: self.views[values].get(peer, draw.randbytes(64)) for peer in self.world.everyone}
+            views: dict[bytes, bytes] = {
+                peer: self.views[values].get(peer, draw.randbytes(64)) for peer in self.world.everyone
+            }
             if draw.random() < 0.2:
                 views.popitem()
             certificate = Certificate(values, views, chain)
@@ -569,7 +569,7 @@ class Adversary:
     def _chain(self, originator: bytes, digest: bytes, number: int) -> dict[bytes, bytes]:
         """Liars' signatures, or all that were seen, or as few as would do in round `number`, or fewer; sometimes padded."""
         draw = self.draw
-        liars = {key.peer: key.sign(chain_bytes(PLACE, originator, digest)) for key in self.liars}
+        liars: dict[bytes, bytes] = {key.peer: key.sign(chain_bytes(PLACE, originator, digest)) for key in self.liars}
         seen = {**self.chains.get((originator, digest), {}), **liars}
         match draw.choice(["liars", "liars", "all", "enough", "few", "without"]):
             case "liars":

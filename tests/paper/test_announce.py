@@ -5,9 +5,11 @@ protocol itself on virtual time.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from hashlib import sha256
 from random import Random
+from types import MappingProxyType
 from typing import Any, ClassVar, cast
 
 import msgspec
@@ -45,7 +47,7 @@ from troth.training.work import Training, TrainingWork
 # One announcement, liars drawn from a seed
 
 
-@pytest.mark.parametrize("hundred", range(36))
+@pytest.mark.parametrize("hundred", range(30))
 def test_promises_hold_whatever_liars_do(hundred: int) -> None:
     """[Q1–Q6] Agreement, validity, termination, proof of lies, ends within Δ of each other, bounded output."""
     runs = {seed: World(seed).run().broken() for seed in range(100 * hundred, 100 * hundred + 100)}
@@ -73,22 +75,34 @@ def test_equal_seeds_give_equal_runs() -> None:
 # Bugs planted in it, to show that the promises above can break
 
 
+@contextmanager
+def _as_if_earlier(core: Announcement, rounds: int) -> Iterator[None]:
+    """What is heard within is judged as so many rounds before."""
+    core._round_now -= rounds
+    try:
+        yield
+    finally:
+        core._round_now += rounds
+
+
 class _OneShort(Announcement):
     """A chain is accepted with one signature less."""
 
-    def _long_enough(self, originator: bytes, digest: bytes, chain: Mapping[bytes, bytes]) -> bool:
-        self._round_now -= 1
-        try:
-            return super()._long_enough(originator, digest, chain)
-        finally:
-            self._round_now += 1
+    def _hear_chained(self, item: Chained) -> None:
+        with _as_if_earlier(self, 1):
+            super()._hear_chained(item)
+
+    def _hear_certificate(self, certificate: Certificate, now: float) -> None:
+        with _as_if_earlier(self, 1):
+            super()._hear_certificate(certificate, now)
 
 
 class _CertificateExempt(Announcement):
     """A certificate is accepted in any round, whoever passed it on."""
 
-    def _long_enough(self, originator: bytes, digest: bytes, chain: Mapping[bytes, bytes]) -> bool:
-        return originator == b"" or super()._long_enough(originator, digest, chain)
+    def _hear_certificate(self, certificate: Certificate, now: float) -> None:
+        with _as_if_earlier(self, self._round_now):
+            super()._hear_certificate(certificate, now)
 
 
 class _UncheckedCertificate(Announcement):
@@ -153,12 +167,12 @@ class _EndsWithItsRounds(Announcement):
 @pytest.mark.parametrize(
     ("bug", "promise", "within"),
     [
-        (_OneShort, "agreement", 100),
-        (_CertificateExempt, "agreement", 100),
+        (_OneShort, "agreement", 400),
+        (_CertificateExempt, "agreement", 800),
         (_UncheckedCertificate, "agreement", 100),
         (_FirstTaken, "agreement", 20),
         (_KeepsCertificate, "agreement", 100),
-        (_RoundTooFew, "agreement", 400),
+        (_RoundTooFew, "agreement", 800),
         (_ComplaintAtOnce, "validity", 20),
         (_EarlyChainsLost, "agreement", 100),
         (_EndsWithItsRounds, "ends", 100),
@@ -174,14 +188,19 @@ class _OriginatorCounts(Announcement):
     """The originator's own signature counts in a chain."""
 
     short = 0
+    _own: Mapping[bytes, bytes] = MappingProxyType({})  # the originator's signature, to be passed on with the others
 
-    def _long_enough(self, originator: bytes, digest: bytes, chain: Mapping[bytes, bytes]) -> bool:
-        fewer = self.short + (originator in chain)
-        self._round_now -= fewer
-        try:
-            return super()._long_enough(originator, digest, chain)
-        finally:
-            self._round_now += fewer
+    def _hear_chained(self, item: Chained) -> None:
+        signed = chain_bytes(self._context, item.originator, self._tools.digest(item.envelope.payload))
+        own = item.chain.get(item.originator, b"")
+        if self._tools.verify(PeerId(item.originator), signed, own):
+            self._own = {item.originator: own}
+        with _as_if_earlier(self, self.short + len(self._own)):
+            super()._hear_chained(item)
+        self._own = {}
+
+    def _accept(self, originator: PeerId, envelope: Envelope, chain: Mapping[bytes, bytes]) -> None:
+        super()._accept(originator, envelope, {**chain, **self._own})
 
 
 class _OriginatorCountsAndOneShort(_OriginatorCounts):
@@ -189,9 +208,9 @@ class _OriginatorCountsAndOneShort(_OriginatorCounts):
 
 
 def test_the_last_round_is_needed_by_certificates_alone() -> None:
-    """[Q5] f liars make a value's chain of f − 1 signatures beside its originator's, but f on a certificate, which nobody originates.
+    """[Q5] f liars make chains of f − 1 signatures beside a value's originator, but of f on a certificate.
 
-    So for values there is one round to spare: counting the originator does no harm, and would with one signature less.
+    So for values there is one round to spare: counting the originator does no harm; with one signature less it does.
     """
     assert all(World(seed, _OriginatorCounts).run().broken() is None for seed in range(300))
     assert any(World(seed, _OriginatorCountsAndOneShort).run().broken() is not None for seed in range(100))
@@ -255,15 +274,15 @@ def test_what_was_signed_elsewhere_counts_for_nothing() -> None:
     table.cores[0].hear(victim.peer, View(digest, views[victim.peer]), 0.1)
     table.cores[0].hear(victim.peer, Complaint(victim.sign(complaint_bytes(ELSEWHERE))), 0.1)
     table.cores[0].hear(liar.peer, Certificate(digest, cast(Any, views), {}), 0.1)
-    assert table.cores[0].decision is None
-    assert table.cores[0].deadline == 2 * DELTA
+    assert table.cores[0].deadline == 2 * DELTA  # nothing has happened yet
     table.tick(0, 2 * DELTA)
     table.tick(0, 4 * DELTA)
     chain: dict[bytes, bytes] = {liar.peer: liar.sign(chain_bytes(PLACE, victim.peer, digest))}
     table.cores[0].hear(liar.peer, Chained(victim.peer, old, chain), 4.5)
     table.tick(0, 99.0)
-    assert table.cores[0].decision is not None
-    assert victim.peer not in table.cores[0].decision.said
+    decision = table.cores[0].decision
+    assert decision is not None
+    assert victim.peer not in decision.said
 
 
 def test_chains_of_a_faster_member_count_though_own_rounds_have_not_begun() -> None:
@@ -301,7 +320,7 @@ def test_signatures_that_do_not_count_are_not_passed_on() -> None:
     table.lie(signer, 0, Chained(originator.peer, envelope, {**junk, signer.peer: signer.sign(item)}), 4.5)
     (forwarded,) = (frame for frame in table.cores[0].take() if isinstance(frame, Chained))
     assert forwarded.chain.keys() == {signer.peer, table.honest[0].peer}
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(forwarded), type=Frame) == forwarded  # type: ignore[arg-type]
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(forwarded), type=Frame) == forwarded
 
 
 def test_two_signatures_of_one_value_are_no_lie() -> None:
@@ -511,7 +530,7 @@ def test_a_late_complaint_about_the_announcement_before_sets_nobody_apart(moment
     identities = [Identity.from_secret(derive(0, "late complaint", k)) for k in range(5)]
     one, two, _, giver, helper = identities
     everyone = frozenset(identity.peer for identity in identities)
-    time: VirtualTime[Any] = VirtualTime(lambda sender, to, packet, now: 0.1)
+    time: VirtualTime[Any] = VirtualTime(lambda *_: 0.1)
     tools = Primitives()
 
     def message(number: int) -> Commit:

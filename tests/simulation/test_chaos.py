@@ -22,10 +22,11 @@ def test_no_promise_is_broken(seed: int) -> None:
     assert verdict.counts["steps"] > 0
 
 
-@pytest.mark.parametrize("seed", [66, 91])
+@pytest.mark.parametrize("seed", [47, 66, 91, 115])
 def test_seeds_that_once_broke_something(seed: int) -> None:
-    """91: deadlines that did not follow a late slow path. 66: a lying juror that fell over its own ballot."""
-    assert judge(draw_plan(seed, steps=10)).broken == []
+    """47: an owner split the jury by showing its parts to some. 66: a juror fell over a verdict. 91: deadlines that did not follow
+    a late slow path. 115: evidence of somebody banned twice."""
+    assert judge(draw_plan(seed, steps=12 if seed == 47 else 10)).broken == []
 
 
 def test_equal_seeds_are_equal_worlds() -> None:
@@ -61,6 +62,7 @@ def test_planted_bugs_are_found(name: str) -> None:
     plan = draw_plan(PLANTED[name][1], steps=STEPS)
     with planted(name):
         assert judge(plan).broken
+    assert judge(plan).broken == []
 
 
 @pytest.fixture(scope="module")

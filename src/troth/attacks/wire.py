@@ -49,7 +49,7 @@ class LateChannel(AgreedChannel):
     ) -> Mapping[PeerId, Announced]:
         running = self._begin(context)
         due = (running.deadline or self._line.now()) - 2.1 * self._pace.delta  # else it would come too late for some
-        await self._wait(lambda: len(running.heard) >= len(self._members) - 1, lambda: due)
+        await self._wait(due, lambda: len(running.heard) >= len(self._members) - 1)
         opened = {peer: self._tools.open(context, peer, envelope) for peer, envelope in running.heard.items()}
         message = choose({peer: said for peer, said in opened.items() if not isinstance(said, Malformed)})
         if message is not None:

@@ -4,7 +4,7 @@ One peer's end of it. It asks for three things from outside (`Line`): the time, 
 frame that arrives before a deadline. Simulation and network both bring their own.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Protocol
@@ -100,9 +100,6 @@ class Pace:
     bulk: float = 1.0  # for blobs on their way
 
 
-_MOST_EARLY = 64  # frames of one sender that are kept for announcements not yet begun here
-
-
 class AgreedChannel:
     """One member's end."""
 
@@ -118,8 +115,10 @@ class AgreedChannel:
         self._members: tuple[PeerId, ...] = ()
         self._silent: dict[int, set[PeerId]] = defaultdict(set)  # by step: whom an announcement missed (SPEC Q7)
         self._doubles: dict[int, dict[PeerId, tuple[Context, Envelope, Envelope]]] = defaultdict(dict)
-        self._running: dict[Context, Announcement] = {}  # this one and the one before
+        self._running: tuple[Context, Announcement] | None = None
         self._early: dict[Context, list[tuple[PeerId, Frame]]] = defaultdict(list)
+        self._early_of: Counter[PeerId] = Counter()  # how many frames of each are kept for announcements not yet begun
+        self._blobs_of: Counter[PeerId] = Counter()
         self._parts: dict[Context, dict[int, dict[PeerId, Parcel]]] = defaultdict(lambda: defaultdict(dict))
         self._shown: dict[Context, dict[tuple[PeerId, int], dict[PeerId, Parcel]]] = defaultdict(
             lambda: defaultdict(dict)
@@ -142,13 +141,14 @@ class AgreedChannel:
         now = self._line.now()
         start = now if self._last is None or self._last.ends is None else self._last.ends
         running = Announcement(context, self._identity, self._members, self._timing(context, start), self._tools)
-        self._running = dict(list(self._running.items())[-1:]) | {context: running}
+        self._running = (context, running)
         for sender, frame in self._early.pop(context, []):
+            self._early_of[sender] -= 1
             self._dispatch(sender, Packet(context, frame))
         return running
 
     async def _finish(self, context: Context, running: Announcement) -> Mapping[PeerId, Announced]:
-        decision = await self._until_decided(context, running)
+        decision = await self._until_decided(running)
         self._silent[context.step] |= set(self._members) - decision.said.keys()
         self._doubles[context.step] |= {peer: (context, *pair) for peer, pair in decision.twice.items()}
         self._last = running
@@ -171,22 +171,19 @@ class AgreedChannel:
         }[Phase(context.phase)]
         return Timing(start, allowance, pace.delta)
 
-    async def _until_decided(self, context: Context, running: Announcement) -> Decision:
-        while True:
+    async def _until_decided(self, running: Announcement) -> Decision:
+        while running.decision is None:
             self._tick()
-            if running.decision is not None:
-                return running.decision
-            deadlines = [one.deadline for one in self._running.values() if one.deadline is not None]
-            await self._hear_one(min(deadlines))
+            if running.deadline is not None:
+                await self._hear_one(running.deadline)
+        self._tick()  # hands on what decided
+        return running.decision
 
     def _tick(self) -> None:
-        for context, running in list(self._running.items()):
+        if self._running is not None:
+            context, running = self._running
             running.tick(self._line.now())
             self._flush(context, running)
-        *older, newest = self._running.values()
-        for before in older:
-            if before.ends is not None:
-                newest.restart(before.ends)
 
     def _flush(self, context: Context, running: Announcement) -> None:
         for frame in running.take():
@@ -202,35 +199,32 @@ class AgreedChannel:
             self._dispatch(*heard)
         return heard is not None
 
-    async def _wait(self, enough: Callable[[], bool], due: Callable[[], float] | None = None) -> None:
-        """Hear frames until there is enough or it is too late.
-
-        The announcement before may still turn out to need the slow path, at the request of others: it goes on meanwhile, and
-        whatever is due counts from its end.
-        """
-        until = due or (lambda: self._due())
-        while not enough() and self._line.now() < until():
-            self._tick()
-            deadlines = [one.deadline for one in self._running.values() if one.deadline is not None]
-            await self._hear_one(min([until(), *deadlines]))
-        self._tick()
+    async def _wait(self, until: float, enough: Callable[[], bool]) -> None:
+        """Hear frames until there is enough or it is too late."""
+        while not enough() and self._line.now() < until:
+            await self._hear_one(until)
 
     def _dispatch(self, sender: PeerId, packet: Packet) -> None:
         """Bounded, and filed by place; nothing is believed yet."""
         place, frame = packet.place, packet.frame
+        if not self._may_come(place):
+            return
         if isinstance(frame, _AGREEMENT):
-            running = self._running.get(place)
-            if running is not None:
+            if self._running is not None and self._running[0] == place:
+                running = self._running[1]
                 running.hear(sender, frame, self._line.now())
                 self._flush(place, running)
-            elif self._ahead(place) and sum(one == sender for one, _ in self._early[place]) < _MOST_EARLY:
+            elif self._key(place) > self._newest and self._early_of[sender] < 8 + 4 * len(self._entered):
+                self._early_of[sender] += 1
                 self._early[place].append((sender, frame))
             return
         match frame:
             case PartSent():
                 self._parts[place][frame.part].setdefault(sender, Parcel(frame.blob, tuple(map(Digest, frame.path))))
             case BlobSent():
-                self._blobs.setdefault(self._tools.digest(frame.blob), frame.blob)
+                if self._blobs_of[sender] < 2 * MOST_MEMBERS:
+                    self._blobs_of[sender] += 1
+                    self._blobs.setdefault(self._tools.digest(frame.blob), frame.blob)
             case BlobWanted():
                 blob = self._blobs.get(Digest(frame.digest))
                 if blob is not None:
@@ -241,10 +235,21 @@ class AgreedChannel:
             case RecordSigned():
                 self._signatures[place].setdefault(sender, Signature(frame.signature))
 
-    def _ahead(self, place: Context) -> bool:
-        """Only what may come next is kept: this step and the next."""
-        newest = max((context.step for context in self._running), default=0)
-        return newest <= place.step <= newest + 1 and len(self._early) < 8 * MOST_MEMBERS
+    def _may_come(self, place: Context) -> bool:
+        """Only places of this step and the next: else one liar could fill what is kept for others with invented ones."""
+        if self._running is None:
+            return place.step <= 1
+        now = self._running[0]
+        same = place.run == now.run and place.incarnation == now.incarnation
+        return same and now.step <= place.step <= now.step + 1 and 0 <= place.attempt <= 4 * len(self._entered)
+
+    @staticmethod
+    def _key(place: Context) -> tuple[int, int, int]:
+        return place.step, place.attempt, place.phase
+
+    @property
+    def _newest(self) -> tuple[int, int, int]:
+        return self._key(self._running[0]) if self._running is not None else (-1, 0, 0)
 
     # Blobs
 
@@ -257,7 +262,7 @@ class AgreedChannel:
                 self._line.send(owner, Packet(context, PartSent(part, parcel.blob, parcel.path)))
         number = 3 if context.phase == Phase.REVEAL else 1  # disputed parts are passed on after they were handed round
         await self._wait(
-            lambda: all(mine[part].keys() >= senders for part, senders in expected.items()), lambda: self._due(number)
+            self._due(number), lambda: all(mine[part].keys() >= senders for part, senders in expected.items())
         )
         return {
             part: {peer: mine[part][peer] for peer in senders & mine[part].keys()} for part, senders in expected.items()
@@ -272,7 +277,7 @@ class AgreedChannel:
             self._to_all(context, [BlobSent(blob) for blob in mine.values()])
         else:  # somebody lacks what most hold: ask everyone
             self._to_all(context, [BlobWanted(digest) for digest in wanted.values()])
-        await self._wait(lambda: all(digest in self._blobs for digest in wanted.values()))
+        await self._wait(self._due(), lambda: all(digest in self._blobs for digest in wanted.values()))
         return {part: self._blobs[digest] for part, digest in wanted.items() if digest in self._blobs}
 
     async def lay_open(
@@ -285,7 +290,7 @@ class AgreedChannel:
             self._to_all(context, frames)
         number = 2 if context.phase == Phase.CLIP else 1
         await self._wait(
-            lambda: all(len(shown[owner, part]) >= count for part, owner in wanted.items()), lambda: self._due(number)
+            self._due(number), lambda: all(len(shown[owner, part]) >= count for part, owner in wanted.items())
         )
         return {part: dict(shown[owner, part]) for part, owner in wanted.items()}
 
@@ -293,7 +298,7 @@ class AgreedChannel:
         collected = self._signatures[context]
         collected[self._me] = signature
         self._to_all(context, [RecordSigned(signature)])
-        await self._wait(lambda: collected.keys() >= set(self._members))
+        await self._wait(self._due(), lambda: collected.keys() >= set(self._members))
         self._forget(context.step)
         return dict(collected)
 
@@ -318,3 +323,5 @@ class AgreedChannel:
             for old in [old for old in by_step if old < step]:
                 del by_step[old]
         self._blobs.clear()
+        self._blobs_of.clear()
+        self._early_of = Counter(sender for frames in self._early.values() for sender, _ in frames)

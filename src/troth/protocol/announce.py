@@ -6,7 +6,7 @@ signatures, as in Dolev and Strong's broadcast, which needs no honest majority.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
@@ -101,11 +101,13 @@ class Announcement:
         self._rounds = (len(self._members) + 1) // 2  # f + 1 with f = ⌈n/2⌉ − 1
         self._direct: dict[PeerId, dict[Digest, Envelope]] = {}
         self._views: dict[PeerId, View] = {}
+        self._doubled = False  # somebody sent two values
         self._viewed = False
         self._certificate: Certificate | None = None
         self._slow_since: float | None = None
         self._complaint_heard = False
         self._accepted: dict[PeerId, dict[Digest, Envelope]] = {}
+        self._early: dict[PeerId, dict[Digest, Chained]] = {}  # chains of members whose rounds began before mine
         self._round_now = 1
         self._over = False
         self._decided_at: float | None = None
@@ -133,40 +135,32 @@ class Announcement:
     @property
     def deadline(self) -> float | None:
         """When `tick` has something to do next, if nothing is heard before."""
-        if self._slow_since is not None:
-            return None if self._over else self._round_end(self._round_now)
-        if self._complaint_counts:
-            return self._complaints_due
         if self.decision is not None:
             return None
-        return self._timing.views_due if self._viewed else self._timing.values_due
+        if self._slow_since is not None:
+            return self._round_end(self._round_now)
+        mine = self._timing.views_due if self._viewed else self._timing.values_due
+        return min(mine, self._complaints_due) if self._complaint_heard else mine
 
     @property
     def ends(self) -> float | None:
-        """Where the next phase's time counts from: the decision on the quiet path, else the end of the last round."""
-        return self._decided_at if self._slow_since is None else self._round_end(self._rounds)
+        """Where the next phase's time counts from: the end of the last round; with a certificate the moment it came, since all
+        honest members have it within delta of the first (SPEC Q3, Q5). Final once there is a decision."""
+        if self._certificate is None and self._slow_since is not None:
+            return self._round_end(self._rounds)
+        return self._decided_at
 
     @property
     def _complaints_due(self) -> float:
         """An honest complaint cannot come earlier; one that does must not cut off values that are still on their way."""
         return self._timing.views_due - self._timing.delta
 
-    @property
-    def _complaint_counts(self) -> bool:
-        """Not if this peer had its certificate so early that every honest one had it before it could complain (SPEC Q4)."""
-        if not self._complaint_heard:
-            return False
-        return self._decided_at is None or self._decided_at >= self._timing.views_due - 3 * self._timing.delta
-
-    def restart(self, start: float) -> None:
-        """The announcement before took the slow path after all: time counts from its end, for everyone alike."""
-        if self.decision is None and self._slow_since is None:
-            self._timing = replace(self._timing, start=max(start, self._timing.start))
-
     # The clock
 
     def tick(self, now: float) -> None:
-        if self._slow_since is None and self._complaint_counts and now >= self._complaints_due:
+        if self.decision is not None:
+            return
+        if self._slow_since is None and self._complaint_heard and now >= self._complaints_due:
             self._go_slow(now)
         if self._slow_since is None and self.decision is None:
             if not self._viewed and (self._all_in() or now >= self._timing.values_due):
@@ -195,7 +189,7 @@ class Announcement:
         match frame:
             case Value(envelope):
                 if not self._viewed and self._genuine(sender, envelope):
-                    self._remember(self._direct, sender, envelope)
+                    self._remember(sender, envelope)
             case View():
                 if sender not in self._views and self._signed(sender, view_bytes(self._context, frame.values), frame):
                     self._views[sender] = frame
@@ -211,7 +205,7 @@ class Announcement:
     # The quiet path
 
     def _all_in(self) -> bool:
-        return all(len(self._direct.get(peer, ())) == 1 for peer in self._members)
+        return len(self._direct) == len(self._members) and not self._doubled
 
     def _sign_view(self) -> None:
         self._viewed = True
@@ -244,13 +238,13 @@ class Announcement:
         return Certificate(certificate.values, certificate.views, {**certificate.chain, self._me: mine})
 
     def _hear_certificate(self, certificate: Certificate, now: float) -> None:
-        if self._certificate is not None or self._over or not self._proves(certificate):
+        if self.decision is not None or not self._proves(certificate):
             return
-        if self._slow_since is None:
-            if self.decision is None:
-                self._hold(certificate, now)
-        elif self._long_enough(b"", certificate.values, certificate.chain):
-            self._hold(certificate, now)  # forwards it with one more signature, in time for the next round
+        signers = self._signers(b"", certificate.values, certificate.chain)
+        if self._slow_since is None or len(signers) >= self._round_now:
+            self._hold(
+                Certificate(certificate.values, certificate.views, signers), now
+            )  # to all, with one more signature
 
     def _proves(self, certificate: Certificate) -> bool:
         """Whether every member signed this view. Mine is among them, so I hold the values."""
@@ -267,26 +261,25 @@ class Announcement:
             return
         self._slow_since = now
         self._out.append(Complaint(self._identity.sign(complaint_bytes(self._context))))
-        if self._certificate is not None:
-            self._out.append(self._certificate)
-            return
         for originator, values in self._direct.items():
             for envelope in values.values():
                 self._accept(originator, envelope, {})
+        for items in self._early.values():
+            for item in items.values():
+                self._hear_chained(item)
 
     def _hear_chained(self, item: Chained) -> None:
         originator, digest = PeerId(item.originator), self._tools.digest(item.envelope.payload)
-        known = self._accepted.get(originator, {})
-        if (
-            self._slow_since is None
-            or self._over
-            or digest in known
-            or len(known) == 2
-            or originator not in self._members
-        ):
+        known = (self._early if self._slow_since is None else self._accepted).get(originator, {})
+        if self.decision is not None or digest in known or len(known) == 2 or originator not in self._members:
             return
-        if self._genuine(originator, item.envelope) and self._long_enough(originator, digest, item.chain):
-            self._accept(originator, item.envelope, item.chain)
+        signers = self._signers(originator, digest, item.chain)
+        if len(signers) < self._round_now or not self._genuine(originator, item.envelope):
+            return
+        if self._slow_since is None:  # a faster member's rounds have begun; mine will within delta
+            self._early.setdefault(originator, {})[digest] = item
+        else:
+            self._accept(originator, item.envelope, signers)
 
     def _accept(self, originator: PeerId, envelope: Envelope, chain: Mapping[bytes, bytes]) -> None:
         digest = self._tools.digest(envelope.payload)
@@ -294,16 +287,15 @@ class Announcement:
         mine = self._identity.sign(chain_bytes(self._context, originator, digest))
         self._out.append(Chained(originator, envelope, {**chain, self._me: mine}))
 
-    def _long_enough(self, originator: bytes, digest: bytes, chain: Mapping[bytes, bytes]) -> bool:
-        """At least as many distinct members as rounds have begun signed it, beside its originator (SPEC Q5)."""
-        signers = {
-            peer
+    def _signers(self, originator: bytes, digest: bytes, chain: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+        """The distinct members beside its originator who signed it; only these are passed on (SPEC Q5)."""
+        return {
+            peer: signature
             for peer, signature in chain.items()
             if peer in self._members
             and peer != originator
             and self._tools.verify(PeerId(peer), chain_bytes(self._context, originator, digest), signature)
         }
-        return len(signers) >= self._round_now
 
     def _decide_by_chains(self, now: float) -> None:
         """After the last round: one value, none, or two (SPEC Q6)."""
@@ -330,10 +322,11 @@ class Announcement:
     def _signed(self, sender: PeerId, message: bytes, frame: View | Complaint) -> bool:
         return self._tools.verify(sender, message, frame.signature)
 
-    def _remember(self, where: dict[PeerId, dict[Digest, Envelope]], sender: PeerId, envelope: Envelope) -> None:
-        known = where.setdefault(sender, {})
+    def _remember(self, sender: PeerId, envelope: Envelope) -> None:
+        known = self._direct.setdefault(sender, {})
         if len(known) < 2:
             known[self._tools.digest(envelope.payload)] = envelope
+            self._doubled |= len(known) == 2
 
 
 def _bytes(tag: str, context: Context, *parts: bytes) -> bytes:

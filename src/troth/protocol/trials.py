@@ -132,6 +132,9 @@ def judge(attempt: int, votes: Mapping[PeerId, Announced], roster: Roster) -> tu
         counts = tally[charge]
         if sum(counts.values()) >= roster.majority:
             decided = next((verdict for verdict, count in counts.items() if count >= roster.majority), None)
+            against = counts[Verdict.ACCUSED] + counts[Verdict.WITHHELD]
+            if decided is None and charge.kind == Kind.AGGREGATE and against >= roster.majority:
+                decided = Verdict.WITHHELD  # shown to some, it would otherwise split the jury and get away
             judgements.append(
                 Judgement(charge.accuser, charge.target, charge.kind, charge.step, charge.part, attempt, decided)
             )

@@ -168,10 +168,13 @@ async def _live(peer: Peer[Training], state: State[Training], world: World) -> N
 def _delays(plan: Plan, numbers: Mapping[PeerId, int]) -> Delay:
     """Between honest peers always less than delta, each packet its own time; liars' packets come when they like."""
     draw = stream(plan.seed, "latency")
+    chances: list[float] = []
     late = {number for number, conducts in plan.liars.items() if "late" in conducts}
 
     def delay(sender: PeerId, _to: PeerId, _packet: Packet, _now: float) -> float | None:
-        chance = float(draw.uniform(1)[0])
+        if not chances:
+            chances.extend(draw.uniform(4096).tolist())
+        chance = chances.pop()
         return chance * 4 if numbers[sender] in late else 0.001 + chance * plan.latency
 
     return delay
