@@ -46,7 +46,6 @@ from troth.protocol.trials import Trials, audit_ballots, heard_owners, part_ball
 
 # P parts, D coordinates
 T = TypeVar("T")
-MOST_COMPLAINTS = 2  # of an owner about parts that did not come, in one step
 
 
 async def run_step(peer: Peer[T], state: State[T]) -> Outcome[T]:
@@ -191,8 +190,8 @@ def agreed_centers(attempt: Attempt[T], clips: Announcements) -> dict[int, Cente
             continue
         elif contributor in named[owner] or not 0 < 2 * len(named[owner]) < len(attempt.roots):
             out.add(owner)  # it was handed the part, or misses nothing, or so much that it must be its own line
-        elif attempt.complaints.count(owner) >= MOST_COMPLAINTS:
-            out.add(owner)
+        elif attempt.complaints.count(owner) >= len(attempt.here.state.roster.members) // 2:
+            out.add(owner)  # an honest one may have to complain about every liar
         else:
             disputed[part] = min(named[owner])
     counts = Counter(peer for missed in named.values() for peer in missed)
@@ -332,7 +331,7 @@ async def disputed_ballots(
     """Everyone gets what the owners received for the disputed parts, and judges owner and reporters by it."""
     step, owners = attempt.here.state.step, {part: attempt.owners[part] for part in disputed}
     charges = heard_owners(accuses, step, attempt.owners, attempt.roots)
-    mine = {part: attempt.received[part] for part in attempt.my_parts if part in disputed}
+    mine = {part: arrived_parcels(attempt, part) for part in attempt.my_parts if part in disputed}
     laid_open = await attempt.here.peer.channel.lay_open(attempt.place(Phase.VOTE), mine, owners, len(attempt.roots))
     cast: list[Ballot] = []
     for part, owner in owners.items():
