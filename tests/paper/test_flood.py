@@ -1,0 +1,58 @@
+"""One liar floods a peer with frames of invented places: what honest peers sent early is still there when it is needed."""
+
+from typing import Any
+
+import pytest
+
+from troth.crypto import Context, Digest, Identity, PeerId, derive
+from troth.protocol.agreed import AgreedChannel, BlobSent, Pace, Packet, PartSent
+from troth.protocol.announce import Complaint, Value
+from troth.protocol.messages import Commit, Phase, seal
+from troth.protocol.primitives import Primitives
+from troth.simulation.virtual import VirtualTime
+
+IDS = [Identity.from_secret(derive(0, "flood", k)) for k in range(3)]
+FIRST, SECOND = (Context(Digest(bytes(32)), step, Phase.COMMIT) for step in (0, 1))
+
+
+def commit(number: int) -> Commit:
+    return Commit(None, bytes([number]) * 32, bytes(32))
+
+
+@pytest.mark.parametrize("flooded", [False, True])
+def test_early_values_survive_a_flood(flooded: bool) -> None:
+    """[Q1, M3] A begins the second announcement before B does, so its value is early at B; a liar fills B with junk."""
+    time: VirtualTime[Any] = VirtualTime(lambda *_: 0.05)
+    kept: dict[int, int] = {}
+
+    async def honest(identity: Identity, number: int) -> list[PeerId]:
+        channel = AgreedChannel(identity, time.line(identity.peer), Pace(), Primitives())
+        channel.enter(frozenset(one.peer for one in IDS), {})
+        await channel.announce(FIRST, commit(number))
+        if number == 1:
+            await channel._wait(time.now + 0.8, lambda: False)  # it computes for a moment
+            kept[number] = sum(map(len, channel._early.values())) + len(channel._blobs) + len(channel._parts)
+        return list(await channel.announce(SECOND, commit(number)))
+
+    async def liar(identity: Identity, number: int) -> None:
+        line = time.line(identity.peer)
+        channel = AgreedChannel(identity, line, Pace(), Primitives())
+        channel.enter(frozenset(one.peer for one in IDS), {})
+        await channel.announce(FIRST, commit(number))
+        for k in range(3000 if flooded else 0):
+            for place in (SECOND._replace(incarnation=k), SECOND._replace(attempt=k + 1), SECOND._replace(step=k)):
+                line.send(IDS[1].peer, Packet(place, Complaint(bytes(64))))
+            line.send(IDS[1].peer, Packet(SECOND._replace(step=k + 9), PartSent(0, bytes(8), ())))
+            line.send(IDS[1].peer, Packet(SECOND, BlobSent(k.to_bytes(8, "big"))))
+        for one in IDS[:2]:
+            line.send(one.peer, Packet(SECOND, Value(seal(identity, SECOND, commit(number)))))
+
+    lives = {one.peer: (honest if k < 2 else liar)(one, k) for k, one in enumerate(IDS)}
+    time.run(lives, most_events=10**6)
+    everyone = sorted(one.peer for one in IDS)
+    honest_two = {one.peer for one in IDS[:2]}
+    for one in IDS[:2]:
+        said = set(time.results[one.peer])
+        assert honest_two <= said <= set(everyone), "an honest value was lost"
+    assert set(time.results[IDS[0].peer]) == set(time.results[IDS[1].peer])
+    assert kept[1] < 2200, "what is kept for later is bounded, whatever a liar sends"
