@@ -109,17 +109,12 @@ def measure(
     Gradients shrink as training goes on, and deviations grow relative to them: hence a whole run (`steps`, by default the
     task's own), not just its first model.
 
-    Measured with `troth doctor --task T` on 2 arm64 cores, largest of 500. On an x86-64 machine with an H200 (300 each) `cuda`
-    was off by 0, 3.8e-4 and 0.15, much as `float64` was there.
+    Measured with `troth doctor --task T` on 2 arm64 cores, largest of 500:
 
-        task         shaken inputs   float64   jumps    h
-        quadratic    5.1e-6          1.3e-7    1.0e-6   9.2e-6
-        digits       4.8e-5          2.1e-4    0.49     0.40
-        digits-cnn   2.2e-4          0.47      0.73     none will do
-
-    Checked on 5,000 audits of 16 parts, spread over all steps of another run (other model, other batches), of one shaken
-    class by another and by this machine: the largest were 7.8e-6, 2.4e-4 and 9.4e-3, and of 1,500 provoked jumps, which
-    stand for 1.5 million audits, 1.2e-6, 0.83 and 0.56. CONVICT·h is 2.3e-5 and 0.99 for the first two.
+        task                     shaken inputs   float64   jumps    h
+        quadratic                4.8e-6          1.3e-7    1.0e-6   7.5e-6
+        digits:activation=tanh   7.6e-6          7.1e-6    1.7e-5   3.1e-5
+        digits                   1.2e-5          1.3e-5    0.49     none will do
     """
     steps = problem.task.steps if steps is None else steps
     for name, value, least, most in (
