@@ -17,20 +17,9 @@ from typing import cast
 import msgspec
 
 from troth.crypto import Context, Digest, Identity, PeerId, blob_digest, signed_bytes
-from troth.protocol.announce import (
-    Announcement,
-    Certificate,
-    Chained,
-    Complaint,
-    Decision,
-    Frame,
-    Timing,
-    Value,
-    View,
-    chain_bytes,
-    complaint_bytes,
-    view_bytes,
-)
+from troth.protocol.announce import Announcement, Decision, Timing, chain_bytes, complaint_bytes, view_bytes
+from troth.protocol.frames import Agreement as Frame
+from troth.protocol.frames import Certificate, Chained, Complaint, Value, View
 from troth.protocol.messages import MOST_MEMBERS, Envelope
 from troth.protocol.primitives import Primitives
 

@@ -17,20 +17,10 @@ import pytest
 
 from tests.paper.announce_world import DELTA, ELSEWHERE, KEYS, PLACE, CheapPrimitives, Key, World, sealed
 from troth.crypto import Digest, Identity, PeerId, blob_digest, derive
-from troth.protocol.agreed import AgreedChannel, Pace, Packet
-from troth.protocol.announce import (
-    Announcement,
-    Certificate,
-    Chained,
-    Complaint,
-    Frame,
-    Timing,
-    Value,
-    View,
-    chain_bytes,
-    complaint_bytes,
-    view_bytes,
-)
+from troth.protocol.agreed import AgreedChannel, Pace
+from troth.protocol.announce import Announcement, Timing, chain_bytes, complaint_bytes, view_bytes
+from troth.protocol.frames import Agreement as Frame
+from troth.protocol.frames import Certificate, Chained, Complaint, Packet, Value, View
 from troth.protocol.messages import MOST_MEMBERS, Commit, Envelope, Phase, seal
 from troth.protocol.primitives import Primitives
 from troth.protocol.records import encode_record

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from troth.crypto import Context, Digest, Identity, PeerId, derive
-from troth.protocol.agreed import AgreedChannel, BlobSent, Pace, Packet, PartSent
-from troth.protocol.announce import Complaint, Value
+from troth.protocol.agreed import AgreedChannel, Pace
+from troth.protocol.frames import BlobSent, Complaint, Packet, PartSent, Value
 from troth.protocol.messages import Commit, Phase, seal
 from troth.protocol.primitives import Primitives
 from troth.simulation.virtual import VirtualTime

@@ -6,8 +6,21 @@ A wrapper around a liar's line. It bends what the liar's own, otherwise honest, 
 from collections.abc import Callable, Iterator, Mapping
 
 from troth.crypto import Context, Identity, PeerId, Stream
-from troth.protocol.agreed import AgreedChannel, BlobSent, Frame, Line, Packet, PartSent, PartShown, RecordSigned
-from troth.protocol.announce import Certificate, Chained, Complaint, Value, View, complaint_bytes, view_bytes
+from troth.protocol.agreed import AgreedChannel, Line
+from troth.protocol.announce import complaint_bytes, view_bytes
+from troth.protocol.frames import (
+    BlobSent,
+    Certificate,
+    Chained,
+    Complaint,
+    Frame,
+    Packet,
+    PartSent,
+    PartShown,
+    RecordSigned,
+    Value,
+    View,
+)
 from troth.protocol.messages import (
     Accuse,
     Announced,

@@ -113,7 +113,7 @@ def _say_broken(verdict: "Verdict", options: str) -> None:
 def _one(plan: "Plan", *, trace: bool) -> None:
     """One world, told as it goes if asked for."""
     from troth.crypto import Identity, PeerId, derive
-    from troth.protocol.agreed import Packet
+    from troth.protocol.frames import Packet
     from troth.protocol.messages import Phase
     from troth.simulation.checkers import CHECKERS
     from troth.simulation.world import play

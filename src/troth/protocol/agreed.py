@@ -7,76 +7,24 @@ frame that arrives before a deadline. Simulation and network both bring their ow
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Protocol
-
-import msgspec
+from typing import Protocol
 
 from troth.crypto import Context, Digest, Identity, PeerId, Signature
-from troth.protocol.announce import (
-    Announcement,
-    Bytes64,
-    Certificate,
-    Chained,
-    Complaint,
-    Decision,
-    Timing,
-    Value,
-    View,
-)
+from troth.protocol.announce import Announcement, Decision, Timing
 from troth.protocol.channel import Doubles, PartParcels
-from troth.protocol.messages import MOST_MEMBERS, Announced, Bytes32, Envelope, Malformed, Message, Part, Phase, seal
+from troth.protocol.frames import (
+    AGREEMENT,
+    BlobSent,
+    BlobWanted,
+    Frame,
+    Packet,
+    PartSent,
+    PartShown,
+    RecordSigned,
+)
+from troth.protocol.messages import MOST_MEMBERS, Announced, Envelope, Malformed, Message, Phase, seal
 from troth.protocol.parts import Parcel
 from troth.protocol.primitives import Primitives
-
-
-class _Bulk(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True):
-    pass
-
-
-Path = Annotated[tuple[Bytes32, ...], msgspec.Meta(max_length=32)]
-
-
-class PartSent(_Bulk, frozen=True):
-    """A contributor's part, for its owner."""
-
-    part: Part
-    blob: bytes
-    path: Path
-
-
-class BlobSent(_Bulk, frozen=True):
-    """An aggregate, from its owner or whoever has it."""
-
-    blob: bytes
-
-
-class BlobWanted(_Bulk, frozen=True):
-    digest: Bytes32
-
-
-class PartShown(_Bulk, frozen=True):
-    """For a trial: one contributor's part, as its owner received it."""
-
-    part: Part
-    contributor: Bytes32
-    blob: bytes
-    path: Path
-
-
-class RecordSigned(_Bulk, frozen=True):
-    signature: Bytes64
-
-
-Frame = Value | View | Certificate | Complaint | Chained | PartSent | BlobSent | BlobWanted | PartShown | RecordSigned
-_AGREEMENT = (Value, View, Certificate, Complaint, Chained)
-
-
-@dataclass(frozen=True)
-class Packet:
-    """A frame and the place it belongs to."""
-
-    place: Context
-    frame: Frame
 
 
 class Line(Protocol):
@@ -209,7 +157,7 @@ class AgreedChannel:
         place, frame = packet.place, packet.frame
         if not self._may_come(place):
             return
-        if isinstance(frame, _AGREEMENT):
+        if isinstance(frame, AGREEMENT):
             if self._running is not None and self._running[0] == place:
                 running = self._running[1]
                 running.hear(sender, frame, self._line.now())

@@ -7,58 +7,12 @@ signatures, as in Dolev and Strong's broadcast, which needs no honest majority.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated
-
-import msgspec
 
 from troth.crypto import Context, Digest, Identity, PeerId, signed_bytes, tagged_hash
-from troth.protocol.messages import MOST_MEMBERS, Bytes32, Envelope
+from troth.protocol.frames import Agreement as Frame
+from troth.protocol.frames import Certificate, Chained, Complaint, Value, View
+from troth.protocol.messages import Envelope
 from troth.protocol.primitives import Primitives
-
-Bytes64 = Annotated[bytes, msgspec.Meta(min_length=64, max_length=64)]
-Signatures = Annotated[dict[Bytes32, Bytes64], msgspec.Meta(max_length=MOST_MEMBERS)]
-
-
-class _Frame(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True):
-    pass
-
-
-class Value(_Frame, frozen=True):
-    """What the sender announces."""
-
-    envelope: Envelope
-
-
-class View(_Frame, frozen=True):
-    """The digest of all values that the sender holds; None where one is missing, which nobody can certify."""
-
-    values: Bytes32 | None
-    signature: Bytes64
-
-
-class Certificate(_Frame, frozen=True):
-    """Everyone's equal views. The values need not travel: whoever signed such a view has them."""
-
-    values: Bytes32
-    views: Signatures
-    chain: Signatures
-
-
-class Complaint(_Frame, frozen=True):
-    """The quiet path has failed for the sender."""
-
-    signature: Bytes64
-
-
-class Chained(_Frame, frozen=True):
-    """A value with the signatures of those who accepted it before."""
-
-    originator: Bytes32
-    envelope: Envelope
-    chain: Signatures
-
-
-Frame = Value | View | Certificate | Complaint | Chained
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from itertools import count
 from typing import Any, Generic, TypeVar
 
 from troth.crypto import PeerId
-from troth.protocol.agreed import Packet
+from troth.protocol.frames import Packet
 from troth.protocol.state import CannotGoOnError
 
 R = TypeVar("R")

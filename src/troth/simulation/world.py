@@ -11,8 +11,9 @@ from torch import Tensor
 from troth.attacks import Plot, make_attack
 from troth.attacks.wire import LateChannel, LyingLine
 from troth.crypto import Identity, PeerId, Seed, derive, stream
-from troth.protocol.agreed import AgreedChannel, Pace, Packet
+from troth.protocol.agreed import AgreedChannel, Pace
 from troth.protocol.channel import Channel
+from troth.protocol.frames import Packet
 from troth.protocol.records import StepRecord
 from troth.protocol.roster import Roster
 from troth.protocol.run import Parameters, Run

@@ -1,0 +1,181 @@
+"""Everything that travels between peers: frames, the place they belong to, and their bytes.
+
+What comes in is hostile until it was checked: bounded before it is parsed, parsed strictly, and never an exception (SPEC M3).
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, NewType
+
+import msgspec
+
+from troth.crypto import Context, Digest
+from troth.protocol.messages import MOST_MEMBERS, Bytes32, Envelope, Malformed, Part, Phase, Step
+
+Bytes64 = Annotated[bytes, msgspec.Meta(min_length=64, max_length=64)]
+Signatures = Annotated[dict[Bytes32, Bytes64], msgspec.Meta(max_length=MOST_MEMBERS)]
+Path = Annotated[tuple[Bytes32, ...], msgspec.Meta(max_length=32)]
+MOST_LINKS = 512  # records in one answer to somebody who comes back
+
+
+class _Frame(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True):
+    pass
+
+
+# Agreement (SPEC Q1–Q6)
+
+
+class Value(_Frame, frozen=True):
+    """What the sender announces."""
+
+    envelope: Envelope
+
+
+class View(_Frame, frozen=True):
+    """The digest of all values that the sender holds; None where one is missing, which nobody can certify."""
+
+    values: Bytes32 | None
+    signature: Bytes64
+
+
+class Certificate(_Frame, frozen=True):
+    """Everyone's equal views. The values need not travel: whoever signed such a view has them."""
+
+    values: Bytes32
+    views: Signatures
+    chain: Signatures
+
+
+class Complaint(_Frame, frozen=True):
+    """The quiet path has failed for the sender."""
+
+    signature: Bytes64
+
+
+class Chained(_Frame, frozen=True):
+    """A value with the signatures of those who accepted it before."""
+
+    originator: Bytes32
+    envelope: Envelope
+    chain: Signatures
+
+
+class Relayed(_Frame, frozen=True):
+    """A value or view on its way between two who do not reach each other (SPEC Q8)."""
+
+    originator: Bytes32
+    frame: Value | View
+
+
+# Blobs
+
+
+class PartSent(_Frame, frozen=True):
+    """A contributor's part, for its owner."""
+
+    part: Part
+    blob: bytes
+    path: Path
+
+
+class BlobSent(_Frame, frozen=True):
+    """An aggregate, from its owner or whoever has it."""
+
+    blob: bytes
+
+
+class BlobWanted(_Frame, frozen=True):
+    digest: Bytes32
+
+
+class PartShown(_Frame, frozen=True):
+    """One contributor's part: handed round by itself, passed on by others, or laid open by its owner for a trial."""
+
+    part: Part
+    contributor: Bytes32
+    blob: bytes
+    path: Path
+
+
+class RecordSigned(_Frame, frozen=True):
+    signature: Bytes64
+
+
+# Coming back (SPEC B1–B4)
+
+
+class Link(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A step's record as bytes, and the members' signatures over it."""
+
+    record: Annotated[bytes, msgspec.Meta(max_length=1 << 22)]
+    signatures: Signatures
+
+
+class SyncWanted(_Frame, frozen=True):
+    """Somebody who is not a member any more wants to know what has happened from this step on."""
+
+    since: Step
+
+
+class SyncShown(_Frame, frozen=True):
+    """What has happened since, and the state after it."""
+
+    links: Annotated[tuple[Link, ...], msgspec.Meta(max_length=MOST_LINKS)]
+    state: bytes
+
+
+class Knock(_Frame, frozen=True):
+    """Somebody wants to be a member again, under this key: its own, or a new one if it may have forgotten what it signed."""
+
+    key: Bytes32
+    signature: Bytes64
+
+
+Agreement = Value | View | Certificate | Complaint | Chained | Relayed
+Frame = Agreement | PartSent | BlobSent | BlobWanted | PartShown | RecordSigned | SyncWanted | SyncShown | Knock
+AGREEMENT = (Value, View, Certificate, Complaint, Chained, Relayed)
+
+
+@dataclass(frozen=True)
+class Packet:
+    """A frame and the place it belongs to."""
+
+    place: Context
+    frame: Frame
+
+
+# Bytes
+
+Wire = NewType("Wire", bytes)
+
+
+class _Place(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    run: Bytes32
+    step: Step
+    phase: Annotated[int, msgspec.Meta(ge=1, le=int(max(Phase)))]
+    attempt: Annotated[int, msgspec.Meta(ge=0, lt=1 << 16)]
+    incarnation: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
+
+
+class _Wire(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    place: _Place
+    frame: Frame
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(_Wire, strict=True)
+
+
+def encode_packet(packet: Packet) -> Wire:
+    return Wire(_ENCODER.encode(_Wire(_Place(*packet.place), packet.frame)))
+
+
+def decode_packet(raw: bytes, most_bytes: int) -> Packet | Malformed:
+    """`most_bytes` follows from the run: nothing that its members send is longer."""
+    if len(raw) > most_bytes:
+        return Malformed(f"{len(raw)} bytes, at most {most_bytes}")
+    try:
+        wire = _DECODER.decode(raw)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        return Malformed(str(error))
+    place = wire.place
+    return Packet(Context(Digest(place.run), place.step, place.phase, place.attempt, place.incarnation), wire.frame)
