@@ -389,13 +389,13 @@ class _Net:
         self.complaints = 0
         self.sent: dict[PeerId, int] = {}
 
-    def __call__(self, sender: PeerId, to: PeerId, packet: Packet, now: float) -> float:
+    def __call__(self, sender: PeerId, to: PeerId, packet: Packet, now: float) -> tuple[float]:
         delay = self._most if self._steady else self._draw.random() * self._most
         self.trace.update(sender + to + repr((tuple(packet.place), now, delay)).encode())
         self.trace.update(msgspec.msgpack.encode(packet.frame))
         self.sent[sender] = self.sent.get(sender, 0) + 1
         self.complaints += isinstance(packet.frame, Complaint)
-        return delay
+        return (delay,)
 
     @classmethod
     def problem(cls) -> Problem:
@@ -520,7 +520,7 @@ def test_a_late_complaint_about_the_announcement_before_sets_nobody_apart(moment
     identities = [Identity.from_secret(derive(0, "late complaint", k)) for k in range(5)]
     one, two, _, giver, helper = identities
     everyone = frozenset(identity.peer for identity in identities)
-    time: VirtualTime[Any] = VirtualTime(lambda *_: 0.1)
+    time: VirtualTime[Any] = VirtualTime(lambda *_: (0.1,))
     tools = Primitives()
 
     def message(number: int) -> Commit:

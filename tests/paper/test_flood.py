@@ -22,7 +22,7 @@ def commit(number: int) -> Commit:
 @pytest.mark.parametrize("flooded", [False, True])
 def test_early_values_survive_a_flood(flooded: bool) -> None:
     """[Q1, M3] A begins the second announcement before B does, so its value is early at B; a liar fills B with junk."""
-    time: VirtualTime[Any] = VirtualTime(lambda *_: 0.05)
+    time: VirtualTime[Any] = VirtualTime(lambda *_: (0.05,))
     kept: dict[int, int] = {}
 
     async def honest(identity: Identity, number: int) -> list[PeerId]:

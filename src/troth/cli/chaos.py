@@ -112,6 +112,8 @@ def _say_broken(verdict: "Verdict", options: str) -> None:
 
 def _one(plan: "Plan", *, trace: bool) -> None:
     """One world, told as it goes if asked for."""
+    from collections.abc import Sequence
+
     from troth.crypto import Identity, PeerId, derive
     from troth.protocol.frames import Packet
     from troth.protocol.messages import Phase
@@ -121,9 +123,9 @@ def _one(plan: "Plan", *, trace: bool) -> None:
     typer.echo(f"seed {plan.seed}: {plan}")
     names = {Identity.from_secret(derive(plan.seed, "identity", k)).peer: k for k in range(plan.peers)}
 
-    def watch(now: float, sender: PeerId, to: PeerId, packet: Packet, delay: float | None) -> None:
+    def watch(now: float, sender: PeerId, to: PeerId, packet: Packet, delays: Sequence[float]) -> None:
         place, kind = packet.place, type(packet.frame).__name__
-        arrives = "lost" if delay is None else f"arrives {now + delay:.3f}"
+        arrives = "arrives " + " and ".join(f"{now + delay:.3f}" for delay in delays) if delays else "lost"
         where = f"step {place.step} attempt {place.attempt} {Phase(place.phase).name.lower()}"
         typer.echo(f"{now:9.3f}  {names[sender]:>2} → {names[to]:<2}  {kind:<12} {where:<28} {arrives}")
 

@@ -10,6 +10,7 @@ from troth.crypto import stream
 from troth.protocol.run import most_byzantine
 from troth.simulation.checkers import CHECKERS
 from troth.simulation.drop_outs import DropOut
+from troth.simulation.faults import Network
 from troth.simulation.world import Plan, World, play
 
 ATTACKS = (
@@ -53,7 +54,8 @@ def draw_plan(seed: int, *, least_peers: int = 4, most_peers: int = 12, steps: i
     honest = order[byzantine:]
     spare = max(1, len(honest) - byzantine - 1)  # so many may go and leave the honest in the majority of contributors
     crashes = {number: DropOut(pick(steps), pick(9)) for number in honest[: pick(spare)]} if pick(2) else {}
-    return Plan(seed, peers, steps, liars, forge_from, attacks, zeal, crashes, 0.05 + 0.9 * float(draw.uniform(1)[0]))
+    network = Network(latency=0.05 + 0.9 * float(draw.uniform(1)[0]))
+    return Plan(seed, peers, steps, liars, forge_from, attacks, zeal, crashes, network)
 
 
 def judge(plan: Plan) -> Verdict:

@@ -1,4 +1,4 @@
-"""Honest peers whose machines stop: each at one moment of one step, and for good."""
+"""Honest peers whose machines stop: each at one moment of one step, for a while or for good."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +22,8 @@ class DropOut:
 
     step: int
     call: int
+    down: float | None = None  # for so many seconds; None is for good
+    journal: bool = True  # whether it still knows afterwards what it signed
 
 
 def draw_drop_outs(seed: Seed, candidates: Sequence[PeerId], count: int, steps: int) -> dict[PeerId, DropOut]:

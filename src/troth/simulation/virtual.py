@@ -4,8 +4,9 @@ Nothing runs in parallel and nothing reads a clock, so equal seeds give equal tr
 """
 
 import heapq
+import math
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Generic, TypeVar
@@ -13,18 +14,19 @@ from typing import Any, Generic, TypeVar
 from troth.crypto import PeerId
 from troth.protocol.frames import Packet
 from troth.protocol.state import CannotGoOnError
+from troth.simulation.faults import Deliver
 
 R = TypeVar("R")
-Delay = Callable[[PeerId, PeerId, Packet, float], float | None]  # from, to, what, when → seconds, or None: lost
-
-Watch = Callable[[float, PeerId, PeerId, Packet, float | None], None]  # when, from, to, what, delay
+Watch = Callable[[float, PeerId, PeerId, Packet, Sequence[float]], None]  # when, from, to, what, after how long
 
 
 @dataclass
 class _Wait:
-    """What a coroutine yields: the next packet, please, or None at that time."""
+    """What a coroutine yields: the next packet, please, or None at that time. While busy, packets wait; off, they are lost."""
 
     until: float
+    busy: bool = False
+    off: bool = False
 
     def __await__(self) -> Generator["_Wait", Any, Any]:
         return (yield self)
@@ -34,15 +36,15 @@ class _Wait:
 class _Node:
     coroutine: Coroutine[Any, Any, Any]
     inbox: deque[tuple[PeerId, Packet]] = field(default_factory=deque)
-    waiting: float | None = None
+    waiting: _Wait | None = None
     turn: int = 0  # which wait a timer belongs to
 
 
 class VirtualTime(Generic[R]):
     """Runs coroutines against a network model until all of them have ended."""
 
-    def __init__(self, delay: Delay, watch: Watch | None = None) -> None:
-        self._delay = delay
+    def __init__(self, deliver: Deliver, watch: Watch | None = None) -> None:
+        self._deliver = deliver
         self._watch = watch
         self._events: list[tuple[float, int, PeerId, tuple[PeerId, Packet] | int]] = []
         self._order = count()
@@ -52,15 +54,15 @@ class VirtualTime(Generic[R]):
         self.results: dict[PeerId, R] = {}
         self.stopped: dict[PeerId, CannotGoOnError] = {}
 
-    def line(self, peer: PeerId) -> "VirtualLine":
-        return VirtualLine(self, peer)
+    def line(self, peer: PeerId, ahead: float = 0.0, faster: float = 0.0) -> "VirtualLine":
+        return VirtualLine(self, peer, ahead, 1.0 + faster)
 
     def send(self, sender: PeerId, to: PeerId, packet: Packet) -> None:
         self.packets += 1
-        delay = self._delay(sender, to, packet, self.now)
+        delays = self._deliver(sender, to, packet, self.now)
         if self._watch is not None:
-            self._watch(self.now, sender, to, packet, delay)
-        if delay is not None:
+            self._watch(self.now, sender, to, packet, delays)
+        for delay in delays:
             heapq.heappush(self._events, (self.now + delay, next(self._order), to, (sender, packet)))
 
     def run(self, coroutines: Mapping[PeerId, Coroutine[Any, Any, R]], *, most_events: int) -> None:
@@ -82,13 +84,13 @@ class VirtualTime(Generic[R]):
     def _handle(self, peer: PeerId, what: tuple[PeerId, Packet] | int) -> None:
         node = self._nodes.get(peer)
         if node is None or node.waiting is None:
-            if node is not None and not isinstance(what, int):
-                node.inbox.append(what)
             return
         if isinstance(what, int):
             if what == node.turn:
                 self._advance(peer, None)
-        else:
+        elif node.waiting.busy:
+            node.inbox.append(what)
+        elif not node.waiting.off:
             self._advance(peer, what)
 
     def _advance(self, peer: PeerId, value: tuple[PeerId, Packet] | None) -> None:
@@ -105,30 +107,45 @@ class VirtualTime(Generic[R]):
                 self.stopped[peer] = why
                 return
             assert isinstance(wait, _Wait)
-            if node.inbox:
+            if wait.off:
+                node.inbox.clear()
+            if node.inbox and not wait.busy:
                 value = node.inbox.popleft()
                 continue
             if wait.until <= self.now:
                 value = None
                 continue
-            node.waiting = wait.until
+            node.waiting = wait
             heapq.heappush(self._events, (wait.until, next(self._order), peer, node.turn))
             return
 
 
 class VirtualLine:
-    """One peer's end."""
+    """One peer's end, with its own clock."""
 
-    def __init__(self, time: VirtualTime[Any], me: PeerId) -> None:
+    def __init__(self, time: VirtualTime[Any], me: PeerId, ahead: float, rate: float) -> None:
         self._time = time
         self._me = me
+        self._ahead = ahead
+        self._rate = rate
 
     def now(self) -> float:
-        return self._time.now
+        return self._ahead + self._time.now * self._rate
 
     def send(self, to: PeerId, packet: Packet) -> None:
         self._time.send(self._me, to, packet)
 
     async def receive(self, until: float) -> tuple[PeerId, Packet] | None:
-        heard: tuple[PeerId, Packet] | None = await _Wait(until)
+        moment = (until - self._ahead) / self._rate
+        while self._ahead + moment * self._rate < until:  # rounding must not wake it before its clock says so
+            moment = math.nextafter(moment, math.inf)
+        heard: tuple[PeerId, Packet] | None = await _Wait(moment)
         return heard
+
+    async def work(self, seconds: float) -> None:
+        """Compute for so long; what arrives meanwhile waits."""
+        await _Wait(self._time.now + seconds, busy=True)
+
+    async def off(self, seconds: float) -> None:
+        """Without power for so long; what arrives meanwhile is lost, and what has arrived too."""
+        await _Wait(self._time.now + seconds, off=True)

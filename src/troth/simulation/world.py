@@ -13,16 +13,16 @@ from troth.attacks.wire import LateChannel, LyingLine
 from troth.crypto import Identity, PeerId, Seed, derive, stream
 from troth.protocol.agreed import AgreedChannel, Pace
 from troth.protocol.channel import Channel
-from troth.protocol.frames import Packet
 from troth.protocol.records import StepRecord
 from troth.protocol.roster import Roster
 from troth.protocol.run import Parameters, Run
 from troth.protocol.state import CannotGoOnError, Outcome, Peer, State
 from troth.protocol.step import run_step
 from troth.simulation.drop_outs import DropOut, DroppingChannel
+from troth.simulation.faults import Deliver, Network, deliveries
 from troth.simulation.memo import MemoPrimitives
 from troth.simulation.protocol_run import SeededEntropy
-from troth.simulation.virtual import Delay, VirtualTime, Watch
+from troth.simulation.virtual import VirtualTime, Watch
 from troth.training import OPTIMIZERS, SCHEDULES, Problem, make_task
 from troth.training.work import Training, TrainingWork
 
@@ -45,14 +45,14 @@ class Plan:
     attacks: Mapping[int, str]  # how they behave in the protocol
     zeal: Mapping[int, tuple[float, int]]  # how often they lie on the wire, and from which step on
     crashes: Mapping[int, DropOut]
-    latency: float  # the most that a packet between honest peers takes, as a share of delta
+    network: Network
 
     def __str__(self) -> str:
         lies = "; ".join(f"{number}: {', '.join(sorted(c)) or 'nothing'}" for number, c in sorted(self.liars.items()))
         return (
             f"{self.peers} peers, {self.steps} steps, liars on the wire {{{lies or 'none'}}}, in the protocol "
             f"{dict(self.attacks) or 'none'}, wrong gradients from step {dict(self.forge_from) or 'never'}, "
-            f"crashes {dict(self.crashes) or 'none'}, latency {self.latency:.2f}"
+            f"crashes {dict(self.crashes) or 'none'}, {self.network}"
         )
 
 
@@ -123,13 +123,13 @@ def play(plan: Plan, watch: Watch | None = None) -> World:
     honest_work = TrainingWork(problem, optimizer, rates, tools)
     honest = sorted(peer for peer, number in numbers.items() if number not in liars)
     world = World(plan, run, numbers, honest, honest_work)
-    time: VirtualTime[None] = VirtualTime(_delays(plan, numbers), watch)
+    time: VirtualTime[None] = VirtualTime(_deliveries(plan, numbers), watch)
     lines: list[LyingLine] = []
     colluders = frozenset(peer for peer, number in numbers.items() if number in liars)
     board: dict[Any, Any] = {}
 
     def life(identity: Identity, number: int) -> Coroutine[Any, Any, None]:
-        line: Any = time.line(identity.peer)
+        line: Any = time.line(identity.peer, *plan.network.clocks.get(number, (0.0, 0.0)))
         work = honest_work
         if number in plan.liars:
             line = LyingLine(line, identity, plan.liars[number], *plan.zeal[number], stream(plan.seed, "liar", number))
@@ -166,16 +166,10 @@ async def _live(peer: Peer[Training], state: State[Training], world: World) -> N
             return
 
 
-def _delays(plan: Plan, numbers: Mapping[PeerId, int]) -> Delay:
-    """Between honest peers always less than delta, each packet its own time; liars' packets come when they like."""
-    draw = stream(plan.seed, "latency")
-    chances: list[float] = []
-    late = {number for number, conducts in plan.liars.items() if "late" in conducts}
-
-    def delay(sender: PeerId, _to: PeerId, _packet: Packet, _now: float) -> float | None:
-        if not chances:
-            chances.extend(draw.uniform(4096).tolist())
-        chance = chances.pop()
-        return chance * 4 if numbers[sender] in late else 0.001 + chance * plan.latency
-
-    return delay
+def _deliveries(plan: Plan, numbers: Mapping[PeerId, int]) -> Deliver:
+    """Between honest peers as the network is; liars' packets come when they like."""
+    when = {"late": (0.0, 4.0), "just-in-time": (0.9, 1.0)}
+    late = {
+        number: when[conduct] for number, conducts in plan.liars.items() for conduct in sorted(conducts & when.keys())
+    }
+    return deliveries(plan.network, plan.seed, numbers, late)
