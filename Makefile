@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test check bench ban-law drop-outs attack-pages attack-studies vectors clean
+.PHONY: help demo test check bench ban-law drop-outs attack-pages attack-studies fuzz vectors clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -50,6 +50,9 @@ attack-pages: .venv/installed-dev ## try every attack; rewrites the figures in d
 
 attack-studies: .venv/installed-dev ## how long liars last, radius, hardware; rewrites docs/attacks/README.md (an hour on two cores)
 	$(BIN)/python -m benchmarks.attack_studies
+
+fuzz: .venv/installed-dev ## a million hostile inputs for every decoder that sees peers' bytes (some minutes on two cores)
+	$(BIN)/python -m tests.fuzz
 
 vectors: .venv/installed-dev ## regenerate the golden vectors, after a deliberate change only
 	$(BIN)/python -m tests.vectors

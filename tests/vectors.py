@@ -36,6 +36,7 @@ from troth.protocol.messages import (
     Clip,
     Commit,
     Kind,
+    Knocking,
     Message,
     Phase,
     Report,
@@ -112,12 +113,16 @@ def messages() -> Any:
         updated=True,
         tau=0.5,
         cap=2.0,
+        spread=1.5,
         judgements=(Judgement(b"a" * 32, b"b" * 32, Kind.GRADIENT, 2, None, 0, None),),
         absent=(b"h" * 32,),
         struck=(b"i" * 32,),
+        slowed=(b"m" * 32,),
+        feuds=((b"n" * 32, b"o" * 32),),
         expelled=(b"j" * 32,),
         owed=(b"k" * 32,),
         unaudited=(b"l" * 32,),
+        returned=(Knocking(b"p" * 32, b"q" * 32),),
     )
     return [[phase_of(example).name, encode(example).hex()] for example in examples] + [encode_record(record).hex()]
 

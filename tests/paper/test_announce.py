@@ -19,6 +19,7 @@ from tests.paper.announce_world import DELTA, ELSEWHERE, KEYS, PLACE, CheapPrimi
 from troth.crypto import Digest, Identity, PeerId, blob_digest, derive
 from troth.protocol.agreed import AgreedChannel, Pace
 from troth.protocol.announce import Announcement, Timing, chain_bytes, complaint_bytes, view_bytes
+from troth.protocol.channel import Entry
 from troth.protocol.frames import Agreement as Frame
 from troth.protocol.frames import Certificate, Chained, Complaint, Packet, Value, View
 from troth.protocol.messages import MOST_MEMBERS, Commit, Envelope, Phase, seal
@@ -528,7 +529,7 @@ def test_a_late_complaint_about_the_announcement_before_sets_nobody_apart(moment
 
     async def first(identity: Identity, number: int) -> AgreedChannel:
         channel = AgreedChannel(identity, time.line(identity.peer), Pace(), tools)
-        channel.enter(everyone, {})
+        channel.enter(Entry(everyone))
         await channel.announce(_FIRST, message(number))
         return channel
 

@@ -6,6 +6,7 @@ import pytest
 
 from troth.crypto import Context, Digest, Identity, PeerId, derive
 from troth.protocol.agreed import AgreedChannel, Pace
+from troth.protocol.channel import Entry
 from troth.protocol.frames import BlobSent, Complaint, Packet, PartSent, Value
 from troth.protocol.messages import Commit, Phase, seal
 from troth.protocol.primitives import Primitives
@@ -26,8 +27,8 @@ def test_early_values_survive_a_flood(flooded: bool) -> None:
     kept: dict[int, int] = {}
 
     async def honest(identity: Identity, number: int) -> list[PeerId]:
-        channel = AgreedChannel(identity, time.line(identity.peer), Pace(), Primitives())
-        channel.enter(frozenset(one.peer for one in IDS), {})
+        channel = AgreedChannel(identity, time.line(identity.peer), Pace(room=1 << 20), Primitives())
+        channel.enter(Entry(frozenset(one.peer for one in IDS)))
         await channel.announce(FIRST, commit(number))
         if number == 1:
             await channel._wait(time.now + 0.8, lambda: False)  # it computes for a moment
@@ -37,7 +38,7 @@ def test_early_values_survive_a_flood(flooded: bool) -> None:
     async def liar(identity: Identity, number: int) -> None:
         line = time.line(identity.peer)
         channel = AgreedChannel(identity, line, Pace(), Primitives())
-        channel.enter(frozenset(one.peer for one in IDS), {})
+        channel.enter(Entry(frozenset(one.peer for one in IDS)))
         await channel.announce(FIRST, commit(number))
         for k in range(3000 if flooded else 0):
             for place in (SECOND._replace(incarnation=k), SECOND._replace(attempt=k + 1), SECOND._replace(step=k)):
@@ -55,4 +56,4 @@ def test_early_values_survive_a_flood(flooded: bool) -> None:
         said = set(time.results[one.peer])
         assert honest_two <= said <= set(everyone), "an honest value was lost"
     assert set(time.results[IDS[0].peer]) == set(time.results[IDS[1].peer])
-    assert kept[1] < 2200, "what is kept for later is bounded, whatever a liar sends"
+    assert kept[1] < 1100, "what is kept for later is bounded, whatever a liar sends"

@@ -1,7 +1,7 @@
 """Messages that are well-formed and hostile, and silence at the worst moment: what none of our attacks does yet."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cache, partial
 from typing import Any
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.paper.conftest import SMALL, is_what_a_server_would_get, kept_promises, records, rewired, run_on
 from troth.crypto import Context, Identity, PeerId, derive
-from troth.protocol.channel import Channel, PartParcels
+from troth.protocol.channel import Channel, PartParcels, Showing
 from troth.protocol.checks import sum_vanishes, suspicious_parts
 from troth.protocol.messages import (
     Accusation,
@@ -78,9 +78,9 @@ class _LayingNothingOpen(_Wrapped):
     """Where parts are disputed, it offers nothing in the name of every owner."""
 
     async def lay_open(
-        self, context: Context, mine: PartParcels, wanted: Mapping[int, PeerId], count: int
-    ) -> PartParcels:
-        return await self._inner.lay_open(context, {part: {} for part in wanted}, wanted, count)
+        self, context: Context, mine: PartParcels, wanted: Collection[Showing], count: int
+    ) -> Mapping[Showing, Mapping[PeerId, Parcel]]:
+        return await self._inner.lay_open(context, {part: {} for part, _ in wanted}, wanted, count)
 
 
 def _contributors(simulation: ProtocolSimulation) -> list[PeerId]:
@@ -206,8 +206,8 @@ class _Withholding(_Wrapped):
         return await self._inner.scatter(context, kept)
 
     async def lay_open(
-        self, context: Context, mine: PartParcels, wanted: Mapping[int, PeerId], count: int
-    ) -> PartParcels:
+        self, context: Context, mine: PartParcels, wanted: Collection[Showing], count: int
+    ) -> Mapping[Showing, Mapping[PeerId, Parcel]]:
         return await self._inner.lay_open(context, {} if self._stubborn else mine, wanted, count)
 
 

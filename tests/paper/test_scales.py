@@ -42,7 +42,7 @@ def after(distances: list[float], parameters: Parameters) -> list[Scales]:
     """The scales of step 0 and of the steps after these, in each of which everyone was equally far away."""
     scales = [Scales.first(parameters)]
     for distance in distances:
-        scales.append(scales[-1].after(everyone_at(distance), BOUNDS, parameters))
+        scales.append(scales[-1].after(pooled_norm(everyone_at(distance), BOUNDS), parameters))
     return scales
 
 

@@ -13,6 +13,7 @@ from troth.attacks.conduct import (
     WrongAggregate,
     WrongReport,
 )
+from troth.attacks.coordinator import Adapt
 from troth.attacks.cover import CoveredAggregate
 from troth.attacks.errors import AttackError
 from troth.attacks.gradient import (
@@ -51,6 +52,7 @@ ATTACKS: dict[str, type[GradientAttack]] = {
     "vanish": Vanish,
     "nudge": Nudge,
     "inflate": Inflate,
+    "adapt": Adapt,
 }
 
 

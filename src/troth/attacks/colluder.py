@@ -1,12 +1,15 @@
 """A colluder's conduct in the protocol: it follows the phases, but never helps to convict one of its own."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import msgspec
+
 from troth.crypto import Context, Digest, PeerId, Signature
-from troth.protocol.channel import Channel, Doubles, PartParcels
-from troth.protocol.messages import Accuse, Announced, Ballot, Message, Verdict, Vote
+from troth.protocol.announce import Blame
+from troth.protocol.channel import Channel, Delivery, Doubles, Entry, PartParcels, Showing
+from troth.protocol.messages import Accuse, Announced, Ballot, Knocking, Message, Verdict, Vote
 from troth.protocol.parts import Parcel
 from troth.protocol.run import Run
 
@@ -43,15 +46,20 @@ class ColludingChannel:
         self._run = plot.run
         self._active = plot.active
 
-    def enter(self, members: frozenset[PeerId], awaited: Mapping[int, frozenset[PeerId]]) -> None:
-        self._honest.enter(members, awaited)
+    def enter(self, entry: Entry) -> None:
+        self._honest.enter(entry)
 
     async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
         return await self._honest.announce(context, self._shielding(message))
 
+    async def announce_last(self, context: Context, choose: Choose) -> Mapping[PeerId, Announced]:
+        """So that conducts can be put around each other."""
+        return await self._honest.announce_last(context, choose)
+
     def _shielding(self, message: Message) -> Message:
         if isinstance(message, Accuse):
-            return Accuse(tuple(a for a in message.accusations if a.target not in self._colluders), message.coin)
+            others = tuple(a for a in message.accusations if a.target not in self._colluders)
+            return msgspec.structs.replace(message, accusations=others)
         if isinstance(message, Vote):
             return Vote(tuple(self._shielding_ballot(ballot) for ballot in message.ballots))
         return message
@@ -62,6 +70,12 @@ class ColludingChannel:
     def doubles(self, step: int) -> Doubles:
         return self._honest.doubles(step)
 
+    def blame(self) -> Blame:
+        return self._honest.blame()
+
+    def knocks(self, step: int) -> Iterable[Knocking]:
+        return self._honest.knocks(step)
+
     async def scatter(self, context: Context, parcels: Mapping[int, tuple[PeerId, Parcel]]) -> PartParcels:
         return await self._honest.scatter(context, parcels)
 
@@ -71,12 +85,23 @@ class ColludingChannel:
         return await self._honest.gather(context, mine, wanted)
 
     async def lay_open(
-        self, context: Context, mine: PartParcels, wanted: Mapping[int, PeerId], count: int
-    ) -> PartParcels:
+        self, context: Context, mine: PartParcels, wanted: Collection[Showing], count: int
+    ) -> Mapping[Showing, Mapping[PeerId, Parcel]]:
         return await self._honest.lay_open(context, mine, wanted, count)
 
-    async def sign_record(self, context: Context, signature: Signature) -> Mapping[PeerId, Signature]:
-        return await self._honest.sign_record(context, signature)
+    async def pass_on(
+        self,
+        context: Context,
+        parcels: Mapping[Delivery, tuple[PeerId, Parcel]],
+        wanted: Collection[Delivery],
+        fits: Callable[[Delivery, Parcel], bool],
+    ) -> Mapping[Delivery, Parcel]:
+        return await self._honest.pass_on(context, parcels, wanted, fits)
+
+    async def sign_record(
+        self, context: Context, signature: Signature, fits: Callable[[PeerId, Signature], bool], enough: int
+    ) -> Mapping[PeerId, Signature]:
+        return await self._honest.sign_record(context, signature, fits, enough)
 
 
 def cast_as(ballot: Ballot, verdict: Verdict) -> Ballot:

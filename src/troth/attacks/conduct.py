@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -31,8 +32,8 @@ from troth.protocol.messages import (
     Vote,
     phase_of,
 )
-from troth.protocol.parts import Parcel
-from troth.protocol.primitives import from_blob, to_blob
+from troth.protocol.parts import Parcel, rows_of
+from troth.protocol.primitives import to_blob
 from troth.protocol.roles import Due, draw_roles
 from troth.protocol.roster import Roster
 from troth.protocol.state import CannotGoOnError
@@ -53,14 +54,19 @@ class ShiftingOwner(ColludingChannel):
     async def scatter(self, context: Context, parcels: Mapping[int, tuple[PeerId, Parcel]]) -> PartParcels:
         received = await super().scatter(context, parcels)
         kept = self._rows if context.attempt else {}
-        self._rows = kept | {part: [from_blob(p.blob) for p in sent.values()] for part, sent in received.items()}
+        lengths = {part: len(parcel.blob) for part, (_, parcel) in parcels.items()}  # others may send anything
+        self._rows = kept | {
+            part: list(rows_of([parcel for parcel in sent.values() if len(parcel.blob) == lengths[part]]))
+            for part, sent in received.items()
+            if part in lengths
+        }
         return received
 
     async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
         self._forged = {} if isinstance(message, Clip) else getattr(self, "_forged", {})
         if isinstance(message, Clip) and self._active(context.step):
             forged = tuple(self._forge(context, center) for center in message.centers)
-            message = Clip(forged, message.coin_a, message.coin_b, message.missing)
+            message = msgspec.structs.replace(message, centers=forged)
         return await super().announce(context, message)
 
     def _forge(self, context: Context, center: Center) -> Center:
@@ -113,7 +119,7 @@ class FalseAccuser(ColludingChannel):
 
     async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
         if isinstance(message, Accuse) and self._active(context.step):
-            message = Accuse((*message.accusations, *self._lies(context.step)), message.coin)
+            message = msgspec.structs.replace(message, accusations=(*message.accusations, *self._lies(context.step)))
         return await super().announce(context, message)
 
     def _lies(self, step: int) -> list[Accusation]:
@@ -143,7 +149,7 @@ class SilentValidator(ColludingChannel):
 
     async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
         if isinstance(message, Accuse) and self._active(context.step):
-            message = Accuse((), message.coin)
+            message = msgspec.structs.replace(message, accusations=())
         return await super().announce(context, message)
 
 

@@ -5,9 +5,25 @@ A wrapper around a liar's line. It bends what the liar's own, otherwise honest, 
 
 from collections.abc import Callable, Iterator, Mapping
 
-from troth.crypto import Context, Identity, PeerId, Stream
+from troth.attacks.wire_lies import (
+    Blob,
+    announcing,
+    another,
+    impersonations,
+    malformed,
+    not_finite,
+    not_numbers,
+    oversized,
+    oversized_blob,
+    pick,
+    signed_view,
+    values_digest,
+    with_blob,
+    with_wrong_path,
+)
+from troth.crypto import Context, Digest, Identity, PeerId, Stream
 from troth.protocol.agreed import AgreedChannel, Line
-from troth.protocol.announce import complaint_bytes, view_bytes
+from troth.protocol.announce import complaint_bytes
 from troth.protocol.frames import (
     BlobSent,
     Certificate,
@@ -21,20 +37,7 @@ from troth.protocol.frames import (
     Value,
     View,
 )
-from troth.protocol.messages import (
-    Accuse,
-    Announced,
-    Clip,
-    Commit,
-    Malformed,
-    Message,
-    Phase,
-    Report,
-    Reveal,
-    Vote,
-    decode,
-    seal,
-)
+from troth.protocol.messages import Announced, Malformed, Message, Phase, decode, encode, seal
 
 CONDUCTS = {
     "equivocate": "say one thing to some and another to others",
@@ -42,16 +45,26 @@ CONDUCTS = {
     "mute": "say nothing in some announcements",
     "hide-views": "hand the view to some only",
     "false-incomplete": "claim that values are missing",
+    "two-views": "sign different views for different peers",
     "hide-certificates": "keep certificates to oneself",
     "complain": "complain without reason, to some",
     "withhold-parts": "send no part to some owners",
-    "corrupt-parts": "send parts with a flipped bit, or a wrong path",
+    "corrupt-parts": "send parts that are not those committed to",
+    "wrong-paths": "send parts with a wrong, empty or too long path",
     "refuse-blobs": "hand out no aggregate and show no part",
     "unsigned-record": "sign no record",
     "replay": "send old packets again",
+    "replay-elsewhere": "send frames of earlier steps again as if they belonged to this one, or to another run",
     "garbage": "send frames with wrong signatures",
+    "impersonate": "send frames that claim to be of somebody else",
+    "malformed": "sign what is no message, the same to all",
+    "oversized": "sign a message that is too long, or send a blob that is",
+    "non-finite": "announce numbers that are none, and send blobs of them",
+    "feud": "send nothing at all to one peer, always the same",
     "late": "let everything arrive late",
+    "just-in-time": "let everything arrive just before it is due",
 }
+_DELAYED = ("late", "just-in-time")  # the network that the liar is on sees to these
 
 
 class LateChannel(AgreedChannel):
@@ -61,7 +74,7 @@ class LateChannel(AgreedChannel):
         self, context: Context, choose: Callable[[Mapping[PeerId, Announced]], Message | None]
     ) -> Mapping[PeerId, Announced]:
         running = self._begin(context)
-        due = (running.deadline or self._line.now()) - 2.1 * self._pace.delta  # else it would come too late for some
+        due = (running.deadline or self._line.now()) - 2.1 * self.pace.delta  # else it would come too late for some
         await self._wait(due, lambda: len(running.heard) >= len(self._members) - 1)
         opened = {peer: self._tools.open(context, peer, envelope) for peer, envelope in running.heard.items()}
         message = choose({peer: said for peer, said in opened.items() if not isinstance(said, Malformed)})
@@ -81,8 +94,13 @@ class LyingLine:
         self._start = start  # the step from which on it does
         self._step = 0
         self._identity = identity
+        self._me = identity.peer
         self._conducts = conducts
         self._draw = draw
+        self._met: dict[PeerId, int] = {}  # to whom it has sent something, and in which step last
+        self._foe: PeerId | None = None
+        self._heard: dict[Context, dict[PeerId, Value]] = {}  # in this step and later ones
+        self._instead: dict[Context, Value | None] = {}  # what it tells everyone in place of the truth, in this step
         self._others: dict[bytes, Value] = {}
         self._sent: list[Packet] = []
         self.lies: dict[str, int] = {}
@@ -91,84 +109,173 @@ class LyingLine:
         return self._line.now()
 
     async def receive(self, until: float) -> tuple[PeerId, Packet] | None:
-        return await self._line.receive(until)
+        heard = await self._line.receive(until)
+        if heard is not None and isinstance(heard[1].frame, Value):
+            self._heard.setdefault(heard[1].place, {}).setdefault(heard[0], heard[1].frame)
+        return heard
 
     def send(self, to: PeerId, packet: Packet) -> None:
-        self._step = packet.place.step
-        for frame in self._bent(to, packet):
-            self._line.send(to, Packet(packet.place, frame))
-        if self._does("replay", 0.1) and self._sent:
-            self._line.send(to, self._sent[int(self._draw.integers(len(self._sent), 1)[0])])
+        if isinstance(packet.frame, Value) and packet.place.step > self._step:
+            self._begin(packet.place.step)
+        if not self._shuns(to):
+            for frame in self._frames(to, packet):
+                self._line.send(to, Packet(packet.place, frame))
+            for again in self._again(packet.place):
+                self._line.send(to, again)
+        self._met[to] = self._step
         if len(self._sent) < 200:
             self._sent.append(packet)
 
+    def _begin(self, step: int) -> None:
+        """With what belongs to earlier steps forgotten."""
+        self._step = step
+        self._heard = {place: said for place, said in self._heard.items() if place.step >= step}
+        self._instead.clear()
+        self._others.clear()
+
+    # Whether
+
+    def _would(self, conduct: str) -> bool:
+        return conduct in self._conducts and self._step >= self._start
+
     def _does(self, conduct: str, chance: float = 0.5) -> bool:
-        if conduct not in self._conducts or self._step < self._start:
+        if not self._would(conduct) or float(self._draw.uniform(1)[0]) >= chance * self._zeal:
             return False
-        if float(self._draw.uniform(1)[0]) >= chance * self._zeal:
-            return False
-        self.lies[conduct] = self.lies.get(conduct, 0) + 1
+        self._count(conduct)
         return True
 
-    def _bent(self, to: PeerId, packet: Packet) -> Iterator[Frame]:
+    def _count(self, conduct: str) -> None:
+        self.lies[conduct] = self.lies.get(conduct, 0) + 1
+
+    def _shuns(self, to: PeerId) -> bool:
+        """Always, whatever its zeal; whom is drawn as soon as it has met everyone."""
+        if not self._would("feud"):
+            return False
+        if self._foe is None and to in self._met:
+            self._foe = pick(self._draw, sorted(self._met))
+        if to == self._foe:
+            self._count("feud")
+        return to == self._foe
+
+    # What
+
+    def _frames(self, to: PeerId, packet: Packet) -> Iterator[Frame]:
         frame, place = packet.frame, packet.place
-        if self._does("garbage", 0.1):
-            yield View(bytes(32), bytes(64))
-            yield Certificate(bytes(32), {to: bytes(64)}, {to: bytes(64)})
-        if self._does("complain", 0.1):
-            yield Complaint(self._identity.sign(complaint_bytes(place)))
+        for conduct in filter(self._would, _DELAYED):
+            self._count(conduct)
+        yield from self._added(to, place)
         match frame:
             case Value():
-                if self._does("mute", 0.2) or self._does("selective"):
-                    return
-                yield self._other(packet, frame) if self._does("equivocate") else frame
+                yield from self._value(place, frame)
             case View():
-                if self._does("hide-views"):
-                    return
-                if self._does("false-incomplete", 0.2):
-                    yield View(None, self._identity.sign(view_bytes(place, None)))
-                else:
-                    yield frame
+                yield from self._view(place, frame)
             case Certificate() | Chained():
-                if not self._does("hide-certificates"):
-                    yield frame
-            case PartSent():
-                if self._does("withhold-parts", 0.2):
-                    return
-                if self._does("corrupt-parts", 0.2):
-                    yield PartSent(frame.part, bytes(len(frame.blob)), frame.path)
-                else:
-                    yield frame
-            case BlobSent() | PartShown():
-                if not self._does("refuse-blobs"):
-                    yield frame
+                yield from self._kept_back(place, frame)
+            case PartSent() | PartShown() | BlobSent():
+                yield from self._blob(frame)
             case RecordSigned():
                 if not self._does("unsigned-record"):
                     yield frame
             case _:
                 yield frame
 
-    def _other(self, packet: Packet, value: Value) -> Value:
+    def _added(self, to: PeerId, place: Context) -> Iterator[Frame]:
+        """What nobody asked for."""
+        if self._does("garbage", 0.1):
+            yield View(bytes(32), bytes(64))
+            yield Certificate(bytes(32), {to: bytes(64)}, {to: bytes(64)})
+        if self._does("complain", 0.1):
+            yield Complaint(self._identity.sign(complaint_bytes(place)))
+        said = self._heard.get(place)
+        if said and self._does("impersonate", 0.1):
+            victim = pick(self._draw, sorted(said))
+            members = {self._me, to, *(peer for peer, step in self._met.items() if step == self._step)}
+            yield from impersonations(self._identity, place, victim, said[victim], members, self._draw)
+
+    def _again(self, place: Context) -> Iterator[Packet]:
+        if self._sent and self._does("replay", 0.1):
+            yield pick(self._draw, self._sent)
+        earlier = [packet for packet in self._sent if packet.place.step < place.step]
+        if earlier and self._does("replay-elsewhere", 0.1):
+            frame = pick(self._draw, earlier).frame
+            yield Packet(place, frame)
+            elsewhere = (
+                place._replace(run=Digest(bytes(32))),
+                place._replace(step=place.step + 1),
+                place._replace(attempt=place.attempt + 1),
+                place._replace(phase=place.phase % Phase.VOTE + 1),
+                place._replace(incarnation=place.incarnation + 1),
+            )
+            yield Packet(pick(self._draw, elsewhere), frame)
+
+    def _value(self, place: Context, value: Value) -> Iterator[Frame]:
+        if self._does("mute", 0.2) or self._does("selective"):
+            return
+        if place not in self._instead:
+            payload = self._false_payload(Phase(place.phase), value.envelope.payload)
+            self._instead[place] = None if payload is None else announcing(self._identity, place, payload)
+        if self._does("equivocate"):
+            yield self._other(place, value)
+        else:
+            yield self._instead[place] or value
+
+    def _false_payload(self, phase: Phase, payload: bytes) -> bytes | None:
+        """Decided once for an announcement: said to some only, it would be an equivocation and no more."""
+        if self._does("malformed", 0.2):
+            return malformed(phase, payload, self._draw)
+        if self._does("oversized", 0.05):
+            return oversized(phase, payload)
+        if phase in (Phase.CLIP, Phase.REPORT) and self._does("non-finite", 0.3):
+            return encode(not_finite(_decoded(phase, payload), self._draw))
+        return None
+
+    def _other(self, place: Context, value: Value) -> Value:
         """Another message for the same place, as validly signed as the first."""
         key = bytes(value.envelope.signature)
         if key not in self._others:
-            message = decode(Phase(packet.place.phase), value.envelope.payload)
-            assert not isinstance(message, Malformed)
-            self._others[key] = Value(seal(self._identity, packet.place, _changed(message)))
+            message = _decoded(Phase(place.phase), value.envelope.payload)
+            self._others[key] = Value(seal(self._identity, place, another(message)))
         return self._others[key]
 
+    def _view(self, place: Context, view: View) -> Iterator[Frame]:
+        if self._does("hide-views"):
+            return
+        false, said = self._instead.get(place), self._heard.get(place, {})
+        if self._does("false-incomplete", 0.2):
+            yield signed_view(self._identity, place, None)
+        elif self._does("two-views", 0.7):
+            yield signed_view(self._identity, place, pick(self._draw, (None, self._draw.words(4).tobytes())))
+        elif false is not None and view.values is not None:  # else the lie would never be certified
+            yield signed_view(self._identity, place, values_digest({**said, self._me: false}))
+        else:
+            yield view
 
-def _changed(message: Message) -> Message:
-    match message:
-        case Commit():
-            return Commit(message.root, bytes(32), message.coin_b, message.hardware)
-        case Clip():
-            return Clip(message.centers[:-1], message.coin_a, message.coin_b, message.missing)
-        case Reveal():
-            return Reveal(bytes(32), message.held)
-        case Report():
-            return Report(bytes(len(message.numbers)) or bytes(8))
-        case Accuse():
-            return Accuse(message.accusations, bytes(32))
-        case Vote():
-            return Vote(message.ballots[:-1])
+    def _kept_back(self, place: Context, frame: Certificate | Chained) -> Iterator[Frame]:
+        if self._does("hide-certificates"):
+            return
+        false = self._instead.get(place)
+        mine = isinstance(frame, Chained) and frame.originator == self._me
+        if false is None or not mine:  # else its own code passes on the truth that it told nobody
+            yield frame
+
+    def _blob(self, frame: Blob) -> Iterator[Frame]:
+        if isinstance(frame, PartSent):
+            if self._does("withhold-parts", 0.2):
+                return
+            if self._does("corrupt-parts", 0.2):
+                frame = with_blob(frame, bytes(len(frame.blob)))
+        elif self._does("refuse-blobs"):
+            return
+        if not isinstance(frame, BlobSent) and self._does("wrong-paths", 0.3):
+            frame = with_wrong_path(frame, self._draw)
+        if self._does("oversized", 0.05):
+            frame = oversized_blob(frame)
+        if self._does("non-finite", 0.3):
+            frame = not_numbers(frame)
+        yield frame
+
+
+def _decoded(phase: Phase, payload: bytes) -> Message:
+    message = decode(phase, payload)
+    assert not isinstance(message, Malformed), "it bends what honest code says"
+    return message

@@ -20,7 +20,7 @@ from troth.protocol.run import Run
 from troth.protocol.state import Outcome
 from troth.training.work import Training
 
-FORMAT = "troth ban evidence 3"
+FORMAT = "troth ban evidence 4"
 
 
 class SignedRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -89,7 +89,7 @@ class History:
 
     def add(self, outcome: Outcome[Training]) -> None:
         for old in self.last[:-1]:
-            if old.record.leaving:
+            if old.record.changes_roster:
                 self.changes.append(sign_off(old.record, old.record_signatures))
         self.last = (*self.last[-1:], outcome)
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from troth.choices import ChoiceError, parse_spec
 from troth.crypto import Digest, PeerId
 from troth.evidence.verify import Proof
-from troth.protocol.messages import Kind
+from troth.protocol.messages import Kind, Malformed
 from troth.protocol.parts import commit_parts, part_bounds
 from troth.protocol.primitives import Primitives
 from troth.protocol.roles import gradient_seed
@@ -22,7 +22,7 @@ from troth.training.problem import Problem
 from troth.training.schedules import constant
 from troth.training.task import Task
 from troth.training.tasks import TASKS, make_task
-from troth.training.work import Training, TrainingWork, state_digest
+from troth.training.work import Training, TrainingWork, state_digest, training_of
 
 
 class Recomputed(Enum):
@@ -46,7 +46,7 @@ class _Description(msgspec.Struct):
 def _described(proof: Proof) -> _Description:
     try:
         return msgspec.json.decode(proof.run.description, type=_Description)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise StateError(f"the run's description does not say what it trains: {error}") from error
 
 
@@ -82,11 +82,10 @@ class StateFile:
             tensors = load_file(path)
         except Exception as error:  # the reader has no error type of its own
             raise StateError(f"{path} is damaged: {error}") from error
-        parameters = tensors.get("parameters")
-        if parameters is None or parameters.ndim != 1 or parameters.dtype != torch.float32:
-            raise StateError(f"{path} holds no vector of float32 parameters")
-        optimizer = {name.removeprefix("optimizer."): t for name, t in tensors.items() if name != "parameters"}
-        return Training(tensors["parameters"], optimizer)
+        training = training_of(tensors)
+        if isinstance(training, Malformed):
+            raise StateError(f"{path} is no state: {training.reason}")
+        return training
 
 
 def recompute(proof: Proof, training: Training, task_file: str | None = None) -> Recomputed:

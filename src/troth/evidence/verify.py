@@ -91,7 +91,7 @@ def _prove(file: BanFile) -> Proof:
     roster, last_step = Roster.founding(run), -1
     for change in file.history:
         old = _record(run, change, roster, tools)
-        _expect(old.step > last_step and bool(old.leaving), "the history holds more than changes, in order")
+        _expect(old.step > last_step and old.changes_roster, "the history holds more than changes, in order")
         roster, last_step = roster.after(old), old.step
     before: list[StepRecord] = []
     for signed in file.before:

@@ -5,26 +5,42 @@ frame that arrives before a deadline. Simulation and network both bring their ow
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from troth.crypto import Context, Digest, Identity, PeerId, Signature
-from troth.protocol.announce import Announcement, Decision, Timing
-from troth.protocol.channel import Doubles, PartParcels
+from troth.protocol.announce import Announcement, Blame, Decision, Timing
+from troth.protocol.channel import Delivery, Doubles, Entry, PartParcels, Showing
 from troth.protocol.frames import (
     AGREEMENT,
     BlobSent,
     BlobWanted,
+    Certificate,
+    Chained,
+    Decided,
     Frame,
+    Knock,
     Packet,
     PartSent,
     PartShown,
     RecordSigned,
+    Relayed,
+    StateShown,
+    StateWanted,
+    SyncShown,
+    SyncWanted,
+    Value,
+    View,
 )
-from troth.protocol.messages import MOST_MEMBERS, Announced, Envelope, Malformed, Message, Phase, seal
+from troth.protocol.gate import Gate
+from troth.protocol.journal import Journal, MemoryJournal
+from troth.protocol.messages import Announced, Envelope, Knocking, Malformed, Message, Phase, seal
 from troth.protocol.parts import Parcel
 from troth.protocol.primitives import Primitives
+from troth.protocol.sighting import Sighting
+
+R = TypeVar("R", Announcement, Sighting)
 
 
 class Line(Protocol):
@@ -46,80 +62,124 @@ class Pace:
     delta: float = 1.0  # for a frame between honest peers
     compute: float = 1.0  # for a gradient, an audit, a trial
     bulk: float = 1.0  # for blobs on their way
+    room: int = 1 << 28  # bytes that one peer's blobs may take up here in a step
 
 
 class AgreedChannel:
     """One member's end."""
 
-    def __init__(self, identity: Identity, line: Line, pace: Pace, tools: Primitives) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        line: Line,
+        pace: Pace,
+        tools: Primitives,
+        journal: Journal | None = None,
+        *,
+        looks_on: bool = False,
+    ) -> None:
         self._identity = identity
+        self._journal = journal if journal is not None else MemoryJournal()
+        self._looks_on = looks_on  # hears everything and says nothing (SPEC B2)
         self._me = identity.peer
         self._line = line
-        self._pace = pace
+        self.pace = pace
         self._tools = tools
-        self._last: Announcement | None = None  # the one that ended last: deadlines count from its end
-        self._entered: frozenset[PeerId] = frozenset()
-        self._awaited: Mapping[int, frozenset[PeerId]] = {}
+        self._last: Announcement | Sighting | None = None  # the one that ended last: deadlines count from its end
+        self._entry = Entry(frozenset())
+        self._relayed: Counter[tuple[PeerId, str]] = Counter()  # in this announcement
+        self._blame = Blame()
+        self.gate = Gate(lambda to, place, frame: line.send(to, Packet(place, frame)), tools)
+        self._quorum = 0  # more than half of the members at the start of the step
         self._members: tuple[PeerId, ...] = ()
         self._silent: dict[int, set[PeerId]] = defaultdict(set)  # by step: whom an announcement missed (SPEC Q7)
         self._doubles: dict[int, dict[PeerId, tuple[Context, Envelope, Envelope]]] = defaultdict(dict)
-        self._running: tuple[Context, Announcement] | None = None
+        self._running: tuple[Context, Announcement | Sighting] | None = None
         self._early: dict[Context, list[tuple[PeerId, Frame]]] = defaultdict(list)
         self._early_of: Counter[PeerId] = Counter()  # how many frames of each are kept for announcements not yet begun
-        self._blobs_of: Counter[PeerId] = Counter()
+        self._room_taken: Counter[PeerId] = Counter()  # bytes, by who sent them
         self._parts: dict[Context, dict[int, dict[PeerId, Parcel]]] = defaultdict(lambda: defaultdict(dict))
-        self._shown: dict[Context, dict[tuple[PeerId, int], dict[PeerId, Parcel]]] = defaultdict(
-            lambda: defaultdict(dict)
-        )
+        self._shown: dict[Context, dict[Showing, dict[PeerId, Parcel]]] = defaultdict(lambda: defaultdict(dict))
         self._blobs: dict[Digest, bytes] = {}
+        self._asked: Counter[PeerId] = Counter()  # how many blobs each has asked for in this step
+        self._wishes: dict[Digest, set[PeerId]] = {}  # who asked for what is not here yet
         self._signatures: dict[Context, dict[PeerId, Signature]] = defaultdict(dict)
 
     # Announcements
 
-    def enter(self, members: frozenset[PeerId], awaited: Mapping[int, frozenset[PeerId]]) -> None:
-        self._entered, self._awaited = members, awaited
+    def enter(self, entry: Entry) -> None:
+        self._entry = entry
 
     async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
+        if self._looks_on:
+            timing = self._open(context)
+            return await self._finish(
+                context, self._run(context, Sighting(context, self._members, self._quorum, timing, self._tools))
+            )
         running = self._begin(context)
+        self._journal.claim(context)  # before it is signed: a slot is signed once, whatever happens (SPEC B1)
         running.say(seal(self._identity, context, message), self._line.now())
         return await self._finish(context, running)
 
     def _begin(self, context: Context) -> Announcement:
-        self._members = tuple(sorted(self._entered - self._silent[context.step]))
+        timing, apart = self._open(context), self._entry.apart.get(self._me, frozenset())
+        return self._run(context, Announcement(context, self._identity, self._members, timing, self._tools, apart))
+
+    def _open(self, context: Context) -> Timing:
+        """Who takes part, and when it began."""
+        self._members = tuple(sorted(self._entry.members - self._silent[context.step]))
+        self._quorum = len(self._entry.members) // 2 + 1 if context.phase == Phase.COMMIT else self._quorum
         now = self._line.now()
-        start = now if self._last is None or self._last.ends is None else self._last.ends
-        running = Announcement(context, self._identity, self._members, self._timing(context, start), self._tools)
+        return self._timing(context, now if self._last is None or self._last.ends is None else self._last.ends)
+
+    def _run(self, context: Context, running: R) -> R:
         self._running = (context, running)
+        self._relayed.clear()
         for sender, frame in self._early.pop(context, []):
             self._early_of[sender] -= 1
             self._dispatch(sender, Packet(context, frame))
         return running
 
-    async def _finish(self, context: Context, running: Announcement) -> Mapping[PeerId, Announced]:
+    async def _finish(self, context: Context, running: Announcement | Sighting) -> Mapping[PeerId, Announced]:
         decision = await self._until_decided(running)
+        decided = Decided(
+            {bytes(k): said for k, said in decision.said.items()}, {bytes(k): two for k, two in decision.twice.items()}
+        )
+        for watcher in self.gate.watchers:
+            self._line.send(watcher, Packet(context, decided))
         self._silent[context.step] |= set(self._members) - decision.said.keys()
         self._doubles[context.step] |= {peer: (context, *pair) for peer, pair in decision.twice.items()}
         self._last = running
+        self._blame = Blame(
+            self._blame.unheard | running.blame.unheard, self._blame.incomplete | running.blame.incomplete
+        )
         opened = {peer: self._tools.open(context, peer, envelope) for peer, envelope in decision.said.items()}
         return {peer: said for peer, said in sorted(opened.items()) if not isinstance(said, Malformed)}
 
     def doubles(self, step: int) -> Doubles:
         return dict(self._doubles[step])
 
+    def blame(self) -> Blame:
+        blame, self._blame = self._blame, Blame()
+        return blame
+
     def _timing(self, context: Context, start: float) -> Timing:
-        pace = self._pace
+        pace = self.pace
         exchange = 2 * pace.delta + pace.bulk  # begun up to delta later elsewhere, and on its way for delta and more
         allowance = {
             Phase.COMMIT: exchange + pace.compute,  # the record's signatures, then the gradient
             Phase.CLIP: 3 * exchange,  # parts; and disputed ones, handed round and passed on
             Phase.REVEAL: exchange,
             Phase.REPORT: exchange,
-            Phase.ACCUSE: pace.compute,
-            Phase.VOTE: exchange + pace.compute,
+            Phase.ACCUSE: pace.compute * max(1, self._entry.audits),
+            Phase.VOTE: exchange + pace.compute * max(1, self._entry.audits),
         }[Phase(context.phase)]
-        return Timing(start, allowance, pace.delta)
+        relayed = any(
+            peer in self._members and others & set(self._members) for peer, others in self._entry.apart.items()
+        )
+        return Timing(start, allowance, pace.delta, relayed)
 
-    async def _until_decided(self, running: Announcement) -> Decision:
+    async def _until_decided(self, running: Announcement | Sighting) -> Decision:
         while running.decision is None:
             self._tick()
             if running.deadline is not None:
@@ -133,11 +193,17 @@ class AgreedChannel:
             running.tick(self._line.now())
             self._flush(context, running)
 
-    def _flush(self, context: Context, running: Announcement) -> None:
-        for frame in running.take():
-            for peer in self._members:
-                if peer != self._me:
-                    self._line.send(peer, Packet(context, frame))
+    def _flush(self, context: Context, running: Announcement | Sighting) -> None:
+        self._to_all(context, running.take())
+
+    def _pass_on(self, sender: PeerId, place: Context, frame: Frame) -> None:
+        """To whom the sender does not reach: its values and views, two of each (SPEC F2)."""
+        apart = self._entry.apart.get(sender)
+        if apart and isinstance(frame, Value | View) and not self._looks_on:
+            self._relayed[sender, type(frame).__name__] += 1
+            if self._relayed[sender, type(frame).__name__] <= 2:
+                for peer in apart & set(self._members) - {self._me}:
+                    self._line.send(peer, Packet(place, Relayed(sender, frame)))
 
     # Frames
 
@@ -155,41 +221,80 @@ class AgreedChannel:
     def _dispatch(self, sender: PeerId, packet: Packet) -> None:
         """Bounded, and filed by place; nothing is believed yet."""
         place, frame = packet.place, packet.frame
-        if not self._may_come(place):
+        if isinstance(frame, SyncWanted | StateWanted | Knock):
+            self.gate.hear(sender, place, frame, self._running[0].step if self._running is not None else -1)
+            return
+        if not self._may_come(place) or not self._may_speak(sender):
             return
         if isinstance(frame, AGREEMENT):
             if self._running is not None and self._running[0] == place:
                 running = self._running[1]
+                self._pass_on(sender, place, frame)
                 running.hear(sender, frame, self._line.now())
                 self._flush(place, running)
-            elif self._key(place) > self._newest and self._early_of[sender] < 8 + 4 * len(self._entered):
+            elif self._key(place) > self._newest and self._may_wait(sender, frame):
                 self._early_of[sender] += 1
                 self._early[place].append((sender, frame))
+            return
+        if not self._has_room(sender, frame):
             return
         match frame:
             case PartSent():
                 self._parts[place][frame.part].setdefault(sender, Parcel(frame.blob, tuple(map(Digest, frame.path))))
             case BlobSent():
-                if self._blobs_of[sender] < 2 * MOST_MEMBERS:
-                    self._blobs_of[sender] += 1
-                    self._blobs.setdefault(self._tools.digest(frame.blob), frame.blob)
+                self._blobs.setdefault(self._tools.digest(frame.blob), frame.blob)
+                self._serve_wishes(place, self._tools.digest(frame.blob))
             case BlobWanted():
                 blob = self._blobs.get(Digest(frame.digest))
-                if blob is not None:
+                self._asked[sender] += 1
+                if blob is not None and self._asked[sender] <= 4 * len(self._entry.members):
                     self._line.send(sender, Packet(place, BlobSent(blob)))
+                elif blob is None:
+                    self._wishes.setdefault(Digest(frame.digest), set()).add(sender)
             case PartShown():
                 parcel = Parcel(frame.blob, tuple(map(Digest, frame.path)))
-                self._shown[place][sender, frame.part].setdefault(PeerId(frame.contributor), parcel)
+                self._shown[place][frame.part, sender].setdefault(PeerId(frame.contributor), parcel)
             case RecordSigned():
                 self._signatures[place].setdefault(sender, Signature(frame.signature))
+
+    def _may_wait(self, sender: PeerId, frame: Frame) -> bool:
+        """For an announcement that has not begun here."""
+        return self._early_of[sender] < 8 + 4 * len(self._entry.members) and self._has_room(sender, frame)
+
+    @property
+    def kept_bytes(self) -> int:
+        """What others have put here, about."""
+        return sum(self._room_taken.values()) + 1024 * sum(self._early_of.values())
+
+    def _has_room(self, sender: PeerId, frame: Frame) -> bool:
+        """One peer can take up only so much memory here, whatever it sends."""
+        match frame:
+            case PartSent(blob=blob) | PartShown(blob=blob) | BlobSent(blob=blob):
+                self._room_taken[sender] += len(blob) + 1024
+            case Value(Envelope(payload=blob)) | Chained(envelope=Envelope(payload=blob)):
+                self._room_taken[sender] += len(blob) + 1024
+            case Decided(said=said):
+                self._room_taken[sender] += sum(len(envelope.payload) + 1024 for envelope in said.values())
+            case _:
+                self._room_taken[sender] += 1024
+        return self._room_taken[sender] <= self.pace.room
+
+    def _serve_wishes(self, place: Context, digest: Digest) -> None:
+        """Somebody asked for it before it was here."""
+        for peer in sorted(self._wishes.pop(digest, ())):
+            self._line.send(peer, Packet(place, BlobSent(self._blobs[digest])))
+
+    def _may_speak(self, sender: PeerId) -> bool:
+        """Strangers may ask and knock, no more: keys cost nothing."""
+        return not self._entry.members or sender in self._entry.members or self.gate.admits(sender)
 
     def _may_come(self, place: Context) -> bool:
         """Only places of this step and the next: else one liar could fill what is kept for others with invented ones."""
         if self._running is None:
-            return place.step <= 1
+            return self._looks_on or place.step <= 1  # who comes back does not know yet which step it will be
         now = self._running[0]
         same = place.run == now.run and place.incarnation == now.incarnation
-        return same and now.step <= place.step <= now.step + 1 and 0 <= place.attempt <= 4 * len(self._entered)
+        return same and now.step <= place.step <= now.step + 1 and 0 <= place.attempt <= 4 * len(self._entry.members)
 
     @staticmethod
     def _key(place: Context) -> tuple[int, int, int]:
@@ -202,15 +307,15 @@ class AgreedChannel:
     # Blobs
 
     async def scatter(self, context: Context, parcels: Mapping[int, tuple[PeerId, Parcel]]) -> PartParcels:
-        mine, expected = self._parts[context], self._awaited
+        mine, expected = self._parts[context], self._entry.awaited
         for part, (owner, parcel) in parcels.items():
             if owner == self._me:
                 mine[part][self._me] = parcel
             else:
                 self._line.send(owner, Packet(context, PartSent(part, parcel.blob, parcel.path)))
-        number = 3 if context.phase == Phase.REVEAL else 1  # disputed parts are passed on after they were handed round
+        handed = {part: self._entry.apart.get(self._me, frozenset()) for part in expected}  # those come otherwise
         await self._wait(
-            self._due(number), lambda: all(mine[part].keys() >= senders for part, senders in expected.items())
+            self._due(), lambda: all(mine[part].keys() >= who - handed[part] for part, who in expected.items())
         )
         return {
             part: {peer: mine[part][peer] for peer in senders & mine[part].keys()} for part, senders in expected.items()
@@ -221,46 +326,117 @@ class AgreedChannel:
     ) -> Mapping[int, bytes]:
         for blob in mine.values():
             self._blobs[self._tools.digest(blob)] = blob
+            self._serve_wishes(context, self._tools.digest(blob))
         if context.phase == Phase.CLIP:
             self._to_all(context, [BlobSent(blob) for blob in mine.values()])
-        else:  # somebody lacks what most hold: ask everyone
-            self._to_all(context, [BlobWanted(digest) for digest in wanted.values()])
+        # What does not come by itself: ask everyone.
+        asked = wanted.keys() & self._entry.far if context.phase == Phase.CLIP else wanted.keys()
+        missing = [wanted[part] for part in sorted(asked) if wanted[part] not in self._blobs]
+        for digest in missing:
+            self.ask(context, self._members, BlobWanted(digest))
         await self._wait(self._due(), lambda: all(digest in self._blobs for digest in wanted.values()))
         return {part: self._blobs[digest] for part, digest in wanted.items() if digest in self._blobs}
 
     async def lay_open(
-        self, context: Context, mine: PartParcels, wanted: Mapping[int, PeerId], count: int
-    ) -> PartParcels:
+        self, context: Context, mine: PartParcels, wanted: Collection[Showing], count: int
+    ) -> Mapping[Showing, Mapping[PeerId, Parcel]]:
         shown = self._shown[context]
         for part, parcels in mine.items():
-            shown[self._me, part] = dict(parcels)
+            shown[part, self._me] = dict(parcels)
             frames = [PartShown(part, peer, parcel.blob, parcel.path) for peer, parcel in parcels.items()]
             self._to_all(context, frames)
         number = 2 if context.phase == Phase.CLIP else 1
-        await self._wait(
-            self._due(number), lambda: all(len(shown[owner, part]) >= count for part, owner in wanted.items())
-        )
-        return {part: dict(shown[owner, part]) for part, owner in wanted.items()}
+        await self._wait(self._due(number), lambda: all(len(shown[showing]) >= count for showing in wanted))
+        return {showing: dict(shown[showing]) for showing in wanted}
 
-    async def sign_record(self, context: Context, signature: Signature) -> Mapping[PeerId, Signature]:
+    async def pass_on(
+        self,
+        context: Context,
+        parcels: Mapping[Delivery, tuple[PeerId, Parcel]],
+        wanted: Collection[Delivery],
+        fits: Callable[[Delivery, Parcel], bool],
+    ) -> Mapping[Delivery, Parcel]:
+        shown = self._shown[context]
+        for (part, contributor), (owner, parcel) in parcels.items():
+            if owner != self._me and not self._looks_on:
+                self._line.send(owner, Packet(context, PartShown(part, contributor, parcel.blob, parcel.path)))
+        found: dict[Delivery, Parcel] = {}
+
+        def all_found() -> bool:
+            for part, contributor in set(wanted) - found.keys():
+                offered = [
+                    said[contributor] for (about, _), said in shown.items() if about == part and contributor in said
+                ]
+                right = [parcel for parcel in offered if fits((part, contributor), parcel)]
+                found.update({(part, contributor): right[0]} if right else {})
+            return len(found) == len(wanted)
+
+        await self._wait(self._due(3), all_found)
+        return found
+
+    async def sign_record(
+        self, context: Context, signature: Signature, fits: Callable[[PeerId, Signature], bool], enough: int
+    ) -> Mapping[PeerId, Signature]:
         collected = self._signatures[context]
         collected[self._me] = signature
         self._to_all(context, [RecordSigned(signature)])
-        await self._wait(self._due(), lambda: collected.keys() >= set(self._members))
+        right: dict[PeerId, Signature] = {}
+        checked: set[PeerId] = set()
+
+        def enough_fit() -> bool:
+            for signer in collected.keys() - checked:
+                checked.add(signer)
+                if fits(signer, collected[signer]):
+                    right[signer] = collected[signer]
+            return len(right) >= enough
+
+        await self._wait(self._due(), enough_fit)
         self._forget(context.step)
-        return dict(collected)
+        return right
 
     def _due(self, exchanges: int = 1) -> float:
         """When the first, second … exchange of blobs since the last announcement is due."""
         assert self._last is not None
         assert self._last.ends is not None, "blobs follow an announcement"
-        return self._last.ends + exchanges * (2 * self._pace.delta + self._pace.bulk)
+        return self._last.ends + exchanges * (2 * self.pace.delta + self.pace.bulk)
 
     def _to_all(self, context: Context, frames: Iterable[Frame]) -> None:
+        """To all members; what onlookers need also to them."""
+        if self._looks_on:
+            return
         for frame in frames:
+            packet = Packet(context, frame)
             for peer in self._members:
                 if peer != self._me:
-                    self._line.send(peer, Packet(context, frame))
+                    self._line.send(peer, packet)
+            for watcher in self.gate.watchers if isinstance(frame, Certificate | BlobSent | RecordSigned) else ():
+                self._line.send(watcher, packet)
+
+    # For oneself, when one comes back (SPEC B2)
+
+    def knocks(self, step: int) -> list[Knocking]:
+        return self.gate.knocks(step)
+
+    def ask(self, place: Context, peers: Iterable[PeerId], frame: Frame) -> None:
+        for peer in peers:
+            if peer != self._me:
+                self._line.send(peer, Packet(place, frame))
+
+    async def hear_outside(self, patience: float) -> tuple[PeerId, SyncShown | StateShown] | None:
+        """The next answer to somebody who comes back; what else arrives is filed as ever."""
+        until = self._line.now() + patience
+        while self._line.now() < until:
+            heard = await self._line.receive(until)
+            if heard is not None:
+                sender, packet = heard
+                if isinstance(packet.frame, SyncShown | StateShown):
+                    return sender, packet.frame
+                self._dispatch(sender, packet)
+        return None
+
+    def speak(self) -> None:
+        """A member again."""
+        self._looks_on = False
 
     def _forget(self, step: int) -> None:
         """Nothing grows from step to step."""
@@ -270,6 +446,9 @@ class AgreedChannel:
         for by_step in (self._silent, self._doubles):
             for old in [old for old in by_step if old < step]:
                 del by_step[old]
+        self.gate.forget(step)
         self._blobs.clear()
-        self._blobs_of.clear()
+        self._wishes.clear()
+        self._asked.clear()
+        self._room_taken.clear()
         self._early_of = Counter(sender for frames in self._early.values() for sender, _ in frames)

@@ -1,4 +1,4 @@
-"""Agreement on who said what, among any minority of liars: one announcement as a state machine (SPEC Q1–Q6).
+"""Agreement on who said what, among any minority of liars: one announcement as a state machine (SPEC Q1–Q6, F1, F2).
 
 Frames and the time go in, frames come out; nothing here waits, sends or reads a clock. The quiet path takes two message delays:
 everyone's value, then everyone's view of all values. If that does not end in a certificate, values travel in chains of
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from troth.crypto import Context, Digest, Identity, PeerId, signed_bytes, tagged_hash
 from troth.protocol.frames import Agreement as Frame
-from troth.protocol.frames import Certificate, Chained, Complaint, Value, View
+from troth.protocol.frames import Certificate, Chained, Complaint, Relayed, Value, View
 from troth.protocol.messages import Envelope
 from troth.protocol.primitives import Primitives
 
@@ -22,14 +22,19 @@ class Timing:
     start: float  # honest peers' differ by no more than delta
     allowance: float  # for computing and for blobs, before values are due
     delta: float  # a frame between honest peers takes no longer
+    relayed: bool = False  # whether frames of some are passed on by others (SPEC F2)
 
     @property
     def values_due(self) -> float:
         return self.start + self.allowance + 2 * self.delta
 
     @property
-    def views_due(self) -> float:
+    def relayed_values_due(self) -> float:
         return self.values_due + 2 * self.delta
+
+    @property
+    def views_due(self) -> float:
+        return (self.relayed_values_due if self.relayed else self.values_due) + 2 * self.delta
 
 
 @dataclass(frozen=True)
@@ -40,12 +45,29 @@ class Decision:
     twice: Mapping[PeerId, tuple[Envelope, Envelope]]  # two different values, both signed: proof of a lie
 
 
+@dataclass(frozen=True)
+class Blame:
+    """Why there was no certificate, as one member saw it (SPEC F1). Empty where there was one."""
+
+    unheard: frozenset[PeerId] = frozenset()  # whose value or view did not come in time
+    incomplete: frozenset[PeerId] = (
+        frozenset()
+    )  # who claimed not to have heard everyone, or something else than was said
+
+
 class Announcement:
     """One member's part in one announcement. `hear` takes frames, `tick` the time; `take` gives the frames to send to all."""
 
     def __init__(
-        self, context: Context, identity: Identity, members: Iterable[PeerId], timing: Timing, tools: Primitives
+        self,
+        context: Context,
+        identity: Identity,
+        members: Iterable[PeerId],
+        timing: Timing,
+        tools: Primitives,
+        apart: frozenset[PeerId] = frozenset(),  # whose frames come to me through others
     ) -> None:
+        self._apart = apart
         self._context = context
         self._identity = identity
         self._me = identity.peer
@@ -55,8 +77,11 @@ class Announcement:
         self._rounds = (len(self._members) + 1) // 2  # f + 1 with f = ⌈n/2⌉ − 1
         self._direct: dict[PeerId, dict[Digest, Envelope]] = {}
         self._views: dict[PeerId, View] = {}
+        self._views_late: set[PeerId] = set()
         self._doubled = False  # somebody sent two values
         self._viewed = False
+        self._in_time: frozenset[PeerId] = frozenset()  # whose values were there when the view was signed
+        self._seen: Digest | None = None  # the digest of all values, if they were
         self._certificate: Certificate | None = None
         self._slow_since: float | None = None
         self._complaint_heard = False
@@ -67,11 +92,14 @@ class Announcement:
         self._decided_at: float | None = None
         self._out: list[Frame] = []
         self.decision: Decision | None = None
+        self.blame = Blame()
 
     # What the peer itself does
 
     def say(self, envelope: Envelope, now: float) -> None:
-        """Announce; silence is not to call this."""
+        """Announce; silence is not to call this. Who is not taken to be there is not heard."""
+        if self._me not in self._members:
+            return
         self._direct.setdefault(self._me, {})[self._tools.digest(envelope.payload)] = envelope
         self._out.append(Value(envelope))
         self.tick(now)
@@ -93,7 +121,7 @@ class Announcement:
             return None
         if self._slow_since is not None:
             return self._round_end(self._round_now)
-        mine = self._timing.views_due if self._viewed else self._timing.values_due
+        mine = self._timing.views_due if self._viewed else self._values_due
         return min(mine, self._complaints_due) if self._complaint_heard else mine
 
     @property
@@ -103,6 +131,12 @@ class Announcement:
         if self._certificate is None and self._slow_since is not None:
             return self._round_end(self._rounds)
         return self._decided_at
+
+    @property
+    def _values_due(self) -> float:
+        """Later, if all that is missing may still be passed on to me."""
+        missing = set(self._members) - self._direct.keys()
+        return self._timing.relayed_values_due if missing and missing <= self._apart else self._timing.values_due
 
     @property
     def _complaints_due(self) -> float:
@@ -117,7 +151,7 @@ class Announcement:
         if self._slow_since is None and self._complaint_heard and now >= self._complaints_due:
             self._go_slow(now)
         if self._slow_since is None and self.decision is None:
-            if not self._viewed and (self._all_in() or now >= self._timing.values_due):
+            if not self._viewed and (self._all_in() or now >= self._values_due):
                 self._sign_view()
             self._certify(now)
             if self.decision is None and self._viewed and now >= self._timing.views_due:
@@ -147,6 +181,7 @@ class Announcement:
             case View():
                 if sender not in self._views and self._signed(sender, view_bytes(self._context, frame.values), frame):
                     self._views[sender] = frame
+                    self._views_late |= {sender} if now > self._timing.views_due else set()
             case Complaint():
                 if self._signed(sender, complaint_bytes(self._context), frame):
                     self._complaint_heard = True  # acted on in `tick`, when an honest one can be due
@@ -154,6 +189,9 @@ class Announcement:
                 self._hear_certificate(frame, now)
             case Chained():
                 self._hear_chained(frame)
+            case Relayed(originator, relayed):
+                if originator in self._apart:
+                    self.hear(PeerId(originator), relayed, now)
         self.tick(now)
 
     # The quiet path
@@ -163,24 +201,22 @@ class Announcement:
 
     def _sign_view(self) -> None:
         self._viewed = True
-        values = self._values_digest() if self._all_in() else None
-        view = View(values, self._identity.sign(view_bytes(self._context, values)))
+        self._in_time = frozenset(self._direct)
+        self._seen = self._values_digest() if self._all_in() else None
+        view = View(self._seen, self._identity.sign(view_bytes(self._context, self._seen)))
         self._views[self._me] = view
         self._out.append(view)
 
     def _values_digest(self) -> Digest:
-        parts = [part for peer in self._members for part in (peer, next(iter(self._direct[peer])))]
-        return tagged_hash("troth/values/1", *parts)
+        return _values_digest(self._members, {peer: next(iter(self._direct[peer])) for peer in self._members})
 
     def _certify(self, now: float) -> None:
         """`n` equal complete views: decide, and hand them to all, so that nobody decides much later than others (SPEC Q3)."""
-        mine = self._views[self._me].values if self._viewed else None
-        if mine is None or len(self._views) < len(self._members):
+        if self._seen is None or len(self._views) < len(self._members):
             return
-        if any(view.values != mine for view in self._views.values()):
-            return
-        views: dict[bytes, bytes] = {peer: view.signature for peer, view in self._views.items()}
-        self._hold(Certificate(mine, views, {}), now)
+        views = {peer: self._views[peer] for peer in self._members if peer in self._views}
+        if len(views) == len(self._members) and all(view.values == self._seen for view in views.values()):
+            self._hold(Certificate(self._seen, {peer: view.signature for peer, view in views.items()}, {}), now)
 
     def _hold(self, certificate: Certificate, now: float) -> None:
         self._certificate = self._with_my_signature(certificate)
@@ -192,7 +228,9 @@ class Announcement:
         return Certificate(certificate.values, certificate.views, {**certificate.chain, self._me: mine})
 
     def _hear_certificate(self, certificate: Certificate, now: float) -> None:
-        if self.decision is not None or not self._proves(certificate):
+        if self.decision is not None or certificate.values != self._seen:
+            return
+        if not self._proves(certificate):
             return
         signers = self._signers(b"", certificate.values, certificate.chain)
         if self._slow_since is None or len(signers) >= self._round_now:
@@ -201,11 +239,7 @@ class Announcement:
             )  # to all, with one more signature
 
     def _proves(self, certificate: Certificate) -> bool:
-        """Whether every member signed this view. Mine is among them, so I hold the values."""
-        return set(certificate.views) == set(self._members) and all(
-            self._tools.verify(PeerId(peer), view_bytes(self._context, certificate.values), signature)
-            for peer, signature in certificate.views.items()
-        )
+        return proves(self._context, frozenset(self._members), certificate, self._tools)
 
     # The slow path
 
@@ -262,6 +296,17 @@ class Announcement:
                 first, second = (values[digest] for digest in sorted(values))
                 twice[peer] = (first, second)
         self._decide(Decision(said, twice), now)
+        self.blame = self._blame(said)
+
+    def _blame(self, said: Mapping[PeerId, Envelope]) -> Blame:
+        """Whoever spoke in the end, but not to me in time (SPEC F1). Where somebody was silent, views have no say."""
+        late = set(said) - self._in_time
+        if len(said) < len(self._members):
+            return Blame(frozenset(late))
+        digest = _values_digest(self._members, {peer: self._tools.digest(said[peer].payload) for peer in said})
+        wrong = {peer for peer, view in self._views.items() if view.values != digest}
+        unviewed = set(said) - (self._views.keys() - self._views_late)
+        return Blame(frozenset((late | unviewed) - {self._me}), frozenset(wrong - {self._me}))
 
     def _decide(self, decision: Decision, now: float) -> None:
         self.decision = decision
@@ -283,9 +328,21 @@ class Announcement:
             self._doubled |= len(known) == 2
 
 
+def proves(context: Context, members: frozenset[PeerId], certificate: Certificate, tools: Primitives) -> bool:
+    """Whether every member signed this view."""
+    return set(certificate.views) == members and all(
+        tools.verify(PeerId(peer), view_bytes(context, certificate.values), signature)
+        for peer, signature in certificate.views.items()
+    )
+
+
 def _bytes(tag: str, context: Context, *parts: bytes) -> bytes:
     place = signed_bytes(context, PeerId(bytes(32)), Digest(bytes(32)))
     return tagged_hash(tag, place, *parts)
+
+
+def _values_digest(members: Iterable[PeerId], digests: Mapping[PeerId, Digest]) -> Digest:
+    return tagged_hash("troth/values/1", *(part for peer in members for part in (peer, digests[peer])))
 
 
 def view_bytes(context: Context, values: bytes | None) -> bytes:

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 from torch import Tensor
 
 from troth.crypto import Context, Digest, PeerId
+from troth.protocol.channel import Delivery
 from troth.protocol.coins import Coins, right_openings
 from troth.protocol.messages import Announced, Center, Clip, Commit, Phase, ReportNumbers
 from troth.protocol.parts import Parcel, opens
@@ -23,10 +24,10 @@ Announcements = Mapping[PeerId, Announced]
 class Dropped(Exception):  # noqa: N818 (a turn of events, not an error)
     """These are out of the step, or these parts did not reach their owner; the attempt is repeated (SPEC N1, N5)."""
 
-    def __init__(self, peers: Collection[PeerId], disputed: Mapping[int, PeerId] | None = None) -> None:
-        super().__init__(f"{len(peers)} are out")
+    def __init__(self, peers: Collection[PeerId], disputed: Collection[Delivery] = ()) -> None:
+        super().__init__(f"{len(peers)} are out, {len(disputed)} parts did not come")
         self.peers = frozenset(peers)
-        self.disputed = disputed or {}
+        self.disputed = frozenset(disputed)
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,12 @@ class Here(Generic[T]):
 
     @property
     def contributes(self) -> bool:
-        return self.peer.me in self.roles.owners
+        return self.peer.me in self.roles.owners and not self.peer.looks_on
+
+    @cached_property
+    def apart(self) -> dict[PeerId, frozenset[PeerId]]:
+        """Who does not reach whom (SPEC F2)."""
+        return self.state.roster.apart()
 
     @cached_property
     def taus(self) -> tuple[float, ...]:
@@ -65,7 +71,9 @@ class Attempt(Generic[T]):
     commits: Announcements
     received: Mapping[int, Mapping[PeerId, Parcel]] = field(default_factory=dict)  # parts that this peer owns
     just_out: frozenset[PeerId] = frozenset()  # because of the attempt before
-    disputed: Mapping[int, PeerId] = field(default_factory=dict)  # whose part the owner did not get, by its own account
+    disputed: frozenset[Delivery] = (
+        frozenset()
+    )  # parts that the owner did not get, by its own account in the last attempt
     complaints: tuple[PeerId, ...] = ()  # who said so in this step, once for each attempt
 
     @classmethod
@@ -85,12 +93,12 @@ class Attempt(Generic[T]):
             just_out=why.peers,
             coins=self.here.peer.entropy.coins(self.here.state.step, self.number + 1),
             disputed=why.disputed,
-            complaints=(*self.complaints, *sorted({self.owners[part] for part in why.disputed})),
+            complaints=(*self.complaints, *sorted({self.owners[part] for part, _ in why.disputed})),
         )._checked()
 
     def _checked(self) -> "Attempt[T]":
         """Nobody goes on alone: not without being heard, and not without a majority (SPEC N4)."""
-        if self.here.peer.me in self.out:
+        if self.here.peer.me in self.out and not self.here.peer.looks_on:
             raise LeftOutError(f"step {self.here.state.step} goes on without this peer")
         self.need_majority(self.members)
         return self
@@ -131,23 +139,36 @@ class Attempt(Generic[T]):
         """Whether the part has to be sent again: in the first attempt every part, later those whose owner went out."""
         return self.number == 0 or self.here.roles.owner_of(part, self.out - self.just_out) != self.owners[part]
 
+    @cached_property
+    def handed_round(self) -> list[Delivery]:
+        """Parts that go to everyone, in a fixed order: those in dispute, and those between two who are apart (SPEC N5, F2)."""
+        apart = {
+            (part, contributor)
+            for part, owner in enumerate(self.owners)
+            if self.newly_owned(part)
+            for contributor in self.here.apart.get(owner, frozenset()) & self.roots.keys()
+        }
+        return sorted(apart | {delivery for delivery in self.disputed if delivery[1] in self.roots})
+
+    def missed(self, deliveries: Collection[Delivery]) -> dict[PeerId, set[PeerId]]:
+        """Whose parts which owners miss."""
+        return {owner: {who for part, who in deliveries if self.owners[part] == owner} for owner in set(self.owners)}
+
     def receiving(self, parcels: Mapping[int, Mapping[PeerId, Parcel]]) -> "Attempt[T]":
         """With these parts, where they were asked for: what somebody sends again must not replace what has arrived."""
         asked = {part: parcels[part] for part in self.my_parts if part in parcels and self.newly_owned(part)}
         return replace(self, received={**self.received, **asked})
 
-    def witnessing(self, parcels: Mapping[int, Mapping[PeerId, Parcel]]) -> "Attempt[T]":
-        """With disputed parts of one's own that others passed on, whoever did (SPEC N5)."""
+    def witnessing(self, parcels: Mapping[Delivery, Parcel]) -> "Attempt[T]":
+        """With parts of one's own that others passed on, whoever did (SPEC N5)."""
         received = {part: dict(senders) for part, senders in self.received.items()}
-        for part in set(self.disputed) & set(self.my_parts):
-            contributor, offered = self.disputed[part], parcels.get(part, {}).values()
-            right = [parcel for parcel in offered if self.fits(parcel, part, contributor)]
-            if right:
-                received.setdefault(part, {})[contributor] = right[0]
+        for (part, contributor), parcel in parcels.items():
+            received.setdefault(part, {})[contributor] = parcel
         return replace(self, received=received)
 
-    def fits(self, parcel: Parcel, part: int, contributor: PeerId) -> bool:
+    def fits(self, delivery: Delivery, parcel: Parcel) -> bool:
         """Whether this is what the contributor committed to there."""
+        part, contributor = delivery
         return opens(parcel, part, self.here.roles.bounds, self.roots[contributor], self.here.peer.tools)
 
     def place(self, phase: Phase) -> Context:

@@ -1,16 +1,20 @@
 """What the protocol asks of the outside world. Simulation and network implement these; attacks wrap them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from torch import Tensor
 
 from troth.crypto import Context, Digest, PeerId, Seed, Signature
+from troth.protocol.announce import Blame
 from troth.protocol.coins import Coins
-from troth.protocol.messages import Announced, Envelope, Message
+from troth.protocol.messages import Announced, Envelope, Knocking, Malformed, Message
 from troth.protocol.parts import Parcel
 
 PartParcels = Mapping[int, Mapping[PeerId, Parcel]]  # part → contributor → what it sent
+Delivery = tuple[int, PeerId]  # a part, and whose
+Showing = tuple[int, PeerId]  # a part, and who lays it open
 Doubles = Mapping[PeerId, tuple[Context, Envelope, Envelope]]  # who said two things in one place
 
 T = TypeVar("T")  # whatever the training side calls its state
@@ -18,11 +22,22 @@ T = TypeVar("T")  # whatever the training side calls its state
 # D coordinates
 
 
+@dataclass(frozen=True)
+class Entry:
+    """What an attempt is like for one peer."""
+
+    members: frozenset[PeerId]  # who takes part in its announcements
+    awaited: Mapping[int, frozenset[PeerId]] = field(default_factory=dict)  # whose parts this peer is to receive
+    apart: Mapping[PeerId, frozenset[PeerId]] = field(default_factory=dict)  # who do not reach each other (SPEC F2)
+    far: frozenset[int] = frozenset()  # parts whose owners do not reach this peer
+    audits: int = 1  # gradients that somebody has to recompute before the next Accuse or Vote
+
+
 class Channel(Protocol):
     """Two channels, no more: agreed announcements, and bulk blobs that are checked on arrival."""
 
-    def enter(self, members: frozenset[PeerId], awaited: Mapping[int, frozenset[PeerId]]) -> None:
-        """An attempt begins: who takes part in its announcements, and whose parts this peer is to receive."""
+    def enter(self, entry: Entry) -> None:
+        """An attempt begins."""
         ...
 
     async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
@@ -31,6 +46,14 @@ class Channel(Protocol):
 
     def doubles(self, step: int) -> Doubles:
         """Who was found, by everyone alike, to say two things in one announcement of this step."""
+        ...
+
+    def blame(self) -> Blame:
+        """Who made announcements slow since this was last asked (SPEC F1)."""
+        ...
+
+    def knocks(self, step: int) -> Iterable[Knocking]:
+        """Who has said, to this peer, that it wants to come back after this step (SPEC B3)."""
         ...
 
     async def scatter(self, context: Context, parcels: Mapping[int, tuple[PeerId, Parcel]]) -> PartParcels:
@@ -44,14 +67,26 @@ class Channel(Protocol):
         ...
 
     async def lay_open(
-        self, context: Context, mine: PartParcels, wanted: Mapping[int, PeerId], count: int
-    ) -> PartParcels:
+        self, context: Context, mine: PartParcels, wanted: Collection[Showing], count: int
+    ) -> Mapping[Showing, Mapping[PeerId, Parcel]]:
         """Hand everyone parcels of disputed parts. What is wanted of each part are `count` parcels from one peer, and from nobody
         else, or a liar could put something in its place. Not yet checked."""
         ...
 
-    async def sign_record(self, context: Context, signature: Signature) -> Mapping[PeerId, Signature]:
-        """Hand out one's signature of the record, collect the others'."""
+    async def pass_on(
+        self,
+        context: Context,
+        parcels: Mapping[Delivery, tuple[PeerId, Parcel]],
+        wanted: Collection[Delivery],
+        fits: Callable[[Delivery, Parcel], bool],
+    ) -> Mapping[Delivery, Parcel]:
+        """Pass on to owners what contributors handed round; receive what others pass on to this peer, and fits."""
+        ...
+
+    async def sign_record(
+        self, context: Context, signature: Signature, fits: Callable[[PeerId, Signature], bool], enough: int
+    ) -> Mapping[PeerId, Signature]:
+        """Hand out one's signature of the record, collect others' that fit until there are enough."""
         ...
 
 
@@ -74,6 +109,14 @@ class Work(Protocol[T]):
 
     def hardware_class(self) -> Digest:
         """Equal where gradients come out in the same bits (SPEC D3)."""
+        ...
+
+    def pack(self, training: T) -> bytes:
+        """The state as it travels to somebody who comes back."""
+        ...
+
+    def unpack(self, raw: bytes) -> T | Malformed:
+        """Whatever a peer sent; what it stands for is checked by its digest."""
         ...
 
 

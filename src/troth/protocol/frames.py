@@ -60,10 +60,17 @@ class Chained(_Frame, frozen=True):
 
 
 class Relayed(_Frame, frozen=True):
-    """A value or view on its way between two who do not reach each other (SPEC Q8)."""
+    """A value or view on its way between two who do not reach each other (SPEC F2)."""
 
     originator: Bytes32
     frame: Value | View
+
+
+class Decided(_Frame, frozen=True):
+    """For those who look on: how it ended (SPEC B2)."""
+
+    said: Annotated[dict[Bytes32, Envelope], msgspec.Meta(max_length=MOST_MEMBERS)]
+    twice: Annotated[dict[Bytes32, tuple[Envelope, Envelope]], msgspec.Meta(max_length=MOST_MEMBERS)]
 
 
 # Blobs
@@ -111,28 +118,42 @@ class Link(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 
 
 class SyncWanted(_Frame, frozen=True):
-    """Somebody who is not a member any more wants to know what has happened from this step on."""
+    """Somebody who is not a member any more wants to know what has happened from this step on. It comes under the key that it
+    wants to have: its own, or a new one if it may have forgotten what it signed; the old one signs that."""
 
     since: Step
+    member: Bytes32
+    signature: Bytes64
 
 
 class SyncShown(_Frame, frozen=True):
-    """What has happened since, and the state after it."""
+    """What has happened since."""
 
     links: Annotated[tuple[Link, ...], msgspec.Meta(max_length=MOST_LINKS)]
+
+
+class StateWanted(_Frame, frozen=True):
+    digest: Bytes32
+
+
+class StateShown(_Frame, frozen=True):
+    """Model and optimizer after the last of these steps."""
+
     state: bytes
 
 
 class Knock(_Frame, frozen=True):
-    """Somebody wants to be a member again, under this key: its own, or a new one if it may have forgotten what it signed."""
+    """It wants to be a member again."""
 
-    key: Bytes32
+    member: Bytes32
     signature: Bytes64
 
 
-Agreement = Value | View | Certificate | Complaint | Chained | Relayed
-Frame = Agreement | PartSent | BlobSent | BlobWanted | PartShown | RecordSigned | SyncWanted | SyncShown | Knock
-AGREEMENT = (Value, View, Certificate, Complaint, Chained, Relayed)
+Agreement = Value | View | Certificate | Complaint | Chained | Relayed | Decided
+Bulk = PartSent | BlobSent | BlobWanted | PartShown | RecordSigned
+Outside = SyncWanted | SyncShown | StateWanted | StateShown | Knock
+Frame = Agreement | Bulk | Outside
+AGREEMENT = (Value, View, Certificate, Complaint, Chained, Relayed, Decided)
 
 
 @dataclass(frozen=True)
@@ -175,7 +196,7 @@ def decode_packet(raw: bytes, most_bytes: int) -> Packet | Malformed:
         return Malformed(f"{len(raw)} bytes, at most {most_bytes}")
     try:
         wire = _DECODER.decode(raw)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        return Malformed(str(error))
+    except (ValueError, RecursionError) as error:  # msgspec's own are ValueErrors; so is a tag that is no text
+        return Malformed(str(error)[:200])
     place = wire.place
     return Packet(Context(Digest(place.run), place.step, place.phase, place.attempt, place.incarnation), wire.frame)

@@ -18,10 +18,13 @@ from troth.crypto import Context, Digest, Identity, PeerId, Signature, blob_dige
 
 Bytes32 = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
 MOST_MEMBERS = 1024
+Keys = Annotated[tuple[Bytes32, ...], msgspec.Meta(max_length=MOST_MEMBERS)]
 Step = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
 Part = Annotated[int, msgspec.Meta(ge=0, lt=MOST_MEMBERS)]
 MOST_ACCUSATIONS = 2 * MOST_MEMBERS  # an honest owner must be able to name every liar
 MOST_CHARGES = 32 * MOST_MEMBERS  # every owner, of 250, may name every liar
+MOST_KNOCKS = 32  # in one step
+_MOST_WITNESSED = 1 << 14  # bytes: every eighth of all pairs of members is in dispute
 _LARGEST = 2.0**400  # no honest number comes near, and sums of squares of such numbers are still numbers
 _MOST_REPORT_BYTES = 8 * MOST_MEMBERS * 65
 
@@ -34,6 +37,7 @@ class Phase(IntEnum):
     ACCUSE = 5
     VOTE = 6
     RECORD = 7
+    KNOCK = 8
 
 
 class Kind(IntEnum):
@@ -58,6 +62,13 @@ class _Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     pass
 
 
+class Knocking(_Message, frozen=True):
+    """Who wants to be a member again, and under which key."""
+
+    member: Bytes32
+    key: Bytes32
+
+
 class Commit(_Message, frozen=True):
     """A contributor's gradient and everyone's coins, before anything about the step is known (SPEC C1, C2)."""
 
@@ -65,6 +76,9 @@ class Commit(_Message, frozen=True):
     coin_a: Bytes32
     coin_b: Bytes32
     hardware: Bytes32 | None = None  # the sender's class, in a run of several (SPEC D3)
+    knocks: Annotated[
+        tuple[Knocking, ...], msgspec.Meta(max_length=MOST_KNOCKS)
+    ] = ()  # who wants to come back (SPEC B3)
 
 
 class Center(_Message, frozen=True):
@@ -81,10 +95,8 @@ class Clip(_Message, frozen=True):
     centers: Annotated[tuple[Center, ...], msgspec.Meta(max_length=MOST_MEMBERS)]
     coin_a: Bytes32 | None = None
     coin_b: Bytes32 | None = None
-    missing: Annotated[tuple[Bytes32, ...], msgspec.Meta(max_length=MOST_MEMBERS)] = ()  # whose parts did not come
-    witnessed: Annotated[bytes, msgspec.Meta(max_length=MOST_MEMBERS // 8)] = (
-        b""  # disputed parts that did, to this peer
-    )
+    missing: Keys = ()  # whose parts did not come
+    witnessed: Annotated[bytes, msgspec.Meta(max_length=_MOST_WITNESSED)] = b""  # which of those handed round came here
 
 
 class Reveal(_Message, frozen=True):
@@ -112,6 +124,8 @@ class Accuse(_Message, frozen=True):
 
     accusations: Annotated[tuple[Accusation, ...], msgspec.Meta(max_length=MOST_ACCUSATIONS)]
     coin: Bytes32
+    unheard: Keys = ()  # whose values or views did not come in time (SPEC F1)
+    incomplete: Keys = ()  # whose views said that something was missing
 
 
 class Ballot(_Message, frozen=True):
@@ -145,11 +159,11 @@ _PHASES: Mapping[type[Message], Phase] = {kind: phase for phase, kind in _KINDS.
 _DECODERS = {phase: msgspec.msgpack.Decoder(kind, strict=True) for phase, kind in _KINDS.items()}
 _ENCODER = msgspec.msgpack.Encoder()
 _MOST_BYTES: Mapping[Phase, int] = {
-    Phase.COMMIT: 160,
-    Phase.CLIP: 160 + 98 * MOST_MEMBERS + MOST_MEMBERS // 8,
+    Phase.COMMIT: 160 + 70 * MOST_KNOCKS,
+    Phase.CLIP: 160 + 98 * MOST_MEMBERS + _MOST_WITNESSED,
     Phase.REVEAL: 64 + MOST_MEMBERS // 8,
     Phase.REPORT: 16 + _MOST_REPORT_BYTES,
-    Phase.ACCUSE: 64 + 64 * MOST_ACCUSATIONS,
+    Phase.ACCUSE: 64 + 64 * MOST_ACCUSATIONS + 68 * MOST_MEMBERS,
     Phase.VOTE: 16 + 88 * MOST_CHARGES,
 }
 

@@ -6,11 +6,23 @@ from typing import Annotated
 import msgspec
 
 from troth.crypto import Context, Digest, PeerId, Signature, signed_bytes
-from troth.protocol.messages import MOST_CHARGES, MOST_MEMBERS, Bytes32, Kind, Part, Phase, Step, Verdict
+from troth.protocol.messages import (
+    MOST_CHARGES,
+    MOST_KNOCKS,
+    MOST_MEMBERS,
+    Bytes32,
+    Keys,
+    Kind,
+    Knocking,
+    Part,
+    Phase,
+    Step,
+    Verdict,
+)
 from troth.protocol.primitives import Primitives
 
 Attempt = Annotated[int, msgspec.Meta(ge=0, lt=MOST_MEMBERS)]
-Keys = Annotated[tuple[Bytes32, ...], msgspec.Meta(max_length=MOST_MEMBERS)]
+Pairs = Annotated[tuple[tuple[Bytes32, Bytes32], ...], msgspec.Meta(max_length=32 * MOST_MEMBERS)]
 
 
 class Judgement(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -50,12 +62,18 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     updated: bool
     tau: float  # the clipping radius of this step
     cap: float | None  # its norm cap, where there was one
+    spread: float  # how far contributors were from the aggregate, the lower median: later radii and caps follow from it
     judgements: Annotated[tuple[Judgement, ...], msgspec.Meta(max_length=MOST_CHARGES)]
     absent: Keys = ()  # fell silent or said what is no message: no longer members, but not banned
     struck: Keys = ()  # did not open coin B
-    expelled: Keys = ()  # were struck too often: no longer members, but not banned
+    slowed: Keys = ()  # forced the slow path on everyone: struck too
+    feuds: Pairs = ()  # who did not reach whom, by the account of one of them; the smaller key first
+    expelled: Keys = ()  # were struck too often, or do not reach half of the members: no longer members, but not banned
     owed: Keys = ()  # contributors of the step before whose audit was lost with its validator
     unaudited: Keys = ()  # those whose audit was lost twice
+    returned: Annotated[
+        tuple[Knocking, ...], msgspec.Meta(max_length=MOST_KNOCKS)
+    ] = ()  # members again after this step
 
     @property
     def banned(self) -> tuple[PeerId, ...]:
@@ -65,6 +83,10 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     def leaving(self) -> frozenset[PeerId]:
         """Who is no longer a member after this step, for whatever reason."""
         return frozenset((*self.banned, *map(PeerId, self.absent), *map(PeerId, self.expelled)))
+
+    @property
+    def changes_roster(self) -> bool:
+        return bool(self.leaving or self.returned)
 
 
 _ENCODER = msgspec.msgpack.Encoder()

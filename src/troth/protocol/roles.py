@@ -10,6 +10,10 @@ from troth.protocol.records import StepRecord
 from troth.protocol.roster import Roster
 from troth.protocol.run import Run, effective_validators
 
+CYCLE_AUDITORS = (
+    5  # of everyone, after a coin was kept: whose coin to keep is a choice among as many draws as there are liars
+)
+
 
 def first_randomness(run: Run) -> tuple[Digest, Digest]:
     """What stands for the draws of steps −1 and −2 (SPEC R2)."""
@@ -62,7 +66,7 @@ class Roles:
 
 
 def draw_roles(run: Run, roster: Roster, randomness: Digest, due: Due) -> Roles:
-    """Auditors, distinct targets among last step's contributors, and owners, all from `randomness` (SPEC R3–R7).
+    """Auditors, distinct targets among last step's contributors, and owners, all from `randomness` (SPEC R3–R7, B4).
 
     In the first step nobody has contributed yet: all contribute, nobody audits. Who left since is still a target, who was
     banned is not: nothing more could come of it.
@@ -79,8 +83,11 @@ def draw_roles(run: Run, roster: Roster, randomness: Digest, due: Due) -> Roles:
         dealt = list(_to_validators(validators, targets, randomness))
     auditors = [peer for peer in order if peer in validators or not validators] if count else []
     owed = sorted(set(due.owed) - set(roster.banned))
+    just_back = {peer for when, peer in roster.returns if when == due.step - 1} & set(targets)
+    extra = sorted(just_back - {target for _, target in dealt})
     pairs = [
         *((auditor, Audit(target, due.step)) for auditor, target in dealt),
+        *((auditor, Audit(target, due.step)) for auditor, target in _in_turn(auditors, extra)),
         *((auditor, Audit(target, due.step - 1)) for auditor, target in _in_turn(auditors, owed)),
     ]
     contributors = sorted(set(members) - set(validators))
@@ -113,14 +120,13 @@ def _to_validators(
 def _in_a_cycle(
     members: Sequence[PeerId], targets: Sequence[PeerId], randomness: Digest
 ) -> Iterator[tuple[PeerId, PeerId]]:
-    """Everyone in one random cycle; each target is audited by the member before it (SPEC R6)."""
+    """Everyone in one random cycle; each target is audited by the members before it (SPEC R6)."""
     everyone = sorted({*members, *targets})
     ring = [everyone[k] for k in stream(randomness, "cycle").permutation(len(everyone))]
     for place, peer in enumerate(ring):
         if peer in targets:
             before = (*reversed(ring[:place]), *reversed(ring[place + 1 :]))
-            auditor = next((other for other in before if other in members), None)
-            if auditor is not None:
+            for auditor in islice((other for other in before if other in members), CYCLE_AUDITORS):
                 yield auditor, peer
 
 

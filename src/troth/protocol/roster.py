@@ -3,39 +3,101 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from troth.crypto import PeerId
+from troth.crypto import PeerId, valid_peer
+from troth.protocol.messages import Knocking
 from troth.protocol.records import StepRecord
 from troth.protocol.run import Run, effective_validators
 
 MOST_STRIKES = 3  # within …
 STRIKE_STEPS = 1000  # … so many steps: a peer with that many is expelled
+MOST_AWAY = 500  # steps after which one cannot simply come back
+MOST_RETURNS = 3  # within `STRIKE_STEPS`
+
+Pair = tuple[PeerId, PeerId]
 
 
 @dataclass(frozen=True)
 class Roster:
-    """The members at the start of a step, sorted by key; those banned before it; and who did not open its coin when."""
+    """The members at the start of a step, sorted by key; those banned before it; and what is held against whom.
+
+    All of it follows from the founders and the records since (SPEC U2).
+    """
 
     members: tuple[PeerId, ...]
     banned: tuple[PeerId, ...] = ()
-    strikes: tuple[tuple[int, PeerId], ...] = ()
+    strikes: tuple[tuple[int, PeerId], ...] = ()  # in which step
+    feuds: tuple[tuple[int, PeerId, PeerId], ...] = ()  # since which step who does not reach whom
+    away: tuple[tuple[int, PeerId], ...] = ()  # since which step who is absent
+    returns: tuple[tuple[int, PeerId], ...] = ()  # in which step who was let in again, under the key it has now
+    left: tuple[PeerId, ...] = ()  # who went in the step before
+    heirs: tuple[Pair, ...] = ()  # keys that were given up, and those that took their place
 
     @classmethod
     def founding(cls, run: Run) -> "Roster":
         return cls(run.founders)
 
     def after(self, record: StepRecord) -> "Roster":
-        """The roster of the next step (SPEC T5, N1, N3). A key that left before its verdict is banned all the same."""
-        recent = [strike for strike in self.strikes if strike[0] > record.step - STRIKE_STEPS]
+        """The roster of the next step (SPEC T5, N1, N3, F3, B3). A key that left before its verdict is banned all the same."""
+        step, oldest = record.step, record.step - STRIKE_STEPS
+        back = [(PeerId(knock.member), PeerId(knock.key)) for knock in record.returned]
+        heirs = (*self.heirs, *(pair for pair in back if pair[0] != pair[1]))
+        banned = _with_heirs({*self.banned, *record.banned}, heirs)
+        staying = {*(peer for peer in self.members if peer not in record.leaving), *(key for _, key in back)}
+        away = [(when, peer) for when, peer in self.away if when > step - MOST_AWAY and peer not in dict(back)]
+        absent = [(step, PeerId(peer)) for peer in record.absent]
         return Roster(
-            members=tuple(peer for peer in self.members if peer not in record.leaving),
-            banned=tuple(sorted({*self.banned, *record.banned})),
-            strikes=(*recent, *((record.step, PeerId(peer)) for peer in record.struck)),
+            members=tuple(sorted(staying - banned)),
+            banned=tuple(sorted(banned)),
+            strikes=(
+                *(strike for strike in self.strikes if strike[0] > oldest),
+                *((step, PeerId(peer)) for peer in (*record.struck, *record.slowed)),
+            ),
+            feuds=(
+                *(feud for feud in self.feuds if feud[0] > oldest),
+                *((step, PeerId(one), PeerId(other)) for one, other in record.feuds),
+            ),
+            away=tuple((when, peer) for when, peer in (*away, *absent) if peer not in banned),
+            returns=(*(old for old in self.returns if old[0] > oldest), *((step, key) for _, key in back)),
+            left=tuple(sorted(record.leaving)),
+            heirs=heirs,
         )
 
-    def expelled(self, step: int, struck: Iterable[PeerId]) -> tuple[PeerId, ...]:
-        """Those of the newly struck for whom it was once too often (SPEC N3)."""
+    def expelled(self, step: int, struck: Iterable[PeerId], pairs: Iterable[Pair]) -> tuple[PeerId, ...]:
+        """For whom it was once too often, or who by now does not reach half of the members (SPEC N3, F3)."""
+        new = list(struck)
         recent = [peer for when, peer in self.strikes if when > step - STRIKE_STEPS]
-        return tuple(sorted(peer for peer in struck if recent.count(peer) + 1 >= MOST_STRIKES))
+        often = {peer for peer in new if recent.count(peer) + new.count(peer) >= MOST_STRIKES}
+        apart = self.apart(pairs)
+        alone = {
+            peer for peer, others in apart.items() if len(self.members) > 3 and 2 * len(others) >= len(self.members)
+        }
+        return tuple(sorted(often | alone))
+
+    def apart(self, pairs: Iterable[Pair] = (), before: int | None = None) -> dict[PeerId, frozenset[PeerId]]:
+        """Which members do not reach each other; `before` a step, or as of now."""
+        found: dict[PeerId, set[PeerId]] = {}
+        for one, other in (*((a, b) for since, a, b in self.feuds if before is None or since < before), *pairs):
+            if one in self.members and other in self.members:
+                found.setdefault(one, set()).add(other)
+                found.setdefault(other, set()).add(one)
+        return {peer: frozenset(others) for peer, others in found.items()}
+
+    def may_return(self, knock: Knocking, step: int) -> bool:
+        """Whoever was absent, not for too long and not too often; under its own key or one that was never seen (SPEC B3)."""
+        member, key = PeerId(knock.member), PeerId(knock.key)
+        recent = [peer for when, peer in self.returns if when > step - STRIKE_STEPS]
+        line = {member, *_ancestors(member, self.heirs)}
+        known = {
+            *self.members,
+            *self.banned,
+            *(peer for _, peer in self.away),
+            *(k for pair in self.heirs for k in pair),
+        }
+        return (
+            any(peer == member and when >= step - MOST_AWAY for when, peer in self.away)
+            and sum(peer in line for peer in recent) < MOST_RETURNS
+            and (key == member or (key not in known and valid_peer(key)))
+        )
 
     @property
     def majority(self) -> int:
@@ -61,3 +123,20 @@ class Roster:
         if unwatched and run.parameters.byzantine > len(self.banned):
             return False
         return contributors >= max(2 * self.liars_left(run) + 1, floor)
+
+
+def _with_heirs(banned: set[PeerId], heirs: Iterable[Pair]) -> set[PeerId]:
+    """Who is banned is banned under later keys too."""
+    for old, new in heirs:
+        if old in banned:
+            banned = banned | {new}
+    return banned
+
+
+def _ancestors(peer: PeerId, heirs: Iterable[Pair]) -> set[PeerId]:
+    """The keys that this one took the place of."""
+    found = {peer}
+    for old, new in reversed(list(heirs)):
+        if new in found:
+            found.add(old)
+    return found

@@ -33,9 +33,9 @@ class Scales:
     def first(cls, parameters: Parameters) -> "Scales":
         return cls(parameters.tau)
 
-    def after(self, reports: Iterable[ReportNumbers], bounds: Bounds, parameters: Parameters) -> "Scales":
-        """The scales of the next step."""
-        medians = (*self.medians, pooled_norm(reports, bounds))[-CAP_STEPS:]
+    def after(self, spread: float, parameters: Parameters) -> "Scales":
+        """The scales of the next step; `spread` is this step's `pooled_norm`."""
+        medians = (*self.medians, spread)[-CAP_STEPS:]
         tau = self._next_tau(medians, parameters)
         return Scales(tau, self._next_cap(medians, tau), medians)
 

@@ -44,6 +44,7 @@ class Peer(Generic[T]):
     channel: Channel
     entropy: Entropy
     tools: Primitives
+    looks_on: bool = False  # hears everything and says nothing, to come back later (SPEC B2)
 
     @property
     def me(self) -> PeerId:

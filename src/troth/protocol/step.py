@@ -17,9 +17,11 @@ from troth.aggregation import centered_clip
 from troth.crypto import Digest, PeerId, Signature, coin_commitment
 from troth.protocol.attempt import Announcements, Attempt, Clipped, Dropped, Here, Reduced, Reported
 from troth.protocol.audits import audit, examine_part, report_errors
+from troth.protocol.channel import Delivery, Entry
 from troth.protocol.checks import suspicious_parts
 from troth.protocol.coins import combine
 from troth.protocol.messages import (
+    MOST_KNOCKS,
     Accusation,
     Accuse,
     Announced,
@@ -28,6 +30,7 @@ from troth.protocol.messages import (
     Clip,
     Commit,
     Kind,
+    Knocking,
     Malformed,
     Phase,
     Report,
@@ -37,10 +40,11 @@ from troth.protocol.messages import (
 )
 from troth.protocol.parts import CommittedParts, Parcel, commit_parts, opens, rows_of
 from troth.protocol.primitives import from_blob, to_blob
-from troth.protocol.records import StepRecord, encode_record, record_bytes_to_sign, right_signers
+from troth.protocol.quarrels import Quarrels
+from troth.protocol.records import StepRecord, encode_record, record_bytes_to_sign
 from troth.protocol.reports import ACCUSE_AT, make_report
 from troth.protocol.roles import Due, gradient_seed
-from troth.protocol.scales import far_parts
+from troth.protocol.scales import far_parts, pooled_norm
 from troth.protocol.state import Kept, LeftOutError, Outcome, Peer, StalledError, State
 from troth.protocol.trials import Trials, audit_ballots, heard_owners, part_ballots
 
@@ -54,21 +58,23 @@ async def run_step(peer: Peer[T], state: State[T]) -> Outcome[T]:
     gradient_D = await compute_gradient(here)  # [R2]
     parts = commit_parts(gradient_D, here.roles.bounds, peer.tools) if gradient_D is not None else None  # [C1]
     attempt = await commit(here, parts)  # [C1, C2]
-    trials = Trials(here.state.roster)
+    trials, quarrels = Trials(here.state.roster), Quarrels(here.state.roster, here.state.step)
     while True:
         try:
             attempt = await scatter(attempt, parts)  # [C3, N1]
             attempt, witnessed = await hand_round(attempt, parts)  # [N5]
             clipped = await clip(attempt, witnessed)  # [A1, A2]
-            reduced = await reveal(attempt, clipped)  # [A3, A4]
+            reduced = await reveal(attempt, clipped, quarrels)  # [A3, A4]
             reported = await report(attempt, reduced, gradient_D)  # [A5]
             accuses = await check_and_accuse(attempt, reduced, reported, trials)  # [V1, D1–D3, T1]
+            quarrels.hear(accuses, attempt.members)  # [F1, F3]
             votes = await vote(attempt, reduced, reported, accuses, trials)  # [V2, V3, T2, T3, T6]
             trials.judge(attempt.number, accuses, votes)  # [T4]
             break
         except Dropped as dropped:
+            quarrels.did_not_come(attempt.missed(dropped.disputed), attempt.members)  # [F1]
             attempt = attempt.again(dropped)  # [N1, N2, N4]
-    return await conclude(attempt, reduced, reported, accuses, trials)  # [R1, G2, U1, U2, K1, T5]
+    return await conclude(attempt, reduced, reported, accuses, trials, quarrels)  # [R1, G2, U1, U2, K1, T5, B3]
 
 
 async def compute_gradient(here: Here[T]) -> Tensor | None:
@@ -82,12 +88,13 @@ async def compute_gradient(here: Here[T]) -> Tensor | None:
 async def commit(here: Here[T], parts: CommittedParts | None) -> Attempt[T]:
     """Gradient and both coins, before anyone knows what will be asked."""
     peer, place, coins = here.peer, here.place(Phase.COMMIT), here.peer.entropy.coins(here.state.step, 0)
-    peer.channel.enter(frozenset(here.state.roster.members), {})
+    peer.channel.enter(Entry(frozenset(here.state.roster.members), apart=here.apart))
     message = Commit(
         root=parts.root if parts else None,
         coin_a=coin_commitment(coins.a, place, peer.me, "A"),
         coin_b=coin_commitment(coins.b, place, peer.me, "B"),
         hardware=peer.work.hardware_class() if peer.run.parameters.deviation is not None else None,
+        knocks=tuple(peer.channel.knocks(here.state.step))[:MOST_KNOCKS],  # [B3]
     )
     return Attempt.first(here, coins, await peer.channel.announce(place, message))
 
@@ -97,29 +104,33 @@ async def scatter(attempt: Attempt[T], parts: CommittedParts | None) -> Attempt[
     moved = {part: owner for part, owner in enumerate(attempt.owners) if attempt.newly_owned(part)}
     parcels = {part: (owner, parts.parcels[part]) for part, owner in moved.items()} if parts else {}
     awaited = {part: frozenset(attempt.roots) for part in attempt.my_parts if part in moved}
-    attempt.here.peer.channel.enter(attempt.members, awaited)
-    return attempt.receiving(await attempt.here.peer.channel.scatter(attempt.place(Phase.CLIP), parcels))
+    channel, apart = attempt.here.peer.channel, attempt.here.apart
+    far = frozenset(k for k, owner in enumerate(attempt.owners) if owner in apart.get(attempt.here.peer.me, ()))
+    most = max(map(len, attempt.here.roles.audits.values()), default=0)
+    channel.enter(Entry(attempt.members, awaited, apart, far, most))
+    return attempt.receiving(await channel.scatter(attempt.place(Phase.CLIP), parcels))
 
 
-async def hand_round(attempt: Attempt[T], parts: CommittedParts | None) -> tuple[Attempt[T], frozenset[int]]:
-    """Where a part did not reach its owner, its contributor hands it to everyone, and everyone passes it on."""
-    if not attempt.disputed:
+async def hand_round(attempt: Attempt[T], parts: CommittedParts | None) -> tuple[Attempt[T], frozenset[Delivery]]:
+    """Where a part does not reach its owner, its contributor hands it to everyone, and everyone passes it on."""
+    deliveries = attempt.handed_round
+    if not deliveries:
         return attempt, frozenset()
     me, channel = attempt.here.peer.me, attempt.here.peer.channel
-    mine = {part: {me: parts.parcels[part]} for part, who in attempt.disputed.items() if parts and who == me}
-    shown = await channel.lay_open(attempt.place(Phase.CLIP), mine, attempt.disputed, 1)
+    mine = {part: {me: parts.parcels[part]} for part, who in deliveries if parts and who == me}
+    shown = await channel.lay_open(attempt.place(Phase.CLIP), mine, deliveries, 1)
     seen = {
-        part: shown[part][who]
-        for part, who in attempt.disputed.items()
-        if who in shown.get(part, {}) and attempt.fits(shown[part][who], part, who)
+        (part, who): parcels[who]
+        for (part, who), parcels in shown.items()
+        if who in parcels and attempt.fits((part, who), parcels[who])
     }
-    channel.enter(attempt.members, {part: attempt.members for part in attempt.disputed if part in attempt.my_parts})
-    passed_on = {part: (attempt.owners[part], parcel) for part, parcel in seen.items()}
-    attempt = attempt.witnessing(await channel.scatter(attempt.place(Phase.REVEAL), passed_on))
+    passed_on = {(part, who): (attempt.owners[part], parcel) for (part, who), parcel in seen.items()}
+    wanted = [delivery for delivery in deliveries if delivery[0] in attempt.my_parts]
+    attempt = attempt.witnessing(await channel.pass_on(attempt.place(Phase.CLIP), passed_on, wanted, attempt.fits))
     return attempt, frozenset(seen)
 
 
-async def clip(attempt: Attempt[T], witnessed: frozenset[int]) -> Clipped:
+async def clip(attempt: Attempt[T], witnessed: frozenset[Delivery]) -> Clipped:
     """Every owner clips its part of everyone's gradient; everyone collects the aggregates."""
     here, channel = attempt.here, attempt.here.peer.channel
     arrived = {part: arrived_parcels(attempt, part) for part in attempt.my_parts}  # [C3]
@@ -153,7 +164,7 @@ def clip_message(
     centers_D: Mapping[int, Tensor],
     blobs: Mapping[int, bytes],
     missing: list[PeerId],
-    witnessed: frozenset[int],
+    witnessed: frozenset[Delivery],
 ) -> Clip:
     """Digest and norm of every aggregate; from the second attempt on with commitments to fresh coins."""
     place, me, tools = attempt.place(Phase.CLIP), attempt.here.peer.me, attempt.here.peer.tools
@@ -162,9 +173,10 @@ def clip_message(
         for part, center_D in sorted(centers_D.items())
     )
     a, b = (coin_commitment(coin, place, me, name) for coin, name in ((attempt.coins.a, "A"), (attempt.coins.b, "B")))
+    seen = bitmap([delivery in witnessed for delivery in attempt.handed_round])
     if not attempt.number:
-        return Clip(told, missing=tuple(missing))
-    return Clip(told, a, b, tuple(missing), bitmap([part in witnessed for part in range(len(attempt.owners))]))
+        return Clip(told, missing=tuple(missing), witnessed=seen)
+    return Clip(told, a, b, tuple(missing), seen)
 
 
 def agreed_centers(attempt: Attempt[T], clips: Announcements) -> dict[int, Center]:
@@ -177,27 +189,25 @@ def agreed_centers(attempt: Attempt[T], clips: Announcements) -> dict[int, Cente
         if center.part == part
     }
     named = {owner: attempt.roots.keys() & set(clip.missing) for owner, clip in said.items()}
-    holders = np.sum(
-        [bits_of(_as(clips[peer], Clip).witnessed, len(attempt.owners)) for peer in attempt.members], axis=0
-    )
-    out: set[PeerId] = set()
-    disputed: dict[int, PeerId] = {}
+    handed, majority = attempt.handed_round, attempt.here.state.roster.majority
+    holders = np.sum([bits_of(_as(clips[peer], Clip).witnessed, len(handed)) for peer in attempt.members], axis=0)
+    delivered = {delivery for delivery, count in zip(handed, holders, strict=True) if count >= majority}
+    out = {contributor for _, contributor in set(handed) - delivered}  # asked to, it handed its part to too few
+    disputed: set[Delivery] = set()
     for part, owner in enumerate(attempt.owners):
-        contributor = attempt.disputed.get(part)
-        if contributor is not None and holders[part] < attempt.here.state.roster.majority:
-            out.add(contributor)  # asked to, it handed its part to too few
-        elif part in centers:
+        missed = {(part, peer) for peer in named[owner]}
+        if part in centers:
             continue
-        elif contributor in named[owner] or not 0 < 2 * len(named[owner]) < len(attempt.roots):
+        if missed & delivered or not 0 < 2 * len(missed) < len(attempt.roots):
             out.add(owner)  # it was handed the part, or misses nothing, or so much that it must be its own line
         elif attempt.complaints.count(owner) >= len(attempt.here.state.roster.members) // 2:
             out.add(owner)  # an honest one may have to complain about every liar
         else:
-            disputed[part] = min(named[owner])
+            disputed |= missed
     counts = Counter(peer for missed in named.values() for peer in missed)
     out |= {peer for peer, count in counts.items() if 2 * count >= len(said) > 1}  # it cannot be all of their lines
     if out or disputed:
-        raise Dropped(out, {part: peer for part, peer in disputed.items() if not out})
+        raise Dropped(out, () if out else disputed)
     return centers
 
 
@@ -214,19 +224,22 @@ def fitting(attempt: Attempt[T], blobs: Mapping[int, bytes], wanted: Mapping[int
     }
 
 
-async def reveal(attempt: Attempt[T], clipped: Clipped) -> Reduced:
+async def reveal(attempt: Attempt[T], clipped: Clipped, quarrels: Quarrels) -> Reduced:
     """Coin A is opened only now, so nobody could fit a gradient or an aggregate to the projections."""
     here, channel, parts = attempt.here, attempt.here.peer.channel, range(len(attempt.owners))
     message = Reveal(attempt.coins.a, bitmap([part in clipped.held for part in parts]))
     reveals = await channel.announce(attempt.place(Phase.REVEAL), message)
     coins = attempt.right_coins("A", clipped.clips, {peer: _as(said, Reveal).coin for peer, said in reveals.items()})
     attempt.expect(coins)  # [N1]
-    holders = np.sum([bits_of(_as(reveals[peer], Reveal).held, len(parts)) for peer in coins], axis=0)
+    held_by = {peer: bits_of(_as(reveals[peer], Reveal).held, len(parts)) for peer in coins}
+    holders = np.sum(list(held_by.values()), axis=0)
     withheld = {attempt.owners[part] for part in parts if holders[part] < here.state.roster.majority}
     if withheld:  # nobody honest need have it: its owner is out [N1]
         raise Dropped(withheld)
+    missed = {peer: {attempt.owners[p] for p in parts if not bits[p]} for peer, bits in held_by.items()}
+    quarrels.did_not_come(missed, attempt.members)  # [F1]
     held = dict(clipped.held)
-    if (holders < len(coins)).any():  # some honest peer has it: all fetch it
+    if (holders < len(coins)).any() or len(held) < len(parts):  # some honest peer has it: all fetch it
         wanted = {part: Digest(clipped.centers[part].digest) for part in parts if part not in held}
         held |= fitting(attempt, await channel.gather(attempt.place(Phase.REVEAL), held, wanted), wanted)
     if len(held) < len(parts):
@@ -256,12 +269,13 @@ async def report(attempt: Attempt[T], reduced: Reduced, gradient_D: Tensor | Non
 async def check_and_accuse(attempt: Attempt[T], reduced: Reduced, reported: Reported, trials: Trials) -> Announcements:
     """Owners check the reports about their parts, auditors their targets; coin B is opened with what they found."""
     here, step, accusations = attempt.here, attempt.here.state.step, []
-    for part in attempt.my_parts:
+    for part in attempt.my_parts if not here.peer.looks_on else ():
         for reporter in wrong_reporters(attempt, part, reduced, reported):
             accusations.append(Accusation(reporter, Kind.REPORT, step, part))
-    if trials.audits_are_open:
+    if trials.audits_are_open and not here.peer.looks_on:
         accusations += await audit_targets(attempt)
-    message = Accuse(tuple(accusations), attempt.coins.b)
+    blame = here.peer.channel.blame()  # [F1]
+    message = Accuse(tuple(accusations), attempt.coins.b, tuple(sorted(blame.unheard)), tuple(sorted(blame.incomplete)))
     accuses = await here.peer.channel.announce(attempt.place(Phase.ACCUSE), message)
     shown = {peer: _as(said, Accuse).coin for peer, said in accuses.items()}
     opened = attempt.right_coins("B", reduced.clipped.clips, shown)
@@ -317,9 +331,14 @@ async def vote(
     if not audits and not disputed:
         return {}
     cast: list[Ballot] = []
-    for charge in audits:
-        cast += await audit_ballots(here.peer, state.kept[charge.step], charge)
-    if disputed:
+    targets = {(charge.step, charge.target) for charge in audits}
+    here.peer.channel.enter(Entry(attempt.members, apart=here.apart, audits=len(targets)))
+    for step, target in sorted(targets) if not here.peer.looks_on else ():
+        finding = await audit(here.peer, state.kept[step], target)
+        for charge in audits:
+            if (charge.step, charge.target) == (step, target):
+                cast += audit_ballots(state.kept[step], charge, finding)
+    if disputed and not here.peer.looks_on:
         cast += await disputed_ballots(attempt, reduced, reported, accuses, sorted(disputed))
     votes = await here.peer.channel.announce(attempt.place(Phase.VOTE), Vote(tuple(dict.fromkeys(cast))))
     return {peer: votes[peer] for peer in attempt.members & votes.keys()}
@@ -329,20 +348,25 @@ async def disputed_ballots(
     attempt: Attempt[T], reduced: Reduced, reported: Reported, accuses: Announcements, disputed: list[int]
 ) -> list[Ballot]:
     """Everyone gets what the owners received for the disputed parts, and judges owner and reporters by it."""
-    step, owners = attempt.here.state.step, {part: attempt.owners[part] for part in disputed}
+    step, owners = attempt.here.state.step, [(part, attempt.owners[part]) for part in disputed]
     charges = heard_owners(accuses, step, attempt.owners, attempt.roots)
     mine = {part: arrived_parcels(attempt, part) for part in attempt.my_parts if part in disputed}
     laid_open = await attempt.here.peer.channel.lay_open(attempt.place(Phase.VOTE), mine, owners, len(attempt.roots))
     cast: list[Ballot] = []
-    for part, owner in owners.items():
+    for part, owner in owners:
         named = frozenset(charge.target for charge in charges if charge.part == part) if owner in accuses else None
-        finding = examine_part(attempt, part, laid_open.get(part, {}), reduced, reported)
+        finding = examine_part(attempt, part, laid_open[part, owner], reduced, reported)
         cast += part_ballots(owner, step, part, named, finding)
     return cast
 
 
 async def conclude(
-    attempt: Attempt[T], reduced: Reduced, reported: Reported, accuses: Announcements, trials: Trials
+    attempt: Attempt[T],
+    reduced: Reduced,
+    reported: Reported,
+    accuses: Announcements,
+    trials: Trials,
+    quarrels: Quarrels,
 ) -> Outcome[T]:
     """The model moves, the guilty leave, and more than half sign what happened."""
     here, peer, state = attempt.here, attempt.here.peer, attempt.here.state
@@ -365,6 +389,8 @@ async def conclude(
     doubles = peer.channel.doubles(state.step)
     trials.convict_doubles(doubles)  # [Q6]
     owed, unaudited = trials.lost_audits(here.roles, state.due)
+    strikes = [*trials.struck, *quarrels.slowed]
+    leaving = trials.banned | attempt.out
     record = StepRecord(
         step=state.step,
         members=state.roster.members,
@@ -378,12 +404,16 @@ async def conclude(
         updated=enough,
         tau=state.scales.tau,
         cap=state.scales.cap,
+        spread=pooled_norm(reported.numbers.values(), here.roles.bounds),
         judgements=trials.judgements,
         absent=tuple(sorted(attempt.out - trials.banned)),
         struck=tuple(sorted(trials.struck)),
-        expelled=state.roster.expelled(state.step, trials.struck - trials.banned - attempt.out),
+        slowed=tuple(sorted(quarrels.slowed)),
+        feuds=quarrels.new,
+        expelled=tuple(p for p in state.roster.expelled(state.step, strikes, quarrels.new) if p not in leaving),
         owed=owed,
         unaudited=unaudited,
+        returned=returning(attempt),  # [B3]
     )
     last_two = {step: old for step, old in state.kept.items() if step >= state.step - 1}
     return Outcome(
@@ -393,7 +423,7 @@ async def conclude(
             training=training,
             randomness=Digest(record.randomness),
             earlier_randomness=state.randomness,
-            scales=state.scales.after(reported.numbers.values(), here.roles.bounds, peer.run.parameters),
+            scales=state.scales.after(record.spread, peer.run.parameters),
             due=Due.after(record),
             kept={**last_two, state.step: kept},
         ),
@@ -408,20 +438,33 @@ async def conclude(
     )
 
 
+def returning(attempt: Attempt[T]) -> tuple[Knocking, ...]:
+    """Whom more than half of the members heard knocking, if it may come back (SPEC B3)."""
+    roster, step = attempt.here.state.roster, attempt.here.state.step
+    heard = Counter(knock for said in attempt.commits.values() for knock in set(_as(said, Commit).knocks))
+    agreed = [knock for knock, count in heard.items() if count >= roster.majority and roster.may_return(knock, step)]
+    once = {knock.member: knock for knock in sorted(agreed, key=lambda knock: (knock.member, knock.key), reverse=True)}
+    return tuple(once[member] for member in sorted(once))[:MOST_KNOCKS]
+
+
 async def sign_record(here: Here[T], record: StepRecord) -> dict[PeerId, Signature]:
     """Collected signatures, not an announcement; fewer than a majority would mean that honest peers are gone."""
-    peer, roster, raw = here.peer, here.state.roster, encode_record(record)
-    signature = peer.identity.sign(record_bytes_to_sign(peer.run.id, record.step, peer.me, peer.tools.digest(raw)))
-    collected = await peer.channel.sign_record(here.place(Phase.RECORD), signature)
-    right = right_signers(peer.run.id, record.step, raw, roster.members, collected, peer.tools)
+    peer, roster, digest = here.peer, here.state.roster, here.peer.tools.digest(encode_record(record))
+
+    def fits(signer: PeerId, signature: Signature) -> bool:
+        signed = record_bytes_to_sign(peer.run.id, record.step, signer, digest)
+        return signer in roster.members and peer.tools.verify(signer, signed, signature)
+
+    signature = peer.identity.sign(record_bytes_to_sign(peer.run.id, record.step, peer.me, digest))
+    right = await peer.channel.sign_record(here.place(Phase.RECORD), signature, fits, roster.majority)
     if len(right) < roster.majority:
         raise StalledError(f"step {record.step}: no majority signed its record, only {len(right)} of {roster.majority}")
-    return right
+    return dict(right)
 
 
 def bitmap(bits: list[bool]) -> bytes:
     """Bit k of byte k // 8, lowest first."""
-    return np.packbits(bits, bitorder="little").tobytes()
+    return np.packbits(np.array(bits, dtype=bool), bitorder="little").tobytes()
 
 
 def bits_of(raw: bytes, count: int) -> NDArray[np.int64]:

@@ -6,13 +6,13 @@ from typing import TypeVar
 
 from troth.crypto import PeerId
 from troth.protocol.attempt import Dropped
-from troth.protocol.audits import PartFinding, audit
+from troth.protocol.audits import Finding, PartFinding
 from troth.protocol.channel import Doubles
 from troth.protocol.messages import Accuse, Announced, Ballot, Kind, Verdict, Vote
 from troth.protocol.records import Judgement
 from troth.protocol.roles import Audit, Due, Roles
 from troth.protocol.roster import Roster
-from troth.protocol.state import Kept, Peer
+from troth.protocol.state import Kept
 
 T = TypeVar("T")
 
@@ -79,12 +79,11 @@ def heard_owners(
     return tuple(sorted(charges, key=Charge.order))
 
 
-async def audit_ballots(peer: Peer[T], kept: Kept[T], charge: Charge) -> list[Ballot]:
+def audit_ballots(kept: Kept[T], charge: Charge, finding: Finding) -> list[Ballot]:
     """The verdict on what an auditor says, and on owners who let wrong reports pass (SPEC T3, T7).
 
     A juror of another class of hardware cannot tell whether bits fit, and says nothing (SPEC D3).
     """
-    finding = await audit(peer, kept, charge.target)
     guilty = finding.guilty_of(charge.kind)
     if guilty is None:
         return []

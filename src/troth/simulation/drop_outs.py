@@ -1,11 +1,12 @@
 """Honest peers whose machines stop: each at one moment of one step, for a while or for good."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from troth.crypto import Context, Digest, PeerId, Seed, Signature, stream
-from troth.protocol.channel import Channel, Doubles, PartParcels
-from troth.protocol.messages import Announced, Message
+from troth.protocol.announce import Blame
+from troth.protocol.channel import Channel, Delivery, Doubles, Entry, PartParcels, Showing
+from troth.protocol.messages import Announced, Knocking, Message
 from troth.protocol.parts import Parcel
 from troth.protocol.state import CannotGoOnError
 
@@ -47,8 +48,8 @@ class DroppingChannel:
         if (self._step, self._calls) >= (self.drop_out.step, self.drop_out.call):
             raise PowerCutError(f"stopped in step {self._step}")
 
-    def enter(self, members: frozenset[PeerId], awaited: Mapping[int, frozenset[PeerId]]) -> None:
-        self._channel.enter(members, awaited)
+    def enter(self, entry: Entry) -> None:
+        self._channel.enter(entry)
 
     async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
         self._count(context)
@@ -56,6 +57,12 @@ class DroppingChannel:
 
     def doubles(self, step: int) -> Doubles:
         return self._channel.doubles(step)
+
+    def blame(self) -> Blame:
+        return self._channel.blame()
+
+    def knocks(self, step: int) -> Iterable[Knocking]:
+        return self._channel.knocks(step)
 
     async def scatter(self, context: Context, parcels: Mapping[int, tuple[PeerId, Parcel]]) -> PartParcels:
         self._count(context)
@@ -68,11 +75,23 @@ class DroppingChannel:
         return await self._channel.gather(context, mine, wanted)
 
     async def lay_open(
-        self, context: Context, mine: PartParcels, wanted: Mapping[int, PeerId], count: int
-    ) -> PartParcels:
+        self, context: Context, mine: PartParcels, wanted: Collection[Showing], count: int
+    ) -> Mapping[Showing, Mapping[PeerId, Parcel]]:
         self._count(context)
         return await self._channel.lay_open(context, mine, wanted, count)
 
-    async def sign_record(self, context: Context, signature: Signature) -> Mapping[PeerId, Signature]:
+    async def pass_on(
+        self,
+        context: Context,
+        parcels: Mapping[Delivery, tuple[PeerId, Parcel]],
+        wanted: Collection[Delivery],
+        fits: Callable[[Delivery, Parcel], bool],
+    ) -> Mapping[Delivery, Parcel]:
         self._count(context)
-        return await self._channel.sign_record(context, signature)
+        return await self._channel.pass_on(context, parcels, wanted, fits)
+
+    async def sign_record(
+        self, context: Context, signature: Signature, fits: Callable[[PeerId, Signature], bool], enough: int
+    ) -> Mapping[PeerId, Signature]:
+        self._count(context)
+        return await self._channel.sign_record(context, signature, fits, enough)

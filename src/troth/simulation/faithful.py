@@ -1,12 +1,13 @@
 """Announcements that arrive: whatever a member says reaches every other unchanged, and so does its silence."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from troth.crypto import Context, Digest, Identity, PeerId, Signature, signed_bytes
-from troth.protocol.channel import Doubles, PartParcels
-from troth.protocol.messages import Announced, Envelope, Malformed, Message, seal, wire_bytes
+from troth.protocol.announce import Blame
+from troth.protocol.channel import Delivery, Doubles, Entry, PartParcels, Showing
+from troth.protocol.messages import Announced, Envelope, Knocking, Malformed, Message, seal, wire_bytes
 from troth.protocol.parts import Parcel
 from troth.protocol.primitives import Primitives
 from troth.simulation.lockstep import Answer, Ask
@@ -33,7 +34,12 @@ class AskGather(Ask):
 @dataclass
 class AskLayOpen(Ask):
     mine: PartParcels
-    wanted: Mapping[int, PeerId]
+    wanted: Collection[Showing]
+
+
+@dataclass
+class AskPassOn(Ask):
+    parcels: Mapping[Delivery, tuple[PeerId, Parcel]]
 
 
 @dataclass
@@ -48,7 +54,7 @@ class FaithfulChannel:
         self._identity = identity
         self._tools = tools
 
-    def enter(self, members: frozenset[PeerId], awaited: Mapping[int, frozenset[PeerId]]) -> None:
+    def enter(self, entry: Entry) -> None:
         """Nobody has to wait here: whatever is said and sent has arrived when all have spoken."""
 
     async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
@@ -79,11 +85,30 @@ class FaithfulChannel:
         parcels_for_me: PartParcels = await AskScatter(parcels)
         return parcels_for_me
 
+    def blame(self) -> Blame:
+        """Here nobody has to wait."""
+        return Blame()
+
+    def knocks(self, step: int) -> list[Knocking]:
+        """Who is gone stays away."""
+        return []
+
     async def lay_open(
-        self, context: Context, mine: PartParcels, wanted: Mapping[int, PeerId], count: int
-    ) -> PartParcels:
-        opened: PartParcels = await AskLayOpen(mine, wanted)
+        self, context: Context, mine: PartParcels, wanted: Collection[Showing], count: int
+    ) -> Mapping[Showing, Mapping[PeerId, Parcel]]:
+        opened: Mapping[Showing, Mapping[PeerId, Parcel]] = await AskLayOpen(mine, wanted)
         return opened
+
+    async def pass_on(
+        self,
+        context: Context,
+        parcels: Mapping[Delivery, tuple[PeerId, Parcel]],
+        wanted: Collection[Delivery],
+        fits: Callable[[Delivery, Parcel], bool],
+    ) -> Mapping[Delivery, Parcel]:
+        offered: Mapping[Delivery, list[Parcel]] = await AskPassOn(parcels)
+        right = {delivery: [p for p in offered.get(delivery, ()) if fits(delivery, p)] for delivery in wanted}
+        return {delivery: parcels[0] for delivery, parcels in right.items() if parcels}
 
     async def gather(
         self, context: Context, mine: Mapping[int, bytes], wanted: Mapping[int, Digest]
@@ -91,9 +116,11 @@ class FaithfulChannel:
         blobs: Mapping[int, bytes] = await AskGather(mine, wanted)
         return blobs
 
-    async def sign_record(self, context: Context, signature: Signature) -> Mapping[PeerId, Signature]:
+    async def sign_record(
+        self, context: Context, signature: Signature, fits: Callable[[PeerId, Signature], bool], enough: int
+    ) -> Mapping[PeerId, Signature]:
         signatures: Mapping[PeerId, Signature] = await AskSign(signature)
-        return signatures
+        return {peer: signature for peer, signature in signatures.items() if fits(peer, signature)}
 
 
 class FaithfulExchange:
@@ -109,6 +136,7 @@ class FaithfulExchange:
             AskScatter: self._scatter,
             AskGather: self._gather,
             AskLayOpen: self._lay_open,
+            AskPassOn: self._pass_on,
             AskAnnounce: self._announce,
             AskSign: self._sign,
         }
@@ -151,18 +179,22 @@ class FaithfulExchange:
             for peer, ask in asks.items()
         }
 
-    def _lay_open(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, dict[int, Mapping[PeerId, Parcel]]]:
-        shown: dict[PeerId, dict[int, Mapping[PeerId, Parcel]]] = {
-            peer: {
-                part: asks[owner].mine[part]
-                for part, owner in ask.wanted.items()
-                if owner in asks and part in asks[owner].mine
-            }
+    def _lay_open(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, dict[Showing, Mapping[PeerId, Parcel]]]:
+        shown: dict[PeerId, dict[Showing, Mapping[PeerId, Parcel]]] = {
+            peer: {(part, owner): asks[owner].mine.get(part, {}) if owner in asks else {} for part, owner in ask.wanted}
             for peer, ask in asks.items()
         }
         received = shown[min(asks)].values()
         self.bulk_bytes += sum(_parcel_bytes(parcel) for parcels in received for parcel in parcels.values())
         return shown
+
+    def _pass_on(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, dict[Delivery, list[Parcel]]]:
+        passed: dict[PeerId, dict[Delivery, list[Parcel]]] = {peer: {} for peer in asks}
+        for ask in asks.values():
+            for delivery, (owner, parcel) in ask.parcels.items():
+                if owner in passed:
+                    passed[owner].setdefault(delivery, []).append(parcel)
+        return passed
 
     def _sign(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, dict[PeerId, Signature]]:
         everyone = {peer: ask.signature for peer, ask in asks.items()}

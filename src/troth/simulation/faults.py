@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from troth.crypto import PeerId, Seed, stream
-from troth.protocol.frames import BlobSent, Certificate, Chained, Packet, PartSent, PartShown, SyncShown, Value
+from troth.protocol.frames import BlobSent, Certificate, Chained, Packet, PartSent, PartShown, StateShown, Value
 
 Deliver = Callable[[PeerId, PeerId, Packet, float], Sequence[float]]  # from, to, what, when → after how long, each time
 
@@ -96,7 +96,7 @@ def deliveries(
 def size_of(packet: Packet) -> int:
     """About as many bytes as it takes."""
     match packet.frame:
-        case PartSent(blob=blob) | PartShown(blob=blob) | BlobSent(blob=blob) | SyncShown(state=blob):
+        case PartSent(blob=blob) | PartShown(blob=blob) | BlobSent(blob=blob) | StateShown(state=blob):
             return 300 + len(blob)
         case Value(envelope):
             return 200 + len(envelope.payload)

@@ -6,7 +6,7 @@ Nothing runs in parallel and nothing reads a clock, so equal seeds give equal tr
 import heapq
 import math
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Generic, TypeVar
@@ -49,30 +49,43 @@ class VirtualTime(Generic[R]):
         self._events: list[tuple[float, int, PeerId, tuple[PeerId, Packet] | int]] = []
         self._order = count()
         self._nodes: dict[PeerId, _Node] = {}
+        self._pending: set[PeerId] = set()  # who has to end before it is over
+        self._homes: dict[PeerId, PeerId] = {}  # where packets for a later key go
         self.now = 0.0
-        self.packets = 0
+        self.packets = self.lost = self.doubled = 0
         self.results: dict[PeerId, R] = {}
         self.stopped: dict[PeerId, CannotGoOnError] = {}
 
-    def line(self, peer: PeerId, ahead: float = 0.0, faster: float = 0.0) -> "VirtualLine":
+    def line(self, peer: PeerId, ahead: float = 0.0, faster: float = 0.0, home: PeerId | None = None) -> "VirtualLine":
+        """`home` is the coroutine's first key, if this is a later one."""
+        self._homes[peer] = home or peer
         return VirtualLine(self, peer, ahead, 1.0 + faster)
 
     def send(self, sender: PeerId, to: PeerId, packet: Packet) -> None:
         self.packets += 1
         delays = self._deliver(sender, to, packet, self.now)
+        self.lost += not delays
+        self.doubled += len(delays) > 1
         if self._watch is not None:
             self._watch(self.now, sender, to, packet, delays)
         for delay in delays:
-            heapq.heappush(self._events, (self.now + delay, next(self._order), to, (sender, packet)))
+            home = self._homes.get(to, to)
+            heapq.heappush(self._events, (self.now + delay, next(self._order), home, (sender, packet)))
 
-    def run(self, coroutines: Mapping[PeerId, Coroutine[Any, Any, R]], *, most_events: int) -> None:
-        """Start all and advance the clock from event to event; more events than allowed is a bug, not patience."""
+    def run(
+        self, coroutines: Mapping[PeerId, Coroutine[Any, Any, R]], *, most_events: int, until: Collection[PeerId] = ()
+    ) -> None:
+        """Start all and advance the clock from event to event, until all of these have ended (or all, if none are named).
+
+        More events than allowed is a bug, not patience.
+        """
         self._nodes = {peer: _Node(coroutine) for peer, coroutine in coroutines.items()}
+        self._pending = set(until or coroutines)
         try:
             for peer in self._nodes:
                 self._advance(peer, None)
             handled = 0
-            while self._events and any(node.waiting is not None for node in self._nodes.values()):
+            while self._events and self._pending:
                 handled += 1
                 assert handled <= most_events, f"more than {most_events} events: this does not end"
                 self.now, _, peer, what = heapq.heappop(self._events)
@@ -102,9 +115,11 @@ class VirtualTime(Generic[R]):
                 wait = node.coroutine.send(value)
             except StopIteration as stop:
                 self.results[peer] = stop.value
+                self._pending.discard(peer)
                 return
             except CannotGoOnError as why:
                 self.stopped[peer] = why
+                self._pending.discard(peer)
                 return
             assert isinstance(wait, _Wait)
             if wait.off:

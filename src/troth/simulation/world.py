@@ -1,10 +1,11 @@
 """A run on a network that hurts: real protocol code, virtual time, liars on the wire; and what happened in it."""
 
 from collections import Counter
-from collections.abc import Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from torch import Tensor
 
@@ -13,18 +14,22 @@ from troth.attacks.wire import LateChannel, LyingLine
 from troth.crypto import Identity, PeerId, Seed, derive, stream
 from troth.protocol.agreed import AgreedChannel, Pace
 from troth.protocol.channel import Channel
+from troth.protocol.comeback import Life
+from troth.protocol.journal import MemoryJournal
 from troth.protocol.records import StepRecord
 from troth.protocol.roster import Roster
 from troth.protocol.run import Parameters, Run
-from troth.protocol.state import CannotGoOnError, Outcome, Peer, State
+from troth.protocol.state import CannotGoOnError, LeftOutError, Outcome, Peer, StalledError, State
 from troth.protocol.step import run_step
-from troth.simulation.drop_outs import DropOut, DroppingChannel
+from troth.simulation.drop_outs import DropOut, DroppingChannel, PowerCutError
 from troth.simulation.faults import Deliver, Network, deliveries
 from troth.simulation.memo import MemoPrimitives
 from troth.simulation.protocol_run import SeededEntropy
-from troth.simulation.virtual import VirtualTime, Watch
+from troth.simulation.virtual import VirtualLine, VirtualTime, Watch
 from troth.training import OPTIMIZERS, SCHEDULES, Problem, make_task
 from troth.training.work import Training, TrainingWork
+
+Wrap = Callable[[PeerId, Channel], Channel]
 
 # D coordinates
 
@@ -47,6 +52,15 @@ class Plan:
     crashes: Mapping[int, DropOut]
     network: Network
 
+    @property
+    def lying(self) -> frozenset[int]:
+        return frozenset(self.liars) | frozenset(self.forge_from)
+
+    @property
+    def shaky(self) -> frozenset[int]:
+        """Honest peers whom power or network fails."""
+        return (frozenset(self.crashes) | self.network.unreached) - self.lying
+
     def __str__(self) -> str:
         lies = "; ".join(f"{number}: {', '.join(sorted(c)) or 'nothing'}" for number, c in sorted(self.liars.items()))
         return (
@@ -62,20 +76,36 @@ class World:
 
     plan: Plan
     run: Run
-    numbers: Mapping[PeerId, int]
-    honest: list[PeerId]
+    numbers: Mapping[PeerId, int]  # of every key, later ones of the same peer included
     work: TrainingWork  # to recompute what was right
-    outcomes: dict[PeerId, list[Outcome[Training]]] = field(default_factory=dict)  # of honest peers, by step
-    stopped: Mapping[PeerId, CannotGoOnError] = field(default_factory=dict)
+    outcomes: dict[int, dict[int, Outcome[Training]]] = field(
+        default_factory=dict
+    )  # of honest peers, by number and step
+    stopped: Mapping[int, CannotGoOnError] = field(default_factory=dict)
     forged: set[tuple[bytes, int]] = field(default_factory=set)  # who sent a wrong gradient in which step
     lies: Counter[str] = field(default_factory=Counter)
+    power_back: dict[int, float] = field(default_factory=dict)  # when, for those who had lost it
+    most_kept: int = 0  # bytes of others that a channel held at the end of a step
     packets: int = 0
+    lost: int = 0
+    doubled: int = 0
     seconds: float = 0.0
+    step_ends: dict[int, float] = field(default_factory=dict)  # when the first peer had ended a step
+
+    @cached_property
+    def honest(self) -> frozenset[PeerId]:
+        return frozenset(peer for peer, number in self.numbers.items() if number not in self.plan.lying)
+
+    @cached_property
+    def steady(self) -> frozenset[int]:
+        """Honest peers whom neither network nor power fails."""
+        return frozenset(range(self.plan.peers)) - self.plan.lying - self.plan.shaky
 
     @cached_property
     def witness(self) -> list[Outcome[Training]]:
-        """Everything that an honest peer saw who saw the most."""
-        return max(self.outcomes.values(), key=len)
+        """Everything that a steady peer saw who saw the most."""
+        best = max((self.outcomes[number] for number in sorted(self.steady)), key=len)
+        return [best[step] for step in sorted(best)]
 
     @cached_property
     def records(self) -> list[StepRecord]:
@@ -83,12 +113,29 @@ class World:
 
     @property
     def majority_lost(self) -> bool:
-        """Whether too few honest members were left for the step after the last."""
+        """Whether too few steady members were left for the step after the last."""
         step = len(self.records)
         roster = self.witness[-1].state.roster if step else Roster.founding(self.run)
         crashed = {number for number, drop_out in self.plan.crashes.items() if drop_out.step <= step}
-        staying = [peer for peer in roster.members if peer in self.honest and self.numbers[peer] not in crashed]
+        gone = crashed | self.plan.network.unreached
+        staying = [peer for peer in roster.members if peer in self.honest and self.numbers[peer] not in gone]
         return len(staying) < roster.majority
+
+
+W = TypeVar("W", bound=TrainingWork)
+
+
+class _SlowWork(TrainingWork):
+    """Takes its time for gradients."""
+
+    def takes(self, seconds: float, line: VirtualLine) -> "_SlowWork":
+        self._seconds, self._line = seconds, line
+        return self
+
+    async def gradient(self, training: Training, seed: Seed, step: int) -> Tensor:
+        if self._seconds:
+            await self._line.work(self._seconds)
+        return await super().gradient(training, seed, step)
 
 
 class _LyingWork(TrainingWork):
@@ -106,64 +153,132 @@ class _LyingWork(TrainingWork):
         return honest_D * FORGED
 
 
-def play(plan: Plan, watch: Watch | None = None) -> World:
-    """Run a plan to its end."""
-    tools = MemoPrimitives()
-    problem = Problem(make_task(_TASK), lanes_for=plan.peers)
-    identities = [Identity.from_secret(derive(plan.seed, "identity", number)) for number in range(plan.peers)]
-    numbers = {identity.peer: number for number, identity in enumerate(identities)}
-    liars = set(plan.liars) | set(plan.forge_from)
-    run = Run(
-        tuple(sorted(numbers)),
-        b"chaos",
-        Parameters(size=problem.size, tau=_TAU, byzantine=len(liars)),
-        derive(plan.seed, "run"),
-    )
-    optimizer, rates = OPTIMIZERS["sgd"](), SCHEDULES["constant"](_RATE, plan.steps)
-    honest_work = TrainingWork(problem, optimizer, rates, tools)
-    honest = sorted(peer for peer, number in numbers.items() if number not in liars)
-    world = World(plan, run, numbers, honest, honest_work)
-    time: VirtualTime[None] = VirtualTime(_deliveries(plan, numbers), watch)
-    lines: list[LyingLine] = []
-    colluders = frozenset(peer for peer, number in numbers.items() if number in liars)
-    board: dict[Any, Any] = {}
+def play(plan: Plan, watch: Watch | None = None, wrap: Wrap | None = None) -> World:
+    """Run a plan to its end; `wrap` may put something around every peer's channel, to listen."""
+    return _Stage(plan, watch, wrap).play()
 
-    def life(identity: Identity, number: int) -> Coroutine[Any, Any, None]:
-        line: Any = time.line(identity.peer, *plan.network.clocks.get(number, (0.0, 0.0)))
-        work = honest_work
-        if number in plan.liars:
-            line = LyingLine(line, identity, plan.liars[number], *plan.zeal[number], stream(plan.seed, "liar", number))
-            lines.append(line)
-        if number in plan.forge_from:
-            lying = _LyingWork(problem, optimizer, rates, tools)
-            work = lying.lie_from(identity.peer, plan.forge_from[number], world.forged)
-        channel: Channel = AgreedChannel(identity, line, Pace(), tools)
+
+class _Stage:
+    """Everything that the peers of a world are made of."""
+
+    def __init__(self, plan: Plan, watch: Watch | None, wrap: Wrap | None) -> None:
+        self.plan = plan
+        self.wrap = wrap
+        self.tools = MemoPrimitives()
+        self.problem = Problem(make_task(_TASK), lanes_for=plan.peers)
+        self.identities = [Identity.from_secret(derive(plan.seed, "identity", k)) for k in range(plan.peers)]
+        self.heirs = {
+            number: Identity.from_secret(derive(plan.seed, "incarnation", number))
+            for number, cut in plan.crashes.items()
+            if not cut.journal
+        }
+        keys = {identity.peer: number for number, identity in enumerate(self.identities)}
+        numbers = {**keys, **{identity.peer: number for number, identity in self.heirs.items()}}
+        parameters = Parameters(size=self.problem.size, tau=_TAU, byzantine=len(plan.lying))
+        self.run = Run(tuple(sorted(keys)), b"chaos", parameters, derive(plan.seed, "run"))
+        self.world = World(plan, self.run, numbers, self.work(TrainingWork))
+        self.time: VirtualTime[None] = VirtualTime(_deliveries(plan, numbers), watch)
+        self.lines: list[LyingLine] = []
+        self.board: dict[Any, Any] = {}
+
+    def work(self, kind: Callable[..., W]) -> W:
+        rates = SCHEDULES["constant"](_RATE, self.plan.steps)
+        return kind(self.problem, OPTIMIZERS["sgd"](), rates, self.tools)
+
+    def play(self) -> World:
+        world, plan = self.world, self.plan
+        lives: dict[PeerId, Coroutine[Any, Any, None]] = {}
+        for number, identity in enumerate(self.identities):
+            if number in plan.lying:
+                lives[identity.peer] = self.liar(number, identity)
+            else:
+                world.outcomes[number] = {}
+                lives[identity.peer] = self.honest(number, identity)
+        steady = [identity.peer for number, identity in enumerate(self.identities) if number in world.steady]
+        self.time.run(lives, most_events=_MOST_EVENTS, until=steady)
+        world.stopped = {world.numbers[peer]: why for peer, why in self.time.stopped.items()}
+        world.packets, world.lost, world.doubled = self.time.packets, self.time.lost, self.time.doubled
+        world.seconds = self.time.now
+        for line in self.lines:
+            world.lies.update(line.lies)
+        return world
+
+    # Honest peers
+
+    async def honest(self, number: int, identity: Identity) -> None:
+        plan, clock, journal = self.plan, self.plan.network.clocks.get(number, (0.0, 0.0)), MemoryJournal()
+        line = self.time.line(identity.peer, *clock)
+
+        def channel(who: Identity, *, looks_on: bool = True) -> AgreedChannel:
+            mine = line if who is identity else self.time.line(who.peer, *clock, home=identity.peer)
+            return AgreedChannel(who, mine, Pace(), self.tools, journal, looks_on=looks_on)
+
+        def opened(who: Identity) -> AgreedChannel:
+            return cast(AgreedChannel, self._wrapped(who.peer, channel(who)))
+
+        def born(state: State[Training], outer: Channel) -> Life[Training]:
+            work = self.work(_SlowWork).takes(plan.network.slow.get(number, 0.0), line)
+            entropy = SeededEntropy(plan.seed, number)
+            return Life(
+                Peer(identity, self.run, work, self._wrapped(identity.peer, outer), entropy, self.tools), state, opened
+            )
+
+        inner = channel(identity, looks_on=False)
+        cut = plan.crashes.get(number)
+        first = State.first(self.run, self.world.work.first(derive(plan.seed, "model")))
+        life, heir = born(first, DroppingChannel(inner, cut) if cut else inner), self.heirs.get(number, identity)
+        try:
+            await self._note(number, life.take_part(inner), inner)
+            return
+        except PowerCutError:
+            assert cut is not None
+            if cut.down is None:
+                raise
+            await line.off(cut.down)
+            self.world.power_back[number] = self.time.now
+            again = channel(identity, looks_on=False)
+            life = born(life.state if cut.journal else first, again)
+            if cut.journal and journal.last_step < life.state.step:  # nothing of this step was signed: simply go on
+                with suppress(LeftOutError, StalledError):
+                    await self._note(number, life.take_part(again), again)
+                    return
+        except (LeftOutError, StalledError):
+            if number in self.world.steady:
+                raise
+        await self._note(number, life.come_back(heir), inner)
+
+    async def _note(self, number: int, steps: AsyncIterator[Outcome[Training]], channel: AgreedChannel) -> None:
+        async for outcome in steps:
+            self.world.outcomes[number][outcome.record.step] = outcome
+            self.world.step_ends.setdefault(outcome.record.step, self.time.now)
+            self.world.most_kept = max(self.world.most_kept, channel.kept_bytes)
+            if outcome.record.step >= self.plan.steps - 1:
+                return
+
+    def _wrapped(self, peer: PeerId, channel: Channel) -> Channel:
+        return channel if self.wrap is None else self.wrap(peer, channel)
+
+    # Liars
+
+    async def liar(self, number: int, identity: Identity) -> None:
+        plan, line = self.plan, self.time.line(identity.peer)
+        draw = stream(plan.seed, "liar", number)
+        lying_line = LyingLine(line, identity, plan.liars.get(number, frozenset()), *plan.zeal[number], draw)
+        self.lines.append(lying_line)
+        channel: Channel = AgreedChannel(identity, lying_line, Pace(), self.tools)
         if number in plan.attacks:
             attack, start = make_attack(plan.attacks[number]), plan.zeal[number][1]
-            plot = Plot(attack, colluders, run, lambda step: step >= start, board)
-            channel = attack.conduct(LateChannel(identity, line, Pace(), tools), identity.peer, plot)
-        if number in plan.crashes:
-            channel = DroppingChannel(channel, plan.crashes[number])
-        peer = Peer(identity, run, work, channel, SeededEntropy(plan.seed, number), tools)
-        return _live(peer, State.first(run, work.first(derive(plan.seed, "model"))), world)
-
-    coroutines = {identity.peer: life(identity, number) for number, identity in enumerate(identities)}
-    world.outcomes = {peer: [] for peer in world.honest}
-    time.run(coroutines, most_events=_MOST_EVENTS)
-    world.stopped, world.packets, world.seconds = time.stopped, time.packets, time.now
-    for line in lines:
-        world.lies.update(line.lies)
-    return world
-
-
-async def _live(peer: Peer[Training], state: State[Training], world: World) -> None:
-    for _ in range(world.plan.steps):
-        outcome = await run_step(peer, state)
-        state = outcome.state
-        if peer.me in world.outcomes:
-            world.outcomes[peer.me].append(outcome)
-        if peer.me not in state.roster.members:
-            return
+            colluders = frozenset(self.identities[k].peer for k in plan.lying)
+            plot = Plot(attack, colluders, self.run, lambda step: step >= start, self.board)
+            channel = attack.conduct(LateChannel(identity, lying_line, Pace(), self.tools), identity.peer, plot)
+        work = self.work(_LyingWork).lie_from(identity.peer, plan.forge_from.get(number, plan.steps), self.world.forged)
+        entropy = SeededEntropy(plan.seed, number)
+        peer = Peer(identity, self.run, work, self._wrapped(identity.peer, channel), entropy, self.tools)
+        state = State.first(self.run, work.first(derive(plan.seed, "model")))
+        for _ in range(plan.steps):
+            state = (await run_step(peer, state)).state
+            if peer.me not in state.roster.members:
+                return
 
 
 def _deliveries(plan: Plan, numbers: Mapping[PeerId, int]) -> Deliver:

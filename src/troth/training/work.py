@@ -1,11 +1,14 @@
 """The training side of the protocol: a problem, an optimizer and its rates, as `protocol.channel.Work`."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+from safetensors.torch import load, save
 from torch import Tensor
 
 from troth.crypto import Digest, Seed, tagged_hash
+from troth.protocol.messages import Malformed
 from troth.protocol.primitives import Primitives, to_blob
 from troth.training.hardware import gradient_on, probe_digest
 from troth.training.optimizers import Optimizer, State
@@ -64,6 +67,17 @@ class TrainingWork:
     def digest(self, training: Training) -> Digest:
         return state_digest(training, self._tools)
 
+    def pack(self, training: Training) -> bytes:
+        named = {name: tensor.detach().cpu().contiguous() for name, tensor in _named(training).items()}
+        return save(named)
+
+    def unpack(self, raw: bytes) -> Training | Malformed:
+        try:
+            named = load(raw)
+        except Exception as error:  # whatever safetensors raises for what is none
+            return Malformed(f"not a state: {error}")
+        return training_of(named)
+
     def hardware_class(self) -> Digest:
         if self._class is None:
             self._class = probe_digest(self.problem, self.hardware)
@@ -72,7 +86,7 @@ class TrainingWork:
 
 def state_digest(training: Training, tools: Primitives) -> Digest:
     """Of the model and of every tensor of the optimizer: by name, number format, shape and bytes."""
-    named = {"parameters": training.parameters_D, **{f"optimizer.{k}": v for k, v in training.optimizer.items()}}
+    named = _named(training)
     parts: list[bytes] = []
     for name in sorted(named):
         tensor = named[name]
@@ -83,6 +97,22 @@ def state_digest(training: Training, tools: Primitives) -> Digest:
             tools.digest(_raw(tensor)),
         ]
     return tagged_hash("troth/state/1", *parts)
+
+
+def training_of(named: Mapping[str, Tensor]) -> Training | Malformed:
+    """What came from outside: vectors of float32 or float64, the parameters among them."""
+    parameters_D = named.get("parameters")
+    if parameters_D is None or parameters_D.ndim != 1 or parameters_D.dtype != torch.float32:
+        return Malformed("it holds no vector of float32 parameters")
+    if any(tensor.ndim != 1 or tensor.dtype not in (torch.float32, torch.float64) for tensor in named.values()):
+        return Malformed("it holds something else than vectors of numbers")
+    return Training(
+        parameters_D, {name.removeprefix("optimizer."): t for name, t in named.items() if name != "parameters"}
+    )
+
+
+def _named(training: Training) -> dict[str, Tensor]:
+    return {"parameters": training.parameters_D, **{f"optimizer.{k}": v for k, v in training.optimizer.items()}}
 
 
 def finite_or_zero(gradient_D: Tensor) -> Tensor:

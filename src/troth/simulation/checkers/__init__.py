@@ -6,9 +6,12 @@ from troth.simulation.checkers.aggregates import aggregates
 from troth.simulation.checkers.agreement import agreement
 from troth.simulation.checkers.bounds import bounds
 from troth.simulation.checkers.caught import caught
+from troth.simulation.checkers.comeback import comeback
 from troth.simulation.checkers.evidence import evidence
+from troth.simulation.checkers.harm import harm
 from troth.simulation.checkers.no_honest_ban import no_honest_ban
 from troth.simulation.checkers.progress import progress
+from troth.simulation.checkers.standing import standing
 from troth.simulation.world import World
 
 CHECKERS: dict[str, Callable[[World], list[str]]] = {
@@ -17,7 +20,10 @@ CHECKERS: dict[str, Callable[[World], list[str]]] = {
     "evidence": evidence,
     "caught": caught,
     "aggregates": aggregates,
+    "harm": harm,
     "progress": progress,
+    "standing": standing,
+    "comeback": comeback,
     "bounds": bounds,
 }
 

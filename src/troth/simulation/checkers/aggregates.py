@@ -15,7 +15,7 @@ from troth.simulation.world import FORGED, World
 
 def aggregates(world: World) -> list[str]:
     """Colluders who cover for each other pass until they are audited (SPEC T7), so worlds with them are left out."""
-    if "covered-aggregate" in world.plan.attacks.values():
+    if {"covered-aggregate", "adapt"} & set(world.plan.attacks.values()):
         return []
     broken = []
     for outcome in world.witness:

@@ -8,7 +8,7 @@ from troth.simulation.world import World
 def agreement(world: World) -> list[str]:
     broken = []
     for step in range(world.plan.steps):
-        ended = {peer: outcomes[step] for peer, outcomes in world.outcomes.items() if len(outcomes) > step}
+        ended = {number: outcomes[step] for number, outcomes in world.outcomes.items() if step in outcomes}
         if len({encode_record(outcome.record) for outcome in ended.values()}) > 1:
             broken.append(f"step {step}: honest peers have different records")
         if len({outcome.state.roster for outcome in ended.values()}) > 1:

@@ -1,6 +1,8 @@
-"""Messages and time are bounded: nobody can make the honest send without end or wait without end."""
+"""Messages and memory are bounded: nobody can make the honest send without end, or keep what they do not need."""
 
 from troth.simulation.world import World
+
+_MOST_KEPT = 1 << 20  # bytes from each peer at the end of a step: worlds are small
 
 
 def bounds(world: World) -> list[str]:
@@ -12,4 +14,6 @@ def bounds(world: World) -> list[str]:
     most = (6 * attempts + 6 * steps) * peers * peers * (6 + 2 * peers)
     if world.packets > most:
         broken.append(f"{world.packets} packets in {steps} steps with {attempts} attempts: at most {most}")
+    if world.most_kept > peers * _MOST_KEPT:
+        broken.append(f"a peer kept {world.most_kept} bytes of others")
     return broken

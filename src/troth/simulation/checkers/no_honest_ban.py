@@ -5,4 +5,4 @@ from troth.simulation.world import World
 
 def no_honest_ban(world: World) -> list[str]:
     banned = {peer for record in world.records for peer in record.banned}
-    return [f"peer {world.numbers[peer]} is honest and was banned" for peer in sorted(banned & set(world.honest))]
+    return [f"peer {world.numbers[peer]} is honest and was banned" for peer in sorted(banned & world.honest)]

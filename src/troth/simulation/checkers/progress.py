@@ -6,9 +6,9 @@ from troth.simulation.world import World
 
 def progress(world: World) -> list[str]:
     broken = []
-    for peer, why in sorted(world.stopped.items()):
-        if peer in world.honest and isinstance(why, LeftOutError):
-            broken.append(f"honest peer {world.numbers[peer]} was left out: {why}")
+    for number, why in sorted(world.stopped.items()):
+        if number in world.steady and isinstance(why, LeftOutError):
+            broken.append(f"honest peer {number} was left out: {why}")
     if len(world.records) < world.plan.steps and not world.majority_lost:
         stalled = sorted({str(why) for why in world.stopped.values() if isinstance(why, StalledError)})
         broken.append(f"only {len(world.records)} of {world.plan.steps} steps: {stalled}")

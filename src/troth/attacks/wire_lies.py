@@ -1,0 +1,143 @@
+"""What liars put on the wire in place of the truth: frames and payloads made from what was to be sent.
+
+Nothing here decides when to lie or to whom; that is `LyingLine`'s.
+"""
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+
+from troth.crypto import Context, Digest, Identity, PeerId, Stream, blob_digest, signed_bytes, tagged_hash
+from troth.protocol.announce import chain_bytes, view_bytes
+from troth.protocol.frames import BlobSent, Certificate, Chained, Frame, PartSent, PartShown, Relayed, Value, View
+from troth.protocol.messages import (
+    Accuse,
+    Clip,
+    Commit,
+    Envelope,
+    Message,
+    Phase,
+    Report,
+    Reveal,
+    Vote,
+    encode,
+)
+
+T = TypeVar("T")
+
+Blob = PartSent | PartShown | BlobSent
+_OVERSIZE = 400_000  # bytes, of payloads and blobs; more than a message of most phases may have
+_OVERSIZE_IN = {Phase.REPORT: 600_000, Phase.VOTE: 3_000_000}  # these may be longer
+_NUMBERS = (math.nan, math.inf, -math.inf, 1e308, 2.0**400)  # the last is the largest that is allowed
+_LONGEST_PATH = 32
+
+
+def pick(draw: Stream, options: Sequence[T]) -> T:
+    return options[int(draw.integers(len(options), 1)[0])]
+
+
+# Payloads
+
+
+def announcing(identity: Identity, place: Context, payload: bytes) -> Value:
+    """Whatever it is, validly signed."""
+    digest = blob_digest(payload)
+    return Value(Envelope(payload, identity.sign(signed_bytes(place, identity.peer, digest))))
+
+
+def another(message: Message) -> Message:
+    """A well-formed message of the same phase that says something else."""
+    match message:
+        case Commit():
+            return msgspec.structs.replace(message, coin_a=bytes(32))
+        case Clip():
+            return msgspec.structs.replace(message, centers=message.centers[:-1])
+        case Reveal():
+            return msgspec.structs.replace(message, coin=bytes(32))
+        case Report():
+            return Report(bytes(len(message.numbers)) or bytes(8))
+        case Accuse():
+            return msgspec.structs.replace(message, coin=bytes(32))
+        case Vote():
+            return Vote(message.ballots[:-1])
+
+
+def malformed(phase: Phase, payload: bytes, draw: Stream) -> bytes:
+    """No message of this phase: noise, a message of another phase, half of one, nothing, or arrays within arrays."""
+    elsewhere = Vote(()) if phase == Phase.REVEAL else Reveal(bytes(32), b"")
+    noise = draw.words(8).tobytes()
+    return pick(draw, (noise, encode(elsewhere), payload[: len(payload) // 2], b"", b"\x91" * 100))
+
+
+def oversized(phase: Phase, payload: bytes) -> bytes:
+    return payload.ljust(_OVERSIZE_IN.get(phase, _OVERSIZE), b"\0")
+
+
+def not_finite(message: Message, draw: Stream) -> Message:
+    """With numbers that are none, or too large to be squared, where the message has any."""
+    number = pick(draw, _NUMBERS)
+    match message:
+        case Clip():
+            return msgspec.structs.replace(
+                message, centers=tuple(msgspec.structs.replace(center, norm=number) for center in message.centers)
+            )
+        case Report():
+            return Report(np.full(len(message.numbers) // 8, number, "<f8").tobytes())
+        case _:
+            return message
+
+
+# Blobs
+
+
+def with_blob(frame: Blob, blob: bytes) -> Blob:
+    return msgspec.structs.replace(frame, blob=blob)
+
+
+def oversized_blob(frame: Blob) -> Blob:
+    return with_blob(frame, frame.blob.ljust(_OVERSIZE, b"\0"))
+
+
+def not_numbers(frame: Blob) -> Blob:
+    """As long as it should be, and not a number in it."""
+    return with_blob(frame, np.full(len(frame.blob) // 4, math.nan, "<f4").tobytes())
+
+
+def with_wrong_path(frame: PartSent | PartShown, draw: Stream) -> PartSent | PartShown:
+    path = frame.path
+    paths = (path[::-1] if path[::-1] != path else (bytes(32),), (), path[:-1], (*path, *[bytes(32)] * _LONGEST_PATH))
+    return msgspec.structs.replace(frame, path=pick(draw, paths))
+
+
+# Views, and what claims to be somebody else's
+
+
+def signed_view(identity: Identity, place: Context, values: bytes | None) -> View:
+    return View(values, identity.sign(view_bytes(place, values)))
+
+
+def values_digest(said: Mapping[PeerId, Value]) -> Digest:
+    """What an honest member signs that has heard these."""
+    parts = [part for peer in sorted(said) for part in (peer, blob_digest(said[peer].envelope.payload))]
+    return tagged_hash("troth/values/1", *parts)
+
+
+def impersonations(
+    identity: Identity, place: Context, victim: PeerId, value: Value, members: Collection[PeerId], draw: Stream
+) -> Iterator[Frame]:
+    """What the victim is to have said, under our signature or one that it made for something else; its part; everyone's view."""
+    truth = value.envelope
+    payload = truth.payload[:-1] + bytes([truth.payload[-1] ^ 1]) if truth.payload else b"\x90"
+    digest = blob_digest(payload)
+    chain = {bytes(identity.peer): bytes(identity.sign(chain_bytes(place, victim, digest)))}
+    for signature in (identity.sign(signed_bytes(place, victim, digest)), truth.signature):
+        yield Chained(victim, Envelope(payload, signature), chain)
+        yield Relayed(victim, Value(Envelope(payload, signature)))
+    yield value
+    values = draw.words(4).tobytes()
+    yield Relayed(victim, signed_view(identity, place, values))
+    yield Certificate(values, dict.fromkeys(members, identity.sign(view_bytes(place, values))), chain)
+    yield PartShown(int(draw.integers(8, 1)[0]), victim, draw.words(4).tobytes(), ())

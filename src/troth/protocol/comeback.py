@@ -1,0 +1,228 @@
+"""Coming back after a power cut or a broken line (SPEC B1–B4): catch up, look on for two steps, knock, be a member again.
+
+Nothing that one peer says is believed: records are followed from what this peer knew itself, each signed by more than half of
+the members before it; that the last one is the newest, more than half of its members say; the state has the digest in it.
+"""
+
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+import msgspec
+
+from troth.crypto import Context, Digest, Identity, PeerId, Signature, signed_bytes
+from troth.protocol.agreed import AgreedChannel
+from troth.protocol.channel import Entry
+from troth.protocol.frames import MOST_LINKS, Knock, Link, StateShown, StateWanted, SyncShown, SyncWanted
+from troth.protocol.messages import Malformed, Phase
+from troth.protocol.primitives import Primitives
+from troth.protocol.records import StepRecord, decode_record, encode_record, right_signers
+from troth.protocol.roles import Due
+from troth.protocol.roster import Roster
+from troth.protocol.run import Run
+from troth.protocol.state import CannotGoOnError, LeftOutError, Outcome, Peer, StalledError, State
+from troth.protocol.step import run_step
+
+T = TypeVar("T")
+_LOOKING = 6  # steps that somebody may look on: two are enough, if nothing goes wrong
+_ASKING = 40  # times that everyone is asked
+_PATIENCE = 20  # deltas before asking again
+
+
+class PutOutError(CannotGoOnError):
+    """Banned or expelled: there is no way back but the door."""
+
+
+@dataclass(frozen=True)
+class Followed:
+    """Where the records lead."""
+
+    records: tuple[StepRecord, ...]
+    roster: Roster
+
+    @property
+    def tip(self) -> bytes:
+        return encode_record(self.records[-1])
+
+
+def follow(run: Run, step: int, roster: Roster, links: Sequence[Link], tools: Primitives) -> Followed | None:
+    """The records from this step on, if each follows on the one before and more than half of its members signed it."""
+    records: list[StepRecord] = []
+    for link in links:
+        try:
+            record = decode_record(link.record)
+        except msgspec.MsgspecError:
+            return None
+        if record.step != step + len(records) or record.members != roster.members:
+            return None
+        signatures = {PeerId(peer): Signature(signature) for peer, signature in link.signatures.items()}
+        if len(right_signers(run.id, record.step, link.record, roster.members, signatures, tools)) < roster.majority:
+            return None
+        records.append(record)
+        roster = roster.after(record)
+    return Followed(tuple(records), roster) if records else None
+
+
+def state_after(run: Run, state: State[T], followed: Followed, training: T) -> State[T]:
+    """Everything in common at the start of the next step; what is kept for audits comes from looking on."""
+    scales = state.scales
+    for record in followed.records:
+        scales = scales.after(record.spread, run.parameters)
+    last = followed.records[-1]
+    before = followed.records[-2].randomness if len(followed.records) > 1 else state.randomness
+    return State(
+        step=last.step + 1,
+        roster=followed.roster,
+        training=training,
+        randomness=Digest(last.randomness),
+        earlier_randomness=Digest(before),
+        scales=scales,
+        due=Due.after(last),
+        kept={},
+    )
+
+
+@dataclass(frozen=True)
+class _Watcher:
+    """Somebody who looks on."""
+
+    member: PeerId  # who it was
+    first: int  # in which step it began
+    since: int  # from which step on it needs records
+
+
+class Life(Generic[T]):
+    """A peer from step to step; when the others have gone on without it, it comes back."""
+
+    def __init__(self, peer: Peer[T], state: State[T], open_channel: Callable[[Identity], AgreedChannel]) -> None:
+        self.peer = peer
+        self.state = state
+        self._open_channel = open_channel  # that looks on
+        self._links: deque[Link] = deque(maxlen=MOST_LINKS)
+        self._watching: dict[PeerId, _Watcher] = {}
+
+    async def take_part(self, channel: AgreedChannel) -> AsyncIterator[Outcome[T]]:
+        """One step after another as a member. Raises `CannotGoOnError` when the others go on without this peer."""
+        self._open_gate(channel)
+        while True:
+            outcome = await run_step(self.peer, self.state)
+            self._went(outcome)
+            yield outcome
+            if self.peer.me not in self.state.roster.members:
+                raise PutOutError(f"this peer was put out in step {outcome.record.step}")
+            self._open_gate(channel)
+            self._serve(channel)
+
+    async def come_back(self, heir: Identity, tries: int = 8) -> AsyncIterator[Outcome[T]]:
+        """Look on until this peer is a member again, under its own key or the heir's; then go on as one."""
+        old = self.peer.identity
+        for _ in range(tries):
+            channel = self._open_channel(heir)
+            self.peer = replace(self.peer, identity=heir, channel=channel, looks_on=True)
+            self.state = await self._catch_up(channel, old)
+            try:
+                while heir.peer not in self.state.roster.members or len(self.state.kept) < 2:
+                    self._knock(channel, old)
+                    outcome = await run_step(self.peer, self.state)
+                    self._went(outcome)
+                    yield outcome
+                    if old.peer in self.state.roster.banned:
+                        raise PutOutError(f"this peer was banned in step {outcome.record.step}")
+            except (LeftOutError, StalledError):
+                continue  # it missed something: from the beginning
+            channel.speak()
+            self.peer, old = replace(self.peer, looks_on=False), heir
+            try:
+                async for outcome in self.take_part(channel):
+                    yield outcome
+            except (LeftOutError, StalledError):
+                continue
+        raise LeftOutError("this peer did not find its way back")
+
+    def _went(self, outcome: Outcome[T]) -> None:
+        self.state = outcome.state
+        self._links.append(
+            Link(
+                encode_record(outcome.record),
+                {bytes(peer): bytes(signature) for peer, signature in outcome.record_signatures.items()},
+            )
+        )
+
+    # For others
+
+    def _open_gate(self, channel: AgreedChannel) -> None:
+        roster = self.state.roster
+        channel.gate.may_knock = frozenset({*roster.members, *(peer for _, peer in roster.away)})
+
+    def _serve(self, channel: AgreedChannel) -> None:
+        """Those who were gone and ask get the records they lack, and look on for some steps."""
+        roster, step = self.state.roster, self.state.step
+        gone = {peer for _, peer in roster.away}
+        for peer, asking in channel.gate.asking.items():
+            if step - len(self._links) <= asking.since < step:
+                self._watching[peer] = _Watcher(asking.member, step, asking.since)
+        self._watching = {
+            peer: watcher
+            for peer, watcher in sorted(self._watching.items())
+            if step < watcher.first + _LOOKING
+            and (watcher.member in gone or watcher.first == step)
+            and step - len(self._links) <= watcher.since
+        }
+        shown = {peer: SyncShown(tuple(self._links)[w.since - step :]) for peer, w in self._watching.items()}
+        training = self.state.training
+        raw = self.peer.work.pack(training) if shown else b""
+        place = Context(self.peer.run.id, step, Phase.KNOCK)
+        channel.gate.show(place, shown, (self.peer.work.digest(training), raw))
+
+    # For oneself
+
+    async def _catch_up(self, channel: AgreedChannel, old: Identity) -> State[T]:
+        """Ask everyone; believe what more than half of the members at the end of the records show alike (SPEC B2)."""
+        run, state, tools = self.peer.run, self.state, self.peer.tools
+        place = Context(run.id, state.step, Phase.KNOCK)
+        wanted = SyncWanted(state.step, old.peer, self._testament(old, place))
+        channel.enter(Entry(frozenset({*run.founders, *state.roster.members})))
+        said: dict[PeerId, Followed] = {}
+        for _ in range(_ASKING):
+            channel.ask(place, sorted({*run.founders, *state.roster.members}), wanted)
+            while (heard := await channel.hear_outside(_PATIENCE * channel.pace.delta)) is not None:
+                sender, frame = heard
+                followed = (
+                    follow(run, state.step, state.roster, frame.links, tools) if isinstance(frame, SyncShown) else None
+                )
+                if followed is None or sender not in followed.roster.members:
+                    continue
+                said[sender] = followed
+                alike = {peer for peer, others in said.items() if others.tip == followed.tip}
+                backers = sorted(alike & set(followed.roster.members))
+                if len(backers) >= followed.roster.majority:
+                    training = await self._fetch(channel, backers, Digest(followed.records[-1].state_after))
+                    if training is not None:
+                        self._links.clear()
+                        return state_after(run, state, followed, training)
+        raise LeftOutError("nobody says what has happened")
+
+    async def _fetch(self, channel: AgreedChannel, backers: Iterable[PeerId], digest: Digest) -> T | None:
+        """The state with this digest, from the first who has it."""
+        place = Context(self.peer.run.id, self.state.step, Phase.KNOCK)
+        for peer in backers:
+            channel.ask(place, [peer], StateWanted(digest))
+            heard = await channel.hear_outside(2 * channel.pace.delta + channel.pace.bulk)
+            while heard is not None:
+                sender, frame = heard
+                if isinstance(frame, StateShown) and sender == peer:
+                    training = self.peer.work.unpack(frame.state)
+                    if not isinstance(training, Malformed) and self.peer.work.digest(training) == digest:
+                        return training
+                    break
+                heard = await channel.hear_outside(2 * channel.pace.delta + channel.pace.bulk)
+        return None
+
+    def _knock(self, channel: AgreedChannel, old: Identity) -> None:
+        """For the step after this one, so that everyone has heard it before that begins (SPEC B3)."""
+        place = Context(self.peer.run.id, self.state.step + 1, Phase.KNOCK)
+        channel.ask(place, self.state.roster.members, Knock(old.peer, self._testament(old, place)))
+
+    def _testament(self, old: Identity, place: Context) -> Signature:
+        return old.sign(signed_bytes(place, old.peer, Digest(self.peer.me)))

@@ -1,0 +1,76 @@
+"""A member's side of coming back: who asks, who looks on, who knocks (SPEC B2, B3)."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from troth.crypto import Context, Digest, PeerId, signed_bytes
+from troth.protocol.frames import Frame, Knock, StateShown, StateWanted, SyncShown, SyncWanted
+from troth.protocol.messages import Knocking, Phase
+from troth.protocol.primitives import Primitives
+
+
+@dataclass(frozen=True)
+class Asking:
+    """Somebody wants to know what has happened."""
+
+    member: PeerId  # who it was
+    since: int  # from which step on it needs records
+
+
+class Gate:
+    """Each key is kept once, whatever it says."""
+
+    def __init__(self, send: Callable[[PeerId, Context, Frame], None], tools: Primitives) -> None:
+        self._send = send
+        self._tools = tools
+        self.may_knock: frozenset[PeerId] = frozenset()  # members, and who was one not long ago
+        self.asking: dict[PeerId, Asking] = {}
+        self.watchers: frozenset[PeerId] = frozenset()  # who looks on in this step
+        self._state: tuple[Digest, bytes] = (Digest(b""), b"")  # for them: the model at the start of this step
+        self._knocks: dict[int, dict[PeerId, PeerId]] = defaultdict(dict)  # by step: who knocks, and who it was
+
+    def hear(self, sender: PeerId, place: Context, frame: SyncWanted | StateWanted | Knock, step: int) -> None:
+        """`step` is the one that this member is in."""
+        match frame:
+            case SyncWanted():
+                if place.step == frame.since and self._speaks_for(sender, place, frame):
+                    self.asking[sender] = Asking(PeerId(frame.member), frame.since)
+            case StateWanted():
+                if sender in self.watchers and self._state[0] == frame.digest:
+                    self._send(sender, place, StateShown(self._state[1]))
+            case Knock():
+                if step < place.step <= step + 2 and self._speaks_for(sender, place, frame):
+                    self._knocks[place.step][sender] = PeerId(frame.member)
+
+    def _speaks_for(self, sender: PeerId, place: Context, frame: SyncWanted | Knock) -> bool:
+        """Whether the old key signed that this one comes in its place."""
+        if frame.member not in self.may_knock or place.phase != Phase.KNOCK:
+            return False
+        if not (0 <= place.attempt < 1 << 16 and 0 <= place.incarnation < 1 << 32):
+            return False
+        signed = signed_bytes(place, PeerId(frame.member), Digest(sender))
+        return self._tools.verify(PeerId(frame.member), signed, frame.signature)
+
+    def knocks(self, step: int) -> list[Knocking]:
+        return [Knocking(member, key) for key, member in sorted(self._knocks.get(step, {}).items())]
+
+    def admits(self, peer: PeerId) -> bool:
+        """Whether it has knocked: it may be a member sooner than this peer knows."""
+        return any(peer in knocks for knocks in self._knocks.values())
+
+    def show(
+        self,
+        place: Context,
+        shown: Mapping[PeerId, SyncShown],
+        state: tuple[Digest, bytes],
+    ) -> None:
+        """Between two steps: these get the records that they lack, and hear everything from here on."""
+        self.asking.clear()
+        self.watchers, self._state = frozenset(shown), state
+        for peer, frame in shown.items():
+            self._send(peer, place, frame)
+
+    def forget(self, step: int) -> None:
+        for old in [old for old in self._knocks if old < step]:
+            del self._knocks[old]

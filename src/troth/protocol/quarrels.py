@@ -1,0 +1,57 @@
+"""Blame without proof: who did not reach whom, and who makes everyone wait (SPEC F1–F3).
+
+Nobody can tell from outside which of two lies when one says that something did not come. So the pair is remembered and served
+by others from then on; and who does not get along with half of the members, or is named by more than half, is the one.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+
+from troth.crypto import PeerId
+from troth.protocol.messages import Accuse, Announced
+from troth.protocol.roster import Pair, Roster
+
+
+class Quarrels:
+    """Of one step."""
+
+    def __init__(self, roster: Roster, step: int) -> None:
+        self._roster = roster
+        self._known = roster.apart()
+        self._served = roster.apart(before=step - 1)  # by others, in all announcements that are spoken of in this step
+        self._pairs: set[Pair] = set()
+        self.slowed: frozenset[PeerId] = frozenset()  # more than half say so, or they cannot name anybody
+
+    def did_not_come(self, missed: Mapping[PeerId, Collection[PeerId]], members: Collection[PeerId]) -> None:
+        """Who says that whose messages did not come. Whoever misses at least half of the members has a bad line itself."""
+        deaf = {peer for peer, others in missed.items() if 2 * len(set(others) & set(members)) >= len(members) > 1}
+        self.slowed |= deaf
+        for peer, others in missed.items():
+            if peer not in deaf:
+                self._pairs |= {(min(peer, other), max(peer, other)) for other in others if other not in (peer, *deaf)}
+
+    @property
+    def new(self) -> tuple[Pair, ...]:
+        """Those that were not known before."""
+        return tuple(sorted(pair for pair in self._pairs if pair[1] not in self._known.get(pair[0], ())))
+
+    def hear(self, accuses: Mapping[PeerId, Announced], members: Collection[PeerId]) -> None:
+        """What everyone says about announcements that took the slow path."""
+        said = {peer: _accuse(announced) for peer, announced in accuses.items()}
+        heard_of = {*self._roster.members, *self._roster.left}
+        unheard = {peer: {PeerId(other) for other in accuse.unheard} & heard_of for peer, accuse in said.items()}
+        named = Counter(other for others in unheard.values() for other in others)
+        doubted = Counter(PeerId(other) for accuse in said.values() for other in set(accuse.incomplete))
+        mute = {peer for peer, count in named.items() if count >= self._roster.majority}
+        explained = {
+            peer for peer, others in unheard.items() if others & mute or others - self._served.get(peer, frozenset())
+        }
+        without_reason = {peer for peer, count in doubted.items() if count >= self._roster.majority} - explained
+        self.slowed |= (mute | without_reason) & set(members)
+        new = {peer: others & set(members) - mute for peer, others in unheard.items() if peer not in mute}
+        self.did_not_come(new, members)
+
+
+def _accuse(announced: Announced) -> Accuse:
+    assert isinstance(announced.message, Accuse)
+    return announced.message

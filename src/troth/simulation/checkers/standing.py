@@ -1,0 +1,14 @@
+"""Honest peers whom neither network nor power fails keep their place: never absent, struck or expelled."""
+
+from troth.crypto import PeerId
+from troth.simulation.world import World
+
+
+def standing(world: World) -> list[str]:
+    broken = []
+    for record in world.records:
+        held = {"absent": record.absent, "struck": (*record.struck, *record.slowed), "expelled": record.expelled}
+        for what, peers in held.items():
+            for number in sorted({world.numbers[PeerId(peer)] for peer in peers} & world.steady):
+                broken.append(f"step {record.step}: {number} is honest, and {what}")
+    return broken

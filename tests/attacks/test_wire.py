@@ -1,0 +1,266 @@
+"""Every lie on the wire is told, and breaks no promise; and what the false frames are made of."""
+
+import math
+
+import pytest
+
+from troth.attacks.wire import CONDUCTS, LyingLine
+from troth.attacks.wire_lies import (
+    announcing,
+    another,
+    impersonations,
+    malformed,
+    not_finite,
+    not_numbers,
+    oversized,
+    oversized_blob,
+    values_digest,
+    with_wrong_path,
+)
+from troth.crypto import Context, Digest, Identity, PeerId, derive, signed_bytes, stream, verify
+from troth.protocol.announce import Announcement, Timing, view_bytes
+from troth.protocol.frames import (
+    BlobSent,
+    Certificate,
+    Chained,
+    Frame,
+    Packet,
+    PartSent,
+    PartShown,
+    Relayed,
+    Value,
+    View,
+)
+from troth.protocol.messages import (
+    Accuse,
+    Center,
+    Clip,
+    Commit,
+    Malformed,
+    Message,
+    Phase,
+    Report,
+    Reveal,
+    Vote,
+    decode,
+    encode,
+    seal,
+)
+from troth.protocol.primitives import Primitives
+from troth.simulation.checkers import CHECKERS
+from troth.simulation.faults import Network
+from troth.simulation.world import Plan, World, play
+
+PLACE = Context(Digest(b"r" * 32), 3, Phase.REPORT)
+ME, OTHER = (Identity.from_secret(derive(0, name)) for name in ("me", "other"))
+MESSAGES: dict[Phase, Message] = {
+    Phase.COMMIT: Commit(bytes(32), b"a" * 32, b"b" * 32),
+    Phase.CLIP: Clip((Center(0, bytes(32), 1.0), Center(1, bytes(32), 2.0))),
+    Phase.REVEAL: Reveal(b"c" * 32, b"\x03"),
+    Phase.REPORT: Report(b"\x3f" * (8 * 34)),
+    Phase.ACCUSE: Accuse((), b"d" * 32),
+    Phase.VOTE: Vote(()),
+}
+STEPS = 4
+
+
+def world_of(conduct: str, seed: int = 0) -> World:
+    """Two of seven do it whenever they can."""
+    doing = frozenset({conduct})
+    plan = Plan(
+        seed=seed,
+        peers=7,
+        steps=STEPS,
+        liars={0: doing, 3: doing},
+        forge_from={},
+        attacks={},
+        zeal={0: (1.0, 0), 3: (1.0, 1)},
+        crashes={},
+        network=Network(latency=0.4),
+    )
+    return play(plan)
+
+
+def broken_in(world: World) -> list[str]:
+    return [f"{name}: {what}" for name, check in CHECKERS.items() for what in check(world)]
+
+
+@pytest.mark.parametrize("conduct", CONDUCTS)
+def test_two_of_seven_break_no_promise(conduct: str) -> None:
+    """[Q1–Q7, N5, M1–M3] Honest peers agree, none of them is banned or left out, and every step ends."""
+    world = world_of(conduct)
+    assert world.lies[conduct] > 0
+    assert set(world.lies) == {conduct}
+    assert broken_in(world) == []
+    assert len(world.records) == STEPS
+
+
+@pytest.mark.parametrize("conduct", ["malformed", "oversized"])
+@pytest.mark.parametrize("seed", range(2))
+def test_what_is_no_message_is_silence_and_not_an_equivocation(conduct: str, seed: int) -> None:
+    """[M3, Q6] Everyone hears the same, so everyone hears nothing: absent or struck, but not banned."""
+    world = world_of(conduct, seed)
+    assert broken_in(world) == []
+    assert not any(record.banned for record in world.records)
+    hurt = {peer for record in world.records for peer in (*record.absent, *record.struck)}
+    assert hurt
+    assert hurt.isdisjoint(world.honest)
+
+
+def test_whoever_is_shunned_takes_part_all_the_same() -> None:
+    """[Q5, N5] Two liars send nothing to one peer each, ever; the others carry their words and parts to it."""
+    world = world_of("feud")
+    assert broken_in(world) == []
+    assert set(world.honest) <= set(world.records[-1].members)
+
+
+class _Recorder:
+    """A line that keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[PeerId, Packet]] = []
+
+    def now(self) -> float:
+        return 0.0
+
+    def send(self, to: PeerId, packet: Packet) -> None:
+        self.sent.append((to, packet))
+
+    async def receive(self, until: float) -> tuple[PeerId, Packet] | None:
+        return None
+
+
+def sent_by(conducts: set[str], packets: list[Packet], peers: int = 6) -> list[tuple[PeerId, Packet]]:
+    """What a liar makes of these packets to everyone, if its conducts are drawn whenever they can be."""
+    line, others = _Recorder(), [PeerId(bytes([number]) * 32) for number in range(1, peers)]
+    liar = LyingLine(line, ME, frozenset(conducts), 20.0, 0, stream(0, "liar"))
+    for packet in packets:
+        for other in others:
+            liar.send(other, packet)
+    return line.sent
+
+
+def test_what_is_malformed_is_so_for_all_alike() -> None:
+    packet = Packet(PLACE, Value(seal(ME, PLACE, MESSAGES[Phase.REPORT])))
+    frames = {packet.frame for _, packet in sent_by({"malformed"}, [packet])}
+    assert len(frames) == 1
+    (frame,) = frames
+    assert isinstance(frame, Value)
+    assert isinstance(decode(Phase.REPORT, frame.envelope.payload), Malformed)
+    truth = Packet(PLACE, Chained(ME.peer, seal(ME, PLACE, MESSAGES[Phase.REPORT]), {}))
+    assert len(sent_by({"malformed"}, [packet, truth])) == 5, "the truth is told to nobody, by no way"
+
+
+def test_a_feud_is_with_one_and_always_the_same() -> None:
+    packets = [Packet(PLACE._replace(step=step), View(None, bytes(64))) for step in range(5)]
+    sent = sent_by({"feud"}, packets)
+    shunned = {to for to, packet in sent if packet.place.step == 0} - {
+        to for to, packet in sent if packet.place.step > 0
+    }
+    assert len(shunned) == 1
+    assert len(sent) in range(5 + 4 * 4, 5 + 4 * 4 + 5)  # the first may get something before the choice is made
+
+
+def test_two_views_are_both_signed() -> None:
+    sent = sent_by({"two-views"}, [Packet(PLACE, View(bytes(32), bytes(64)))], peers=20)
+    views = [packet.frame for _, packet in sent if isinstance(packet.frame, View)]
+    assert len({view.values for view in views}) > 2
+    assert None in {view.values for view in views}
+    assert all(verify(ME.peer, view_bytes(PLACE, view.values), view.signature) for view in views)
+
+
+def test_replays_elsewhere_are_of_earlier_steps() -> None:
+    old, new = (Packet(PLACE._replace(step=step), View(bytes([step]) * 32, bytes(64))) for step in (1, 2))
+    value = Packet(PLACE._replace(step=2), Value(seal(ME, PLACE, MESSAGES[Phase.REPORT])))  # begins step 2
+    sent = sent_by({"replay-elsewhere"}, [old, value, new], peers=20)
+    moved = {packet.place for _, packet in sent if packet.frame == old.frame} - {old.place}
+    assert new.place in moved
+    assert {place.run for place in moved} > {PLACE.run}
+
+
+@pytest.mark.parametrize("phase", MESSAGES)
+def test_payloads_that_are_no_message(phase: Phase) -> None:
+    """[M3] Validly signed, and refused with a reason by whoever opens them."""
+    payload, draw = encode(MESSAGES[phase]), stream(0, "payloads")
+    lies = [*(malformed(phase, payload, draw) for _ in range(20)), oversized(phase, payload)]
+    assert len(set(lies)) > 5
+    for lie in lies:
+        opened = Primitives().open(PLACE._replace(phase=phase), ME.peer, signed(phase, lie).envelope)
+        assert isinstance(opened, Malformed)
+        assert opened.reason != "the signature does not fit"
+
+
+def signed(phase: Phase, payload: bytes) -> Value:
+    return announcing(ME, PLACE._replace(phase=phase), payload)
+
+
+@pytest.mark.parametrize("phase", [Phase.CLIP, Phase.REPORT])
+def test_numbers_that_are_none(phase: Phase) -> None:
+    """[M3] All but the largest that is allowed are refused."""
+    draw = stream(0, "numbers")
+    opened = [decode(phase, encode(not_finite(MESSAGES[phase], draw))) for _ in range(30)]
+    assert {type(message) for message in opened} == {Malformed, type(MESSAGES[phase])}
+
+
+@pytest.mark.parametrize("phase", MESSAGES)
+def test_another_message_is_a_message(phase: Phase) -> None:
+    other = another(MESSAGES[phase])
+    assert decode(phase, encode(other)) == other
+    assert other != MESSAGES[phase] or phase == Phase.VOTE
+
+
+def test_blobs() -> None:
+    part, shown = (
+        PartSent(1, bytes(12), (b"x" * 32, b"y" * 32)),
+        PartShown(1, bytes(32), bytes(12), (b"x" * 32, b"y" * 32)),
+    )
+    draw = stream(0, "paths")
+    for frame in (part, shown):
+        paths = {with_wrong_path(frame, draw).path for _ in range(30)}
+        assert frame.path not in paths
+        assert {len(path) for path in paths} == {0, 1, 2, 34}
+    blob = BlobSent(bytes(12))
+    assert len(oversized_blob(blob).blob) > 100_000
+    assert math.isnan(memoryview(not_numbers(blob).blob).cast("f")[0])
+    assert len(not_numbers(blob).blob) == 12
+
+
+def test_nothing_that_claims_to_be_somebody_elses_is_signed_by_it() -> None:
+    """[M1, Q5] Nobody can say anything for another: each of these fails the check of whoever gets it."""
+    value = Value(seal(OTHER, PLACE, MESSAGES[Phase.REPORT]))
+    frames = list(impersonations(ME, PLACE, OTHER.peer, value, {ME.peer, OTHER.peer}, stream(0, "impersonate")))
+    assert {type(frame) for frame in frames} == {Chained, Relayed, Value, Certificate, PartShown}
+    tools = Primitives()
+    for frame in frames:
+        assert not _believed(frame, tools)
+    running = Announcement(PLACE, OTHER, [ME.peer, OTHER.peer], Timing(0.0, 1.0, 1.0), tools)
+    for frame in frames:
+        if isinstance(frame, Value | View | Chained | Certificate):
+            running.hear(ME.peer, frame, 0.5)
+    assert running.heard == {}
+    assert running.decision is None
+
+
+def _believed(frame: Frame, tools: Primitives) -> bool:
+    match frame:
+        case Chained(originator, envelope) | Relayed(originator, Value(envelope)):
+            digest = tools.digest(envelope.payload)
+            return verify(PeerId(originator), signed_bytes(PLACE, PeerId(originator), digest), envelope.signature)
+        case Value(envelope):
+            return verify(ME.peer, signed_bytes(PLACE, ME.peer, tools.digest(envelope.payload)), envelope.signature)
+        case Relayed(originator, View(values, signature)):
+            return verify(PeerId(originator), view_bytes(PLACE, values), signature)
+        case Certificate(values, views):
+            return all(verify(PeerId(peer), view_bytes(PLACE, values), views[peer]) for peer in views)
+        case _:
+            return False
+
+
+def test_a_false_value_can_be_certified() -> None:
+    """A liar's view fits what it has said, and not what its own code believes that it said."""
+    running = Announcement(PLACE, OTHER, [ME.peer, OTHER.peer], Timing(0.0, 1.0, 1.0), Primitives())
+    said = {OTHER.peer: Value(seal(OTHER, PLACE, MESSAGES[Phase.REPORT])), ME.peer: signed(Phase.REPORT, b"noise")}
+    running.say(said[OTHER.peer].envelope, 0.0)
+    running.hear(ME.peer, said[ME.peer], 0.1)
+    views = [frame for frame in running.take() if isinstance(frame, View)]
+    assert [view.values for view in views] == [values_digest(said)]

@@ -1,0 +1,332 @@
+"""A peer that listens: a small real exchange is recorded, damaged, and handed to an announcement or a channel.
+
+All others lie: their keys are known here, so what they say may be validly signed and still be anything.
+"""
+
+import gc
+import sys
+from collections.abc import Coroutine, Sequence
+from functools import cache
+from random import Random
+from types import FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple, get_args
+
+import msgspec
+
+from tests.fuzz.drawn import drawn
+from tests.fuzz.mutate import bent, damaged
+from tests.paper.test_messages import EXAMPLES
+from troth.crypto import Context, Digest, Identity, PeerId, derive, signed_bytes
+from troth.protocol.agreed import AgreedChannel, Line, Pace
+from troth.protocol.announce import Announcement, Timing, chain_bytes
+from troth.protocol.channel import Entry
+from troth.protocol.frames import AGREEMENT, Chained, Decided, Frame, Packet, Value, decode_packet, encode_packet
+from troth.protocol.messages import Envelope, Malformed, Message, Phase, phase_of, seal
+from troth.protocol.parts import Parcel
+from troth.protocol.primitives import Primitives
+from troth.simulation.virtual import VirtualTime
+
+IDS = sorted((Identity.from_secret(derive(0, "fuzz", k)) for k in range(4)), key=lambda one: one.peer)
+ME, LIARS, STRANGER = IDS[0], IDS[1:], Identity.from_secret(derive(0, "fuzz", "stranger"))
+SENDERS = (*(one.peer for one in LIARS), ME.peer, STRANGER.peer)
+MEMBERS = frozenset(one.peer for one in IDS)
+FAR = LIARS[2].peer  # what it says to ME is passed on by others
+APART = {ME.peer: frozenset({FAR}), FAR: frozenset({ME.peer})}
+RUN = Digest(derive(0, "fuzz", "run"))
+MOST_BYTES = 1 << 20  # of one packet
+TOOLS = Primitives()
+ANNOUNCED: dict[Phase, Message] = {phase_of(message): message for message in reversed(EXAMPLES)}
+BLOB = bytes(range(64))
+Sender = int  # a number in SENDERS
+
+
+class Delivery(NamedTuple):
+    """Some bytes on their way: when they arrive, and whose line they come from."""
+
+    at: float
+    sender: Sender
+    raw: bytes
+
+
+class Fed(NamedTuple):
+    """How many inputs there were, and how many of them were taken for what they claim to be."""
+
+    inputs: int
+    accepted: int
+
+
+_SESSION = msgspec.msgpack.Decoder(list[Delivery])
+
+
+def session_bytes(deliveries: Sequence[Delivery]) -> bytes:
+    """A session as one input, so that it can be written down and fed again."""
+    return msgspec.msgpack.encode(deliveries)
+
+
+def session_of(raw: bytes) -> list[Delivery]:
+    return sorted(_SESSION.decode(raw))
+
+
+# The channel
+
+
+class FedLine:
+    """A `Line` that hands out what was prepared, each at its time; after that there is only silence."""
+
+    def __init__(self, packets: Sequence[tuple[float, PeerId, Packet]]) -> None:
+        self._packets = sorted(packets, key=lambda packet: packet[0], reverse=True)
+        self._now = 0.0
+        self._calls = 0
+        self.sent = 0
+
+    @property
+    def waiting(self) -> int:
+        return len(self._packets)
+
+    def now(self) -> float:
+        return self._now
+
+    def send(self, to: PeerId, packet: Packet) -> None:
+        assert isinstance(decode_packet(encode_packet(packet), 2 * MOST_BYTES), Packet), "an honest peer sends this"
+        self.sent += 1
+
+    async def receive(self, until: float) -> tuple[PeerId, Packet] | None:
+        self._calls += 1
+        assert self._calls < 1_000_000, "this does not end"
+        if self._packets and self._packets[-1][0] <= until:
+            at, sender, packet = self._packets.pop()
+            self._now = max(self._now, at)
+            return sender, packet
+        self._now = max(self._now, until)
+        return None
+
+
+def channel_on(line: Line, identity: Identity = ME, *, room: int = Pace.room, looks_on: bool = False) -> AgreedChannel:
+    return AgreedChannel(identity, line, Pace(room=room), TOOLS, looks_on=looks_on)
+
+
+async def one_step(channel: AgreedChannel, me: PeerId, step: int = 0, *, mute: bool = False) -> None:
+    """Every call of the channel, in the order in which a step makes them. Who is mute joins at the second phase."""
+
+    def at(phase: Phase) -> Context:
+        return Context(RUN, step, phase)
+
+    order = [one.peer for one in IDS]
+    mine, parcel, digest = order.index(me), Parcel(BLOB, (Digest(bytes(32)),)), TOOLS.digest(BLOB)
+    channel.enter(Entry(MEMBERS, {mine: MEMBERS}, APART, frozenset({order.index(FAR)})))
+    for phase in (phase for phase in Phase if phase in ANNOUNCED):
+        if mute and phase == Phase.COMMIT:
+            continue
+        await channel.announce(at(phase), ANNOUNCED[phase])
+        if phase == Phase.COMMIT:
+            await channel.scatter(at(Phase.CLIP), {part: (owner, parcel) for part, owner in enumerate(order)})
+            await channel.lay_open(at(Phase.CLIP), {mine: {me: parcel}}, [(1, order[1]), (2, order[2])], 1)
+            passed_on = {(part, me): (owner, parcel) for part, owner in enumerate(order)}
+            await channel.pass_on(at(Phase.CLIP), passed_on, [(mine, FAR)], lambda _, found: found == parcel)
+        if phase == Phase.CLIP:
+            await channel.gather(at(Phase.CLIP), {mine: BLOB}, {0: digest})
+        if phase == Phase.REVEAL:
+            await channel.gather(at(Phase.REVEAL), {}, {1: digest, 2: Digest(bytes(32))})
+        if phase == Phase.ACCUSE:
+            await channel.lay_open(at(Phase.VOTE), {mine: {me: parcel}}, [(1, order[1])], 1)
+    signature = IDS[mine].sign(b"record")
+    await channel.sign_record(at(Phase.RECORD), signature, lambda peer, s: TOOLS.verify(peer, b"record", s), len(IDS))
+    for _ in (channel.doubles(step), channel.blame(), channel.knocks(step + 1)):
+        pass  # what a step asks for besides
+
+
+def run_alone(coroutine: Coroutine[Any, Any, None]) -> None:
+    """To its end: a fed line never makes anybody wait."""
+    try:
+        coroutine.send(None)
+    except StopIteration:
+        return
+    raise AssertionError("somebody waits for something that no line gives")
+
+
+@cache
+def recorded() -> tuple[tuple[tuple[float, Sender, Packet], ...], ...]:
+    """What really reached this peer in a step: everyone takes part; one is silent at first, so that chains travel."""
+    return tuple(_record(mute) for mute in (None, LIARS[1]))
+
+
+def _record(mute: Identity | None) -> tuple[tuple[float, Sender, Packet], ...]:
+    heard: list[tuple[float, Sender, Packet]] = []
+
+    def watch(now: float, sender: PeerId, to: PeerId, packet: Packet, delays: Sequence[float]) -> None:
+        if to == ME.peer:
+            heard.extend((now + delay, SENDERS.index(sender), packet) for delay in delays)
+
+    time: VirtualTime[None] = VirtualTime(lambda *_: (0.05,), watch)
+    lives = {one.peer: one_step(channel_on(time.line(one.peer), one), one.peer, mute=one is mute) for one in IDS}
+    time.run(lives, most_events=10_000)
+    return tuple(heard)
+
+
+def fresh_session(random: Random, packets: int) -> list[Delivery]:
+    """So many packets of a recording, one after another, as they came."""
+    recording = random.choice(recorded())
+    first = random.randrange(max(1, len(recording) - packets))
+    return [Delivery(at, sender, encode_packet(packet)) for at, sender, packet in recording[first : first + packets]]
+
+
+def hostile_session(random: Random, packets: int, told: float = 0.1) -> list[Delivery]:
+    """Mostly real packets, each of them perhaps damaged, signed again, at another time, or from somebody else.
+
+    With probability `told` it says instead how the announcement ended, as those hear who look on.
+    """
+    recording = random.choice(recorded())
+    out = []
+    for number in range(packets):
+        at, sender, packet = recording[
+            number % len(recording) if random.random() < 0.8 else random.randrange(len(recording))
+        ]
+        if random.random() < 0.15:
+            at = random.uniform(0, 30)
+        if random.random() < 0.1:
+            sender = random.randrange(len(SENDERS))
+        raw = _hostile(packet, sender, random)
+        if random.random() < told:
+            ended = Packet(packet.place, _said_to_be_decided(packet.place, random.choice((0,) * 9 + (1, 2))))
+            raw = encode_packet(ended) if random.random() < 0.8 else _hostile(ended, sender, random)
+        out.append(Delivery(at, sender, raw))
+    return out
+
+
+def _hostile(packet: Packet, sender: int, random: Random) -> bytes:
+    raw = encode_packet(packet)
+    match random.randrange(10):
+        case 0 | 1 | 2:
+            return raw
+        case 3 | 4:
+            return damaged(raw, random)
+        case 5:
+            return bent(raw, random)
+        case 6 | 7:
+            return encode_packet(Packet(packet.place, signed_again(packet, sender, random)))
+        case 8:
+            return encode_packet(Packet(packet.place, drawn(random.choice(get_args(Frame)), random)))
+        case _:
+            return encode_packet(Packet(_elsewhere(packet.place, random), packet.frame))
+
+
+@cache
+def _said_to_be_decided(place: Context, version: int) -> Decided:
+    """What was said there, or one of two lies about it: the same from all who tell it."""
+    random = Random(version)
+    said: dict[bytes, Envelope] = {
+        SENDERS[sender]: packet.frame.envelope
+        for _, sender, packet in recorded()[0]
+        if packet.place == place and isinstance(packet.frame, Value)
+    }
+    if version == 0:
+        return Decided(said, {})
+    lie = signed_value(LIARS[0], place, random.randbytes(50))
+    stranger: bytes = STRANGER.peer
+    return Decided({**said, LIARS[0].peer: lie, stranger: lie}, {LIARS[1].peer: (lie, lie), stranger: (lie, lie)})
+
+
+def _elsewhere(place: Context, random: Random) -> Context:
+    return random.choice(
+        (
+            place._replace(step=random.choice((0, 1, 2, 2**62 - 1))),
+            place._replace(phase=random.randint(1, max(Phase))),
+            place._replace(attempt=random.choice((1, 2, 16, 17, 2**16 - 1))),
+            place._replace(incarnation=random.choice((1, 2**32 - 1))),
+            place._replace(run=Digest(random.randbytes(32))),
+        )
+    )
+
+
+def signed_again(packet: Packet, sender: int, random: Random) -> Frame:
+    """What a liar may say in this place: any payload under its own signature, alone or in a chain of all liars."""
+    liar = LIARS[sender % len(LIARS)]
+    frame = packet.frame
+    payload = frame.envelope.payload if isinstance(frame, Value | Chained) else b"\x91\xc0"
+    payload = random.choice((damaged(payload, random), random.randbytes(random.randrange(200)), b""))
+    digest, envelope = TOOLS.digest(payload), signed_value(liar, packet.place, payload)
+    if random.random() < 0.5:
+        return Value(envelope)
+    signers = random.sample(LIARS, random.randint(0, len(LIARS)))
+    chain: dict[bytes, bytes] = {one.peer: one.sign(chain_bytes(packet.place, liar.peer, digest)) for one in signers}
+    chain |= {random.randbytes(32): random.randbytes(64) for _ in range(random.choice((0, 0, 3)))}
+    return Chained(liar.peer, envelope, chain)
+
+
+def signed_value(liar: Identity, place: Context, payload: bytes) -> Envelope:
+    return Envelope(payload, liar.sign(signed_bytes(place, liar.peer, TOOLS.digest(payload))))
+
+
+def feed_channel(deliveries: Sequence[Delivery]) -> Fed:
+    """A step of an honest peer with these packets: it must come to its end, whatever the packets are."""
+    packets = decoded(deliveries)
+    line = FedLine(packets)
+    run_alone(one_step(channel_on(line), ME.peer))
+    assert line.sent > 0, "it has said nothing"
+    return Fed(len(deliveries), len(packets))
+
+
+def feed_onlooker(deliveries: Sequence[Delivery]) -> Fed:
+    """The same for somebody who only looks on."""
+    packets = decoded(deliveries)
+    run_alone(one_step(channel_on(FedLine(packets), looks_on=True), ME.peer))
+    return Fed(len(deliveries), len(packets))
+
+
+def decoded(deliveries: Sequence[Delivery]) -> list[tuple[float, PeerId, Packet]]:
+    packets = []
+    for at, sender, raw in deliveries:
+        packet = decode_packet(raw, MOST_BYTES)
+        if not isinstance(packet, Malformed):
+            packets.append((at, SENDERS[sender % len(SENDERS)], packet))
+    return packets
+
+
+# One announcement
+
+PLACE = Context(RUN, 0, Phase.COMMIT)
+MINE = seal(ME, PLACE, ANNOUNCED[Phase.COMMIT])
+TIMING = Timing(start=0.0, allowance=4.0, delta=1.0, relayed=True)  # as the channel's first
+
+
+def new_announcement() -> Announcement:
+    announcement = Announcement(PLACE, ME, MEMBERS, TIMING, TOOLS, APART[ME.peer])
+    announcement.say(MINE, 0.0)
+    return announcement
+
+
+def feed_announcement(deliveries: Sequence[Delivery]) -> Fed:
+    """It must decide in time, send a bounded number of frames, and let nobody speak for this peer."""
+    announcement, out, packets = new_announcement(), 0, decoded(deliveries)
+    now = 0.0
+    for at, sender, packet in packets:
+        now = max(now, at)
+        if isinstance(packet.frame, AGREEMENT):
+            announcement.hear(sender, packet.frame, now)
+        out += len(announcement.take())
+    for _ in range(4 * len(IDS)):
+        if announcement.deadline is not None:
+            now = max(now, announcement.deadline)
+            announcement.tick(now)
+            out += len(announcement.take())
+    assert announcement.decision is not None, "it does not end"
+    assert announcement.decision.said.get(ME.peer) == MINE, "somebody spoke for an honest peer"
+    assert out <= 16 * len(IDS), f"{out} frames came out of one announcement"
+    return Fed(len(deliveries), len(packets))
+
+
+# Memory
+
+_SHARED = (type, ModuleType, FunctionType, MethodType, Primitives, FedLine)
+
+
+def kept_bytes(thing: object) -> int:
+    """The size of everything that is reachable from it, but for code and what the outside world holds."""
+    seen: dict[int, object] = {}
+    open_ends = [thing]
+    while open_ends:
+        one = open_ends.pop()
+        if id(one) not in seen and not isinstance(one, _SHARED):
+            seen[id(one)] = one
+            open_ends.extend(gc.get_referents(one))
+    return sum(map(sys.getsizeof, seen.values()))

@@ -1,0 +1,70 @@
+"""Worlds in processes of their own: all verdicts come, deaths are noticed, and nothing is left running."""
+
+import multiprocessing
+import os
+import time
+from multiprocessing.connection import Connection
+
+import pytest
+
+from troth.simulation import side_by_side
+from troth.simulation.chaos import Verdict, draw_plan, judge
+from troth.simulation.checkers import CHECKERS
+from troth.simulation.faults import Network
+from troth.simulation.side_by_side import judge_all, verdict_on
+from troth.simulation.world import Plan
+
+
+def quick(seed: int) -> Plan:
+    return Plan(seed, 4, 1, {}, {}, {}, {}, {}, Network())
+
+
+def endless() -> Plan:
+    return Plan(0, 12, 1000, {}, {}, {}, {}, {}, Network())
+
+
+def test_the_same_verdicts_as_in_this_process() -> None:
+    plans = [draw_plan(seed, most_peers=5, steps=2) for seed in range(3)]
+    found = {verdict.seed: verdict for verdict in judge_all(plans, 2)}
+    assert found == {plan.seed: judge(plan) for plan in plans}
+    assert not multiprocessing.active_children()
+
+
+def test_nothing_to_do() -> None:
+    assert list(judge_all([], 2)) == []
+
+
+def test_closing_ends_what_is_running() -> None:
+    verdicts = judge_all([quick(1), endless(), quick(2)], 2)
+    assert next(verdicts).broken == []
+    assert multiprocessing.active_children()
+    verdicts.close()
+    assert not multiprocessing.active_children()
+
+
+def test_the_time_is_up() -> None:
+    assert list(judge_all([endless(), endless()], 2, time.monotonic() + 1.0)) == []
+    assert not multiprocessing.active_children()
+
+
+def test_a_process_that_dies_is_a_broken_world(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the worlds after it are played all the same."""
+    monkeypatch.setattr(side_by_side, "_work", _die_of_seed_7)
+    found = {verdict.seed: verdict.broken for verdict in judge_all([quick(7), quick(8)], 1)}
+    assert found == {7: ["crash: the process that played it ended with exit code 3"], 8: []}
+
+
+def _die_of_seed_7(pipe: "Connection[Verdict, Plan]") -> None:
+    while True:
+        plan = pipe.recv()
+        if plan.seed == 7:
+            os._exit(3)
+        pipe.send(verdict_on(plan))
+
+
+def test_a_checker_that_falls_over_is_a_broken_world(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fall(_: object) -> list[str]:
+        raise RuntimeError("over this")
+
+    monkeypatch.setitem(CHECKERS, "falling", fall)
+    assert verdict_on(quick(1)).broken == ["crash: RuntimeError: over this"]
