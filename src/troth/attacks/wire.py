@@ -4,11 +4,16 @@ A wrapper around a liar's line. It bends what the liar's own, otherwise honest, 
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 
 from troth.attacks.wire_lies import (
     Blob,
     announcing,
     another,
+    false_decision,
+    false_knock,
+    false_signature,
+    forged_certificate,
     impersonations,
     malformed,
     not_finite,
@@ -21,6 +26,7 @@ from troth.attacks.wire_lies import (
     with_blob,
     with_wrong_path,
 )
+from troth.attacks.wire_splits import LastRound
 from troth.crypto import Context, Digest, Identity, PeerId, Stream
 from troth.protocol.agreed import AgreedChannel, Line
 from troth.protocol.announce import complaint_bytes
@@ -34,10 +40,11 @@ from troth.protocol.frames import (
     PartSent,
     PartShown,
     RecordSigned,
+    SyncWanted,
     Value,
     View,
 )
-from troth.protocol.messages import Announced, Malformed, Message, Phase, decode, encode, seal
+from troth.protocol.messages import Announced, Commit, Malformed, Message, Phase, decode, encode, seal
 
 CONDUCTS = {
     "equivocate": "say one thing to some and another to others",
@@ -47,12 +54,17 @@ CONDUCTS = {
     "false-incomplete": "claim that values are missing",
     "two-views": "sign different views for different peers",
     "hide-certificates": "keep certificates to oneself",
+    "late-certificate": "keep a certificate for the last round and one peer, and say something else to all meanwhile",
+    "forged-certificate": "say two things, and show each side that everyone agrees with it, which nobody signed",
     "complain": "complain without reason, to some",
     "withhold-parts": "send no part to some owners",
     "corrupt-parts": "send parts that are not those committed to",
     "wrong-paths": "send parts with a wrong, empty or too long path",
     "refuse-blobs": "hand out no aggregate and show no part",
     "unsigned-record": "sign no record",
+    "false-record": "sign something else in place of the record",
+    "false-knock": "claim that somebody who is gone knocks, under a key of one's own",
+    "mislead": "tell those who look on something else than what was decided",
     "replay": "send old packets again",
     "replay-elsewhere": "send frames of earlier steps again as if they belonged to this one, or to another run",
     "garbage": "send frames with wrong signatures",
@@ -64,6 +76,7 @@ CONDUCTS = {
     "late": "let everything arrive late",
     "just-in-time": "let everything arrive just before it is due",
 }
+_MOMENT = 0.1  # seconds
 _DELAYED = ("late", "just-in-time")  # the network that the liar is on sees to these
 
 
@@ -87,7 +100,14 @@ class LyingLine:
     """Bends what is sent, with a chance for each packet and each conduct that was chosen."""
 
     def __init__(
-        self, line: Line, identity: Identity, conducts: frozenset[str], zeal: float, start: int, draw: Stream
+        self,
+        line: Line,
+        identity: Identity,
+        conducts: frozenset[str],
+        zeal: float,
+        start: int,
+        draw: Stream,
+        fellows: Mapping[PeerId, Identity] = MappingProxyType({}),  # liars, who sign for each other
     ) -> None:
         self._line = line
         self._zeal = zeal  # how often it lies where it could
@@ -102,6 +122,9 @@ class LyingLine:
         self._heard: dict[Context, dict[PeerId, Value]] = {}  # in this step and later ones
         self._instead: dict[Context, Value | None] = {}  # what it tells everyone in place of the truth, in this step
         self._others: dict[bytes, Value] = {}
+        self._two_sides: dict[Context, dict[PeerId, Value] | None] = {}  # whom it told what, if it forges a certificate
+        self._last_round = LastRound(identity, fellows, draw)
+        self._onlookers: set[PeerId] = set()
         self._sent: list[Packet] = []
         self.lies: dict[str, int] = {}
 
@@ -109,14 +132,36 @@ class LyingLine:
         return self._line.now()
 
     async def receive(self, until: float) -> tuple[PeerId, Packet] | None:
-        heard = await self._line.receive(until)
-        if heard is not None and isinstance(heard[1].frame, Value):
-            self._heard.setdefault(heard[1].place, {}).setdefault(heard[0], heard[1].frame)
+        while True:
+            wakes = min(until, self._last_round.next_due)
+            heard = await self._line.receive(wakes)
+            for to, late in self._last_round.due(self.now()):
+                self._line.send(to, late)
+            if heard is not None or (wakes >= until and not self._last_round.waits(self.now())):
+                break
+            until = max(until, self.now() + _MOMENT)
+        if heard is not None:
+            self._listen(*heard)
         return heard
+
+    def _listen(self, sender: PeerId, packet: Packet) -> None:
+        match packet.frame:
+            case Value():
+                self._heard.setdefault(packet.place, {}).setdefault(sender, packet.frame)
+            case Complaint():
+                for to, frame in self._last_round.complained(sender, packet.place, self.now()):
+                    self._line.send(to, Packet(packet.place, frame))
+            case SyncWanted():
+                self._onlookers.add(sender)
 
     def send(self, to: PeerId, packet: Packet) -> None:
         if isinstance(packet.frame, Value) and packet.place.step > self._step:
             self._begin(packet.place.step)
+        if isinstance(packet.frame, Value):
+            self._last_round.tells(to, packet.place, packet.frame, self.now())
+        if isinstance(packet.frame, Certificate):
+            self._mislead(packet.place)
+        self._onlookers.discard(to)
         if not self._shuns(to):
             for frame in self._frames(to, packet):
                 self._line.send(to, Packet(packet.place, frame))
@@ -132,6 +177,8 @@ class LyingLine:
         self._heard = {place: said for place, said in self._heard.items() if place.step >= step}
         self._instead.clear()
         self._others.clear()
+        self._two_sides.clear()
+        self._last_round.forget(step)
 
     # Whether
 
@@ -166,16 +213,16 @@ class LyingLine:
         yield from self._added(to, place)
         match frame:
             case Value():
-                yield from self._value(place, frame)
+                yield from self._value(to, place, frame)
             case View():
-                yield from self._view(place, frame)
+                yield from self._view(to, place, frame)
             case Certificate() | Chained():
                 yield from self._kept_back(place, frame)
             case PartSent() | PartShown() | BlobSent():
                 yield from self._blob(frame)
             case RecordSigned():
                 if not self._does("unsigned-record"):
-                    yield frame
+                    yield false_signature(self._identity, place) if self._does("false-record") else frame
             case _:
                 yield frame
 
@@ -208,8 +255,22 @@ class LyingLine:
             )
             yield Packet(pick(self._draw, elsewhere), frame)
 
-    def _value(self, place: Context, value: Value) -> Iterator[Frame]:
+    def _mislead(self, place: Context) -> None:
+        """As soon as it has a certificate, and before others can have said how it ended."""
+        said = {peer: value.envelope for peer, value in self._heard.get(place, {}).items()}
+        for onlooker in sorted(self._onlookers) if said else ():
+            if self._does("mislead"):
+                self._line.send(onlooker, Packet(place, false_decision(said, self._draw)))
+
+    def _value(self, to: PeerId, place: Context, value: Value) -> Iterator[Frame]:
         if self._does("mute", 0.2) or self._does("selective"):
+            return
+        if place not in self._two_sides:
+            self._two_sides[place] = {} if self._does("forged-certificate", 0.2) else None
+        sides = self._two_sides[place]
+        if sides is not None:
+            sides[to] = pick(self._draw, (value, self._other(place, value)))
+            yield sides[to]
             return
         if place not in self._instead:
             payload = self._false_payload(Phase(place.phase), value.envelope.payload)
@@ -227,6 +288,10 @@ class LyingLine:
             return oversized(phase, payload)
         if phase in (Phase.CLIP, Phase.REPORT) and self._does("non-finite", 0.3):
             return encode(not_finite(_decoded(phase, payload), self._draw))
+        message = _decoded(phase, payload) if phase == Phase.COMMIT else None
+        gone = sorted(peer for peer, step in self._met.items() if step < self._step - 1)
+        if isinstance(message, Commit) and gone and self._does("false-knock"):
+            return encode(false_knock(message, pick(self._draw, gone), self._draw))
         return None
 
     def _other(self, place: Context, value: Value) -> Value:
@@ -237,11 +302,15 @@ class LyingLine:
             self._others[key] = Value(seal(self._identity, place, another(message)))
         return self._others[key]
 
-    def _view(self, place: Context, view: View) -> Iterator[Frame]:
+    def _view(self, to: PeerId, place: Context, view: View) -> Iterator[Frame]:
         if self._does("hide-views"):
             return
-        false, said = self._instead.get(place), self._heard.get(place, {})
-        if self._does("false-incomplete", 0.2):
+        if view.values is not None and self._last_round.hides(place, lambda: self._does("late-certificate")):
+            return
+        false, said, sides = self._instead.get(place), self._heard.get(place, {}), self._two_sides.get(place)
+        if sides and to in sides:
+            yield from forged_certificate(self._identity, place, {**said, self._me: sides[to]})
+        elif self._does("false-incomplete", 0.2):
             yield signed_view(self._identity, place, None)
         elif self._does("two-views", 0.7):
             yield signed_view(self._identity, place, pick(self._draw, (None, self._draw.words(4).tobytes())))
@@ -251,7 +320,7 @@ class LyingLine:
             yield view
 
     def _kept_back(self, place: Context, frame: Certificate | Chained) -> Iterator[Frame]:
-        if self._does("hide-certificates"):
+        if self._does("hide-certificates") or self._last_round.keeps(place, frame, self._heard.get(place, {})):
             return
         false = self._instead.get(place)
         mine = isinstance(frame, Chained) and frame.originator == self._me

@@ -12,12 +12,25 @@ import numpy as np
 
 from troth.crypto import Context, Digest, Identity, PeerId, Stream, blob_digest, signed_bytes, tagged_hash
 from troth.protocol.announce import chain_bytes, view_bytes
-from troth.protocol.frames import BlobSent, Certificate, Chained, Frame, PartSent, PartShown, Relayed, Value, View
+from troth.protocol.frames import (
+    BlobSent,
+    Certificate,
+    Chained,
+    Decided,
+    Frame,
+    PartSent,
+    PartShown,
+    RecordSigned,
+    Relayed,
+    Value,
+    View,
+)
 from troth.protocol.messages import (
     Accuse,
     Clip,
     Commit,
     Envelope,
+    Knocking,
     Message,
     Phase,
     Report,
@@ -90,6 +103,23 @@ def not_finite(message: Message, draw: Stream) -> Message:
             return message
 
 
+def false_knock(message: Commit, gone: PeerId, draw: Stream) -> Commit:
+    """As if that one wanted to come back, under a key that is none of its own."""
+    key = Identity.from_secret(draw.words(4).tobytes()).peer
+    return msgspec.structs.replace(message, knocks=(*message.knocks, Knocking(gone, key)))
+
+
+def false_signature(identity: Identity, place: Context) -> RecordSigned:
+    """Of another record than the one that everyone agrees on."""
+    return RecordSigned(identity.sign(signed_bytes(place, identity.peer, Digest(bytes(32)))))
+
+
+def false_decision(said: Mapping[PeerId, Envelope], draw: Stream) -> Decided:
+    """As if somebody had been silent."""
+    silent = pick(draw, sorted(said))
+    return Decided({bytes(peer): envelope for peer, envelope in said.items() if peer != silent}, {})
+
+
 # Blobs
 
 
@@ -123,6 +153,16 @@ def values_digest(said: Mapping[PeerId, Value]) -> Digest:
     """What an honest member signs that has heard these."""
     parts = [part for peer in sorted(said) for part in (peer, blob_digest(said[peer].envelope.payload))]
     return tagged_hash("troth/values/1", *parts)
+
+
+def forged_certificate(
+    identity: Identity, place: Context, said: Mapping[PeerId, Value]
+) -> Iterator[View | Certificate]:
+    """Our view that these were all the values, and everyone's, which nobody but us has signed."""
+    view = signed_view(identity, place, values_digest(said))
+    yield view
+    chain = {bytes(identity.peer): bytes(identity.sign(chain_bytes(place, b"", values_digest(said))))}
+    yield Certificate(values_digest(said), dict.fromkeys(sorted(said), view.signature), chain)
 
 
 def impersonations(

@@ -101,6 +101,7 @@ class AgreedChannel:
         self._parts: dict[Context, dict[int, dict[PeerId, Parcel]]] = defaultdict(lambda: defaultdict(dict))
         self._shown: dict[Context, dict[Showing, dict[PeerId, Parcel]]] = defaultdict(lambda: defaultdict(dict))
         self._blobs: dict[Digest, bytes] = {}
+        self._old_blobs: dict[Digest, bytes] = {}  # of the step before: onlookers are a little behind
         self._asked: Counter[PeerId] = Counter()  # how many blobs each has asked for in this step
         self._wishes: dict[Digest, set[PeerId]] = {}  # who asked for what is not here yet
         self._signatures: dict[Context, dict[PeerId, Signature]] = defaultdict(dict)
@@ -245,12 +246,13 @@ class AgreedChannel:
                 self._blobs.setdefault(self._tools.digest(frame.blob), frame.blob)
                 self._serve_wishes(place, self._tools.digest(frame.blob))
             case BlobWanted():
-                blob = self._blobs.get(Digest(frame.digest))
+                digest = Digest(frame.digest)
+                blob = self._blobs.get(digest, self._old_blobs.get(digest))
                 self._asked[sender] += 1
                 if blob is not None and self._asked[sender] <= 4 * len(self._entry.members):
                     self._line.send(sender, Packet(place, BlobSent(blob)))
                 elif blob is None:
-                    self._wishes.setdefault(Digest(frame.digest), set()).add(sender)
+                    self._wishes.setdefault(digest, set()).add(sender)
             case PartShown():
                 parcel = Parcel(frame.blob, tuple(map(Digest, frame.path)))
                 self._shown[place][frame.part, sender].setdefault(PeerId(frame.contributor), parcel)
@@ -334,7 +336,10 @@ class AgreedChannel:
         missing = [wanted[part] for part in sorted(asked) if wanted[part] not in self._blobs]
         for digest in missing:
             self.ask(context, self._members, BlobWanted(digest))
-        await self._wait(self._due(), lambda: all(digest in self._blobs for digest in wanted.values()))
+        if not (
+            self._looks_on and context.phase == Phase.CLIP
+        ):  # an onlooker has no time to lose: it asks after Reveal
+            await self._wait(self._due(), lambda: all(digest in self._blobs for digest in wanted.values()))
         return {part: self._blobs[digest] for part, digest in wanted.items() if digest in self._blobs}
 
     async def lay_open(
@@ -447,7 +452,7 @@ class AgreedChannel:
             for old in [old for old in by_step if old < step]:
                 del by_step[old]
         self.gate.forget(step)
-        self._blobs.clear()
+        self._blobs, self._old_blobs = {}, self._blobs
         self._wishes.clear()
         self._asked.clear()
         self._room_taken.clear()

@@ -121,6 +121,8 @@ class Life(Generic[T]):
             channel = self._open_channel(heir)
             self.peer = replace(self.peer, identity=heir, channel=channel, looks_on=True)
             self.state = await self._catch_up(channel, old)
+            if heir.peer in self.state.roster.may_ask:
+                old = heir  # it was let in before, and missed it
             try:
                 while heir.peer not in self.state.roster.members or len(self.state.kept) < 2:
                     self._knock(channel, old)
@@ -152,13 +154,11 @@ class Life(Generic[T]):
     # For others
 
     def _open_gate(self, channel: AgreedChannel) -> None:
-        roster = self.state.roster
-        channel.gate.may_knock = frozenset({*roster.members, *(peer for _, peer in roster.away)})
+        channel.gate.may_knock = self.state.roster.may_ask
 
     def _serve(self, channel: AgreedChannel) -> None:
         """Those who were gone and ask get the records they lack, and look on for some steps."""
         roster, step = self.state.roster, self.state.step
-        gone = {peer for _, peer in roster.away}
         for peer, asking in channel.gate.asking.items():
             if step - len(self._links) <= asking.since < step:
                 self._watching[peer] = _Watcher(asking.member, step, asking.since)
@@ -166,7 +166,7 @@ class Life(Generic[T]):
             peer: watcher
             for peer, watcher in sorted(self._watching.items())
             if step < watcher.first + _LOOKING
-            and (watcher.member in gone or watcher.first == step)
+            and (watcher.first == step or (watcher.member in roster.may_ask and peer not in roster.members))
             and step - len(self._links) <= watcher.since
         }
         shown = {peer: SyncShown(tuple(self._links)[w.since - step :]) for peer, w in self._watching.items()}

@@ -82,6 +82,12 @@ class Roster:
                 found.setdefault(other, set()).add(one)
         return {peer: frozenset(others) for peer, others in found.items()}
 
+    @property
+    def may_ask(self) -> frozenset[PeerId]:
+        """Members, who was one not long ago, and earlier keys of these."""
+        now = {*self.members, *(peer for _, peer in self.away)}
+        return frozenset(now.union(*(_ancestors(peer, self.heirs) for peer in now)))
+
     def may_return(self, knock: Knocking, step: int) -> bool:
         """Whoever was absent, not for too long and not too often; under its own key or one that was never seen (SPEC B3)."""
         member, key = PeerId(knock.member), PeerId(knock.key)

@@ -10,7 +10,9 @@ from troth.protocol.scales import part_taus
 from troth.simulation.world import World
 
 # P contributors, D coordinates
-_UNSEEN = 2.5  # a colluder's report may absorb so many radii before V2 calls it impossible
+_UNSEEN = (
+    2.5 * 10**0.5
+)  # a report may be 2.5 radii long, and measures a vector of more than √10 times that in 2 of 10⁶ draws
 
 
 def harm(world: World) -> list[str]:
