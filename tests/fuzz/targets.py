@@ -30,6 +30,7 @@ from troth.crypto import Context, Digest, PeerId, Signature, valid_peer, verify
 from troth.evidence.bans import BanFile, from_text, to_text
 from troth.evidence.verify import UnprovedError, verify_ban
 from troth.protocol.comeback import follow
+from troth.protocol.delivered import bits_of
 from troth.protocol.frames import Frame, Link, Packet, decode_packet, encode_packet
 from troth.protocol.messages import (
     Accuse,
@@ -48,7 +49,6 @@ from troth.protocol.messages import (
 from troth.protocol.parts import Parcel, commit_parts, opens, part_bounds, rows_of
 from troth.protocol.records import StepRecord, decode_record, encode_record
 from troth.protocol.roster import Roster
-from troth.protocol.step import bits_of
 
 PHASES: dict[Phase, type[Message]] = {
     Phase.COMMIT: Commit,
@@ -160,7 +160,7 @@ def feed_report(raw: bytes) -> Fed:
 
 def feed_bits(raw: bytes) -> Fed:
     count = 1 + (raw[0] if raw else 0)
-    bits = bits_of(raw[1:], count)
+    (bits,) = bits_of([raw[1:]], count)
     assert bits.shape == (count,)
     assert set(bits.tolist()) <= {0, 1}
     return _fed(True)
@@ -371,7 +371,7 @@ TARGETS: tuple[Target, ...] = (
     ),
     Target("ReportNumbers.unpack", 20, report_bytes, lambda random: damaged(report_bytes(random), random), feed_report),
     Target(
-        "step.bits_of",
+        "delivered.bits_of",
         10,
         lambda random: random.randbytes(20),
         lambda random: random.randbytes(random.randrange(99)),

@@ -3,6 +3,7 @@
 Each is a wrapper around the honest member's channel; the member's own code knows nothing of it.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,10 +12,11 @@ import msgspec
 import torch
 from torch import Tensor
 
+from troth.aggregation import centered_clip, clip_residual, residual_tolerance
 from troth.attacks.colluder import ColludingChannel, cast_as
 from troth.attacks.errors import AttackError
 from troth.attacks.gradient import GradientAttack, SignFlip
-from troth.crypto import Context, Digest, PeerId, blob_digest
+from troth.crypto import Context, Digest, PeerId, blob_digest, stream
 from troth.protocol.channel import PartParcels
 from troth.protocol.coins import combine
 from troth.protocol.messages import (
@@ -76,12 +78,36 @@ class ShiftingOwner(ColludingChannel):
         return Center(center.part, blob_digest(self._forged[center.part]), norm)
 
     def _wrong(self, context: Context, part: int) -> Tensor:
-        return -torch.stack(self._rows[part]).mean(dim=0)
+        rows_PD, attack, parameters = torch.stack(self._rows[part]), self._plot.attack, self._run.parameters
+        if isinstance(attack, WrongAggregate) and attack.border:
+            tau = parameters.tau * math.sqrt(rows_PD.shape[1] / parameters.size)
+            share = 0.5 + float(stream(self._run.id, "border", self._me, context.step, part).uniform(1)[0])
+            return at_the_border(rows_PD, tau, share)
+        return -rows_PD.mean(dim=0)
 
     async def gather(
         self, context: Context, mine: Mapping[int, bytes], wanted: Mapping[int, Digest]
     ) -> Mapping[int, bytes]:
         return await super().gather(context, {**mine, **self._forged}, wanted)
+
+
+def at_the_border(rows_PD: Tensor, tau: float, share: float) -> Tensor:
+    """Off the clipped centre by so large a share of what is let pass (SPEC V2)."""
+    center_D = centered_clip(rows_PD, tau=tau)
+    towards_D = center_D / (float(torch.linalg.vector_norm(center_D)) or 1.0)
+
+    def off(length: float) -> float:
+        away_D = center_D + length * towards_D
+        clipped = torch.linalg.vector_norm(rows_PD.double() - away_D.double(), dim=1).clamp(max=tau).sum()
+        norm = float(torch.linalg.vector_norm(away_D, dtype=torch.float64))
+        tolerance = residual_tolerance(norm, float(clipped), tau=tau, peers=len(rows_PD))
+        return float(torch.linalg.vector_norm(clip_residual(rows_PD, away_D, tau=tau))) / tolerance
+
+    least, most = 0.0, tau
+    for _ in range(40):
+        middle = (least + most) / 2
+        least, most = (middle, most) if off(middle) < share else (least, middle)
+    return center_D + least * towards_D
 
 
 class WithholdingOwner(ColludingChannel):
@@ -223,6 +249,7 @@ _PHASES = {"commit": Phase.COMMIT, "clip": Phase.CLIP, "reveal": Phase.REVEAL, "
 class WrongAggregate(GradientAttack):
     """as owner of a part, announce the mean of its rows turned round instead of the clipped centre"""
 
+    border: bool = False  # instead: off by about as much as is let pass, where peers that see it differently would part
     conduct: ClassVar[type[ColludingChannel]] = ShiftingOwner
     needs_protocol: ClassVar[bool] = True
 

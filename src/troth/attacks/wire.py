@@ -124,7 +124,7 @@ class LyingLine:
         self._others: dict[bytes, Value] = {}
         self._two_sides: dict[Context, dict[PeerId, Value] | None] = {}  # whom it told what, if it forges a certificate
         self._last_round = LastRound(identity, fellows, draw)
-        self._onlookers: set[PeerId] = set()
+        self._onlookers: set[PeerId] = set()  # who asked what has happened, and is no member
         self._sent: list[Packet] = []
         self.lies: dict[str, int] = {}
 
@@ -161,7 +161,6 @@ class LyingLine:
             self._last_round.tells(to, packet.place, packet.frame, self.now())
         if isinstance(packet.frame, Certificate):
             self._mislead(packet.place)
-        self._onlookers.discard(to)
         if not self._shuns(to):
             for frame in self._frames(to, packet):
                 self._line.send(to, Packet(packet.place, frame))
@@ -258,7 +257,7 @@ class LyingLine:
     def _mislead(self, place: Context) -> None:
         """As soon as it has a certificate, and before others can have said how it ended."""
         said = {peer: value.envelope for peer, value in self._heard.get(place, {}).items()}
-        for onlooker in sorted(self._onlookers) if said else ():
+        for onlooker in sorted(self._onlookers - said.keys()) if said else ():
             if self._does("mislead"):
                 self._line.send(onlooker, Packet(place, false_decision(said, self._draw)))
 

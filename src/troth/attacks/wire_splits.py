@@ -17,7 +17,10 @@ from troth.protocol.messages import Malformed, Phase, Vote, decode, seal
 
 _DELTA = 1.0  # how long a frame between honest peers takes at most
 _ROUND = 2 * _DELTA
-_EARLY = (0.3, 1.0)
+_EARLY = (
+    1.0,
+    0.6,
+)  # before the last round ends, in delays, and up to so much more: earlier, it would be handed on in time
 _PATIENCE = 40 * _DELTA  # for the complaints, and all rounds
 
 

@@ -1,13 +1,14 @@
 """A member's side of coming back: who asks, who looks on, who knocks (SPEC B2, B3)."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from troth.crypto import Context, Digest, PeerId, signed_bytes
 from troth.protocol.frames import Frame, Knock, StateShown, StateWanted, SyncShown, SyncWanted
-from troth.protocol.messages import Knocking, Phase
+from troth.protocol.messages import MOST_KNOCKS, Announced, Commit, Knocking, Phase, said_as
 from troth.protocol.primitives import Primitives
+from troth.protocol.roster import Roster
 
 
 @dataclass(frozen=True)
@@ -74,3 +75,11 @@ class Gate:
     def forget(self, step: int) -> None:
         for old in [old for old in self._knocks if old < step]:
             del self._knocks[old]
+
+
+def returning(commits: Mapping[PeerId, Announced], roster: Roster, step: int) -> tuple[Knocking, ...]:
+    """Whom more than half of the members heard knocking, if it may come back (SPEC B3)."""
+    heard = Counter(knock for said in commits.values() for knock in set(said_as(said, Commit).knocks))
+    agreed = [knock for knock, count in heard.items() if count >= roster.majority and roster.may_return(knock, step)]
+    once = {knock.member: knock for knock in sorted(agreed, key=lambda knock: (knock.member, knock.key), reverse=True)}
+    return tuple(once[member] for member in sorted(once))[:MOST_KNOCKS]

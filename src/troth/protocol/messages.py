@@ -6,7 +6,7 @@ A message is the digest of its raw payload bytes; nothing is re-encoded to be ch
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 import numpy as np
@@ -225,6 +225,15 @@ class Announced:
     envelope: Envelope
 
 
+M = TypeVar("M", Commit, Clip, Reveal, Report, Accuse, Vote)
+
+
+def said_as(announced: Announced, kind: type[M]) -> M:
+    """The channel decodes by phase, so another type would be our own bug."""
+    assert isinstance(announced.message, kind)
+    return announced.message
+
+
 @dataclass(frozen=True)
 class ReportNumbers:
     """A report, unpacked: norms of P parts and P×K projections."""
@@ -270,6 +279,7 @@ __all__ = [
     "decode",
     "encode",
     "phase_of",
+    "said_as",
     "seal",
     "wire_bytes",
 ]

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 
 from troth.crypto import PeerId
-from troth.protocol.messages import Accuse, Announced
+from troth.protocol.messages import Accuse, Announced, said_as
 from troth.protocol.roster import Pair, Roster
 
 
@@ -37,7 +37,7 @@ class Quarrels:
 
     def hear(self, accuses: Mapping[PeerId, Announced], members: Collection[PeerId]) -> None:
         """What everyone says about announcements that took the slow path."""
-        said = {peer: _accuse(announced) for peer, announced in accuses.items()}
+        said = {peer: said_as(announced, Accuse) for peer, announced in accuses.items()}
         heard_of = {*self._roster.members, *self._roster.left}
         unheard = {peer: {PeerId(other) for other in accuse.unheard} & heard_of for peer, accuse in said.items()}
         named = Counter(other for others in unheard.values() for other in others)
@@ -50,8 +50,3 @@ class Quarrels:
         self.slowed |= (mute | without_reason) & set(members)
         new = {peer: others & set(members) - mute for peer, others in unheard.items() if peer not in mute}
         self.did_not_come(new, members)
-
-
-def _accuse(announced: Announced) -> Accuse:
-    assert isinstance(announced.message, Accuse)
-    return announced.message

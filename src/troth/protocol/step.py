@@ -4,13 +4,11 @@ Clauses in brackets are those of SPEC.md. Announcements reach all members alike;
 nothing at all.
 """
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from troth.aggregation import centered_clip
@@ -20,6 +18,8 @@ from troth.protocol.audits import audit, examine_part, report_errors
 from troth.protocol.channel import Delivery, Entry
 from troth.protocol.checks import suspicious_parts
 from troth.protocol.coins import combine
+from troth.protocol.delivered import agreed_centers, bitmap, bits_of, fitting
+from troth.protocol.gate import returning
 from troth.protocol.messages import (
     MOST_KNOCKS,
     Accusation,
@@ -30,13 +30,13 @@ from troth.protocol.messages import (
     Clip,
     Commit,
     Kind,
-    Knocking,
     Malformed,
     Phase,
     Report,
     ReportNumbers,
     Reveal,
     Vote,
+    said_as,
 )
 from troth.protocol.parts import CommittedParts, Parcel, commit_parts, opens, rows_of
 from troth.protocol.primitives import from_blob, to_blob
@@ -179,64 +179,25 @@ def clip_message(
     return Clip(told, a, b, tuple(missing), seen)
 
 
-def agreed_centers(attempt: Attempt[T], clips: Announcements) -> dict[int, Center]:
-    """What each owner announced of its parts; where there is nothing, somebody is out or has a part handed round (SPEC N5)."""
-    said = {owner: _as(clips[owner], Clip) for owner in set(attempt.owners)}
-    centers = {
-        part: center
-        for part, owner in enumerate(attempt.owners)
-        for center in said[owner].centers
-        if center.part == part
-    }
-    named = {owner: attempt.roots.keys() & set(clip.missing) for owner, clip in said.items()}
-    handed, majority = attempt.handed_round, attempt.here.state.roster.majority
-    holders = np.sum([bits_of(_as(clips[peer], Clip).witnessed, len(handed)) for peer in attempt.members], axis=0)
-    delivered = {delivery for delivery, count in zip(handed, holders, strict=True) if count >= majority}
-    out = {contributor for _, contributor in set(handed) - delivered}  # asked to, it handed its part to too few
-    disputed: set[Delivery] = set()
-    for part, owner in enumerate(attempt.owners):
-        missed = {(part, peer) for peer in named[owner]}
-        if part in centers:
-            continue
-        if missed & delivered or not 0 < 2 * len(missed) < len(attempt.roots):
-            out.add(owner)  # it was handed the part, or misses nothing, or so much that it must be its own line
-        elif attempt.complaints.count(owner) >= len(attempt.here.state.roster.members) // 2:
-            out.add(owner)  # an honest one may have to complain about every liar
-        else:
-            disputed |= missed
-    counts = Counter(peer for missed in named.values() for peer in missed)
-    out |= {peer for peer, count in counts.items() if 2 * count >= len(said) > 1}  # it cannot be all of their lines
-    if out or disputed:
-        raise Dropped(out, () if out else disputed)
-    return centers
-
-
-def fitting(attempt: Attempt[T], blobs: Mapping[int, bytes], wanted: Mapping[int, Digest]) -> dict[int, bytes]:
-    """The aggregates that have the announced digest, the length of their part, and finite numbers (SPEC A3)."""
-    bounds, digest = attempt.here.roles.bounds, attempt.here.peer.tools.digest
-    return {
-        part: blob
-        for part, blob in blobs.items()
-        if part in wanted
-        and len(blob) == 4 * (bounds[part + 1] - bounds[part])
-        and digest(blob) == wanted[part]
-        and np.isfinite(np.frombuffer(blob, "<f4")).all()
-    }
-
-
 async def reveal(attempt: Attempt[T], clipped: Clipped, quarrels: Quarrels) -> Reduced:
     """Coin A is opened only now, so nobody could fit a gradient or an aggregate to the projections."""
     here, channel, parts = attempt.here, attempt.here.peer.channel, range(len(attempt.owners))
     message = Reveal(attempt.coins.a, bitmap([part in clipped.held for part in parts]))
     reveals = await channel.announce(attempt.place(Phase.REVEAL), message)
-    coins = attempt.right_coins("A", clipped.clips, {peer: _as(said, Reveal).coin for peer, said in reveals.items()})
+    coins = attempt.right_coins(
+        "A", clipped.clips, {peer: said_as(said, Reveal).coin for peer, said in reveals.items()}
+    )
     attempt.expect(coins)  # [N1]
-    held_by = {peer: bits_of(_as(reveals[peer], Reveal).held, len(parts)) for peer in coins}
-    holders = np.sum(list(held_by.values()), axis=0)
+    held_by_P = bits_of([said_as(reveals[peer], Reveal).held for peer in coins], len(parts))
+    holders = held_by_P.sum(axis=0)
     withheld = {attempt.owners[part] for part in parts if holders[part] < here.state.roster.majority}
     if withheld:  # nobody honest need have it: its owner is out [N1]
         raise Dropped(withheld)
-    missed = {peer: {attempt.owners[p] for p in parts if not bits[p]} for peer, bits in held_by.items()}
+    missed = {
+        peer: {attempt.owners[part] for part in np.flatnonzero(~held_P)}
+        for peer, held_P in zip(coins, held_by_P, strict=True)
+        if not held_P.all()
+    }
     quarrels.did_not_come(missed, attempt.members)  # [F1]
     held = dict(clipped.held)
     if (holders < len(coins)).any() or len(held) < len(parts):  # some honest peer has it: all fetch it
@@ -258,7 +219,7 @@ async def report(attempt: Attempt[T], reduced: Reduced, gradient_D: Tensor | Non
     announced = await here.peer.channel.announce(attempt.place(Phase.REPORT), Report(numbers))
     unpacked: dict[PeerId, ReportNumbers] = {}
     for contributor in attempt.roots.keys() & announced.keys():
-        raw = _as(announced[contributor], Report).numbers
+        raw = said_as(announced[contributor], Report).numbers
         told = ReportNumbers.unpack(raw, len(attempt.owners), parameters.projections)
         if not isinstance(told, Malformed):
             unpacked[contributor] = told
@@ -277,7 +238,7 @@ async def check_and_accuse(attempt: Attempt[T], reduced: Reduced, reported: Repo
     blame = here.peer.channel.blame()  # [F1]
     message = Accuse(tuple(accusations), attempt.coins.b, tuple(sorted(blame.unheard)), tuple(sorted(blame.incomplete)))
     accuses = await here.peer.channel.announce(attempt.place(Phase.ACCUSE), message)
-    shown = {peer: _as(said, Accuse).coin for peer, said in accuses.items()}
+    shown = {peer: said_as(said, Accuse).coin for peer, said in accuses.items()}
     opened = attempt.right_coins("B", reduced.clipped.clips, shown)
     attempt.need_majority(opened)  # [N4]
     trials.strike(attempt.members.difference(opened))  # [N3]
@@ -299,7 +260,7 @@ def enough_of_my_class(attempt: Attempt[T]) -> bool:
     peer = attempt.here.peer
     if peer.run.parameters.deviation is None:
         return True
-    alike = [said for said in attempt.commits.values() if _as(said, Commit).hardware == peer.work.hardware_class()]
+    alike = [said for said in attempt.commits.values() if said_as(said, Commit).hardware == peer.work.hardware_class()]
     return len(alike) >= attempt.here.state.roster.majority
 
 
@@ -385,7 +346,7 @@ async def conclude(
     )
     enough = state.roster.enough(peer.run, len(kept.commits))
     training = peer.work.update(state.training, kept.aggregate_D, state.step) if enough else state.training
-    coins = {sender: _as(said, Accuse).coin for sender, said in accuses.items()}
+    coins = {sender: said_as(said, Accuse).coin for sender, said in accuses.items()}
     doubles = peer.channel.doubles(state.step)
     trials.convict_doubles(doubles)  # [Q6]
     owed, unaudited = trials.lost_audits(here.roles, state.due)
@@ -413,7 +374,7 @@ async def conclude(
         expelled=tuple(p for p in state.roster.expelled(state.step, strikes, quarrels.new) if p not in leaving),
         owed=owed,
         unaudited=unaudited,
-        returned=returning(attempt),  # [B3]
+        returned=returning(attempt.commits, state.roster, state.step),  # [B3]
     )
     last_two = {step: old for step, old in state.kept.items() if step >= state.step - 1}
     return Outcome(
@@ -438,15 +399,6 @@ async def conclude(
     )
 
 
-def returning(attempt: Attempt[T]) -> tuple[Knocking, ...]:
-    """Whom more than half of the members heard knocking, if it may come back (SPEC B3)."""
-    roster, step = attempt.here.state.roster, attempt.here.state.step
-    heard = Counter(knock for said in attempt.commits.values() for knock in set(_as(said, Commit).knocks))
-    agreed = [knock for knock, count in heard.items() if count >= roster.majority and roster.may_return(knock, step)]
-    once = {knock.member: knock for knock in sorted(agreed, key=lambda knock: (knock.member, knock.key), reverse=True)}
-    return tuple(once[member] for member in sorted(once))[:MOST_KNOCKS]
-
-
 async def sign_record(here: Here[T], record: StepRecord) -> dict[PeerId, Signature]:
     """Collected signatures, not an announcement; fewer than a majority would mean that honest peers are gone."""
     peer, roster, digest = here.peer, here.state.roster, here.peer.tools.digest(encode_record(record))
@@ -462,26 +414,6 @@ async def sign_record(here: Here[T], record: StepRecord) -> dict[PeerId, Signatu
     return dict(right)
 
 
-def bitmap(bits: list[bool]) -> bytes:
-    """Bit k of byte k // 8, lowest first."""
-    return np.packbits(np.array(bits, dtype=bool), bitorder="little").tobytes()
-
-
-def bits_of(raw: bytes, count: int) -> NDArray[np.int64]:
-    """The first bits of a bitmap; what it is too short for is not set."""
-    whole = raw[: -(-count // 8)].ljust(-(-count // 8), b"\0")
-    return np.unpackbits(np.frombuffer(whole, np.uint8), count=count, bitorder="little").astype(np.int64)
-
-
-M = TypeVar("M", Commit, Clip, Reveal, Report, Accuse)
-
-
-def _as(announced: Announced, kind: type[M]) -> M:
-    """The channel decodes by phase, so another type would be our own bug."""
-    assert isinstance(announced.message, kind)
-    return announced.message
-
-
 def _coins(announced: Announced) -> tuple[bytes | None, bytes | None]:
-    said = _as(announced, Clip)
+    said = said_as(announced, Clip)
     return said.coin_a, said.coin_b

@@ -8,7 +8,7 @@ from troth.crypto import PeerId
 from troth.protocol.attempt import Dropped
 from troth.protocol.audits import Finding, PartFinding
 from troth.protocol.channel import Doubles
-from troth.protocol.messages import Accuse, Announced, Ballot, Kind, Verdict, Vote
+from troth.protocol.messages import Accuse, Announced, Ballot, Kind, Verdict, Vote, said_as
 from troth.protocol.records import Judgement
 from troth.protocol.roles import Audit, Due, Roles
 from troth.protocol.roster import Roster
@@ -54,7 +54,7 @@ def heard_audits(accuses: Mapping[PeerId, Announced], roles: Roles) -> tuple[Cha
     charges = {
         Charge(accuser, PeerId(said.target), said.kind, said.step)
         for accuser, announced in accuses.items()
-        for said in _accuse(announced).accusations
+        for said in said_as(announced, Accuse).accusations
         if said.kind in AUDIT_KINDS and Audit(PeerId(said.target), said.step) in roles.audits.get(accuser, ())
     }
     return tuple(sorted(charges, key=Charge.order))
@@ -68,7 +68,7 @@ def heard_owners(
     charges = {
         Charge(accuser, PeerId(said.target), Kind.REPORT, step, said.part)
         for accuser, announced in accuses.items()
-        for said in _accuse(announced).accusations
+        for said in said_as(announced, Accuse).accusations
         if said.kind == Kind.REPORT
         and said.step == step
         and said.part is not None
@@ -201,8 +201,3 @@ def _verdicts(vote: Vote) -> dict[Charge, Verdict]:
     for ballot in vote.ballots:
         found.setdefault(Charge.of(ballot), []).append(ballot.verdict)
     return {charge: verdicts[0] for charge, verdicts in found.items() if len(verdicts) == 1}
-
-
-def _accuse(announced: Announced) -> Accuse:
-    assert isinstance(announced.message, Accuse)
-    return announced.message

@@ -21,10 +21,13 @@ class MemoPrimitives(Primitives):
     def __init__(self) -> None:
         self._known: dict[Hashable, Any] = {}
         self._digests: dict[bytes, Digest] = {}
+        self._projections: dict[Hashable, NDArray[np.float64]] = {}
+        self._older_projections: dict[Hashable, NDArray[np.float64]] = {}  # of the step before: auditors need them
 
     def forget(self) -> None:
         self._known.clear()
         self._digests.clear()
+        self._projections, self._older_projections = {}, self._projections
 
     def verify(self, peer: PeerId, message: bytes, signature: bytes) -> bool:
         key = ("verify", peer, message, signature)
@@ -47,10 +50,10 @@ class MemoPrimitives(Primitives):
         return known
 
     def projection(self, key: Digest, rows: int, size: int) -> NDArray[np.float64]:
-        question = ("projection", key, rows, size)
-        if question not in self._known:
-            self._known[question] = super().projection(key, rows, size)
-        known: NDArray[np.float64] = self._known[question]
+        question = (key, rows, size)
+        known = self._projections.get(question, self._older_projections.get(question))
+        if known is None:
+            known = self._projections[question] = super().projection(key, rows, size)
         return known
 
     def coin_commitment(self, coin: bytes, context: Context, owner: PeerId, which: str) -> Digest:

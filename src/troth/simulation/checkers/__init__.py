@@ -4,13 +4,18 @@ from collections.abc import Callable
 
 from troth.simulation.checkers.aggregates import aggregates
 from troth.simulation.checkers.agreement import agreement
+from troth.simulation.checkers.audits import audits
 from troth.simulation.checkers.bounds import bounds
 from troth.simulation.checkers.caught import caught
+from troth.simulation.checkers.coins import coins
 from troth.simulation.checkers.comeback import comeback
 from troth.simulation.checkers.evidence import evidence
 from troth.simulation.checkers.harm import harm
+from troth.simulation.checkers.knocks import knocks
 from troth.simulation.checkers.no_honest_ban import no_honest_ban
+from troth.simulation.checkers.pace import pace
 from troth.simulation.checkers.progress import progress
+from troth.simulation.checkers.signed import signed
 from troth.simulation.checkers.standing import standing
 from troth.simulation.world import World
 
@@ -18,11 +23,16 @@ CHECKERS: dict[str, Callable[[World], list[str]]] = {
     "agreement": agreement,
     "no honest ban": no_honest_ban,
     "evidence": evidence,
+    "signed": signed,
     "caught": caught,
+    "audits": audits,
+    "coins": coins,
     "aggregates": aggregates,
     "harm": harm,
     "progress": progress,
     "standing": standing,
+    "pace": pace,
+    "knocks": knocks,
     "comeback": comeback,
     "bounds": bounds,
 }

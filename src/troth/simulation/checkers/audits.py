@@ -1,0 +1,64 @@
+"""Who was drawn to audit does so; an audit that was lost is owed, and then dropped in the open; who comes back is audited."""
+
+from collections.abc import Iterator
+
+from troth.crypto import PeerId
+from troth.protocol.roles import NOTHING_DUE, Audit, Due, Roles, draw_roles, first_randomness
+from troth.protocol.roster import Roster
+from troth.protocol.state import Outcome
+from troth.simulation.world import World
+from troth.training.work import Training
+
+
+def audits(world: World) -> list[str]:
+    broken = []
+    due, randomness, roster = NOTHING_DUE, first_randomness(world.run)[0], Roster.founding(world.run)
+    for outcome in world.witness:
+        step, roles = outcome.record.step, draw_roles(world.run, roster, randomness, due)
+        found = (
+            *_not_as_drawn(world, step, roster, roles),
+            *_lost(world, outcome, roster, roles, due),
+            *_back(world, step),
+        )
+        broken += [f"step {step}: {what}" for what in found]
+        due, randomness, roster = Due.after(outcome.record), outcome.state.randomness, outcome.state.roster
+    return broken
+
+
+def _not_as_drawn(world: World, step: int, roster: Roster, roles: Roles) -> Iterator[str]:
+    """SPEC R4, R6, R7."""
+    keys = {world.numbers[peer]: peer for peer in roster.members if peer in world.numbers}
+    for number, outcomes in sorted(world.outcomes.items()):
+        if step in outcomes and number in keys:
+            drawn = roles.audits.get(keys[number], ())
+            if set(outcomes[step].audited) != set(drawn):
+                yield f"{number} was drawn to audit {len(drawn)} others, and audited {len(outcomes[step].audited)}, not the same"
+
+
+def _lost(world: World, outcome: Outcome[Training], roster: Roster, roles: Roles, due: Due) -> Iterator[str]:
+    """For the first time it is owed, for the second dropped, and the record says both (SPEC R7)."""
+    record, heard = outcome.record, outcome.accuses[min(outcome.accuses)]
+    done = {audit for auditor in heard for audit in roles.audits.get(auditor, ())}
+    dealt = {audit for mine in roles.audits.values() for audit in mine}
+    banned = {*roster.banned, *record.banned}
+    owed = {audit.target for audit in dealt - done if audit.step == due.step} - banned
+    dropped = {target for target in due.owed if Audit(target, due.step - 1) not in done} - banned
+    for peer in sorted(owed - set(record.owed)):
+        yield f"the audit of {world.numbers[peer]} was lost, and is not owed"
+    for peer in sorted(dropped - set(record.unaudited)):
+        yield f"the audit of {world.numbers[peer]} was lost twice, and nobody says so"
+
+
+def _back(world: World, step: int) -> Iterator[str]:
+    """Whoever came back two steps ago worked in the last one, and is audited now (SPEC B4), if that is up to honest peers."""
+    if step < 2:
+        return
+    record, before = world.records[step], world.records[step - 1]
+    idle = {peer for peer in record.members if peer not in record.contributors}
+    theirs = [outcomes[step] for number, outcomes in world.outcomes.items() if step in outcomes]
+    if not idle or not idle <= world.honest or len(theirs) < len(record.members) - len(world.plan.lying):
+        return
+    audited = {audit.target for outcome in theirs for audit in outcome.audited if audit.step == step - 1}
+    back = {PeerId(knock.key) for knock in world.records[step - 2].returned if knock.key in before.contributors}
+    for peer in sorted(back - audited - set(before.banned)):
+        yield f"{world.numbers.get(peer)} is back, and nobody audits its first step"

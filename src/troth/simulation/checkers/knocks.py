@@ -1,0 +1,15 @@
+"""Who comes back is who was gone: nobody takes another's place."""
+
+from troth.crypto import PeerId
+from troth.simulation.world import World
+
+
+def knocks(world: World) -> list[str]:
+    """In these worlds only honest peers come back (SPEC B3)."""
+    broken = []
+    for record in world.records:
+        for knock in record.returned:
+            gone, back = world.numbers[PeerId(knock.member)], world.numbers.get(PeerId(knock.key))
+            if back != gone or gone not in world.plan.shaky:
+                broken.append(f"step {record.step}: somebody else came back in the place of {gone}")
+    return broken

@@ -1,0 +1,19 @@
+"""What an honest peer holds as the record of a step is what more than half of its members signed."""
+
+from troth.crypto import PeerId
+from troth.protocol.records import encode_record, right_signers
+from troth.simulation.memo import MemoPrimitives
+from troth.simulation.world import World
+
+
+def signed(world: World) -> list[str]:
+    broken, tools = [], MemoPrimitives()
+    for number, outcomes in sorted(world.outcomes.items()):
+        for step, outcome in sorted(outcomes.items()):
+            members, raw = tuple(map(PeerId, outcome.record.members)), encode_record(outcome.record)
+            right = right_signers(world.run.id, step, raw, members, outcome.record_signatures, tools)
+            if 2 * len(right) <= len(members):
+                broken.append(
+                    f"step {step}: {len(right)} of {len(members)} members signed the record that {number} holds"
+                )
+    return broken
