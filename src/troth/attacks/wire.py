@@ -241,6 +241,8 @@ class LyingLine:
     def _again(self, place: Context) -> Iterator[Packet]:
         if self._sent and self._does("replay", 0.1):
             yield pick(self._draw, self._sent)
+        if not self._would("replay-elsewhere"):
+            return
         earlier = [packet for packet in self._sent if packet.place.step < place.step]
         if earlier and self._does("replay-elsewhere", 0.1):
             frame = pick(self._draw, earlier).frame

@@ -181,10 +181,11 @@ class AgreedChannel:
         return Timing(start, allowance, pace.delta, relayed)
 
     async def _until_decided(self, running: Announcement | Sighting) -> Decision:
+        self._tick()
         while running.decision is None:
-            self._tick()
-            if running.deadline is not None:
-                await self._hear_one(running.deadline)
+            assert running.deadline is not None
+            if not await self._hear_one(running.deadline):
+                self._tick()
         self._tick()  # hands on what decided
         return running.decision
 
@@ -195,7 +196,8 @@ class AgreedChannel:
             self._flush(context, running)
 
     def _flush(self, context: Context, running: Announcement | Sighting) -> None:
-        self._to_all(context, running.take())
+        if frames := running.take():
+            self._to_all(context, frames)
 
     def _pass_on(self, sender: PeerId, place: Context, frame: Frame) -> None:
         """To whom the sender does not reach: its values and views, two of each (SPEC F2)."""

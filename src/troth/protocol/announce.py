@@ -7,6 +7,7 @@ signatures, as in Dolev and Strong's broadcast, which needs no honest majority.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from troth.crypto import Context, Digest, Identity, PeerId, signed_bytes, tagged_hash
 from troth.protocol.frames import Agreement as Frame
@@ -24,15 +25,15 @@ class Timing:
     delta: float  # a frame between honest peers takes no longer
     relayed: bool = False  # whether frames of some are passed on by others (SPEC F2)
 
-    @property
+    @cached_property
     def values_due(self) -> float:
         return self.start + self.allowance + 2 * self.delta
 
-    @property
+    @cached_property
     def relayed_values_due(self) -> float:
         return self.values_due + 2 * self.delta
 
-    @property
+    @cached_property
     def views_due(self) -> float:
         return (self.relayed_values_due if self.relayed else self.values_due) + 2 * self.delta
 
@@ -106,6 +107,8 @@ class Announcement:
 
     def take(self) -> list[Frame]:
         """Frames to be sent to all other members."""
+        if not self._out:
+            return []
         out, self._out = self._out, []
         return out
 
@@ -135,6 +138,8 @@ class Announcement:
     @property
     def _values_due(self) -> float:
         """Later, if all that is missing may still be passed on to me."""
+        if not self._apart:
+            return self._timing.values_due
         missing = set(self._members) - self._direct.keys()
         return self._timing.relayed_values_due if missing and missing <= self._apart else self._timing.values_due
 

@@ -37,7 +37,7 @@ class _Node:
     coroutine: Coroutine[Any, Any, Any]
     inbox: deque[tuple[PeerId, Packet]] = field(default_factory=deque)
     waiting: _Wait | None = None
-    turn: int = 0  # which wait a timer belongs to
+    timers: set[float] = field(default_factory=set)  # that are set already: most waits end early, and repeat
 
 
 class VirtualTime(Generic[R]):
@@ -46,7 +46,7 @@ class VirtualTime(Generic[R]):
     def __init__(self, deliver: Deliver, watch: Watch | None = None) -> None:
         self._deliver = deliver
         self._watch = watch
-        self._events: list[tuple[float, int, PeerId, tuple[PeerId, Packet] | int]] = []
+        self._events: list[tuple[float, int, PeerId, tuple[PeerId, Packet] | None]] = []  # None is a timer
         self._order = count()
         self._nodes: dict[PeerId, _Node] = {}
         self._pending: set[PeerId] = set()  # who has to end before it is over
@@ -94,12 +94,13 @@ class VirtualTime(Generic[R]):
             for node in self._nodes.values():
                 node.coroutine.close()
 
-    def _handle(self, peer: PeerId, what: tuple[PeerId, Packet] | int) -> None:
+    def _handle(self, peer: PeerId, what: tuple[PeerId, Packet] | None) -> None:
         node = self._nodes.get(peer)
         if node is None or node.waiting is None:
             return
-        if isinstance(what, int):
-            if what == node.turn:
+        if what is None:
+            node.timers.discard(self.now)
+            if node.waiting.until <= self.now:
                 self._advance(peer, None)
         elif node.waiting.busy:
             node.inbox.append(what)
@@ -110,7 +111,6 @@ class VirtualTime(Generic[R]):
         node = self._nodes[peer]
         while True:
             node.waiting = None
-            node.turn += 1
             try:
                 wait = node.coroutine.send(value)
             except StopIteration as stop:
@@ -131,7 +131,9 @@ class VirtualTime(Generic[R]):
                 value = None
                 continue
             node.waiting = wait
-            heapq.heappush(self._events, (wait.until, next(self._order), peer, node.turn))
+            if wait.until not in node.timers:
+                node.timers.add(wait.until)
+                heapq.heappush(self._events, (wait.until, next(self._order), peer, None))
             return
 
 

@@ -11,12 +11,13 @@ from torch import Tensor
 
 from troth.attacks import Plot, make_attack
 from troth.attacks.wire import LateChannel, LyingLine
-from troth.crypto import Identity, PeerId, Seed, derive, stream
+from troth.crypto import Digest, Identity, PeerId, Seed, derive, stream
 from troth.protocol.agreed import AgreedChannel, Pace
 from troth.protocol.channel import Channel
 from troth.protocol.comeback import Life
 from troth.protocol.journal import MemoryJournal
 from troth.protocol.records import StepRecord
+from troth.protocol.roles import gradient_seed
 from troth.protocol.roster import Roster
 from troth.protocol.run import Parameters, Run
 from troth.protocol.state import CannotGoOnError, LeftOutError, Outcome, Peer, StalledError, State
@@ -90,6 +91,7 @@ class World:
     lost: int = 0
     doubled: int = 0
     seconds: float = 0.0
+    _gradients: dict[tuple[int, PeerId], Tensor] = field(default_factory=dict)
     step_ends: dict[int, float] = field(default_factory=dict)  # when the first peer had ended a step
 
     @cached_property
@@ -110,6 +112,14 @@ class World:
     @cached_property
     def records(self) -> list[StepRecord]:
         return [outcome.record for outcome in self.witness]
+
+    def right_gradient(self, outcome: Outcome[Training], peer: PeerId) -> Tensor:
+        """What the peer should have contributed to this step; more than one checker asks."""
+        step = outcome.record.step
+        if (step, peer) not in self._gradients:
+            seed = gradient_seed(Digest(outcome.record.seed_randomness), peer)
+            self._gradients[step, peer] = self.work.gradient_now(outcome.state.kept[step].training, seed)
+        return self._gradients[step, peer]
 
     @property
     def majority_lost(self) -> bool:

@@ -5,8 +5,7 @@ from itertools import pairwise
 import torch
 
 from troth.aggregation import clip_residual, residual_tolerance
-from troth.crypto import Digest, PeerId
-from troth.protocol.roles import gradient_seed
+from troth.crypto import PeerId
 from troth.protocol.scales import part_taus
 from troth.simulation.world import FORGED, World
 
@@ -22,8 +21,7 @@ def aggregates(world: World) -> list[str]:
         record, kept = outcome.record, outcome.state.kept[outcome.record.step]
         rows = []
         for peer in map(PeerId, record.contributors):
-            seed = gradient_seed(Digest(record.seed_randomness), peer)
-            gradient_D = world.work.gradient_now(kept.training, seed)
+            gradient_D = world.right_gradient(outcome, peer)
             rows.append(gradient_D * FORGED if (peer, record.step) in world.forged else gradient_D)
         rows_PD = torch.stack(rows)
         for part, ((start, stop), tau) in enumerate(

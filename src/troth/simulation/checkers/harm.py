@@ -4,8 +4,7 @@ from itertools import pairwise
 
 import torch
 
-from troth.crypto import Digest, PeerId
-from troth.protocol.roles import gradient_seed
+from troth.crypto import PeerId
 from troth.protocol.scales import part_taus
 from troth.simulation.world import World
 
@@ -23,8 +22,7 @@ def harm(world: World) -> list[str]:
         honest = [peer for peer in map(PeerId, record.contributors) if peer in world.honest]
         if not honest:
             continue
-        seeds = [gradient_seed(Digest(record.seed_randomness), peer) for peer in honest]
-        rows_PD = torch.stack([world.work.gradient_now(kept.training, seed) for seed in seeds]).double()
+        rows_PD = torch.stack([world.right_gradient(outcome, peer) for peer in honest]).double()
         liars = len(record.contributors) - len(honest)
         for part, ((start, stop), tau) in enumerate(
             zip(pairwise(kept.bounds), part_taus(kept.tau, kept.bounds), strict=True)
