@@ -143,11 +143,7 @@ class AgreedChannel:
 
     async def _finish(self, context: Context, running: Announcement | Sighting) -> Mapping[PeerId, Announced]:
         decision = await self._until_decided(running)
-        decided = Decided(
-            {bytes(k): said for k, said in decision.said.items()}, {bytes(k): two for k, two in decision.twice.items()}
-        )
-        for watcher in self.gate.watchers:
-            self._line.send(watcher, Packet(context, decided))
+        self._tell_watchers(context, decision)
         self._silent[context.step] |= set(self._members) - decision.said.keys()
         self._doubles[context.step] |= {peer: (context, *pair) for peer, pair in decision.twice.items()}
         self._last = running
@@ -156,6 +152,13 @@ class AgreedChannel:
         )
         opened = {peer: self._tools.open(context, peer, envelope) for peer, envelope in decision.said.items()}
         return {peer: said for peer, said in sorted(opened.items()) if not isinstance(said, Malformed)}
+
+    def _tell_watchers(self, context: Context, decision: Decision) -> None:
+        if self.gate.watchers:
+            said = {bytes(peer): envelope for peer, envelope in decision.said.items()}
+            twice = {bytes(peer): pair for peer, pair in decision.twice.items()}
+            for watcher in self.gate.watchers:
+                self._line.send(watcher, Packet(context, Decided(said, twice)))
 
     def doubles(self, step: int) -> Doubles:
         return dict(self._doubles[step])

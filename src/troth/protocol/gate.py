@@ -57,8 +57,8 @@ class Gate:
         return [Knocking(member, key) for key, member in sorted(self._knocks.get(step, {}).items())]
 
     def admits(self, peer: PeerId) -> bool:
-        """Whether it has knocked: it may be a member sooner than this peer knows."""
-        return any(peer in knocks for knocks in self._knocks.values())
+        """Whether it looks on or has knocked: it may be a member sooner than this peer knows."""
+        return peer in self.watchers or any(peer in knocks for knocks in self._knocks.values())
 
     def show(
         self,

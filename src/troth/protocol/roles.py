@@ -74,12 +74,13 @@ def draw_roles(run: Run, roster: Roster, randomness: Digest, due: Due) -> Roles:
     members = roster.members
     count = effective_validators(len(members), run.parameters.validators) if due.contributors else 0
     order = [members[k] for k in stream(randomness, "validators").permutation(len(members))]
+    fresh = {peer for when, peer in roster.returns if when >= due.step - 1}  # they contribute, and are audited for it
     targets = sorted(set(due.contributors) - set(roster.banned))
     if due.everyone and count:
         validators: tuple[PeerId, ...] = ()
         dealt = list(_in_a_cycle(members, targets, randomness))
     else:
-        validators = tuple(order[:count])
+        validators = tuple(peer for peer in order if peer not in fresh)[:count]
         dealt = list(_to_validators(validators, targets, randomness))
     auditors = [peer for peer in order if peer in validators or not validators] if count else []
     owed = sorted(set(due.owed) - set(roster.banned))

@@ -105,3 +105,4 @@ class Outcome(Generic[T]):
     doubles: Doubles  # what proves equivocations
     attempts: int  # how often Clip to Vote were gone through
     audited: tuple[Audit, ...]  # whose work this peer recomputed as auditor
+    looked_on: bool = False  # and took no part

@@ -395,7 +395,8 @@ async def conclude(
         votes=trials.votes,
         doubles=doubles,
         attempts=attempt.number + 1,
-        audited=here.roles.audits.get(peer.me, ()),
+        audited=here.roles.audits.get(peer.me, ()) if not peer.looks_on else (),
+        looked_on=peer.looks_on,
     )
 
 

@@ -25,7 +25,10 @@ class Cut:
 class Network:
     """Times in units of delta. What is not named is as the protocol assumes: every packet arrives, in less than delta."""
 
-    latency: float = 0.0  # the most that a packet takes, each its own time, so that they overtake each other
+    least: float = 0.001  # what every packet takes
+    latency: float = (
+        0.0  # the most that a packet takes beyond that, each its own time, so that they overtake each other
+    )
     links: float = 0.0  # up to so much more on some links, always the same for a link
     doubled: float = 0.0  # how often a packet comes twice
     bytes_per_second: float | None = None  # of everyone's way out
@@ -43,9 +46,6 @@ class Network:
     def heals(self) -> float:
         """When the last cut is over."""
         return max((cut.end for cut in self.cuts), default=0.0)
-
-
-LEAST_DELAY = 0.001
 
 
 def deliveries(
@@ -78,7 +78,7 @@ def deliveries(
         if network.bytes_per_second is not None:
             busy[sender] = max(busy[sender], now) + size_of(packet) / network.bytes_per_second
             queued = busy[sender] - now
-        return LEAST_DELAY + queued + chance() * network.latency + extra.get((sender, to), 0.0)
+        return network.least + queued + chance() * network.latency + extra.get((sender, to), 0.0)
 
     def deliver(sender: PeerId, to: PeerId, packet: Packet, now: float) -> Sequence[float]:
         one, other = numbers[sender], numbers[to]

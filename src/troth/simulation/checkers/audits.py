@@ -29,7 +29,7 @@ def _not_as_drawn(world: World, step: int, roster: Roster, roles: Roles) -> Iter
     """SPEC R4, R6, R7."""
     keys = {world.numbers[peer]: peer for peer in roster.members if peer in world.numbers}
     for number, outcomes in sorted(world.outcomes.items()):
-        if step in outcomes and number in keys:
+        if step in outcomes and number in keys and not outcomes[step].looked_on:
             drawn = roles.audits.get(keys[number], ())
             if set(outcomes[step].audited) != set(drawn):
                 yield f"{number} was drawn to audit {len(drawn)} others, and audited {len(outcomes[step].audited)}, not the same"
@@ -53,12 +53,14 @@ def _back(world: World, step: int) -> Iterator[str]:
     """Whoever came back two steps ago worked in the last one, and is audited now (SPEC B4), if that is up to honest peers."""
     if step < 2:
         return
-    record, before = world.records[step], world.records[step - 1]
-    idle = {peer for peer in record.members if peer not in record.contributors}
-    theirs = [outcomes[step] for number, outcomes in world.outcomes.items() if step in outcomes]
-    if not idle or not idle <= world.honest or len(theirs) < len(record.members) - len(world.plan.lying):
+    record, before, came = world.records[step], world.records[step - 1], world.records[step - 2].returned
+    validators = {peer for peer in record.members if peer not in record.contributors}
+    if before.struck or not validators <= world.honest:
         return
-    audited = {audit.target for outcome in theirs for audit in outcome.audited if audit.step == step - 1}
-    back = {PeerId(knock.key) for knock in world.records[step - 2].returned if knock.key in before.contributors}
-    for peer in sorted(back - audited - set(before.banned)):
-        yield f"{world.numbers.get(peer)} is back, and nobody audits its first step"
+    theirs = [world.outcomes[world.numbers[PeerId(peer)]].get(step) for peer in validators]
+    if not theirs or None in theirs:
+        return  # some were lost on the way, and their audits with them
+    audited = {audit.target for outcome in theirs if outcome for audit in outcome.audited if audit.step == step - 1}
+    for peer in sorted({PeerId(knock.key) for knock in came if knock.key in before.contributors} - audited):
+        if peer not in before.banned and peer not in record.owed:
+            yield f"{world.numbers.get(peer)} is back, and nobody audits its first step"
