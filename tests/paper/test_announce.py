@@ -277,7 +277,7 @@ def test_what_was_signed_elsewhere_counts_for_nothing() -> None:
 
 
 def test_chains_of_a_faster_member_count_though_own_rounds_have_not_begun() -> None:
-    """[Q4, Q5] A liar's complaint makes the first act Δ before the other may; what it then passes on must not be lost."""
+    """[Q4, Q5] The first goes slow Δ before the other does; what it then passes on must not be lost."""
     table = _Table(0.0, DELTA, liars=1)
     liar = table.liars[0]
     first = table.say(0, 0.0)
@@ -286,10 +286,10 @@ def test_chains_of_a_faster_member_count_though_own_rounds_have_not_begun() -> N
     second = table.say(1, 1.0)
     table.carry(second, 1, 0, 1.5)
     table.lie(liar, 0, Complaint(liar.sign(complaint_bytes(PLACE))), 1.6)
-    slow = table.cores[0].take() + table.tick(0, 3.0)
-    table.carry(slow, 0, 1, 3.5)  # within Δ; the other acts on complaints from 4 on
-    joined = table.cores[1].take() + table.tick(1, 4.0)
-    table.carry(joined, 1, 0, 4.5)
+    slow = table.cores[0].take() + table.tick(0, 4.0)
+    table.carry(slow, 0, 1, 4.5)  # within Δ; the other's rounds begin at 5
+    joined = table.cores[1].take() + table.tick(1, 5.0)
+    table.carry(joined, 1, 0, 5.5)
     for number in (0, 1):
         table.tick(number, 20.0)
     one, other = (core.decision for core in table.cores)

@@ -145,12 +145,15 @@ class LyingLine:
         return heard
 
     def _listen(self, sender: PeerId, packet: Packet) -> None:
-        match packet.frame:
+        frame = packet.frame
+        if isinstance(frame, Value | View):
+            self._last_round.hears(sender, packet.place, frame, self.now())
+        match frame:
             case Value():
-                self._heard.setdefault(packet.place, {}).setdefault(sender, packet.frame)
+                self._heard.setdefault(packet.place, {}).setdefault(sender, frame)
             case Complaint():
-                for to, frame in self._last_round.complained(sender, packet.place, self.now()):
-                    self._line.send(to, Packet(packet.place, frame))
+                for to, instead in self._last_round.complained(sender, packet.place, self.now()):
+                    self._line.send(to, Packet(packet.place, instead))
             case SyncWanted():
                 self._onlookers.add(sender)
 
@@ -159,7 +162,7 @@ class LyingLine:
             self._begin(packet.place.step)
         if isinstance(packet.frame, Value):
             self._last_round.tells(to, packet.place, packet.frame, self.now())
-        if isinstance(packet.frame, Certificate):
+        if isinstance(packet.frame, View):
             self._mislead(packet.place)
         if not self._shuns(to):
             for frame in self._frames(to, packet):
@@ -257,7 +260,7 @@ class LyingLine:
             yield Packet(pick(self._draw, elsewhere), frame)
 
     def _mislead(self, place: Context) -> None:
-        """As soon as it has a certificate, and before others can have said how it ended."""
+        """Before others can say how it ended."""
         said = {peer: value.envelope for peer, value in self._heard.get(place, {}).items()}
         for onlooker in sorted(self._onlookers - said.keys()) if said else ():
             if self._does("mislead"):
@@ -306,8 +309,9 @@ class LyingLine:
     def _view(self, to: PeerId, place: Context, view: View) -> Iterator[Frame]:
         if self._does("hide-views"):
             return
-        if view.values is not None and self._last_round.hides(place, lambda: self._does("late-certificate")):
-            return
+        if self._last_round.hides(place, view, lambda: "late-certificate" in self._conducts):
+            self._count("late-certificate")
+            return  # from the beginning and always: it needs all liars, and they do not last
         false, said, sides = self._instead.get(place), self._heard.get(place, {}), self._two_sides.get(place)
         if sides and to in sides:
             yield from forged_certificate(self._identity, place, {**said, self._me: sides[to]})
@@ -321,7 +325,7 @@ class LyingLine:
             yield view
 
     def _kept_back(self, place: Context, frame: Certificate | Chained) -> Iterator[Frame]:
-        if self._does("hide-certificates") or self._last_round.keeps(place, frame, self._heard.get(place, {})):
+        if self._does("hide-certificates") or self._last_round.keeps(place, frame):
             return
         false = self._instead.get(place)
         mine = isinstance(frame, Chained) and frame.originator == self._me

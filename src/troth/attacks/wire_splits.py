@@ -9,11 +9,11 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from troth.attacks.wire_lies import another
+from troth.attacks.wire_lies import another, signed_view
 from troth.crypto import Context, Identity, PeerId, Stream, blob_digest
 from troth.protocol.announce import chain_bytes
-from troth.protocol.frames import Certificate, Chained, Frame, Packet, Value
-from troth.protocol.messages import Malformed, Phase, Vote, decode, seal
+from troth.protocol.frames import Certificate, Chained, Frame, Packet, Value, View
+from troth.protocol.messages import Malformed, Phase, decode, seal
 
 _DELTA = 1.0  # how long a frame between honest peers takes at most
 _ROUND = 2 * _DELTA
@@ -28,12 +28,13 @@ _PATIENCE = 40 * _DELTA  # for the complaints, and all rounds
 class _Split:
     """One announcement."""
 
-    value: Value  # what was said first
     since: float
+    said: dict[PeerId, Value] = field(default_factory=dict)  # by everyone
     told: set[PeerId] = field(default_factory=set)
-    heard: Mapping[PeerId, Value] = field(default_factory=dict)  # of others
+    views: dict[PeerId, View] = field(default_factory=dict)  # of others
+    mine: View | None = None
     hides: bool | None = None  # whether it is tried here; None: not yet decided
-    certificate: Certificate | None = None
+    decided: bool = False  # the liar's own code, for itself
     complaints: dict[PeerId, float] = field(default_factory=dict)  # who, and when it was heard
     over: bool = False
 
@@ -46,7 +47,7 @@ class LastRound:
     """What one liar keeps back, and until when."""
 
     def __init__(self, identity: Identity, fellows: Mapping[PeerId, Identity], draw: Stream) -> None:
-        self._identity = identity
+        self._me = identity.peer
         self._fellows = {**fellows, identity.peer: identity}
         self._draw = draw
         self._splits: dict[Context, _Split] = {}
@@ -55,44 +56,59 @@ class LastRound:
     def forget(self, step: int) -> None:
         self._splits = {place: split for place, split in self._splits.items() if place.step >= step - 1}
 
+    def _split(self, place: Context, now: float) -> _Split:
+        return self._splits.setdefault(place, _Split(now))
+
     # What the liar's own code would send
 
     def tells(self, to: PeerId, place: Context, value: Value, now: float) -> None:
-        self._splits.setdefault(place, _Split(value, now)).told.add(to)
+        split = self._split(place, now)
+        split.told.add(to)
+        split.said[self._me] = value
 
-    def hides(self, place: Context, does: Callable[[], bool]) -> bool:
-        """Its view, from everyone: decided once for an announcement."""
+    def hides(self, place: Context, view: View, does: Callable[[], bool]) -> bool:
+        """Its view, from everyone: decided once for an announcement, when all have spoken."""
         split = self._splits.get(place)
-        if split is None:
+        if split is None or view.values is None:
             return False
         if split.hides is None:
-            split.hides = does()
+            split.hides, split.mine = does(), view
         return split.hides
 
-    def keeps(self, place: Context, frame: Certificate | Chained, heard: Mapping[PeerId, Value]) -> bool:
+    def keeps(self, place: Context, frame: Certificate | Chained) -> bool:
         split = self._splits.get(place)
         if split is None or not split.hides or not isinstance(frame, Certificate):
             return False
-        split.certificate, split.heard = frame, heard
+        split.decided = True
         return True
 
-    # What it sends instead
+    # What it hears
+
+    def hears(self, sender: PeerId, place: Context, frame: Value | View, now: float) -> None:
+        split = self._split(place, now)
+        if isinstance(frame, Value):
+            split.said.setdefault(sender, frame)
+        else:
+            split.views.setdefault(sender, frame)
 
     def complained(self, sender: PeerId, place: Context, now: float) -> Iterator[tuple[PeerId, Frame]]:
         """With the first complaint the rounds begin: something else to all, and the certificate when they are nearly over."""
         split = self._splits.get(place)
-        if split is None or split.certificate is None:
+        if split is None or not split.hides or split.over:
             return
         if not split.complaints:
-            self._later.append((now + _DELTA, place, None))
-            second = self._second(place, split)
-            yield from ((to, second) for to in sorted(split.told - self._fellows.keys()))
+            split.over = self._certificate(place, split) is None
+            if not split.over:
+                self._later.append((now + _DELTA, place, None))
+                second = self._second(place, split)
+                yield from ((to, second) for to in sorted(split.told - self._fellows.keys()))
         split.complaints.setdefault(sender, now)
+
+    # What it sends instead
 
     def waits(self, now: float) -> bool:
         """Whether it is under way: the liar's own code has decided, and must not go on alone meanwhile."""
-        kept = [split for split in self._splits.values() if split.certificate is not None and not split.over]
-        return any(now < split.since + _PATIENCE for split in kept)
+        return any(s.decided and not s.over and now < s.since + _PATIENCE for s in self._splits.values())
 
     @property
     def next_due(self) -> float:
@@ -103,13 +119,13 @@ class LastRound:
         self._later = [item for item in self._later if item[0] > now]
         for _, place, victim in ready:
             split = self._splits.get(place)
-            if split is None or split.certificate is None:
-                continue
-            if victim is None:
+            if split is not None and victim is None:
                 self._choose(place, split)
-            else:
+            elif split is not None and victim is not None:
                 split.over = True
-                yield victim, Packet(place, self._endorsed(place, split))
+                certificate = self._certificate(place, split)
+                if certificate is not None:
+                    yield victim, Packet(place, certificate)
 
     def _choose(self, place: Context, split: _Split) -> None:
         """Whose rounds began last, and so late that those of the others are over when they hear of it.
@@ -123,18 +139,25 @@ class LastRound:
             early = (honest[victim] - first) * (_EARLY[0] + _EARLY[1] * float(self._draw.uniform(1)[0]))
             self._later.append((first + split.rounds * _ROUND - early, place, victim))
 
+    def _certificate(self, place: Context, split: _Split) -> Certificate | None:
+        """Of the views that honest peers have signed, and the liars' own; with the signatures of all liars."""
+        values = split.mine.values if split.mine is not None else None
+        honest = split.told - self._fellows.keys()
+        if values is None or any(peer not in split.views or split.views[peer].values != values for peer in honest):
+            return None
+        ours = sorted(self._fellows.keys() & {*split.told, self._me})
+        views = {bytes(peer): bytes(split.views[peer].signature) for peer in sorted(honest)}
+        views |= {bytes(peer): bytes(signed_view(self._fellows[peer], place, values).signature) for peer in ours}
+        signed = chain_bytes(place, b"", values)
+        return Certificate(values, views, {bytes(peer): bytes(self._fellows[peer].sign(signed)) for peer in ours})
+
     def _second(self, place: Context, split: _Split) -> Chained:
         """What will be found to be a lie; a fellow's if there is one."""
-        liar = min(split.heard.keys() & self._fellows.keys(), default=self._identity.peer)
-        message = decode(Phase(place.phase), split.heard.get(liar, split.value).envelope.payload)
-        said = message if not isinstance(message, Malformed) else Vote(())
-        second = seal(self._fellows[liar], place, another(said))
-        signed = chain_bytes(place, liar, blob_digest(second.payload))
-        return Chained(liar, second, {bytes(p): bytes(w.sign(signed)) for p, w in self._fellows.items() if p != liar})
-
-    def _endorsed(self, place: Context, split: _Split) -> Certificate:
-        assert split.certificate is not None
-        values, members = split.certificate.values, {*split.told, self._identity.peer}
-        signed, signers = chain_bytes(place, b"", values), sorted(self._fellows.keys() & members)
-        chain = {bytes(peer): bytes(self._fellows[peer].sign(signed)) for peer in signers}
-        return Certificate(values, split.certificate.views, chain)
+        liar = min(split.said.keys() & self._fellows.keys() - {self._me}, default=self._me)
+        message = decode(Phase(place.phase), split.said[liar].envelope.payload)
+        envelope = split.said[liar].envelope
+        if not isinstance(message, Malformed):
+            envelope = seal(self._fellows[liar], place, another(message))
+        signed = chain_bytes(place, liar, blob_digest(envelope.payload))
+        signers = [identity for peer, identity in self._fellows.items() if peer != liar]
+        return Chained(liar, envelope, {bytes(who.peer): bytes(who.sign(signed)) for who in signers})

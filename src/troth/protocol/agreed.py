@@ -87,7 +87,7 @@ class AgreedChannel:
         self._tools = tools
         self._last: Announcement | Sighting | None = None  # the one that ended last: deadlines count from its end
         self._entry = Entry(frozenset())
-        self._relayed: Counter[tuple[PeerId, str]] = Counter()  # in this announcement
+        self._relayed: dict[PeerId, set[Frame]] = defaultdict(set)  # in this announcement
         self._blame = Blame()
         self.gate = Gate(lambda to, place, frame: line.send(to, Packet(place, frame)), tools)
         self._quorum = 0  # more than half of the members at the start of the step
@@ -204,12 +204,19 @@ class AgreedChannel:
 
     def _pass_on(self, sender: PeerId, place: Context, frame: Frame) -> None:
         """To whom the sender does not reach: its values and views, two of each (SPEC F2)."""
-        apart = self._entry.apart.get(sender)
-        if apart and isinstance(frame, Value | View) and not self._looks_on:
-            self._relayed[sender, type(frame).__name__] += 1
-            if self._relayed[sender, type(frame).__name__] <= 2:
-                for peer in apart & set(self._members) - {self._me}:
-                    self._line.send(peer, Packet(place, Relayed(sender, frame)))
+        apart, relayed = self._entry.apart.get(sender), self._relayed[sender]
+        running = self._running[1] if self._running is not None else None
+        if not apart or not isinstance(frame, Value | View) or not isinstance(running, Announcement):
+            return
+        if (
+            frame in relayed
+            or sum(type(old) is type(frame) for old in relayed) == 2
+            or not running.is_of(sender, frame)
+        ):
+            return
+        relayed.add(frame)
+        for peer in apart & set(self._members) - {self._me}:
+            self._line.send(peer, Packet(place, Relayed(sender, frame)))
 
     # Frames
 

@@ -77,7 +77,7 @@ class Announcement:
         self._tools = tools
         self._rounds = (len(self._members) + 1) // 2  # f + 1 with f = ⌈n/2⌉ − 1
         self._direct: dict[PeerId, dict[Digest, Envelope]] = {}
-        self._views: dict[PeerId, View] = {}
+        self._views: dict[PeerId, dict[Digest | None, View]] = {}  # two, of a liar: one that fits is enough
         self._views_late: set[PeerId] = set()
         self._doubled = False  # somebody sent two values
         self._viewed = False
@@ -145,8 +145,8 @@ class Announcement:
 
     @property
     def _complaints_due(self) -> float:
-        """An honest complaint cannot come earlier; one that does must not cut off values that are still on their way."""
-        return self._timing.views_due - self._timing.delta
+        """Nobody acts on one earlier: it must not cut off views that are still on their way."""
+        return self._timing.views_due
 
     # The clock
 
@@ -184,9 +184,8 @@ class Announcement:
                 if not self._viewed and self._genuine(sender, envelope):
                     self._remember(sender, envelope)
             case View():
-                if sender not in self._views and self._signed(sender, view_bytes(self._context, frame.values), frame):
-                    self._views[sender] = frame
-                    self._views_late |= {sender} if now > self._timing.views_due else set()
+                if self._signed(sender, view_bytes(self._context, frame.values), frame):
+                    self._remember_view(sender, frame, now)
             case Complaint():
                 if self._signed(sender, complaint_bytes(self._context), frame):
                     self._complaint_heard = True  # acted on in `tick`, when an honest one can be due
@@ -209,7 +208,7 @@ class Announcement:
         self._in_time = frozenset(self._direct)
         self._seen = self._values_digest() if self._all_in() else None
         view = View(self._seen, self._identity.sign(view_bytes(self._context, self._seen)))
-        self._views[self._me] = view
+        self._views[self._me] = {self._seen: view}
         self._out.append(view)
 
     def _values_digest(self) -> Digest:
@@ -219,8 +218,10 @@ class Announcement:
         """`n` equal complete views: decide, and hand them to all, so that nobody decides much later than others (SPEC Q3)."""
         if self._seen is None or len(self._views) < len(self._members):
             return
-        views = {peer: self._views[peer] for peer in self._members if peer in self._views}
-        if len(views) == len(self._members) and all(view.values == self._seen for view in views.values()):
+        views = {
+            peer: self._views[peer][self._seen] for peer in self._members if self._seen in self._views.get(peer, ())
+        }
+        if len(views) == len(self._members):
             self._hold(Certificate(self._seen, {peer: view.signature for peer, view in views.items()}, {}), now)
 
     def _hold(self, certificate: Certificate, now: float) -> None:
@@ -309,7 +310,7 @@ class Announcement:
         if len(said) < len(self._members):
             return Blame(frozenset(late))
         digest = _values_digest(self._members, {peer: self._tools.digest(said[peer].payload) for peer in said})
-        wrong = {peer for peer, view in self._views.items() if view.values != digest}
+        wrong = {peer for peer, views in self._views.items() if digest not in views}
         unviewed = set(said) - (self._views.keys() - self._views_late)
         return Blame(frozenset((late | unviewed) - {self._me}), frozenset(wrong - {self._me}))
 
@@ -319,12 +320,24 @@ class Announcement:
 
     # Checks
 
+    def is_of(self, sender: PeerId, frame: Value | View) -> bool:
+        """Whether the sender signed this for this announcement: nothing else is worth passing on."""
+        if isinstance(frame, Value):
+            return self._genuine(sender, frame.envelope)
+        return self._signed(sender, view_bytes(self._context, frame.values), frame)
+
     def _genuine(self, sender: PeerId, envelope: Envelope) -> bool:
         digest = self._tools.digest(envelope.payload)
         return self._tools.verify(sender, signed_bytes(self._context, sender, digest), envelope.signature)
 
     def _signed(self, sender: PeerId, message: bytes, frame: View | Complaint) -> bool:
         return self._tools.verify(sender, message, frame.signature)
+
+    def _remember_view(self, sender: PeerId, view: View, now: float) -> None:
+        known = self._views.setdefault(sender, {})
+        if len(known) < 2:
+            known[None if view.values is None else Digest(view.values)] = view
+            self._views_late |= {sender} if len(known) == 1 and now > self._timing.views_due else set()
 
     def _remember(self, sender: PeerId, envelope: Envelope) -> None:
         known = self._direct.setdefault(sender, {})

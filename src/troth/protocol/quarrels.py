@@ -39,14 +39,26 @@ class Quarrels:
         """What everyone says about announcements that took the slow path."""
         said = {peer: said_as(announced, Accuse) for peer, announced in accuses.items()}
         heard_of = {*self._roster.members, *self._roster.left}
-        unheard = {peer: {PeerId(other) for other in accuse.unheard} & heard_of for peer, accuse in said.items()}
+        unheard = {peer: {PeerId(k) for k in accuse.unheard if k != peer} & heard_of for peer, accuse in said.items()}
+        doubts = {peer: {PeerId(k) for k in accuse.incomplete if k != peer} & heard_of for peer, accuse in said.items()}
+        doubted = Counter(other for others in doubts.values() for other in others)
         named = Counter(other for others in unheard.values() for other in others)
-        doubted = Counter(PeerId(other) for accuse in said.values() for other in set(accuse.incomplete))
         mute = {peer for peer, count in named.items() if count >= self._roster.majority}
+        alone = {peer for peer in named if self._against(peer, unheard) >= self._roster.majority}
         explained = {
-            peer for peer, others in unheard.items() if others & mute or others - self._served.get(peer, frozenset())
+            peer for peer, others in unheard.items() if others & alone or others - self._served.get(peer, frozenset())
         }
         without_reason = {peer for peer, count in doubted.items() if count >= self._roster.majority} - explained
         self.slowed |= (mute | without_reason) & set(members)
-        new = {peer: others & set(members) - mute for peer, others in unheard.items() if peer not in mute}
+        # An honest member signs one view: all others doubt it, and it says why, or none.
+        split = {peer for peer, count in doubted.items() if count < self._roster.majority} - explained
+        new = {
+            peer: (others | doubts[peer] & split) & set(members) - mute
+            for peer, others in unheard.items()
+            if peer not in mute
+        }
         self.did_not_come(new, members)
+
+    def _against(self, peer: PeerId, unheard: Mapping[PeerId, Collection[PeerId]]) -> int:
+        """How many name it, or were apart from it all along: a friend may have passed something on to some of these."""
+        return len({other for other, names in unheard.items() if peer in names} | self._served.get(peer, frozenset()))

@@ -118,7 +118,8 @@ async def hand_round(attempt: Attempt[T], parts: CommittedParts | None) -> tuple
         return attempt, frozenset()
     me, channel = attempt.here.peer.me, attempt.here.peer.channel
     mine = {part: {me: parts.parcels[part]} for part, who in deliveries if parts and who == me}
-    shown = await channel.lay_open(attempt.place(Phase.CLIP), mine, deliveries, 1)
+    apart = attempt.here.apart.get(me, frozenset())  # these hand nothing to me; others will
+    shown = await channel.lay_open(attempt.place(Phase.CLIP), mine, [d for d in deliveries if d[1] not in apart], 1)
     seen = {
         (part, who): parcels[who]
         for (part, who), parcels in shown.items()

@@ -10,6 +10,7 @@ from troth.simulation.checkers.caught import caught
 from troth.simulation.checkers.coins import coins
 from troth.simulation.checkers.comeback import comeback
 from troth.simulation.checkers.evidence import evidence
+from troth.simulation.checkers.follows import follows
 from troth.simulation.checkers.harm import harm
 from troth.simulation.checkers.knocks import knocks
 from troth.simulation.checkers.no_honest_ban import no_honest_ban
@@ -33,6 +34,7 @@ CHECKERS: dict[str, Callable[[World], list[str]]] = {
     "standing": standing,
     "pace": pace,
     "knocks": knocks,
+    "follows": follows,
     "comeback": comeback,
     "bounds": bounds,
 }

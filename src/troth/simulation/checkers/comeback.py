@@ -4,7 +4,7 @@ from troth.crypto import PeerId
 from troth.protocol.roster import Roster
 from troth.simulation.world import World
 
-_STEPS, _SECONDS = 9, 60  # that it may take: two steps to look on, and some more if it is disturbed
+_STEPS, _SECONDS = 9, 100  # that it may take: two steps to look on, and some more if it is disturbed
 
 
 def comeback(world: World) -> list[str]:
