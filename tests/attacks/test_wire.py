@@ -48,6 +48,7 @@ from troth.protocol.messages import (
 )
 from troth.protocol.primitives import Primitives
 from troth.simulation.checkers import CHECKERS
+from troth.simulation.drop_outs import DropOut
 from troth.simulation.faults import Network
 from troth.simulation.world import Plan, World, play
 
@@ -62,10 +63,11 @@ MESSAGES: dict[Phase, Message] = {
     Phase.VOTE: Vote(()),
 }
 STEPS = 4
+AGAINST_WHO_WAS_GONE = ("false-knock", "mislead")
 
 
 def world_of(conduct: str, seed: int = 0) -> World:
-    """Two of seven do it whenever they can."""
+    """Two of seven do it whenever they can; where it needs somebody who was gone, there is one."""
     doing = frozenset({conduct})
     plan = Plan(
         seed=seed,
@@ -75,7 +77,7 @@ def world_of(conduct: str, seed: int = 0) -> World:
         forge_from={},
         attacks={},
         zeal={0: (1.0, 0), 3: (1.0, 1)},
-        crashes={},
+        crashes={5: DropOut(0, 3, down=1.0)} if conduct in AGAINST_WHO_WAS_GONE else {},
         network=Network(latency=0.4),
     )
     return play(plan)

@@ -3,25 +3,31 @@
 Honest members are `Announcement`s. Frames among them take less than Δ and may overtake each other; liars see every frame the
 moment it is sent, and what they send arrives when they like. Signatures are tagged hashes over a secret, so that a run takes
 about a millisecond; liars may sign one message in many ways, as with Ed25519. Frames travel as bytes and are decoded strictly.
+
+In a `FeudWorld` some pairs are apart, and the channel's own code passes on what does not come by itself.
 """
 
 import heapq
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from hashlib import sha256
-from itertools import count
+from itertools import combinations, count
 from random import Random
-from typing import cast
+from typing import Self, cast
 
 import msgspec
 
 from troth.crypto import Context, Digest, Identity, PeerId, blob_digest, signed_bytes
+from troth.protocol.agreed import AgreedChannel, Pace
 from troth.protocol.announce import Announcement, Decision, Timing, chain_bytes, complaint_bytes, view_bytes
+from troth.protocol.channel import Entry
 from troth.protocol.frames import Agreement as Frame
-from troth.protocol.frames import Certificate, Chained, Complaint, Value, View
-from troth.protocol.messages import MOST_MEMBERS, Envelope
+from troth.protocol.frames import Certificate, Chained, Complaint, Packet, Relayed, Value, View
+from troth.protocol.messages import MOST_MEMBERS, Accuse, Announced, Envelope
 from troth.protocol.primitives import Primitives
+from troth.protocol.quarrels import Quarrels
+from troth.protocol.roster import Roster
 
 PLACE = Context(Digest(bytes(32)), step=3, phase=1)
 ELSEWHERE = Context(Digest(bytes(32)), step=2, phase=1)
@@ -125,7 +131,10 @@ class World:
         self.undecodable = 0
         self.longest = 0.0  # that a frame between honest members took
         self.crash: str | None = None
-        self.adversary = Adversary(self)
+        self.adversary = self._adversary()
+
+    def _adversary(self) -> "Adversary":
+        return Adversary(self)
 
     def _member(self, key: Key, kind: type[Announcement]) -> Member:
         draw = self.draw
@@ -141,7 +150,7 @@ class World:
         """Ties are drawn: what happens at one moment may happen in any order."""
         heapq.heappush(self.events, (max(when, self.now), self.draw.randrange(1 << 30), next(self._order), do))
 
-    def run(self) -> "World":
+    def run(self) -> Self:
         for member in self.honest:
             self.at(member.says_at, partial(self._says, member))
             self._rearm(member)
@@ -186,16 +195,22 @@ class World:
             member.core.tick(self.now)
             self._after(member)
 
-    def _after(self, member: Member) -> None:
-        core = member.core
-        for frame in core.take():
-            member.sent.append((self.now, frame))
-            if self._decoded(frame) is None:
-                self.undecodable += 1
+    def _hand_out(self, member: Member) -> None:
+        for frame in member.core.take():
+            self._note(member, frame)
             for other in self.honest:
                 if other is not member:
                     self._send(member, other, frame)
             self.adversary.sees(member, frame)
+
+    def _note(self, member: Member, frame: Frame) -> None:
+        member.sent.append((self.now, frame))
+        if self._decoded(frame) is None:
+            self.undecodable += 1
+
+    def _after(self, member: Member) -> None:
+        core = member.core
+        self._hand_out(member)
         if core.decision is not None and member.decided_at is None:
             member.decided_at = self.now
         if core._slow_since is not None and not member.was_slow:
@@ -233,11 +248,8 @@ class World:
 
     # Promises
 
-    def broken(self) -> str | None:
-        """The first promise that was not kept, with what happened."""
-        if self.crash is not None:
-            return f"crash: {self.crash}"
-        for promise in (
+    def promises(self) -> list[Callable[[], str | None]]:
+        return [
             self._termination,
             self._agreement,
             self._validity,
@@ -245,7 +257,13 @@ class World:
             self._ends,
             self._bounds,
             self._quiet,
-        ):
+        ]
+
+    def broken(self) -> str | None:
+        """The first promise that was not kept, with what happened."""
+        if self.crash is not None:
+            return f"crash: {self.crash}"
+        for promise in self.promises():
             why = promise()
             if why is not None:
                 return f"{promise.__name__[1:]}: {why}"
@@ -595,3 +613,251 @@ class Adversary:
             if slow is not None and draw.random() < 0.5:
                 when = self._moment(member, draw.randint(1, world.rounds))
             self._send(when, liar, member, passed)
+
+
+# Pairs that are apart (SPEC F1–F3)
+
+_STEP = 5  # in which everyone says whom it did not hear; all feuds are older
+Pairs = frozenset[frozenset[PeerId]]
+
+
+@dataclass
+class _Wire:
+    """A member's line: what its channel sends goes into the world."""
+
+    world: "FeudWorld"
+    member: Member
+
+    def now(self) -> float:
+        return self.world.now
+
+    def send(self, to: PeerId, packet: Packet) -> None:
+        self.world.carry(self.member, to, cast(Frame, packet.frame))
+
+    async def receive(self, until: float) -> tuple[PeerId, Packet] | None:
+        raise NotImplementedError("frames are delivered by hand")
+
+
+class FeudWorld(World):
+    """Every liar is apart from some honest members, fewer than half, to whom it mostly sends nothing. Where nobody lies, lines
+    between honest members are cut instead, but for those of one of them. Real channels pass on."""
+
+    def __init__(
+        self,
+        seed: int,
+        kind: type[Announcement] = Announcement,
+        *,
+        members: int | None = None,
+        liars: int | None = None,
+    ) -> None:
+        self._feuds = Random(f"feuds {seed}")
+        self.relayed: dict[PeerId, int] = {}  # how many frames each has passed on
+        super().__init__(seed, kind, members=members, liars=liars)
+        self._channels = {member.peer: self._channel(member) for member in self.honest}
+        self._by_peer = {member.peer: member for member in self.honest}
+
+    @cached_property
+    def pairs(self) -> Pairs:
+        draw, liars = self._feuds, [key.peer for key in self.liars]
+        honest = [peer for peer in self.everyone if peer not in liars]
+        if not liars:
+            _, *others = draw.sample(honest, len(honest))
+            return frozenset(frozenset(pair) for pair in combinations(others, 2) if draw.random() < 0.5)
+        most = (len(self.everyone) - 1) // 2
+        return frozenset(
+            frozenset({liar, victim})
+            for liar in liars
+            for victim in draw.sample(honest, draw.randint(0, min(most, len(honest))))
+        )
+
+    @cached_property
+    def shunned(self) -> Pairs:
+        """The pairs between which a liar sends neither values nor views."""
+        return frozenset(pair for pair in sorted(self.pairs, key=sorted) if self._feuds.random() < 0.7)
+
+    @cached_property
+    def apart(self) -> dict[PeerId, frozenset[PeerId]]:
+        return {
+            peer: frozenset(o for pair in self.pairs if peer in pair for o in pair - {peer}) for peer in self.everyone
+        }
+
+    def _adversary(self) -> "Adversary":
+        return FeudAdversary(self)
+
+    def _member(self, key: Key, kind: type[Announcement]) -> Member:
+        member = super()._member(key, kind)
+        member.timing = replace(member.timing, relayed=bool(self.pairs))
+        apart = self.apart[key.peer]
+        member.core = kind(PLACE, cast(Identity, key), self.everyone, member.timing, self.tools, apart)
+        return member
+
+    def _channel(self, member: Member) -> AgreedChannel:
+        channel = AgreedChannel(cast(Identity, member.key), _Wire(self, member), Pace(DELTA), self.tools)
+        channel.enter(Entry(frozenset(self.everyone), apart=self.apart))
+        channel._members = self.everyone
+        channel._run(PLACE, member.core)
+        return channel
+
+    # Frames
+
+    def _hand_out(self, member: Member) -> None:
+        self._channels[member.peer]._flush(PLACE, member.core)
+
+    def carry(self, member: Member, to: PeerId, frame: Frame) -> None:
+        if isinstance(frame, Relayed):
+            self.relayed[member.peer] = self.relayed.get(member.peer, 0) + 1
+        elif not member.sent or member.sent[-1][1] is not frame:  # once for all who get it
+            self._note(member, frame)
+            self.adversary.sees(member, frame)
+        if to in self._by_peer:
+            self._send(member, self._by_peer[to], frame)
+
+    def _send(self, member: Member, to: Member, frame: Frame) -> None:
+        if frozenset({member.peer, to.peer}) not in self.pairs:
+            super()._send(member, to, frame)
+
+    def deliver(self, to: Member, sender: PeerId, frame: Frame) -> None:
+        if isinstance(frame, Value | View) and frozenset({sender, to.peer}) in self.shunned:
+            return
+        decoded = self._decoded(frame)
+        if decoded is not None:
+            self._channels[to.peer]._dispatch(sender, Packet(PLACE, decoded))
+            self._after(to)
+
+    # Promises
+
+    def promises(self) -> list[Callable[[], str | None]]:
+        return [*super().promises(), self._passed_on]
+
+    def _passed_on(self) -> str | None:
+        most = 4 * 2 * len(self.pairs)  # two values and two views of each for the other
+        return None if max(self.relayed.values(), default=0) <= most else f"{self.relayed} frames passed on"
+
+    def _ends(self) -> str | None:
+        """A certificate takes one more delay between two whose line is cut."""
+        ends = [end for member in self.honest if (end := member.core.ends) is not None]
+        allowed = DELTA if self.liars else 2 * DELTA
+        if len(ends) < len(self.honest):
+            return "no end"
+        return None if max(ends) - min(ends) <= allowed + 1e-9 else f"ends {max(ends) - min(ends):.3f} apart"
+
+    def _quiet(self) -> str | None:
+        """Without liars nobody complains, whoever is apart: a value, a view and a certificate, with one more on its way."""
+        if self.liars:
+            return None
+        if any(isinstance(frame, Complaint) for member in self.honest for _, frame in member.sent):
+            return "a complaint"
+        last = max(member.says_at for member in self.honest)
+        slowest = max(cast(float, member.decided_at) for member in self.honest)
+        return None if slowest < last + 4 * DELTA else f"took {slowest - last:.3f} after the last value"
+
+    def served(self) -> str | None:
+        """What any honest member has by its T1, those have who are apart from the sender, unless others keep them waiting too."""
+        for member in self.honest:
+            in_time = member.core._in_time
+            unheard = self.apart[member.peer] - in_time
+            if set(self.everyone) - in_time <= self.apart[member.peer] and member.core._viewed:
+                for other in self.honest:
+                    if (unheard - self.apart[other.peer]) & other.core._in_time:
+                        return "a value that somebody had in time was not passed on, or too late"
+        return None
+
+    # What comes of it in Accuse
+
+    @property
+    def was_slow(self) -> bool:
+        """Whether it took all rounds, though all were heard and nobody was double: else somebody is out or banned for it."""
+        decision = self.decisions()[0]
+        return len(decision.said) == len(self.everyone) and self.honest[0].core._certificate is None
+
+    def quarrels(self, *, named: str = "nobody", left: PeerId | None = None) -> Quarrels:
+        """The honest say whom they did not hear; liars name whom they like. One of them may be out of the step by then."""
+        roster = self.roster
+        accuses = {
+            member.peer: Accuse((), bytes(32), tuple(member.core.blame.unheard), tuple(member.core.blame.incomplete))
+            for member in self.honest
+        }
+        honest = tuple(member.peer for member in self.honest)
+        for key in self.liars:
+            unheard = {"nobody": (), "itself": (key.peer,), "foes": tuple(self.apart[key.peer])}[named]
+            accuses[key.peer] = Accuse((), bytes(32), unheard, honest)
+        heard = {
+            peer: Announced(peer, said, Envelope(b"", bytes(64))) for peer, said in accuses.items() if peer != left
+        }
+        quarrels = Quarrels(roster, _STEP)
+        quarrels.hear(heard, set(self.everyone) - {left})
+        return quarrels
+
+    @property
+    def roster(self) -> Roster:
+        return Roster(self.everyone, feuds=tuple((0, min(pair), max(pair)) for pair in sorted(self.pairs, key=sorted)))
+
+    def standing(self) -> str | None:
+        """No honest member is struck or expelled, and none is set apart from another; unless it is the lines."""
+        honest = {member.peer for member in self.honest} if self.liars else set()
+        for left in (None, *(key.peer for key in self.liars)):
+            quarrels = self.quarrels(left=left)
+            if quarrels.slowed & honest:
+                return "an honest member is struck" + (", by one who then left" if left else "")
+            if any(set(pair) <= honest for pair in quarrels.new):
+                return "two honest members are set apart"
+            if honest & set(self.roster.expelled(_STEP, quarrels.slowed, quarrels.new)):
+                return "an honest member is expelled"
+        return None
+
+    def costs(self) -> str | None:
+        """Whoever forces all rounds pays with a strike or with a pair that was not apart before."""
+        liars = {key.peer for key in self.liars}
+        for named in ("nobody", "itself", "foes"):
+            quarrels = self.quarrels(named=named)
+            if self.was_slow and not quarrels.new and not quarrels.slowed & liars:
+                return f"all rounds, and it costs nobody anything; liars name {named}"
+        return None
+
+
+class FeudAdversary(Adversary):
+    """Also sends what does not count, to be passed on in place of the truth, and has friends pass on to whom it likes."""
+
+    world: FeudWorld
+
+    def plan(self) -> None:
+        super().plan()
+        for liar in self.liars:
+            if self.draw.random() < 0.3:
+                self._plan_nonsense(liar)
+            if self.draw.random() < 0.3:
+                self._plan_wrong_views(liar)
+            for member in self.world.honest:
+                if liar.peer in self.world.apart[member.peer] and self.draw.random() < 0.4:
+                    self._plan_relay(liar, member)
+
+    def _plan_nonsense(self, liar: Key) -> None:
+        for member in self.world.honest:
+            for number in range(2):
+                self._send(0.0, liar, member, Value(Envelope(b"nonsense %d" % number, bytes(64))))
+                self._send(0.0, liar, member, View(bytes(32), bytes(64)))
+
+    def _plan_wrong_views(self, liar: Key) -> None:
+        """Two of them to some, so that the right one, which others pass on, comes third."""
+        for member in self._some():
+            for values in (None, bytes(32)):
+                self._send(0.0, liar, member, View(values, liar.sign(view_bytes(PLACE, values))))
+
+    def _plan_relay(self, liar: Key, member: Member) -> None:
+        due = member.timing.relayed_values_due
+        when = self.draw.choice([self.draw.uniform(0, due), due - INSTANT, due])
+        value = Value(
+            self.draw.choice(self.values[liar.peer][:2] if self.draw.random() < 0.1 else self.values[liar.peer][:1])
+        )
+        self._send(when, self.draw.choice(self.liars), member, Relayed(liar.peer, value))
+
+    def _answer_view(self, values: bytes) -> None:
+        super()._answer_view(values)
+        draw = self.draw
+        for liar in self.liars:
+            view = View(values, liar.sign(view_bytes(PLACE, values)))
+            for member in self.world.honest:
+                if liar.peer in self.world.apart[member.peer] and draw.random() < 0.2:
+                    due = member.timing.views_due
+                    when = draw.choice([draw.uniform(self.world.now, max(self.world.now, due)), due - INSTANT, due])
+                    self._send(when, draw.choice(self.liars), member, Relayed(liar.peer, view))

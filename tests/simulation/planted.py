@@ -1,29 +1,105 @@
-"""Bugs to plant in the protocol, each of which `troth chaos` must find; and which seed finds it first.
+"""Bugs to plant in the protocol, each of which `troth chaos` must find: a checker that cannot fail checks nothing.
 
-`python -m tests.simulation.planted [A..B]` looks for the seeds anew and prints them.
+`python -m tests.simulation.planted [A..B] [--only WORD] [--processes N]` looks for the first seed that finds each, and prints
+name, seed, steps and what was broken. `--table` prints that for docs/chaos.md, `--json` as the tests need it:
+
+    python -m tests.simulation.planted 0..300 --json > planted.json && mv planted.json tests/simulation/planted_seeds.json
 """
 
+import argparse
+import json
+import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from itertools import count
+from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from troth.aggregation import residual_tolerance
+from troth.crypto import Context, derive
+from troth.protocol import checks as checks_module
+from troth.protocol import roster as roster_module
 from troth.protocol import step as step_module
-from troth.protocol import trials as trials_module
-from troth.protocol.announce import Announcement
-from troth.protocol.attempt import Attempt
-from troth.simulation.chaos import draw_plan, judge
+from troth.protocol.agreed import AgreedChannel
+from troth.protocol.announce import Announcement, Timing
+from troth.protocol.attempt import Attempt, Dropped
+from troth.protocol.checks import suspicious_parts
+from troth.protocol.coins import Coins
+from troth.protocol.frames import Certificate
+from troth.protocol.gate import returning
+from troth.protocol.journal import MemoryJournal
+from troth.protocol.messages import Knocking
+from troth.protocol.parts import opens
+from troth.protocol.records import StepRecord
+from troth.protocol.roles import Due, Roles, draw_roles
+from troth.protocol.roster import Roster
+from troth.protocol.sighting import Sighting
+from troth.protocol.trials import Trials, heard_audits
+from troth.simulation.chaos import draw_plan
+from troth.simulation.protocol_run import SeededEntropy
+from troth.simulation.side_by_side import verdict_on
 
 STEPS = 12
+SEEDS = Path(__file__).with_name("planted_seeds.json")
+
+Plant = Callable[[], AbstractContextManager[Any]]
 
 
-def _v2_skipped() -> Any:
-    return patch.object(step_module, "suspicious_parts", lambda *_: set())
+def _instead_of(original: Callable[..., Any], replacement: Callable[..., Any]) -> ExitStack:
+    """Wherever the protocol calls it; checkers and evidence go on with the original."""
+    stack, name = ExitStack(), original.__name__
+    for module in [module for path, module in sys.modules.items() if path.startswith("troth.protocol.")]:
+        if module.__dict__.get(name) is original:
+            stack.enter_context(patch.object(module, name, replacement))
+    return stack
 
 
-def _v1_skipped() -> Any:
-    return patch.object(step_module, "wrong_reporters", lambda *_: [])
+# Announcing (SPEC Q1–Q7)
+
+
+def _as_if_earlier(name: str, rounds: Callable[[Announcement], int]) -> Any:
+    """What this method hears is judged as so many rounds before."""
+    original = getattr(Announcement, name)
+
+    def lenient(self: Announcement, *given: Any) -> None:
+        earlier = rounds(self)
+        self._round_now -= earlier
+        original(self, *given)
+        self._round_now += earlier
+
+    return patch.object(Announcement, name, lenient)
+
+
+@contextmanager
+def _one_signature_short() -> Iterator[None]:
+    with _as_if_earlier("_hear_chained", lambda _: 1), _as_if_earlier("_hear_certificate", lambda _: 1):
+        yield
+
+
+def _certificate_exempt() -> Any:
+    return _as_if_earlier("_hear_certificate", lambda announcement: announcement._round_now)
+
+
+def _certificates_kept() -> Any:
+    original = Announcement.take
+
+    def quiet(self: Announcement) -> list[Any]:
+        return [frame for frame in original(self) if not isinstance(frame, Certificate)]
+
+    return patch.object(Announcement, "take", quiet)
+
+
+def _certificate_unchecked() -> Any:
+    def believed(self: Announcement, certificate: Certificate) -> bool:
+        return set(certificate.views) == set(self._members)
+
+    return patch.object(Announcement, "_proves", believed)
 
 
 def _first_of_two_taken() -> Any:
@@ -36,49 +112,288 @@ def _first_of_two_taken() -> Any:
     return patch.object(Announcement, "_decide_by_chains", lenient)
 
 
-def _certificates_kept() -> Any:
-    original = Announcement.take
+def _deadline_from_the_local_clock() -> Any:
+    original = AgreedChannel._open
 
-    def quiet(self: Announcement) -> list[Any]:
-        return [frame for frame in original(self) if type(frame).__name__ != "Certificate"]
+    def local(self: AgreedChannel, context: Context) -> Timing:
+        return replace(original(self, context), start=self._line.now())
 
-    return patch.object(Announcement, "take", quiet)
+    return patch.object(AgreedChannel, "_open", local)
+
+
+def _relays_not_passed_on() -> Any:
+    return patch.object(AgreedChannel, "_pass_on", lambda *_: None)
+
+
+# Checks and trials (SPEC V1, V2, T1–T7)
+
+
+def _v2_skipped() -> Any:
+    return _instead_of(suspicious_parts, lambda *_: set())
+
+
+def _v1_skipped() -> Any:
+    return _instead_of(step_module.wrong_reporters, lambda *_: [])
+
+
+def _v2_with_local_floats() -> Any:
+    turn = count()
+
+    def local(*given: Any) -> set[int]:
+        share = 0.75 + 0.05 * (7 * next(turn) % 11)  # up to a quarter more or less
+
+        def tolerance(*numbers: float, **scales: Any) -> float:
+            return share * residual_tolerance(*numbers, **scales)
+
+        with patch.object(checks_module, "residual_tolerance", tolerance):
+            return suspicious_parts(*given)
+
+    return _instead_of(suspicious_parts, local)
+
+
+def _paths_unchecked() -> Any:
+    return _instead_of(opens, lambda *_: True)
+
+
+def _ban_one_step_early_at_one_peer() -> Any:
+    original = step_module.conclude
+
+    async def early(attempt: Attempt[Any], *given: Any) -> Any:
+        reduced, reported, accuses, trials, quarrels = given
+        if attempt.here.peer.me == attempt.here.state.roster.members[0]:
+            accuses = {peer: said for peer, said in accuses.items() if peer not in trials.banned}
+        return await original(attempt, reduced, reported, accuses, trials, quarrels)
+
+    return _instead_of(original, early)
+
+
+# Audits and randomness (SPEC R1–R7, N2, B4)
+
+
+def _audits_unheard() -> Any:
+    return _instead_of(heard_audits, lambda *_: ())
+
+
+def _drawn_otherwise(change: Callable[[Roster, Due], tuple[Roster, Due]]) -> Any:
+    def otherwise(run: Any, roster: Roster, randomness: Any, due: Due) -> Roles:
+        changed, owed = change(roster, due)
+        return draw_roles(run, changed, randomness, owed)
+
+    return _instead_of(draw_roles, otherwise)
+
+
+def _absent_not_audited() -> Any:
+    def present(roster: Roster, due: Due) -> tuple[Roster, Due]:
+        return roster, replace(due, contributors=tuple(p for p in due.contributors if p in roster.members))
+
+    return _drawn_otherwise(present)
+
+
+def _owed_audits_dropped() -> Any:
+    return patch.object(Trials, "lost_audits", lambda *_: ((), ()))
+
+
+def _returned_not_audited() -> Any:
+    return _drawn_otherwise(lambda roster, due: (replace(roster, returns=()), due))
+
+
+def _single_coin() -> Any:
+    original = SeededEntropy.coins
+
+    def single(self: SeededEntropy, step: int, attempt: int) -> Coins:
+        return Coins(*2 * (original(self, step, attempt).a,))
+
+    return patch.object(SeededEntropy, "coins", single)
+
+
+def _coin_reused() -> Any:
+    original = Attempt.again
+
+    def again(self: Attempt[Any], why: Dropped) -> Attempt[Any]:
+        return replace(original(self, why), coins=self.coins)
+
+    return patch.object(Attempt, "again", again)
+
+
+# Going on, and coming back (SPEC N4, F2, B1–B4, U2)
 
 
 def _minority_goes_on() -> Any:
     return patch.object(Attempt, "need_majority", lambda _self, _heard: None)
 
 
-def _audits_unheard() -> Any:
-    return patch.object(trials_module, "heard_audits", lambda *_: ())
+def _record_not_compared() -> Any:
+    original = AgreedChannel.sign_record
+
+    async def careless(self: AgreedChannel, context: Context, signature: Any, _fits: Any, enough: int) -> Any:
+        return await original(self, context, signature, lambda *_: True, enough)
+
+    return patch.object(AgreedChannel, "sign_record", careless)
 
 
-PLANTED: dict[str, tuple[Callable[[], Any], int]] = {  # bug → how to plant it, and a seed that finds it
-    "V2 skipped": (_v2_skipped, 34),
-    "V1 skipped": (_v1_skipped, 33),
-    "first of two equivocating values taken": (_first_of_two_taken, 17),
-    "certificates kept to oneself": (_certificates_kept, 6),
-    "a minority goes on": (_minority_goes_on, 9),
-    "audits are not heard": (_audits_unheard, 3),
-}
+def _feuds_not_remembered() -> Any:
+    original = Roster.after
+
+    def after(self: Roster, record: StepRecord) -> Roster:
+        return replace(original(self, record), feuds=())
+
+    return patch.object(Roster, "after", after)
 
 
 @contextmanager
-def planted(name: str) -> Iterator[None]:
-    with PLANTED[name][0]():
+def _signed_again_after_a_crash() -> Iterator[None]:
+    """The journal is forgotten. A machine that starts again tosses other coins, so that what it signs is another message."""
+    original, lives = SeededEntropy.coins, count()
+
+    def fresh(self: SeededEntropy, step: int, attempt: int) -> Coins:
+        life = self.__dict__.setdefault("life", next(lives))
+        return Coins(
+            *(derive(coin, life) for coin in (original(self, step, attempt).a, original(self, step, attempt).b))
+        )
+
+    with patch.object(MemoryJournal, "claim", lambda *_: None), patch.object(SeededEntropy, "coins", fresh):
         yield
 
 
-def first_seed(name: str, seeds: range) -> tuple[int, str] | None:
-    with planted(name):
-        for seed in seeds:
-            broken = judge(draw_plan(seed, steps=STEPS)).broken
-            if broken:
-                return seed, broken[0]
-    return None
+def _first_teller_believed() -> Any:
+    original = Sighting.__init__
+
+    def gullible(self: Sighting, context: Context, members: Any, _quorum: int, *given: Any) -> None:
+        original(self, context, members, 1, *given)
+
+    return patch.object(Sighting, "__init__", gullible)
+
+
+def _one_knock_is_enough() -> Any:
+    def lenient(*given: Any) -> tuple[Knocking, ...]:
+        with patch.object(Roster, "majority", 1):
+            return returning(*given)
+
+    return _instead_of(returning, lenient)
+
+
+def _heir_not_banned() -> Any:
+    return _instead_of(roster_module._with_heirs, lambda banned, _heirs: banned)
+
+
+PLANTED: Mapping[str, Plant] = {
+    "a chain accepted one signature short": _one_signature_short,
+    "a certificate exempt from the chain rule": _certificate_exempt,
+    "certificates kept to oneself (quiet deciders that do not join a complaint)": _certificates_kept,
+    "a certificate trusted without its signatures": _certificate_unchecked,
+    "the first of two equivocating values taken": _first_of_two_taken,
+    "V2 skipped": _v2_skipped,
+    "V1 skipped": _v1_skipped,
+    "a single coin": _single_coin,
+    "a ban applied one step early at one peer": _ban_one_step_early_at_one_peer,
+    "a coin reused across attempts": _coin_reused,
+    "V2's threshold computed from local floats": _v2_with_local_floats,
+    "a slot signed again after a crash": _signed_again_after_a_crash,
+    "deadlines taken from the local clock": _deadline_from_the_local_clock,
+    "who has left is not audited": _absent_not_audited,
+    "an owed audit forgotten": _owed_audits_dropped,
+    "a minority goes on": _minority_goes_on,
+    "audits not heard": _audits_unheard,
+    "relays not passed on": _relays_not_passed_on,
+    "who came back is not audited": _returned_not_audited,
+    "an onlooker believes the first who tells it": _first_teller_believed,
+    "a knock counts if one member lists it": _one_knock_is_enough,
+    "a ban does not reach the heir": _heir_not_banned,
+    "feuds not remembered": _feuds_not_remembered,
+    "Merkle paths not checked": _paths_unchecked,
+    "records not compared when they are signed": _record_not_compared,
+}
+
+
+@dataclass(frozen=True)
+class Find:
+    """A world that breaks a promise with the bug, and none without."""
+
+    seed: int
+    steps: int
+    broken: str
+
+    @property
+    def checker(self) -> str:
+        return self.broken.split(":")[0]
+
+
+def broken_by(name: str | None, seed: int, steps: int = STEPS) -> list[str]:
+    """With this bug, or with none."""
+    with PLANTED[name]() if name is not None else ExitStack():
+        return verdict_on(replace(draw_plan(seed, steps=STEPS), steps=steps)).broken
+
+
+def find(name: str, seed: int) -> Find | None:
+    """Whether this seed finds it; in as few steps as show it."""
+    broken = broken_by(name, seed)
+    if not broken or broken_by(None, seed):
+        return None
+    least, steps = 1, STEPS
+    while least < steps:
+        middle = (least + steps) // 2
+        shorter = broken_by(name, seed, middle)
+        if shorter and not broken_by(None, seed, middle):
+            steps, broken = middle, shorter
+        else:
+            least = middle + 1
+    return Find(seed, steps, broken[0])
+
+
+def search(names: list[str], seeds: range, processes: int) -> Iterator[tuple[str, Find | None]]:
+    """The first seed of each, as they are found; all processes are busy until the last."""
+    left = {name: iter(seeds) for name in names}
+    tried = Counter[str]()
+    running: dict[Future[Find | None], str] = {}
+    best: dict[str, Find] = {}
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        while left or running:
+            while left and len(running) < processes:
+                name = min(left, key=tried.__getitem__)
+                seed = next(left[name], None)
+                tried[name] += 1
+                if seed is None:
+                    del left[name]
+                    if name not in running.values():
+                        yield name, best.get(name)
+                else:
+                    running[pool.submit(find, name, seed)] = name
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                name, found = running.pop(future), future.result()
+                if found is not None:
+                    best[name] = min(found, best.get(name, found), key=lambda one: one.seed)
+                    left.pop(name, None)
+                if name not in left and name not in running.values():
+                    yield name, best.get(name)
+
+
+def seeds_of_tests() -> dict[str, tuple[int, int]]:
+    return {name: (seed, steps) for name, (seed, steps) in json.loads(SEEDS.read_text()).items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Look for the first seed that finds each planted bug.")
+    parser.add_argument("seeds", nargs="?", default="0..300")
+    parser.add_argument("--only", default="", help="bugs with this in their name")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--table", action="store_true", help="as markdown")
+    parser.add_argument("--json", action="store_true", help="as the tests read it")
+    asked = parser.parse_args()
+    first, last = map(int, asked.seeds.split(".."))
+    names, found = [name for name in PLANTED if asked.only in name], {}
+    for name, one in search(names, range(first, last), asked.processes):
+        found[name] = one
+        if not asked.table and not asked.json:
+            print(f"{name}: {f'seed {one.seed}, {one.steps} steps, {one.broken}' if one else 'not found'}", flush=True)
+    kept = {name: one for name in names if (one := found[name]) is not None}
+    if asked.json:
+        print(json.dumps({name: (one.seed, one.steps) for name, one in kept.items()}, indent=2, ensure_ascii=False))
+    if asked.table:
+        print("| bug | seed | steps | checker |\n| --- | --- | --- | --- |")
+        for name in names:
+            one = found[name]
+            print(f"| {name} | {one.seed} | {one.steps} | {one.checker} |" if one else f"| {name} | not found | | |")
 
 
 if __name__ == "__main__":
-    first, last = map(int, (sys.argv[1] if len(sys.argv) > 1 else "0..300").split(".."))
-    for name in sys.argv[2:] or PLANTED:
-        print(name, "→", first_seed(name, range(first, last)), flush=True)
+    main()

@@ -187,7 +187,8 @@ class AgreedChannel:
         self._tick()
         while running.decision is None:
             assert running.deadline is not None
-            if not await self._hear_one(running.deadline):
+            deadline = running.deadline
+            if not await self._hear_one(deadline) or self._line.now() >= deadline:
                 self._tick()
         self._tick()  # hands on what decided
         return running.decision
@@ -300,7 +301,8 @@ class AgreedChannel:
 
     def _may_speak(self, sender: PeerId) -> bool:
         """Strangers may ask and knock, no more: keys cost nothing."""
-        return not self._entry.members or sender in self._entry.members or self.gate.admits(sender)
+        expected = sender in self._entry.members or sender in self._entry.admitted
+        return not self._entry.members or expected or self.gate.admits(sender)
 
     def _may_come(self, place: Context) -> bool:
         """Only places of this step and the next: else one liar could fill what is kept for others with invented ones."""
@@ -439,9 +441,11 @@ class AgreedChannel:
             if peer != self._me:
                 self._line.send(peer, Packet(place, frame))
 
-    async def hear_outside(self, patience: float) -> tuple[PeerId, SyncShown | StateShown] | None:
+    def now(self) -> float:
+        return self._line.now()
+
+    async def hear_outside(self, until: float) -> tuple[PeerId, SyncShown | StateShown] | None:
         """The next answer to somebody who comes back; what else arrives is filed as ever."""
-        until = self._line.now() + patience
         while self._line.now() < until:
             heard = await self._line.receive(until)
             if heard is not None:
@@ -452,8 +456,10 @@ class AgreedChannel:
         return None
 
     def speak(self) -> None:
-        """A member again."""
+        """A member again. Others knew up to delta earlier how the last announcement ended."""
         self._looks_on = False
+        if isinstance(self._last, Sighting):
+            self._last.bring_forward(self.pace.delta)
 
     def _forget(self, step: int) -> None:
         """Nothing grows from step to step."""

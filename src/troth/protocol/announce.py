@@ -5,6 +5,7 @@ everyone's value, then everyone's view of all values. If that does not end in a 
 signatures, as in Dolev and Strong's broadcast, which needs no honest majority.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -79,6 +80,7 @@ class Announcement:
         self._direct: dict[PeerId, dict[Digest, Envelope]] = {}
         self._views: dict[PeerId, dict[Digest | None, View]] = {}  # two, of a liar: one that fits is enough
         self._views_late: set[PeerId] = set()
+        self._brought: Counter[tuple[PeerId, PeerId]] = Counter()  # views, by who brings whose
         self._doubled = False  # somebody sent two values
         self._viewed = False
         self._in_time: frozenset[PeerId] = frozenset()  # whose values were there when the view was signed
@@ -174,7 +176,7 @@ class Announcement:
 
     # Frames from others
 
-    def hear(self, sender: PeerId, frame: Frame, now: float) -> None:
+    def hear(self, sender: PeerId, frame: Frame, now: float, via: PeerId | None = None) -> None:
         """Whatever a member says; what does not fit is ignored."""
         self.tick(now)
         if sender not in self._members:
@@ -185,7 +187,7 @@ class Announcement:
                     self._remember(sender, envelope)
             case View():
                 if self._signed(sender, view_bytes(self._context, frame.values), frame):
-                    self._remember_view(sender, frame, now)
+                    self._remember_view(sender, frame, now, via or sender)
             case Complaint():
                 if self._signed(sender, complaint_bytes(self._context), frame):
                     self._complaint_heard = True  # acted on in `tick`, when an honest one can be due
@@ -195,7 +197,7 @@ class Announcement:
                 self._hear_chained(frame)
             case Relayed(originator, relayed):
                 if originator in self._apart:
-                    self.hear(PeerId(originator), relayed, now)
+                    self.hear(PeerId(originator), relayed, now, via=sender)
         self.tick(now)
 
     # The quiet path
@@ -333,9 +335,11 @@ class Announcement:
     def _signed(self, sender: PeerId, message: bytes, frame: View | Complaint) -> bool:
         return self._tools.verify(sender, message, frame.signature)
 
-    def _remember_view(self, sender: PeerId, view: View, now: float) -> None:
-        known = self._views.setdefault(sender, {})
-        if len(known) < 2:
+    def _remember_view(self, sender: PeerId, view: View, now: float, via: PeerId) -> None:
+        """Two from each who brings some: else two wrong ones would leave no room for the right one that others pass on."""
+        self._brought[via, sender] += 1
+        if self._brought[via, sender] <= 2:
+            known = self._views.setdefault(sender, {})
             known[None if view.values is None else Digest(view.values)] = view
             self._views_late |= {sender} if len(known) == 1 and now > self._timing.views_due else set()
 

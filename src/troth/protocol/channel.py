@@ -30,6 +30,7 @@ class Entry:
     awaited: Mapping[int, frozenset[PeerId]] = field(default_factory=dict)  # whose parts this peer is to receive
     apart: Mapping[PeerId, frozenset[PeerId]] = field(default_factory=dict)  # who do not reach each other (SPEC F2)
     far: frozenset[int] = frozenset()  # parts whose owners do not reach this peer
+    admitted: frozenset[PeerId] = frozenset()  # who will be a member after this step
     audits: int = 1  # gradients that somebody has to recompute before the next Accuse or Vote
 
 

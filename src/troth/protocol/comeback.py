@@ -5,7 +5,7 @@ the members before it; that the last one is the newest, more than half of its me
 """
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -159,9 +159,12 @@ class Life(Generic[T]):
     def _serve(self, channel: AgreedChannel) -> None:
         """Those who were gone and ask get the records they lack, and look on for some steps."""
         roster, step = self.state.roster, self.state.step
-        for peer, asking in channel.gate.asking.items():
+        for member, asking in channel.gate.asking.items():
             if step - len(self._links) <= asking.since < step:
-                self._watching[peer] = _Watcher(asking.member, step, asking.since)
+                older = [key for key, watcher in self._watching.items() if watcher.member == member]
+                for key in older:
+                    del self._watching[key]
+                self._watching[asking.key] = _Watcher(member, step, asking.since)
         self._watching = {
             peer: watcher
             for peer, watcher in sorted(self._watching.items())
@@ -186,7 +189,8 @@ class Life(Generic[T]):
         said: dict[PeerId, Followed] = {}
         for _ in range(_ASKING):
             channel.ask(place, sorted({*run.founders, *state.roster.members}), wanted)
-            while (heard := await channel.hear_outside(_PATIENCE * channel.pace.delta)) is not None:
+            until = channel.now() + _PATIENCE * channel.pace.delta
+            while (heard := await channel.hear_outside(until)) is not None:
                 sender, frame = heard
                 followed = (
                     follow(run, state.step, state.roster, frame.links, tools) if isinstance(frame, SyncShown) else None
@@ -203,20 +207,17 @@ class Life(Generic[T]):
                         return state_after(run, state, followed, training)
         raise LeftOutError("nobody says what has happened")
 
-    async def _fetch(self, channel: AgreedChannel, backers: Iterable[PeerId], digest: Digest) -> T | None:
-        """The state with this digest, from the first who has it."""
+    async def _fetch(self, channel: AgreedChannel, backers: Collection[PeerId], digest: Digest) -> T | None:
+        """The state with this digest, from the first who sends it."""
         place = Context(self.peer.run.id, self.state.step, Phase.KNOCK)
-        for peer in backers:
-            channel.ask(place, [peer], StateWanted(digest))
-            heard = await channel.hear_outside(2 * channel.pace.delta + channel.pace.bulk)
-            while heard is not None:
-                sender, frame = heard
-                if isinstance(frame, StateShown) and sender == peer:
-                    training = self.peer.work.unpack(frame.state)
-                    if not isinstance(training, Malformed) and self.peer.work.digest(training) == digest:
-                        return training
-                    break
-                heard = await channel.hear_outside(2 * channel.pace.delta + channel.pace.bulk)
+        channel.ask(place, backers, StateWanted(digest))
+        until = channel.now() + 2 * channel.pace.delta + channel.pace.bulk
+        while (heard := await channel.hear_outside(until)) is not None:
+            sender, frame = heard
+            if isinstance(frame, StateShown) and sender in backers:
+                training = self.peer.work.unpack(frame.state)
+                if not isinstance(training, Malformed) and self.peer.work.digest(training) == digest:
+                    return training
         return None
 
     def _knock(self, channel: AgreedChannel, old: Identity) -> None:

@@ -15,34 +15,36 @@ from troth.protocol.roster import Roster
 class Asking:
     """Somebody wants to know what has happened."""
 
-    member: PeerId  # who it was
+    key: PeerId  # that it has now
     since: int  # from which step on it needs records
 
 
 class Gate:
-    """Each key is kept once, whatever it says."""
+    """Each seat is kept once, whatever its keys say."""
 
     def __init__(self, send: Callable[[PeerId, Context, Frame], None], tools: Primitives) -> None:
         self._send = send
         self._tools = tools
         self.may_knock: frozenset[PeerId] = frozenset()  # members, and who was one not long ago
-        self.asking: dict[PeerId, Asking] = {}
+        self.asking: dict[PeerId, Asking] = {}  # by who it was
         self.watchers: frozenset[PeerId] = frozenset()  # who looks on in this step
         self._state: tuple[Digest, bytes] = (Digest(b""), b"")  # for them: the model at the start of this step
-        self._knocks: dict[int, dict[PeerId, PeerId]] = defaultdict(dict)  # by step: who knocks, and who it was
+        self._served: set[PeerId] = set()  # who got the model in this step
+        self._knocks: dict[int, dict[PeerId, PeerId]] = defaultdict(dict)  # by step: under which key who knocks
 
     def hear(self, sender: PeerId, place: Context, frame: SyncWanted | StateWanted | Knock, step: int) -> None:
         """`step` is the one that this member is in."""
         match frame:
             case SyncWanted():
                 if place.step == frame.since and self._speaks_for(sender, place, frame):
-                    self.asking[sender] = Asking(PeerId(frame.member), frame.since)
+                    self.asking[PeerId(frame.member)] = Asking(sender, frame.since)
             case StateWanted():
-                if sender in self.watchers and self._state[0] == frame.digest:
+                if sender in self.watchers - self._served and self._state[0] == frame.digest:
+                    self._served.add(sender)
                     self._send(sender, place, StateShown(self._state[1]))
             case Knock():
                 if step < place.step <= step + 2 and self._speaks_for(sender, place, frame):
-                    self._knocks[place.step][sender] = PeerId(frame.member)
+                    self._knocks[place.step][PeerId(frame.member)] = sender
 
     def _speaks_for(self, sender: PeerId, place: Context, frame: SyncWanted | Knock) -> bool:
         """Whether the old key signed that this one comes in its place."""
@@ -54,11 +56,11 @@ class Gate:
         return self._tools.verify(PeerId(frame.member), signed, frame.signature)
 
     def knocks(self, step: int) -> list[Knocking]:
-        return [Knocking(member, key) for key, member in sorted(self._knocks.get(step, {}).items())]
+        return [Knocking(member, key) for member, key in sorted(self._knocks.get(step, {}).items())]
 
     def admits(self, peer: PeerId) -> bool:
         """Whether it looks on or has knocked: it may be a member sooner than this peer knows."""
-        return peer in self.watchers or any(peer in knocks for knocks in self._knocks.values())
+        return peer in self.watchers or any(peer in knocks.values() for knocks in self._knocks.values())
 
     def show(
         self,
@@ -68,6 +70,7 @@ class Gate:
     ) -> None:
         """Between two steps: these get the records that they lack, and hear everything from here on."""
         self.asking.clear()
+        self._served.clear()
         self.watchers, self._state = frozenset(shown), state
         for peer, frame in shown.items():
             self._send(peer, place, frame)

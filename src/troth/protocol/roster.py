@@ -30,6 +30,7 @@ class Roster:
     away: tuple[tuple[int, PeerId], ...] = ()  # since which step who is absent
     returns: tuple[tuple[int, PeerId], ...] = ()  # in which step who was let in again, under the key it has now
     left: tuple[PeerId, ...] = ()  # who went in the step before
+    put_out: tuple[PeerId, ...] = ()  # who was expelled, ever
     heirs: tuple[Pair, ...] = ()  # keys that were given up, and those that took their place
 
     @classmethod
@@ -41,6 +42,10 @@ class Roster:
         step, oldest = record.step, record.step - STRIKE_STEPS
         back = [(PeerId(knock.member), PeerId(knock.key)) for knock in record.returned]
         heirs = (*self.heirs, *(pair for pair in back if pair[0] != pair[1]))
+
+        def now(peer: PeerId) -> PeerId:
+            return dict(back).get(peer, peer)
+
         banned = _with_heirs({*self.banned, *record.banned}, heirs)
         staying = {*(peer for peer in self.members if peer not in record.leaving), *(key for _, key in back)}
         away = [(when, peer) for when, peer in self.away if when > step - MOST_AWAY and peer not in dict(back)]
@@ -53,12 +58,13 @@ class Roster:
                 *((step, PeerId(peer)) for peer in (*record.struck, *record.slowed)),
             ),
             feuds=(
-                *(feud for feud in self.feuds if feud[0] > oldest),
+                *((when, now(one), now(other)) for when, one, other in self.feuds if when > oldest),
                 *((step, PeerId(one), PeerId(other)) for one, other in record.feuds),
             ),
             away=tuple((when, peer) for when, peer in (*away, *absent) if peer not in banned),
             returns=(*(old for old in self.returns if old[0] > oldest), *((step, key) for _, key in back)),
             left=tuple(sorted(record.leaving)),
+            put_out=tuple(sorted({*self.put_out, *map(PeerId, record.expelled)})),
             heirs=heirs,
         )
 
@@ -66,7 +72,11 @@ class Roster:
         """For whom it was once too often, or who by now does not reach half of the members (SPEC N3, F3)."""
         new = list(struck)
         recent = [peer for when, peer in self.strikes if when > step - STRIKE_STEPS]
-        often = {peer for peer in new if recent.count(peer) + new.count(peer) >= MOST_STRIKES}
+        often = {
+            peer
+            for peer in new
+            if sum(old in _ancestors(peer, self.heirs) for old in recent) + new.count(peer) >= MOST_STRIKES
+        }
         apart = self.apart(pairs)
         alone = {
             peer for peer, others in apart.items() if len(self.members) > 3 and 2 * len(others) >= len(self.members)
@@ -96,6 +106,7 @@ class Roster:
         known = {
             *self.members,
             *self.banned,
+            *self.put_out,
             *(peer for _, peer in self.away),
             *(k for pair in self.heirs for k in pair),
         }
@@ -110,11 +121,16 @@ class Roster:
         """More than half of the members: no two disjoint groups have it, and liars alone never do."""
         return len(self.members) // 2 + 1
 
+    @property
+    def liars_gone(self) -> int:
+        """How many were banned; who was so under two keys is one."""
+        return len(set(self.banned) - {new for old, new in self.heirs if old in self.banned})
+
     def liars_left(self, run: Run) -> int:
         """`b_t`: how many liars among the members the guarantee still covers (SPEC G1)."""
         members = len(self.members)
         active = effective_validators(members, run.parameters.validators)
-        still_hidden = run.parameters.byzantine - len(self.banned)
+        still_hidden = run.parameters.byzantine - self.liars_gone
         outnumbered = (members - active + 1) // 2 - 1
         return max(0, still_hidden if run.parameters.beyond_guarantee else min(still_hidden, outnumbered))
 
@@ -124,9 +140,9 @@ class Roster:
         Not with fewer than `2·b_t + 1`, among whom the liars might be the majority; not with half of the founders gone
         for reasons other than bans; and not while liars may remain but nobody can be spared to validate.
         """
-        floor = (len(run.founders) - len(self.banned)) // 2 + 1
+        floor = (len(run.founders) - self.liars_gone) // 2 + 1
         unwatched = effective_validators(len(self.members), run.parameters.validators) == 0
-        if unwatched and run.parameters.byzantine > len(self.banned):
+        if unwatched and run.parameters.byzantine > self.liars_gone:
             return False
         return contributors >= max(2 * self.liars_left(run) + 1, floor)
 

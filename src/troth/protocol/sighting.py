@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from troth.crypto import Context, PeerId
-from troth.protocol.announce import Blame, Decision, Timing, proves
-from troth.protocol.frames import Agreement, Certificate, Decided
+from troth.crypto import Context, PeerId, signed_bytes
+from troth.protocol.announce import Blame, Decision, Timing
+from troth.protocol.frames import Agreement, Decided
 from troth.protocol.primitives import Primitives
 
 _Kind = tuple[tuple[tuple[bytes, bytes], ...], tuple[bytes, ...]]  # who said what, and who said two things
@@ -26,7 +26,7 @@ class Sighting:
         rounds = (len(self._members) + 1) // 2
         self._patience = timing.views_due + (2 * rounds + 6) * timing.delta
         self._told: dict[PeerId, Decided] = {}
-        self._certified: float | None = None
+        self._earlier = 0.0
         self._decided_at: float | None = None
         self.decision: Decision | None = None
 
@@ -36,8 +36,11 @@ class Sighting:
 
     @property
     def ends(self) -> float | None:
-        """A certificate reaches onlookers when it reaches members; without one, this is all there is to go by."""
-        return self._decided_at if self._certified is None else self._certified
+        """When it was known here; members may have known it delta earlier."""
+        return None if self._decided_at is None else self._decided_at - self._earlier
+
+    def bring_forward(self, seconds: float) -> None:
+        self._earlier = seconds
 
     def take(self) -> list[Agreement]:
         return []
@@ -48,15 +51,27 @@ class Sighting:
 
     def hear(self, sender: PeerId, frame: Agreement, now: float) -> None:
         self.tick(now)
-        if isinstance(frame, Certificate) and self._certified is None and sender in self._members:
-            self._certified = now if proves(self._context, self._members, frame, self._tools) else None
         if not isinstance(frame, Decided) or sender not in self._members or sender in self._told or self.decision:
+            return
+        if not self._signed(frame):
             return
         self._told[sender] = frame
         kinds = Counter(self._kind(told) for told in self._told.values())
         if kinds[self._kind(frame)] >= self._quorum:
             said = {PeerId(peer): envelope for peer, envelope in frame.said.items()}
             self._decide(Decision(said, {PeerId(peer): pair for peer, pair in frame.twice.items()}), now)
+
+    def _signed(self, told: Decided) -> bool:
+        """Everything in it by whom it is said to be: else the envelopes that are taken in the end might not open."""
+        pairs = [*told.said.items(), *((peer, each) for peer, two in told.twice.items() for each in two)]
+        return all(
+            self._tools.verify(
+                PeerId(peer),
+                signed_bytes(self._context, PeerId(peer), self._tools.digest(envelope.payload)),
+                envelope.signature,
+            )
+            for peer, envelope in pairs
+        )
 
     def _kind(self, told: Decided) -> _Kind:
         """By payloads: a liar can sign the same one differently for different peers."""

@@ -30,6 +30,7 @@ from troth.protocol.messages import (
     Clip,
     Commit,
     Kind,
+    Knocking,
     Malformed,
     Phase,
     Report,
@@ -107,7 +108,8 @@ async def scatter(attempt: Attempt[T], parts: CommittedParts | None) -> Attempt[
     channel, apart = attempt.here.peer.channel, attempt.here.apart
     far = frozenset(k for k, owner in enumerate(attempt.owners) if owner in apart.get(attempt.here.peer.me, ()))
     most = max(map(len, attempt.here.roles.audits.values()), default=0)
-    channel.enter(Entry(attempt.members, awaited, apart, far, most))
+    back = frozenset(PeerId(knock.key) for knock in returning_after(attempt))
+    channel.enter(Entry(attempt.members, awaited, apart, far, back, most))
     return attempt.receiving(await channel.scatter(attempt.place(Phase.CLIP), parcels))
 
 
@@ -294,7 +296,8 @@ async def vote(
         return {}
     cast: list[Ballot] = []
     targets = {(charge.step, charge.target) for charge in audits}
-    here.peer.channel.enter(Entry(attempt.members, apart=here.apart, audits=len(targets)))
+    back = frozenset(PeerId(knock.key) for knock in returning_after(attempt))
+    here.peer.channel.enter(Entry(attempt.members, apart=here.apart, admitted=back, audits=len(targets)))
     for step, target in sorted(targets) if not here.peer.looks_on else ():
         finding = await audit(here.peer, state.kept[step], target)
         for charge in audits:
@@ -352,7 +355,8 @@ async def conclude(
     trials.convict_doubles(doubles)  # [Q6]
     owed, unaudited = trials.lost_audits(here.roles, state.due)
     strikes = [*trials.struck, *quarrels.slowed]
-    leaving = trials.banned | attempt.out
+    named = state.roster.expelled(state.step, strikes, quarrels.new)
+    expelled = tuple(peer for peer in named if peer not in trials.banned)  # also who went absent to avoid it
     record = StepRecord(
         step=state.step,
         members=state.roster.members,
@@ -368,14 +372,14 @@ async def conclude(
         cap=state.scales.cap,
         spread=pooled_norm(reported.numbers.values(), here.roles.bounds),
         judgements=trials.judgements,
-        absent=tuple(sorted(attempt.out - trials.banned)),
+        absent=tuple(sorted(attempt.out - trials.banned - set(expelled))),
         struck=tuple(sorted(trials.struck)),
         slowed=tuple(sorted(quarrels.slowed)),
         feuds=quarrels.new,
-        expelled=tuple(p for p in state.roster.expelled(state.step, strikes, quarrels.new) if p not in leaving),
+        expelled=expelled,
         owed=owed,
         unaudited=unaudited,
-        returned=returning(attempt.commits, state.roster, state.step),  # [B3]
+        returned=returning_after(attempt),  # [B3]
     )
     last_two = {step: old for step, old in state.kept.items() if step >= state.step - 1}
     return Outcome(
@@ -399,6 +403,10 @@ async def conclude(
         audited=here.roles.audits.get(peer.me, ()) if not peer.looks_on else (),
         looked_on=peer.looks_on,
     )
+
+
+def returning_after(attempt: Attempt[T]) -> tuple[Knocking, ...]:
+    return returning(attempt.commits, attempt.here.state.roster, attempt.here.state.step)
 
 
 async def sign_record(here: Here[T], record: StepRecord) -> dict[PeerId, Signature]:

@@ -2,16 +2,19 @@
 
 from itertools import pairwise
 
+from troth.crypto import PeerId
 from troth.simulation.checkers.comeback import _well_from
 from troth.simulation.world import World
 
 
 def follows(world: World) -> list[str]:
-    """From the first step on that it saw to its end when it was well again. Not for those whose packets go on getting lost."""
+    """From the first step on that it saw to its end, absent and well. Not for those whose packets go on getting lost."""
     broken = []
-    for number in sorted(world.plan.shaky - world.plan.network.loss.keys()):
+    absent = {world.numbers[PeerId(peer)]: record.step for record in reversed(world.records) for peer in record.absent}
+    for number in sorted(world.plan.shaky & absent.keys() - world.plan.network.loss.keys()):
         well = _well_from(world, number)
-        seen = [step for step in sorted(world.outcomes[number]) if well is not None and world.step_ends[step] > well]
+        ends = [step for step in sorted(world.outcomes[number]) if step > absent[number]]
+        seen = [step for step in ends if well is not None and world.step_ends[step] > well]
         for one, other in pairwise(seen):
             if other != one + 1:
                 broken.append(f"{number} looked on in step {one}, and lost sight of what happened until step {other}")

@@ -1,0 +1,853 @@
+"""Coming back after a power cut or a broken line, among liars who would rather not have one back (SPEC B1–B4)."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from typing import Any, cast
+from unittest.mock import patch
+
+import msgspec
+import pytest
+from torch import Tensor
+
+from tests.paper.announce_world import KEYS, PLACE, CheapPrimitives, sealed
+from tests.paper.bent_world import Bent, Lies, Seen, keys, plan, see
+from troth.crypto import Context, Digest, Identity, PeerId, Seed, Signature, blob_digest, derive, signed_bytes
+from troth.evidence.bans import History, ban_evidence
+from troth.evidence.verify import Proof, verify_ban
+from troth.protocol import step as step_module
+from troth.protocol.agreed import AgreedChannel, Pace
+from troth.protocol.announce import Timing, view_bytes
+from troth.protocol.channel import Channel, Entry
+from troth.protocol.comeback import Life, follow
+from troth.protocol.frames import (
+    Certificate,
+    Decided,
+    Frame,
+    Knock,
+    Link,
+    Packet,
+    RecordSigned,
+    StateShown,
+    StateWanted,
+    SyncShown,
+    SyncWanted,
+    Value,
+)
+from troth.protocol.gate import Gate, returning
+from troth.protocol.journal import MemoryJournal, SignedBeforeError
+from troth.protocol.messages import (
+    MOST_KNOCKS,
+    Announced,
+    Commit,
+    Envelope,
+    Kind,
+    Knocking,
+    Message,
+    Phase,
+    Verdict,
+    seal,
+)
+from troth.protocol.primitives import Primitives
+from troth.protocol.records import Judgement, decode_record, encode_record, record_bytes_to_sign
+from troth.protocol.roles import Audit, Due, draw_roles, gradient_seed
+from troth.protocol.roster import MOST_AWAY, MOST_RETURNS, STRIKE_STEPS, Roster
+from troth.protocol.run import Parameters, Run
+from troth.protocol.sighting import Sighting
+from troth.protocol.state import Peer, State
+from troth.simulation import world as world_module
+from troth.simulation.drop_outs import DropOut, PowerCutError
+from troth.simulation.faults import Cut, Network
+from troth.simulation.protocol_run import SeededEntropy
+from troth.simulation.virtual import VirtualTime
+from troth.training.work import Training, TrainingWork
+
+SOME = [Identity.from_secret(derive(0, "comeback", k)) for k in range(12)]
+PEERS = sorted(identity.peer for identity in SOME[:7])
+WHO = {identity.peer: identity for identity in SOME}
+HEIRS = [identity.peer for identity in SOME[7:]]
+RUN = Run(tuple(PEERS), b"coming back", Parameters(size=100, tau=0.1, byzantine=2), bytes(32))
+GONE = 2  # the number of whoever loses power, in worlds
+
+
+# What one has signed (SPEC B1)
+
+
+def test_no_place_is_signed_that_is_not_later_than_all_before() -> None:
+    """[B1] Not the same, not an earlier phase, attempt or step; a new attempt begins with an earlier phase."""
+    journal = MemoryJournal()
+    assert journal.last_step == -1
+    place = Context(RUN.id, 3, Phase.COMMIT)
+    later = [(3, 0, Phase.COMMIT), (3, 0, Phase.ACCUSE), (3, 1, Phase.CLIP), (3, 1, Phase.VOTE), (4, 0, Phase.COMMIT)]
+    for step, attempt, phase in later:
+        journal.claim(place._replace(step=step, attempt=attempt, phase=phase))
+        assert journal.last_step == step
+        for again in [(step, attempt, phase), (3, 0, Phase.COMMIT), (step - 1, 9, Phase.VOTE)]:
+            with pytest.raises(SignedBeforeError):
+                journal.claim(place._replace(step=again[0], attempt=again[1], phase=again[2]))
+
+
+class _Silent:
+    """A line that nothing comes from; what is sent is kept."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[PeerId, Packet]] = []
+
+    def now(self) -> float:
+        return 0.0
+
+    def send(self, to: PeerId, packet: Packet) -> None:
+        self.sent.append((to, packet))
+
+    async def receive(self, until: float) -> tuple[PeerId, Packet] | None:
+        raise PowerCutError("nothing comes")
+
+
+def test_a_place_is_written_down_before_anything_is_sent() -> None:
+    """[B1] Whoever signed before, and knows it, sends nothing; and nothing is sent before it would be known."""
+    place, commit = Context(RUN.id, 3, Phase.COMMIT), Commit(None, bytes(32), bytes(32))
+    for signed_before in (False, True):
+        journal, line = MemoryJournal(), _Silent()
+        channel = AgreedChannel(SOME[0], line, Pace(), Primitives(), journal)
+        channel.enter(Entry(frozenset(PEERS)))
+        if signed_before:
+            journal.claim(place)
+        with pytest.raises(SignedBeforeError if signed_before else PowerCutError):
+            channel.announce(place, commit).send(None)
+        assert journal.last_step == 3
+        assert len(line.sent) == (0 if signed_before else len(PEERS) - 1)
+
+
+class _Forgetful(MemoryJournal):
+    """What it holds does not last."""
+
+    def claim(self, place: Context) -> None:
+        pass
+
+
+class _FreshCoins(SeededEntropy):
+    """Other coins after every start, as real ones are."""
+
+    starts = 0
+
+    def __init__(self, seed: int, number: int) -> None:
+        _FreshCoins.starts += 1
+        super().__init__(seed + _FreshCoins.starts, number)
+
+
+class _CutWhileSpeaking:
+    """The power goes when a value has been sent and nothing is decided yet: once."""
+
+    def __init__(self, inner: Channel, cuts: list[Context]) -> None:
+        self._inner, self._cuts = inner, cuts
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
+        coroutine = self._inner.announce(context, message)
+        if context.step == 3 and not self._cuts:
+            self._cuts.append(context)
+            coroutine.send(None)  # until it waits for the first answer
+            coroutine.close()
+            raise PowerCutError("in the middle of Commit")
+        return await coroutine
+
+
+def _cut_in_commit(*, journal: bool, kind: type[MemoryJournal] = MemoryJournal) -> Seen:
+    """One of five loses power for a moment, within which the others still wait for the slowest of them."""
+    crashes, network = {GONE: DropOut(step=99, call=0, down=0.2, journal=journal)}, Network(latency=0.1, slow={3: 0.9})
+    cuts: list[Context] = []
+    mine = keys(1, 5)[GONE]
+
+    def wrap(peer: PeerId, channel: Channel) -> Channel:
+        return _CutWhileSpeaking(channel, cuts) if peer == mine else channel
+
+    with patch.object(world_module, "SeededEntropy", _FreshCoins), patch.object(world_module, "MemoryJournal", kind):
+        seen = see(plan(liars=(), crashes=crashes, steps=9, network=network), wrap=wrap)
+    assert len(cuts) == 1
+    return seen
+
+
+@pytest.mark.parametrize("journal", [True, False])
+def test_a_power_cut_does_not_look_like_a_lie(journal: bool) -> None:
+    """[B1, B3] With the journal it comes back under its own key, without it under a new one; nobody is banned."""
+    seen = _cut_in_commit(journal=journal)
+    seen.kept_promises()
+    assert not any(record.banned for record in seen.records)
+    assert set(seen.returned) == {max(seen.returned)}
+    (back,) = next(record.returned for record in seen.records if record.returned)
+    assert (back.key == back.member) == journal
+    assert back.member == keys(1, 5)[GONE]
+    assert back.key in seen.records[-1].members
+
+
+def test_who_ignores_its_journal_is_banned() -> None:
+    """[B1, Q6] It speaks again with other coins: two messages for one place. So the test above can fail."""
+    seen = _cut_in_commit(journal=True, kind=_Forgetful)
+    (judgement,) = (judgement for record in seen.records for judgement in record.judgements)
+    assert (judgement.kind, judgement.banned) == (Kind.EQUIVOCATION, keys(1, 5)[GONE])
+
+
+@pytest.mark.parametrize("call", [0, 2, 7])
+@pytest.mark.parametrize("journal", [True, False])
+def test_who_lost_power_between_phases_is_back_within_a_few_steps(call: int, journal: bool) -> None:
+    """[B2, B3] Before Commit, Clip or the record; for longer than anyone waits."""
+    crashes = {GONE: DropOut(2, call, 20.0, journal)}
+    seen = see(plan(seed=call, liars=(), crashes=crashes, steps=9 if call else 16)).kept_promises()
+    assert list(seen.returned.values()) == [[GONE]]
+    assert not any(record.banned for record in seen.records)
+
+
+# Following the records (SPEC B2)
+
+
+@cache
+def _past() -> tuple[Run, tuple[Link, ...], dict[PeerId, Identity]]:
+    """What happened in a few steps among five."""
+    world = see(plan(liars=(), steps=5)).world
+    links = tuple(
+        Link(encode_record(o.record), {bytes(p): bytes(s) for p, s in o.record_signatures.items()})
+        for o in world.witness
+    )
+    everyone = [Identity.from_secret(derive(1, "identity", number)) for number in range(5)]
+    return world.run, links, {identity.peer: identity for identity in everyone}
+
+
+def _signed_by(link: Link, signers: Iterable[Identity], **changes: Any) -> Link:
+    """Another record in its place, signed by these."""
+    run = _past()[0]
+    record = msgspec.structs.replace(decode_record(link.record), **changes)
+    raw = encode_record(record)
+    digest = blob_digest(raw)
+    return Link(
+        raw, {who.peer: who.sign(record_bytes_to_sign(run.id, record.step, who.peer, digest)) for who in signers}
+    )
+
+
+def test_records_lead_from_what_one_knew_to_the_last() -> None:
+    """[B2] Each follows on the one before, signed by more than half of the members before it."""
+    run, links, _ = _past()
+    whole = follow(run, 0, Roster.founding(run), links, Primitives())
+    assert whole is not None
+    assert [record.step for record in whole.records] == list(range(5))
+    assert whole.tip == links[-1].record
+    later = follow(run, 3, whole.roster, links[3:], Primitives())
+    assert later is not None
+    assert later.tip == whole.tip
+    assert follow(run, 0, Roster.founding(run), (), Primitives()) is None
+
+
+def _forged(name: str) -> tuple[Link, ...]:
+    _, links, who = _past()
+    two = list(who.values())[:2]
+    first, second, third, *rest = links
+    forged: dict[str, tuple[Link, ...]] = {
+        "no signatures": (Link(first.record, {}), *links[1:]),
+        "signatures that do not fit": (Link(first.record, dict.fromkeys(first.signatures, bytes(64))), *links[1:]),
+        "signatures of another step": (first, Link(second.record, third.signatures), third, *rest),
+        "signed by a minority": (first, _signed_by(second, two, state_after=bytes(32)), third, *rest),
+        "signed by strangers": (first, _signed_by(second, SOME[:5], state_after=bytes(32)), third, *rest),
+        "another roster": (first, _signed_by(second, who.values(), members=tuple(sorted(who))[:4]), third, *rest),
+        "a gap": (first, third, *rest),
+        "twice the same": (first, first, second, third, *rest),
+        "from another step on": links[1:],
+        "no record": (first, Link(b"no record", dict(second.signatures)), third, *rest),
+    }
+    return forged[name]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "no signatures",
+        "signatures that do not fit",
+        "signatures of another step",
+        "signed by a minority",
+        "signed by strangers",
+        "another roster",
+        "a gap",
+        "twice the same",
+        "from another step on",
+        "no record",
+    ],
+)
+def test_forged_records_lead_nowhere(name: str) -> None:
+    """[B2] Not even as far as the last right one: whoever shows them is not believed at all."""
+    run = _past()[0]
+    assert follow(run, 0, Roster.founding(run), _forged(name), Primitives()) is None
+
+
+def test_records_of_another_run_lead_nowhere() -> None:
+    """[B2, M1] The same people with the same plan."""
+    run, links, _ = _past()
+    other = replace(run, nonce=bytes(32))
+    assert follow(other, 0, Roster.founding(other), links, Primitives()) is None
+
+
+# Looking on (SPEC B2)
+
+_PLACE = Context(RUN.id, 3, Phase.COMMIT)
+
+
+def _said(*numbers: int, coin: int = 1) -> dict[bytes, Envelope]:
+    """Messages of these members."""
+    message = Commit(None, bytes([coin]) * 32, bytes(32))
+    return {PEERS[k]: seal(WHO[PEERS[k]], _PLACE, message) for k in numbers}
+
+
+def _sighting() -> Sighting:
+    return Sighting(_PLACE, PEERS, 4, Timing(0.0, 0.0, 1.0), Primitives())
+
+
+def test_what_more_than_half_say_alike_was_decided() -> None:
+    """[B2] Four of seven; liars before, between and after them change nothing."""
+    sighting, everyone = _sighting(), Decided(_said(*range(7)), {})
+    lies = [Decided(_said(*range(6)), {}), Decided(_said(*range(7), coin=9), {}), Decided({}, {})]
+    for teller, told in enumerate([lies[0], everyone, lies[1], everyone, lies[2], everyone]):
+        sighting.hear(PEERS[teller], told, 1.0)
+        assert sighting.decision is None
+    sighting.hear(PEERS[6], everyone, 2.0)
+    assert sighting.decision is not None
+    assert sighting.decision.said == everyone.said
+    assert sighting.deadline is None
+
+
+def test_nobody_counts_twice_and_strangers_not_at_all() -> None:
+    """[B2] Else one liar would be a majority."""
+    sighting = _sighting()
+    for _ in range(5):
+        sighting.hear(PEERS[0], Decided({}, {}), 1.0)
+        sighting.hear(HEIRS[0], Decided({}, {}), 1.0)
+    for teller in (1, 2):
+        sighting.hear(PEERS[teller], Decided({}, {}), 1.0)
+    assert sighting.decision is None
+
+
+def test_two_signatures_of_one_message_are_one_message() -> None:
+    """[B2] A liar may sign the same one differently for different members; and who said two things counts, not which two."""
+    members, (liar, double, *others) = KEYS[:5], KEYS[:5]
+    sighting = Sighting(PLACE, [key.peer for key in members], 3, Timing(0.0, 0.0, 1.0), CheapPrimitives())
+    for number, teller in enumerate(others):
+        said: dict[bytes, Envelope] = {key.peer: sealed(key, b"said") for key in others}
+        said[liar.peer] = sealed(liar, b"said", nonce=bytes([number]) * 32)
+        pair = (sealed(double, b"one"), sealed(double, b"another %d" % number))
+        sighting.hear(teller.peer, Decided(said, {double.peer: pair}), 1.0)
+    assert sighting.decision is not None
+    assert sighting.decision.said.keys() == {key.peer for key in (liar, *others)}
+    assert sighting.decision.twice.keys() == {double.peer}
+
+
+def test_who_loses_sight_stops_and_says_nothing() -> None:
+    """[B2] Without a majority in time there is nothing to go on; an onlooker never speaks."""
+    sighting = _sighting()
+    assert sighting.deadline is not None
+    sighting.tick(sighting.deadline)
+    assert sighting.decision is not None
+    assert not sighting.decision.said
+    assert sighting.take() == []
+
+
+class _Serving(Lies):
+    """Answers those who come back, in its own way."""
+
+    serves = True
+
+    def __init__(self, name: str = "") -> None:
+        self._name = name
+
+    def sends(self, line: Bent, to: PeerId, packet: Packet) -> Iterable[Packet]:
+        return [Packet(packet.place, frame) for frame in self._frames(line, packet.place, packet.frame)]
+
+    def _frames(self, line: Bent, place: Context, frame: Frame) -> list[Frame]:
+        match self._name, frame:
+            case "wrong signatures", SyncShown(links):
+                return [
+                    SyncShown((*links[:-1], Link(links[-1].record, dict.fromkeys(links[-1].signatures, bytes(64)))))
+                ]
+            case "a fork of its own", SyncShown(links):
+                raw = encode_record(msgspec.structs.replace(decode_record(links[-1].record), state_after=bytes(32)))
+                signed = line.identity.sign(record_bytes_to_sign(place.run, place.step - 1, line.me, blob_digest(raw)))
+                return [SyncShown((*links[:-1], Link(raw, {line.me: signed})))]
+            case "a gap", SyncShown(links):
+                return [SyncShown(links[1:])]
+            case "the past", SyncShown(links):
+                return [SyncShown(links[:-1])] * 3
+            case "garbage", SyncShown(_):
+                return [SyncShown((Link(b"garbage", {}),)), StateShown(b"garbage")]
+            case "garbage", StateShown(state):
+                return [StateShown(b"garbage"), StateShown(state[:-4] + bytes(4))]
+            case "another end", Decided(said, twice):
+                return [Decided({peer: said[peer] for peer in sorted(said)[1:]}, twice), Decided({}, {})]
+            case "nothing", SyncShown(_) | StateShown(_) | Decided(_):
+                return []
+            case "no signature", RecordSigned(_):
+                return [RecordSigned(bytes(64))]
+            case _:
+                return [frame]
+
+
+@cache
+def _come_back_among(name: str) -> Seen:
+    """One of five loses power, and one of those who answer it lies."""
+    return see(plan(crashes={GONE: DropOut(2, 4, 5.0)}, steps=9), _Serving(name)).kept_promises()
+
+
+_TOLD = [
+    "wrong signatures",
+    "a fork of its own",
+    "a gap",
+    "the past",
+    "garbage",
+    "another end",
+    "nothing",
+    "no signature",
+]
+
+
+@pytest.mark.parametrize("name", _TOLD)
+def test_whatever_a_liar_tells_it_who_comes_back_is_not_deceived(name: str) -> None:
+    """[B2] It is a member again as soon as among honest peers, and holds what they hold."""
+    seen = _come_back_among(name)
+    assert seen.returned == _come_back_among("").returned == {min(seen.returned): [GONE]}
+    assert max(seen.world.outcomes[GONE]) >= seen.world.plan.steps - 2
+
+
+# Knocking (SPEC B3)
+
+
+def _gate() -> tuple[Gate, list[tuple[PeerId, Frame]]]:
+    sent: list[tuple[PeerId, Frame]] = []
+    gate = Gate(lambda to, _, frame: sent.append((to, frame)), Primitives())
+    gate.may_knock = frozenset(PEERS)
+    return gate, sent
+
+
+def _at(step: int, run: Digest = RUN.id) -> Context:
+    return Context(run, step, Phase.KNOCK)
+
+
+def _will(old: Identity, key: PeerId, place: Context) -> Signature:
+    """The old key says that this one comes in its place."""
+    return old.sign(signed_bytes(place, old.peer, Digest(key)))
+
+
+def _knock(gate: Gate, member: PeerId, key: PeerId, *, at: int = 6, signed: int | None = None, step: int = 5) -> bool:
+    """Whether it was heard, by a member in this step."""
+    will = _will(WHO[member], key, _at(at if signed is None else signed))
+    gate.hear(key, _at(at), Knock(member, will), step)
+    return Knocking(member, key) in gate.knocks(at)
+
+
+def test_a_knock_is_heard_for_one_of_the_next_two_steps() -> None:
+    """[B3] Under one's own key or a new one; those who are a little ahead knock a little early."""
+    for at, heard in ((4, False), (5, False), (6, True), (7, True), (8, False)):
+        assert _knock(_gate()[0], PEERS[0], PEERS[0], at=at) is heard
+        assert _knock(_gate()[0], PEERS[0], HEIRS[0], at=at) is heard
+
+
+def test_knocks_of_another_step_of_strangers_and_under_somebody_elses_key_are_not_heard() -> None:
+    """[B3] What was signed for step 6 does not count for 7; who was never a member, or is banned or expelled, is a stranger."""
+    assert not _knock(_gate()[0], PEERS[0], PEERS[0], at=7, signed=6)
+    assert not _knock(_gate()[0], HEIRS[1], HEIRS[1])
+    gate, _ = _gate()
+    will = _will(WHO[PEERS[0]], PEERS[0], _at(6))
+    gate.hear(HEIRS[0], _at(6), Knock(PEERS[0], will), 5)  # somebody else sends what the first one signed for itself
+    gate.hear(HEIRS[0], _at(6), Knock(PEERS[0], _will(WHO[HEIRS[0]], HEIRS[0], _at(6))), 5)  # or signs it itself
+    gate.hear(PEERS[0], _at(6)._replace(phase=Phase.COMMIT), Knock(PEERS[0], will), 5)
+    assert gate.knocks(6) == []
+    assert not gate.admits(HEIRS[0])
+
+
+def test_knocks_are_forgotten_with_their_step() -> None:
+    """[B3] Nothing grows."""
+    gate, _ = _gate()
+    assert _knock(gate, PEERS[0], PEERS[0])
+    assert gate.admits(PEERS[0])
+    gate.forget(6)
+    assert gate.admits(PEERS[0])
+    gate.forget(7)
+    assert not gate.admits(PEERS[0])
+
+
+def test_only_who_asked_is_shown_the_state_of_this_step() -> None:
+    """[B2] Whoever is not looking on gets nothing, and nobody gets another state."""
+    gate, sent = _gate()
+    for who, asks in ((SOME[0], True), (SOME[8], False)):
+        wanted = SyncWanted(3, SOME[0].peer, _will(who, SOME[0].peer, _at(3)))
+        gate.hear(SOME[0].peer, _at(3), wanted, 5)
+        assert bool(gate.asking) == asks
+        gate.asking.clear()
+    gate.show(_at(6), {SOME[0].peer: SyncShown(())}, (Digest(bytes(32)), b"state"))
+    assert sent.pop() == (SOME[0].peer, SyncShown(()))
+    for asker, digest in ((SOME[1].peer, bytes(32)), (SOME[0].peer, b"1" * 32)):
+        gate.hear(asker, _at(6), StateWanted(digest), 5)
+    assert sent == []
+    gate.hear(SOME[0].peer, _at(6), StateWanted(bytes(32)), 5)
+    assert sent == [(SOME[0].peer, StateShown(b"state"))]
+
+
+def _roster(**given: Any) -> Roster:
+    """All but the last are members; that one is absent since step 5."""
+    return replace(Roster(tuple(PEERS[:-1]), away=((5, PEERS[-1]),)), **given)
+
+
+def _commits(knock: Knocking, listing: int) -> dict[PeerId, Announced]:
+    """So many of six members list it."""
+
+    def said(number: int) -> Commit:
+        return Commit(None, bytes(32), bytes(32), None, (knock, knock) if number < listing else ())
+
+    return {PEERS[k]: Announced(PEERS[k], said(k), Envelope(b"", bytes(64))) for k in range(6)}
+
+
+def test_more_than_half_must_have_heard_the_knock() -> None:
+    """[B3] Four of six; listing it twice is listing it once."""
+    knock = Knocking(PEERS[-1], PEERS[-1])
+    assert [bool(returning(_commits(knock, listing), _roster(), 8)) for listing in (2, 3, 4, 6)] == [0, 0, 1, 1]
+
+
+def test_who_may_come_back() -> None:
+    """[B3] Who was absent, for at most 500 steps; not who is a member, was banned, expelled, or never was one."""
+    absent, member, stranger = PEERS[-1], PEERS[0], HEIRS[0]
+    assert _roster().may_return(Knocking(absent, absent), 8)
+    assert _roster().may_return(Knocking(absent, absent), 5 + MOST_AWAY)
+    assert not _roster().may_return(Knocking(absent, absent), 6 + MOST_AWAY)
+    for who in (member, stranger):
+        assert not _roster().may_return(Knocking(who, who), 8)
+    for gone in ({"banned": (absent,), "away": ()}, {"away": ()}):  # banned; expelled
+        assert not _roster(**gone).may_return(Knocking(absent, absent), 8)
+
+
+def test_under_which_key_one_may_come_back() -> None:
+    """[B3] One's own, or one that was never seen: not another member's, a banned one, or one that was given up; and a key."""
+    absent = PEERS[-1]
+    roster = _roster(banned=(HEIRS[1],), heirs=((HEIRS[2], HEIRS[3]),))
+    allowed = {absent: True, HEIRS[0]: True, PEERS[0]: False, HEIRS[1]: False, HEIRS[2]: False, HEIRS[3]: False}
+    for key, may in {**allowed, PeerId(bytes(32)): False}.items():
+        assert roster.may_return(Knocking(absent, key), 8) is may, key
+
+
+def test_nobody_comes_back_more_than_three_times_in_a_thousand_steps() -> None:
+    """[B3] Whatever its keys were called in between; older returns are forgotten."""
+    absent = PEERS[-1]
+    own = tuple((k, absent) for k in range(MOST_RETURNS))
+    assert not _roster(returns=own).may_return(Knocking(absent, absent), 8)
+    assert _roster(returns=own[1:]).may_return(Knocking(absent, absent), 8)
+    late = _roster(returns=own, away=((STRIKE_STEPS - 1, absent),))
+    assert [late.may_return(Knocking(absent, HEIRS[0]), STRIKE_STEPS + k) for k in (-1, 0)] == [False, True]
+    line = ((HEIRS[0], HEIRS[1]), (HEIRS[1], absent))
+    renamed = _roster(returns=((1, HEIRS[1]), (2, absent), (3, absent)), heirs=line)
+    assert not renamed.may_return(Knocking(absent, absent), 8)
+    assert not renamed.may_return(Knocking(absent, HEIRS[2]), 8)
+
+
+def _changed(roster: Roster, step: int, **said: Any) -> Roster:
+    """After a step in which this happened."""
+    record = decode_record(_past()[1][0].record)
+    return roster.after(msgspec.structs.replace(record, step=step, members=roster.members, **said))
+
+
+def test_a_seat_is_one_seat_under_whatever_key() -> None:
+    """[B3] The old key has given it up, and does not come back beside the new one."""
+    absent, heir = PEERS[-1], HEIRS[0]
+    back = _changed(_roster(), 8, returned=(Knocking(absent, heir),))
+    assert set(back.members) == {*PEERS[:-1], heir}
+    assert back.away == ()
+    assert back.returns == ((8, heir),)
+    for key in (absent, heir, HEIRS[1]):
+        assert not back.may_return(Knocking(absent, key), 9)
+    again = _changed(back, 10, absent=(heir,))
+    assert not again.may_return(Knocking(absent, absent), 11)
+    assert not again.may_return(Knocking(heir, absent), 11), "a key that was given up"
+    assert again.may_return(Knocking(heir, HEIRS[1]), 11)
+
+
+def _ban(peer: PeerId) -> Judgement:
+    return Judgement(None, peer, Kind.EQUIVOCATION, 8, None, 0, Verdict.ACCUSED)
+
+
+def test_a_ban_of_the_old_key_bans_the_new_one() -> None:
+    """[B3] Later, in the same step, and along a line of heirs; the other way round is not needed."""
+    absent, heir, second = PEERS[-1], HEIRS[0], HEIRS[1]
+    back = _changed(_roster(), 8, returned=(Knocking(absent, heir),))
+    later = _changed(back, 9, judgements=(_ban(absent),))
+    assert set(later.banned) == {absent, heir}
+    assert later.members == tuple(PEERS[:-1])
+    at_once = _changed(_roster(), 8, returned=(Knocking(absent, heir),), judgements=(_ban(absent),))
+    assert set(at_once.banned) == {absent, heir}
+    assert at_once.members == tuple(PEERS[:-1])
+    renamed = _changed(_changed(back, 9, absent=(heir,)), 10, returned=(Knocking(heir, second),))
+    assert set(_changed(renamed, 11, judgements=(_ban(absent),)).banned) == {absent, heir, second}
+    assert set(_changed(renamed, 11, judgements=(_ban(second),)).banned) == {second}
+
+
+def test_one_knock_for_a_seat_counts() -> None:
+    """[B3] Two keys for one seat: everyone takes the same one."""
+    one, other = sorted(HEIRS[:2])
+    commits = {
+        peer: Announced(
+            peer,
+            Commit(None, bytes(32), bytes(32), None, (Knocking(PEERS[-1], other), Knocking(PEERS[-1], one))),
+            said.envelope,
+        )
+        for peer, said in _commits(Knocking(PEERS[-1], one), 6).items()
+    }
+    assert returning(commits, _roster(), 8) == (Knocking(PEERS[-1], one),)
+
+
+# The first step after it (SPEC B4)
+
+
+@contextmanager
+def _forging(key: PeerId) -> Iterator[None]:
+    """Whoever has this key sends wrong gradients."""
+    right = TrainingWork.gradient
+    seeds: set[Seed] = set()
+
+    async def gradient(self: TrainingWork, training: Training, seed: Seed, step: int) -> Tensor:
+        return await right(self, training, seed, step) * (-10.0 if seed in seeds else 1.0)
+
+    def noted(randomness: Digest, peer: PeerId) -> Seed:
+        seed = gradient_seed(randomness, peer)
+        if peer == key:
+            seeds.add(seed)
+        return seed
+
+    with patch.object(world_module._SlowWork, "gradient", gradient), patch.object(step_module, "gradient_seed", noted):
+        yield
+
+
+def _proofs(seen: Seen) -> list[Proof]:
+    """Of all bans, from the files that a member would write."""
+    history, proofs = History(seen.world.run), []
+    for outcome in seen.world.witness:
+        for judgement in outcome.record.judgements:
+            if judgement.banned is not None:
+                proofs.append(verify_ban(ban_evidence(seen.world.run, history, outcome, judgement).text))
+        history.add(outcome)
+    return proofs
+
+
+def test_who_comes_back_and_lies_in_its_first_step_is_audited_for_certain_and_the_proof_holds() -> None:
+    """[B4, E1] Under a new key, which whoever checks the evidence finds in the history, and as a target that was drawn."""
+    heir = Identity.from_secret(derive(1, "incarnation", GONE)).peer
+    with _forging(heir):
+        seen = see(plan(liars=(), peers=7, steps=11, crashes={GONE: DropOut(2, 4, 5.0, journal=False)}))
+    ((back, _),) = seen.returned.items()
+    assert heir in seen.records[back + 1].contributors
+    (proof,) = _proofs(seen)
+    assert (proof.banned, proof.step, proof.judgement.kind) == (heir, back + 2, Kind.GRADIENT)
+    assert proof.judgement.step == back + 1
+    assert heir not in seen.records[back + 3].members
+
+
+def test_bans_of_others_after_a_return_are_proved_too() -> None:
+    """[B3, E1] The history holds who came back, under which key: members and majorities follow from it."""
+    crashes = {GONE: DropOut(1, 4, 5.0, journal=False)}
+    seen = see(plan(liars=(), forge_from={0: 7}, crashes=crashes, steps=16, seed=4))
+    ((back, _),) = seen.returned.items()
+    (proof,) = _proofs(seen)
+    assert back + 2 < proof.step
+    assert (proof.banned, proof.members) == (keys(4, 5)[0], 5)
+
+
+def test_the_first_step_of_who_came_back_is_audited_beside_those_drawn() -> None:
+    """[B4] In the step after it, once, by a validator; whatever was drawn."""
+    back = PEERS[3]
+    roster = Roster(tuple(PEERS), returns=((5, back),))
+    audited = 0
+    for seed in range(200):
+        roles = draw_roles(RUN, roster, Digest(derive(seed, "roles")), Due(6, tuple(PEERS)))
+        drawn = [(auditor, audit) for auditor, audits in roles.audits.items() for audit in audits]
+        assert len(drawn) == len(set(drawn))
+        audited += sum(audit == Audit(back, 6) for _, audit in drawn)
+        assert all(auditor in roles.validators or auditor != audit.target for auditor, audit in drawn)
+        later = draw_roles(RUN, roster, Digest(derive(seed, "roles")), Due(7, tuple(PEERS)))
+        assert sum(map(len, later.audits.values())) == 1
+    assert audited > 150
+
+
+def test_who_comes_back_has_looked_on_for_two_steps() -> None:
+    """[B4, K1] So it can audit and judge in its first step as member."""
+    seen = see(plan(liars=(), crashes={GONE: DropOut(2, 4, 5.0, journal=True)}, steps=9)).kept_promises()
+    ((back, _),) = seen.returned.items()
+    own = seen.world.outcomes[GONE]
+    assert {back - 1, back, back + 1} <= own.keys()
+    assert set(own[back].state.kept) == {back - 1, back}
+
+
+# Found by review
+
+
+def test_an_onlooker_takes_messages_whose_signatures_fit() -> None:
+    """[B2] Right payloads with wrong signatures, from the one who makes the majority full: nothing of them could be opened."""
+    sighting, right = _sighting(), _said(*range(7))
+    wrong: dict[bytes, Envelope] = {peer: Envelope(said.payload, bytes(64)) for peer, said in right.items()}
+    for teller, told in ((0, right), (1, right), (2, right), (3, wrong), (4, right)):
+        sighting.hear(PEERS[teller], Decided(told, {}), 1.0)
+    assert sighting.decision is not None
+    assert sighting.decision.said == right
+
+
+def test_liars_cannot_keep_somebody_out_with_signatures_that_do_not_fit() -> None:
+    """[B2] Else it loses sight in the step in which it is let in, three times, and has to stay away for a thousand steps."""
+
+    class Unsigned(_Serving):
+        def _frames(self, line: Bent, place: Context, frame: Frame) -> list[Frame]:
+            if isinstance(frame, Decided):
+                return [Decided({k: Envelope(e.payload, bytes(64)) for k, e in frame.said.items()}, frame.twice)]
+            return [frame]
+
+    seen = see(plan(peers=7, liars=(0, 1), crashes={GONE: DropOut(2, 4, 5.0)}, steps=12), Unsigned()).kept_promises()
+    assert list(seen.returned.values()) == [[GONE]]
+
+
+def test_a_certificate_that_only_an_onlooker_gets_does_not_set_its_clock() -> None:
+    """[B2] A liar that keeps its view from the members can hand it out: they decide much later, and so must the onlooker.
+
+    What is sure: of those who say how it ended, one at least is honest, and said so at once.
+    """
+    sighting, right = _sighting(), _said(*range(7))
+    values = bytes(32)
+    views: dict[bytes, bytes] = {peer: WHO[peer].sign(view_bytes(_PLACE, values)) for peer in PEERS}
+    sighting.hear(PEERS[0], Certificate(values, views, {}), 1.0)
+    for teller in range(4):
+        sighting.hear(PEERS[teller], Decided(right, {}), 20.0)
+    assert sighting.ends is not None
+    assert sighting.ends >= 20.0 - 2.0
+
+
+class _Bytes:
+    """A state that is nothing but bytes."""
+
+    def unpack(self, raw: bytes) -> bytes:
+        return raw
+
+    def digest(self, training: bytes) -> Digest:
+        return blob_digest(training)
+
+
+def _fetch_from(liar_sends: Sequence[float]) -> float:
+    """How long it takes to get the state, if one of two who are asked for it has it, and the other sends something else then."""
+    mine, liar, honest = SOME[:3]
+    time: VirtualTime[float] = VirtualTime(lambda *_: (0.1,))
+
+    async def asks() -> float:
+        tools, line = Primitives(), time.line(mine.peer)
+        channel = AgreedChannel(mine, line, Pace(), tools, looks_on=True)
+        peer: Peer[bytes] = Peer(mine, RUN, cast(Any, _Bytes()), channel, SeededEntropy(0, 0), tools)
+        life = Life(peer, State.first(RUN, b""), lambda _: channel)
+        assert await life._fetch(channel, [liar.peer, honest.peer], blob_digest(b"state")) == b"state"
+        return line.now()
+
+    async def lies() -> float:
+        line = time.line(liar.peer)
+        for when in liar_sends:
+            while line.now() < when:
+                await line.receive(when)
+            line.send(mine.peer, Packet(_at(3), SyncShown(())))
+        return line.now()
+
+    async def answers() -> float:
+        line = time.line(honest.peer)
+        while line.now() < 1000.0:
+            heard = await line.receive(1000.0)
+            if heard is not None and isinstance(heard[1].frame, StateWanted):
+                line.send(heard[0], Packet(_at(3), StateShown(b"state")))
+        return line.now()
+
+    lives = {mine.peer: asks(), liar.peer: lies(), honest.peer: answers()}
+    time.run(lives, most_events=10_000, until=[mine.peer])
+    return time.results[mine.peer]
+
+
+def test_who_comes_back_waits_for_nobody_who_does_not_hand_out_the_state() -> None:
+    """[B2] A step may be shorter than the time after which one gives somebody up, and then there is another state to ask for.
+
+    Whoever is asked first could keep it out for ever; all the more if every frame it sends starts that time anew.
+    """
+    assert _fetch_from([]) < 1.0
+    assert _fetch_from([float(second) for second in range(900)]) < 1.0
+
+
+def test_who_comes_back_asks_again_whatever_keeps_coming() -> None:
+    """[B2] What it asked was lost while its line was cut; a liar sends it empty answers all the time."""
+    victim = keys(1, 5)[GONE]
+
+    class Floods(Lies):
+        def sends(self, line: Bent, to: PeerId, packet: Packet) -> Iterable[Packet]:
+            if isinstance(packet.frame, Value):
+                line.slip(victim, Packet(_at(packet.place.step, packet.place.run), SyncShown(())))
+            return (packet,)
+
+    cut = Network(latency=0.3, cuts=(Cut(frozenset({GONE}), 8.0, 30.0),))
+    for lies in (Lies(), Floods()):
+        seen = see(plan(steps=24, network=cut), lies).kept_promises()
+        assert list(seen.returned.values()) == [[GONE]]
+
+
+def test_one_seat_knocks_once_and_is_shown_once() -> None:
+    """[B2, B3] A liar signs for a hundred keys; whoever else comes back must still be listed, and memory is bounded."""
+    gate, _ = _gate()
+    liar, honest = WHO[PEERS[0]], max(PEERS[1:])
+    for number in range(100):
+        key = Identity.from_secret(derive(0, "heir", number)).peer
+        gate.hear(key, _at(6), Knock(liar.peer, _will(liar, key, _at(6))), 5)
+        gate.hear(key, _at(4), SyncWanted(4, liar.peer, _will(liar, key, _at(4))), 5)
+    assert _knock(gate, honest, honest)
+    listed = gate.knocks(6)[:MOST_KNOCKS]
+    assert Knocking(honest, honest) in listed
+    assert len(gate.asking) <= len(PEERS)
+    assert len(gate.knocks(6)) <= len(PEERS)
+
+
+def test_the_first_step_is_audited_even_if_only_that_one_is_drawn_as_validator() -> None:
+    """[B4] It cannot audit itself: somebody else has to."""
+    back = PEERS[3]
+    roster = Roster(tuple(PEERS), returns=((5, back),))
+    for seed in range(100):
+        roles = draw_roles(RUN, roster, Digest(derive(seed, "roles")), Due(6, tuple(PEERS)))
+        assert any(audit == Audit(back, 6) for audits in roles.audits.values() for audit in audits)
+
+
+def test_a_liar_banned_under_two_keys_is_one_liar() -> None:
+    """[G1, B3] Else the guarantee would count one liar too few."""
+    absent, heir = PEERS[-1], HEIRS[0]
+    roster = _changed(_roster(), 8, returned=(Knocking(absent, heir),), judgements=(_ban(absent),))
+    assert roster.liars_left(RUN) == 1
+
+
+def test_a_key_that_was_expelled_is_not_one_that_was_never_seen() -> None:
+    """[B3] Who was expelled does not take the seat of a friend who is absent."""
+    expelled, absent = PEERS[0], PEERS[-1]
+    roster = _changed(_roster(), 8, expelled=(expelled,))
+    assert not roster.may_return(Knocking(absent, expelled), 9)
+
+
+class _SlowToSee:
+    """Gets the last signature of a record a little later, well within the time for it."""
+
+    def __init__(self, inner: Channel) -> None:
+        self._inner: Any = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def sign_record(self, context: Context, *given: Any) -> Mapping[PeerId, Signature]:
+        signatures: Mapping[PeerId, Signature] = await self._inner.sign_record(context, *given)
+        await self._inner._wait(self._inner._line.now() + 0.8, lambda: False)
+        return signatures
+
+
+def test_two_who_come_back_in_one_step_hear_each_other() -> None:
+    """[B3, F1] Neither knows, before that step is over, that the other is a member too; what it says then must not be lost."""
+    slow, crashes = keys(1, 7)[2], {2: DropOut(2, 2, 3.0), 5: DropOut(2, 2, 3.0)}
+
+    def wrap(peer: PeerId, channel: Channel) -> Channel:
+        return _SlowToSee(channel) if peer == slow and isinstance(channel, AgreedChannel) else channel
+
+    seen = see(plan(peers=7, liars=(), crashes=crashes, steps=8), wrap=wrap).kept_promises()
+    assert sorted(number for numbers in seen.returned.values() for number in numbers) == [2, 5]
+    assert seen.feuds == {}
