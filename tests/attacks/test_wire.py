@@ -8,17 +8,23 @@ from troth.attacks.wire import CONDUCTS, LyingLine
 from troth.attacks.wire_lies import (
     announcing,
     another,
+    false_decision,
+    false_knock,
+    false_signature,
+    forged_certificate,
     impersonations,
     malformed,
     not_finite,
     not_numbers,
     oversized,
     oversized_blob,
+    signed_view,
     values_digest,
     with_wrong_path,
 )
-from troth.crypto import Context, Digest, Identity, PeerId, derive, signed_bytes, stream, verify
-from troth.protocol.announce import Announcement, Timing, view_bytes
+from troth.attacks.wire_splits import LastRound
+from troth.crypto import Context, Digest, Identity, PeerId, Signature, derive, signed_bytes, stream, valid_peer, verify
+from troth.protocol.announce import Announcement, Timing, proves, view_bytes
 from troth.protocol.frames import (
     BlobSent,
     Certificate,
@@ -266,3 +272,77 @@ def test_a_false_value_can_be_certified() -> None:
     running.hear(ME.peer, said[ME.peer], 0.1)
     views = [frame for frame in running.take() if isinstance(frame, View)]
     assert [view.values for view in views] == [values_digest(said)]
+
+
+# Certificates that come late, or that nobody signed
+
+
+FELLOW, *HONEST = (Identity.from_secret(derive(0, "peer", number)) for number in range(4))
+
+
+def _heard_by(liar: LastRound) -> Digest:
+    """The liar tells everyone, and hears everyone's value and view; what they all saw."""
+    said = {who.peer: Value(seal(who, PLACE, MESSAGES[Phase.REPORT])) for who in (ME, FELLOW, *HONEST)}
+    for who in (FELLOW, *HONEST):
+        liar.tells(who.peer, PLACE, said[ME.peer], 0.0)
+        liar.hears(who.peer, PLACE, said[who.peer], 0.1)
+    for who in HONEST:
+        liar.hears(who.peer, PLACE, signed_view(who, PLACE, values_digest(said)), 0.2)
+    return values_digest(said)
+
+
+def test_a_late_certificate_is_right_and_has_the_signatures_of_all_liars() -> None:
+    """[Q3, Q5] The fellow's view was never sent, and is made; in the last round it is one signature short."""
+    liar = LastRound(ME, {FELLOW.peer: FELLOW}, stream(0, "late"))
+    mine = signed_view(ME, PLACE, _heard_by(liar))
+    assert liar.hides(PLACE, mine, lambda: True)
+    lies = list(liar.complained(HONEST[0].peer, PLACE, 6.0))
+    assert {to for to, _ in lies} == {who.peer for who in HONEST}
+    (second,) = {frame for _, frame in lies}
+    assert isinstance(second, Chained)
+    assert second.originator == FELLOW.peer
+    assert set(second.chain) == {ME.peer}
+    assert list(liar.complained(HONEST[1].peer, PLACE, 6.5)) == [], "it is said once"
+    assert list(liar.due(liar.next_due)) == [], "now it knows whose rounds began last"
+    ((victim, packet),) = liar.due(liar.next_due)
+    assert victim == HONEST[1].peer
+    assert isinstance(packet.frame, Certificate)
+    assert proves(PLACE, frozenset(who.peer for who in (ME, FELLOW, *HONEST)), packet.frame, Primitives())
+    assert set(packet.frame.chain) == {ME.peer, FELLOW.peer}
+    assert liar.next_due == math.inf
+
+
+def test_nothing_is_tried_where_somebody_saw_something_else() -> None:
+    """No certificate, so a second value would be a ban for nothing."""
+    liar = LastRound(ME, {FELLOW.peer: FELLOW}, stream(0, "late"))
+    mine = signed_view(ME, PLACE, b"x" * 32)
+    _heard_by(liar)
+    assert liar.hides(PLACE, mine, lambda: True)
+    assert list(liar.complained(HONEST[0].peer, PLACE, 6.0)) == []
+    assert liar.next_due == math.inf
+
+
+def test_a_forged_certificate_proves_nothing() -> None:
+    """[Q3] It has the right form, and one of its signatures fits."""
+    said = {who.peer: Value(seal(who, PLACE, MESSAGES[Phase.REPORT])) for who in (ME, *HONEST)}
+    view, certificate = forged_certificate(ME, PLACE, said)
+    assert isinstance(certificate, Certificate)
+    assert view == signed_view(ME, PLACE, certificate.values)
+    assert set(certificate.views) == set(said)
+    assert not proves(PLACE, frozenset(said), certificate, Primitives())
+
+
+def test_what_is_said_of_those_who_were_gone() -> None:
+    """[B2, B3, U2] Well-formed, and false: a key of nobody's, somebody left out, another record."""
+    draw, commit = stream(0, "gone"), MESSAGES[Phase.COMMIT]
+    assert isinstance(commit, Commit)
+    knocking = false_knock(commit, OTHER.peer, draw)
+    assert decode(Phase.COMMIT, encode(knocking)) == knocking
+    (knock,) = knocking.knocks
+    assert knock.member == OTHER.peer
+    assert valid_peer(PeerId(knock.key))
+    assert knock.key not in (ME.peer, OTHER.peer)
+    said = {who.peer: seal(who, PLACE, MESSAGES[Phase.REPORT]) for who in HONEST}
+    assert len(false_decision(said, draw).said) == len(said) - 1
+    record, digest = PLACE._replace(phase=Phase.RECORD), Digest(b"d" * 32)
+    assert not verify(ME.peer, signed_bytes(record, ME.peer, digest), Signature(false_signature(ME, record).signature))

@@ -109,7 +109,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     monkeypatch.setattr(chaos, "draw_plan", draw)
     monkeypatch.setattr(side_by_side, "judge_all", in_this_process)
-    with planted("first of two equivocating values taken"):
+    with planted("the first of two equivocating values taken"):
         yield
 
 

@@ -214,9 +214,9 @@ def test_honest_members_whose_line_is_cut_never_cost_a_slow_path() -> None:
 class _Deaf(Announcement):
     """What others pass on is not accepted."""
 
-    def hear(self, sender: PeerId, frame: Frame, now: float) -> None:
+    def hear(self, sender: PeerId, frame: Frame, now: float, via: PeerId | None = None) -> None:
         if not isinstance(frame, Relayed):
-            super().hear(sender, frame, now)
+            super().hear(sender, frame, now, via)
 
 
 def test_without_passing_on_both_promises_are_broken() -> None:

@@ -42,7 +42,7 @@ def test_a_planted_bug_is_found_in_a_smaller_world() -> None:
     two = frozenset({"equivocate", "garbage"})
     network = Network(latency=0.4, doubled=0.1, slow={3: 0.3})
     plan = Plan(17, 5, 4, {2: two}, {}, {}, {2: (0.9, 1)}, {}, network)
-    with planted("first of two equivocating values taken"):
+    with planted("the first of two equivocating values taken"):
         verdict = judge(plan)
         small = shrink(plan, breaks_like(verdict))
         left = judge(small).broken

@@ -134,7 +134,7 @@ def test_losses_doubles_and_late_arrivals_are_marked() -> None:
 def test_peers_that_decide_differently_are_told_apart() -> None:
     """With a bug that lets honest peers disagree, the same words have different values behind them."""
     plan = Plan(17, 4, 1, {2: frozenset({"equivocate"})}, {}, {}, {2: (1.0, 0)}, {}, Network())
-    with planted("first of two equivocating values taken"):
+    with planted("the first of two equivocating values taken"):
         commits = [line for line in told(plan) if "decided step 0 attempt 0 commit" in line]
     assert len(commits) > 1
     assert len({line.split("[values ")[1] for line in commits}) == len(commits)

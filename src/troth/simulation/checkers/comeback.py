@@ -13,7 +13,7 @@ def comeback(world: World) -> list[str]:
         return []
     roster: Roster = world.witness[-1].state.roster
     put_out = {peer for record in world.records for peer in (*record.banned, *record.expelled)}
-    members = {world.numbers[peer] for peer in roster.members}
+    members = {world.numbers.get(peer) for peer in roster.members}
     broken = []
     for number in sorted(world.plan.shaky - world.plan.network.loss.keys()):
         well = _well_from(world, number)

@@ -10,7 +10,7 @@ from troth.simulation.world import World
 def follows(world: World) -> list[str]:
     """From the first step on that it saw to its end, absent and well. Not for those whose packets go on getting lost."""
     broken = []
-    absent = {world.numbers[PeerId(peer)]: record.step for record in reversed(world.records) for peer in record.absent}
+    absent = {world.numbers.get(PeerId(p)): record.step for record in reversed(world.records) for p in record.absent}
     for number in sorted(world.plan.shaky & absent.keys() - world.plan.network.loss.keys()):
         well = _well_from(world, number)
         ends = [step for step in sorted(world.outcomes[number]) if step > absent[number]]

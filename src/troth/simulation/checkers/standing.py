@@ -9,6 +9,6 @@ def standing(world: World) -> list[str]:
     for record in world.records:
         held = {"absent": record.absent, "struck": (*record.struck, *record.slowed), "expelled": record.expelled}
         for what, peers in held.items():
-            for number in sorted({world.numbers[PeerId(peer)] for peer in peers} & world.steady):
+            for number in sorted(world.steady & {world.numbers.get(PeerId(peer)) for peer in peers}):
                 broken.append(f"step {record.step}: {number} is honest, and {what}")
     return broken
