@@ -18,7 +18,7 @@ from troth.simulation.world import Plan, play
 @pytest.mark.parametrize("tau", [0.1, 10.0])
 def test_off_by_so_large_a_share_of_the_tolerance(share: float, tau: float) -> None:
     """[V2] Whatever is clipped: float32 is fine enough to hit the line by a tenth."""
-    rows_PD = torch.from_numpy(stream(0, "rows").normal((7, 5))).float() + 3.0
+    rows_PD = torch.from_numpy(stream(0, "rows").normal(35).reshape(7, 5)).float() + 3.0
     away_D = at_the_border(rows_PD, tau, share)
     clipped = float(torch.linalg.vector_norm(rows_PD.double() - away_D.double(), dim=1).clamp(max=tau).sum())
     residual = float(torch.linalg.vector_norm(clip_residual(rows_PD, away_D, tau=tau)))
