@@ -291,13 +291,35 @@ def _heard_by(liar: LastRound) -> Digest:
     return values_digest(said)
 
 
+def test_a_late_certificate_is_right_and_has_the_signatures_of_all_liars() -> None:
+    """[Q3, Q5] The fellow's view was never sent, and is made; in the last round it is one signature short."""
+    liar = LastRound(ME, {FELLOW.peer: FELLOW}, stream(0, "late"))
+    mine = signed_view(ME, PLACE, _heard_by(liar))
+    assert liar.hides(PLACE, mine, lambda: True)
+    lies = list(liar.began(HONEST[0].peer, PLACE, 6.0))
+    assert {to for to, _ in lies} == {who.peer for who in HONEST}
+    second = lies[0][1]
+    assert all(frame == second for _, frame in lies)
+    assert isinstance(second, Chained)
+    assert second.originator == FELLOW.peer
+    assert set(second.chain) == {ME.peer}
+    assert list(liar.began(HONEST[1].peer, PLACE, 6.5)) == [], "it is said once"
+    assert list(liar.due(liar.next_due)) == [], "now it knows whose rounds began last"
+    ((victim, packet),) = liar.due(liar.next_due)
+    assert victim == HONEST[1].peer
+    assert isinstance(packet.frame, Certificate)
+    assert proves(PLACE, frozenset(who.peer for who in (ME, FELLOW, *HONEST)), packet.frame, Primitives())
+    assert set(packet.frame.chain) == {ME.peer, FELLOW.peer}
+    assert liar.next_due == math.inf
+
+
 def test_nothing_is_tried_where_somebody_saw_something_else() -> None:
     """No certificate, so a second value would be a ban for nothing."""
     liar = LastRound(ME, {FELLOW.peer: FELLOW}, stream(0, "late"))
     mine = signed_view(ME, PLACE, b"x" * 32)
     _heard_by(liar)
     assert liar.hides(PLACE, mine, lambda: True)
-    assert list(liar.complained(HONEST[0].peer, PLACE, 6.0)) == []
+    assert list(liar.began(HONEST[0].peer, PLACE, 6.0)) == []
     assert liar.next_due == math.inf
 
 

@@ -43,7 +43,6 @@ from troth.protocol.frames import (
     BlobWanted,
     Certificate,
     Chained,
-    Complaint,
     Frame,
     Packet,
     PartSent,
@@ -67,7 +66,7 @@ def test_a_session_can_be_written_down() -> None:
 def test_the_recordings_hold_what_members_say_to_each_other() -> None:
     """The quiet way, the slow one, blobs, and what is passed on: else the sessions would test little."""
     kinds = {type(packet.frame) for recording in recorded() for _, _, packet in recording}
-    assert kinds >= {Value, View, Certificate, Complaint, Chained, Relayed}
+    assert kinds >= {Value, View, Certificate, Chained, Relayed}
     assert kinds >= {PartSent, BlobSent, BlobWanted, PartShown, RecordSigned}
 
 
@@ -187,7 +186,7 @@ def sent_after(announcement: Announcement, now: float, number: int) -> int:
 def test_an_announcement_keeps_two_values_of_each(slow: bool) -> None:
     """[Q1, Q5] Whatever a liar signs after its second value is neither kept nor passed on, before the rounds and in them."""
     announcement, now = new_announcement(), 0.0
-    while slow and not any(isinstance(frame, Complaint) for frame in announcement.take()):
+    while slow and not any(isinstance(frame, Chained) for frame in announcement.take()):
         assert announcement.deadline is not None
         now = announcement.deadline
         announcement.tick(now)

@@ -20,10 +20,10 @@ import msgspec
 
 from troth.crypto import Context, Digest, Identity, PeerId, blob_digest, signed_bytes
 from troth.protocol.agreed import AgreedChannel, Pace
-from troth.protocol.announce import Announcement, Decision, Timing, chain_bytes, complaint_bytes, view_bytes
+from troth.protocol.announce import Announcement, Decision, Timing, chain_bytes, view_bytes
 from troth.protocol.channel import Entry
 from troth.protocol.frames import Agreement as Frame
-from troth.protocol.frames import Certificate, Chained, Complaint, Packet, Relayed, Value, View
+from troth.protocol.frames import Certificate, Chained, Packet, Relayed, Value, View
 from troth.protocol.messages import MOST_MEMBERS, Accuse, Announced, Envelope
 from troth.protocol.primitives import Primitives
 from troth.protocol.quarrels import Quarrels
@@ -319,7 +319,7 @@ class World:
     def _bounds(self) -> str | None:
         n = len(self.everyone)
         for member in self.honest:
-            if len(member.sent) > 2 * n + 5:
+            if len(member.sent) > 2 * n + 4:
                 return f"{len(member.sent)} frames sent"
             for _, frame in member.sent:
                 if isinstance(frame, Chained | Certificate) and len(frame.chain) > n:
@@ -330,17 +330,17 @@ class World:
         return "a frame that others cannot read" if self.undecodable else None
 
     def _quiet(self) -> str | None:
-        """Without liars nobody complains, and it takes two message delays after the last value."""
+        """Without liars no rounds begin, and it takes two message delays after the last value."""
         if self.liars:
             return None
-        if any(isinstance(frame, Complaint) for member in self.honest for _, frame in member.sent):
-            return "a complaint"
+        if any(isinstance(frame, Chained) for member in self.honest for _, frame in member.sent):
+            return "a chain"
         last = max(member.says_at for member in self.honest)
         slowest = max(cast(float, member.decided_at) for member in self.honest)
         return None if slowest < last + 2 * DELTA else f"took {slowest - last:.3f} after the last value"
 
 
-_THEMES = ("hidden", "hidden", "second", "split", "complaints", "chaos", "chaos")
+_THEMES = ("hidden", "hidden", "second", "split", "early", "chaos", "chaos")
 
 
 class Adversary:
@@ -380,14 +380,14 @@ class Adversary:
     def plan(self) -> None:
         for liar in self.liars:
             self._plan_values(liar)
-            self._plan_complaints(liar)
+            self._plan_early_chains(liar)
         if self.liars and self.draw.random() < 0.3:
             self._plan_replays()
 
     def _plan_values(self, liar: Key) -> None:
         draw, (v, w, x) = self.draw, self.values[liar.peer]
         mode = draw.choice(["fair", "silent", "some", "split", "double", "last", "triple", "resigned"])
-        if self.theme in ("hidden", "complaints") and draw.random() < 0.8:
+        if self.theme in ("hidden", "early") and draw.random() < 0.8:
             mode = draw.choice(["fair", "fair", "last", "resigned"])
         if self.theme == "second" and draw.random() < 0.7:
             mode = draw.choice(["fair", "some", "one", "silent"])
@@ -417,18 +417,24 @@ class Adversary:
             for envelope, when in chosen:
                 self._send(when, liar, member, Value(envelope))
 
-    def _plan_complaints(self, liar: Key) -> None:
+    def _plan_early_chains(self, liar: Key) -> None:
         draw = self.draw
-        if draw.random() > {"complaints": 0.9, "hidden": 0.3}.get(self.theme, 0.4):
+        if draw.random() > {"early": 0.9, "hidden": 0.3}.get(self.theme, 0.4):
             return
-        complaint = Complaint(liar.sign(complaint_bytes(PLACE)))
         for member in self._some() if draw.random() < 0.7 else [self.one]:
             timing = member.timing
             due = timing.views_due - DELTA
             early = [0.0, draw.uniform(0, timing.values_due), timing.values_due, due - INSTANT]
             late = [due, due + INSTANT, draw.uniform(due, timing.views_due), timing.views_due - INSTANT]
-            when = draw.choice([*early, *late, timing.views_due + draw.random() * 9])
-            self._send(when, liar, member, complaint)
+            self.world.at(draw.choice([*early, *late]), partial(self._release_early, member, liar))
+
+    def _release_early(self, member: Member, liar: Key) -> None:
+        """As if its rounds had begun: with anybody's value that is there by now."""
+        said = [(key.peer, envelope) for key in self.liars for envelope in self.values[key.peer]]
+        said += [(other.peer, other.envelope) for other in self.world.honest if other.says_at < self.world.now]
+        originator, envelope = self.draw.choice(said)
+        chain = self._chain(originator, blob_digest(envelope.payload), 1)
+        self.world.deliver(member, liar.peer, Chained(originator, envelope, chain))
 
     def _plan_replays(self) -> None:
         """What honest members signed elsewhere, and what nobody signed."""
@@ -446,8 +452,6 @@ class Adversary:
             Chained(victim.peer, Envelope(b"never said", draw.randbytes(64)), chain),
             Value(old),
             View(digest, victim.key.sign(view_bytes(ELSEWHERE, digest))),
-            Complaint(victim.key.sign(complaint_bytes(ELSEWHERE))),
-            Complaint(victim.key.sign(complaint_bytes(PLACE)[:-1])),
             Certificate(digest, views, chain),
         ]
         for member in self.world.honest:
@@ -742,11 +746,11 @@ class FeudWorld(World):
         return None if max(ends) - min(ends) <= allowed + 1e-9 else f"ends {max(ends) - min(ends):.3f} apart"
 
     def _quiet(self) -> str | None:
-        """Without liars nobody complains, whoever is apart: a value, a view and a certificate, with one more on its way."""
+        """Without liars no rounds begin, whoever is apart: a value, a view and a certificate, with one more on its way."""
         if self.liars:
             return None
-        if any(isinstance(frame, Complaint) for member in self.honest for _, frame in member.sent):
-            return "a complaint"
+        if any(isinstance(frame, Chained) for member in self.honest for _, frame in member.sent):
+            return "a chain"
         last = max(member.says_at for member in self.honest)
         slowest = max(cast(float, member.decided_at) for member in self.honest)
         return None if slowest < last + 4 * DELTA else f"took {slowest - last:.3f} after the last value"

@@ -15,7 +15,7 @@ from troth.crypto import Context, Identity, PeerId, derive
 from troth.protocol.agreed import AgreedChannel, Line, Pace
 from troth.protocol.channel import Channel
 from troth.protocol.comeback import Life
-from troth.protocol.frames import Complaint, Packet
+from troth.protocol.frames import Chained, Packet
 from troth.protocol.messages import Announced, Message
 from troth.protocol.records import StepRecord
 from troth.protocol.state import Peer, State
@@ -189,7 +189,7 @@ def see(made: Plan, lies: Lies | None = None, wrap: Wrap | None = None) -> Seen:
     slow: dict[int, set[tuple[PeerId, Context]]] = defaultdict(set)
 
     def watch(_now: float, sender: PeerId, _to: PeerId, packet: Packet, _delays: Sequence[float]) -> None:
-        if isinstance(packet.frame, Complaint):
+        if isinstance(packet.frame, Chained):
             slow[packet.place.step].add((sender, packet.place))
 
     world = play(made, watch, wrap) if lies is None else _play_lies(made, lies, watch, wrap)

@@ -18,10 +18,10 @@ import pytest
 from tests.paper.announce_world import DELTA, ELSEWHERE, KEYS, PLACE, CheapPrimitives, Key, World, sealed
 from troth.crypto import Digest, Identity, PeerId, blob_digest, derive
 from troth.protocol.agreed import AgreedChannel, Pace
-from troth.protocol.announce import Announcement, Timing, chain_bytes, complaint_bytes, view_bytes
+from troth.protocol.announce import Announcement, Timing, chain_bytes, view_bytes
 from troth.protocol.channel import Entry
 from troth.protocol.frames import Agreement as Frame
-from troth.protocol.frames import Certificate, Chained, Complaint, Packet, Value, View
+from troth.protocol.frames import Certificate, Chained, Packet, Value, View
 from troth.protocol.messages import MOST_MEMBERS, Commit, Envelope, Phase, seal
 from troth.protocol.primitives import Primitives
 from troth.protocol.records import encode_record
@@ -45,7 +45,7 @@ def test_promises_hold_whatever_liars_do(hundred: int) -> None:
     assert {seed: why for seed, why in runs.items() if why is not None} == {}
 
 
-def test_without_liars_nobody_complains_and_two_delays_are_enough() -> None:
+def test_without_liars_no_rounds_begin_and_two_delays_are_enough() -> None:
     """[Q2, Q3] Values, then views: whatever the delays below Δ, and however far starts lie apart."""
     for seed in range(200):
         world = World(seed, liars=0).run()
@@ -126,12 +126,13 @@ class _RoundTooFew(Announcement):
         self._rounds -= 1
 
 
-class _ComplaintAtOnce(Announcement):
-    """A complaint is acted on while values are still on their way."""
+class _ChainStartsRounds(Announcement):
+    """Rounds begin as soon as a chain is heard, while values are still on their way."""
 
-    @property
-    def _complaints_due(self) -> float:
-        return float("-inf")
+    def hear(self, sender: PeerId, frame: Frame, now: float, via: PeerId | None = None) -> None:
+        super().hear(sender, frame, now, via)
+        if self._early and self._slow_since is None and self.decision is None:
+            self._go_slow(now)
 
 
 class _EarlyChainsLost(Announcement):
@@ -143,16 +144,11 @@ class _EarlyChainsLost(Announcement):
 
 
 class _EndsWithItsRounds(Announcement):
-    """Whoever has a certificate goes on as soon as it has it, except those who had complained: they wait for the last round."""
+    """Whoever has a certificate goes on as soon as it has it, but those whose rounds had begun wait for the last."""
 
     @property
     def ends(self) -> float | None:
         return self._decided_at if self._slow_since is None else self._round_end(self._rounds)
-
-    def tick(self, now: float) -> None:
-        if self.decision is not None:
-            self._complaint_heard = False
-        super().tick(now)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +160,7 @@ class _EndsWithItsRounds(Announcement):
         (_FirstTaken, "agreement", 20),
         (_KeepsCertificate, "agreement", 100),
         (_RoundTooFew, "agreement", 800),
-        (_ComplaintAtOnce, "validity", 20),
+        (_ChainStartsRounds, "validity", 50),
         (_EarlyChainsLost, "agreement", 100),
         (_EndsWithItsRounds, "ends", 100),
     ],
@@ -255,7 +251,7 @@ def test_values_count_until_they_are_due_and_two_make_a_view_incomplete() -> Non
 
 
 def test_what_was_signed_elsewhere_counts_for_nothing() -> None:
-    """[Q1–Q5] Values, views, complaints and chains are bound to their place."""
+    """[Q1–Q5] Values, views and chains are bound to their place."""
     table = _Table(0.0, 0.0, liars=1)
     victim, liar = table.honest[1], table.liars[0]
     old = sealed(victim, b"elsewhere", ELSEWHERE)
@@ -263,7 +259,6 @@ def test_what_was_signed_elsewhere_counts_for_nothing() -> None:
     views = {key.peer: key.sign(view_bytes(ELSEWHERE, digest)) for key in (*table.honest, liar)}
     table.cores[0].hear(victim.peer, Value(old), 0.1)
     table.cores[0].hear(victim.peer, View(digest, views[victim.peer]), 0.1)
-    table.cores[0].hear(victim.peer, Complaint(victim.sign(complaint_bytes(ELSEWHERE))), 0.1)
     table.cores[0].hear(liar.peer, Certificate(digest, cast(Any, views), {}), 0.1)
     assert table.cores[0].deadline == 2 * DELTA  # nothing has happened yet
     table.tick(0, 2 * DELTA)
@@ -285,7 +280,6 @@ def test_chains_of_a_faster_member_count_though_own_rounds_have_not_begun() -> N
     table.carry(first, 0, 1, 0.5)
     second = table.say(1, 1.0)
     table.carry(second, 1, 0, 1.5)
-    table.lie(liar, 0, Complaint(liar.sign(complaint_bytes(PLACE))), 1.6)
     slow = table.cores[0].take() + table.tick(0, 4.0)
     table.carry(slow, 0, 1, 4.5)  # within Δ; the other's rounds begin at 5
     joined = table.cores[1].take() + table.tick(1, 5.0)
@@ -368,7 +362,7 @@ class _Steps:
     outcomes: dict[PeerId, list[Outcome[Training]]]
     stopped: Mapping[PeerId, CannotGoOnError]
     sent: dict[PeerId, int]
-    complaints: int
+    chains: int
     seconds: float
     trace: bytes
 
@@ -387,7 +381,7 @@ class _Net:
     def __init__(self, seed: int, most: float, steady: bool) -> None:
         self._draw, self._most, self._steady = Random(seed), most, steady
         self.trace = sha256()
-        self.complaints = 0
+        self.chains = 0
         self.sent: dict[PeerId, int] = {}
 
     def __call__(self, sender: PeerId, to: PeerId, packet: Packet, now: float) -> tuple[float]:
@@ -395,7 +389,7 @@ class _Net:
         self.trace.update(sender + to + repr((tuple(packet.place), now, delay)).encode())
         self.trace.update(msgspec.msgpack.encode(packet.frame))
         self.sent[sender] = self.sent.get(sender, 0) + 1
-        self.complaints += isinstance(packet.frame, Complaint)
+        self.chains += isinstance(packet.frame, Chained)
         return (delay,)
 
     @classmethod
@@ -447,17 +441,17 @@ def _run(
 
     time.run({identity.peer: life(k) for k, identity in enumerate(identities)}, most_events=1_000_000)
     members = [identity.peer for identity in identities]
-    return _Steps(members, outcomes, time.stopped, net.sent, net.complaints, time.now, net.trace.digest())
+    return _Steps(members, outcomes, time.stopped, net.sent, net.chains, time.now, net.trace.digest())
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_honest_peers_agree_step_after_step_whatever_the_delays(seed: int) -> None:
-    """[Q3, Q7] Same records, nobody absent, nobody complains, though packets take up to Δ and overtake each other."""
+    """[Q3, Q7] Same records, nobody absent, no rounds, though packets take up to Δ and overtake each other."""
     done = _run(seed=seed)
     outcomes = done.agreed()
     assert len(outcomes) == 3
     assert not done.stopped
-    assert not done.complaints
+    assert not done.chains
     for outcome in outcomes:
         assert not outcome.record.absent + outcome.record.struck
         assert outcome.attempts == 1
@@ -467,7 +461,7 @@ def test_honest_peers_agree_step_after_step_whatever_the_delays(seed: int) -> No
 def test_a_quiet_step_takes_thirteen_message_delays() -> None:
     """[Q3] Five announcements of two, parts, aggregates, and the record; nothing waits for a deadline."""
     done = _run(steps=4, most=0.1, steady=True)
-    assert not done.complaints
+    assert not done.chains
     assert done.seconds == pytest.approx(4 * 13 * 0.1)
 
 
@@ -513,12 +507,12 @@ _FIRST, _SECOND = (PLACE._replace(run=Digest(bytes(32)), step=step, phase=int(Ph
 
 
 @pytest.mark.parametrize("moment", [0.3, 2.0, 4.0, 5.5, 6.5, 7.1, 8.15, 9.0, 12.0])
-def test_a_late_complaint_about_the_announcement_before_sets_nobody_apart(moment: float) -> None:
-    """[Q3, Q4] All decided the first quietly; then one of them is told of a complaint about it, amid the second.
+def test_a_late_chain_of_the_announcement_before_sets_nobody_apart(moment: float) -> None:
+    """[Q3, Q4] All decided the first quietly; then one of them is told that its rounds have begun, amid the second.
 
     One liar gave its second value to that one alone, the other reveals another value in the rounds of the rest.
     """
-    identities = [Identity.from_secret(derive(0, "late complaint", k)) for k in range(5)]
+    identities = [Identity.from_secret(derive(0, "late chain", k)) for k in range(5)]
     one, two, _, giver, helper = identities
     everyone = frozenset(identity.peer for identity in identities)
     time: VirtualTime[Any] = VirtualTime(lambda *_: (0.1,))
@@ -548,7 +542,9 @@ def test_a_late_complaint_about_the_announcement_before_sets_nobody_apart(moment
         line = time.line(giver.peer)
         line.send(one.peer, Packet(_SECOND, Value(seal(giver, _SECOND, message(90)))))
         await until(giver, moment)
-        line.send(one.peer, Packet(_FIRST, Complaint(giver.sign(complaint_bytes(_FIRST)))))
+        late = seal(helper, _FIRST, message(92))
+        mine = giver.sign(chain_bytes(_FIRST, helper.peer, blob_digest(late.payload)))
+        line.send(one.peer, Packet(_FIRST, Chained(helper.peer, late, {giver.peer: mine})))
         await until(giver, 60.0)
 
     async def help_it() -> None:

@@ -57,6 +57,8 @@ from troth.protocol.run import Parameters, Run
 from troth.protocol.sighting import Sighting
 from troth.protocol.state import Peer, State
 from troth.simulation import world as world_module
+from troth.simulation.checkers.comeback import comeback
+from troth.simulation.checkers.follows import follows
 from troth.simulation.drop_outs import DropOut, PowerCutError
 from troth.simulation.faults import Cut, Network
 from troth.simulation.protocol_run import SeededEntropy
@@ -198,6 +200,16 @@ def test_who_lost_power_between_phases_is_back_within_a_few_steps(call: int, jou
     seen = see(plan(seed=call, liars=(), crashes=crashes, steps=9 if call else 16)).kept_promises()
     assert list(seen.returned.values()) == [[GONE]]
     assert not any(record.banned for record in seen.records)
+
+
+@pytest.mark.parametrize("healed", [64, 70, 74])
+def test_who_is_cut_off_again_while_it_is_served_can_still_look_on(healed: int) -> None:
+    """[B2] It asked between two cuts, and members sent into the void for a while; then it asks again, soon."""
+    alone = frozenset({GONE})
+    network = Network(latency=0.1, cuts=(Cut(alone, 6.0, 30.0), Cut(alone, 44.0, float(healed))))
+    world = see(plan(liars=(), peers=5, steps=40, network=network)).kept_promises().world
+    assert follows(world) == []
+    assert comeback(world) == []
 
 
 # Following the records (SPEC B2)

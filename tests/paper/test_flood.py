@@ -7,7 +7,7 @@ import pytest
 from troth.crypto import Context, Digest, Identity, PeerId, derive
 from troth.protocol.agreed import AgreedChannel, Pace
 from troth.protocol.channel import Entry
-from troth.protocol.frames import BlobSent, Complaint, Packet, PartSent, Value
+from troth.protocol.frames import BlobSent, Packet, PartSent, Value, View
 from troth.protocol.messages import Commit, Phase, seal
 from troth.protocol.primitives import Primitives
 from troth.simulation.virtual import VirtualTime
@@ -42,7 +42,7 @@ def test_early_values_survive_a_flood(flooded: bool) -> None:
         await channel.announce(FIRST, commit(number))
         for k in range(3000 if flooded else 0):
             for place in (SECOND._replace(incarnation=k), SECOND._replace(attempt=k + 1), SECOND._replace(step=k)):
-                line.send(IDS[1].peer, Packet(place, Complaint(bytes(64))))
+                line.send(IDS[1].peer, Packet(place, View(None, bytes(64))))
             line.send(IDS[1].peer, Packet(SECOND._replace(step=k + 9), PartSent(0, bytes(8), ())))
             line.send(IDS[1].peer, Packet(SECOND, BlobSent(k.to_bytes(8, "big"))))
         for one in IDS[:2]:

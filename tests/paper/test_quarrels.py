@@ -9,15 +9,15 @@ import pytest
 from tests.paper.announce_world import FeudWorld
 from tests.paper.bent_world import LIARS_FROM, Bent, Lies, Seen, keys, plan, see
 from troth.attacks.wire_lies import signed_view
-from troth.crypto import Context, Identity, PeerId, derive
-from troth.protocol.announce import Announcement, complaint_bytes
+from troth.crypto import Context, Identity, PeerId, blob_digest, derive
+from troth.protocol.announce import Announcement, chain_bytes
 from troth.protocol.frames import (
     Agreement as Frame,
 )
 from troth.protocol.frames import (
     BlobSent,
     Certificate,
-    Complaint,
+    Chained,
     Packet,
     PartSent,
     Relayed,
@@ -204,7 +204,7 @@ def test_promises_of_announcements_hold_among_those_who_are_apart(hundred: int) 
 
 
 def test_honest_members_whose_line_is_cut_never_cost_a_slow_path() -> None:
-    """[F2] What one of them says reaches the other through any third one, in time: nobody complains, everyone is heard."""
+    """[F2] What one of them says reaches the other through any third one, in time: no rounds, everyone is heard."""
     for seed in range(150):
         world = FeudWorld(seed, liars=0).run()
         assert world.broken() is None, seed
@@ -221,7 +221,7 @@ class _Deaf(Announcement):
 
 def test_without_passing_on_both_promises_are_broken() -> None:
     """[F2] The adversary is strong enough to show it."""
-    assert any(FeudWorld(seed, _Deaf, liars=0).run().broken() == "quiet: a complaint" for seed in range(10))
+    assert any(FeudWorld(seed, _Deaf, liars=0).run().broken() == "quiet: a chain" for seed in range(10))
     assert any(FeudWorld(seed, _Deaf).run().served() is not None for seed in range(30))
 
 
@@ -470,12 +470,29 @@ def test_whatever_liars_do_in_an_announcement_all_rounds_cost_them_something() -
     assert {seed: why for seed, why in runs.items() if why is not None} == {}
 
 
-class _Complains(_Quiet):
-    """Complains at once, and hands its view out when the others have acted on that, but in time."""
+class _ChainsEarly(_Quiet):
+    """Passes a value on as if its rounds had begun, and hands its view out later, but in time."""
+
+    def __init__(self) -> None:
+        self._began: dict[Context, float] = {}
+        self.chains = 0
+
+    def hears(self, line: Bent, sender: PeerId, packet: Packet) -> bool:
+        if isinstance(packet.frame, Value) and packet.place.step >= LIARS_FROM:
+            envelope = packet.frame.envelope
+            signed = chain_bytes(packet.place, sender, blob_digest(envelope.payload))
+            chained = Chained(sender, envelope, {line.me: line.identity.sign(signed)})
+            for to in keys(1, 5):
+                if to != line.me:
+                    line.slip(to, Packet(packet.place, chained))
+                    self.chains += 1
+        return super().hears(line, sender, packet)
+
+    def sends(self, line: Bent, to: PeerId, packet: Packet) -> Iterable[Packet]:
+        self._began.setdefault(packet.place, line.now())
+        return super().sends(line, to, packet)
 
     def lies(self, line: Bent, to: PeerId, packet: Packet) -> Iterable[Packet]:
-        if isinstance(packet.frame, Value):
-            line.slip(to, Packet(packet.place, Complaint(line.identity.sign(complaint_bytes(packet.place)))))
         if isinstance(packet.frame, View):
             allowed = {Phase.COMMIT: 4.0, Phase.CLIP: 9.0, Phase.REVEAL: 3.0, Phase.REPORT: 3.0, Phase.ACCUSE: 1.0}
             since = line.now() - self._began.get(packet.place, line.now())
@@ -483,12 +500,13 @@ class _Complains(_Quiet):
             return ()
         return (packet,)
 
-    def __init__(self) -> None:
-        self._began: dict[Context, float] = {}
 
-    def sends(self, line: Bent, to: PeerId, packet: Packet) -> Iterable[Packet]:
-        self._began.setdefault(packet.place, line.now())
-        return super().sends(line, to, packet)
+def test_a_chain_before_its_time_and_a_view_just_in_time_force_no_slow_path() -> None:
+    """[Q4] Else it would be for nothing: nobody could say that the view was late."""
+    lies = _ChainsEarly()
+    seen = see(plan(), lies).kept_promises()
+    assert lies.chains
+    assert seen.slow_steps() == {}
 
 
 class _SplitsViews(_Quiet):
@@ -504,17 +522,15 @@ class _SplitsViews(_Quiet):
         return (packet,)
 
 
-@pytest.mark.parametrize("conduct", ["complains", "splits", "splits, with two wrong views each", "names itself"])
+@pytest.mark.parametrize("conduct", ["splits", "splits, with two wrong views each", "names itself"])
 def test_no_liar_can_force_slow_paths_for_ever(conduct: str) -> None:
-    """[F3] Not with a complaint and a view that comes just in time, not two together, and not with itself as an excuse."""
+    """[F3] Not two together, and not with itself as an excuse."""
 
     class NamesItself(_ClaimsIncomplete):
         def says(self, me: PeerId, place: Context, message: Message) -> Message:
             return Accuse(message.accusations, message.coin, (me,)) if isinstance(message, Accuse) else message
 
-    if conduct == "complains":
-        seen = see(plan(), _Complains())
-    elif conduct.startswith("splits"):
+    if conduct.startswith("splits"):
         wrong = (None, bytes(32)) if "two" in conduct else (None,)
         seen = see(plan(peers=7, liars=(0, 1)), _SplitsViews(keys(1, 7), *wrong))
     else:

@@ -150,6 +150,16 @@ def _v2_with_local_floats() -> Any:
     return _instead_of(suspicious_parts, local)
 
 
+def _banned_go_on_voting() -> Any:
+    original = Roster.after
+
+    def after(self: Roster, record: StepRecord) -> Roster:
+        roster = original(self, record)
+        return replace(roster, members=tuple(sorted({*roster.members, *(set(self.members) & set(record.banned))})))
+
+    return patch.object(Roster, "after", after)
+
+
 def _paths_unchecked() -> Any:
     return _instead_of(opens, lambda *_: True)
 
@@ -274,11 +284,12 @@ def _one_knock_is_enough() -> Any:
 PLANTED: Mapping[str, Plant] = {
     "a chain accepted one signature short": _one_signature_short,
     "a certificate exempt from the chain rule": _certificate_exempt,
-    "certificates kept to oneself (quiet deciders that do not join a complaint)": _certificates_kept,
+    "certificates kept to oneself (quiet deciders that leave the others alone)": _certificates_kept,
     "a certificate trusted without its signatures": _certificate_unchecked,
     "the first of two equivocating values taken": _first_of_two_taken,
     "V2 skipped": _v2_skipped,
     "V1 skipped": _v1_skipped,
+    "votes counted from those already out": _banned_go_on_voting,
     "a single coin": _single_coin,
     "a ban applied one step early at one peer": _ban_one_step_early_at_one_peer,
     "a coin reused across attempts": _coin_reused,
@@ -306,8 +317,8 @@ def planted(name: str) -> Iterator[None]:
 
 
 NOT_PLANTED: Mapping[str, str] = {  # and why
-    "votes counted from those already out": "It breaks nothing: a verdict needs more than half of the members at step start, "
-    "in or out (T4), and liars are fewer than that. Whoever was out before the step is in no announcement of it (Q1).",
+    "votes counted from those who are out since an earlier attempt of the same step": "It breaks nothing: a verdict needs more "
+    "than half of the members at step start, in or out (T4), and liars are fewer than that.",
     "a value, not a certificate, accepted one signature short": "It breaks nothing: f liars make f − 1 signatures beside "
     "its originator, so the last round is to spare for values (decision 11).",
     "feuds never forgotten": "They are to be after 1000 steps, and no world is that long.",

@@ -29,12 +29,10 @@ from troth.attacks.wire_lies import (
 from troth.attacks.wire_splits import LastRound
 from troth.crypto import Context, Digest, Identity, PeerId, Stream
 from troth.protocol.agreed import AgreedChannel, Line
-from troth.protocol.announce import complaint_bytes
 from troth.protocol.frames import (
     BlobSent,
     Certificate,
     Chained,
-    Complaint,
     Frame,
     Packet,
     PartSent,
@@ -56,7 +54,6 @@ CONDUCTS = {
     "hide-certificates": "keep certificates to oneself",
     "late-certificate": "keep a certificate for the last round and one peer, and say something else to all meanwhile",
     "forged-certificate": "say two things, and show each side that everyone agrees with it, which nobody signed",
-    "complain": "complain without reason, to some",
     "withhold-parts": "send no part to some owners",
     "corrupt-parts": "send parts that are not those committed to",
     "wrong-paths": "send parts with a wrong, empty or too long path",
@@ -151,8 +148,8 @@ class LyingLine:
         match frame:
             case Value():
                 self._heard.setdefault(packet.place, {}).setdefault(sender, frame)
-            case Complaint():
-                for to, instead in self._last_round.complained(sender, packet.place, self.now()):
+            case Chained():
+                for to, instead in self._last_round.began(sender, packet.place, self.now()):
                     self._line.send(to, Packet(packet.place, instead))
             case SyncWanted():
                 self._onlookers.add(sender)
@@ -233,8 +230,6 @@ class LyingLine:
         if self._does("garbage", 0.1):
             yield View(bytes(32), bytes(64))
             yield Certificate(bytes(32), {to: bytes(64)}, {to: bytes(64)})
-        if self._does("complain", 0.1):
-            yield Complaint(self._identity.sign(complaint_bytes(place)))
         said = self._heard.get(place)
         if said and self._does("impersonate", 0.1):
             victim = pick(self._draw, sorted(said))
@@ -263,7 +258,7 @@ class LyingLine:
         """Before others can say how it ended."""
         said = {peer: value.envelope for peer, value in self._heard.get(place, {}).items()}
         for onlooker in sorted(self._onlookers - said.keys()) if said else ():
-            if self._does("mislead"):
+            if self._does("mislead", 1.0):
                 self._line.send(onlooker, Packet(place, false_decision(said, self._draw)))
 
     def _value(self, to: PeerId, place: Context, value: Value) -> Iterator[Frame]:

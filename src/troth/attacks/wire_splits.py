@@ -1,6 +1,6 @@
 """A lie about agreement itself: a certificate that only liars hold, handed to one honest peer in the last round (SPEC Q3, Q5).
 
-The liar's view goes to nobody, so nobody else can certify, and the others complain. To all of them it then says something else,
+The liar's view goes to nobody, so nobody else can certify, and the rounds begin. To all others it then says something else,
 in a chain that its fellows signed: whoever decides by chains hears two values, and whoever has the certificate hears one. A
 certificate with the signatures of all liars is one signature short in the last round.
 """
@@ -21,7 +21,7 @@ _EARLY = (
     1.0,
     0.6,
 )  # before the last round ends, in delays, and up to so much more: earlier, it would be handed on in time
-_PATIENCE = 40 * _DELTA  # for the complaints, and all rounds
+_PATIENCE = 40 * _DELTA  # until the rounds begin, and for all of them
 
 
 @dataclass
@@ -35,7 +35,7 @@ class _Split:
     mine: View | None = None
     hides: bool | None = None  # whether it is tried here; None: not yet decided
     decided: bool = False  # the liar's own code, for itself
-    complaints: dict[PeerId, float] = field(default_factory=dict)  # who, and when it was heard
+    began: dict[PeerId, float] = field(default_factory=dict)  # whose rounds, and when that was heard
     over: bool = False
 
     @property
@@ -91,18 +91,19 @@ class LastRound:
         else:
             split.views.setdefault(sender, frame)
 
-    def complained(self, sender: PeerId, place: Context, now: float) -> Iterator[tuple[PeerId, Frame]]:
-        """With the first complaint the rounds begin: something else to all, and the certificate when they are nearly over."""
+    def began(self, sender: PeerId, place: Context, now: float) -> Iterator[tuple[PeerId, Frame]]:
+        """A chain shows that its sender's rounds have begun. With the first: something else to all, and the certificate when
+        they are nearly over."""
         split = self._splits.get(place)
         if split is None or not split.hides or split.over:
             return
-        if not split.complaints:
+        if not split.began:
             split.over = self._certificate(place, split) is None
             if not split.over:
                 self._later.append((now + _DELTA, place, None))
                 second = self._second(place, split)
                 yield from ((to, second) for to in sorted(split.told - self._fellows.keys()))
-        split.complaints.setdefault(sender, now)
+        split.began.setdefault(sender, now)
 
     # What it sends instead
 
@@ -130,9 +131,9 @@ class LastRound:
     def _choose(self, place: Context, split: _Split) -> None:
         """Whose rounds began last, and so late that those of the others are over when they hear of it.
 
-        Rounds begin within one delay of each other, and complaints are heard one later: they show how long a delay is.
+        Rounds begin within one delay of each other, and the first chains are heard one later: they show how long a delay is.
         """
-        honest = {peer: when for peer, when in split.complaints.items() if peer not in self._fellows}
+        honest = {peer: when for peer, when in split.began.items() if peer not in self._fellows}
         split.over = not honest
         if honest:
             victim, first = max(sorted(honest), key=lambda peer: honest[peer]), min(honest.values())

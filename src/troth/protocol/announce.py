@@ -12,7 +12,7 @@ from functools import cached_property
 
 from troth.crypto import Context, Digest, Identity, PeerId, signed_bytes, tagged_hash
 from troth.protocol.frames import Agreement as Frame
-from troth.protocol.frames import Certificate, Chained, Complaint, Relayed, Value, View
+from troth.protocol.frames import Certificate, Chained, Relayed, Value, View
 from troth.protocol.messages import Envelope
 from troth.protocol.primitives import Primitives
 
@@ -87,7 +87,6 @@ class Announcement:
         self._seen: Digest | None = None  # the digest of all values, if they were
         self._certificate: Certificate | None = None
         self._slow_since: float | None = None
-        self._complaint_heard = False
         self._accepted: dict[PeerId, dict[Digest, Envelope]] = {}
         self._early: dict[PeerId, dict[Digest, Chained]] = {}  # chains of members whose rounds began before mine
         self._round_now = 1
@@ -126,8 +125,7 @@ class Announcement:
             return None
         if self._slow_since is not None:
             return self._round_end(self._round_now)
-        mine = self._timing.views_due if self._viewed else self._values_due
-        return min(mine, self._complaints_due) if self._complaint_heard else mine
+        return self._timing.views_due if self._viewed else self._values_due
 
     @property
     def ends(self) -> float | None:
@@ -145,24 +143,17 @@ class Announcement:
         missing = set(self._members) - self._direct.keys()
         return self._timing.relayed_values_due if missing and missing <= self._apart else self._timing.values_due
 
-    @property
-    def _complaints_due(self) -> float:
-        """Nobody acts on one earlier: it must not cut off views that are still on their way."""
-        return self._timing.views_due
-
     # The clock
 
     def tick(self, now: float) -> None:
         if self.decision is not None:
             return
-        if self._slow_since is None and self._complaint_heard and now >= self._complaints_due:
-            self._go_slow(now)
-        if self._slow_since is None and self.decision is None:
+        if self._slow_since is None:
             if not self._viewed and (self._all_in() or now >= self._values_due):
                 self._sign_view()
             self._certify(now)
             if self.decision is None and self._viewed and now >= self._timing.views_due:
-                self._go_slow(now)
+                self._go_slow(now)  # by my clock alone: else a liar could cut off what is still on its way
         while self._slow_since is not None and not self._over and now >= self._round_end(self._round_now):
             if self._round_now == self._rounds:
                 self._over = True
@@ -186,11 +177,8 @@ class Announcement:
                 if not self._viewed and self._genuine(sender, envelope):
                     self._remember(sender, envelope)
             case View():
-                if self._signed(sender, view_bytes(self._context, frame.values), frame):
+                if self._signed(sender, frame):
                     self._remember_view(sender, frame, now, via or sender)
-            case Complaint():
-                if self._signed(sender, complaint_bytes(self._context), frame):
-                    self._complaint_heard = True  # acted on in `tick`, when an honest one can be due
             case Certificate():
                 self._hear_certificate(frame, now)
             case Chained():
@@ -252,11 +240,8 @@ class Announcement:
     # The slow path
 
     def _go_slow(self, now: float) -> None:
-        """Complain once, and start the rounds with what is at hand: the certificate, or every value (SPEC Q4)."""
-        if self._slow_since is not None or self._over:
-            return
+        """Start the rounds with every value at hand (SPEC Q4)."""
         self._slow_since = now
-        self._out.append(Complaint(self._identity.sign(complaint_bytes(self._context))))
         for originator, values in self._direct.items():
             for envelope in values.values():
                 self._accept(originator, envelope, {})
@@ -326,14 +311,14 @@ class Announcement:
         """Whether the sender signed this for this announcement: nothing else is worth passing on."""
         if isinstance(frame, Value):
             return self._genuine(sender, frame.envelope)
-        return self._signed(sender, view_bytes(self._context, frame.values), frame)
+        return self._signed(sender, frame)
 
     def _genuine(self, sender: PeerId, envelope: Envelope) -> bool:
         digest = self._tools.digest(envelope.payload)
         return self._tools.verify(sender, signed_bytes(self._context, sender, digest), envelope.signature)
 
-    def _signed(self, sender: PeerId, message: bytes, frame: View | Complaint) -> bool:
-        return self._tools.verify(sender, message, frame.signature)
+    def _signed(self, sender: PeerId, view: View) -> bool:
+        return self._tools.verify(sender, view_bytes(self._context, view.values), view.signature)
 
     def _remember_view(self, sender: PeerId, view: View, now: float, via: PeerId) -> None:
         """Two from each who brings some: else two wrong ones would leave no room for the right one that others pass on."""
@@ -369,10 +354,6 @@ def _values_digest(members: Iterable[PeerId], digests: Mapping[PeerId, Digest]) 
 
 def view_bytes(context: Context, values: bytes | None) -> bytes:
     return _bytes("troth/view/1", context, values or b"")
-
-
-def complaint_bytes(context: Context) -> bytes:
-    return _bytes("troth/complaint/1", context)
 
 
 def chain_bytes(context: Context, originator: bytes, digest: bytes) -> bytes:

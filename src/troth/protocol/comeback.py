@@ -5,7 +5,7 @@ the members before it; that the last one is the newest, more than half of its me
 """
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -26,8 +26,8 @@ from troth.protocol.step import run_step
 
 T = TypeVar("T")
 _LOOKING = 6  # steps that somebody may look on: two are enough, if nothing goes wrong
-_ASKING = 40  # times that everyone is asked
-_PATIENCE = 20  # deltas before asking again
+_ASKING = 160  # times that everyone is asked
+_PATIENCE = 5  # deltas before asking again
 
 
 class PutOutError(CannotGoOnError):
@@ -183,12 +183,10 @@ class Life(Generic[T]):
     async def _catch_up(self, channel: AgreedChannel, old: Identity) -> State[T]:
         """Ask everyone; believe what more than half of the members at the end of the records show alike (SPEC B2)."""
         run, state, tools = self.peer.run, self.state, self.peer.tools
-        place = Context(run.id, state.step, Phase.KNOCK)
-        wanted = SyncWanted(state.step, old.peer, self._testament(old, place))
         channel.enter(Entry(frozenset({*run.founders, *state.roster.members})))
         said: dict[PeerId, Followed] = {}
         for _ in range(_ASKING):
-            channel.ask(place, sorted({*run.founders, *state.roster.members}), wanted)
+            self._ask(channel, old, sorted({*run.founders, *state.roster.members}), state.step)
             until = channel.now() + _PATIENCE * channel.pace.delta
             while (heard := await channel.hear_outside(until)) is not None:
                 sender, frame = heard
@@ -204,8 +202,15 @@ class Life(Generic[T]):
                     training = await self._fetch(channel, backers, Digest(followed.records[-1].state_after))
                     if training is not None:
                         self._links.clear()
-                        return state_after(run, state, followed, training)
+                        caught_up = state_after(run, state, followed, training)
+                        self._ask(channel, old, caught_up.roster.members, caught_up.step)  # it looks on from here
+                        return caught_up
         raise LeftOutError("nobody says what has happened")
+
+    def _ask(self, channel: AgreedChannel, old: Identity, peers: Iterable[PeerId], since: int) -> None:
+        """What has happened since this step, and to be told from now on."""
+        place = Context(self.peer.run.id, since, Phase.KNOCK)
+        channel.ask(place, peers, SyncWanted(since, old.peer, self._testament(old, place)))
 
     async def _fetch(self, channel: AgreedChannel, backers: Collection[PeerId], digest: Digest) -> T | None:
         """The state with this digest, from the first who sends it."""

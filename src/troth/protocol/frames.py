@@ -45,12 +45,6 @@ class Certificate(_Frame, frozen=True):
     chain: Signatures
 
 
-class Complaint(_Frame, frozen=True):
-    """The quiet path has failed for the sender."""
-
-    signature: Bytes64
-
-
 class Chained(_Frame, frozen=True):
     """A value with the signatures of those who accepted it before."""
 
@@ -149,11 +143,11 @@ class Knock(_Frame, frozen=True):
     signature: Bytes64
 
 
-Agreement = Value | View | Certificate | Complaint | Chained | Relayed | Decided
+Agreement = Value | View | Certificate | Chained | Relayed | Decided
 Bulk = PartSent | BlobSent | BlobWanted | PartShown | RecordSigned
 Outside = SyncWanted | SyncShown | StateWanted | StateShown | Knock
 Frame = Agreement | Bulk | Outside
-AGREEMENT = (Value, View, Certificate, Complaint, Chained, Relayed, Decided)
+AGREEMENT = (Value, View, Certificate, Chained, Relayed, Decided)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from troth.simulation.world import Plan, World, play
 
 ATTACKS = (
     "wrong-aggregate",
+    "wrong-aggregate:border=true",
     "wrong-report",
     "false-accusation",
     "mass-accusation",
@@ -38,47 +39,75 @@ class Verdict:
     counts: Counter[str] = field(default_factory=Counter)
 
 
+class _Dice:
+    """What a seed decides."""
+
+    def __init__(self, seed: int) -> None:
+        self.stream = stream(seed, "chaos")
+
+    def pick(self, count: int) -> int:
+        return int(self.stream.integers(count, 1)[0])
+
+    def chance(self) -> float:
+        return float(self.stream.uniform(1)[0])
+
+
 def draw_plan(seed: int, *, least_peers: int = 4, most_peers: int = 16, steps: int = 20) -> Plan:
-    draw = stream(seed, "chaos")
-
-    def pick(count: int) -> int:
-        return int(draw.integers(count, 1)[0])
-
-    def chance() -> float:
-        return float(draw.uniform(1)[0])
-
-    peers = least_peers + pick(most_peers - least_peers + 1)
-    byzantine = pick(most_byzantine(peers, 1) + 1)
-    order = draw.permutation(peers).tolist()
+    dice = _Dice(seed)
+    peers = least_peers + dice.pick(most_peers - least_peers + 1)
+    together = not dice.pick(8)  # all that there may be, for a lie that needs the signatures of all liars
+    byzantine = most_byzantine(peers, 1) if together else dice.pick(most_byzantine(peers, 1) + 1)
+    order = dice.stream.permutation(peers).tolist()
+    lying, honest = order[:byzantine], order[byzantine:]
+    crashes, loss, cuts = _draw_failures(dice, honest, peers, steps)
     names = sorted(CONDUCTS)
-    liars = {number: frozenset(names[k] for k in draw.sample(len(names), pick(5))) for number in order[:byzantine]}
-    forge_from = {number: pick(steps) for number in order[:byzantine] if pick(2)}
-    attacks = {number: ATTACKS[pick(len(ATTACKS))] for number in order[:byzantine] if pick(2)}
-    zeal = {number: (chance() ** 2, pick(steps)) for number in order[:byzantine]}
-    honest = order[byzantine:]
+    liars = {number: frozenset(names[k] for k in dice.stream.sample(len(names), dice.pick(5))) for number in lying}
+    attacks = {number: ATTACKS[dice.pick(len(ATTACKS))] for number in lying if dice.pick(2)}
+    if together:
+        liars = {number: frozenset({"late-certificate"} if number == lying[0] else ()) for number in lying}
+        attacks = {}
+    if not dice.pick(3):  # whoever was gone is lied to by all, and robbed of its place
+        liars = {number: conducts | {"mislead", "false-knock"} for number, conducts in liars.items()}
+    forge_from = {number: dice.pick(steps) for number in lying if dice.pick(2)}
+    zeal = {number: (dice.chance() ** 2, dice.pick(steps)) for number in lying}
+    network = _draw_network(dice, peers, honest, loss, cuts)
+    return Plan(seed, peers, steps, liars, forge_from, attacks, zeal, crashes, network)
+
+
+def _draw_failures(
+    dice: _Dice, honest: list[int], peers: int, steps: int
+) -> tuple[dict[int, DropOut], dict[int, float], list[Cut]]:
+    """Whom power fails, whose packets get lost, who is cut off."""
     crashes: dict[int, DropOut] = {}
     loss: dict[int, float] = {}
     cuts: list[Cut] = []
+    pick, chance, byzantine = dice.pick, dice.chance, peers - len(honest)
+
+    def amid() -> float:
+        return 2 * chance() if pick(2) else 0.0
+
     if pick(2):  # some go for good, as many as leave the honest in the majority of contributors
         spare = max(1, len(honest) - byzantine - 1)
-        crashes = {number: DropOut(pick(steps), pick(9)) for number in honest[: pick(spare)]}
-    elif pick(
-        3
-    ):  # some fail for a while: with the liars fewer than half, so that nobody else can go on without the rest
+        crashes = {number: DropOut(pick(steps), pick(9), amid=amid()) for number in honest[: pick(spare)]}
+    elif pick(3):  # some fail for a while: with the liars fewer than half, so that nobody goes on without the rest
         for number in honest[: max(0, (peers - 1) // 2 - byzantine)]:
             match pick(4):
                 case 0 | 1:
-                    crashes[number] = DropOut(pick(steps), pick(9), chance() ** 2 * 100, bool(pick(2)))
+                    crashes[number] = DropOut(pick(steps), pick(9), chance() ** 2 * 100, bool(pick(2)), amid())
                 case 2:
                     start, length = chance() * 8 * steps, 1 + chance() ** 2 * 80
-                    cuts.append(
-                        Cut(frozenset({number, *(cuts[-1].apart if cuts and pick(2) else ())}), start, start + length)
-                    )
+                    apart = frozenset({number, *(cuts[-1].apart if cuts and pick(2) else ())})
+                    cuts.append(Cut(apart, start, start + length))
                 case _:
                     loss[number] = 0.5 * chance() ** 2
+    return crashes, loss, cuts
+
+
+def _draw_network(dice: _Dice, peers: int, honest: list[int], loss: dict[int, float], cuts: list[Cut]) -> Network:
+    pick, chance = dice.pick, dice.chance
     share = (0.05 + 0.85 * chance()) * (0.5 if (narrow := not pick(3)) else 1.0)
     links = chance() if pick(2) else 0.0
-    network = Network(
+    return Network(
         latency=share * (1 - links),
         links=share * links,
         doubled=0.2 * chance() if not pick(3) else 0.0,
@@ -88,7 +117,6 @@ def draw_plan(seed: int, *, least_peers: int = 4, most_peers: int = 16, steps: i
         clocks={number: (1000 * chance(), 1e-3 * (chance() - 0.5)) for number in range(peers)} if not pick(3) else {},
         slow={number: 0.9 * chance() for number in honest if not pick(4)} if not pick(3) else {},
     )
-    return Plan(seed, peers, steps, liars, forge_from, attacks, zeal, crashes, network)
 
 
 def judge(plan: Plan) -> Verdict:

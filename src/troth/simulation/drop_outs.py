@@ -19,12 +19,13 @@ class PowerCutError(CannotGoOnError):
 
 @dataclass(frozen=True)
 class DropOut:
-    """The peer stops before its `call`-th call of the channel in this step, or with its first call afterwards."""
+    """The peer stops with its `call`-th call of the channel in this step, or with its first call afterwards."""
 
     step: int
     call: int
     down: float | None = None  # for so many seconds; None is for good
     journal: bool = True  # whether it still knows afterwards what it signed
+    amid: float = 0.0  # so many seconds after the call began; 0 is just before
 
 
 def draw_drop_outs(seed: Seed, candidates: Sequence[PeerId], count: int, steps: int) -> dict[PeerId, DropOut]:
@@ -35,18 +36,22 @@ def draw_drop_outs(seed: Seed, candidates: Sequence[PeerId], count: int, steps: 
 
 
 class DroppingChannel:
-    """A channel until the power goes."""
+    """A channel until the power goes: at once, or as `soon` sees to, which is told in how many seconds."""
 
-    def __init__(self, channel: Channel, drop_out: DropOut) -> None:
+    def __init__(self, channel: Channel, drop_out: DropOut, soon: Callable[[float], None] | None = None) -> None:
         self._channel = channel
         self.drop_out = drop_out
+        self._soon = soon
         self._step = self._calls = -1
 
     def _count(self, context: Context) -> None:
         self._calls = self._calls + 1 if context.step == self._step else 0
         self._step = context.step
-        if (self._step, self._calls) >= (self.drop_out.step, self.drop_out.call):
+        if (self._step, self._calls) < (self.drop_out.step, self.drop_out.call):
+            return
+        if self._soon is None or not self.drop_out.amid:
             raise PowerCutError(f"stopped in step {self._step}")
+        self._soon(self.drop_out.amid)
 
     def enter(self, entry: Entry) -> None:
         self._channel.enter(entry)

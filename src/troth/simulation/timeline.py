@@ -260,7 +260,7 @@ class Timeline:
     ) -> bool:
         """Told; and whether it was by a certificate. Those who are in no map then said something that is no message."""
         sent = self._sent[peer, place] or self._sent[None, place]  # whoever looks on sends nothing, but decides
-        certified = "Certificate" in sent or not sent & {"Chained", "Complaint"}
+        certified = "Certificate" in sent or "View" not in sent
         rest = set(members) - said.keys() - set(twice)
         found = [f"{self.words.several(rest)} {'said nothing that counts' if certified else 'silent'}"] if rest else []
         found += [f"{self.words.several(twice)} said two things"] if twice else []

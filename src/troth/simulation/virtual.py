@@ -145,18 +145,34 @@ class VirtualLine:
         self._me = me
         self._ahead = ahead
         self._rate = rate
+        self._breaks: tuple[float, CannotGoOnError] | None = None  # when, and with what
 
     def now(self) -> float:
         return self._ahead + self._time.now * self._rate
 
     def send(self, to: PeerId, packet: Packet) -> None:
+        self._break_if_due()
         self._time.send(self._me, to, packet)
+
+    def break_in(self, seconds: float, error: CannotGoOnError) -> None:
+        """Unless it will break earlier: whatever the peer does with the line after that raises this, once."""
+        if self._breaks is None:
+            self._breaks = self._time.now + seconds, error
+
+    def _break_if_due(self) -> None:
+        if self._breaks is not None and self._time.now >= self._breaks[0]:
+            _, error = self._breaks
+            self._breaks = None
+            raise error
 
     async def receive(self, until: float) -> tuple[PeerId, Packet] | None:
         moment = (until - self._ahead) / self._rate
         while self._ahead + moment * self._rate < until:  # rounding must not wake it before its clock says so
             moment = math.nextafter(moment, math.inf)
-        heard: tuple[PeerId, Packet] | None = await _Wait(moment)
+        heard: tuple[PeerId, Packet] | None = await _Wait(
+            moment if self._breaks is None else min(moment, self._breaks[0])
+        )
+        self._break_if_due()
         return heard
 
     async def work(self, seconds: float) -> None:

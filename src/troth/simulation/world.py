@@ -11,10 +11,11 @@ from torch import Tensor
 
 from troth.attacks import Plot, make_attack
 from troth.attacks.wire import LateChannel, LyingLine
-from troth.crypto import Digest, Identity, PeerId, Seed, derive, stream
-from troth.protocol.agreed import AgreedChannel, Pace
+from troth.crypto import Context, Digest, Identity, PeerId, Seed, blob_digest, derive, stream
+from troth.protocol.agreed import AgreedChannel, Line, Pace
 from troth.protocol.channel import Channel
 from troth.protocol.comeback import Life
+from troth.protocol.frames import Packet, Value
 from troth.protocol.journal import MemoryJournal
 from troth.protocol.records import StepRecord
 from troth.protocol.roles import gradient_seed
@@ -86,6 +87,7 @@ class World:
     forged: set[tuple[bytes, int]] = field(default_factory=set)  # who sent a wrong gradient in which step
     lies: Counter[str] = field(default_factory=Counter)
     power_back: dict[int, float] = field(default_factory=dict)  # when, for those who had lost it
+    said: dict[tuple[PeerId, Context], set[Digest]] = field(default_factory=dict)  # by honest peers whom power fails
     most_kept: int = 0  # bytes of others that a channel held at the end of a step
     packets: int = 0
     lost: int = 0
@@ -133,6 +135,21 @@ class World:
 
 
 W = TypeVar("W", bound=TrainingWork)
+
+
+class _NotedLine:
+    """Takes down what was signed for which place, before and after a power cut."""
+
+    def __init__(self, line: Line, me: PeerId, said: dict[tuple[PeerId, Context], set[Digest]]) -> None:
+        self._me = me
+        self._said = said
+        self._line = line
+        self.now, self.receive = line.now, line.receive
+
+    def send(self, to: PeerId, packet: Packet) -> None:
+        self._line.send(to, packet)
+        if isinstance(packet.frame, Value):
+            self._said.setdefault((self._me, packet.place), set()).add(blob_digest(packet.frame.envelope.payload))
 
 
 class _SlowWork(TrainingWork):
@@ -217,10 +234,13 @@ class _Stage:
 
     async def honest(self, number: int, identity: Identity) -> None:
         plan, clock, journal = self.plan, self.plan.network.clocks.get(number, (0.0, 0.0)), MemoryJournal()
+        cut = plan.crashes.get(number)
         line = self.time.line(identity.peer, *clock)
 
         def channel(who: Identity, *, looks_on: bool = True) -> AgreedChannel:
-            mine = line if who is identity else self.time.line(who.peer, *clock, home=identity.peer)
+            mine: Line = line if who is identity else self.time.line(who.peer, *clock, home=identity.peer)
+            if cut:
+                mine = _NotedLine(mine, who.peer, self.world.said)
             return AgreedChannel(who, mine, Pace(), self.tools, journal, looks_on=looks_on)
 
         def opened(who: Identity) -> AgreedChannel:
@@ -233,10 +253,15 @@ class _Stage:
                 Peer(identity, self.run, work, self._wrapped(identity.peer, outer), entropy, self.tools), state, opened
             )
 
+        def power_goes(seconds: float) -> None:
+            line.break_in(seconds, PowerCutError("stopped amid a step"))
+
         inner = channel(identity, looks_on=False)
-        cut = plan.crashes.get(number)
         first = State.first(self.run, self.world.work.first(derive(plan.seed, "model")))
-        life, heir = born(first, DroppingChannel(inner, cut) if cut else inner), self.heirs.get(number, identity)
+        life, heir = (
+            born(first, DroppingChannel(inner, cut, power_goes) if cut else inner),
+            self.heirs.get(number, identity),
+        )
         try:
             await self._note(number, life.take_part(inner), inner)
             return
@@ -273,7 +298,9 @@ class _Stage:
     async def liar(self, number: int, identity: Identity) -> None:
         plan, line = self.plan, self.time.line(identity.peer)
         draw = stream(plan.seed, "liar", number)
-        lying_line = LyingLine(line, identity, plan.liars.get(number, frozenset()), *plan.zeal[number], draw)
+        fellows = {self.identities[k].peer: self.identities[k] for k in plan.lying - {number}}
+        conducts = plan.liars.get(number, frozenset())
+        lying_line = LyingLine(line, identity, conducts, *plan.zeal[number], draw, fellows)
         self.lines.append(lying_line)
         channel: Channel = AgreedChannel(identity, lying_line, Pace(), self.tools)
         if number in plan.attacks:

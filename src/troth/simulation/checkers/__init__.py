@@ -17,6 +17,7 @@ from troth.simulation.checkers.no_honest_ban import no_honest_ban
 from troth.simulation.checkers.pace import pace
 from troth.simulation.checkers.progress import progress
 from troth.simulation.checkers.signed import signed
+from troth.simulation.checkers.slots import slots
 from troth.simulation.checkers.standing import standing
 from troth.simulation.world import World
 
@@ -25,6 +26,7 @@ CHECKERS: dict[str, Callable[[World], list[str]]] = {
     "no honest ban": no_honest_ban,
     "evidence": evidence,
     "signed": signed,
+    "slots": slots,
     "caught": caught,
     "audits": audits,
     "coins": coins,

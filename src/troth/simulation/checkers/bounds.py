@@ -9,8 +9,8 @@ def bounds(world: World) -> list[str]:
     peers, steps = len(world.numbers), max(1, len(world.records))
     attempts = sum(outcome.attempts for outcome in world.witness) or 1
     broken = []
-    # Five announcements and a vote in an attempt; each sends values, views, certificates, complaints and chains of up to two
-    # values of everyone to everyone.
+    # Five announcements and a vote in an attempt; each sends values, views, certificates and chains of up to two values of
+    # everyone to everyone.
     most = (6 * attempts + 6 * steps) * peers * peers * (6 + 2 * peers)
     if world.packets > most:
         broken.append(f"{world.packets} packets in {steps} steps with {attempts} attempts: at most {most}")
