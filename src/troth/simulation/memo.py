@@ -4,8 +4,8 @@ Without this, sixteen peers would verify every signature sixteen times. It can c
 themselves, and a test runs without it and gets the same trace.
 """
 
-from collections.abc import Hashable
-from typing import Any
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from troth.crypto import Context, Digest, PeerId
 from troth.protocol.messages import Announced, Envelope, Malformed, Message, Phase
 from troth.protocol.primitives import Primitives
+
+R = TypeVar("R")
 
 
 class MemoPrimitives(Primitives):
@@ -28,6 +30,13 @@ class MemoPrimitives(Primitives):
         self._known.clear()
         self._digests.clear()
         self._projections, self._older_projections = {}, self._projections
+
+    def once(self, key: Hashable, compute: Callable[[], R]) -> R:
+        """For other pure functions; the key holds digests of all bytes that the result depends on."""
+        if key not in self._known:
+            self._known[key] = compute()
+        known: R = self._known[key]
+        return known
 
     def verify(self, peer: PeerId, message: bytes, signature: bytes) -> bool:
         key = ("verify", peer, message, signature)

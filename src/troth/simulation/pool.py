@@ -9,7 +9,9 @@ from torch import Tensor
 
 from troth.attacks import Coalition
 from troth.crypto import PeerId, Seed
+from troth.protocol.primitives import to_blob
 from troth.simulation.lockstep import Ask
+from troth.simulation.memo import MemoPrimitives
 from troth.training import Problem
 from troth.training.hardware import gradient_on
 from troth.training.work import Training, TrainingWork, finite_or_zero
@@ -31,6 +33,14 @@ class PooledWork(TrainingWork):
     async def gradient(self, training: Training, seed: Seed, step: int) -> Tensor:
         gradient_D: Tensor = await AskGradient(training, seed, step, self.hardware)
         return gradient_D
+
+    def update(self, training: Training, aggregate_D: Tensor, step: int) -> Training:
+        """Peers that hold the same bits make the same step with them: computed once, like a digest (SPEC S1)."""
+        tools, update = self._tools, super().update
+        if not isinstance(tools, MemoPrimitives):
+            return update(training, aggregate_D, step)
+        key = ("update", self.digest(training), tools.digest(to_blob(aggregate_D)), step)
+        return tools.once(key, lambda: update(training, aggregate_D, step))
 
 
 class GradientPool:
