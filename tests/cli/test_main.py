@@ -8,7 +8,20 @@ import pytest
 import troth as package
 from tests.cli.conftest import Troth
 
-COMMANDS = ("demo", "simulate", "verify", "attacks", "defences", "tasks", "doctor", "chaos")
+COMMANDS = (
+    "demo",
+    "simulate",
+    "key",
+    "new",
+    "join",
+    "swarm",
+    "verify",
+    "attacks",
+    "defences",
+    "tasks",
+    "doctor",
+    "chaos",
+)
 
 
 @pytest.mark.parametrize("option", ["--help", "-h"])

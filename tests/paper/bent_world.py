@@ -14,6 +14,7 @@ from unittest.mock import patch
 from troth.crypto import Context, Identity, PeerId, derive
 from troth.protocol.agreed import AgreedChannel, Line, Pace
 from troth.protocol.channel import Channel
+from troth.protocol.coins import SeededEntropy
 from troth.protocol.comeback import Life
 from troth.protocol.frames import Chained, Packet
 from troth.protocol.messages import Announced, Message
@@ -26,7 +27,6 @@ from troth.simulation.checkers.progress import progress
 from troth.simulation.checkers.standing import standing
 from troth.simulation.drop_outs import DropOut
 from troth.simulation.faults import Network
-from troth.simulation.protocol_run import SeededEntropy
 from troth.simulation.virtual import Watch
 from troth.simulation.world import Plan, World, Wrap, play
 from troth.training.work import TrainingWork

@@ -20,6 +20,7 @@ from troth.crypto import Digest, Identity, PeerId, blob_digest, derive
 from troth.protocol.agreed import AgreedChannel, Pace
 from troth.protocol.announce import Announcement, Timing, chain_bytes, view_bytes
 from troth.protocol.channel import Entry
+from troth.protocol.coins import SeededEntropy
 from troth.protocol.frames import Agreement as Frame
 from troth.protocol.frames import Certificate, Chained, Packet, Value, View
 from troth.protocol.messages import MOST_MEMBERS, Commit, Envelope, Phase, seal
@@ -30,7 +31,6 @@ from troth.protocol.state import CannotGoOnError, Outcome, Peer, State
 from troth.protocol.step import run_step
 from troth.simulation.drop_outs import DropOut, DroppingChannel
 from troth.simulation.memo import MemoPrimitives
-from troth.simulation.protocol_run import SeededEntropy
 from troth.simulation.virtual import VirtualTime
 from troth.training import OPTIMIZERS, SCHEDULES, Problem, make_task
 from troth.training.work import Training, TrainingWork

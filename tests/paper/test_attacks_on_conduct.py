@@ -21,13 +21,12 @@ from tests.paper.conftest import (
 from troth.attacks import ATTACKS
 from troth.crypto import PeerId, stream
 from troth.evidence.verify import verify_ban
-from troth.protocol.coins import Coins
+from troth.protocol.coins import Coins, SeededEntropy
 from troth.protocol.messages import Kind, Verdict
 from troth.protocol.records import StepRecord
 from troth.protocol.state import StalledError
 from troth.simulation import ALSO, ProtocolSimulation, Scenario
 from troth.simulation.drop_outs import DropOut, DroppingChannel
-from troth.simulation.protocol_run import SeededEntropy
 
 START = 3
 SHORT = dataclasses.replace(SMALL, steps=9, evaluate_every=9)

@@ -20,6 +20,7 @@ from troth.protocol import step as step_module
 from troth.protocol.agreed import AgreedChannel, Pace
 from troth.protocol.announce import Timing, view_bytes
 from troth.protocol.channel import Channel, Entry
+from troth.protocol.coins import SeededEntropy
 from troth.protocol.comeback import Life, follow
 from troth.protocol.frames import (
     Certificate,
@@ -61,7 +62,6 @@ from troth.simulation.checkers.comeback import comeback
 from troth.simulation.checkers.follows import follows
 from troth.simulation.drop_outs import DropOut, PowerCutError
 from troth.simulation.faults import Cut, Network
-from troth.simulation.protocol_run import SeededEntropy
 from troth.simulation.virtual import VirtualTime
 from troth.training.work import Training, TrainingWork
 

@@ -29,7 +29,7 @@ from troth.protocol.agreed import AgreedChannel
 from troth.protocol.announce import Announcement, Timing
 from troth.protocol.attempt import Attempt, Dropped
 from troth.protocol.checks import suspicious_parts
-from troth.protocol.coins import Coins
+from troth.protocol.coins import Coins, SeededEntropy
 from troth.protocol.frames import Certificate
 from troth.protocol.gate import returning
 from troth.protocol.journal import MemoryJournal
@@ -41,7 +41,6 @@ from troth.protocol.roster import Roster
 from troth.protocol.sighting import Sighting
 from troth.protocol.trials import Trials, heard_audits
 from troth.simulation.chaos import draw_plan
-from troth.simulation.protocol_run import SeededEntropy
 from troth.simulation.side_by_side import verdict_on
 
 STEPS = 12

@@ -9,8 +9,12 @@ import troth
 from troth.cli.chaos import chaos
 from troth.cli.demo import demo
 from troth.cli.doctor import doctor
+from troth.cli.join import join
+from troth.cli.key import key
 from troth.cli.lists import attacks, defences, tasks
+from troth.cli.new import new
 from troth.cli.simulate import simulate
+from troth.cli.swarm import swarm
 from troth.cli.verify import verify
 from troth.errors import OperatorError
 
@@ -27,6 +31,10 @@ app = Typer(
 )
 app.command()(demo)
 app.command()(simulate)
+app.add_typer(key, name="key")
+app.command()(new)
+app.command()(join)
+app.command()(swarm)
 app.command()(verify)
 app.command()(doctor)
 app.command()(chaos)
@@ -65,9 +73,18 @@ def main(arguments: list[str] | None = None) -> None:
         _interrupted()
     except Exception as error:
         # Typer's own complaints about options; told apart by what they carry, since the class moved between versions.
-        if not hasattr(error, "format_message") or not hasattr(error, "exit_code"):
+        if hasattr(error, "format_message") and hasattr(error, "exit_code"):
+            _fail(error.format_message().replace("\n", " "))
+        if not _about_a_key_file(error):
             raise
-        _fail(error.format_message().replace("\n", " "))
+        _fail(str(error))
+
+
+def _about_a_key_file(error: Exception) -> bool:
+    """Also an operator's mistake, though `troth.crypto`, which imports nothing of ours, cannot call it one."""
+    from troth.crypto import KeyFileError
+
+    return isinstance(error, KeyFileError)
 
 
 def _fail(message: str) -> None:

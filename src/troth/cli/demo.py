@@ -1,4 +1,4 @@
-"""`troth demo`: a swarm under attack on this machine, with its report."""
+"""`troth demo`: a swarm of real processes under attack on this machine, with its report."""
 
 import time
 from pathlib import Path
@@ -6,45 +6,59 @@ from typing import Annotated
 
 import typer
 
+_PEERS, _LIARS, _START = 8, 3, 30
+
 
 def demo(
     seed: Annotated[int, typer.Option(help="Everything random follows from it.")] = 0,
+    steps: Annotated[int, typer.Option(help="How many steps to train.")] = 200,
     out: Annotated[Path, typer.Option(help="Folder for summaries, picture and evidence.")] = Path("runs/demo"),
 ) -> None:
-    """16 peers learn to read digits, 7 of them lie: Troth against the mean and against CenteredClip with a server."""
+    """8 processes learn to read digits together, 3 of them lie: Troth, next to plain averaging."""
     started = time.monotonic()
-    typer.echo("16 peers train one model on handwritten digits. From step 50 on, 7 of them send gradients times −1000.")
+    typer.echo(f"{_PEERS} peers train one model on handwritten digits.")
+    typer.echo(f"From step {_START} on, {_LIARS} of them send their gradients times −1000.")
     typer.echo("Starting …", err=True)
 
     from troth.cli.live import Live
-    from troth.cli.output import claim, write_evidence
+    from troth.cli.output import claim
+    from troth.cli.swarm import play
     from troth.evidence import write_text
+    from troth.evidence.verify import verify_ban
     from troth.lab import plot_runs
     from troth.lab.comparison import contenders
-    from troth.simulation import TROTH, Scenario, simulate
+    from troth.simulation import Scenario, simulate
+    from troth.swarm.plan import SwarmPlan, rehearsal
 
     folder = claim(out, {}, overwrite=True)
-    scenario = Scenario(byzantine=7, attack="sign-flip", attack_start=50, steps=400, seed=seed)
+    scenario = Scenario(peers=_PEERS, byzantine=_LIARS, attack="sign-flip", attack_start=_START, steps=steps, seed=seed)
     runs = []
-    for label, contender in contenders(scenario, ("mean", "centered-clip", TROTH)).items():
+    for label, contender in contenders(scenario, ("mean",)).items():
         with Live(f"{label:<28}", contender.total_steps, contender.peers) as live:
-            finished = simulate(contender, live.step)
-        summary = finished.summary
+            summary = simulate(contender, live.step).summary
         write_text(folder / f"{label.replace(', ', '-').replace(' ', '-')}.json", summary.to_json())
-        write_evidence(folder, finished.evidence)
         typer.echo(f"  {label:<28} {summary.metrics['accuracy']:>6.1%} of the test digits right")
         runs.append((label, summary))
-    picture = folder / "demo.png"
-    plot_runs(runs, picture, "16 peers, 7 of them liars: digits read correctly")
-    calm, mean, clipped, troth = (summary.metrics["accuracy"] for _, summary in runs)
-    protocol = runs[-1][1]
-    banned = {ban["peer"] for ban in protocol.details["banned"]}
-    typer.echo(f"\nPicture:  {picture}")
-    typer.echo(f"Evidence: {folder / 'evidence'} (check one with: troth verify FILE)")
-    typer.echo(f"Time:     {time.monotonic() - started:.0f} s")
-    caught, harmed = len(banned & set(protocol.byzantine)), protocol.details["honest_banned"]
     typer.echo(
-        f"\nAveraging lets seven liars ruin the model ({mean:.0%} instead of {calm:.0%}). A trusted server that clips "
-        f"keeps it useful ({clipped:.0%}), but the liars stay. With Troth nobody is trusted: {caught} of the 7 were caught by "
-        f"recomputing and banned, {harmed} honest peers were, and the model reads {troth:.0%}."
+        f"  Troth: {_PEERS} processes on this machine, each with a key, a journal and TLS connections to all others"
+    )
+    plan = SwarmPlan(_PEERS, _LIARS, ("sign-flip",), attack_start=_START, seed=seed)
+    swarm, protocol = play(plan, rehearsal(plan, steps=steps), folder)
+    write_text(folder / "summary.json", protocol.to_json())
+    typer.echo(f"  {'Troth, attacked':<28} {protocol.metrics['accuracy']:>6.1%} of the test digits right")
+    runs.append(("Troth, attacked", protocol))
+    picture = folder / "demo.png"
+    plot_runs(runs, picture, f"{_PEERS} peers, {_LIARS} of them liars: digits read correctly")
+    files = sorted(swarm.evidence_folder().glob("ban-*.json"))
+    proved = sum(bool(verify_ban(file.read_text(encoding="utf-8"))) for file in files)
+    calm, mean, troth = (summary.metrics["accuracy"] for _, summary in runs)
+    caught = len({ban["peer"] for ban in protocol.details["banned"]} & set(protocol.byzantine))
+    typer.echo(f"\nPicture:  {picture}")
+    typer.echo(f"Evidence: {swarm.evidence_folder()}: {proved} of {len(files)} files verify (try: troth verify FILE)")
+    typer.echo(f"Time:     {time.monotonic() - started:.0f} s")
+    harmed = protocol.details["honest_banned"]
+    typer.echo(
+        f"\nAveraging lets {_LIARS} liars ruin the model ({mean:.0%} instead of {calm:.0%}). With Troth nobody is trusted: "
+        f"{caught} of the {_LIARS} were caught by recomputing and banned, {harmed} honest peers were, "
+        f"and the model reads {troth:.0%}."
     )

@@ -50,6 +50,17 @@ class Identity:
     def sign(self, message: bytes) -> Signature:
         return Signature(self._private.sign(message))
 
+    def sealed_key(self, password: bytes) -> bytes:
+        """The private key in PEM, encrypted: for libraries that read keys from files only (TLS).
+
+        With a password that is drawn for one use and never written down, no disk and no backup ever holds the key.
+        """
+        return self._private.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(password),
+        )
+
     def save(self, path: Path) -> None:
         """Write the key for its owner's eyes only. An existing file is never overwritten: a lost key is lost."""
         secret = self._private.private_bytes(

@@ -7,7 +7,7 @@ nothing in it is to be believed without that.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,24 @@ from troth.protocol.state import Outcome
 from troth.training.work import Training
 
 FORMAT = "troth ban evidence 4"
+
+_REASONS = {
+    Kind.GRADIENT: "its gradient of step {step} does not follow from its seed",
+    Kind.AUDITED_REPORT: "its report of step {step} does not follow from its gradient",
+    Kind.REPORT: "its report about part {part} does not follow from the gradient it committed to",
+    Kind.AGGREGATE: "its aggregate of part {part} is wrong, or it let a wrong report about it pass",
+    Kind.COVER: "it let a wrong report about part {part} pass in step {step}",
+    Kind.EQUIVOCATION: "it said two different things in one announcement of step {step}",
+    Kind.DEVIATION: "its gradient of step {step} is farther off than other hardware explains",
+}
+
+
+def reason_for(judgement: Judgement, name: Callable[[PeerId], str]) -> str:
+    """Why somebody is banned, for people."""
+    if judgement.banned != judgement.target:
+        return f"it accused {name(PeerId(judgement.target))} falsely"
+    reason = _REASONS[judgement.kind].format(step=judgement.step, part=judgement.part)
+    return reason if judgement.accuser is None else f"{reason} (found by {name(PeerId(judgement.accuser))})"
 
 
 class SignedRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,8 +89,8 @@ class BanEvidence:
     step: int
     training: Training  # where the disputed gradient was taken
 
-    def file_name(self, number: int) -> str:
-        return f"ban-step{self.step}-peer{number}.json"
+    def file_name(self, who: str) -> str:
+        return f"ban-step{self.step}-{who}.json"
 
     @property
     def text(self) -> str:

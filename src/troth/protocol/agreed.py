@@ -105,11 +105,21 @@ class AgreedChannel:
         self._asked: Counter[PeerId] = Counter()  # how many blobs each has asked for in this step
         self._wishes: dict[Digest, set[PeerId]] = {}  # who asked for what is not here yet
         self._signatures: dict[Context, dict[PeerId, Signature]] = defaultdict(dict)
+        self.write_down: Callable[[Context, Mapping[PeerId, Announced]], None] = lambda _place, _said: None
 
     # Announcements
 
     def enter(self, entry: Entry) -> None:
         self._entry = entry
+
+    @property
+    def waits_for(self) -> tuple[Context, frozenset[PeerId]] | None:
+        """Where this peer is, and who has not spoken there yet; for people who look at it."""
+        if self._running is None:
+            return None
+        context, running = self._running
+        heard = running.heard if isinstance(running, Announcement) and running.decision is None else self._members
+        return context, frozenset(self._members) - frozenset(heard)
 
     async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
         if self._looks_on:
@@ -151,7 +161,9 @@ class AgreedChannel:
             self._blame.unheard | running.blame.unheard, self._blame.incomplete | running.blame.incomplete
         )
         opened = {peer: self._tools.open(context, peer, envelope) for peer, envelope in decision.said.items()}
-        return {peer: said for peer, said in sorted(opened.items()) if not isinstance(said, Malformed)}
+        agreed = {peer: said for peer, said in sorted(opened.items()) if not isinstance(said, Malformed)}
+        self.write_down(context, agreed)
+        return agreed
 
     def _tell_watchers(self, context: Context, decision: Decision) -> None:
         if self.gate.watchers:
@@ -256,8 +268,9 @@ class AgreedChannel:
             case PartSent():
                 self._parts[place][frame.part].setdefault(sender, Parcel(frame.blob, tuple(map(Digest, frame.path))))
             case BlobSent():
-                self._blobs.setdefault(self._tools.digest(frame.blob), frame.blob)
-                self._serve_wishes(place, self._tools.digest(frame.blob))
+                digest = self._tools.digest(frame.blob)
+                self._blobs.setdefault(digest, frame.blob)
+                self._serve_wishes(place, digest)
             case BlobWanted():
                 digest = Digest(frame.digest)
                 blob = self._blobs.get(digest, self._old_blobs.get(digest))
@@ -341,8 +354,9 @@ class AgreedChannel:
         self, context: Context, mine: Mapping[int, bytes], wanted: Mapping[int, Digest]
     ) -> Mapping[int, bytes]:
         for blob in mine.values():
-            self._blobs[self._tools.digest(blob)] = blob
-            self._serve_wishes(context, self._tools.digest(blob))
+            digest = self._tools.digest(blob)
+            self._blobs[digest] = blob
+            self._serve_wishes(context, digest)
         if context.phase == Phase.CLIP:
             self._to_all(context, [BlobSent(blob) for blob in mine.values()])
         # What does not come by itself: ask everyone.

@@ -7,7 +7,7 @@ gives the projections; B is opened with the accusations and gives the next step'
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from troth.crypto import Context, Digest, PeerId, tagged_hash
+from troth.crypto import Context, Digest, PeerId, derive, tagged_hash
 from troth.protocol.primitives import Primitives
 
 
@@ -17,6 +17,17 @@ class Coins:
 
     a: bytes
     b: bytes
+
+
+class SeededEntropy:
+    """A peer's secrets where all peers are ours: unknown to the others, repeatable for us. Never where somebody else is."""
+
+    def __init__(self, seed: int, number: int) -> None:
+        self._seed = seed
+        self._number = number
+
+    def coins(self, step: int, attempt: int) -> Coins:
+        return Coins(*(derive(self._seed, "coin", which, self._number, step, attempt) for which in ("A", "B")))
 
 
 def right_openings(

@@ -95,17 +95,24 @@ class _Watcher:
 class Life(Generic[T]):
     """A peer from step to step; when the others have gone on without it, it comes back."""
 
-    def __init__(self, peer: Peer[T], state: State[T], open_channel: Callable[[Identity], AgreedChannel]) -> None:
+    def __init__(
+        self,
+        peer: Peer[T],
+        state: State[T],
+        open_channel: Callable[[Identity], AgreedChannel],
+        ends: int | None = None,
+    ) -> None:
         self.peer = peer
         self.state = state
         self._open_channel = open_channel  # that looks on
+        self._ends = ends  # after so many steps
         self._links: deque[Link] = deque(maxlen=MOST_LINKS)
         self._watching: dict[PeerId, _Watcher] = {}
 
     async def take_part(self, channel: AgreedChannel) -> AsyncIterator[Outcome[T]]:
         """One step after another as a member. Raises `CannotGoOnError` when the others go on without this peer."""
         self._open_gate(channel)
-        while True:
+        while not self.over:
             outcome = await run_step(self.peer, self.state)
             self._went(outcome)
             yield outcome
@@ -121,6 +128,8 @@ class Life(Generic[T]):
             channel = self._open_channel(heir)
             self.peer = replace(self.peer, identity=heir, channel=channel, looks_on=True)
             self.state = await self._catch_up(channel, old)
+            if self.over:
+                return
             if heir.peer in self.state.roster.may_ask:
                 old = heir  # it was let in before, and missed it
             try:
@@ -138,9 +147,22 @@ class Life(Generic[T]):
             try:
                 async for outcome in self.take_part(channel):
                     yield outcome
+                return
             except (LeftOutError, StalledError):
                 continue
         raise LeftOutError("this peer did not find its way back")
+
+    @property
+    def over(self) -> bool:
+        return self._ends is not None and self.state.step >= self._ends
+
+    async def linger(self, channel: AgreedChannel, seconds: float) -> None:
+        """When it is over: for those who are still on their way."""
+        self._open_gate(channel)
+        until = channel.now() + seconds
+        while channel.now() < until:
+            await channel.hear_outside(min(until, channel.now() + channel.pace.delta))
+            self._serve(channel)
 
     def _went(self, outcome: Outcome[T]) -> None:
         self.state = outcome.state

@@ -10,10 +10,9 @@ from typing import Any
 
 from troth.attacks import Coalition, Plot
 from troth.crypto import Identity, PeerId, derive
-from troth.evidence.bans import BanEvidence, History, ban_evidence
+from troth.evidence.bans import BanEvidence, History, ban_evidence, reason_for
 from troth.protocol.channel import Channel
-from troth.protocol.coins import Coins
-from troth.protocol.messages import Kind
+from troth.protocol.coins import SeededEntropy
 from troth.protocol.primitives import Primitives
 from troth.protocol.records import Judgement, encode_record
 from troth.protocol.run import Parameters, Run
@@ -32,32 +31,11 @@ from troth.training.work import Training
 # D coordinates
 
 
-REASONS = {
-    Kind.GRADIENT: "its gradient of step {step} does not follow from its seed",
-    Kind.AUDITED_REPORT: "its report of step {step} does not follow from its gradient",
-    Kind.REPORT: "its report about part {part} does not follow from the gradient it committed to",
-    Kind.AGGREGATE: "its aggregate of part {part} is wrong, or it let a wrong report about it pass",
-    Kind.COVER: "it let a wrong report about part {part} pass in step {step}",
-    Kind.EQUIVOCATION: "it said two different things in one announcement of step {step}",
-    Kind.DEVIATION: "its gradient of step {step} is farther off than other hardware explains",
-}
-
-
-class SeededEntropy:
-    """A peer's secrets in a simulation: unknown to the others, repeatable for us."""
-
-    def __init__(self, seed: int, number: int) -> None:
-        self._seed = seed
-        self._number = number
-
-    def coins(self, step: int, attempt: int) -> Coins:
-        return Coins(*(derive(self._seed, "coin", which, self._number, step, attempt) for which in ("A", "B")))
-
-
 class ProtocolSimulation:
     """One run. Iterate over `steps()`; every honest peer's state is in `states`."""
 
-    def __init__(self, scenario: Scenario, *, share: bool = True) -> None:
+    def __init__(self, scenario: Scenario, *, share: bool = True, run: Run | None = None) -> None:
+        """`run`: as others have agreed on it, in place of one made from the scenario."""
         task = make_task(scenario.task)
         self.scenario = scenario.resolved(task)
         self.problem = Problem(task, device=scenario.device, one_by_one=scenario.one_by_one, lanes_for=scenario.peers)
@@ -67,7 +45,7 @@ class ProtocolSimulation:
             scenario.make_attacks(), scenario.attack_schedule(), self.byzantine, derive(scenario.seed, "coalition")
         )
         self.tools = MemoPrimitives() if share else Primitives()
-        self._build_peers()
+        self._build_peers(run)
         self.pool = GradientPool(self.problem, self.coalition, self.numbers)
         self.exchange = FaithfulExchange(self.tools)
         self.history = History(self.run)
@@ -81,12 +59,12 @@ class ProtocolSimulation:
         self.diverged_at: int | None = None
         self.trace: list[bytes] = []  # every step's record, as the first honest peer signed it
 
-    def _build_peers(self) -> None:
+    def _build_peers(self, run: Run | None) -> None:
         scenario = self.scenario
         identities = [Identity.from_secret(derive(scenario.seed, "identity", k)) for k in range(scenario.peers)]
         self.numbers = {identity.peer: number for number, identity in enumerate(identities)}
         assert scenario.tau is not None
-        self.run = Run(
+        self.run = run or Run(
             founders=tuple(sorted(self.numbers)),
             description=json.dumps(scenario.public(), sort_keys=True).encode(),
             parameters=Parameters(
@@ -216,13 +194,8 @@ class ProtocolSimulation:
         banned = judgement.banned
         assert banned is not None
         number = self.numbers[banned]
-        if banned != judgement.target:
-            reason = f"it accused peer {self.numbers[PeerId(judgement.target)]} falsely"
-        else:
-            reason = REASONS[judgement.kind].format(step=judgement.step, part=judgement.part)
-        if judgement.accuser is not None and banned == judgement.target:
-            reason += f" (found by peer {self.numbers[PeerId(judgement.accuser)]})"
-        return Ban(number, seen.record.step, reason, evidence.file_name(number))
+        reason = reason_for(judgement, lambda peer: f"peer {self.numbers[peer]}")
+        return Ban(number, seen.record.step, reason, evidence.file_name(f"peer{number}"))
 
     def _liars_alive(self) -> list[int]:
         return [number for number in self.byzantine if number not in {ban.peer for ban in self.bans}]

@@ -14,6 +14,7 @@ from troth.attacks.wire import LateChannel, LyingLine
 from troth.crypto import Context, Digest, Identity, PeerId, Seed, blob_digest, derive, stream
 from troth.protocol.agreed import AgreedChannel, Line, Pace
 from troth.protocol.channel import Channel
+from troth.protocol.coins import SeededEntropy
 from troth.protocol.comeback import Life
 from troth.protocol.frames import Packet, Value
 from troth.protocol.journal import MemoryJournal
@@ -26,7 +27,6 @@ from troth.protocol.step import run_step
 from troth.simulation.drop_outs import DropOut, DroppingChannel, PowerCutError
 from troth.simulation.faults import Deliver, Network, deliveries
 from troth.simulation.memo import MemoPrimitives
-from troth.simulation.protocol_run import SeededEntropy
 from troth.simulation.virtual import VirtualLine, VirtualTime, Watch
 from troth.training import OPTIMIZERS, SCHEDULES, Problem, make_task
 from troth.training.work import Training, TrainingWork

@@ -1,1 +1,1 @@
-"""Many real processes on one machine, some of them attackers. Empty until then."""
+"""Many real processes on one machine, some of them attackers."""

@@ -17,7 +17,8 @@ whose masks are drawn in `batch` and travel in it. `check_pure` finds tasks that
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -53,6 +54,10 @@ class Task(ABC):
     @abstractmethod
     def loss(self, model: Model, batch: Batch) -> Tensor:
         """A scalar. No randomness, no state: what varies belongs in the batch."""
+
+    def data_files(self) -> Sequence[Path]:
+        """The files that `batch` reads, always in the same order, if there are any; a run's manifest fixes their contents."""
+        return ()
 
     def evaluate(self, model: Model) -> dict[str, float]:
         """How good the model is. The default is the loss on 16 batches of a fixed seed."""

@@ -34,7 +34,9 @@ class TrainingWork:
     ) -> None:
         self.problem = problem
         self.hardware = hardware  # the class it is to imitate; "" is this machine
+        self.loss = float("nan")  # of the batch that a gradient was last computed of
         self._class: Digest | None = None
+        self._digested: tuple[Training, Digest] | None = None  # the last one
         self._optimizer = optimizer
         self._rates = rates
         self._tools = tools
@@ -52,8 +54,9 @@ class TrainingWork:
     def gradient_now(self, training: Training, seed: Seed) -> Tensor:
         if self.hardware:
             return finite_or_zero(gradient_on(self.problem, self.hardware, training.parameters_D, seed))
-        batch = self.problem.batch(seed)
-        return finite_or_zero(self.problem.gradients(training.parameters_D, [batch])[1][0])
+        losses_P, gradients_PD = self.problem.gradients(training.parameters_D, [self.problem.batch(seed)])
+        self.loss = float(losses_P[0])
+        return finite_or_zero(gradients_PD[0])
 
     def update(self, training: Training, aggregate_D: Tensor, step: int) -> Training:
         parameters_D, state = self._optimizer.update(
@@ -65,7 +68,10 @@ class TrainingWork:
         return Training(parameters_D, state)
 
     def digest(self, training: Training) -> Digest:
-        return state_digest(training, self._tools)
+        """Asked for three times: after a step, for its checkpoint, and before the next one."""
+        if self._digested is None or self._digested[0] is not training:
+            self._digested = training, state_digest(training, self._tools)
+        return self._digested[1]
 
     def pack(self, training: Training) -> bytes:
         named = {name: tensor.detach().cpu().contiguous() for name, tensor in _named(training).items()}

@@ -16,10 +16,13 @@ TASKS: dict[str, type[Task]] = {
 }
 
 
-def make_task(spec: str) -> Task:
-    """`digits`, `quadratic:dimension=100`, or `my_task.py:option=value` with one Task subclass in that file."""
+def make_task(spec: str, folder: Path | None = None) -> Task:
+    """`digits`, `quadratic:dimension=100`, or `my_task.py:option=value` with one Task subclass in that file.
+
+    A file is looked for in `folder`; without one, from where the command runs.
+    """
     name, options = parse_spec(spec)
-    kind = _from_file(Path(name)) if name.endswith(".py") else pick(TASKS, name, "task")
+    kind = _from_file((folder or Path()) / name) if name.endswith(".py") else pick(TASKS, name, "task")
     return build(kind, options, spec)
 
 

@@ -1,0 +1,223 @@
+"""`troth new`: write the manifest of a run."""
+
+import math
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from troth.cli.key import public_key
+from troth.errors import OperatorError
+
+if TYPE_CHECKING:
+    from troth.network.draft import Draft
+    from troth.network.manifest import Founder
+
+_MOST_KEY_BYTES = 1024
+
+
+class NewError(OperatorError):
+    """A manifest that cannot be written; the message names the option."""
+
+
+class _Device(StrEnum):
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+def new(
+    manifest: Annotated[Path, typer.Argument(help="The file to write, for instance run.toml.")],
+    founder: Annotated[
+        list[str],
+        typer.Option(
+            help="Who takes part, once for each: NAME=KEY@HOST:PORT. KEY is a public key in hexadecimal, or its file "
+            "(alice.pub). Without @HOST:PORT it only dials out, and all others need an address.",
+            show_default=False,
+        ),
+    ],
+    task: Annotated[str, typer.Option(help="What to train: see 'troth tasks'; or your own my_task.py.")] = "digits",
+    name: Annotated[str | None, typer.Option(help="For people to read. Default: the task's.")] = None,
+    byzantine: Annotated[
+        int | None,
+        typer.Option(help="How many liars the run promises to withstand. Default: as many as so many founders can."),
+    ] = None,
+    validators: Annotated[int, typer.Option(help="How many peers audit instead of contributing, each step.")] = 1,
+    beyond_guarantee: Annotated[
+        bool, typer.Option("--beyond-guarantee", help="Allow more liars than the guarantee covers.")
+    ] = False,
+    tau: Annotated[float | None, typer.Option(help="Clipping radius. Default: the task's.")] = None,
+    tau_auto: Annotated[
+        float | None,
+        typer.Option(help="Let the radius follow this share (at most 0.5) of the usual distance from the aggregate."),
+    ] = None,
+    hardware_deviation: Annotated[
+        float | None,
+        typer.Option(
+            help="How much gradients may differ between members' hardware. 'troth doctor' measures it. Default: not at "
+            "all, so audits are exact, and all members need machines of one class ('troth doctor' shows it)."
+        ),
+    ] = None,
+    projections: Annotated[int, typer.Option(help="Numbers that a report holds for each part.")] = 16,
+    steps: Annotated[int | None, typer.Option(help="How many steps. Default: the task's.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the first parameters.")] = 0,
+    optimizer: Annotated[
+        str | None, typer.Option(help="sgd or adamw; options as in sgd:momentum=0.9. Default: the task's.")
+    ] = None,
+    rate: Annotated[float | None, typer.Option(help="Learning rate. Default: the task's.")] = None,
+    schedule: Annotated[str, typer.Option(help="Learning rate over time: constant, cosine or linear.")] = "cosine",
+    warmup: Annotated[int, typer.Option(help="Steps over which the learning rate rises to its value.")] = 0,
+    device: Annotated[_Device, typer.Option(help="Where members compute gradients.")] = _Device.CPU,
+    one_by_one: Annotated[
+        bool, typer.Option("--one-by-one", help="Never compute several gradients in one call.")
+    ] = False,
+    delta: Annotated[
+        float, typer.Option(help="Seconds that a message between honest peers may take. Whoever is later is left out.")
+    ] = 2.0,
+    compute: Annotated[
+        float | None,
+        typer.Option(help="Seconds for a gradient or an audit. Default: ten times what a gradient takes here."),
+    ] = None,
+    bulk: Annotated[
+        float | None,
+        typer.Option(help="Seconds for the model's parts on their way. Default: enough for 20 Mbit/s."),
+    ] = None,
+    data_where: Annotated[
+        str | None, typer.Option(help="Where members get the data, in words: an address, a command.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a manifest that is there already.")] = False,
+) -> None:
+    """Write down what the members of a run agree on: one file, to send to everybody.
+
+    It holds what is trained, on which data, how, among whom, and how long things may take. The run's name is a digest over
+    all of it, so nobody can change anything unnoticed. There is no secret in it.
+
+    First, everybody makes a key ('troth key new me.key') and sends you its public half (me.pub). If their machines are of
+    different kinds, let each run 'troth doctor --task TASK': the same class means exact audits; otherwise it recommends a
+    --hardware-deviation.
+
+    Example: troth new run.toml --task digits --founder alice=alice.pub@10.0.0.1:7001 --founder bob=bob.pub@10.0.0.2:7001
+    --founder carol=carol.pub@10.0.0.3:7001 --founder dave=dave.pub
+    """
+    _check_free(manifest, overwrite)
+
+    from troth.evidence import write_text
+    from troth.network.draft import Wishes, beside, draft
+
+    founders = [parse_founder(given) for given in founder]
+    made = draft(
+        beside(task, manifest.parent),
+        founders,
+        Wishes(
+            name=name,
+            steps=steps,
+            optimizer=optimizer,
+            rate=rate,
+            schedule=schedule,
+            warmup=warmup,
+            seed=seed,
+            byzantine=byzantine,
+            validators=validators,
+            projections=projections,
+            tau=tau,
+            tau_auto=tau_auto,
+            deviation=hardware_deviation,
+            beyond_guarantee=beyond_guarantee,
+            device=device.value,
+            one_by_one=one_by_one,
+            delta_s=delta,
+            compute_s=compute,
+            bulk_s=bulk,
+            data_where=data_where,
+        ),
+        manifest.parent,
+    )
+    try:
+        write_text(manifest, made.manifest.to_toml())
+    except OSError as error:
+        raise NewError(f"cannot write {manifest}: {error.strerror}; choose another place") from error
+    _print(manifest, made)
+
+
+def parse_founder(given: str) -> "Founder":
+    """`alice=KEY@host:port`, where KEY is hexadecimal or a file, and the address may be missing."""
+    from troth.crypto import PeerId
+    from troth.network.manifest import Founder
+
+    name, equals, rest = given.partition("=")
+    if not equals or not rest:
+        raise NewError(f"--founder takes NAME=KEY@HOST:PORT, got '{given}'")
+    key, at, address = rest.rpartition("@") if "@" in rest else (rest, "", "")
+    if at and not address:
+        raise NewError(f"--founder {name}: no HOST:PORT after the @; leave the @ out for somebody who only dials out")
+    return Founder(name, PeerId(_public_key(key, name)), address)
+
+
+def _public_key(key: str, name: str) -> bytes:
+    if (given := public_key(key.encode(errors="replace"))) is not None:
+        return given
+    try:
+        with Path(key).open("rb") as file:
+            content = file.read(_MOST_KEY_BYTES)
+    except (OSError, ValueError) as error:
+        raise NewError(
+            f"--founder {name}: '{key}' is neither a public key (64 hexadecimal digits) nor a file that can be read"
+        ) from error
+    if b"PRIVATE KEY" in content:
+        raise NewError(f"--founder {name}: {key} is a private key, which stays at home; use its .pub file")
+    public = public_key(content)
+    if public is None:
+        raise NewError(f"--founder {name}: {key} holds no public key (64 hexadecimal digits): see 'troth key show'")
+    return public
+
+
+def _check_free(manifest: Path, overwrite: bool) -> None:
+    """Before anything is computed."""
+    if manifest.is_dir() or not manifest.parent.is_dir():
+        raise NewError(f"cannot write {manifest}: name a file in a folder that exists")
+    if manifest.exists() and not overwrite:
+        raise NewError(f"{manifest} exists already: choose another name, or --overwrite (it will be another run)")
+
+
+def _print(path: Path, made: "Draft") -> None:
+    manifest, pace = made.manifest, made.manifest.pace
+    parameters, count = manifest.parameters, len(manifest.founders)
+    liars = f"{parameters.byzantine} liar{'' if parameters.byzantine == 1 else 's'}"
+    typer.echo(
+        f"Wrote {path}: {manifest.task}, {parameters.size:,} parameters, {manifest.steps:,} steps; {count} founders, "
+        f"withstands {liars}."
+    )
+    typer.echo(f"Run {manifest.run.id.hex()[:8]}, in full {manifest.run.id.hex()}")
+    typer.echo(f"A gradient took {_milliseconds(made.gradient_s)} here; members have {pace.compute:g} s for it.")
+    for line in _warnings(made):
+        typer.echo(line)
+    file = f", and {manifest.task.partition(':')[0]} with it" if ".py" in manifest.task else ""
+    typer.echo(
+        f"\nNext: send {path.name} to everybody{file}. There is no secret in it. Everybody then runs\n\n"
+        f"    troth join {path.name} --identity me.key\n\nand must see the same run, {manifest.run.id.hex()[:8]}."
+    )
+
+
+def _warnings(made: "Draft") -> list[str]:
+    manifest = made.manifest
+    parameters, count = manifest.parameters, len(manifest.founders)
+    lines = []
+    if parameters.beyond_guarantee:
+        lines.append("Beyond the guarantee: with so many liars nothing is promised.")
+    elif parameters.byzantine == 0:
+        lines.append(
+            f"No liar is withstood: that takes 4 founders and a validator; here are {count} and {parameters.validators}."
+        )
+    hidden = [founder.name for founder in manifest.founders if not founder.address]
+    if len(hidden) > 1:
+        lines.append(f"{', '.join(sorted(hidden))} have no address, so they cannot reach each other: give all but one.")
+    if parameters.deviation is None:
+        lines.append(
+            "Audits are exact: all members need machines of one class. "
+            f"Let everybody compare what 'troth doctor --task {manifest.task} --peers {count}' shows."
+        )
+    return lines
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{math.ceil(1000 * seconds)} ms"

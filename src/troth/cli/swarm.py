@@ -1,0 +1,132 @@
+"""`troth swarm`: real processes on this machine, some of them liars."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from troth.evidence import RunSummary
+    from troth.network.manifest import Manifest
+    from troth.swarm.child import Told
+    from troth.swarm.plan import SwarmPlan
+    from troth.swarm.run import Swarm
+
+
+def swarm(
+    manifest: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A run.toml to rehearse: its task and numbers, with peers of this machine in place of its founders."
+        ),
+    ] = None,
+    peers: Annotated[int, typer.Option(help="How many processes.")] = 8,
+    byzantine: Annotated[int, typer.Option(help="How many of them lie.")] = 0,
+    attack: Annotated[
+        list[str] | None,
+        typer.Option(help="What liars do: see 'troth attacks'. Repeat it, and the liars share them out."),
+    ] = None,
+    conduct: Annotated[
+        list[str] | None,
+        typer.Option(help="What all liars do on the wire besides, for instance equivocate. Repeatable."),
+    ] = None,
+    attack_start: Annotated[int, typer.Option(help="The first step under attack.")] = 10,
+    attack_every: Annotated[int, typer.Option(help="Attack in every so many steps.")] = 1,
+    task: Annotated[str, typer.Option(help="What to train, without a manifest: see 'troth tasks'.")] = "digits",
+    steps: Annotated[int | None, typer.Option(help="How many steps. Default: the manifest's or the task's.")] = None,
+    delta: Annotated[float, typer.Option(help="Seconds that a message may take, without a manifest.")] = 2.0,
+    seed: Annotated[int, typer.Option(help="Keys, coins, liars and the first model follow from it.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder for logs, summary, picture and evidence.")] = Path("runs/swarm"),
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what another swarm left there.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the summary as JSON, and nothing else on standard output.")
+    ] = False,
+) -> None:
+    """Start real peers over loopback, follow them live, and collect what they agreed on.
+
+    Every peer is a process of its own with its own folder: log.txt, journal, checkpoints, evidence, model. The same seed without
+    accidents gives the same records as 'troth simulate' would (tests hold the two together).
+    """
+    started = time.monotonic()
+    typer.echo("Starting …", err=True)
+    from troth.cli.output import claim
+    from troth.evidence import write_text
+    from troth.lab import plot_runs
+    from troth.network.manifest import Manifest
+    from troth.swarm.plan import SwarmPlan, rehearsal
+
+    plan = SwarmPlan(
+        peers, byzantine, tuple(attack or ("sign-flip",)), tuple(conduct or ()), attack_start, attack_every, seed=seed
+    )
+    base = None if manifest is None else Manifest.load(manifest)
+    run = rehearsal(plan, task, base=base, steps=steps, delta_s=delta)
+    folder = claim(out, {}, overwrite=overwrite)
+    finished, summary = play(plan, run, folder)
+    write_text(folder / "summary.json", summary.to_json())
+    liars = f"{byzantine} of {peers} processes lie" if byzantine else f"{peers} processes"
+    plot_runs([("troth", summary)], folder / "accuracy.png", f"{run.task}, {liars}")
+    if json:
+        typer.echo(summary.to_json(), nl=False)
+    else:
+        _print(finished, summary, folder, time.monotonic() - started)
+    if not summary.details["agreement"] or summary.details["stalled"]:
+        raise typer.Exit(1)
+
+
+def play(plan: "SwarmPlan", run: "Manifest", folder: Path) -> "tuple[Swarm, RunSummary]":
+    """Until the last honest peer has ended; Ctrl-C stops all of them."""
+    from troth.swarm.plan import clear
+    from troth.swarm.run import Swarm
+
+    clear(folder, plan.peers)
+    problem = run.problem(run.make_task())
+    before = problem.evaluate(problem.initial(run.model_seed))
+    with Swarm(plan, run, folder) as processes:
+        processes.follow(_Screen(processes).told)
+        return processes, processes.summary(before)
+
+
+class _Screen:
+    """One view of all of them: what the first honest peer sees, and what any of them has to say."""
+
+    def __init__(self, processes: "Swarm") -> None:
+        self._swarm = processes
+        self._step = 0
+        self._last_line = 0.0
+        self._metrics = ""
+
+    def told(self, told: "Told") -> None:
+        from troth.swarm.child import Ended, Note, Stepped
+
+        match told:
+            case Note(peer, text):
+                typer.echo(f"  peer{peer}: {text}", err=True)
+            case Ended(peer, how) if how != "done" and peer in self._swarm.honest:
+                typer.echo(f"  peer{peer} ended: {how} (see {self._swarm.out / f'peer{peer}' / 'log.txt'})", err=True)
+            case Stepped(peer, news) if peer in self._swarm.honest and news.step > self._step:
+                self._step = news.step
+                for sentence in news.sentences():
+                    typer.echo(f"  {sentence}", err=True)
+                self._metrics = news.metrics_in_words() or self._metrics
+                if time.monotonic() >= self._last_line + 2.0 or news.step == news.of:
+                    self._last_line = time.monotonic()
+                    typer.echo(news.line(self._metrics), err=True)
+
+
+def _print(processes: "Swarm", summary: "RunSummary", folder: Path, seconds: float) -> None:
+    details, liars = summary.details, summary.byzantine
+    banned = {ban["peer"] for ban in details["banned"]}
+    same = "all honest peers hold the same model" if details["agreement"] else "BROKEN"
+    typer.echo(f"steps      {summary.steps}")
+    for name, value in summary.metrics.items():
+        typer.echo(f"{name:<10} {value:.1%}" if name == "accuracy" else f"{name:<10} {value:.4g}")
+    typer.echo(f"banned     {len(banned & set(liars))} of {len(liars)} liars, {details['honest_banned']} honest")
+    typer.echo(f"agreement  {same}")
+    if details["stalled"]:
+        typer.echo(f"stopped    {details['stalled']}")
+    if banned:
+        typer.echo(f"evidence   {processes.evidence_folder()} (check one with: troth verify FILE)")
+    typer.echo(f"logs       {folder}/peer*/log.txt")
+    typer.echo(f"summary    {folder / 'summary.json'}")
+    typer.echo(f"time       {seconds:.0f} s")

@@ -1,0 +1,124 @@
+"""Where a peer stands, on disk: what it needs to find its way back, and the model.
+
+Two files for each: `step-N.json` says where the run was, `step-N.safetensors` holds model and optimizer. Written beside, synced,
+then renamed: whatever happens, the last one is whole.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from troth.crypto import Digest
+from troth.errors import OperatorError
+from troth.evidence import write_bytes
+from troth.protocol.messages import Malformed
+from troth.protocol.roles import Due
+from troth.protocol.roster import Roster
+from troth.protocol.scales import Scales
+from troth.protocol.state import State
+from troth.training.work import Training, TrainingWork
+
+FORMAT = "troth checkpoint 1"
+_SMALL = 1 << 24  # bytes of a model that is saved with every step
+
+
+class CheckpointError(OperatorError):
+    """It cannot be written, or is not of this run; the message names the fix."""
+
+
+@dataclass(frozen=True)
+class _Saved:
+    format: str
+    run: Digest
+    step: int
+    roster: Roster
+    randomness: Digest
+    earlier_randomness: Digest
+    scales: Scales
+    due: Due
+    state: Digest  # of model and optimizer
+
+
+class Checkpoints:
+    """The last few, in one folder."""
+
+    def __init__(self, folder: Path, run: Digest, work: TrainingWork, *, keep: int = 3, every: int = 20) -> None:
+        self._folder = folder
+        self._run = run
+        self._work = work
+        self._keep = keep
+        self._every = every  # steps between models that are not small
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CheckpointError(f"cannot make {folder}: {error.strerror}") from error
+
+    def save(self, state: State[Training], *, whole: bool = False) -> None:
+        """The model goes with it if it is small, if it is its turn, or if it is asked for."""
+        name = f"step-{state.step:09}"
+        digest = self._work.digest(state.training)
+        saved = _Saved(
+            FORMAT,
+            self._run,
+            state.step,
+            state.roster,
+            state.randomness,
+            state.earlier_randomness,
+            state.scales,
+            state.due,
+            digest,
+        )
+        small = 4 * state.training.parameters_D.numel() <= _SMALL
+        try:
+            if small or whole or state.step % self._every == 0:
+                write_bytes(self._folder / f"{name}.safetensors", self._work.pack(state.training))
+            write_bytes(self._folder / f"{name}.json", msgspec.json.format(msgspec.json.encode(saved), indent=1))
+            self._prune()
+        except OSError as error:
+            raise CheckpointError(
+                f"cannot write a checkpoint to {self._folder}: {error.strerror}; make room there and join again"
+            ) from error
+
+    def _prune(self) -> None:
+        models = sorted(self._folder.glob("step-*.safetensors"))
+        stands = sorted(self._folder.glob("step-*.json"))
+        kept = {path.stem for path in (*models[-self._keep :], *stands[-self._keep :])}
+        for path in (*models, *stands):
+            if path.stem not in kept:
+                path.unlink()
+
+    def last(self, first: State[Training]) -> State[Training] | None:
+        """The newest, with its model where that was saved, else with the first one: who comes back is handed the model."""
+        for path in sorted(self._folder.glob("step-*.json"), reverse=True):
+            saved = self._read(path)
+            if saved is not None:
+                return State(
+                    saved.step,
+                    saved.roster,
+                    self._model(path.with_suffix(".safetensors"), saved.state) or first.training,
+                    saved.randomness,
+                    saved.earlier_randomness,
+                    saved.scales,
+                    saved.due,
+                    {},
+                )
+        return None
+
+    def _read(self, path: Path) -> _Saved | None:
+        try:
+            saved = msgspec.json.decode(path.read_bytes(), type=_Saved)
+        except (OSError, ValueError):
+            return None
+        if saved.format != FORMAT or saved.run != self._run:
+            raise CheckpointError(f"{path} belongs to another run: choose another folder with --folder")
+        return saved
+
+    def _model(self, path: Path, digest: Digest) -> Training | None:
+        if not path.exists():
+            return None
+        training: Any = self._work.unpack(path.read_bytes())
+        if isinstance(training, Malformed) or self._work.digest(training) != digest:
+            return None
+        return training  # type: ignore[no-any-return]

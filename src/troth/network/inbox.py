@@ -1,0 +1,54 @@
+"""What has arrived and was not looked at yet: from the network's thread to the protocol's, bounded for each sender."""
+
+import threading
+import time
+from collections import Counter, deque
+
+from troth.crypto import PeerId
+
+_OVERHEAD = 256  # bytes that an empty message counts for
+
+
+class Inbox:
+    """Messages in the order of their arrival."""
+
+    def __init__(self, room: int) -> None:
+        self._room = room  # bytes that one sender may take up
+        self._messages: deque[tuple[PeerId, bytes]] = deque()
+        self._taken: Counter[PeerId] = Counter()
+        self._change = threading.Condition()
+        self._failure: BaseException | None = None
+
+    def put(self, sender: PeerId, message: bytes) -> bool:
+        """Whether there is room for more of this sender; who goes on regardless is not read from."""
+        with self._change:
+            self._messages.append((sender, message))
+            self._taken[sender] += len(message) + _OVERHEAD
+            self._change.notify()
+            return self._taken[sender] < self._room
+
+    def has_room(self, sender: PeerId) -> bool:
+        with self._change:
+            return self._taken[sender] < self._room // 2
+
+    def fail(self, failure: BaseException) -> None:
+        """Nothing will come any more."""
+        with self._change:
+            self._failure = failure
+            self._change.notify()
+
+    def get(self, until: float) -> tuple[PeerId, bytes] | None:
+        """The next message, or None if there is none until then, by the monotonic clock."""
+        with self._change:
+            while not self._messages:
+                if self._failure is not None:
+                    raise RuntimeError("the network stopped") from self._failure
+                left = until - time.monotonic()
+                if left <= 0:
+                    return None
+                self._change.wait(min(left, 3600.0))
+            sender, message = self._messages.popleft()
+            self._taken[sender] -= len(message) + _OVERHEAD
+            if not self._taken[sender]:
+                del self._taken[sender]
+            return sender, message

@@ -1,0 +1,112 @@
+"""Everything that was agreed on, in the order in which it was: append-only, each line chained to the one before.
+
+A line is JSON: what it says, and the digest of the chain up to it. Whoever changes, drops or swaps a line breaks the chain from
+there on. Files hold so many steps each, and the oldest go by policy.
+"""
+
+import json
+import os
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from troth.crypto import Context, Digest, PeerId, tagged_hash
+from troth.errors import OperatorError
+from troth.protocol.messages import Announced
+from troth.protocol.records import encode_record
+from troth.protocol.state import Outcome
+from troth.training.work import Training
+
+FORMAT = "troth journal 1"
+
+
+class JournalError(OperatorError):
+    """It cannot be written, or its chain is broken; the message says where."""
+
+
+class Journal:
+    """One peer's."""
+
+    def __init__(self, folder: Path, run: Digest, *, steps_per_file: int = 100, keep_files: int = 20) -> None:
+        self._folder = folder
+        self._run = run
+        self._steps_per_file = steps_per_file
+        self._keep = keep_files
+        self._chain = tagged_hash("troth/journal/1", run)
+        self._file: int | None = None
+        self._first = -1  # the first step in the file that is open
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for path in sorted(folder.glob("steps-*.jsonl"))[-1:]:
+                self._go_on(path)
+        except OSError as error:
+            raise JournalError(f"cannot write a journal to {folder}: {error.strerror}") from error
+
+    def _go_on(self, path: Path) -> None:
+        """After a line that the power cut tore is cut off."""
+        raw = path.read_bytes()
+        whole = raw[: raw.rfind(b"\n") + 1]
+        for line in whole.splitlines():
+            self._chain = Digest(bytes.fromhex(json.loads(line)["chain"]))
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
+        os.ftruncate(self._file, len(whole))
+        self._first = int(path.stem.removeprefix("steps-"))
+
+    def announced(self, place: Context, said: Mapping[PeerId, Announced]) -> None:
+        envelopes = {
+            peer.hex(): [b64encode(one.envelope.payload).decode(), b64encode(one.envelope.signature).decode()]
+            for peer, one in said.items()
+        }
+        where = [place.step, place.attempt, place.phase, place.incarnation]
+        self._write(place.step, {"kind": "announced", "place": where, "said": envelopes})
+
+    def ended(self, outcome: Outcome[Training]) -> None:
+        """A step: its record, and who signed it. From here on it lasts."""
+        signatures = {peer.hex(): signature.hex() for peer, signature in sorted(outcome.record_signatures.items())}
+        record = encode_record(outcome.record).hex()
+        self._write(outcome.record.step, {"kind": "record", "record": record, "signatures": signatures})
+        assert self._file is not None
+        os.fdatasync(self._file)
+
+    def _write(self, step: int, what: dict[str, Any]) -> None:
+        try:
+            if self._file is None or step >= self._first + self._steps_per_file:
+                self._turn_over(step)
+            assert self._file is not None
+            body = json.dumps(what, sort_keys=True)
+            self._chain = tagged_hash("troth/journal/1", self._chain, body.encode())
+            os.write(self._file, f'{{"chain": "{self._chain.hex()}", "what": {body}}}\n'.encode())
+        except OSError as error:
+            raise JournalError(f"cannot write to the journal in {self._folder}: {error.strerror}") from error
+
+    def _turn_over(self, step: int) -> None:
+        self.close()
+        self._first = step - step % self._steps_per_file
+        path = self._folder / f"steps-{self._first:09}.jsonl"
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        head = {"kind": "begin", "format": FORMAT, "run": self._run.hex(), "after": self._chain.hex()}
+        self._write(self._first, head)
+        for old in sorted(self._folder.glob("steps-*.jsonl"))[: -self._keep]:
+            old.unlink()
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def read_journal(path: Path) -> Iterator[dict[str, Any]]:
+    """What a file says, line by line; raises `JournalError` where the chain breaks."""
+    chain: bytes | None = None
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            entry = json.loads(line)
+            what, said = entry["what"], bytes.fromhex(entry["chain"])
+            before = chain if chain is not None else bytes.fromhex(what["after"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise JournalError(f"{path}, line {number}: this is not a line of a journal") from error
+        chain = tagged_hash("troth/journal/1", before, json.dumps(what, sort_keys=True).encode())
+        if chain != said:
+            raise JournalError(f"{path}, line {number}: the chain is broken here")
+        yield what

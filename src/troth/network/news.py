@@ -1,0 +1,45 @@
+"""What a peer tells people of a step."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class StepNews:
+    """As one peer saw it."""
+
+    step: int  # updates made so far
+    of: int
+    seconds: float  # that it took
+    loss: float  # of this peer's last batch
+    members: int
+    guarantee: int  # liars among them that the run still withstands
+    audits: int  # that this peer made in it
+    attempts: int
+    control_bytes: int  # received so far
+    bulk_bytes: int
+    sent_bytes: int
+    banned: tuple[tuple[str, str], ...] = ()  # who, and why
+    left: tuple[str, ...] = ()  # without a ban
+    returned: tuple[str, ...] = ()
+    looked_on: bool = False
+    metrics: dict[str, float] | None = None  # of the model, where it was evaluated
+
+    def sentences(self) -> list[str]:
+        """What is worth a line of its own."""
+        step = self.step - 1
+        return [
+            *(f"step {step}: {who} is banned: {why}" for who, why in self.banned),
+            *(f"step {step}: {who} is absent, and no longer a member" for who in self.left),
+            *(f"step {step}: {who} is back" for who in self.returned),
+        ]
+
+    def line(self, metrics: str) -> str:
+        """Where it stands."""
+        looks_on = "  (looks on)" if self.looked_on else ""
+        return (
+            f"step {self.step}/{self.of}  loss {self.loss:.3f}  {metrics}  peers {self.members}  "
+            f"withstands {self.guarantee}  {self.seconds:.2f} s a step{looks_on}"
+        )
+
+    def metrics_in_words(self) -> str:
+        return "  ".join(f"{name} {value:.3g}" for name, value in (self.metrics or {}).items())

@@ -1,0 +1,403 @@
+"""A peer's life on a real network: find the others, train, write down what happened, come back after whatever went wrong.
+
+The protocol is `protocol.step`, unchanged; this file gives it a line, a disk, and somebody who watches.
+"""
+
+import json
+import secrets
+import time
+from collections.abc import AsyncIterator, Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from safetensors.torch import save
+
+from troth.crypto import Digest, Identity, PeerId
+from troth.errors import OperatorError
+from troth.evidence import write_bytes, write_text
+from troth.evidence.bans import History, ban_evidence, reason_for
+from troth.evidence.recompute import StateFile
+from troth.evidence.verify import UnprovedError, verify_ban
+from troth.network.checkpoints import Checkpoints
+from troth.network.inbox import Inbox
+from troth.network.journal import Journal
+from troth.network.line import NetworkLine, NetworkThread
+from troth.network.manifest import Manifest, ManifestError, mismatches
+from troth.network.mesh import Mesh
+from troth.network.metrics import Metrics
+from troth.network.news import StepNews
+from troth.network.session import VERSION, Hello, Standing, vouching_bytes
+from troth.network.slots import FileSlots
+from troth.network.tcp import TcpTransport
+from troth.network.transport import Lane, Limits
+from troth.protocol.agreed import AgreedChannel, Line
+from troth.protocol.channel import Channel, Entropy
+from troth.protocol.coins import Coins
+from troth.protocol.comeback import Life
+from troth.protocol.journal import Journal as Slots
+from troth.protocol.messages import Phase
+from troth.protocol.primitives import Primitives
+from troth.protocol.records import encode_record
+from troth.protocol.run import Run
+from troth.protocol.state import CannotGoOnError, LeftOutError, Outcome, Peer, StalledError
+from troth.training import Problem
+from troth.training.work import Training, TrainingWork
+
+R = TypeVar("R")
+_LOOK_EVERY_S = 0.02
+_TELL_EVERY_S = 3.0
+_MOST_CONTROL_BYTES = 1 << 25  # who comes back is told what everyone announced, and the records of many steps
+
+
+class Watcher(Protocol):
+    """Somebody who looks on: a terminal, a swarm, a test."""
+
+    def stepped(self, news: StepNews) -> None: ...
+
+    def note(self, text: str) -> None:
+        """One line."""
+        ...
+
+
+class SystemEntropy:
+    """Secrets that nobody can guess."""
+
+    def coins(self, step: int, attempt: int) -> Coins:
+        return Coins(secrets.token_bytes(32), secrets.token_bytes(32))
+
+
+class Body:
+    """What an honest peer is made of. A rehearsal puts other things in the place of these."""
+
+    def work(self, manifest: Manifest, problem: Problem, tools: Primitives) -> TrainingWork:
+        return manifest.work(problem, tools)
+
+    def entropy(self) -> Entropy:
+        return SystemEntropy()
+
+    def line(self, line: Line, identity: Identity) -> Line:
+        return line
+
+    def channel(
+        self, line: Line, identity: Identity, manifest: Manifest, tools: Primitives, slots: Slots
+    ) -> AgreedChannel:
+        return AgreedChannel(identity, line, manifest.pace, tools, slots)
+
+    def outside(self, channel: AgreedChannel, identity: Identity, run: Run) -> Channel:
+        """What the protocol talks to."""
+        return channel
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the person who runs a peer may choose for itself."""
+
+    folder: Path
+    listen: str  # host:port
+    addresses: dict[PeerId, str] = field(default_factory=dict)  # other than the manifest's
+    founding_s: float = 120.0  # after that a majority begins without the rest
+    evaluate_every: int = 10
+    bytes_per_second: float | None = None
+    keep_checkpoints: int = 3
+    metrics_port: int | None = None  # for Prometheus, on this machine only
+    tensorboard: bool = False
+
+
+class BannedError(CannotGoOnError):
+    """This peer is out of the run."""
+
+
+class Node:
+    """One peer. `live` returns when the run is over."""
+
+    def __init__(
+        self, manifest: Manifest, identity: Identity, options: Options, watcher: Watcher, body: Body | None = None
+    ) -> None:
+        self.manifest = manifest
+        self.run = manifest.run
+        self.identity = identity
+        self.options = options
+        self.watcher = watcher
+        self.body = body or Body()
+        self.tools = Primitives()
+        task = manifest.make_task()
+        self.problem = manifest.problem(task)
+        wrong = mismatches(manifest, task, self.problem)
+        if wrong:
+            raise ManifestError("; ".join(wrong))
+        if identity.peer not in self.run.founders:
+            raise ManifestError(
+                f"the key {identity.peer.hex()[:8]}… is not among the founders of this run: use the one whose public key is "
+                "in the manifest (troth key show FILE)"
+            )
+        self.work = self.body.work(manifest, self.problem, self.tools)
+        self.first = manifest.first_state(self.work)
+        self.history = History(self.run)
+        self.outcome: Outcome[Training] | None = None  # the last one
+        self.life: Life[Training] | None = None
+        self._channel: AgreedChannel | None = None
+        self._claim_folder()
+
+    def _claim_folder(self) -> None:
+        folder = self.options.folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            mark = folder / "run"
+            if mark.exists() and mark.read_text(encoding="ascii").strip() != self.run.id.hex():
+                raise OperatorError(f"{folder} belongs to another run: choose another with --folder")
+            write_text(mark, self.run.id.hex() + "\n")
+        except OSError as error:
+            raise OperatorError(f"cannot write to {folder}: {error.strerror}; choose another with --folder") from error
+        self.checkpoints = Checkpoints(
+            folder / "checkpoints", self.run.id, self.work, keep=self.options.keep_checkpoints
+        )
+        self.journal = Journal(folder / "journal", self.run.id)
+        self.metrics = Metrics(folder, port=self.options.metrics_port, tensorboard=self.options.tensorboard)
+
+    # Who it is now
+
+    @property
+    def _slots_path(self) -> Path:
+        return self.options.folder / "signed-slots"
+
+    @property
+    def _heir_path(self) -> Path:
+        return self.options.folder / "heir.key"
+
+    def _now_as(self) -> Identity:
+        return Identity.load(self._heir_path) if self._heir_path.exists() else self.identity
+
+    # Its life
+
+    def live(self) -> None:
+        """Train to the end. Raises `BannedError` if the others put this peer out."""
+        known = self._slots_path.exists()
+        self._open_network(self._now_as())
+        try:
+            if not known and not self._begins_with_the_others():
+                self.watcher.note(
+                    "the run began without this peer, or its folder was lost: it comes back under a new key"
+                )
+                self._close_network()
+                Identity.generate().save(self._heir_path)
+                self._open_network(self._now_as())
+                known = True
+            self.slots = FileSlots(self._slots_path)
+            try:
+                drive(self._from_here(known))
+            finally:
+                self.slots.close()
+        finally:
+            self._close_network()
+            self.journal.close()
+            self.metrics.close()
+
+    async def _from_here(self, known: bool) -> None:
+        """As a member from the start, or back into what goes on."""
+        me = self._now_as()
+        life = self.life = self._born(me)
+        if not known:
+            assert self._channel is not None
+            try:
+                await self._watch(life, life.take_part(self._channel))
+            except (LeftOutError, StalledError) as why:
+                self.watcher.note(f"{why}; looking for the others")
+        while not life.over:
+            self._stand(life.state.step, ready=True, begun=True)
+            try:
+                await self._watch(life, life.come_back(me))
+            except (LeftOutError, StalledError) as why:
+                self.watcher.note(f"{why}; trying again")
+        self._end(life)
+        await self._wait_for_stragglers(life)
+
+    def _born(self, me: Identity) -> Life[Training]:
+        state = self.checkpoints.last(self.first) or self.first
+        self._channel = self._open_channel(me)
+        outside = self.body.outside(self._channel, me, self.run)
+        peer = Peer(self.identity, self.run, self.work, outside, self.body.entropy(), self.tools)
+        return Life(peer, state, self._open_onlooker, self.manifest.steps)
+
+    def _open_channel(self, me: Identity) -> AgreedChannel:
+        channel = self.body.channel(self.body.line(self.line, me), me, self.manifest, self.tools, self.slots)
+        channel.write_down = self.journal.announced
+        return channel
+
+    def _open_onlooker(self, me: Identity) -> AgreedChannel:
+        line = self.body.line(self.line, me)
+        self._channel = AgreedChannel(me, line, self.manifest.pace, self.tools, self.slots, looks_on=True)
+        self._channel.write_down = self.journal.announced
+        return self._channel
+
+    async def _watch(self, life: Life[Training], steps: AsyncIterator[Outcome[Training]]) -> None:
+        started = time.monotonic()
+        async for outcome in steps:
+            self._keep(outcome)
+            self._stand(outcome.state.step, ready=True, begun=True)
+            self._tell(outcome, time.monotonic() - started)
+            started = time.monotonic()
+            mine = {life.peer.me, self.identity.peer}
+            if mine & set(outcome.state.roster.banned):
+                raise BannedError(f"this peer was banned in step {outcome.record.step}")
+
+    def _stand(self, step: int, *, ready: bool, begun: bool) -> None:
+        self.network.stand(Standing(ready, begun, step))
+
+    # What lasts
+
+    def _keep(self, outcome: Outcome[Training]) -> None:
+        self.journal.ended(outcome)
+        self._write_evidence(outcome)
+        self.history.add(outcome)
+        self.checkpoints.save(outcome.state)
+        self.outcome = outcome
+
+    def _write_evidence(self, outcome: Outcome[Training]) -> None:
+        """Of every ban of this step. Who came back may lack the records that lead to it; then others have it."""
+        folder = self.options.folder / "evidence"
+        for judgement in outcome.record.judgements:
+            if judgement.banned is None:
+                continue
+            try:
+                evidence = ban_evidence(self.run, self.history, outcome, judgement)
+                disputed = verify_ban(evidence.text).disputed
+            except (UnprovedError, StopIteration, KeyError):
+                continue
+            folder.mkdir(exist_ok=True)
+            write_text(folder / evidence.file_name(self.manifest.name_of(judgement.banned)), evidence.text)
+            if disputed is not None:
+                StateFile(Digest(disputed.state_before)).save(evidence.training, folder)
+
+    def _tell(self, outcome: Outcome[Training], seconds: float) -> None:
+        record, state, name = outcome.record, outcome.state, self.manifest.name_of
+        due = state.step % self.options.evaluate_every == 0 or state.step == self.manifest.steps
+        news = StepNews(
+            step=state.step,
+            of=self.manifest.steps,
+            seconds=seconds,
+            loss=self.work.loss,
+            members=len(state.roster.members),
+            guarantee=state.roster.liars_left(self.run),
+            audits=len(outcome.audited),
+            attempts=outcome.attempts,
+            control_bytes=self.network.mesh.received[Lane.CONTROL],
+            bulk_bytes=self.network.mesh.received[Lane.BULK],
+            sent_bytes=self.network.mesh.sent,
+            banned=tuple((name(j.banned), reason_for(j, name)) for j in record.judgements if j.banned is not None),
+            left=tuple(name(peer) for peer in sorted(record.leaving - set(record.banned))),
+            returned=tuple(name(PeerId(knock.member)) for knock in record.returned),
+            looked_on=outcome.looked_on,
+            metrics=self.problem.evaluate(state.training.parameters_D) if due else None,
+        )
+        self.metrics.stepped(news)
+        self.watcher.stepped(news)
+
+    def _end(self, life: Life[Training]) -> None:
+        """The model for whoever wants to use it, and what proves where it comes from."""
+        folder, training = self.options.folder, life.state.training
+        self.checkpoints.save(life.state, whole=True)
+        named = {
+            name: piece.contiguous().clone() for name, piece in self.problem.layout.views(training.parameters_D).items()
+        }
+        write_bytes(folder / "model.safetensors", save(named))
+        proof: dict[str, Any] = {
+            "run": self.run.id.hex(),
+            "step": life.state.step,
+            "state_digest": self.work.digest(training).hex(),
+        }
+        if self.outcome is not None and self.outcome.state.step == life.state.step:
+            proof["record"] = encode_record(self.outcome.record).hex()
+            proof["signatures"] = {p.hex(): s.hex() for p, s in sorted(self.outcome.record_signatures.items())}
+        write_text(folder / "model.json", json.dumps(proof, indent=1) + "\n")
+
+    async def _wait_for_stragglers(self, life: Life[Training]) -> None:
+        """Whoever is still on its way needs a majority of the others to tell it how it ended."""
+        assert self._channel is not None
+        wanted = set(life.state.roster.may_ask) - {life.peer.me}
+        until = time.monotonic() + 10 * self.manifest.pace.delta
+        while time.monotonic() < until:
+            standings = self.network.mesh.standings
+            if all(standings[peer].step >= self.manifest.steps for peer in wanted & standings.keys()):
+                return
+            await life.linger(self._channel, self.manifest.pace.delta / 4)
+
+    # The network
+
+    def _open_network(self, me: Identity) -> None:
+        founders, options = self.manifest.founders, self.options
+        blob = 4 * self.run.parameters.size
+        state = len(self.work.pack(self.first.training))
+        limits = Limits(
+            most_control_bytes=_MOST_CONTROL_BYTES,
+            most_bulk_bytes=max(blob, state) + (1 << 16),
+            most_queued_bytes=_MOST_CONTROL_BYTES + 4 * max(blob, state) + (1 << 24),
+            bytes_per_second=options.bytes_per_second,
+        )
+        inbox = Inbox(room=4 * limits.most_bulk_bytes + (1 << 22))
+        vouched = None if me is self.identity else self.identity.sign(vouching_bytes(self.run.id, me.peer))
+        hello = Hello(VERSION, self.run.id, dict(self.manifest.digests()), self.identity.peer, vouched)
+        addresses = {one.key: options.addresses.get(one.key, one.address) for one in founders}
+
+        async def make() -> Mesh:
+            transport = TcpTransport(me, limits, admits=lambda _: True)  # the mesh asks who it is
+            await transport.listen(options.listen)
+            hold_s = self.manifest.pace.delta
+            return Mesh(transport, hello, me.peer, addresses, inbox, hold_s=hold_s, told=self.watcher.note)
+
+        self.network = NetworkThread(make, inbox)
+        self.network.start()
+        self.line = NetworkLine(self.network.post, inbox, max(limits.most_bulk_bytes, limits.most_control_bytes))
+
+    def _close_network(self) -> None:
+        self.network.stop()
+
+    def _begins_with_the_others(self) -> bool:
+        """Wait until everyone is there, or a majority and patience is over. False if the run goes on already."""
+        founders, mesh = set(self.run.founders), self.network.mesh
+        majority, mine = len(founders) // 2 + 1, {self.identity.peer}
+        started = told = time.monotonic()
+        while True:
+            now, standings = time.monotonic(), mesh.standings
+            here = founders & (standings.keys() | mine)
+            begun = {peer for peer in here - mine if standings[peer].begun}
+            if sum(standings[peer].step > 0 for peer in begun) >= max(1, majority - 1):
+                return False
+            complete = here == founders
+            ready = complete or (len(here) >= majority and now >= started + self.options.founding_s)
+            self._stand(0, ready=ready, begun=False)
+            agreed = {peer for peer in here - mine if standings[peer].ready}
+            if ready and (
+                len(agreed) == len(founders) - 1 or (len(agreed) + 1 >= majority and (begun or not complete))
+            ):
+                self._stand(0, ready=True, begun=True)
+                return True
+            if now >= told + _TELL_EVERY_S:
+                told = now
+                missing = [
+                    f"{self.manifest.name_of(peer)} ({mesh.troubles.get(peer, 'connected, not ready')})"
+                    for peer in sorted(founders - mine - agreed)
+                ]
+                self.watcher.note(
+                    f"{len(agreed) + 1} of {len(founders)} founders are here; waiting for {', '.join(missing)}"
+                )
+            time.sleep(_LOOK_EVERY_S)
+
+    def waits_for(self) -> str | None:
+        """For people: where it is, and for whom it waits."""
+        channel = self._channel
+        where = channel.waits_for if channel is not None else None
+        if where is None:
+            return None
+        place, missing = where
+        names = ", ".join(self.manifest.name_of(peer) for peer in sorted(missing)) or "blobs or its own computations"
+        return f"step {place.step}, {Phase(place.phase).name.lower()}: waits for {names}"
+
+
+def drive(coroutine: Coroutine[Any, Any, R]) -> R:
+    """Run a coroutine that never waits for anything but its line, whose `receive` blocks."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+    raise AssertionError("the protocol waits for nothing but its line")

@@ -1,0 +1,131 @@
+"""What the rest of Troth knows of the wire: connections to keys, two lanes of messages, nothing about sockets.
+
+A connection is to a *key*: whoever holds one knows that the other side proved to own `peer`. It promises order within
+a lane and whole messages or none; it promises no delivery. Whatever must arrive is asked for again above.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from math import isfinite
+from typing import Protocol
+
+from troth.crypto.identity import PeerId
+from troth.errors import OperatorError
+
+Message = bytes | bytearray | memoryview  # what is sent; the caller does not change it afterwards, it is not copied
+Received = bytes | bytearray  # bytes on the control lane, a bytearray of its own on the bulk lane
+
+LARGEST_MESSAGE = 2**32 - 1  # lengths travel as 32 bits
+SLOWEST_BYTES_PER_SECOND = 1024  # a message under way has to move at least this fast, averaged over `idle_s`
+
+
+class Lane(IntEnum):
+    """Control overtakes bulk, so that a verdict does not wait behind a gradient."""
+
+    CONTROL = 0
+    BULK = 1
+
+
+class UnreachableError(Exception):
+    """No connection to that peer. One line that says why; an everyday event, not a fault of the operator."""
+
+
+class TransportClosedError(Exception):
+    """`accept` on a transport that was closed: our own shutdown."""
+
+
+class ListenError(OperatorError):
+    """The address cannot be listened on; the text names the fix."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Every bound of a transport. Nothing that a stranger sends can take more than this says."""
+
+    most_control_bytes: int  # of one message
+    most_bulk_bytes: int  # of one message
+    most_queued_bytes: int  # outgoing, of one connection; beyond it the other side is too slow and is hung up on
+    most_received_bytes: int = 16 * 2**20  # received but not taken yet, of one connection; then reading pauses
+    handshake_s: float = 5.0  # from the TCP connection to the proven key
+    idle_s: float = 15.0  # nothing heard for this long: gone
+    ping_s: float = 5.0  # nothing sent for this long: say that we are alive
+    most_handshakes: int = 64  # strangers under way at once; then the oldest of the busiest address goes
+    most_connections: int = 256  # accepted ones at once, whatever their keys
+    bytes_per_second: float | None = None  # of all connections together, outgoing; None: no cap
+
+    def __post_init__(self) -> None:
+        for name in ("most_control_bytes", "most_bulk_bytes"):
+            if not 1 <= getattr(self, name) <= LARGEST_MESSAGE:
+                raise OperatorError(f"{name} must be from 1 to {LARGEST_MESSAGE}, got {getattr(self, name)}")
+        for name in ("most_received_bytes", "most_handshakes", "most_connections"):
+            if getattr(self, name) < 1:
+                raise OperatorError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("handshake_s", "idle_s", "ping_s"):
+            if not (isfinite(getattr(self, name)) and getattr(self, name) > 0):
+                raise OperatorError(f"{name} must be a positive number of seconds, got {getattr(self, name)}")
+        largest = self.most_control_bytes + self.most_bulk_bytes
+        if self.most_queued_bytes < largest:
+            raise OperatorError(
+                f"most_queued_bytes must hold the largest message of each lane ({largest}), got {self.most_queued_bytes}"
+            )
+        if self.idle_s < 2 * self.ping_s:
+            raise OperatorError(f"idle_s must be at least twice ping_s ({self.ping_s}), got {self.idle_s}")
+        if self.bytes_per_second is not None and not self.bytes_per_second >= 64 * SLOWEST_BYTES_PER_SECOND:
+            # Below that, peers would hang up on us for trickling as soon as a few messages share the line.
+            raise OperatorError(
+                f"bytes_per_second must be at least {64 * SLOWEST_BYTES_PER_SECOND}, got {self.bytes_per_second}"
+            )
+
+
+class Connection(Protocol):
+    """A line to the holder of one key. Its methods belong to one event loop."""
+
+    @property
+    def peer(self) -> PeerId: ...
+
+    @property
+    def dialled(self) -> bool:
+        """Whether this side began it."""
+
+    @property
+    def bytes_in(self) -> int:
+        """Heard so far: messages and their framing, without the cost of encryption."""
+
+    @property
+    def bytes_out(self) -> int: ...
+
+    def send(self, lane: Lane, message: Message) -> bool:
+        """Queue a message; never blocks.
+
+        False if the connection is closed, or if this message would exceed the bound on queued bytes: then the
+        connection is closed, as the other side is too slow. A message that is empty or above the lane's limit is our
+        own mistake: ValueError.
+        """
+
+    async def receive(self) -> tuple[Lane, Received] | None:
+        """The next whole message, or None once closed. What arrived before the other side closed is still handed out.
+
+        One caller at a time. Whoever does not call it stops the other side after `most_received_bytes`, on both lanes.
+        """
+
+    def close(self, why: str = "") -> None:
+        """Hang up. Queued control messages still leave, within a second; queued bulk does not. The other side reads `why`."""
+
+    async def closed(self) -> str:
+        """Wait until the line is down; why it went down."""
+
+
+class Transport(Protocol):
+    """Makes connections. One per process and identity."""
+
+    async def listen(self, address: str) -> str:
+        """Start accepting at `host:port` (`[v6]:port`; port 0: any free one); the real address. Raises ListenError."""
+
+    async def dial(self, address: str, peer: PeerId) -> Connection:
+        """A connection to `peer`, which has admitted us. Raises UnreachableError, also if another key answers."""
+
+    async def accept(self) -> Connection:
+        """The next connection that an admitted peer began. Raises TransportClosedError after `close`."""
+
+    async def close(self) -> None:
+        """Stop listening and hang up on everybody; returns within about a second."""

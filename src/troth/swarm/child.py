@@ -1,0 +1,107 @@
+"""One process of a swarm: a peer that tells its parent what happens. Imported once by the fork server: peers start fast."""
+
+import os
+import signal
+import sys
+import traceback
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from troth.errors import OperatorError
+from troth.network.manifest import Manifest
+from troth.network.news import StepNews
+from troth.network.node import BannedError, Node, Options
+from troth.protocol.comeback import PutOutError
+from troth.protocol.records import encode_record
+from troth.swarm.liars import LiarBody, RehearsalBody
+from troth.swarm.plan import SwarmPlan, folder_of
+
+
+class Note(msgspec.Struct, frozen=True, tag=True):
+    peer: int
+    text: str
+
+
+class Stepped(msgspec.Struct, frozen=True, tag=True):
+    peer: int
+    news: StepNews
+    record: bytes  # what was agreed on
+
+
+class Ended(msgspec.Struct, frozen=True, tag=True):
+    peer: int
+    how: str  # "done", "out", or what went wrong
+    step: int = 0
+    state: bytes = b""  # digest of model and optimizer
+
+
+Told = Note | Stepped | Ended
+
+
+class _Reporter:
+    """Everything to the parent, and to the peer's log."""
+
+    def __init__(self, peer: int, parent: Connection) -> None:
+        self._peer = peer
+        self._parent = parent
+        self.node: Node | None = None
+
+    def send(self, told: Told) -> None:
+        try:
+            self._parent.send_bytes(msgspec.msgpack.encode(told))
+        except OSError:  # the parent is gone, and so is the swarm
+            raise KeyboardInterrupt from None
+
+    def stepped(self, news: StepNews) -> None:
+        assert self.node is not None
+        assert self.node.outcome is not None
+        self.send(Stepped(self._peer, news, encode_record(self.node.outcome.record)))
+        print(f"step {news.step}: {news}", flush=True)
+
+    def note(self, text: str) -> None:
+        self.send(Note(self._peer, text))
+        print(text, flush=True)
+
+
+def live(plan_raw: bytes, manifest_raw: bytes, manifest_folder: str, out: str, number: int, parent: Any) -> None:
+    """The process's main function. Plans and manifests travel as bytes: nothing is unpickled but that."""
+    folder = folder_of(Path(out), number)
+    folder.mkdir(parents=True, exist_ok=True)
+    log = os.open(folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C, and asks us to stop
+    signal.signal(signal.SIGTERM, _stop)
+    torch.set_num_threads(1)
+    reporter = _Reporter(number, parent)
+    try:
+        plan = msgspec.json.decode(plan_raw, type=SwarmPlan)
+        manifest = Manifest.from_bytes(manifest_raw, Path(manifest_folder))
+        identity = plan.identities()[number]
+        body = LiarBody(plan, number) if number in plan.liars else RehearsalBody(plan, number)
+        founder = manifest.founder(identity.peer)
+        assert founder is not None
+        node = Node(manifest, identity, Options(folder, listen=founder.address), reporter, body)
+        reporter.node = node
+        node.live()
+        assert node.life is not None
+        state = node.life.state
+        reporter.send(Ended(number, "done", state.step, node.work.digest(state.training)))
+    except (BannedError, PutOutError) as why:
+        print(why, flush=True)
+        reporter.send(Ended(number, "out"))
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except OperatorError as error:
+        reporter.send(Ended(number, str(error)))
+    except Exception as error:
+        traceback.print_exc()
+        reporter.send(Ended(number, f"{type(error).__name__}: {error}"))
+
+
+def _stop(*_: Any) -> None:
+    raise KeyboardInterrupt

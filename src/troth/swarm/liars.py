@@ -1,0 +1,89 @@
+"""What a peer of a rehearsal is made of: seeded coins, and for liars an attack around everything that the network gives them."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from troth.attacks import Coalition, Plot
+from troth.attacks.gradient import DelayedGradient, LabelFlip, RandomDirection, SignFlip
+from troth.attacks.wire import LateChannel, LyingLine
+from troth.crypto import Identity, Seed, derive, stream
+from troth.network.manifest import Manifest
+from troth.network.node import Body
+from troth.protocol.agreed import AgreedChannel, Line
+from troth.protocol.channel import Channel, Entropy
+from troth.protocol.coins import SeededEntropy
+from troth.protocol.journal import Journal
+from troth.protocol.primitives import Primitives
+from troth.protocol.run import Run
+from troth.swarm.plan import SwarmPlan
+from troth.training import Problem
+from troth.training.work import Training, TrainingWork, finite_or_zero
+
+_KNOWS_ENOUGH = (SignFlip, RandomDirection, LabelFlip, DelayedGradient)  # attacks that look at no honest gradient
+_STAND_INS = 4
+
+
+class RehearsalBody(Body):
+    """An honest peer whose coins can be repeated."""
+
+    def __init__(self, plan: SwarmPlan, number: int) -> None:
+        self._plan = plan
+        self._number = number
+
+    def entropy(self) -> Entropy:
+        return SeededEntropy(self._plan.seed, self._number)
+
+
+class LiarBody(RehearsalBody):
+    """A liar, and what it knows of its fellows."""
+
+    def __init__(self, plan: SwarmPlan, number: int) -> None:
+        super().__init__(plan, number)
+        self._coalition = plan.coalition()
+        self._attack = self._coalition.attack_of(number)
+        self._identities = plan.identities()
+
+    def work(self, manifest: Manifest, problem: Problem, tools: Primitives) -> TrainingWork:
+        return manifest.work(problem, tools, _LyingWork).lie(self._coalition, self._number)
+
+    def line(self, line: Line, identity: Identity) -> Line:
+        if not self._plan.conducts:
+            return line
+        draw = stream(self._plan.seed, "liar", self._number)
+        fellows = {self._identities[k].peer: self._identities[k] for k in self._plan.liars if k != self._number}
+        conducts = frozenset(self._plan.conducts)
+        return LyingLine(line, identity, conducts, 1.0, self._plan.attack_start, draw, fellows)
+
+    def channel(
+        self, line: Line, identity: Identity, manifest: Manifest, tools: Primitives, slots: Journal
+    ) -> AgreedChannel:
+        return LateChannel(identity, line, manifest.pace, tools, slots)
+
+    def outside(self, channel: AgreedChannel, identity: Identity, run: Run) -> Channel:
+        colluders = frozenset(self._identities[k].peer for k in self._plan.liars)
+        board: dict[Any, Any] = {}  # processes share no memory: each liar has its own
+        assert isinstance(channel, LateChannel)
+        return self._attack.conduct(
+            channel, identity.peer, Plot(self._attack, colluders, run, self._coalition.active, board)
+        )
+
+
+class _LyingWork(TrainingWork):
+    """Sends what its coalition wants. Honest gradients are guessed from batches of its own."""
+
+    def lie(self, coalition: Coalition, number: int) -> "_LyingWork":
+        self._coalition, self._number = coalition, number
+        return self
+
+    async def gradient(self, training: Training, seed: Seed, step: int) -> Tensor:
+        batch = self._coalition.batch(step, self.problem.task, self.problem.batch(seed), self._number)
+        losses_P, own_BD = self.problem.gradients(training.parameters_D, [batch])
+        self.loss = float(losses_P[0])
+        own_BD = torch.stack([finite_or_zero(own_BD[0])])
+        honest_HD = own_BD
+        if self._coalition.active(step) and not isinstance(self._coalition.attack_of(self._number), _KNOWS_ENOUGH):
+            batches = [self.problem.batch(Seed(derive(seed, "stand-in", k))) for k in range(_STAND_INS)]
+            honest_HD = self.problem.gradients(training.parameters_D, batches)[1]
+        return self._coalition.gradients(step, own_BD, honest_HD, [self._number])[0]

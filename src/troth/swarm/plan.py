@@ -1,0 +1,120 @@
+"""A rehearsal: so many peers on one machine, some of them liars. Everything random follows from its seed."""
+
+import dataclasses
+import shutil
+import socket
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from troth.attacks import AttackSchedule, Coalition, make_attack
+from troth.attacks.wire import CONDUCTS
+from troth.choices import pick
+from troth.crypto import Identity, PeerId, derive, stream
+from troth.errors import OperatorError
+from troth.network.draft import Wishes, draft
+from troth.network.manifest import Founder, Manifest
+from troth.protocol.run import most_byzantine
+
+
+class SwarmError(OperatorError):
+    """A swarm that cannot be started; the message names the option and what it takes."""
+
+
+@dataclass(frozen=True)
+class SwarmPlan:
+    """Who is there, who lies, and how."""
+
+    peers: int
+    byzantine: int = 0
+    attacks: tuple[str, ...] = ("sign-flip",)  # dealt among the liars
+    conducts: tuple[str, ...] = ()  # what all of them do on the wire
+    attack_start: int = 10
+    attack_every: int = 1
+    attack_probability: float = 1.0
+    attack_stop: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.peers <= 64:
+            raise SwarmError(f"--peers must be from 1 to 64 on one machine, got {self.peers}")
+        most = most_byzantine(self.peers, 1)
+        if not 0 <= self.byzantine <= most:
+            raise SwarmError(f"--byzantine: {self.peers} peers withstand at most {most} liars, got {self.byzantine}")
+        for name in self.conducts:
+            pick(CONDUCTS, name, "conduct on the wire")
+        for spec in self.attacks:
+            make_attack(spec)
+
+    @property
+    def liars(self) -> list[int]:
+        """Drawn as a simulation draws them."""
+        return sorted(stream(self.seed, "byzantine").sample(self.peers, self.byzantine).tolist())
+
+    def identities(self) -> list[Identity]:
+        """Those of a simulation with this seed. Everybody who knows the seed knows these keys: for rehearsals only."""
+        return [Identity.from_secret(derive(self.seed, "identity", number)) for number in range(self.peers)]
+
+    def numbers(self) -> dict[PeerId, int]:
+        return {identity.peer: number for number, identity in enumerate(self.identities())}
+
+    def coalition(self) -> Coalition:
+        schedule = AttackSchedule(self.attack_start, self.attack_every, self.attack_probability, self.attack_stop)
+        attacks = [make_attack(spec) for spec in self.attacks]
+        return Coalition(attacks, schedule, self.liars, derive(self.seed, "coalition"))
+
+    def as_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+def seats(plan: SwarmPlan) -> tuple[Founder, ...]:
+    """The plan's peers as founders, on ports of this machine that are free now."""
+    with ExitStack() as stack:
+        ports = [_free_port(stack) for _ in range(plan.peers)]
+    return tuple(
+        Founder(f"peer{number}", identity.peer, f"127.0.0.1:{port}")
+        for number, (identity, port) in enumerate(zip(plan.identities(), ports, strict=True))
+    )
+
+
+def rehearsal(
+    plan: SwarmPlan,
+    task: str = "digits",
+    *,
+    base: Manifest | None = None,
+    steps: int | None = None,
+    delta_s: float = 2.0,
+) -> Manifest:
+    """A run of the plan's peers: a task as it suggests itself, or another run's manifest with these in its founders' place.
+
+    Its name follows from the seed and the ports.
+    """
+    if base is not None:
+        changes: dict[str, Any] = {} if steps is None else {"steps": steps}
+        return dataclasses.replace(base, founders=seats(plan), **changes)
+    wishes = Wishes(steps=steps, seed=plan.seed, byzantine=plan.byzantine, delta_s=delta_s)
+    drafted = draft(task, seats(plan), wishes).manifest
+    return dataclasses.replace(drafted, nonce=derive(plan.seed, "run"))
+
+
+def clear(out: Path, peers: int) -> None:
+    """What a swarm before left of its peers: they would go on where that one ended."""
+    for folder in (folder_of(out, number) for number in range(peers)):
+        if folder.is_dir():
+            shutil.rmtree(folder)
+
+
+def _free_port(stack: ExitStack) -> int:
+    """Held until all are found, so that they differ."""
+    try:
+        held = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+        held.bind(("127.0.0.1", 0))
+    except OSError as error:
+        raise SwarmError(f"no free port on this machine: {error.strerror}") from error
+    port: int = held.getsockname()[1]
+    return port
+
+
+def folder_of(out: Path, number: int) -> Path:
+    return out / f"peer{number}"

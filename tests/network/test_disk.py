@@ -1,0 +1,196 @@
+"""What a peer keeps on disk: slots that it signed, journal, checkpoints. Torn, tampered with, full."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from troth.crypto import Context, Digest, PeerId, Signature
+from troth.network.checkpoints import CheckpointError, Checkpoints
+from troth.network.journal import Journal, JournalError, read_journal
+from troth.network.slots import FileSlots, SlotsError
+from troth.protocol.journal import SignedBeforeError
+from troth.protocol.messages import Announced, Envelope, Phase
+from troth.protocol.primitives import Primitives
+from troth.protocol.run import Parameters, Run
+from troth.protocol.state import State
+from troth.training import OPTIMIZERS, SCHEDULES, Problem, make_task
+from troth.training.work import Training, TrainingWork
+
+RUN = Digest(bytes(range(32)))
+
+
+def place(step: int, phase: Phase = Phase.COMMIT, attempt: int = 0) -> Context:
+    return Context(RUN, step, phase, attempt)
+
+
+# Slots (SPEC B1)
+
+
+def test_a_slot_is_signed_once_whatever_happens(tmp_path: Path) -> None:
+    """[B1] Not again in the same life, nor in the next."""
+    slots = FileSlots(tmp_path / "slots")
+    assert slots.last_step == -1
+    slots.claim(place(3))
+    slots.claim(place(3, Phase.CLIP))
+    with pytest.raises(SignedBeforeError):
+        slots.claim(place(3))
+    slots.close()
+    again = FileSlots(tmp_path / "slots")
+    assert again.last_step == 3
+    with pytest.raises(SignedBeforeError):
+        again.claim(place(3, Phase.CLIP))
+    again.claim(place(3, Phase.CLIP, attempt=1))
+    again.close()
+
+
+@pytest.mark.parametrize("torn", [b"7 0", b"7", b"7 0 1"])
+def test_a_torn_line_was_not_signed(tmp_path: Path, torn: bytes) -> None:
+    """[B1] It is written before anything is signed, so what is not whole was not."""
+    (tmp_path / "slots").write_bytes(b"5 0 1\n5 0 2\n" + torn)
+    slots = FileSlots(tmp_path / "slots")
+    assert slots.last_step == 5
+    slots.claim(place(7))
+    slots.close()
+    assert (tmp_path / "slots").read_bytes() == b"5 0 2\n7 0 1\n"
+
+
+def test_a_damaged_file_is_not_believed(tmp_path: Path) -> None:
+    (tmp_path / "slots").write_bytes(b"5 0 1\nfive 0 2\n")
+    with pytest.raises(SlotsError, match="comes back under a new key"):
+        FileSlots(tmp_path / "slots")
+
+
+def test_the_file_stays_short(tmp_path: Path) -> None:
+    slots = FileSlots(tmp_path / "slots")
+    for step in range(5000):
+        slots.claim(place(step))
+    slots.close()
+    assert (tmp_path / "slots").stat().st_size < 40_000
+    again = FileSlots(tmp_path / "slots")
+    assert again.last_step == 4999
+    again.close()
+
+
+def test_what_cannot_be_written_is_not_signed(tmp_path: Path) -> None:
+    slots = FileSlots(tmp_path / "slots")
+    os.close(slots._file)
+    slots._file = os.open("/dev/full", os.O_WRONLY)
+    with pytest.raises(SlotsError, match="nothing is signed"):
+        slots.claim(place(0))
+    slots.close()
+
+
+# Journal
+
+
+def said(step: int) -> dict[PeerId, Announced]:
+    envelope = Envelope(b"payload %d" % step, Signature(bytes(64)))
+    return {PeerId(bytes(32)): Announced(PeerId(bytes(32)), None, envelope)}  # type: ignore[arg-type]
+
+
+def test_lines_are_chained_and_a_torn_one_is_cut_off(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, RUN)
+    for step in range(3):
+        journal.announced(place(step), said(step))
+    journal.close()
+    (file,) = tmp_path.glob("*.jsonl")
+    with file.open("ab") as handle:
+        handle.write(b'{"chain": "00')
+    again = Journal(tmp_path, RUN)
+    again.announced(place(3), said(3))
+    again.close()
+    lines = list(read_journal(file))
+    assert [line.get("place", [None])[0] for line in lines] == [None, 0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("change", ["dropped", "swapped", "changed"])
+def test_tampering_breaks_the_chain(tmp_path: Path, change: str) -> None:
+    journal = Journal(tmp_path, RUN)
+    for step in range(4):
+        journal.announced(place(step), said(step))
+    journal.close()
+    (file,) = tmp_path.glob("*.jsonl")
+    lines = file.read_text().splitlines()
+    if change == "dropped":
+        del lines[2]
+    elif change == "swapped":
+        lines[2], lines[3] = lines[3], lines[2]
+    else:
+        lines[2] = lines[2].replace('"place": [1,', '"place": [9,')
+    file.write_text("\n".join(lines) + "\n")
+    with pytest.raises(JournalError, match="line 3: the chain is broken"):
+        list(read_journal(file))
+
+
+def test_old_files_go_and_the_chain_goes_on(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, RUN, steps_per_file=2, keep_files=3)
+    for step in range(20):
+        journal.announced(place(step), said(step))
+    journal.close()
+    files = sorted(tmp_path.glob("*.jsonl"))
+    assert [file.stem for file in files] == ["steps-000000014", "steps-000000016", "steps-000000018"]
+    last_of = [json.loads(file.read_text().splitlines()[-1])["chain"] for file in files]
+    heads = [next(read_journal(file))["after"] for file in files]
+    assert heads[1:] == last_of[:-1]
+
+
+# Checkpoints
+
+
+@pytest.fixture
+def work() -> TrainingWork:
+    problem = Problem(make_task("quadratic:dimension=24"))
+    return TrainingWork(problem, OPTIMIZERS["adamw"](), SCHEDULES["constant"](0.1, 10), Primitives())
+
+
+def state(work: TrainingWork, step: int) -> State[Training]:
+    keys = tuple(sorted(PeerId(bytes([k]) * 32) for k in range(4)))
+    run = Run(keys, b"test", Parameters(size=24, tau=1.0, byzantine=1), bytes(32))
+    first = State.first(run, work.first(step))
+    return State(
+        step, first.roster, first.training, first.randomness, first.earlier_randomness, first.scales, first.due, {}
+    )
+
+
+def test_a_checkpoint_is_read_back_as_it_was(tmp_path: Path, work: TrainingWork) -> None:
+    checkpoints = Checkpoints(tmp_path, RUN, work)
+    for step in range(6):
+        checkpoints.save(state(work, step))
+    assert len(list(tmp_path.iterdir())) == 6  # three of two files each
+    found = Checkpoints(tmp_path, RUN, work).last(state(work, 99))
+    wanted = state(work, 5)
+    assert found is not None
+    assert (found.step, found.roster, found.due, found.scales) == (5, wanted.roster, wanted.due, wanted.scales)
+    assert work.digest(found.training) == work.digest(wanted.training)
+
+
+def test_a_torn_checkpoint_is_passed_over(tmp_path: Path, work: TrainingWork) -> None:
+    checkpoints = Checkpoints(tmp_path, RUN, work)
+    checkpoints.save(state(work, 1))
+    (tmp_path / "step-000000002.json").write_bytes(b'{"format": "troth ch')
+    found = checkpoints.last(state(work, 99))
+    assert found is not None
+    assert found.step == 1
+
+
+def test_a_damaged_model_is_not_taken(tmp_path: Path, work: TrainingWork) -> None:
+    """Who comes back gets the model from the others; where the run was is still worth knowing."""
+    checkpoints = Checkpoints(tmp_path, RUN, work)
+    checkpoints.save(state(work, 1))
+    model = tmp_path / "step-000000001.safetensors"
+    raw = bytearray(model.read_bytes())
+    raw[-1] ^= 1
+    model.write_bytes(raw)
+    first = state(work, 99)
+    found = checkpoints.last(first)
+    assert found is not None
+    assert torch.equal(found.training.parameters_D, first.training.parameters_D)
+
+
+def test_another_runs_checkpoint_is_refused(tmp_path: Path, work: TrainingWork) -> None:
+    Checkpoints(tmp_path, RUN, work).save(state(work, 1))
+    with pytest.raises(CheckpointError, match="another run"):
+        Checkpoints(tmp_path, Digest(bytes(32)), work).last(state(work, 0))

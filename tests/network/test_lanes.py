@@ -1,0 +1,223 @@
+"""Framing: whatever the cuts, messages come out whole and in order; whatever the bytes, memory stays bounded."""
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from troth.network.lanes import (
+    CHUNK_BYTES,
+    HEADER,
+    LARGEST_CHUNK_BYTES,
+    MESSAGE_OVERHEAD,
+    PING,
+    SMALLEST_CHUNK_BYTES,
+    Assembler,
+    Kind,
+    MalformedError,
+    Outbox,
+    goodbye,
+    reason_of,
+)
+from troth.network.transport import Lane, Received
+
+MOST_CONTROL, MOST_BULK = 300_000, 5_000_000
+
+
+def assembler() -> Assembler:
+    return Assembler(MOST_CONTROL, MOST_BULK)
+
+
+def feed(inbox: Assembler, stream: bytes, cuts: list[int] | None = None) -> list[tuple[Kind, Received]]:
+    """Hand over the stream in reads of the given sizes, over and over."""
+    done: list[tuple[Kind, Received]] = []
+    at, turn = 0, 0
+    while at < len(stream):
+        space = inbox.buffer()
+        assert len(space) > 0
+        size = min(len(space), len(stream) - at, cuts[turn % len(cuts)] if cuts else len(stream))
+        space[:size] = stream[at : at + size]
+        del space
+        done += inbox.filled(size)
+        at += size
+        turn += 1
+    return done
+
+
+def drained(outbox: Outbox) -> bytes:
+    parts = []
+    while (chunk := outbox.next_chunk()) is not None:
+        parts += [chunk[0], bytes(chunk[1])]
+    return b"".join(parts)
+
+
+def body(length: int, salt: int) -> bytes:
+    return bytes((salt + i) % 251 for i in range(min(length, 251))) * (length // 251 + 1)
+
+
+LENGTHS = st.one_of(
+    st.integers(1, 40),
+    st.sampled_from((CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 2 * CHUNK_BYTES + 7)),
+    st.integers(1, 300_000),
+)
+MESSAGES = st.lists(st.tuples(st.sampled_from(Lane), LENGTHS), max_size=6)
+CUTS = st.lists(st.one_of(st.integers(1, 12), st.integers(1, 200_000)), min_size=1, max_size=6)
+
+
+def test_the_bytes_on_the_wire() -> None:
+    outbox = Outbox(10_000)
+    outbox.put(Lane.BULK, b"abc")
+    outbox.put(Lane.CONTROL, b"de")
+    assert (
+        drained(outbox)
+        == bytes.fromhex("00 00000002 00000002") + b"de" + bytes.fromhex("01 00000003 00000003") + b"abc"
+    )
+    assert bytes.fromhex("02 00000000 00000000") == PING
+    assert goodbye("so long") == bytes.fromhex("03 00000007 00000007") + b"so long"
+
+
+@settings(max_examples=60, deadline=None)
+@given(MESSAGES, CUTS)
+def test_what_goes_in_comes_out_in_the_order_of_its_lane(messages: list[tuple[Lane, int]], cuts: list[int]) -> None:
+    sent = [(lane, body(length, i)[:length]) for i, (lane, length) in enumerate(messages)]
+    outbox = Outbox(10_000_000)
+    for lane, message in sent:
+        assert outbox.put(lane, message)
+    stream = drained(outbox)
+    assert outbox.waiting_bytes == 0
+    if len(stream) > 100_000:
+        cuts = [max(cut, 1000) for cut in cuts]  # else it takes long
+    got = feed(assembler(), stream, cuts)
+    for lane in Lane:
+        assert [bytes(message) for kind, message in got if kind is Kind(lane)] == [
+            m for where, m in sent if where is lane
+        ]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(1, 300_000), min_size=1, max_size=4), CUTS)
+def test_control_overtakes_between_chunks(lengths: list[int], cuts: list[int]) -> None:
+    """A control message that comes while a bulk message is half sent arrives first, and the bulk is not disturbed."""
+    outbox = Outbox(20_000_000)
+    bulk = body(2_000_000, 3)[:2_000_000]
+    outbox.put(Lane.BULK, bulk)
+    stream = b""
+    for i, length in enumerate(lengths):
+        for _ in range(2):
+            header, chunk = outbox.next_chunk() or pytest.fail("nothing to send")
+            stream += header + bytes(chunk)
+        outbox.put(Lane.CONTROL, body(length, i)[:length])
+        while outbox.next_lane() is Lane.CONTROL:
+            header, chunk = outbox.next_chunk() or pytest.fail("nothing to send")
+            stream += header + bytes(chunk) + PING
+    stream += drained(outbox)
+    got = [one for one in feed(assembler(), stream, [max(cut, 1000) for cut in cuts]) if one[0] is not Kind.PING]
+    assert [kind for kind, _ in got] == [Kind.CONTROL] * len(lengths) + [Kind.BULK]
+    assert [len(message) for _, message in got[:-1]] == lengths
+    assert bytes(got[-1][1]) == bulk
+
+
+def test_a_queue_has_a_bound_in_bytes_and_dropping_frees_it() -> None:
+    outbox = Outbox(2 * CHUNK_BYTES + 2 * MESSAGE_OVERHEAD)
+    assert outbox.put(Lane.BULK, bytes(2 * CHUNK_BYTES))
+    assert outbox.put(Lane.CONTROL, b"") is True
+    assert outbox.put(Lane.CONTROL, b"") is False  # even nothing costs something
+    assert outbox.next_chunk() is not None  # the empty one
+    assert outbox.next_chunk() is not None  # half of the bulk
+    outbox.drop(Lane.BULK)
+    assert outbox.waiting_bytes == 0
+    assert outbox.next_lane() is None
+
+
+def test_control_comes_as_bytes_and_bulk_as_a_bytearray_of_its_own() -> None:
+    outbox = Outbox(10_000)
+    outbox.put(Lane.CONTROL, memoryview(b"abc"))
+    outbox.put(Lane.BULK, bytearray(b"def"))
+    assert feed(assembler(), drained(outbox)) == [(Kind.CONTROL, b"abc"), (Kind.BULK, bytearray(b"def"))]
+
+
+MALFORMED = {
+    "unknown kind": HEADER.pack(4, 1, 1),
+    "the highest kind": HEADER.pack(255, 1, 1),
+    "too long for control": HEADER.pack(Kind.CONTROL, MOST_CONTROL + 1, 1),
+    "too long for bulk": HEADER.pack(Kind.BULK, 2**32 - 1, LARGEST_CHUNK_BYTES),
+    "too long a goodbye": HEADER.pack(Kind.GOODBYE, 201, 201),
+    "empty message": HEADER.pack(Kind.CONTROL, 0, 0),
+    "empty chunk": HEADER.pack(Kind.BULK, 5, 0),
+    "more than announced": HEADER.pack(Kind.CONTROL, 5, 6),
+    "too large a chunk": HEADER.pack(Kind.BULK, MOST_BULK, LARGEST_CHUNK_BYTES + 1),
+    "too small a chunk": HEADER.pack(Kind.BULK, MOST_BULK, SMALLEST_CHUNK_BYTES - 1),
+    "ping with a total": HEADER.pack(Kind.PING, 1, 0),
+    "ping with a body": HEADER.pack(Kind.PING, 0, 1),
+    "another total half way": HEADER.pack(Kind.BULK, 50_000, 20_000)
+    + bytes(20_000)
+    + HEADER.pack(Kind.BULK, 50_001, 30_001),
+    "past the end": HEADER.pack(Kind.BULK, 50_000, 20_000) + bytes(20_000) + HEADER.pack(Kind.BULK, 50_000, 30_001),
+}
+
+
+@pytest.mark.parametrize("stream", MALFORMED.values(), ids=list(MALFORMED))
+@pytest.mark.parametrize("cut", [1, 7, 100_000])
+def test_what_is_malformed_is_refused(stream: bytes, cut: int) -> None:
+    with pytest.raises(MalformedError):
+        feed(assembler(), stream, [cut])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(min_size=9, max_size=300), CUTS)
+def test_any_bytes_give_messages_or_a_refusal(stream: bytes, cuts: list[int]) -> None:
+    got: list[tuple[Kind, Received]] = []
+    with suppress(MalformedError):
+        got = feed(assembler(), stream, cuts)
+    assert sum(len(message) for _, message in got) <= len(stream)
+
+
+def taken(inbox: Assembler) -> int:
+    return sum(len(message.data) for message in inbox._under_way.values())
+
+
+def test_an_announcement_costs_its_sender_more_than_us() -> None:
+    """The attack: announce 1 GB on every connection, send one byte, and wait."""
+    gigabyte = 2**30
+    inbox = Assembler(MOST_CONTROL, gigabyte)
+    feed(inbox, HEADER.pack(Kind.BULK, gigabyte, LARGEST_CHUNK_BYTES) + b"x")
+    assert taken(inbox) <= 2**20
+    sent = 1
+    feed(inbox, bytes(LARGEST_CHUNK_BYTES - 1))
+    for _ in range(20):
+        feed(inbox, HEADER.pack(Kind.BULK, gigabyte, LARGEST_CHUNK_BYTES) + bytes(LARGEST_CHUNK_BYTES))
+        sent += LARGEST_CHUNK_BYTES
+        assert taken(inbox) <= max(2**20, 2 * (sent + LARGEST_CHUNK_BYTES))
+    assert inbox.assembling
+
+
+def test_growing_works_while_somebody_still_holds_a_view() -> None:
+    inbox = assembler()
+    message = body(4_000_000, 1)[:4_000_000]
+    outbox = Outbox(5_000_000)
+    outbox.put(Lane.BULK, message)
+    stream, at, views, done = drained(outbox), 0, [], []
+    while at < len(stream):
+        views.append(inbox.buffer())
+        size = min(len(views[-1]), len(stream) - at)
+        views[-1][:size] = stream[at : at + size]
+        done += inbox.filled(size)
+        at += size
+    assert [bytes(got) for _, got in done] == [message]
+
+
+def test_a_large_message_is_read_in_place() -> None:
+    inbox = assembler()
+    feed(inbox, HEADER.pack(Kind.BULK, 200_000, 200_000) + bytes(1000))
+    space = inbox.buffer()
+    assert space.obj is inbox._under_way[Kind.BULK].data
+    assert len(space) == 199_000
+
+
+def test_reasons_are_cut_and_made_safe_to_print() -> None:
+    ((kind, reason),) = feed(assembler(), goodbye("\x1b[31mdanger\n" + "é" * 500))
+    assert kind is Kind.GOODBYE
+    assert len(reason) == 200
+    assert reason_of(reason).isprintable()
+    assert feed(assembler(), goodbye("")) == [(Kind.GOODBYE, b"closed")]

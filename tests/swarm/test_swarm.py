@@ -1,0 +1,101 @@
+"""Real processes over loopback: the same records as the simulator, liars out, and nobody lost to `kill -9`."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from troth.cli import app
+from troth.evidence.verify import verify_ban
+from troth.network.journal import read_journal
+from troth.simulation import Scenario
+from troth.simulation.protocol_run import ProtocolSimulation
+from troth.swarm.plan import SwarmError, SwarmPlan, folder_of, rehearsal
+from troth.swarm.run import Swarm
+
+PATIENCE_S = 120.0
+
+
+def run_swarm(plan: SwarmPlan, out: Path, steps: int) -> Swarm:
+    with Swarm(plan, rehearsal(plan, steps=steps, delta_s=1.0), out) as swarm:
+        assert swarm.follow(most_s=PATIENCE_S), f"only {swarm.seen.news.keys()}; {swarm.seen.notes}"
+    assert {swarm.seen.ended[number].how for number in swarm.honest} == {"done"}
+    return swarm
+
+
+@pytest.fixture(scope="module")
+def rehearsed(tmp_path_factory: pytest.TempPathFactory) -> Swarm:
+    plan = SwarmPlan(peers=5, byzantine=1, attacks=("sign-flip",), attack_start=3, seed=3)
+    return run_swarm(plan, tmp_path_factory.mktemp("swarm"), steps=20)
+
+
+def test_processes_and_the_simulator_agree_on_the_same_records(rehearsed: Swarm) -> None:
+    """The same seeds through both: record by record, byte for byte."""
+    plan, manifest = rehearsed.plan, rehearsed.manifest
+    scenario = Scenario(
+        task="digits", peers=5, byzantine=1, attack="sign-flip", attack_start=3, steps=manifest.steps, seed=plan.seed
+    )
+    simulation = ProtocolSimulation(scenario, run=manifest.run)
+    for _ in simulation.steps():
+        pass
+    seen = rehearsed.seen.records[rehearsed.witness]
+    assert [seen[step] for step in sorted(seen)] == simulation.trace
+    assert rehearsed.agreement
+
+
+def test_liars_are_out_with_evidence_that_verifies(rehearsed: Swarm) -> None:
+    files = sorted(rehearsed.evidence_folder().glob("ban-*.json"))
+    assert files
+    liars = {rehearsed.plan.identities()[number].peer for number in rehearsed.plan.liars}
+    for file in files:
+        assert verify_ban(file.read_text()).banned in liars
+    summary = rehearsed.summary({})
+    assert summary.details["honest_banned"] == 0
+    assert {ban["peer"] for ban in summary.details["banned"]} == set(rehearsed.plan.liars)
+
+
+def test_every_peer_leaves_a_journal_a_model_and_signatures(rehearsed: Swarm) -> None:
+    digests = set()
+    for number in rehearsed.honest:
+        folder = folder_of(rehearsed.out, number)
+        (journal,) = (folder / "journal").glob("steps-*.jsonl")
+        kinds = [line["kind"] for line in read_journal(journal)]
+        assert kinds.count("record") == rehearsed.manifest.steps
+        assert kinds.count("announced") >= 5 * rehearsed.manifest.steps
+        proof = json.loads((folder / "model.json").read_text())
+        assert 2 * len(proof["signatures"]) > len(rehearsed.honest)
+        assert (folder / "model.safetensors").stat().st_size > 1000
+        digests.add(proof["state_digest"])
+    assert len(digests) == 1
+
+
+def test_who_is_killed_comes_back_and_nobody_is_banned(tmp_path: Path) -> None:
+    """[B1–B4] `kill -9` of two of seven in mid-step, started again a little later; the rest goes on meanwhile."""
+    plan = SwarmPlan(peers=7, seed=5)
+    killed = (1, 4)
+
+    def stepped(step: int) -> "object":
+        return lambda seen: step in seen.news.get(0, {})
+
+    with Swarm(plan, rehearsal(plan, steps=60, delta_s=0.5), tmp_path) as swarm:
+        assert swarm.follow(until=stepped(5), most_s=PATIENCE_S)  # type: ignore[arg-type]
+        for number in killed:
+            swarm.kill(number)
+        assert swarm.follow(until=stepped(8), most_s=PATIENCE_S)  # type: ignore[arg-type]
+        for number in killed:
+            swarm.start(number)
+            swarm.seen.ended.pop(number, None)
+        assert swarm.follow(most_s=PATIENCE_S)
+    assert {number: swarm.seen.ended[number].how for number in swarm.honest} == dict.fromkeys(range(7), "done")
+    assert swarm.agreement
+    returned = {name for news in swarm.seen.news[0].values() for name in news.returned}
+    assert returned == {f"peer{number}" for number in killed}
+    assert not any(news.banned for news in swarm.seen.news[0].values())
+
+
+def test_swarms_that_cannot_be_are_refused() -> None:
+    with pytest.raises(SwarmError, match="withstand at most 1"):
+        SwarmPlan(peers=4, byzantine=2)
+    result = CliRunner().invoke(app, ["swarm", "--peers", "0"])
+    assert isinstance(result.exception, SwarmError)
