@@ -119,7 +119,7 @@ def test_a_handshake_has_a_deadline() -> None:
             began = time.monotonic()
             reader, writer = await asyncio.open_connection(*where(address))
             assert await reader.read() == b""
-            assert time.monotonic() - began < 2
+            assert time.monotonic() - began < 5
             writer.close()
             await writer.wait_closed()
 
@@ -266,7 +266,7 @@ def test_pings_do_not_carry_a_message_that_stands_still() -> None:
 
                 async def ping() -> None:
                     while not line.why:
-                        attacker.writer.write(PING * 10)
+                        attacker.writer.write(PING)
                         await asyncio.sleep(HASTY.ping_s / 4)
 
                 _, why = await asyncio.gather(ping(), line.closed())

@@ -22,7 +22,7 @@ from troth.network.lanes import (
 )
 from troth.network.transport import Lane, Received
 
-MOST_CONTROL, MOST_BULK = 300_000, 5_000_000
+MOST_CONTROL, MOST_BULK = 600_000, 5_000_000
 
 
 def assembler() -> Assembler:
@@ -100,7 +100,7 @@ def test_what_goes_in_comes_out_in_the_order_of_its_lane(messages: list[tuple[La
 def test_control_overtakes_between_chunks(lengths: list[int], cuts: list[int]) -> None:
     """A control message that comes while a bulk message is half sent arrives first, and the bulk is not disturbed."""
     outbox = Outbox(20_000_000)
-    bulk = body(2_000_000, 3)[:2_000_000]
+    bulk = body(4_000_000, 3)[:4_000_000]
     outbox.put(Lane.BULK, bulk)
     stream = b""
     for i, length in enumerate(lengths):
@@ -130,11 +130,13 @@ def test_a_queue_has_a_bound_in_bytes_and_dropping_frees_it() -> None:
     assert outbox.next_lane() is None
 
 
-def test_control_comes_as_bytes_and_bulk_as_a_bytearray_of_its_own() -> None:
+def test_control_comes_as_bytes_and_bulk_as_memory_of_its_own() -> None:
     outbox = Outbox(10_000)
     outbox.put(Lane.CONTROL, memoryview(b"abc"))
     outbox.put(Lane.BULK, bytearray(b"def"))
-    assert feed(assembler(), drained(outbox)) == [(Kind.CONTROL, b"abc"), (Kind.BULK, bytearray(b"def"))]
+    (_, control), (_, bulk) = feed(assembler(), drained(outbox))
+    assert (type(control), control) == (bytes, b"abc")
+    assert (type(bulk), bulk) == (memoryview, b"def")
 
 
 MALFORMED = {
@@ -211,7 +213,7 @@ def test_a_large_message_is_read_in_place() -> None:
     inbox = assembler()
     feed(inbox, HEADER.pack(Kind.BULK, 200_000, 200_000) + bytes(1000))
     space = inbox.buffer()
-    assert space.obj is inbox._under_way[Kind.BULK].data
+    assert space.obj is inbox._under_way[Kind.BULK].data.obj
     assert len(space) == 199_000
 
 

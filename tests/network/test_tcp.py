@@ -12,6 +12,7 @@ import pytest
 from tests.network.lines import HASTY, LIMITS, MB, anyone, open_files, pair, run, transport, until
 from troth.crypto.identity import Identity
 from troth.network.addresses import _listening_failed, source_of, split_address
+from troth.network.lanes import CHUNK_BYTES
 from troth.network.tcp import TcpTransport
 from troth.network.throttle import TokenBucket
 from troth.network.transport import (
@@ -215,7 +216,7 @@ def test_closing_does_not_wait_for_somebody_who_does_not_listen() -> None:
             began = time.monotonic()
             near.close()
             await near.closed()
-            assert time.monotonic() - began < 2
+            assert time.monotonic() - began < 5
 
     run(main())
 
@@ -432,7 +433,7 @@ def test_a_bucket_lets_through_its_rate() -> None:
             bucket.spend(100_000)
             sent += 100_000
         now += wait
-    assert 10_000_000 <= sent <= 10_000_000 + 2 * 131_072 + 100_000
+    assert 10_000_000 <= sent <= 10_000_000 + CHUNK_BYTES + 100_000
 
 
 def test_a_cap_holds_over_all_connections_and_control_goes_first() -> None:
@@ -448,9 +449,10 @@ def test_a_cap_holds_over_all_connections_and_control_goes_first() -> None:
                 line.send(Lane.BULK, bytes(MB))
             lines[1].send(Lane.CONTROL, b"urgent")
             assert await ends[1].receive() == (Lane.CONTROL, b"urgent")
-            assert time.monotonic() - began < 0.5
+            assert time.monotonic() - began < 0.7
             await asyncio.gather(*(end.receive() for end in ends))
-            assert 0.8 < time.monotonic() - began < 3  # 2 MB, less the first burst, at 2 MB a second
+            # 2 MB at 2 MB a second, less what the bucket held at first, less the last chunk, which goes on credit.
+            assert (2 * MB - 2 * CHUNK_BYTES) / (2 * MB) < time.monotonic() - began < 5
 
     run(main())
 

@@ -1,8 +1,11 @@
-"""What has arrived and was not looked at yet: from the network's thread to the protocol's, bounded for each sender."""
+"""What has arrived and was not looked at yet: from the network's thread to the protocol's, bounded for each sender.
+
+Senders take turns, so whoever sends without end delays nobody else by more than one message at a time.
+"""
 
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 
 from troth.crypto import PeerId
 
@@ -10,11 +13,11 @@ _OVERHEAD = 256  # bytes that an empty message counts for
 
 
 class Inbox:
-    """Messages in the order of their arrival."""
+    """Messages of one sender in the order of their arrival."""
 
     def __init__(self, room: int) -> None:
         self._room = room  # bytes that one sender may take up
-        self._messages: deque[tuple[PeerId, bytes]] = deque()
+        self._messages: OrderedDict[PeerId, deque[bytes]] = OrderedDict()  # whose turn it is first
         self._taken: Counter[PeerId] = Counter()
         self._change = threading.Condition()
         self._failure: BaseException | None = None
@@ -22,7 +25,7 @@ class Inbox:
     def put(self, sender: PeerId, message: bytes) -> bool:
         """Whether there is room for more of this sender; who goes on regardless is not read from."""
         with self._change:
-            self._messages.append((sender, message))
+            self._messages.setdefault(sender, deque()).append(message)
             self._taken[sender] += len(message) + _OVERHEAD
             self._change.notify()
             return self._taken[sender] < self._room
@@ -47,7 +50,10 @@ class Inbox:
                 if left <= 0:
                     return None
                 self._change.wait(min(left, 3600.0))
-            sender, message = self._messages.popleft()
+            sender, waiting = self._messages.popitem(last=False)
+            message = waiting.popleft()
+            if waiting:
+                self._messages[sender] = waiting  # behind the others
             self._taken[sender] -= len(message) + _OVERHEAD
             if not self._taken[sender]:
                 del self._taken[sender]

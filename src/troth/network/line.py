@@ -87,6 +87,9 @@ class NetworkThread:
     def stand(self, standing: Standing) -> None:
         self._loop.call_soon_threadsafe(self.mesh.stand, standing)
 
+    def ban(self, banned: frozenset[PeerId]) -> None:
+        self._loop.call_soon_threadsafe(self.mesh.ban, banned)
+
     def _flush(self) -> None:
         self._waking = False
         while self._outbox:

@@ -79,6 +79,7 @@ class Mesh:
         self._mine = _NOWHERE
         self._ungreeted: deque[asyncio.Task[None]] = deque()
         self._refused: dict[PeerId, str] = {}
+        self._banned: frozenset[PeerId] = frozenset()
         self._tasks: set[asyncio.Task[None]] = set()
         self.received = dict.fromkeys(Lane, 0)  # bytes
         self.sent = 0
@@ -134,6 +135,14 @@ class Mesh:
             if neighbour.connection is not None:
                 self._say(neighbour.connection, standing)
 
+    def ban(self, banned: frozenset[PeerId]) -> None:
+        """Nothing more to or from these."""
+        for peer in banned - self._banned:
+            neighbour = self._neighbours.get(peer)
+            if neighbour is not None and neighbour.connection is not None:
+                neighbour.connection.close("banned")
+        self._banned = banned
+
     def _send(self, connection: Connection, lane: Lane, message: bytes) -> bool:
         self.sent += len(message)
         return connection.send(lane, _PACKET + message if lane == Lane.CONTROL else message)
@@ -160,6 +169,8 @@ class Mesh:
         retry = _FIRST_RETRY_S
         patience = 0.0 if self._me < peer else _YIELDING_S
         while True:
+            if peer in self._banned:
+                return
             if neighbour.up or time.monotonic() < neighbour.lost_at + patience:
                 await asyncio.sleep(_LOOK_EVERY_S)
                 continue
@@ -235,6 +246,8 @@ class Mesh:
         member = PeerId(said.member)
         if member not in self._members:
             return "its key is not in this run"
+        if {member, connection.peer} & self._banned:
+            return "it is banned from this run"
         if member != connection.peer:
             signed = vouching_bytes(self._hello.run, connection.peer)  # type: ignore[arg-type]
             if said.vouched is None or not verify(member, signed, Signature(said.vouched)):

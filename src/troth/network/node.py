@@ -235,6 +235,8 @@ class Node:
         async for outcome in steps:
             self._keep(outcome)
             self._stand(outcome.state.step, ready=True, begun=True)
+            if outcome.record.banned:
+                self.network.ban(frozenset(outcome.state.roster.banned))
             self._tell(outcome, time.monotonic() - started)
             started = time.monotonic()
             mine = {life.peer.me, self.identity.peer}

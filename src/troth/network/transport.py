@@ -13,7 +13,7 @@ from troth.crypto.identity import PeerId
 from troth.errors import OperatorError
 
 Message = bytes | bytearray | memoryview  # what is sent; the caller does not change it afterwards, it is not copied
-Received = bytes | bytearray  # bytes on the control lane, a bytearray of its own on the bulk lane
+Received = bytes | memoryview  # bytes on the control lane; on the bulk lane writable memory that nobody else holds
 
 LARGEST_MESSAGE = 2**32 - 1  # lengths travel as 32 bits
 SLOWEST_BYTES_PER_SECOND = 1024  # a message under way has to move at least this fast, averaged over `idle_s`

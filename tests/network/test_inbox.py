@@ -1,0 +1,46 @@
+"""From the network's thread to the protocol's: in order, in turns, bounded."""
+
+import threading
+import time
+
+import pytest
+
+from troth.crypto import PeerId
+from troth.network.inbox import Inbox
+
+A, B = PeerId(b"a" * 32), PeerId(b"b" * 32)
+
+
+def test_order_within_a_sender_and_turns_between_them() -> None:
+    """Who sends a thousand messages delays another's one by a single message."""
+    inbox = Inbox(1 << 20)
+    for k in range(1000):
+        inbox.put(A, b"%d" % k)
+    inbox.put(B, b"one")
+    heard = [inbox.get(0.0) for _ in range(3)]
+    assert heard == [(A, b"0"), (B, b"one"), (A, b"1")]
+
+
+def test_room_is_each_senders_own_and_comes_back() -> None:
+    inbox = Inbox(10_000)
+    assert inbox.put(A, bytes(5000))
+    assert not inbox.put(A, bytes(5000))
+    assert not inbox.has_room(A)
+    assert inbox.put(B, bytes(100)), "the other has room of its own"
+    for _ in range(3):
+        assert inbox.get(0.0) is not None
+    assert inbox.has_room(A)
+
+
+def test_waiting_ends_with_a_message_the_deadline_or_a_failure() -> None:
+    inbox = Inbox(10_000)
+    assert inbox.get(time.monotonic() + 0.01) is None
+    later = threading.Timer(0.01, inbox.put, (A, b"late"))
+    later.start()
+    assert inbox.get(time.monotonic() + 60.0) == (A, b"late")
+    later.join()
+    failing = threading.Timer(0.01, inbox.fail, (OSError("gone"),))
+    failing.start()
+    with pytest.raises(RuntimeError, match="the network stopped"):
+        inbox.get(time.monotonic() + 60.0)
+    failing.join()
