@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test check bench ban-law drop-outs attack-pages attack-studies fuzz vectors clean
+.PHONY: nettest help demo test check bench ban-law drop-outs attack-pages attack-studies fuzz vectors clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -53,6 +53,14 @@ attack-studies: .venv/installed-dev ## how long liars last, radius, hardware; re
 
 fuzz: .venv/installed-dev ## a million hostile inputs for every decoder that sees peers' bytes (some minutes on two cores)
 	$(BIN)/python -m tests.fuzz
+
+nettest: .venv/installed-libp2p ## real peers on networks that hurt (as root, with iproute2 and nftables; a quarter of an hour)
+	$(BIN)/python -m pytest tests/nettest --durations=0
+
+.venv/installed-libp2p: .venv/installed-dev
+	@echo "Installing libp2p …"
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[libp2p]'
+	@touch $@
 
 vectors: .venv/installed-dev ## regenerate the golden vectors, after a deliberate change only
 	$(BIN)/python -m tests.vectors

@@ -97,6 +97,7 @@ class AgreedChannel:
         self._running: tuple[Context, Announcement | Sighting] | None = None
         self._early: dict[Context, list[tuple[PeerId, Frame]]] = defaultdict(list)
         self._early_of: Counter[PeerId] = Counter()  # how many frames of each are kept for announcements not yet begun
+        self._needed: int | None = None  # the step from which on somebody who comes back needs to know everything
         self._room_taken: Counter[PeerId] = Counter()  # bytes, by who sent them
         self._parts: dict[Context, dict[int, dict[PeerId, Parcel]]] = defaultdict(lambda: defaultdict(dict))
         self._shown: dict[Context, dict[Showing, dict[PeerId, Parcel]]] = defaultdict(lambda: defaultdict(dict))
@@ -252,6 +253,9 @@ class AgreedChannel:
             return
         if not self._may_come(place) or not self._may_speak(sender):
             return
+        if self._running is None and self._looks_on:
+            self._keep_for_later(sender, place, frame)
+            return
         if isinstance(frame, AGREEMENT):
             if self._running is not None and self._running[0] == place:
                 running = self._running[1]
@@ -285,9 +289,32 @@ class AgreedChannel:
             case RecordSigned():
                 self._signatures[place].setdefault(sender, Signature(frame.signature))
 
+    def _keep_for_later(self, sender: PeerId, place: Context, frame: Frame) -> None:
+        """While it is not known yet which step to look on from: of each sender its last two steps, then all from that one on."""
+        first = place.step - 1 if self._needed is None else self._needed
+        if place.step < first:
+            return
+        self._drop_before(first, sender)
+        if self._may_wait(sender, frame):
+            self._early_of[sender] += 1
+            self._early[place].append((sender, frame))
+
+    def _drop_before(self, step: int, of: PeerId) -> None:
+        for place in [place for place in self._early if place.step < step]:
+            dropped = [frame for sender, frame in self._early[place] if sender == of]
+            self._early[place] = [(sender, frame) for sender, frame in self._early[place] if sender != of]
+            self._early_of[of] -= len(dropped)
+            self._room_taken[of] -= sum(map(_size, dropped))
+            if not self._early[place]:
+                del self._early[place]
+
+    def look_on_from(self, step: int) -> None:
+        self._needed = step
+
     def _may_wait(self, sender: PeerId, frame: Frame) -> bool:
         """For an announcement that has not begun here."""
-        return self._early_of[sender] < 8 + 4 * len(self._entry.members) and self._has_room(sender, frame)
+        steps = 8 if self._looks_on else 1  # that somebody may be behind
+        return self._early_of[sender] < steps * (8 + 4 * len(self._entry.members)) and self._has_room(sender, frame)
 
     @property
     def kept_bytes(self) -> int:
@@ -296,15 +323,7 @@ class AgreedChannel:
 
     def _has_room(self, sender: PeerId, frame: Frame) -> bool:
         """One peer can take up only so much memory here, whatever it sends."""
-        match frame:
-            case PartSent(blob=blob) | PartShown(blob=blob) | BlobSent(blob=blob):
-                self._room_taken[sender] += len(blob) + 1024
-            case Value(Envelope(payload=blob)) | Chained(envelope=Envelope(payload=blob)):
-                self._room_taken[sender] += len(blob) + 1024
-            case Decided(said=said):
-                self._room_taken[sender] += sum(len(envelope.payload) + 1024 for envelope in said.values())
-            case _:
-                self._room_taken[sender] += 1024
+        self._room_taken[sender] += _size(frame)
         return self._room_taken[sender] <= self.pace.room
 
     def _serve_wishes(self, place: Context, digest: Digest) -> None:
@@ -489,3 +508,16 @@ class AgreedChannel:
         self._asked.clear()
         self._room_taken.clear()
         self._early_of = Counter(sender for frames in self._early.values() for sender, _ in frames)
+
+
+def _size(frame: Frame) -> int:
+    """About how many bytes it takes up."""
+    match frame:
+        case PartSent(blob=blob) | PartShown(blob=blob) | BlobSent(blob=blob):
+            return len(blob) + 1024
+        case Value(Envelope(payload=blob)) | Chained(envelope=Envelope(payload=blob)):
+            return len(blob) + 1024
+        case Decided(said=said):
+            return sum(len(envelope.payload) + 1024 for envelope in said.values())
+        case _:
+            return 1024

@@ -5,7 +5,7 @@ the members before it; that the last one is the newest, more than half of its me
 """
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -221,6 +221,7 @@ class Life(Generic[T]):
                 alike = {peer for peer, others in said.items() if others.tip == followed.tip}
                 backers = sorted(alike & set(followed.roster.members))
                 if len(backers) >= followed.roster.majority:
+                    channel.look_on_from(followed.records[-1].step + 1)
                     training = await self._fetch(channel, backers, Digest(followed.records[-1].state_after))
                     if training is not None:
                         self._links.clear()
@@ -234,17 +235,18 @@ class Life(Generic[T]):
         place = Context(self.peer.run.id, since, Phase.KNOCK)
         channel.ask(place, peers, SyncWanted(since, old.peer, self._testament(old, place)))
 
-    async def _fetch(self, channel: AgreedChannel, backers: Collection[PeerId], digest: Digest) -> T | None:
-        """The state with this digest, from the first who sends it."""
+    async def _fetch(self, channel: AgreedChannel, backers: Sequence[PeerId], digest: Digest) -> T | None:
+        """The state with this digest, from the first who sends it: two are asked at a time, since it may be large."""
         place = Context(self.peer.run.id, self.state.step, Phase.KNOCK)
-        channel.ask(place, backers, StateWanted(digest))
-        until = channel.now() + 2 * channel.pace.delta + channel.pace.bulk
-        while (heard := await channel.hear_outside(until)) is not None:
-            sender, frame = heard
-            if isinstance(frame, StateShown) and sender in backers:
-                training = self.peer.work.unpack(frame.state)
-                if not isinstance(training, Malformed) and self.peer.work.digest(training) == digest:
-                    return training
+        for first in range(0, len(backers), 2):
+            channel.ask(place, backers[first : first + 2], StateWanted(digest))
+            until = channel.now() + 2 * channel.pace.delta + channel.pace.bulk
+            while (heard := await channel.hear_outside(until)) is not None:
+                sender, frame = heard
+                if isinstance(frame, StateShown) and sender in backers:
+                    training = self.peer.work.unpack(frame.state)
+                    if not isinstance(training, Malformed) and self.peer.work.digest(training) == digest:
+                        return training
         return None
 
     def _knock(self, channel: AgreedChannel, old: Identity) -> None:

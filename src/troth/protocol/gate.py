@@ -10,6 +10,8 @@ from troth.protocol.messages import MOST_KNOCKS, Announced, Commit, Knocking, Ph
 from troth.protocol.primitives import Primitives
 from troth.protocol.roster import Roster
 
+_STATES = 4  # that are kept for onlookers: a slow line takes longer than a step
+
 
 @dataclass(frozen=True)
 class Asking:
@@ -28,7 +30,7 @@ class Gate:
         self.may_knock: frozenset[PeerId] = frozenset()  # members, and who was one not long ago
         self.asking: dict[PeerId, Asking] = {}  # by who it was
         self.watchers: frozenset[PeerId] = frozenset()  # who looks on in this step
-        self._state: tuple[Digest, bytes] = (Digest(b""), b"")  # for them: the model at the start of this step
+        self._states: dict[Digest, bytes] = {}  # for them: the model at the start of the last steps
         self._served: set[PeerId] = set()  # who got the model in this step
         self._knocks: dict[int, dict[PeerId, PeerId]] = defaultdict(dict)  # by step: under which key who knocks
 
@@ -39,9 +41,10 @@ class Gate:
                 if place.step == frame.since and self._speaks_for(sender, place, frame):
                     self.asking[PeerId(frame.member)] = Asking(sender, frame.since)
             case StateWanted():
-                if sender in self.watchers - self._served and self._state[0] == frame.digest:
+                state = self._states.get(Digest(frame.digest))
+                if sender in self.watchers - self._served and state is not None:
                     self._served.add(sender)
-                    self._send(sender, place, StateShown(self._state[1]))
+                    self._send(sender, place, StateShown(state))
             case Knock():
                 if step < place.step <= step + 2 and self._speaks_for(sender, place, frame):
                     self._knocks[place.step][PeerId(frame.member)] = sender
@@ -71,7 +74,9 @@ class Gate:
         """Between two steps: these get the records that they lack, and hear everything from here on."""
         self.asking.clear()
         self._served.clear()
-        self.watchers, self._state = frozenset(shown), state
+        self.watchers = frozenset(shown)
+        kept = list(self._states.items())[1 - _STATES :] if shown else []
+        self._states = dict([*kept, state]) if shown else {}
         for peer, frame in shown.items():
             self._send(peer, place, frame)
 

@@ -1,0 +1,47 @@
+"""libp2p transports on the loopback, for tests."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+from troth.crypto import Digest
+from troth.crypto.identity import Identity, PeerId
+from troth.network.connection import TcpConnection
+from troth.network.libp2p import Libp2pTransport
+from troth.network.transport import Limits
+
+MB = 1_000_000
+RUN = Digest(b"r" * 32)
+LIMITS = Limits(most_control_bytes=MB, most_bulk_bytes=64 * MB, most_queued_bytes=128 * MB)
+
+
+@asynccontextmanager
+async def peer(
+    identity: Identity | None = None,
+    limits: Limits = LIMITS,
+    admits: Callable[[PeerId], bool] = lambda _: True,
+    *,
+    initial_peers: Sequence[str] = (),
+    relays: Sequence[str] = (),
+    serves_relay: bool = False,
+) -> AsyncIterator[Libp2pTransport]:
+    made = Libp2pTransport(
+        identity or Identity.generate(),
+        limits,
+        admits,
+        run=RUN,
+        initial_peers=initial_peers,
+        relays=relays,
+        serves_relay=serves_relay,
+    )
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+async def meet(
+    dialler: Libp2pTransport, listener: Libp2pTransport, address: str, who: PeerId
+) -> tuple[TcpConnection, TcpConnection]:
+    """Both ends of a new connection."""
+    near = await dialler.dial(address, who)
+    return near, await listener.accept()

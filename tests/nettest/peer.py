@@ -1,0 +1,152 @@
+"""One real peer: a process that runs `troth join`, and what it leaves in its folder."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from troth.crypto import Identity
+from troth.network.draft import Wishes, draft
+from troth.network.journal import read_journal
+from troth.network.manifest import Founder, Manifest
+
+TROTH = Path(sys.executable).with_name("troth")
+_DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL")  # also when the tests themselves are killed
+
+
+def found(home: Path, addresses: Mapping[str, str], task: str, wishes: Wishes) -> Manifest:
+    """Keys (NAME.key) and a manifest (run.toml) for a run among these, in `home`."""
+    founders = []
+    for name, address in addresses.items():
+        identity = Identity.generate()
+        identity.save(home / f"{name}.key")
+        founders.append(Founder(name, identity.peer, address))
+    manifest = draft(task, founders, wishes, home).manifest
+    (home / "run.toml").write_text(manifest.to_toml(), encoding="utf-8")
+    return manifest
+
+
+@dataclass
+class Peer:
+    """Everything that it is asked is read from its files: what a person who runs it would see."""
+
+    name: str
+    home: Path  # where keys and manifest lie
+    inside: Sequence[str] = ()  # a command that runs others in a namespace
+    manifest: str = "run.toml"
+    options: Sequence[str] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+
+    # Its process
+
+    def start(self) -> None:
+        """Also again, after it was killed: with the same folder, as a person would."""
+        assert not self.alive
+        command = [*self.inside, str(TROTH), "join", self.manifest]
+        command += ["--identity", f"{self.name}.key", "--folder", self.name, *self.options]
+        self.process = run_here(command, self.home, self.home / f"{self.name}.log", self.environment)
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def code(self) -> int | None:
+        """What it exited with."""
+        return self.process.poll() if self.process is not None else None
+
+    def kill(self) -> None:
+        """As `kill -9` does."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def interrupt(self) -> None:
+        """As Ctrl-C does."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGINT)
+
+    # What it tells
+
+    @property
+    def folder(self) -> Path:
+        return self.home / self.name
+
+    @property
+    def log(self) -> str:
+        path = self.home / f"{self.name}.log"
+        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+
+    def news(self) -> list[dict[str, Any]]:
+        """A dictionary for each step that it saw, as in `StepNews`."""
+        return [json.loads(line) for line in _whole_lines(self.folder / "metrics.jsonl")]
+
+    @property
+    def step(self) -> int:
+        """Updates that it has seen."""
+        news = self.news()
+        return int(news[-1]["step"]) if news else 0
+
+    @property
+    def takes_part(self) -> bool:
+        """Whether it was a member in the last step, rather than one who looks on."""
+        news = self.news()
+        return bool(news) and not news[-1]["looked_on"]
+
+    def records(self) -> dict[int, str]:
+        """By step, what it holds to be agreed on."""
+        found: dict[int, str] = {}
+        for file in sorted((self.folder / "journal").glob("steps-*.jsonl")):
+            for line in _whole_lines(file):
+                what = json.loads(line)["what"]
+                if what["kind"] == "record":
+                    # A record begins with its step; what matters here is that equal steps have equal bytes.
+                    found[_step_of(what["record"])] = what["record"]
+        return found
+
+    def check_journal(self) -> None:
+        """Raises where its chain is broken; only when nobody writes it any more."""
+        for file in sorted((self.folder / "journal").glob("steps-*.jsonl")):
+            for _ in read_journal(file):
+                pass
+
+    @property
+    def model(self) -> str:
+        """The digest of model and optimizer at the end."""
+        return str(json.loads((self.folder / "model.json").read_text())["state_digest"])
+
+
+def run_here(
+    command: Sequence[str], home: Path, log: Path, environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """In a session of its own, so that Ctrl-C reaches the tests, which then end it."""
+    with log.open("ab") as file:
+        return subprocess.Popen(
+            [*_DIES_WITH_US, *command],
+            cwd=home,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **(environment or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def _step_of(record: str) -> int:
+    from troth.protocol.records import decode_record
+
+    return decode_record(bytes.fromhex(record)).step
+
+
+def _whole_lines(path: Path) -> list[str]:
+    """Without the one that is being written."""
+    if not path.exists():
+        return []
+    text = path.read_text(encoding="utf-8")
+    return text[: text.rfind("\n") + 1].splitlines()

@@ -1,0 +1,95 @@
+"""A small internet made of network namespaces: a public host, and two homes behind routers that translate addresses.
+
+    home a ── gate a ── hub ── gate b ── home b        the gates let nobody in; the hub passes nothing on
+
+Nothing of it reaches the real network. Needs root, `ip` and `nft`.
+"""
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+_COMMAND_S = 10.0
+_GATE_RULES = """
+table ip gate {
+  chain out { type nat hook postrouting priority srcnat; oifname "wan" masquerade; }
+  chain through { type filter hook forward priority filter; policy drop;
+    ct state established,related accept; iifname "lan" accept; }
+  chain in { type filter hook input priority filter;
+    ct state established,related accept; iifname "wan" drop; }
+}
+"""
+
+
+@dataclass(frozen=True)
+class World:
+    hub: str  # names of namespaces
+    homes: tuple[str, str]
+    public: str = "11.77.0.1"  # the hub's address, which everybody reaches
+
+
+@contextmanager
+def two_homes() -> Iterator[World]:
+    tag = f"troth-{os.getpid()}-{secrets.token_hex(3)}"  # as in world.py, which removes what a killed test left
+    hub, gates, homes = f"{tag}-hub", (f"{tag}-gateA", f"{tag}-gateB"), (f"{tag}-homeA", f"{tag}-homeB")
+    everything = (hub, *gates, *homes)
+    try:
+        for name in everything:
+            _run("ip", "netns", "add", name)
+            _inside(name, "ip", "link", "set", "lo", "up")
+        _inside(hub, "ip", "address", "add", "11.77.0.1/32", "dev", "lo")
+        _inside(hub, "sysctl", "-qw", "net.ipv4.ip_forward=0")
+        for number, (gate, home) in enumerate(zip(gates, homes, strict=True), 1):
+            _wire(hub, f"to{number}", f"11.77.{number}.1/24", gate, "wan", f"11.77.{number}.2/24")
+            _wire(gate, "lan", f"192.168.{number}.1/24", home, "eth", f"192.168.{number}.2/24")
+            _inside(gate, "ip", "route", "add", "default", "via", f"11.77.{number}.1")
+            _inside(home, "ip", "route", "add", "default", "via", f"192.168.{number}.1")
+            _inside(gate, "sysctl", "-qw", "net.ipv4.ip_forward=1")
+            _run("ip", "netns", "exec", gate, "nft", "-f", "-", said=_GATE_RULES)
+        yield World(hub, homes)
+    finally:
+        for name in everything:
+            _clear(name)
+
+
+def reaches(namespace: str, address: str) -> bool:
+    """Whether somebody there says at least that nobody listens."""
+    attempt = f"""
+import socket
+try:
+    socket.create_connection(({address!r}, 9), 1).close()
+except ConnectionRefusedError:
+    pass
+"""
+    command = ["ip", "netns", "exec", namespace, sys.executable, "-c", attempt]
+    return subprocess.run(command, capture_output=True, timeout=_COMMAND_S).returncode == 0
+
+
+def _wire(one: str, name: str, address: str, other: str, other_name: str, other_address: str) -> None:
+    _run("ip", "link", "add", name, "netns", one, "type", "veth", "peer", "name", other_name, "netns", other)
+    for namespace, link, where in ((one, name, address), (other, other_name, other_address)):
+        _inside(namespace, "ip", "address", "add", where, "dev", link)
+        _inside(namespace, "ip", "link", "set", link, "up")
+
+
+def _inside(namespace: str, *command: str) -> None:
+    _run("ip", "netns", "exec", namespace, *command)
+
+
+def _run(*command: str, said: str = "") -> None:
+    done = subprocess.run(command, input=said, capture_output=True, text=True, timeout=_COMMAND_S)
+    assert done.returncode == 0, f"{' '.join(command)}: {done.stderr.strip()}"
+
+
+def _clear(namespace: str) -> None:
+    """With whatever still runs in it: we started it."""
+    listed = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True, timeout=_COMMAND_S)
+    for pid in listed.stdout.split() if listed.returncode == 0 else ():
+        with suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
+    subprocess.run(["ip", "netns", "delete", namespace], capture_output=True, timeout=_COMMAND_S)

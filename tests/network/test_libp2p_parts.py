@@ -1,0 +1,238 @@
+"""The parts of the libp2p transport that need no libp2p: names, addresses, and records where anybody may write."""
+
+import dataclasses
+import hashlib
+import struct
+from dataclasses import dataclass
+
+import msgspec
+import pytest
+
+from troth.crypto import Digest, Identity, PeerId
+from troth.network import whereabouts
+from troth.network.multiaddr import (
+    dialable,
+    encode_multiaddr,
+    id_of_name,
+    libp2p_id,
+    libp2p_name,
+    listenable,
+    peer_of_libp2p,
+)
+from troth.network.p2pd import DaemonError, key_protobuf, protobuf_fields
+from troth.network.whereabouts import (
+    LASTS_S,
+    LONGEST_S,
+    MOST_ADDRESSES,
+    Keeper,
+    decode_whereabouts,
+    dht_id,
+    dht_key,
+    encode_whereabouts,
+    worth_telling,
+)
+
+GOLDEN = "bfefdeb6266eac6d428da71d8886818fe335970c1c0718dbb1ddcb2cb64cfb14"
+NAME = "12D3KooWBtg3aaRMjxwedh83aGiUkwSxDwUZkzuJcfaqUmo7R3pq"
+RUN, OTHER_RUN = Digest(bytes(range(32))), Digest(bytes(32))
+NOW = 1_700_000_000.0
+ALICE, MALLORY = Identity.from_secret(b"a" * 32), Identity.from_secret(b"m" * 32)
+HOME = "/ip4/203.0.113.5/tcp/4001"
+RELAYED = f"/ip4/203.0.113.9/tcp/4001/p2p/{libp2p_name(MALLORY.peer)}/p2p-circuit"
+
+
+def test_a_libp2p_name_is_the_key() -> None:
+    """The Ed25519 key of libp2p's own specification: https://github.com/libp2p/specs, peer-ids.md, test vectors."""
+    secret = "7e0830617c4a7de83925dfb2694556b12936c477a0e1feb2e148ec9da60fee7d"
+    public = "1ed1e8fae2c4a144b8be8fd4b47bf3d3b34b871c3cacf6010f0e42d474fce27e"
+    identity = Identity.from_secret(bytes.fromhex(secret))
+    assert key_protobuf(identity).hex() == "08011240" + secret + public
+    assert libp2p_id(identity.peer).hex() == "0024" + "08011220" + public
+    assert peer_of_libp2p(libp2p_id(identity.peer)) == identity.peer
+    assert libp2p_name(identity.peer) == NAME
+    assert id_of_name(NAME) == libp2p_id(identity.peer)
+
+
+@pytest.mark.parametrize("other", [b"", b"\x12\x20" + bytes(32), bytes.fromhex("002408021220") + bytes(32), bytes(38)])
+def test_other_kinds_of_keys_are_nobody(other: bytes) -> None:
+    assert peer_of_libp2p(other) is None
+
+
+@pytest.mark.parametrize(
+    "address", [HOME, RELAYED, "/ip6/2001:db8::1/tcp/1", "/dns4/relay.example.org/tcp/65535", "/dns/a/tcp/80"]
+)
+def test_addresses_that_are_dialled(address: str) -> None:
+    assert dialable(address)
+
+
+def test_addresses_are_written_as_the_daemon_reads_them() -> None:
+    assert encode_multiaddr("/ip4/127.0.0.1/tcp/4001").hex() == "047f000001060fa1"
+    assert encode_multiaddr("/ip6/::1/tcp/1").hex() == "29" + "00" * 15 + "01" + "060001"
+    assert encode_multiaddr("/dns4/a.b/tcp/1").hex() == "3603612e62060001"
+    relay = libp2p_id(MALLORY.peer).hex()
+    assert encode_multiaddr(RELAYED).hex() == "04cb007109060fa1" + "a50326" + relay + "a202"
+
+
+def test_where_one_can_listen() -> None:
+    assert listenable("/ip4/0.0.0.0/tcp/0")
+    assert not listenable("/dns4/a.b/tcp/1")
+    assert not listenable(RELAYED)
+    assert not dialable("/ip4/0.0.0.0/tcp/0")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "",
+        "/unix/run/docker.sock",
+        "/ip4/203.0.113.5/udp/4001/quic-v1",
+        "/ip4/203.0.113.5/tcp/4001/ws",
+        "/ip4/203.0.113.5/tcp/0",
+        "/ip4/203.0.113.5/tcp/65536",
+        "/ip4/203.0.113.500/tcp/1",
+        "/ip6/203.0.113.5/tcp/1",
+        "/ip4/203.0.113.5/tcp/4001\n",
+        HOME + RELAYED,
+        RELAYED + "/p2p/12D3Koo" + "1" * 200,
+        "/dns4/" + "a" * 200 + "/tcp/1",
+    ],
+)
+def test_addresses_that_are_not(address: str) -> None:
+    assert not dialable(address)
+
+
+def test_loopback_is_told_only_if_there_is_nothing_else() -> None:
+    local = "/ip4/127.0.0.1/tcp/4001"
+    assert worth_telling([local]) == (local,)
+    assert worth_telling([local, HOME, HOME, "/ip4/203.0.113.5/udp/1/quic"]) == (HOME,)
+    through_local_relay = f"{local}/p2p/{libp2p_name(MALLORY.peer)}/p2p-circuit"
+    assert worth_telling([local, through_local_relay]) == (through_local_relay,)
+    assert len(worth_telling([f"/ip4/203.0.113.5/tcp/{port}" for port in range(1, 100)])) == MOST_ADDRESSES
+
+
+def record(
+    until: float = NOW + LASTS_S, by: Identity = ALICE, run: Digest = RUN, where: tuple[str, ...] = (HOME,)
+) -> bytes:
+    return encode_whereabouts(by, run, until, where)
+
+
+def test_a_record_is_read_as_it_was_written() -> None:
+    found = decode_whereabouts(record(where=(HOME, RELAYED)), RUN, NOW)
+    assert found is not None
+    assert (found.peer, found.until, found.addresses) == (ALICE.peer, NOW + LASTS_S, (HOME, RELAYED))
+
+
+def test_the_signed_bytes_stay_as_they_are() -> None:
+    """A change here makes peers of different versions invisible to each other."""
+    assert hashlib.sha256(record()).hexdigest() == GOLDEN
+
+
+@pytest.mark.parametrize("at", [0, 40, 64, 80, 96, 103, 104, -1])
+def test_one_changed_byte_is_enough(at: int) -> None:
+    raw = bytearray(record())
+    raw[at] ^= 1
+    assert decode_whereabouts(bytes(raw), RUN, NOW) is None
+
+
+def test_it_is_for_one_run() -> None:
+    assert decode_whereabouts(record(run=OTHER_RUN), RUN, NOW) is None
+
+
+def test_nobody_speaks_for_another() -> None:
+    forged = bytearray(record(by=MALLORY))
+    forged[64:96] = ALICE.peer
+    assert decode_whereabouts(bytes(forged), RUN, NOW) is None
+
+
+@pytest.mark.parametrize("until", [NOW, NOW - 1, NOW + LONGEST_S + 1, float("inf"), float("nan")])
+def test_it_ends_and_not_too_late(until: float) -> None:
+    assert decode_whereabouts(record(until), RUN, NOW) is None
+
+
+@pytest.mark.parametrize(
+    "where", [(), ("/unix/run/docker.sock",), (HOME,) * (MOST_ADDRESSES + 1), (HOME, ""), (HOME, "x" * 5000)]
+)
+def test_its_own_key_does_not_excuse_what_it_says(where: tuple[str, ...]) -> None:
+    assert decode_whereabouts(record(where=where), RUN, NOW) is None
+
+
+@pytest.mark.parametrize("raw", [b"", b"\0" * 103, b"\0" * 104, b"\xff" * 200, bytes(10_000)])
+def test_noise_is_nothing(raw: bytes) -> None:
+    assert decode_whereabouts(raw, RUN, NOW) is None
+
+
+# What a node keeps
+
+
+@dataclass(frozen=True)
+class Entry:
+    key: bytes
+    value: bytes
+    expiration_time: float = NOW + LASTS_S
+    subkey: bytes = msgspec.msgpack.encode(None)
+
+
+def entry(by: Identity = ALICE, until: float = NOW + LASTS_S) -> Entry:
+    return Entry(dht_id(dht_key(RUN, by.peer)), msgspec.msgpack.encode(record(until, by)), until)
+
+
+def keeper(keeps: frozenset[PeerId] | None = None) -> Keeper:
+    return Keeper(RUN, lambda peer: keeps is None or peer in keeps, lambda: NOW)
+
+
+def test_a_record_in_its_own_place_is_kept() -> None:
+    assert keeper().validate(entry())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"key": dht_id(dht_key(RUN, MALLORY.peer))},  # in another's place
+        {"expiration_time": NOW + LASTS_S + 1},  # made to last by whoever passes it on
+        {"subkey": msgspec.msgpack.encode("more")},  # a second record under the same key
+        {"value": msgspec.msgpack.encode([record()])},
+        {"value": record()},
+        {"value": b"\xc1" * 50},
+        {"value": b"\xc6\xff\xff\xff\xff"},
+        {"value": b"\x91" * 1500},
+        {"value": bytes(10_000_000)},
+    ],
+)
+def test_anything_else_is_not(change: dict[str, bytes]) -> None:
+    assert not keeper().validate(dataclasses.replace(entry(), **change))  # type: ignore[arg-type]
+
+
+def test_only_for_whom_it_was_told_to_or_looks() -> None:
+    strict = keeper(frozenset({ALICE.peer}))
+    assert strict.validate(entry())
+    assert not strict.validate(entry(MALLORY))
+    strict.wanted.add(MALLORY.peer)
+    assert strict.validate(entry(MALLORY))
+
+
+def test_a_thousand_names_exhaust_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whereabouts, "MOST_RECORDS", 8)
+    names = [Identity.from_secret(struct.pack("!32s", bytes([n]))) for n in range(1, 20)]
+    clock = NOW
+    full = Keeper(RUN, lambda _: True, lambda: clock)
+    assert [full.validate(entry(name)) for name in names] == [True] * 8 + [False] * 11
+    assert full.validate(entry(names[3], NOW + LASTS_S + 5))  # who has a place renews it
+    clock = NOW + LASTS_S + 1  # the others' time is over
+    assert full.validate(entry(names[-1], clock + LASTS_S))
+
+
+# What a relay answers
+
+
+def test_a_relays_terms_are_read() -> None:
+    limit = bytes.fromhex("0878") + b"\x10" + bytes.fromhex("808080808020")  # 120 s, 2**40 bytes
+    answer = bytes.fromhex("0802") + b"\x22" + bytes([len(limit)]) + limit + bytes.fromhex("2864")
+    assert protobuf_fields(answer) == {1: 2, 4: limit, 5: 100}
+    assert protobuf_fields(limit) == {1: 120, 2: 2**40}
+    assert protobuf_fields(b"") == {}
+
+
+@pytest.mark.parametrize("raw", ["08", "0a05", "0d00000000", "80" * 20, "0aff" + "ff" * 9 + "01"])
+def test_nonsense_is_not(raw: str) -> None:
+    with pytest.raises(DaemonError):
+        protobuf_fields(bytes.fromhex(raw))
