@@ -37,6 +37,26 @@ def join(
         float, typer.Option(help="Seconds after which more than half of the founders begin without the rest.")
     ] = 120.0,
     bandwidth: Annotated[float | None, typer.Option(help="Send at most so many megabytes a second.")] = None,
+    libp2p: Annotated[
+        bool,
+        typer.Option(
+            "--libp2p", help="Find and reach the others through libp2p (pip install 'troth[libp2p]'); all have to."
+        ),
+    ] = False,
+    initial_peer: Annotated[
+        list[str] | None,
+        typer.Option(help="libp2p: address of a peer that anyone can dial, to find the others by. Repeatable."),
+    ] = None,
+    relay: Annotated[
+        list[str] | None, typer.Option(help="libp2p: address of a relay, if nobody can dial you. Repeatable.")
+    ] = None,
+    announce: Annotated[
+        list[str] | None,
+        typer.Option(help="libp2p: address that others can dial, if it is not the one listened on. Repeatable."),
+    ] = None,
+    serve_relay: Annotated[
+        bool, typer.Option("--serve-relay", help="libp2p: be a relay for those whom nobody can dial.")
+    ] = False,
     metrics_port: Annotated[
         int | None, typer.Option(help="Serve metrics for Prometheus on this port of this machine.")
     ] = None,
@@ -55,7 +75,7 @@ def join(
 
     from troth.cli.key import load_identity
     from troth.network.manifest import Manifest
-    from troth.network.node import BannedError, Node, Options
+    from troth.network.node import BannedError, Libp2pOptions, Node, Options
     from troth.protocol.comeback import PutOutError
 
     if threads:
@@ -66,7 +86,7 @@ def join(
     elsewhere = _addresses(address or [], {one.name: one.key for one in run.founders})
     if not listen:
         where = founder.endpoint if founder is not None else None
-        listen = f"0.0.0.0:{where[1] if where else 0}"
+        listen = f"0.0.0.0:{where[1] if where else 0}" if where or not libp2p else ""
     place = folder or Path("runs") / f"{run.name}-{me.peer.hex()[:8]}"
     options = Options(
         place,
@@ -75,6 +95,9 @@ def join(
         founding_s=founding_s,
         bytes_per_second=None if bandwidth is None else bandwidth * 1e6,
         metrics_port=metrics_port,
+        libp2p=Libp2pOptions(tuple(initial_peer or ()), tuple(relay or ()), tuple(announce or ()), serve_relay)
+        if libp2p
+        else None,
         tensorboard=tensorboard,
     )
     screen = _Screen()

@@ -30,7 +30,7 @@ from troth.network.news import StepNews
 from troth.network.session import VERSION, Hello, Standing, vouching_bytes
 from troth.network.slots import FileSlots
 from troth.network.tcp import TcpTransport
-from troth.network.transport import Lane, Limits
+from troth.network.transport import Lane, Limits, Transport
 from troth.protocol.agreed import AgreedChannel, Line
 from troth.protocol.channel import Channel, Entropy
 from troth.protocol.coins import Coins
@@ -90,6 +90,16 @@ class Body:
 
 
 @dataclass(frozen=True)
+class Libp2pOptions:
+    """For peers behind NATs: how others are found and reached (needs the extra `libp2p`)."""
+
+    initial_peers: tuple[str, ...] = ()  # multiaddrs of peers that anyone can dial, to enter the DHT by
+    relays: tuple[str, ...] = ()  # multiaddrs; given, this peer is reached through them only
+    announce: tuple[str, ...] = ()  # multiaddrs that others can dial, where they are not those listened on
+    serves_relay: bool = False  # for peers behind NATs
+
+
+@dataclass(frozen=True)
 class Options:
     """What the person who runs a peer may choose for itself."""
 
@@ -102,6 +112,7 @@ class Options:
     keep_checkpoints: int = 3
     metrics_port: int | None = None  # for Prometheus, on this machine only
     tensorboard: bool = False
+    libp2p: "Libp2pOptions | None" = None  # None: TCP
 
 
 class BannedError(CannotGoOnError):
@@ -339,17 +350,39 @@ class Node:
         inbox = Inbox(room=4 * limits.most_bulk_bytes + (1 << 22))
         vouched = None if me is self.identity else self.identity.sign(vouching_bytes(self.run.id, me.peer))
         hello = Hello(VERSION, self.run.id, dict(self.manifest.digests()), self.identity.peer, vouched)
-        addresses = {one.key: options.addresses.get(one.key, one.address) for one in founders}
+        elsewhere = "" if options.libp2p is None else "dht:"  # those who gave no address dial, or are looked up
+        addresses = {one.key: options.addresses.get(one.key, one.address or elsewhere) for one in founders}
 
         async def make() -> Mesh:
-            transport = TcpTransport(me, limits, admits=lambda _: True)  # the mesh asks who it is
-            await transport.listen(options.listen)
+            transport = self._transport(me, limits)
+            here = await transport.listen(options.listen)
+            if options.libp2p is not None:
+                self.watcher.note(f"listening on {here}")
             hold_s = self.manifest.pace.delta
             return Mesh(transport, hello, me.peer, addresses, inbox, hold_s=hold_s, told=self.watcher.note)
 
         self.network = NetworkThread(make, inbox)
         self.network.start()
         self.line = NetworkLine(self.network.post, inbox, max(limits.most_bulk_bytes, limits.most_control_bytes))
+
+    def _transport(self, me: Identity, limits: Limits) -> Transport:
+        """Anyone may connect: the mesh asks who it is."""
+        wish = self.options.libp2p
+        if wish is None:
+            return TcpTransport(me, limits, admits=lambda _: True)
+        from troth.network.libp2p import Libp2pTransport  # an extra
+
+        return Libp2pTransport(
+            me,
+            limits,
+            lambda _: True,
+            run=self.run.id,
+            initial_peers=wish.initial_peers,
+            relays=wish.relays,
+            announce=wish.announce,
+            serves_relay=wish.serves_relay,
+            keeps=lambda peer: peer in self.run.founders,
+        )
 
     def _close_network(self) -> None:
         self.network.stop()

@@ -1,0 +1,56 @@
+"""Two peers behind NATs and one that anyone can dial train together: found through the DHT, met through its relay."""
+
+import json
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from tests.nettest.two_homes import reaches, two_homes
+from troth.crypto import Identity
+from troth.network.draft import Wishes, draft
+from troth.network.manifest import Founder
+from troth.network.multiaddr import libp2p_name
+
+_WITHIN_S = 150.0
+_STEPS = 8
+
+
+def test_peers_that_meet_only_through_a_relay_train_together(tmp_path: Path) -> None:
+    names = ("hub", "anna", "berta")
+    identities = {name: Identity.generate() for name in names}
+    with ExitStack() as stack:
+        world = stack.enter_context(two_homes())
+        assert not reaches(world.homes[0], "192.168.2.2"), "the homes must not see each other, or this proves nothing"
+        founders = [
+            Founder(name, identity.peer, f"{world.public}:4001" if name == "hub" else "")
+            for name, identity in identities.items()
+        ]
+        wishes = Wishes(steps=_STEPS, delta_s=2.0)
+        manifest = draft("quadratic:dimension=1000", founders, wishes, tmp_path).manifest
+        (tmp_path / "run.toml").write_text(manifest.to_toml())
+        relay = f"/ip4/{world.public}/tcp/4001/p2p/{libp2p_name(identities['hub'].peer)}"
+        places = dict(zip(names, (world.hub, *world.homes), strict=True))
+        options = {
+            "hub": ["--serve-relay", "--listen", f"{world.public}:4001"],
+            **{name: ["--relay", relay, "--initial-peer", relay] for name in names[1:]},
+        }
+        processes = {}
+        for name in names:
+            identities[name].save(tmp_path / f"{name}.key")
+            log = stack.enter_context((tmp_path / f"{name}.log").open("wb"))
+            command = ["timeout", "-k", "2", str(_WITHIN_S), "ip", "netns", "exec", places[name]]
+            command += [sys.executable, "-W", "ignore", "-m", "troth", "join", "run.toml", "--identity", f"{name}.key"]
+            command += ["--folder", name, "--libp2p", *options[name]]
+            processes[name] = subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=log)
+        until = time.monotonic() + _WITHIN_S
+        codes = {name: process.wait(max(1.0, until - time.monotonic())) for name, process in processes.items()}
+        logs = {name: (tmp_path / f"{name}.log").read_text() for name in names}
+        assert codes == dict.fromkeys(names, 0), logs
+        models = {json.loads((tmp_path / name / "model.json").read_text())["state_digest"] for name in names}
+        assert len(models) == 1
+        for name in names[1:]:
+            assert "/p2p-circuit" in logs[name], "it is reached through the relay"
+            records = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
+            assert [json.loads(line)["members"] for line in records] == [3] * _STEPS
