@@ -100,7 +100,7 @@ class _Screen:
         from troth.swarm.child import Ended, Note, Stepped
 
         match told:
-            case Note(peer, text):
+            case Note(peer, text) if peer in self._swarm.honest:
                 typer.echo(f"  peer{peer}: {text}", err=True)
             case Ended(peer, how) if how != "done" and peer in self._swarm.honest:
                 typer.echo(f"  peer{peer} ended: {how} (see {self._swarm.out / f'peer{peer}' / 'log.txt'})", err=True)

@@ -8,6 +8,7 @@ import time
 from collections import Counter, OrderedDict, deque
 
 from troth.crypto import PeerId
+from troth.network.transport import Received
 
 _OVERHEAD = 256  # bytes that an empty message counts for
 
@@ -17,12 +18,12 @@ class Inbox:
 
     def __init__(self, room: int) -> None:
         self._room = room  # bytes that one sender may take up
-        self._messages: OrderedDict[PeerId, deque[bytes]] = OrderedDict()  # whose turn it is first
+        self._messages: OrderedDict[PeerId, deque[Received]] = OrderedDict()  # whose turn it is first
         self._taken: Counter[PeerId] = Counter()
         self._change = threading.Condition()
         self._failure: BaseException | None = None
 
-    def put(self, sender: PeerId, message: bytes) -> bool:
+    def put(self, sender: PeerId, message: Received) -> bool:
         """Whether there is room for more of this sender; who goes on regardless is not read from."""
         with self._change:
             self._messages.setdefault(sender, deque()).append(message)
@@ -40,7 +41,7 @@ class Inbox:
             self._failure = failure
             self._change.notify()
 
-    def get(self, until: float) -> tuple[PeerId, bytes] | None:
+    def get(self, until: float) -> tuple[PeerId, Received] | None:
         """The next message, or None if there is none until then, by the monotonic clock."""
         with self._change:
             while not self._messages:

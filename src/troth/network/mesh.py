@@ -209,6 +209,9 @@ class Mesh:
             self._say(connection, self._hello)
             async with asyncio.timeout(_GREETING_S):
                 heard = await connection.receive()
+            if heard is None:
+                why = "it hung up"
+                return
             peer = self._greeted(connection, heard)
             if isinstance(peer, str):
                 why = peer
@@ -225,10 +228,8 @@ class Mesh:
         finally:
             connection.close(why)
 
-    def _greeted(self, connection: Connection, heard: tuple[Lane, Received] | None) -> PeerId | str:
+    def _greeted(self, connection: Connection, heard: tuple[Lane, Received]) -> PeerId | str:
         """Who it is, or what is wrong with it."""
-        if heard is None:
-            return "it hung up"
         lane, raw = heard
         said = (
             decode_said(bytes(raw[1:])) if lane == Lane.CONTROL and bytes(raw[:1]) == _SAID else Malformed("no hello")
@@ -257,7 +258,7 @@ class Mesh:
     def _refuse(self, connection: Connection, why: str) -> None:
         self._say(connection, Refused(why[:500]))
         known = self._neighbours.get(connection.peer)
-        if known is not None and self._refused.get(connection.peer) != why:
+        if known is not None and connection.peer not in self._banned and self._refused.get(connection.peer) != why:
             self._refused[connection.peer] = known.trouble = why
             self._told(f"{connection.peer.hex()[:8]}: {why}")
 
@@ -293,7 +294,7 @@ class Mesh:
                     self._neighbours[peer].trouble = f"it refuses this peer: {said.why}"
                     return
                 continue
-            message = bytes(raw[1:]) if lane == Lane.CONTROL else bytes(raw)
+            message = bytes(raw[1:]) if lane == Lane.CONTROL else raw
             if not self._inbox.put(peer, message):
                 while not self._inbox.has_room(peer):  # nothing more is read, and its sender has to wait
                     await asyncio.sleep(_LOOK_EVERY_S)

@@ -297,7 +297,9 @@ class Node:
             control_bytes=self.network.mesh.received[Lane.CONTROL],
             bulk_bytes=self.network.mesh.received[Lane.BULK],
             sent_bytes=self.network.mesh.sent,
-            banned=tuple((name(j.banned), reason_for(j, name)) for j in record.judgements if j.banned is not None),
+            banned=tuple(
+                {name(j.banned): reason_for(j, name) for j in record.judgements if j.banned is not None}.items()
+            ),
             left=tuple(name(peer) for peer in sorted(record.leaving - set(record.banned))),
             returned=tuple(name(PeerId(knock.member)) for knock in record.returned),
             looked_on=outcome.looked_on,

@@ -184,7 +184,7 @@ def encode_packet(packet: Packet) -> Wire:
     return Wire(_ENCODER.encode(_Wire(_Place(*packet.place), packet.frame)))
 
 
-def decode_packet(raw: bytes, most_bytes: int) -> Packet | Malformed:
+def decode_packet(raw: bytes | bytearray | memoryview, most_bytes: int) -> Packet | Malformed:
     """`most_bytes` follows from the run: nothing that its members send is longer."""
     if len(raw) > most_bytes:
         return Malformed(f"{len(raw)} bytes, at most {most_bytes}")

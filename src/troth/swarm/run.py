@@ -177,6 +177,7 @@ class Swarm:
             "run": self.manifest.run.id.hex(),
             "task": self.manifest.task,
             "steps": self.manifest.steps,
+            "attack": " + ".join(self.plan.attacks),
             "beyond_guarantee": self.manifest.parameters.beyond_guarantee,
             **self.plan.as_dict(),
         }
