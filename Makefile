@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: nettest help demo test check bench ban-law drop-outs attack-pages attack-studies fuzz vectors clean
+.PHONY: nettest bench-hostile bench-network help demo test check bench ban-law drop-outs attack-pages attack-studies fuzz vectors clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -38,6 +38,12 @@ test: check ## everything that must hold: check, then the test suite
 
 bench: .venv/installed-dev ## measure; prints the table and rewrites benchmarks/results.md
 	$(BIN)/python -m benchmarks
+
+bench-hostile: .venv/installed-dev ## 10,000 hostile connections against a peer in a run; rewrites benchmarks/results-hostile.md
+	$(BIN)/python -m benchmarks.hostile
+
+bench-network: .venv/installed-dev ## a step of ten million parameters against gloo and hivemind; rewrites benchmarks/results-network.md
+	$(BIN)/python -m benchmarks.network
 
 ban-law: .venv/installed-dev ## measure how long liars last; rewrites docs/ban-law.md (a few minutes)
 	$(BIN)/python -m benchmarks.ban_law

@@ -24,6 +24,7 @@ from troth.network.tls import PROTOCOL, client_context, peer_of, server_context
 from troth.network.transport import Limits, TransportClosedError, UnreachableError
 
 _MOST_PER_PEER = 4
+_MOST_LINGERING = 16  # accepted ones that we hung up on and that stay until they have read why; honest ones are gone at once
 _ACCEPTS_PER_TURN = 16
 _PAUSE_S = 0.25  # when no file descriptor is left
 _UNSENT_BYTES = 256 * 1024  # handed to the kernel but not on the wire: control cannot overtake what is there
@@ -87,8 +88,10 @@ class TcpTransport:
         except TimeoutError as error:
             raise UnreachableError(f"no answer from {address} within {self._limits.handshake_s:g} s") from error
         except ssl.SSLError as error:
+            _let_go(error)
             raise UnreachableError(f"what answers at {address} is no Troth peer ({_short(error)})") from error
         except ConnectionResetError as error:
+            _let_go(error)
             raise UnreachableError(f"{address} hung up during the handshake") from error
         except OSError as error:
             raise UnreachableError(f"cannot reach {address}: {_short(error)}") from error
@@ -217,6 +220,7 @@ class TcpTransport:
             if not self._closed:
                 self._noted.warn("handshake", source, f"no handshake: {_short(error)}")
             connection.abandon()
+            _let_go(error)
             return
         except BaseException:
             connection.abandon()
@@ -251,6 +255,9 @@ class TcpTransport:
         theirs = [one for one in self._connections if one.peer == connection.peer and not one.dialled]
         for old in theirs[:-_MOST_PER_PEER]:
             old.close("replaced by a newer connection")
+        hung_up = [one for one in self._connections if one.why and not one.dialled]
+        for old in hung_up[:-_MOST_LINGERING]:
+            old.abandon()
         self._unaccepted[connection] = None
         self._arrival.set()
 
@@ -305,6 +312,12 @@ def _cut(sock: socket.socket) -> None:
     """The socket belongs to asyncio, which closes it on seeing the end of the stream."""
     with suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)
+
+
+def _let_go(error: OSError) -> None:
+    """asyncio's frames hold the error and its traceback holds them: 300 KB for each failed handshake, until somebody collects
+    garbage, which a process with few new objects hardly does. A crowd of strangers would fill our memory."""
+    error.__traceback__ = None
 
 
 def _short(error: OSError) -> str:

@@ -1,0 +1,249 @@
+"""`make bench-network`: a fully verified step of ten million parameters by eight processes, against averaging that checks nothing.
+
+All on the loopback of one machine, one contender after the other, twice. Rewrites benchmarks/results-network.md.
+hivemind needs an environment of its own: `python -m venv /tmp/hivemind-venv`, then there `pip install torch==2.13.0` and
+`pip install hivemind==1.1.12`. Without it, its row stays empty.
+"""
+
+import dataclasses
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.network_peers import bare_transport, gloo, whole_peer
+from troth.crypto import derive
+from troth.network.draft import Wishes, draft
+from troth.swarm.plan import SwarmPlan, seats
+
+PEERS, SIZE, ROUNDS, TURNS = 8, 10_000_000, 8, 2
+WARM_UP = 3  # rounds, or steps: buffers grow, and audits begin with the second step
+TASK = f"benchmarks/flat_task.py:dimension={SIZE}"
+HIVEMIND = Path(os.environ.get("HIVEMIND_VENV", "/tmp/hivemind-venv"))
+
+Laps = dict[str, tuple[float, float]]
+Step = tuple[int, float, float, int, Laps]  # number, seconds, processor of the network's thread, audits, the rest
+
+_PHASES = {
+    "before: announce commit": "cut the gradient and hash it",
+    "before: announce clip": "check received parts, CenteredClip, hash the aggregate",
+    "scatter": "scatter: send parts, take in others'",
+    "gather": "gather: send the aggregate, take in and hash the others'",
+    "before: announce reveal": "check the aggregates",
+    "before: announce report": "projections, report",
+    "before: announce accuse": "check reports about the own part (V1); the validator's audit",
+    "update": "optimizer",
+    "before: sign the record": "digest of model and optimizer",
+    "before: gradient": "journal and checkpoint, without the model",
+}
+_ANNOUNCE = "announcements: sign, verify, journal"
+_REST = "the rest"
+
+
+def main() -> None:
+    turns: list[dict[str, float]] = []
+    steps: list[list[Step]] = []
+    for turn in range(TURNS):
+        print(f"turn {turn + 1} of {TURNS}", flush=True)
+        averaging = {"gloo": _gloo(), "bare": _bare()}
+        steps = _troth()
+        turns.append({**averaging, "troth": _step_time(steps), **_hivemind()})
+        print(turns[-1], flush=True)
+    best = {name: min(turn[name] for turn in turns if name in turn) for name in turns[0]}
+    report = _report(best, turns, steps)
+    Path(__file__).with_name("results-network.md").write_text(report, encoding="utf-8")
+    print(report)
+
+
+# Contenders
+
+
+def _gloo() -> float:
+    with tempfile.TemporaryDirectory() as folder, _started() as start:
+        barrier = get_context("forkserver").Barrier(PEERS)
+        pipes = [start(gloo, rank, PEERS, SIZE, ROUNDS, f"{folder}/meet", barrier) for rank in range(PEERS)]
+        return _round_time([pipe.recv() for pipe in pipes])
+
+
+def _bare() -> float:
+    with _started() as start:
+        barrier = get_context("forkserver").Barrier(PEERS)
+        pipes = [start(bare_transport, rank, PEERS, SIZE, ROUNDS, barrier) for rank in range(PEERS)]
+        addresses = [pipe.recv() for pipe in pipes]
+        for pipe in pipes:
+            pipe.send(addresses)
+        return _round_time([pipe.recv() for pipe in pipes])
+
+
+def _troth() -> list[list[Step]]:
+    """What every peer told of every step."""
+    plan = SwarmPlan(peers=PEERS, seed=1)
+    wishes = Wishes(steps=ROUNDS, delta_s=5.0, compute_s=60.0, bulk_s=60.0)
+    manifest = dataclasses.replace(draft(TASK, seats(plan), wishes).manifest, nonce=derive(0, "benchmark"))
+    raw = manifest.to_toml().encode()
+    told: list[list[Step]] = []
+    with tempfile.TemporaryDirectory() as folder, _started() as start:
+        pipes = [
+            start(whole_peer, raw, bytes(derive(plan.seed, "identity", number)), f"{folder}/peer{number}")
+            for number in range(PEERS)
+        ]
+        for number, pipe in enumerate(pipes):
+            try:
+                told.append(list(iter(pipe.recv, None)))
+            except EOFError:
+                raise SystemExit(Path(f"{folder}/peer{number}.log").read_text(encoding="utf-8")) from None
+    return told
+
+
+def _hivemind() -> dict[str, float]:
+    python = HIVEMIND / "bin" / "python"
+    if not python.exists():
+        return {}
+    script = Path(__file__).with_name("hivemind_averager.py")
+    ran = subprocess.run(
+        [python, script, str(PEERS), str(SIZE), str(ROUNDS)], capture_output=True, text=True, timeout=600, check=False
+    )
+    try:
+        rounds = [one for one in json.loads(ran.stdout.splitlines()[-1])[WARM_UP:] if one[2] == PEERS]
+    except (IndexError, ValueError):
+        print(f"hivemind did not run: {ran.stderr[-2000:]}", file=sys.stderr)
+        return {}
+    return {
+        "hivemind": statistics.median(one[1] for one in rounds),
+        "matchmaking": statistics.median(one[0] for one in rounds),
+    }
+
+
+Start = Callable[..., Connection]
+
+
+@contextmanager
+def _started() -> Iterator[Start]:
+    """Starts processes, and leaves none behind."""
+    context, processes = get_context("forkserver"), list[BaseProcess]()
+    context.set_forkserver_preload(["benchmarks.network_peers"])
+
+    def start(target: Callable[..., None], *arguments: Any) -> Connection:
+        mine, theirs = context.Pipe()
+        process = context.Process(target=target, args=(*arguments, theirs), daemon=True)
+        process.start()
+        theirs.close()
+        processes.append(process)
+        return mine
+
+    try:
+        yield start
+        for process in processes:
+            process.join(30)
+    finally:
+        for process in processes:
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+
+# Figures
+
+
+def _round_time(times: list[list[float]]) -> float:
+    """The slowest process of each round; the median round."""
+    slowest: list[float] = [max(each) for each in zip(*times, strict=True)]
+    return statistics.median(slowest[WARM_UP:])
+
+
+def _step_time(steps: list[list[Step]]) -> float:
+    return statistics.median(step[1] for each in steps for step in each if step[0] > WARM_UP)
+
+
+def _phases(steps: list[list[Step]]) -> list[tuple[str, float, float]]:
+    """Of an average peer in an average step: wall clock and processor by what it was spent on, the network's thread last."""
+    count = sum(step[0] > WARM_UP for each in steps for step in each)
+    spent: dict[str, list[float]] = {}
+    network = 0.0
+    for each in steps:
+        for step in each:
+            if step[0] <= WARM_UP:
+                continue
+            network += step[2]
+            for lap, (wall, processor) in step[4].items():
+                name = _ANNOUNCE if lap.startswith("announce") or lap == "sign the record" else _PHASES.get(lap, _REST)
+                total = spent.setdefault(name, [0.0, 0.0])
+                total[0] += wall
+                total[1] += processor
+    rows = [(name, *spent.get(name, (0.0, 0.0))) for name in (*_PHASES.values(), _ANNOUNCE, _REST)]
+    rows.append(("the network's thread, beside all that", 0.0, network))
+    return [(name, wall / count, processor / count) for name, wall, processor in rows]
+
+
+def _report(best: dict[str, float], turns: list[dict[str, float]], steps: list[list[Step]]) -> str:
+    ours = best["troth"]
+    rows = [
+        ("gloo all_reduce: no encryption, nothing checked", best["gloo"]),
+        ("our transport over TLS, plain mean: nothing checked", best["bare"]),
+        ("**a Troth step: everything**", ours),
+    ]
+    if "hivemind" in best:
+        rows += [
+            ("hivemind's DecentralizedAverager, float32, without matchmaking", best["hivemind"]),
+            ("the same with matchmaking", best["hivemind"] + best["matchmaking"]),
+        ]
+    phases = _phases(steps)
+    processor = sum(row[2] for row in phases)
+    text = [
+        "# A step on the network",
+        "",
+        f"Written by `make bench-network` on {platform.machine()}, {os.cpu_count()} cores, PyTorch {torch.__version__}. {SIZE:,} float32 parameters, "
+        f"{PEERS} processes over the loopback. A Troth step is all of it: commitments, scatter, CenteredClip, gather, projections, reports, V1 and V2, one "
+        "validator's audit, all announcements signed and agreed on, the optimizer, the state's digest, the signed record, the journal. Gradients cost nothing "
+        "here, and no model is saved in these steps. The others only average.",
+        "",
+        f"The median of {ROUNDS - WARM_UP} rounds, and the better of {TURNS} turns in which everybody ran once.",
+        "",
+        "| what | seconds | Troth's step takes |",
+        "| --- | --- | --- |",
+        *(
+            f"| {what} | {seconds:.2f} | "
+            + (
+                ""
+                if seconds == ours
+                else f"{ours / seconds:.2f} × that"
+                if seconds < ours
+                else f"1/{seconds / ours:.1f} of that"
+            )
+            + " |"
+            for what, seconds in rows
+        ),
+        "",
+        "All turns: " + "; ".join(", ".join(f"{name} {s:.2f}" for name, s in turn.items()) for turn in turns) + ".",
+        "",
+        f"Where the time goes, for an average peer of the last turn. {PEERS} peers share {os.cpu_count()} cores, so a second of processor time for each "
+        f"of them is {PEERS / (os.cpu_count() or 1):g} s of the step; wall clock includes waiting for others.",
+        "",
+        "| phase | wall clock, ms | processor, ms | of all |",
+        "| --- | --- | --- | --- |",
+        *(
+            f"| {name} | {wall * 1e3:.0f} | {cpu * 1e3:.0f} | {cpu / processor:.0%} |"
+            if wall
+            else f"| {name} | | {cpu * 1e3:.0f} | {cpu / processor:.0%} |"
+            for name, wall, cpu in phases
+        ),
+        f"| together | {sum(row[1] for row in phases) * 1e3:.0f} | {processor * 1e3:.0f} | |",
+        "",
+    ]
+    return "\n".join(text)
+
+
+if __name__ == "__main__":
+    main()

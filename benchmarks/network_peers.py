@@ -1,0 +1,244 @@
+"""The processes that `benchmarks.network` times: a whole peer, the bare transport, gloo."""
+
+import asyncio
+import os
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from troth.crypto import Identity, PeerId, Seed, stream
+from troth.crypto.streams import derive
+from troth.network.manifest import Manifest
+from troth.network.news import StepNews
+from troth.network.node import Body, Node, Options
+from troth.network.tcp import TcpTransport
+from troth.network.transport import Lane, Limits
+from troth.protocol.agreed import AgreedChannel
+from troth.protocol.channel import Channel
+from troth.protocol.messages import Phase
+from troth.protocol.primitives import Primitives
+from troth.protocol.run import Run
+from troth.training import Problem
+from troth.training.work import Training, TrainingWork
+
+# D coordinates
+
+MB = 1 << 20
+
+
+# A whole peer
+
+
+@dataclass
+class Stopwatch:
+    """Wall clock and processor time of the protocol's thread and its helpers, by what they were spent on."""
+
+    spent: dict[str, list[float]] = field(default_factory=lambda: defaultdict(lambda: [0.0, 0.0]))
+    network_clock: int | None = None
+
+    def __post_init__(self) -> None:
+        self._at = self._read()
+
+    def _read(self) -> tuple[float, float]:
+        return time.monotonic(), time.process_time() - self.network_s
+
+    @property
+    def network_s(self) -> float:
+        if self.network_clock is None:
+            for thread in threading.enumerate():
+                if thread.name == "network" and thread.ident is not None:
+                    self.network_clock = time.pthread_getcpuclockid(thread.ident)
+        return time.clock_gettime(self.network_clock) if self.network_clock is not None else 0.0
+
+    def lap(self, what: str) -> None:
+        """Everything since the last lap was that."""
+        wall, processor = self._read()
+        spent = self.spent[what]
+        spent[0] += wall - self._at[0]
+        spent[1] += processor - self._at[1]
+        self._at = wall, processor
+
+    def take(self) -> dict[str, tuple[float, float]]:
+        taken = {what: (wall, processor) for what, (wall, processor) in self.spent.items()}
+        self.spent.clear()
+        return taken
+
+
+class _TimedChannel:
+    """Takes the time of every call that waits, and of what comes before it."""
+
+    def __init__(self, channel: AgreedChannel, watch: Stopwatch) -> None:
+        self._channel = channel
+        self._watch = watch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._channel, name)
+
+    async def announce(self, context: Any, message: Any) -> Any:
+        return await self._timed(
+            f"announce {Phase(context.phase).name.lower()}", self._channel.announce, context, message
+        )
+
+    async def scatter(self, *arguments: Any) -> Any:
+        return await self._timed("scatter", self._channel.scatter, *arguments)
+
+    async def gather(self, *arguments: Any) -> Any:
+        return await self._timed("gather", self._channel.gather, *arguments)
+
+    async def sign_record(self, *arguments: Any) -> Any:
+        return await self._timed("sign the record", self._channel.sign_record, *arguments)
+
+    async def _timed(self, name: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        self._watch.lap(f"before: {name}")
+        result = await call(*arguments)
+        self._watch.lap(name)
+        return result
+
+
+class FreeWork(TrainingWork):
+    """Gradients are slices of one table of noise, so they cost nothing, and an auditor finds the same."""
+
+    watch: Stopwatch
+    table_D: Tensor
+
+    def gradient_now(self, training: Training, seed: Seed) -> Tensor:
+        start = int.from_bytes(seed[:2], "big")
+        return self.table_D[start : start + len(training.parameters_D)]
+
+    async def gradient(self, training: Training, seed: Seed, step: int) -> Tensor:
+        self.watch.lap("before: gradient")
+        return self.gradient_now(training, seed)
+
+    def update(self, training: Training, aggregate_D: Tensor, step: int) -> Training:
+        self.watch.lap("before: update")
+        updated = super().update(training, aggregate_D, step)
+        self.watch.lap("update")
+        return updated
+
+
+class _TimedBody(Body):
+    def __init__(self, watch: Stopwatch, size: int) -> None:
+        self._watch = watch
+        self._size = size
+
+    def work(self, manifest: Manifest, problem: Problem, tools: Primitives) -> TrainingWork:
+        work = manifest.work(problem, tools, FreeWork)
+        work.watch = self._watch
+        noise_D = stream(0, "benchmark", "noise").uniform(self._size + (1 << 16)) - 0.5
+        work.table_D = torch.from_numpy(noise_D).float() / self._size**0.5
+        return work
+
+    def outside(self, channel: AgreedChannel, identity: Identity, run: Run) -> Channel:
+        return _TimedChannel(channel, self._watch)
+
+
+@dataclass
+class _Reporter:
+    parent: Connection
+    watch: Stopwatch
+    network_s: float = 0.0
+
+    def stepped(self, news: StepNews) -> None:
+        self.watch.lap("before: told")
+        network = self.watch.network_s
+        self.parent.send((news.step, news.seconds, network - self.network_s, news.audits, self.watch.take()))
+        self.network_s = network
+
+    def note(self, text: str) -> None:
+        print(text, flush=True)
+
+
+def whole_peer(raw: bytes, secret: bytes, folder: str, parent: Connection) -> None:
+    """A `Node` as `troth join` runs it, with free gradients."""
+    log = os.open(Path(folder).with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    torch.set_num_threads(1)
+    manifest, identity, watch = Manifest.from_bytes(raw, Path()), Identity.from_secret(Seed(secret)), Stopwatch()
+    founder = manifest.founder(identity.peer)
+    assert founder is not None
+    options = Options(Path(folder), listen=founder.address, evaluate_every=1 << 30)
+    node = Node(manifest, identity, options, _Reporter(parent, watch), _TimedBody(watch, manifest.parameters.size))
+    node.live()
+    parent.send(None)
+
+
+# The same bytes, and nothing checked
+
+
+def bare_transport(rank: int, peers: int, size: int, rounds: int, barrier: Any, parent: Connection) -> None:
+    """Scatter, average, gather over TcpTransport: no signatures, no digests, no robust rule."""
+    torch.set_num_threads(1)
+    parent.send(asyncio.run(_bare(rank, peers, size, rounds, barrier, parent)))
+
+
+async def _bare(rank: int, peers: int, size: int, rounds: int, barrier: Any, parent: Connection) -> list[float]:
+    identities = [Identity.from_secret(derive(0, "benchmark", number)) for number in range(peers)]
+    limits = Limits(most_control_bytes=MB, most_bulk_bytes=4 * size, most_queued_bytes=8 * size + MB)
+    transport = TcpTransport(identities[rank], limits, admits=lambda _: True)
+    parent.send(await transport.listen("127.0.0.1:0"))
+    addresses = parent.recv()
+    lines = {n: await transport.dial(addresses[n], identities[n].peer) for n in range(rank)}
+    numbers: dict[PeerId, int] = {identity.peer: number for number, identity in enumerate(identities)}
+    while len(lines) < peers - 1:
+        line = await transport.accept()
+        lines[numbers[line.peer]] = line
+    bounds = [size * number // peers for number in range(peers + 1)]
+    vector_D = np.ones(size, dtype=np.float32)
+    parts = [vector_D[a:b] for a, b in pairwise(bounds)]
+    times = []
+    for _ in range(rounds):
+        await asyncio.to_thread(barrier.wait)
+        began = time.monotonic()
+        for number, line in lines.items():
+            line.send(Lane.BULK, parts[number].data.cast("B"))
+        mine_D = parts[rank].copy()
+        for line in lines.values():
+            mine_D += np.frombuffer(await _next(line), dtype=np.float32)
+        mine_D /= peers
+        for line in lines.values():
+            line.send(Lane.BULK, mine_D.data.cast("B"))
+        pieces = {rank: mine_D}
+        for number, line in lines.items():
+            pieces[number] = np.frombuffer(await _next(line), dtype=np.float32)
+        result_D = np.concatenate([pieces[number] for number in range(peers)])
+        times.append(time.monotonic() - began)
+        assert result_D[0] == result_D[-1] == 1.0
+    await asyncio.to_thread(barrier.wait)
+    await transport.close()
+    return times
+
+
+async def _next(line: Any) -> bytes:
+    heard = await line.receive()
+    assert heard is not None, "a line broke"
+    message: bytes = heard[1]
+    return message
+
+
+def gloo(rank: int, peers: int, size: int, rounds: int, file: str, barrier: Any, parent: Connection) -> None:
+    import torch.distributed as distributed
+
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=peers)
+    vector_D = torch.ones(size)
+    times = []
+    for _ in range(rounds):
+        barrier.wait()
+        began = time.monotonic()
+        distributed.all_reduce(vector_D)
+        vector_D /= peers
+        times.append(time.monotonic() - began)
+    parent.send(times)
+    barrier.wait()
+    distributed.destroy_process_group()
