@@ -1,5 +1,8 @@
 """Chaos: drawn worlds keep their promises, the same seed is the same world, and planted bugs are found."""
 
+import os
+import subprocess
+import sys
 from collections import Counter
 from typing import Any
 
@@ -47,6 +50,26 @@ def test_equal_seeds_are_equal_worlds() -> None:
 
     assert trace(5) == trace(5)
     assert trace(5) != trace(6)
+
+
+def test_worlds_do_not_depend_on_the_order_of_sets() -> None:
+    """Another process hashes keys otherwise: who sends to a set of peers has to sort it."""
+    script = (
+        "import hashlib; from troth.simulation.chaos import draw_plan; from troth.simulation.world import play; "
+        "seen = hashlib.sha256(); play(draw_plan(2, steps=5), lambda *event: seen.update(repr(event).encode())); "
+        "print(seen.hexdigest())"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(found) == 1
 
 
 def test_a_quiet_step_takes_thirteen_delays_and_waits_for_nothing() -> None:

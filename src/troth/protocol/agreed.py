@@ -170,7 +170,7 @@ class AgreedChannel:
         if self.gate.watchers:
             said = {bytes(peer): envelope for peer, envelope in decision.said.items()}
             twice = {bytes(peer): pair for peer, pair in decision.twice.items()}
-            for watcher in self.gate.watchers:
+            for watcher in sorted(self.gate.watchers):
                 self._line.send(watcher, Packet(context, Decided(said, twice)))
 
     def doubles(self, step: int) -> Doubles:
@@ -229,7 +229,7 @@ class AgreedChannel:
         ):
             return
         relayed.add(frame)
-        for peer in apart & set(self._members) - {self._me}:
+        for peer in sorted(apart & set(self._members) - {self._me}):
             self._line.send(peer, Packet(place, Relayed(sender, frame)))
 
     # Frames
@@ -366,7 +366,8 @@ class AgreedChannel:
             self._due(), lambda: all(mine[part].keys() >= who - handed[part] for part, who in expected.items())
         )
         return {
-            part: {peer: mine[part][peer] for peer in senders & mine[part].keys()} for part, senders in expected.items()
+            part: {peer: mine[part][peer] for peer in sorted(senders & mine[part].keys())}
+            for part, senders in expected.items()
         }
 
     async def gather(
@@ -461,7 +462,9 @@ class AgreedChannel:
             for peer in self._members:
                 if peer != self._me:
                     self._line.send(peer, packet)
-            for watcher in self.gate.watchers if isinstance(frame, Certificate | BlobSent | RecordSigned) else ():
+            for watcher in (
+                sorted(self.gate.watchers) if isinstance(frame, Certificate | BlobSent | RecordSigned) else ()
+            ):
                 self._line.send(watcher, packet)
 
     # For oneself, when one comes back (SPEC B2)

@@ -80,7 +80,7 @@ class Attempt(Generic[T]):
     def first(cls, here: Here[T], coins: Coins, commits: Announcements) -> "Attempt[T]":
         """Without those who did not commit, or not as their role asks."""
         members, owners = frozenset(here.state.roster.members), here.roles.owners
-        heard = {peer: commits[peer] for peer in members & commits.keys()}
+        heard = {peer: commits[peer] for peer in sorted(members & commits.keys())}
         counted = {peer: said for peer, said in heard.items() if (_root(said) is not None) == (peer in owners)}
         return cls(here, 0, members - counted.keys(), coins, counted)._checked()
 
@@ -181,7 +181,7 @@ class Attempt(Generic[T]):
         """The opened coins that fit what was committed to: in Commit for the first attempt, in Clip later (SPEC N2)."""
         source, phase = (self.commits, Phase.COMMIT) if self.number == 0 else (clips, Phase.CLIP)
         committed: dict[PeerId, bytes] = {}
-        for peer in self.members & source.keys():
+        for peer in sorted(self.members & source.keys()):
             message = source[peer].message
             assert isinstance(message, Commit | Clip)
             coin = message.coin_a if which == "A" else message.coin_b

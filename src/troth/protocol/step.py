@@ -221,7 +221,7 @@ async def report(attempt: Attempt[T], reduced: Reduced, gradient_D: Tensor | Non
         numbers = make_report(gradient_D, reduced.aggregate_D, signs_KD, here.roles.bounds, here.taus).pack()
     announced = await here.peer.channel.announce(attempt.place(Phase.REPORT), Report(numbers))
     unpacked: dict[PeerId, ReportNumbers] = {}
-    for contributor in attempt.roots.keys() & announced.keys():
+    for contributor in sorted(attempt.roots.keys() & announced.keys()):
         raw = said_as(announced[contributor], Report).numbers
         told = ReportNumbers.unpack(raw, len(attempt.owners), parameters.projections)
         if not isinstance(told, Malformed):
@@ -306,7 +306,7 @@ async def vote(
     if disputed and not here.peer.looks_on:
         cast += await disputed_ballots(attempt, reduced, reported, accuses, sorted(disputed))
     votes = await here.peer.channel.announce(attempt.place(Phase.VOTE), Vote(tuple(dict.fromkeys(cast))))
-    return {peer: votes[peer] for peer in attempt.members & votes.keys()}
+    return {peer: votes[peer] for peer in sorted(attempt.members & votes.keys())}
 
 
 async def disputed_ballots(
