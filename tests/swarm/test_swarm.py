@@ -14,7 +14,7 @@ from troth.simulation.protocol_run import ProtocolSimulation
 from troth.swarm.plan import SwarmError, SwarmPlan, folder_of, rehearsal
 from troth.swarm.run import Swarm
 
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 
 
 def run_swarm(plan: SwarmPlan, out: Path, steps: int) -> Swarm:
