@@ -24,7 +24,9 @@ from troth.network.tls import PROTOCOL, client_context, peer_of, server_context
 from troth.network.transport import Limits, TransportClosedError, UnreachableError
 
 _MOST_PER_PEER = 4
-_MOST_LINGERING = 16  # accepted ones that we hung up on and that stay until they have read why; honest ones are gone at once
+_MOST_LINGERING = (
+    16  # accepted ones that we hung up on and that stay until they have read why; honest ones are gone at once
+)
 _ACCEPTS_PER_TURN = 16
 _PAUSE_S = 0.25  # when no file descriptor is left
 _UNSENT_BYTES = 256 * 1024  # handed to the kernel but not on the wire: control cannot overtake what is there
