@@ -36,7 +36,7 @@ from troth.protocol.frames import (
     SyncWanted,
     Value,
 )
-from troth.protocol.gate import Gate, returning
+from troth.protocol.gate import MOST_AHEAD, Gate, returning
 from troth.protocol.journal import MemoryJournal, SignedBeforeError
 from troth.protocol.messages import (
     MOST_KNOCKS,
@@ -452,9 +452,9 @@ def _knock(gate: Gate, member: PeerId, key: PeerId, *, at: int = 6, signed: int 
     return Knocking(member, key) in gate.knocks(at)
 
 
-def test_a_knock_is_heard_for_one_of_the_next_two_steps() -> None:
-    """[B3] Under one's own key or a new one; those who are a little ahead knock a little early."""
-    for at, heard in ((4, False), (5, False), (6, True), (7, True), (8, False)):
+def test_a_knock_is_heard_for_one_of_the_next_steps() -> None:
+    """[B3] Under one's own key or a new one; those who are behind knock for later steps too."""
+    for at, heard in ((4, False), (5, False), (6, True), (7, True), (5 + MOST_AHEAD, True), (6 + MOST_AHEAD, False)):
         assert _knock(_gate()[0], PEERS[0], PEERS[0], at=at) is heard
         assert _knock(_gate()[0], PEERS[0], HEIRS[0], at=at) is heard
 
@@ -863,3 +863,13 @@ def test_two_who_come_back_in_one_step_hear_each_other() -> None:
     seen = see(plan(peers=7, liars=(), crashes=crashes, steps=8), wrap=wrap).kept_promises()
     assert sorted(number for numbers in seen.returned.values() for number in numbers) == [2, 5]
     assert seen.feuds == {}
+
+
+@pytest.mark.parametrize("away", [0.05, 0.3])
+def test_who_has_a_slow_line_comes_back_while_the_others_step_quickly(away: float) -> None:
+    """[B2, B3] What reaches it is several steps old, and so is its knock when it arrives."""
+    network = Network(least=0.01, far={GONE: away})
+    crashes = {GONE: DropOut(2, 0, 10.0, journal=True)}
+    seen = see(plan(liars=(), crashes=crashes, steps=130, network=network)).kept_promises()
+    assert list(seen.returned.values()) == [[GONE]]
+    assert min(seen.returned) < 120

@@ -27,7 +27,8 @@ from troth.protocol.messages import Malformed
 
 _SAID, _PACKET = b"\x00", b"\x01"  # what a control message is
 _GREETING_S = 5.0
-_YIELDING_S = 3.0  # the smaller key dials at once, the larger only after this
+_YIELDING_S = 3.0  # when a connection is lost the smaller key dials at once, the larger only after this
+_YIELDING_AT_FIRST_S = 0.3  # others may have given up for a while on somebody who was away
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.2, 10.0
 _LOOK_EVERY_S = 0.05
 _MOST_UNGREETED = 64
@@ -167,10 +168,12 @@ class Mesh:
             neighbour.trouble = "it gave no address, so it has to dial"
             return
         retry = _FIRST_RETRY_S
-        patience = 0.0 if self._me < peer else _YIELDING_S
+        patience = 0.0 if self._me < peer else _YIELDING_AT_FIRST_S
         while True:
             if peer in self._banned:
                 return
+            if neighbour.up and self._me > peer:
+                patience = _YIELDING_S
             if neighbour.up or time.monotonic() < neighbour.lost_at + patience:
                 await asyncio.sleep(_LOOK_EVERY_S)
                 continue

@@ -41,6 +41,10 @@ from troth.protocol.primitives import Primitives
 from troth.protocol.sighting import Sighting
 
 R = TypeVar("R", Announcement, Sighting)
+_OLD_STEPS = (
+    8  # whose blobs are kept while somebody looks on, if they are small: slow lines take longer than quick steps
+)
+_OLD_BYTES = 1 << 26
 
 
 class Line(Protocol):
@@ -102,7 +106,7 @@ class AgreedChannel:
         self._parts: dict[Context, dict[int, dict[PeerId, Parcel]]] = defaultdict(lambda: defaultdict(dict))
         self._shown: dict[Context, dict[Showing, dict[PeerId, Parcel]]] = defaultdict(lambda: defaultdict(dict))
         self._blobs: dict[Digest, bytes] = {}
-        self._old_blobs: dict[Digest, bytes] = {}  # of the step before: onlookers are a little behind
+        self._old_blobs: list[dict[Digest, bytes]] = []  # of the steps before: onlookers are a little behind
         self._asked: Counter[PeerId] = Counter()  # how many blobs each has asked for in this step
         self._wishes: dict[Digest, set[PeerId]] = {}  # who asked for what is not here yet
         self._signatures: dict[Context, dict[PeerId, Signature]] = defaultdict(dict)
@@ -147,10 +151,15 @@ class AgreedChannel:
     def _run(self, context: Context, running: R) -> R:
         self._running = (context, running)
         self._relayed.clear()
+        self._take_up(context)
+        return running
+
+    def _take_up(self, context: Context) -> None:
+        """What came for this place before this peer was there."""
         for sender, frame in self._early.pop(context, []):
             self._early_of[sender] -= 1
+            self._room_taken[sender] -= _size(frame)
             self._dispatch(sender, Packet(context, frame))
-        return running
 
     async def _finish(self, context: Context, running: Announcement | Sighting) -> Mapping[PeerId, Announced]:
         decision = await self._until_decided(running)
@@ -251,7 +260,12 @@ class AgreedChannel:
         if isinstance(frame, SyncWanted | StateWanted | Knock):
             self.gate.hear(sender, place, frame, self._running[0].step if self._running is not None else -1)
             return
-        if not self._may_come(place) or not self._may_speak(sender):
+        if not self._may_speak(sender):
+            return
+        if isinstance(frame, BlobWanted):
+            self._hand_out(sender, place, Digest(frame.digest))
+            return
+        if not self._may_come(place):
             return
         if self._running is None and self._looks_on:
             self._keep_for_later(sender, place, frame)
@@ -275,19 +289,22 @@ class AgreedChannel:
                 digest = self._tools.digest(frame.blob)
                 self._blobs.setdefault(digest, frame.blob)
                 self._serve_wishes(place, digest)
-            case BlobWanted():
-                digest = Digest(frame.digest)
-                blob = self._blobs.get(digest, self._old_blobs.get(digest))
-                self._asked[sender] += 1
-                if blob is not None and self._asked[sender] <= 4 * len(self._entry.members):
-                    self._line.send(sender, Packet(place, BlobSent(blob)))
-                elif blob is None:
-                    self._wishes.setdefault(digest, set()).add(sender)
             case PartShown():
                 parcel = Parcel(frame.blob, tuple(map(Digest, frame.path)))
                 self._shown[place][frame.part, sender].setdefault(PeerId(frame.contributor), parcel)
             case RecordSigned():
                 self._signatures[place].setdefault(sender, Signature(frame.signature))
+
+    def _hand_out(self, sender: PeerId, place: Context, digest: Digest) -> None:
+        """A blob of this step or, to an onlooker, of the last ones; what is not here yet is sent when it comes."""
+        self._asked[sender] += 1
+        if self._asked[sender] > 4 * len(self._entry.members):
+            return
+        held = next((blobs[digest] for blobs in (self._blobs, *self._old_blobs) if digest in blobs), None)
+        if held is not None:
+            self._line.send(sender, Packet(place, BlobSent(held)))
+        elif self._may_come(place):
+            self._wishes.setdefault(digest, set()).add(sender)
 
     def _keep_for_later(self, sender: PeerId, place: Context, frame: Frame) -> None:
         """While it is not known yet which step to look on from: of each sender its last two steps, then all from that one on."""
@@ -430,6 +447,7 @@ class AgreedChannel:
     async def sign_record(
         self, context: Context, signature: Signature, fits: Callable[[PeerId, Signature], bool], enough: int
     ) -> Mapping[PeerId, Signature]:
+        self._take_up(context)
         collected = self._signatures[context]
         collected[self._me] = signature
         self._to_all(context, [RecordSigned(signature)])
@@ -437,7 +455,7 @@ class AgreedChannel:
         checked: set[PeerId] = set()
 
         def enough_fit() -> bool:
-            for signer in collected.keys() - checked:
+            for signer in sorted(collected.keys() - checked):
                 checked.add(signer)
                 if fits(signer, collected[signer]):
                     right[signer] = collected[signer]
@@ -506,7 +524,9 @@ class AgreedChannel:
             for old in [old for old in by_step if old < step]:
                 del by_step[old]
         self.gate.forget(step)
-        self._blobs, self._old_blobs = {}, self._blobs
+        most = _OLD_BYTES // (1 + sum(map(len, self._blobs.values()))) if self.gate.watchers else 1
+        self._old_blobs = [self._blobs, *self._old_blobs][: max(1, min(_OLD_STEPS, most))]
+        self._blobs = {}
         self._wishes.clear()
         self._asked.clear()
         self._room_taken.clear()

@@ -15,6 +15,7 @@ from troth.crypto import Context, Digest, Identity, PeerId, Signature, signed_by
 from troth.protocol.agreed import AgreedChannel
 from troth.protocol.channel import Entry
 from troth.protocol.frames import MOST_LINKS, Knock, Link, StateShown, StateWanted, SyncShown, SyncWanted
+from troth.protocol.gate import MOST_AHEAD
 from troth.protocol.messages import Malformed, Phase
 from troth.protocol.primitives import Primitives
 from troth.protocol.records import StepRecord, decode_record, encode_record, right_signers
@@ -25,7 +26,7 @@ from troth.protocol.state import CannotGoOnError, LeftOutError, Outcome, Peer, S
 from troth.protocol.step import run_step
 
 T = TypeVar("T")
-_LOOKING = 6  # steps that somebody may look on: two are enough, if nothing goes wrong
+_LOOKING = 20  # steps that somebody may look on: two are enough, if its line is quick and nothing goes wrong
 _ASKING = 160  # times that everyone is asked
 _PATIENCE = 5  # deltas before asking again
 
@@ -133,8 +134,10 @@ class Life(Generic[T]):
             if heir.peer in self.state.roster.may_ask:
                 old = heir  # it was let in before, and missed it
             try:
+                ahead = 1
                 while heir.peer not in self.state.roster.members or len(self.state.kept) < 2:
-                    self._knock(channel, old)
+                    self._knock(channel, old, ahead)
+                    ahead = min(2 * ahead, MOST_AHEAD)
                     outcome = await run_step(self.peer, self.state)
                     self._went(outcome)
                     yield outcome
@@ -249,10 +252,11 @@ class Life(Generic[T]):
                         return training
         return None
 
-    def _knock(self, channel: AgreedChannel, old: Identity) -> None:
-        """For the step after this one, so that everyone has heard it before that begins (SPEC B3)."""
-        place = Context(self.peer.run.id, self.state.step + 1, Phase.KNOCK)
-        channel.ask(place, self.state.roster.members, Knock(old.peer, self._testament(old, place)))
+    def _knock(self, channel: AgreedChannel, old: Identity, ahead: int) -> None:
+        """For the next step; and when that came too late, for more and more of those after it (SPEC B3)."""
+        for step in range(self.state.step + 1, self.state.step + 1 + ahead):
+            place = Context(self.peer.run.id, step, Phase.KNOCK)
+            channel.ask(place, self.state.roster.members, Knock(old.peer, self._testament(old, place)))
 
     def _testament(self, old: Identity, place: Context) -> Signature:
         return old.sign(signed_bytes(place, old.peer, Digest(self.peer.me)))

@@ -10,7 +10,9 @@ from troth.protocol.messages import MOST_KNOCKS, Announced, Commit, Knocking, Ph
 from troth.protocol.primitives import Primitives
 from troth.protocol.roster import Roster
 
-_STATES = 4  # that are kept for onlookers: a slow line takes longer than a step
+MOST_AHEAD = 16  # steps for which somebody may knock
+_MOST_STATES = 16  # that are kept for onlookers: a slow line takes longer than a quick step
+_STATES_BYTES = 1 << 26  # if they are small; two in any case
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Gate:
                     self._served.add(sender)
                     self._send(sender, place, StateShown(state))
             case Knock():
-                if step < place.step <= step + 2 and self._speaks_for(sender, place, frame):
+                if step < place.step <= step + MOST_AHEAD and self._speaks_for(sender, place, frame):
                     self._knocks[place.step][PeerId(frame.member)] = sender
 
     def _speaks_for(self, sender: PeerId, place: Context, frame: SyncWanted | Knock) -> bool:
@@ -75,8 +77,10 @@ class Gate:
         self.asking.clear()
         self._served.clear()
         self.watchers = frozenset(shown)
-        kept = list(self._states.items())[1 - _STATES :] if shown else []
-        self._states = dict([*kept, state]) if shown else {}
+        self._states = {**self._states, state[0]: state[1]} if shown else {}
+        most = max(2, min(_MOST_STATES, _STATES_BYTES // max(1, len(state[1]))))
+        while len(self._states) > most:
+            del self._states[next(iter(self._states))]
         for peer, frame in shown.items():
             self._send(peer, place, frame)
 

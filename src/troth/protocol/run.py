@@ -49,8 +49,8 @@ class Parameters:
             raise RunError(
                 f"deviation must be above 0 and below 0.2 (it is accused at five times that), got {self.deviation}"
             )
-        if self.byzantine < 0 or self.validators < 0:
-            raise RunError(f"byzantine and validators must not be negative, got {self}")
+        if not (0 <= self.byzantine < 1 << 16 and 0 <= self.validators < 1 << 16):
+            raise RunError(f"byzantine and validators must not be negative, nor above {(1 << 16) - 1:,}")
 
     def plain(self) -> dict[str, int | bool | str | None]:
         """As JSON holds it, exactly: fractions are written in hexadecimal."""

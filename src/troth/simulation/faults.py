@@ -30,6 +30,7 @@ class Network:
         0.0  # the most that a packet takes beyond that, each its own time, so that they overtake each other
     )
     links: float = 0.0  # up to so much more on some links, always the same for a link
+    far: Mapping[int, float] = field(default_factory=dict)  # what everything to and from these takes more
     doubled: float = 0.0  # how often a packet comes twice
     bytes_per_second: float | None = None  # of everyone's way out
     loss: Mapping[int, float] = field(default_factory=dict)  # how often what these send, or are sent, is lost
@@ -78,7 +79,8 @@ def deliveries(
         if network.bytes_per_second is not None:
             busy[sender] = max(busy[sender], now) + size_of(packet) / network.bytes_per_second
             queued = busy[sender] - now
-        return network.least + queued + chance() * network.latency + extra.get((sender, to), 0.0)
+        far = network.far.get(number, 0.0) + network.far.get(numbers[to], 0.0)
+        return network.least + queued + far + chance() * network.latency + extra.get((sender, to), 0.0)
 
     def deliver(sender: PeerId, to: PeerId, packet: Packet, now: float) -> Sequence[float]:
         one, other = numbers[sender], numbers[to]

@@ -1,4 +1,4 @@
-"""One process of a swarm: a peer that tells its parent what happens. Imported once by the fork server: peers start fast."""
+"""One process of a swarm: a peer that tells its parent what happens."""
 
 import os
 import signal

@@ -53,7 +53,7 @@ class Swarm:
         self.seen = Seen()
         self.honest = [number for number in range(plan.peers) if number not in plan.liars]
         self._context = get_context("forkserver")
-        self._context.set_forkserver_preload(["troth.swarm.child"])
+        self._context.set_forkserver_preload(["troth.swarm.ready"])
         self._processes: dict[int, BaseProcess] = {}
         self._pipes: dict[Connection, int] = {}
         self._raw = msgspec.json.encode(plan), manifest.to_toml().encode()

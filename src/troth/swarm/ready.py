@@ -1,0 +1,10 @@
+"""Imported by the fork server before it forks: what takes seconds the first time, each peer would otherwise do for itself."""
+
+import sklearn.datasets  # noqa: F401  # the digits, and with them SciPy
+import torch
+
+from troth.swarm import child  # noqa: F401
+
+if torch.version.cuda is None:  # with devices, differentiating starts threads, and forks would lack them
+    torch.set_num_threads(1)
+    torch.func.grad(torch.sum)(torch.zeros(1))  # imports half of PyTorch
