@@ -62,7 +62,8 @@ class CheapPrimitives(Primitives):
         key = _BY_PEER.get(peer)
         return key is not None and len(signature) == 64 and key.sign(message, signature[:32]) == signature
 
-    def digest(self, blob: bytes) -> Digest:
+    def digest(self, blob: bytes | memoryview) -> Digest:
+        blob = bytes(blob)
         known = self._digests.get(blob)
         if known is None:
             known = self._digests[blob] = blob_digest(blob)

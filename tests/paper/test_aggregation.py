@@ -1,6 +1,7 @@
 """From parts to the aggregate, the projections and the reports."""
 
 import math
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 
 from tests.paper.conftest import SMALL, finished, last_kept
 from troth.aggregation import clip_residual, residual_tolerance
-from troth.crypto import Digest, derive, projection_signs, tagged_hash
+from troth.crypto import Digest, derive, project, projection_signs, tagged_hash
 from troth.protocol.messages import Malformed, ReportNumbers
 from troth.protocol.primitives import Primitives
 from troth.protocol.records import decode_record
@@ -51,12 +52,12 @@ def test_everyone_uses_the_announced_aggregates(attacked: ProtocolSimulation) ->
 
 def test_projections_are_signs_that_nobody_could_foresee() -> None:
     """[A4] ±1, balanced, uncorrelated between rows, and entirely different under another key."""
-    signs = projection_signs(KEY, 16, 0, 40_000).double()
+    signs = torch.from_numpy(projection_signs(KEY, 16, 0, 40_000)).double()
     assert set(signs.flatten().tolist()) == {-1.0, 1.0}
     gram = signs @ signs.T / 40_000
     assert float((gram - torch.eye(16)).abs().max()) < 0.03
     assert float(signs.mean(dim=1).abs().max()) < 0.03
-    other = projection_signs(tagged_hash("other"), 16, 0, 40_000).double()
+    other = torch.from_numpy(projection_signs(tagged_hash("other"), 16, 0, 40_000)).double()
     assert float((signs * other).mean(dim=1).abs().max()) < 0.03
     neighbours = (signs[:, 1:] * signs[:, :-1]).mean(dim=1)
     assert float(neighbours.abs().max()) < 0.03
@@ -64,7 +65,21 @@ def test_projections_are_signs_that_nobody_could_foresee() -> None:
 
 def test_projections_of_a_range_are_a_slice_of_all() -> None:
     """[A4] Counter-based: a peer can make the signs of one part alone."""
-    assert torch.equal(projection_signs(KEY, 16, 100, 200), projection_signs(KEY, 16, 0, 300)[:, 100:200])
+    for rows, start in ((16, 100), (16, 3), (5, 7), (33, 1)):
+        part_KD, all_KD = projection_signs(KEY, rows, start, 200), projection_signs(KEY, rows, 0, 300)
+        assert np.array_equal(part_KD, all_KD[:, start:200])
+
+
+@pytest.mark.parametrize(
+    ("rows", "start", "width"), [(16, 0, 100_000), (16, 32_768, 5), (5, 7, 40_000), (64, 1, 33_000)]
+)
+def test_large_projections_are_those_of_the_same_signs(rows: int, start: int, width: int) -> None:
+    """[A4, A5] Where K×D signs would be too many to hold."""
+    vectors_PD = torch.randn(3, width, generator=torch.Generator().manual_seed(4)).double().numpy()
+    signs_KD = projection_signs(KEY, rows, start, start + width).astype(np.float64)
+    found_PK = project(KEY, rows, start, vectors_PD)
+    assert found_PK.shape == (3, rows)
+    assert np.abs(found_PK - vectors_PD @ signs_KD.T).max() < 1e-12 * width**0.5
 
 
 def test_a_report_says_norm_and_clipped_projections() -> None:
@@ -72,7 +87,7 @@ def test_a_report_says_norm_and_clipped_projections() -> None:
     generator = torch.Generator().manual_seed(0)
     gradient_D, aggregate_D = torch.randn(60, generator=generator), torch.randn(60, generator=generator) / 10
     signs_KD = Primitives().projection(KEY, 16, 60)
-    report = make_report(gradient_D, aggregate_D, signs_KD, BOUNDS, TAUS)
+    report = make_report(gradient_D, aggregate_D, partial(Primitives().project, KEY, 16, 60), BOUNDS, TAUS)
     for part in range(3):
         away = [float(gradient_D[j].double() - aggregate_D[j].double()) for j in range(20 * part, 20 * part + 20)]
         norm = math.sqrt(math.fsum(a * a for a in away))
@@ -85,13 +100,12 @@ def test_a_report_says_norm_and_clipped_projections() -> None:
 
 
 def test_the_mean_square_of_projections_is_the_squared_length() -> None:
-    """[A5] So that K numbers stand for a vector: over 400 keys the mean is within 3 %."""
-    vector_D = torch.randn(500, generator=torch.Generator().manual_seed(3)).double()
+    """[A5] So that K numbers stand for a vector: over 1600 keys the mean is within 3 %."""
+    vector_D = torch.randn(500, generator=torch.Generator().manual_seed(3)).double().numpy()
     squares = [
-        float((projection_signs(Digest(derive(5, k)), 16, 0, 500).double() @ vector_D).square().mean())
-        for k in range(400)
+        float(np.square(projection_signs(Digest(derive(5, k)), 16, 0, 500) @ vector_D).mean()) for k in range(1600)
     ]
-    assert np.mean(squares) == pytest.approx(float(vector_D.square().sum()), rel=0.03)
+    assert np.mean(squares) == pytest.approx(float(np.square(vector_D).sum()), rel=0.03)
 
 
 def test_reports_survive_packing_and_wrong_lengths_are_refused() -> None:
@@ -107,7 +121,7 @@ def test_reports_survive_packing_and_wrong_lengths_are_refused() -> None:
 def test_how_far_a_report_may_be_off() -> None:
     """[D2] Convicting starts at 1e-9 of min(norm, τ), accusing at twice that."""
     gradient_D = torch.randn(60, generator=torch.Generator().manual_seed(1))
-    right = make_report(gradient_D, torch.zeros(60), Primitives().projection(KEY, 16, 60), BOUNDS, TAUS)
+    right = make_report(gradient_D, torch.zeros(60), partial(Primitives().project, KEY, 16, 60), BOUNDS, TAUS)
     unit = min(right.norms_P[1], TAUS[1])
     for off, accused, convicted in ((0.5e-9, False, False), (1.5e-9, False, True), (2.5e-9, True, True)):
         projections = right.projections_PK.copy()

@@ -1,5 +1,7 @@
 """SPEC D3: how far a report is from one's own where hardware computes other bits. [D3]"""
 
+from functools import partial
+
 import hypothesis.strategies as st
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ from troth.protocol.reports import make_report
 
 SIZE, PARTS, ROWS = 60, 4, 16
 BOUNDS = part_bounds(SIZE, PARTS)
-SIGNS_KD = Primitives().projection(tagged_hash("test"), ROWS, SIZE)
+PROJECT = partial(Primitives().project, tagged_hash("test"), ROWS, SIZE)
 NO_CLIPPING, CLIPPED = np.full(PARTS, 1e6), np.full(PARTS, 0.01)
 seeds = st.integers(0, 10**6)
 finite = st.floats(allow_nan=False, allow_infinity=False)
@@ -30,7 +32,7 @@ def vector(seed: int, purpose: str) -> Tensor:
 
 
 def report(gradient_D: Tensor, aggregate_D: Tensor, tau_P: NDArray[np.float64]) -> ReportNumbers:
-    return make_report(gradient_D, aggregate_D, SIGNS_KD, BOUNDS, tau_P.tolist())
+    return make_report(gradient_D, aggregate_D, PROJECT, BOUNDS, tau_P.tolist())
 
 
 @pytest.mark.parametrize("tau_P", [NO_CLIPPING, CLIPPED])

@@ -57,3 +57,24 @@ def test_early_values_survive_a_flood(flooded: bool) -> None:
         assert honest_two <= said <= set(everyone), "an honest value was lost"
     assert set(time.results[IDS[0].peer]) == set(time.results[IDS[1].peer])
     assert kept[1] < 1100, "what is kept for later is bounded, whatever a liar sends"
+
+
+def test_a_blob_is_what_has_its_digest_whoever_sends_it() -> None:
+    """[A3] A liar sends something else first; the owner's own comes later, and counts."""
+    time: VirtualTime[Any] = VirtualTime(lambda *_: (0.05,))
+    clip, right = FIRST._replace(phase=Phase.CLIP), b"right" * 8
+    wanted = {0: Primitives().digest(right)}
+
+    async def member(identity: Identity, number: int) -> Any:
+        line = time.line(identity.peer)
+        channel = AgreedChannel(identity, line, Pace(), Primitives())
+        channel.enter(Entry(frozenset(one.peer for one in IDS)))
+        await channel.announce(FIRST, commit(number))
+        if number == 2:
+            line.send(IDS[1].peer, Packet(clip, BlobSent(b"wrong" * 8)))
+        if number == 0:
+            await channel._wait(time.now + 0.3, lambda: False)
+        return await channel.gather(clip, {0: right} if number == 0 else {}, wanted)
+
+    time.run({one.peer: member(one, k) for k, one in enumerate(IDS)}, most_events=10**5)
+    assert time.results[IDS[1].peer] == {0: right}

@@ -184,7 +184,7 @@ def test_a_lie_in_the_report_is_found(attacked: ProtocolSimulation) -> None:
     numbers = ReportNumbers.unpack(report.numbers, parts, 16)
     assert isinstance(numbers, ReportNumbers)
     projections = numbers.projections_PK.copy()
-    projections[0, 0] *= 1 + 1e-6
+    projections[0, 0] += 1e-6 * numbers.norms_P[0]
     lie = said(target, Report(ReportNumbers(numbers.norms_P, projections).pack()))
     finding = run_now(audit(honest, dataclasses.replace(kept, reports={**kept.reports, target: lie}), target))
     assert (finding.accusation(bits_count=True), finding.covered) == (Kind.AUDITED_REPORT, (0,))

@@ -71,7 +71,7 @@ class CoveringColluder(ShiftingOwner):
         parameters, bounds = self._run.parameters, self._bounds()
         key = combine("projections", context.step, context.attempt, self._coins_a)
         start, stop = bounds[part], bounds[part + 1]
-        signs_KD = projection_signs(key, parameters.projections, start, stop).numpy().astype(np.float64)
+        signs_KD = projection_signs(key, parameters.projections, start, stop).astype(np.float64)
         center_D = np.frombuffer(self._forged[part], "<f4").astype(np.float64)
         away_PD = torch.stack(self._rows[part]).double().numpy() - center_D
         norms_P = np.sqrt(np.square(away_PD).sum(axis=1))

@@ -27,7 +27,7 @@ def _framed_tag(tag: str) -> bytes:
     return len(raw).to_bytes(8, "big") + raw
 
 
-def blob_digest(blob: bytes) -> Digest:
+def blob_digest(blob: bytes | memoryview) -> Digest:
     """The digest of a blob: the hash of the hashes of its chunks, so that threads share the work."""
     if 0 < len(blob) <= CHUNK_BYTES:
         return tagged_hash("troth/blob/1", len(blob).to_bytes(8, "big"), _sha256(blob).digest())

@@ -1,43 +1,69 @@
-"""The ±1 projections: K signs per coordinate from a key, the same bits on every CPU and GPU.
+"""Signs of the random projections, as bits of a keystream: the same on every machine, from any coordinate on.
 
-A counter-based generator of 64-bit integers: the word of coordinate j is a keyed mix of j alone, and its low K bits are
-the signs of that coordinate in the K rows. Integer multiplication wraps around alike everywhere, so no float and no
-library generator is involved. The key comes from coins that were opened after everything it checks was committed.
+AES-256 in counter mode, keyed with the opened coins. Every coordinate takes the next 16 bits (for more than 16
+rows a multiple of that), and bit k stands for its sign in row k. The coins are opened after everything that the projections
+check was committed.
 """
 
-import torch
-from torch import Tensor
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from numpy.typing import NDArray
 
 from troth.crypto.hashing import Digest
 
-# K projections, D coordinates
+# P vectors, K rows, D coordinates, W words of 16 rows for each of them
 
 MOST_ROWS = 64
-_GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)  # as signed 64-bit numbers, which is what tensors hold
-_MIX1 = 0xFF51AFD7ED558CCD - (1 << 64)
-_MIX2 = 0xC4CEB9FE1A85EC53 - (1 << 64)
+_ROWS = 16  # in a word
+_CIPHER_BYTES = 16  # in a block, and the counter counts blocks
 
 
-def projection_signs(key: Digest, rows: int, start: int, stop: int, device: str | torch.device = "cpu") -> Tensor:
-    """Rows × coordinates [start, stop) of ±1, as int8."""
-    if not 1 <= rows <= MOST_ROWS or not 0 <= start <= stop:
-        raise ValueError(f"asked for {rows} rows of coordinates {start} to {stop}")
-    key0 = int.from_bytes(key[:8], "big", signed=True)
-    key1 = int.from_bytes(key[8:16], "big", signed=True)
-    words_D = torch.arange(start, stop, dtype=torch.int64, device=device) * _GOLDEN + key0
-    words_D = _mix(_mix(words_D) ^ key1)
-    shifts_K = torch.arange(rows, dtype=torch.int64, device=device)
-    bits_KD = (words_D[None, :] >> shifts_K[:, None]) & 1
-    return (1 - 2 * bits_KD).to(torch.int8)
+def projection_signs(key: Digest, rows: int, start: int, stop: int) -> NDArray[np.int8]:
+    """K×D signs, +1 or −1, of coordinates `start` to `stop` (not included)."""
+    words_DW = _words(key, rows, start, stop)
+    signs_DK = _signs(words_DW)[:, :rows]
+    return np.ascontiguousarray(signs_DK.T)
 
 
-def _mix(words: Tensor) -> Tensor:
-    """The finaliser of MurmurHash3: every input bit reaches every output bit."""
-    words = (words ^ _shift(words, 33)) * _MIX1
-    words = (words ^ _shift(words, 33)) * _MIX2
-    return words ^ _shift(words, 33)
+def project(key: Digest, rows: int, start: int, vectors_PD: NDArray[np.float64]) -> NDArray[np.float64]:
+    """P×K products of the signs with vectors whose first coordinate is `start`, without ever holding K×D signs.
+
+    Coordinates with the same word have the same signs in sixteen rows: they are added up first, and 65,536 sums get their signs.
+    The products differ from those with `projection_signs` in the order of additions only.
+    """
+    words_DW = _words(key, rows, start, start + vectors_PD.shape[1])
+    products: list[NDArray[np.float64]] = []
+    for words_D in words_DW.T:
+        places_D = words_D.astype(np.intp)
+        sums_PV = np.array([np.bincount(places_D, vector_D, 1 << _ROWS) for vector_D in vectors_PD], dtype=np.float64)
+        products.append(_signed_sums(sums_PV))
+    return np.concatenate(products, axis=1)[:, :rows]
 
 
-def _shift(words: Tensor, count: int) -> Tensor:
-    """A logical shift to the right: tensors only have the arithmetic one."""
-    return (words >> count) & ((1 << (64 - count)) - 1)
+def _words(key: Digest, rows: int, start: int, stop: int) -> NDArray[np.uint16]:
+    """D×W."""
+    if not 0 < rows <= MOST_ROWS or not 0 <= start <= stop:
+        raise ValueError(f"needs 1 to {MOST_ROWS} rows and a range, got {rows} rows of {start}…{stop}")
+    width = 2 * -(-rows // _ROWS)
+    block, skipped = divmod(width * start, _CIPHER_BYTES)
+    count = skipped + width * (stop - start)
+    cipher = Cipher(algorithms.AES(key), modes.CTR(block.to_bytes(_CIPHER_BYTES, "big")))
+    stream = np.empty(count + _CIPHER_BYTES, dtype=np.uint8)
+    cipher.encryptor().update_into(bytes(count), stream.data)
+    return stream[skipped:count].view("<u2").reshape(stop - start, width // 2)
+
+
+def _signs(words_DW: NDArray[np.uint16]) -> NDArray[np.int8]:
+    """D×16W."""
+    bits = np.unpackbits(np.ascontiguousarray(words_DW).view(np.uint8), bitorder="little")
+    return (1 - 2 * bits.astype(np.int8)).reshape(len(words_DW), -1)
+
+
+def _signed_sums(sums_PV: NDArray[np.float64]) -> NDArray[np.float64]:
+    """P×16: sums over all values of a word, each with the signs of that word; bit by bit, from the highest down."""
+    products_PK = np.empty((len(sums_PV), _ROWS))
+    for row in reversed(range(_ROWS)):
+        low_PV, high_PV = np.split(sums_PV, 2, axis=1)  # the highest bit that is left
+        products_PK[:, row] = low_PV.sum(axis=1) - high_PV.sum(axis=1)
+        sums_PV = low_PV + high_PV
+    return products_PK

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -15,7 +16,15 @@ from troth.protocol.attempt import Attempt, Reduced, Reported
 from troth.protocol.deviation import ACCUSE, CONVICT, deviations
 from troth.protocol.messages import Commit, Kind, Malformed, Report, ReportNumbers
 from troth.protocol.parts import Parcel, commit_parts, opens, rows_of
-from troth.protocol.reports import ACCUSE_AT, CONVICT_AT, COVER_AT, make_report, relative_errors
+from troth.protocol.reports import (
+    ACCUSE_AT,
+    CONVICT_AT,
+    COVER_AT,
+    Project,
+    make_report,
+    relative_errors,
+    right_reports,
+)
 from troth.protocol.roles import gradient_seed
 from troth.protocol.scales import part_taus
 from troth.protocol.state import Kept, Peer
@@ -66,8 +75,8 @@ async def audit(peer: Peer[T], kept: Kept[T], target: PeerId) -> Finding:
     fits = commit_parts(gradient_D, kept.bounds, peer.tools).root == commit.root if comparable else None
     if fits is False and parameters.deviation is None:
         return Finding(fits, math.inf, None)
-    signs_KD = peer.tools.projection(kept.projection_key, parameters.projections, parameters.size)
-    right = make_report(gradient_D, kept.aggregate_D, signs_KD, kept.bounds, taus)
+    project = partial(peer.tools.project, kept.projection_key, parameters.projections, parameters.size)
+    right = make_report(gradient_D, kept.aggregate_D, project, kept.bounds, taus)
     said = ReportNumbers.unpack(report.numbers, len(kept.bounds) - 1, parameters.projections)
     assert not isinstance(said, Malformed), "whoever reports too little or too much is out (SPEC N1)"
     deviation = None
@@ -124,8 +133,9 @@ def examine_part(
     clipped = float(torch.linalg.vector_norm(rows_PD.double() - center_D.double(), dim=1).clamp(max=tau).sum())
     residual = float(torch.linalg.vector_norm(clip_residual(rows_PD, center_D, tau=tau)))
     wrong = residual > residual_tolerance(norm, clipped, tau=tau, peers=len(rows_PD))
-    signs_KD = peer.tools.projection(reduced.projection_key, parameters.projections, parameters.size)[:, start:stop]
-    errors_P = report_errors(rows_PD, center_D, signs_KD, [reported.numbers[c].part(part) for c in contributors], tau)
+    project = partial(peer.tools.project, reduced.projection_key, parameters.projections, parameters.size)
+    said = [reported.numbers[c].part(part) for c in contributors]
+    errors_P = report_errors(rows_PD, center_D, project, start, said, tau)
     errors = dict(zip(contributors, errors_P.tolist(), strict=True))
     return PartFinding(wrong or abs(reduced.clipped.centers[part].norm - norm) > CONVICT_AT * norm, errors)
 
@@ -133,14 +143,12 @@ def examine_part(
 def report_errors(
     rows_PD: torch.Tensor,
     center_D: torch.Tensor,
-    signs_KD: NDArray[np.float64],
+    project: Project,
+    start: int,
     said: Sequence[ReportNumbers],
     tau: float,
 ) -> NDArray[np.float64]:
     """How wrong each contributor's report about one part is, relative to what its committed row makes right (SPEC V1)."""
-    away_PD = rows_PD.double().numpy() - center_D.double().numpy()
-    norms_P = np.sqrt(np.einsum("pd,pd->p", away_PD, away_PD))
-    scale_P = tau / np.maximum(norms_P, tau)
-    right = ReportNumbers(norms_P, (away_PD @ signs_KD.T) * scale_P[:, None])
+    right = right_reports(rows_PD, center_D, project, start, tau)
     told = ReportNumbers(np.concatenate([s.norms_P for s in said]), np.concatenate([s.projections_PK for s in said]))
     return relative_errors(told, right, np.full(len(said), tau))

@@ -64,7 +64,7 @@ class Channel(Protocol):
     async def gather(
         self, context: Context, mine: Mapping[int, bytes], wanted: Mapping[int, Digest]
     ) -> Mapping[int, bytes]:
-        """Offer the aggregates one has; receive those asked for that anyone has, by part. Not yet checked."""
+        """Offer the aggregates one has; receive those asked for that anyone has, by part. Only their digests are checked."""
         ...
 
     async def lay_open(

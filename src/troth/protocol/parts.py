@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from troth.crypto import Digest, leaf_hash, merkle_tree, root_from_path
-from troth.protocol.primitives import DTYPE, Primitives, to_blob
+from troth.protocol.primitives import DTYPE, Primitives, all_finite, to_blob
 
 # D coordinates
 
@@ -49,7 +49,7 @@ def commit_parts(gradient_D: Tensor, bounds: Bounds, tools: Primitives) -> Commi
 def rows_of(parcels: Sequence[Parcel]) -> Tensor:
     """The numbers of parts; a part that is not finite counts as zeros, for owners, jurors and its sender alike (SPEC C3)."""
     rows_PD = np.stack([np.frombuffer(parcel.blob, "<f4") for parcel in parcels])
-    rows_PD[~np.isfinite(rows_PD).all(axis=1)] = 0
+    rows_PD[[not all_finite(row_D) for row_D in rows_PD]] = 0
     return torch.from_numpy(rows_PD)
 
 

@@ -9,10 +9,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from troth.crypto import Context, Digest, PeerId, blob_digest, coin_commitment, projection_signs, signed_bytes, verify
+from troth.crypto import (
+    Context,
+    Digest,
+    PeerId,
+    blob_digest,
+    coin_commitment,
+    project,
+    projection_signs,
+    signed_bytes,
+    verify,
+)
 from troth.protocol.messages import Announced, Envelope, Malformed, Message, Phase, decode
 
-# K projections, D coordinates
+# P vectors, K projections, D coordinates
+
+_FEW_SIGNS = 1 << 22  # so many are kept as numbers to multiply with: 32 MB
 
 DTYPE = "float32"  # of gradients and aggregates, little-endian
 
@@ -21,7 +33,7 @@ class Primitives:
     def verify(self, peer: PeerId, message: bytes, signature: bytes) -> bool:
         return verify(peer, message, signature)
 
-    def digest(self, blob: bytes) -> Digest:
+    def digest(self, blob: bytes | memoryview) -> Digest:
         return blob_digest(blob)
 
     def decode(self, phase: Phase, payload: bytes) -> Message | Malformed:
@@ -29,9 +41,19 @@ class Primitives:
 
     def projection(self, key: Digest, rows: int, size: int) -> NDArray[np.float64]:
         """K×D signs as float64, ready to multiply."""
-        signs_KD = projection_signs(key, rows, 0, size).numpy().astype(np.float64)
+        signs_KD = projection_signs(key, rows, 0, size).astype(np.float64)
         signs_KD.setflags(write=False)  # peers in one process may share it
         return signs_KD
+
+    def project(
+        self, key: Digest, rows: int, size: int, start: int, vectors_PD: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """P×K products with vectors that stand at `start` of `size` coordinates."""
+        if rows * size > _FEW_SIGNS:
+            return project(key, rows, start, vectors_PD)
+        signs_KD = self.projection(key, rows, size)[:, start : start + vectors_PD.shape[1]]
+        products_PK: NDArray[np.float64] = vectors_PD @ signs_KD.T
+        return products_PK
 
     def coin_commitment(self, coin: bytes, context: Context, owner: PeerId, which: str) -> Digest:
         return coin_commitment(coin, context, owner, which)
@@ -44,10 +66,19 @@ class Primitives:
         return message if isinstance(message, Malformed) else Announced(sender, message, envelope)
 
 
+def all_finite(numbers_D: NDArray[np.float32]) -> bool:
+    """Nearly always they are, and then their sum shows it."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = numbers_D.sum()
+    return bool(np.isfinite(total) or np.isfinite(numbers_D).all())
+
+
 def to_blob(numbers_D: Tensor) -> bytes:
     """Float32 numbers as they travel and are hashed."""
     return numbers_D.detach().cpu().contiguous().numpy().astype("<f4", copy=False).tobytes()
 
 
-def from_blob(blob: bytes) -> Tensor:
-    return torch.from_numpy(np.frombuffer(blob, "<f4").copy())
+def from_blob(blob: bytes | bytearray) -> Tensor:
+    """A bytearray becomes the tensor's memory."""
+    numbers_D = np.frombuffer(blob, "<f4")
+    return torch.from_numpy(numbers_D if isinstance(blob, bytearray) else numbers_D.copy())

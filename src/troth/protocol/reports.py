@@ -1,7 +1,6 @@
 """What a contributor says about its gradient and the aggregate, and when two such reports agree."""
 
-import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 
 import numpy as np
@@ -10,28 +9,57 @@ from torch import Tensor
 
 from troth.protocol.messages import ReportNumbers
 from troth.protocol.parts import Bounds
+from troth.protocol.primitives import all_finite
 
-# P parts, K projections, D coordinates
+# P parts, R rows, K projections, D coordinates
+
+Project = Callable[
+    [int, NDArray[np.float64]], NDArray[np.float64]
+]  # `Primitives.project` with its first arguments given
 
 CONVICT_AT = 1e-9  # relative difference of a report beyond which a juror convicts …
 ACCUSE_AT = 2e-9  # … and a validator or owner accuses: twice as much, so that no honest accuser is left alone
 COVER_AT = 4e-9  # … and an owner that said nothing is guilty of letting it pass
+_BLOCK = 1 << 18  # coordinates at a time: gradients are large, and float64 copies of them larger
 
 
 def make_report(
-    gradient_D: Tensor, aggregate_D: Tensor, signs_KD: NDArray[np.float64], bounds: Bounds, taus: Iterable[float]
+    gradient_D: Tensor, aggregate_D: Tensor, project: Project, bounds: Bounds, taus: Iterable[float]
 ) -> ReportNumbers:
     """`norm = ‖g[p] − ĝ[p]‖` and `s_k = ⟨z_k[p], (g[p] − ĝ[p])·min(1, τ_p/norm)⟩` in float64 (SPEC A5)."""
-    center_D = aggregate_D.cpu().double().numpy()
-    away_D = gradient_D.cpu().double().numpy() - center_D
-    norms, projections = [], []
-    for (start, stop), tau in zip(pairwise(bounds), taus, strict=True):
-        part_D = away_D[start:stop] if np.isfinite(away_D[start:stop]).all() else -center_D[start:stop]  # (SPEC C3)
-        norm = math.sqrt(part_D @ part_D)
-        scale = min(1.0, tau / norm) if norm else 1.0
-        norms.append(norm)
-        projections.append((signs_KD[:, start:stop] @ part_D) * scale)
-    return ReportNumbers(np.array(norms), np.stack(projections))
+    own, center, squares, products = gradient_D.cpu().numpy()[None], aggregate_D.cpu().numpy(), [], []
+    for start, stop in pairwise(bounds):
+        part = own[:, start:stop] if all_finite(own[0, start:stop]) else np.zeros_like(own[:, start:stop])  # (SPEC C3)
+        square_R, products_RK = _differences(part, center[start:stop], project, start)
+        squares.append(square_R)
+        products.append(products_RK)
+    return _clipped(np.concatenate(squares), np.concatenate(products), np.fromiter(taus, np.float64))
+
+
+def right_reports(rows_RD: Tensor, center_D: Tensor, project: Project, start: int, tau: float) -> ReportNumbers:
+    """What all contributors should say about one part that begins at `start`: a row for each, in the place of parts."""
+    squares_R, products_RK = _differences(rows_RD.numpy(), center_D.numpy(), project, start)
+    return _clipped(squares_R, products_RK, np.full(len(rows_RD), tau))
+
+
+def _differences(
+    rows_RD: NDArray[np.float32], center_D: NDArray[np.float32], project: Project, start: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Squared distances, and projections of the differences as they are."""
+    squares_R, products_RK = np.zeros(len(rows_RD)), np.zeros((len(rows_RD), 1))
+    for first in range(0, len(center_D), _BLOCK):
+        block = slice(first, first + _BLOCK)
+        away_RC = np.subtract(rows_RD[:, block], center_D[block], dtype=np.float64)
+        squares_R += np.einsum("rc,rc->r", away_RC, away_RC)  # not by BLAS, whose threads would wait for each other
+        products_RK = products_RK + project(start + first, away_RC)
+    return squares_R, products_RK
+
+
+def _clipped(
+    squares_R: NDArray[np.float64], products_RK: NDArray[np.float64], tau_R: NDArray[np.float64]
+) -> ReportNumbers:
+    norms_R = np.sqrt(squares_R)
+    return ReportNumbers(norms_R, products_RK * (tau_R / np.maximum(norms_R, tau_R))[:, None])
 
 
 def relative_errors(said: ReportNumbers, right: ReportNumbers, tau_P: NDArray[np.float64]) -> NDArray[np.float64]:

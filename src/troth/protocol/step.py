@@ -5,6 +5,7 @@ nothing at all.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -208,7 +209,7 @@ async def reveal(attempt: Attempt[T], clipped: Clipped, quarrels: Quarrels) -> R
         held |= fitting(attempt, await channel.gather(attempt.place(Phase.REVEAL), held, wanted), wanted)
     if len(held) < len(parts):
         raise LeftOutError("more than half hold an aggregate that does not reach this peer")
-    aggregate_D = from_blob(b"".join(held[part] for part in parts))
+    aggregate_D = from_blob(bytearray().join(held[part] for part in parts))
     return Reduced(clipped, aggregate_D, combine("projections", here.state.step, attempt.number, coins))
 
 
@@ -217,8 +218,8 @@ async def report(attempt: Attempt[T], reduced: Reduced, gradient_D: Tensor | Non
     here, tools, parameters = attempt.here, attempt.here.peer.tools, attempt.here.peer.run.parameters
     numbers = b""
     if gradient_D is not None:
-        signs_KD = tools.projection(reduced.projection_key, parameters.projections, parameters.size)
-        numbers = make_report(gradient_D, reduced.aggregate_D, signs_KD, here.roles.bounds, here.taus).pack()
+        project = partial(tools.project, reduced.projection_key, parameters.projections, parameters.size)
+        numbers = make_report(gradient_D, reduced.aggregate_D, project, here.roles.bounds, here.taus).pack()
     announced = await here.peer.channel.announce(attempt.place(Phase.REPORT), Report(numbers))
     unpacked: dict[PeerId, ReportNumbers] = {}
     for contributor in sorted(attempt.roots.keys() & announced.keys()):
@@ -270,10 +271,11 @@ def enough_of_my_class(attempt: Attempt[T]) -> bool:
 def wrong_reporters(attempt: Attempt[T], part: int, reduced: Reduced, reported: Reported) -> list[PeerId]:
     """V1: an owner holds everyone's committed part, and recomputes what they should have reported."""
     parameters, (start, stop) = attempt.here.peer.run.parameters, attempt.span(part)
-    signs_KD = attempt.here.peer.tools.projection(reduced.projection_key, parameters.projections, parameters.size)
+    tools = attempt.here.peer.tools
+    project = partial(tools.project, reduced.projection_key, parameters.projections, parameters.size)
     said = [reported.numbers[peer].part(part) for peer in attempt.roots]
     center_D, rows_PD = reduced.aggregate_D[start:stop], reduced.clipped.rows[part]
-    errors_P = report_errors(rows_PD, center_D, signs_KD[:, start:stop], said, attempt.here.taus[part])
+    errors_P = report_errors(rows_PD, center_D, project, start, said, attempt.here.taus[part])
     return [
         peer
         for peer, error in zip(attempt.roots, errors_P, strict=True)

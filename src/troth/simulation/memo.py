@@ -45,7 +45,8 @@ class MemoPrimitives(Primitives):
         known: bool = self._known[key]
         return known
 
-    def digest(self, blob: bytes) -> Digest:
+    def digest(self, blob: bytes | memoryview) -> Digest:
+        blob = bytes(blob)
         known = self._digests.get(blob)
         if known is None:
             known = self._digests[blob] = super().digest(blob)

@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
 from troth.crypto import Digest, Seed, tagged_hash
 from troth.protocol.messages import Malformed
-from troth.protocol.primitives import Primitives, to_blob
+from troth.protocol.primitives import Primitives
 from troth.training.hardware import gradient_on, probe_digest
 from troth.training.optimizers import Optimizer, State
 from troth.training.problem import Problem
@@ -126,7 +127,7 @@ def finite_or_zero(gradient_D: Tensor) -> Tensor:
     return gradient_D if bool(torch.isfinite(gradient_D).all()) else torch.zeros_like(gradient_D)
 
 
-def _raw(tensor: Tensor) -> bytes:
-    if tensor.dtype == torch.float32:
-        return to_blob(tensor)
-    return tensor.detach().cpu().contiguous().numpy().tobytes()
+def _raw(tensor: Tensor) -> memoryview:
+    """Its bytes, where they are; numbers little-endian."""
+    numbers = tensor.detach().cpu().contiguous().numpy()
+    return numbers.astype(numbers.dtype.newbyteorder("<"), copy=False).reshape(-1).view(np.uint8).data
