@@ -322,7 +322,7 @@ def _report(periods: list[Period], crowd: Counter[str], lines: list[str], troubl
         ),
         "",
         "Memory, descriptors and the share of a core are the attacked peer's; steps are those of the peer that made the fewest, and times are "
-        "taken over all peers. Memory that Python has freed stays with the C library for the next crowd; `malloc_trim` would give it back.",
+        "taken over all peers.",
         "",
         "| bar | measured | |",
         "| --- | --- | --- |",

@@ -19,6 +19,7 @@ from contextlib import suppress
 from troth.crypto.identity import Identity, PeerId
 from troth.network.addresses import Resolved, join_address, listening_socket, resolve, source_of, split_address
 from troth.network.connection import CLOSE_S, TcpConnection
+from troth.network.memory import give_back_memory
 from troth.network.throttle import Throttle
 from troth.network.tls import PROTOCOL, client_context, peer_of, server_context
 from troth.network.transport import Limits, TransportClosedError, UnreachableError
@@ -30,6 +31,7 @@ _MOST_LINGERING = (
 _ACCEPTS_PER_TURN = 16
 _PAUSE_S = 0.25  # when no file descriptor is left
 _UNSENT_BYTES = 256 * 1024  # handed to the kernel but not on the wire: control cannot overtake what is there
+_TIDY_S = 2.0  # after a stranger came: what its handshake took goes back to the system
 _MOST_NOTED = 512
 _FORGET_S = 3600.0
 
@@ -53,6 +55,7 @@ class TcpTransport:
         self._arrival = asyncio.Event()
         self._throttle: Throttle | None = None
         self._noted = _Noted()
+        self._tidying: asyncio.TimerHandle | None = None
         self._closed = False
 
     async def listen(self, address: str) -> str:
@@ -104,6 +107,8 @@ class TcpTransport:
         for listener in self._listeners:
             loop.remove_reader(listener.fileno())
             listener.close()
+        if self._tidying is not None:
+            self._tidying.cancel()
         for pause in self._pauses.values():
             pause.cancel()
         self._listeners.clear()
@@ -239,6 +244,15 @@ class TcpTransport:
                 self._admit(connection)
         finally:
             self._handshakes.pop(sock, None)
+            self._tidy_up_soon()
+
+    def _tidy_up_soon(self) -> None:
+        if self._tidying is None and not self._closed:
+            self._tidying = asyncio.get_running_loop().call_later(_TIDY_S, self._tidy_up)
+
+    def _tidy_up(self) -> None:
+        self._tidying = None
+        give_back_memory()
 
     def _vet_stranger(self, tls: ssl.SSLObject) -> PeerId | str:
         peer = peer_of(tls)
