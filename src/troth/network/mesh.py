@@ -30,6 +30,7 @@ _GREETING_S = 5.0
 _YIELDING_S = 3.0  # when a connection is lost the smaller key dials at once, the larger only after this
 _YIELDING_AT_FIRST_S = 0.3  # others may have given up for a while on somebody who was away
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.2, 10.0
+_REFUSED_RETRY_S = 5.0  # somebody may mend it there
 _LOOK_EVERY_S = 0.05
 _MOST_UNGREETED = 64
 _MOST_HELD = 1 << 23  # bytes kept for somebody who is not connected
@@ -99,7 +100,16 @@ class Mesh:
     @property
     def troubles(self) -> dict[PeerId, str]:
         """Why others are not connected."""
-        return {peer: one.trouble for peer, one in list(self._neighbours.items()) if one.connection is None}
+        return {
+            peer: self._refused.get(peer, one.trouble)
+            for peer, one in list(self._neighbours.items())
+            if one.connection is None
+        }
+
+    @property
+    def refused(self) -> dict[PeerId, str]:
+        """Who is not connected because it does not fit, and why: they refuse us, or we them."""
+        return dict(self._refused)
 
     # In the event loop
 
@@ -174,7 +184,8 @@ class Mesh:
                 return
             if neighbour.up and self._me > peer:
                 patience = _YIELDING_S
-            if neighbour.up or time.monotonic() < neighbour.lost_at + patience:
+            wait = max(patience, _REFUSED_RETRY_S if peer in self._refused else 0.0)
+            if neighbour.up or time.monotonic() < neighbour.lost_at + wait:
                 await asyncio.sleep(_LOOK_EVERY_S)
                 continue
             try:
@@ -260,16 +271,18 @@ class Mesh:
 
     def _refuse(self, connection: Connection, why: str) -> None:
         self._say(connection, Refused(why[:500]))
-        known = self._neighbours.get(connection.peer)
-        if known is not None and connection.peer not in self._banned and self._refused.get(connection.peer) != why:
-            self._refused[connection.peer] = known.trouble = why
-            self._told(f"{connection.peer.hex()[:8]}: {why}")
+        self._note_refusal(connection.peer, why)
+
+    def _note_refusal(self, peer: PeerId, why: str) -> None:
+        """Once, however often it comes again."""
+        if peer in self._neighbours and peer not in self._banned and self._refused.get(peer) != why:
+            self._refused[peer] = why
+            self._told(f"{peer.hex()[:8]}: {why}")
 
     def _take(self, peer: PeerId, connection: Connection) -> None:
         """The newest connection is the one to send on; what still comes on an older one is heard."""
         neighbour = self._neighbours.setdefault(peer, _Neighbour(""))
         neighbour.connection = connection
-        self._refused.pop(peer, None)
         self._say(connection, self._mine)
         fresh = time.monotonic() - self._hold_s
         while neighbour.held:
@@ -293,8 +306,9 @@ class Mesh:
                 said = decode_said(bytes(raw[1:]))
                 if isinstance(said, Standing):
                     self._neighbours[peer].standing = said
+                    self._refused.pop(peer, None)
                 elif isinstance(said, Refused):
-                    self._neighbours[peer].trouble = f"it refuses this peer: {said.why}"
+                    self._note_refusal(peer, f"it refuses this peer: {said.why}")
                     return
                 continue
             message = bytes(raw[1:]) if lane == Lane.CONTROL else raw

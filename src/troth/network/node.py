@@ -398,6 +398,12 @@ class Node:
             now, standings = time.monotonic(), mesh.standings
             here = founders & (standings.keys() | mine)
             begun = {peer for peer in here - mine if standings[peer].begun}
+            refused = {peer: why for peer, why in mesh.refused.items() if peer in founders - here}
+            if here == mine and (len(refused) >= majority or refused.keys() == founders - mine):
+                names = ", ".join(self.manifest.name_of(peer) for peer in sorted(refused))
+                raise ManifestError(
+                    f"{names} cannot train with this peer: {next(iter(refused.values()))}; everybody needs the same run.toml"
+                )
             if sum(standings[peer].step > 0 for peer in begun) >= max(1, majority - 1):
                 return False
             complete = here == founders
