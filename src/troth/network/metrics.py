@@ -40,10 +40,14 @@ class Metrics:
     def __init__(self, folder: Path, *, port: int | None = None, tensorboard: bool = False) -> None:
         self._closing = ExitStack()
         self._sinks: list[Callable[[StepNews], None]] = [self._lines(folder / "metrics.jsonl")]
-        if port is not None:
-            self._sinks.append(self._prometheus(port))
-        if tensorboard:
-            self._sinks.append(self._tensorboard(folder / "tensorboard"))
+        try:
+            if port is not None:
+                self._sinks.append(self._prometheus(port))
+            if tensorboard:
+                self._sinks.append(self._tensorboard(folder / "tensorboard"))
+        except MetricsError:
+            self.close()
+            raise
 
     def stepped(self, news: StepNews) -> None:
         for sink in self._sinks:

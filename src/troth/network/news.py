@@ -1,6 +1,7 @@
 """What a peer tells people of a step."""
 
 from dataclasses import dataclass
+from math import isnan
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,9 @@ class StepNews:
     def line(self, metrics: str) -> str:
         """Where it stands."""
         looks_on = "  (looks on)" if self.looked_on else ""
+        loss = "–" if isnan(self.loss) else f"{self.loss:.3f}"  # who only looks on has computed none yet
         return (
-            f"step {self.step}/{self.of}  loss {self.loss:.3f}  {metrics}  peers {self.members}  "
+            f"step {self.step}/{self.of}  loss {loss}  {metrics}  peers {self.members}  "
             f"withstands {self.guarantee}  {self.seconds:.2f} s a step{looks_on}"
         )
 

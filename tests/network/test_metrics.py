@@ -1,0 +1,84 @@
+"""Where the numbers of a step go."""
+
+import json
+import math
+import socket
+import urllib.request
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from troth.network.metrics import Metrics, MetricsError
+from troth.network.news import StepNews
+
+NEWS = StepNews(
+    step=7,
+    of=9,
+    seconds=0.5,
+    loss=1.25,
+    members=4,
+    guarantee=1,
+    audits=2,
+    attempts=1,
+    control_bytes=100,
+    bulk_bytes=200,
+    sent_bytes=300,
+    banned=(("mallory", "a wrong gradient"),),
+    metrics={"accuracy": 0.875},
+)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def test_one_line_of_json_for_every_step(tmp_path: Path) -> None:
+    metrics = Metrics(tmp_path)
+    for step in (7, 8):
+        metrics.stepped(StepNews(**{**vars(NEWS), "step": step, "loss": math.nan}))
+    metrics.close()
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [7, 8]
+    assert lines[0]["loss"] is None
+    assert lines[0]["metrics"] == {"accuracy": 0.875}
+
+
+def test_prometheus_sees_the_last_step(tmp_path: Path) -> None:
+    port = free_port()
+    metrics = Metrics(tmp_path, port=port)
+    for _ in range(2):
+        metrics.stepped(NEWS)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    for line in (
+        "troth_step 7.0",
+        "troth_loss 1.25",
+        "troth_audits_total 4.0",
+        "troth_bans_total 2.0",
+        'troth_metric{name="accuracy"} 0.875',
+    ):
+        assert line in text
+    with pytest.raises(MetricsError, match=f"cannot serve metrics on port {port}: .*; choose another"):
+        Metrics(tmp_path, port=port)
+    metrics.close()
+
+
+def test_tensorboard_is_asked_for_by_its_name(tmp_path: Path) -> None:
+    """It is an extra: without it the message says what to install."""
+    if find_spec("tensorboard") is None:
+        with pytest.raises(MetricsError, match=r"pip install 'troth\[metrics\]'"):
+            Metrics(tmp_path, tensorboard=True)
+        return
+    metrics = Metrics(tmp_path, tensorboard=True)
+    metrics.stepped(NEWS)
+    metrics.close()
+    assert list((tmp_path / "tensorboard").glob("events.*"))
+
+
+def test_a_peer_that_looks_on_has_no_loss_to_show() -> None:
+    assert "loss –  accuracy 0.875" in StepNews(**{**vars(NEWS), "loss": math.nan}).line(NEWS.metrics_in_words())
+    assert "loss 1.250" in NEWS.line("")
