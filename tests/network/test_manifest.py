@@ -82,6 +82,7 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "data": ({"data": Digest(bytes([9]) * 32)}, "data"),
     "data_where": ({"data_where": "https://example.org"}, "data"),
     "seed": ({"seed": 1}, "initialisation"),
+    "start": ({"start": Digest(bytes([9]) * 32)}, "initialisation"),
     "steps": ({"steps": 11}, "training options"),
     "optimizer": ({"optimizer": "adamw"}, "training options"),
     "rate": ({"rate": 0.1000000000000001}, "training options"),

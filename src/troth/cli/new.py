@@ -61,6 +61,14 @@ def new(
     projections: Annotated[int, typer.Option(help="Numbers that a report holds for each part.")] = 16,
     steps: Annotated[int | None, typer.Option(help="How many steps. Default: the task's.")] = None,
     seed: Annotated[int, typer.Option(help="Of the first parameters.")] = 0,
+    start: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            help="Begin from this instead: a peer's folder (its last checkpoint), a checkpoint, or a model of the task's "
+            "form, as safetensors. It is put beside the manifest, and everybody needs both.",
+        ),
+    ] = None,
     optimizer: Annotated[
         str | None, typer.Option(help="sgd or adamw; options as in sgd:momentum=0.9. Default: the task's.")
     ] = None,
@@ -101,8 +109,9 @@ def new(
     """
     _check_free(manifest, overwrite)
 
-    from troth.evidence import write_text
+    from troth.evidence import write_bytes, write_text
     from troth.network.draft import Wishes, beside, draft
+    from troth.network.start import start_file
 
     founders = [parse_founder(given) for given in founder]
     made = draft(
@@ -116,6 +125,7 @@ def new(
             schedule=schedule,
             warmup=warmup,
             seed=seed,
+            start=start,
             byzantine=byzantine,
             validators=validators,
             projections=projections,
@@ -133,6 +143,8 @@ def new(
         manifest.parent,
     )
     try:
+        if made.start is not None and made.manifest.start is not None:
+            write_bytes(start_file(manifest.parent, made.manifest.start), made.start)
         write_text(manifest, made.manifest.to_toml())
     except OSError as error:
         raise NewError(f"cannot write {manifest}: {error.strerror}; choose another place") from error
@@ -180,6 +192,8 @@ def _check_free(manifest: Path, overwrite: bool) -> None:
 
 
 def _print(path: Path, made: "Draft") -> None:
+    from troth.network.start import start_file
+
     manifest, pace = made.manifest, made.manifest.pace
     parameters, count = manifest.parameters, len(manifest.founders)
     liars = f"{parameters.byzantine} liar{'' if parameters.byzantine == 1 else 's'}"
@@ -191,7 +205,9 @@ def _print(path: Path, made: "Draft") -> None:
     typer.echo(f"A gradient took {_milliseconds(made.gradient_s)} here; members have {pace.compute:g} s for it.")
     for line in _warnings(made):
         typer.echo(line)
-    file = f", and {manifest.task.partition(':')[0]} with it" if ".py" in manifest.task else ""
+    files = [manifest.task.partition(":")[0]] if ".py" in manifest.task else []
+    files += [start_file(Path(), manifest.start).name] if manifest.start is not None else []
+    file = f", and {' and '.join(files)} with it" if files else ""
     typer.echo(
         f"\nNext: send {path.name} to everybody{file}. There is no secret in it. Everybody then runs\n\n"
         f"    troth join {path.name} --identity me.key\n\nand must see the same run, {manifest.run.id.hex()[:8]}."

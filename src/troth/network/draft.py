@@ -4,7 +4,7 @@ import math
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -13,7 +13,9 @@ import torch
 from troth.choices import ChoiceError, parse_spec
 from troth.crypto import derive
 from troth.network.manifest import Founder, Manifest, ManifestError, least_room
+from troth.network.start import adopt
 from troth.protocol.agreed import Pace
+from troth.protocol.primitives import Primitives
 from troth.protocol.run import Parameters, RunError, most_byzantine
 from troth.training import Problem, check_pure, make_task
 from troth.training.fingerprint import code_digest, code_file, data_digest
@@ -37,6 +39,7 @@ class Wishes:
     schedule: str = "cosine"
     warmup: int = 0
     seed: int = 0
+    start: Path | None = None  # a checkpoint, a peer's folder, or a model
     byzantine: int | None = None
     validators: int = 1
     projections: int = 16
@@ -57,6 +60,7 @@ class Wishes:
 class Draft:
     manifest: Manifest
     gradient_s: float  # how long one took here
+    start: bytes | None = None  # the state to begin from, for the file beside the manifest
 
 
 def draft(task: str, founders: Sequence[Founder], wishes: Wishes | None = None, folder: Path | None = None) -> Draft:
@@ -112,7 +116,10 @@ def draft(task: str, founders: Sequence[Founder], wishes: Wishes | None = None, 
         one_by_one=wishes.one_by_one,
         folder=folder,
     )
-    return Draft(manifest, gradient_s)
+    if wishes.start is None:
+        return Draft(manifest, gradient_s)
+    digest, raw = adopt(manifest.work(problem, Primitives()), wishes.start)
+    return Draft(replace(manifest, start=digest), gradient_s, raw)
 
 
 def beside(task: str, folder: Path) -> str:

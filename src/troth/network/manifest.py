@@ -40,6 +40,7 @@ from troth.network.run_file import (
     printable,
     shown,
 )
+from troth.network.start import read_start
 from troth.protocol.agreed import Pace
 from troth.protocol.primitives import Primitives
 from troth.protocol.run import Parameters, Run, RunError
@@ -104,6 +105,7 @@ class Manifest:
     schedule: str = "cosine"
     warmup: int = 0
     seed: int = 0  # of the first parameters
+    start: Digest | None = None  # of the state that the run begins from, if not from the seed
     data_where: str = ""  # for people to read: where the data is to be had
     device: Literal["cpu", "cuda"] = "cpu"
     one_by_one: bool = False
@@ -158,6 +160,7 @@ class Manifest:
                 schedule=training.schedule,
                 warmup=training.warmup,
                 seed=training.seed,
+                start=None if training.start is None else Digest(bytes.fromhex(training.start)),
                 data_where=data.where,
                 device=task.device,
                 one_by_one=task.one_by_one,
@@ -184,6 +187,7 @@ class Manifest:
                     schedule=self.schedule,
                     warmup=self.warmup,
                     seed=self.seed,
+                    start=None if self.start is None else self.start.hex(),
                 ),
                 protocol=ProtocolSection(**dataclasses.asdict(self.parameters)),
                 pace=PaceSection(delta_s=pace.delta, compute_s=pace.compute, bulk_s=pace.bulk, room_bytes=pace.room),
@@ -239,8 +243,9 @@ class Manifest:
         return kind(problem, self.make_optimizer(), self.rates(), tools)
 
     def first_state(self, work: TrainingWork) -> State[Training]:
-        """Where everybody starts; the model is that of a simulation with this seed."""
-        return State.first(self.run, work.first(self.model_seed))
+        """Where everybody starts; a model made from the seed is that of a simulation with this seed."""
+        training = work.first(self.model_seed) if self.start is None else read_start(work, self.folder, self.start)
+        return State.first(self.run, training)
 
     @property
     def model_seed(self) -> Seed:
@@ -366,7 +371,7 @@ class Manifest:
             "task": {"task": self.task, "device": self.device, "one_by_one": self.one_by_one},
             "task code": {"code": self.code.hex()},
             "data": {"data": self.data.hex(), "data_where": self.data_where},
-            "initialisation": {"seed": self.seed},
+            "initialisation": {"seed": self.seed, "start": "" if self.start is None else self.start.hex()},
             "training options": {
                 "steps": self.steps,
                 "optimizer": self.optimizer,

@@ -46,6 +46,7 @@ class TrainingSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     schedule: str = "cosine"
     warmup: int = 0
     seed: int = 0
+    start: Hex32 | None = None
 
 
 class ProtocolSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -108,6 +109,7 @@ _COMMENTS = {
     "data.where": "where people get them",
     "training.warmup": "steps until the full rate",
     "training.seed": "of the first parameters",
+    "training.start": "digest of model and optimizer to begin from: the file start-… beside this one",
     "protocol.size": "the model's parameters; follows from the task",
     "protocol.tau": "clipping radius; where it starts if tau_auto is set",
     "protocol.tau_auto": "tau follows so many times the usual distance from the aggregate",
