@@ -43,11 +43,12 @@ class Company:
 
     # What comes of it
 
-    def until(self, holds: Callable[[], bool], most_s: float, what: str) -> None:
-        """Wait for that. Takes it too long, or does somebody end who should not, then everyone's last words are shown."""
+    def until(self, holds: Callable[[], bool], most_s: float, what: str, wrong: Sequence[Peer] = ()) -> None:
+        """Wait for that. If it takes too long, or somebody ends who should not (`wrong` may), all last words are shown."""
         deadline = time.monotonic() + most_s
         while not holds():
-            ended = [f"{peer.name} exited with {peer.code}" for peer in self.peers if peer.code not in (None, 0, -9)]
+            bad = [peer for peer in self.peers if peer.code not in (None, 0, -9) and peer not in wrong]
+            ended = [f"{peer.name} exited with {peer.code}" for peer in bad]
             if ended or time.monotonic() > deadline:
                 why = ", ".join(ended) or f"not within {most_s:g} s"
                 raise AssertionError(f"{what}: {why}\n{self.last_words()}")

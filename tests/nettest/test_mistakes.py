@@ -34,7 +34,7 @@ def company(tmp_path: Path) -> Company:
 
 
 def test_another_rate_is_named_on_both_sides_and_refused(company: Company) -> None:
-    """Three agree on one rate, the fourth edited its copy: it trains with nobody, and everyone knows why."""
+    """Three agree on one rate, the fourth edited its copy: it ends, the others train without it, and everyone knows why."""
     other = dataclasses.replace(company.manifest, rate=2 * company.manifest.rate)
     assert isinstance(other, Manifest)
     (company.home / "edited.toml").write_text(other.to_toml(), encoding="utf-8")
@@ -45,8 +45,9 @@ def test_another_rate_is_named_on_both_sides_and_refused(company: Company) -> No
     reason = "the manifests differ in training options"
     with company:
         company.start()
-        company.until(lambda: all(reason in peer.log for peer in company.peers), 40, "everyone being told")
-        company.until(lambda: all(peer.code == 0 for peer in others), 60, "the run of the others")
+        company.until(lambda: odd.code == 2 and reason in odd.log, 40, "it being told", wrong=[odd])
+        company.until(lambda: all(reason in peer.log for peer in others), 40, "the others being told", wrong=[odd])
+        company.until(lambda: all(peer.code == 0 for peer in others), 60, "the run of the others", wrong=[odd])
         assert odd.step == 0
         assert len({peer.model for peer in others}) == 1
         assert not company.told("banned", others)

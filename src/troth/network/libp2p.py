@@ -228,7 +228,7 @@ class Libp2pTransport:
     async def _start_daemon(self) -> Daemon:
         """Of the daemon's two relay services the one that starts last serves, and only one of them has our limits.
 
-        The other passes on 128 KiB for each connection, and about every third start it comes last: so look, and start again.
+        The other passes on 128 KiB for each connection. With one processor it comes first (`p2pd`); anyway look, and start again.
         """
         for _ in range(_RELAY_STARTS):
             daemon = await Daemon.start(self._identity, self._options)

@@ -30,6 +30,7 @@ _COUNTERS: dict[str, tuple[str, Callable[[StepNews], float]]] = {
     "audits": ("made by this peer", lambda news: news.audits),
     "bans": ("seen by this peer", lambda news: len(news.banned)),
     "absences": ("seen by this peer", lambda news: len(news.left)),
+    "expulsions": ("seen by this peer", lambda news: len(news.expelled)),
     "returns": ("seen by this peer", lambda news: len(news.returned)),
 }
 

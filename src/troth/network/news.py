@@ -20,7 +20,8 @@ class StepNews:
     bulk_bytes: int
     sent_bytes: int
     banned: tuple[tuple[str, str], ...] = ()  # who, and why
-    left: tuple[str, ...] = ()  # without a ban
+    left: tuple[str, ...] = ()  # without a ban, and may come back
+    expelled: tuple[str, ...] = ()  # without a ban, and may not
     returned: tuple[str, ...] = ()
     looked_on: bool = False
     metrics: dict[str, float] | None = None  # of the model, where it was evaluated
@@ -31,6 +32,7 @@ class StepNews:
         return [
             *(f"step {step}: {who} is banned: {why}" for who, why in self.banned),
             *(f"step {step}: {who} is absent, and no longer a member" for who in self.left),
+            *(f"step {step}: {who} is expelled: its line failed too often" for who in self.expelled),
             *(f"step {step}: {who} is back" for who in self.returned),
         ]
 

@@ -45,6 +45,7 @@ from troth.training import Problem
 from troth.training.work import Training, TrainingWork
 
 R = TypeVar("R")
+_CALM = (0, 10, 40)  # steps that a peer looks on before it comes back for the first, second, third time
 _LOOK_EVERY_S = 0.02
 _TELL_EVERY_S = 3.0
 _MOST_CONTROL_BYTES = 1 << 25  # who comes back is told what everyone announced, and the records of many steps
@@ -228,7 +229,7 @@ class Node:
         self._channel = self._open_channel(me)
         outside = self.body.outside(self._channel, me, self.run)
         peer = Peer(self.identity, self.run, self.work, outside, self.body.entropy(), self.tools)
-        return Life(peer, state, self._open_onlooker, self.manifest.steps)
+        return Life(peer, state, self._open_onlooker, self.manifest.steps, calm=_CALM)
 
     def _open_channel(self, me: Identity) -> AgreedChannel:
         channel = self.body.channel(self.body.line(self.line, me), me, self.manifest, self.tools, self.slots)
@@ -300,7 +301,8 @@ class Node:
             banned=tuple(
                 {name(j.banned): reason_for(j, name) for j in record.judgements if j.banned is not None}.items()
             ),
-            left=tuple(name(peer) for peer in sorted(record.leaving - set(record.banned))),
+            left=tuple(name(PeerId(peer)) for peer in record.absent),
+            expelled=tuple(name(PeerId(peer)) for peer in record.expelled),
             returned=tuple(name(PeerId(knock.member)) for knock in record.returned),
             looked_on=outcome.looked_on,
             metrics=self.problem.evaluate(state.training.parameters_D) if due else None,

@@ -121,7 +121,9 @@ class Daemon:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
-                env=os.environ | {"GOLOG_LOG_LEVEL": _LOG_LEVELS},
+                env=os.environ
+                | {"GOLOG_LOG_LEVEL": _LOG_LEVELS}
+                | ({"GOMAXPROCS": "1"} if options.serves_relay else {}),
             )
             self = cls(process, folder)
             async with asyncio.timeout(_START_S):

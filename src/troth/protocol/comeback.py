@@ -20,7 +20,7 @@ from troth.protocol.messages import Malformed, Phase
 from troth.protocol.primitives import Primitives
 from troth.protocol.records import StepRecord, decode_record, encode_record, right_signers
 from troth.protocol.roles import Due
-from troth.protocol.roster import Roster
+from troth.protocol.roster import STRIKE_STEPS, Roster
 from troth.protocol.run import Run
 from troth.protocol.state import CannotGoOnError, LeftOutError, Outcome, Peer, StalledError, State
 from troth.protocol.step import run_step
@@ -102,11 +102,13 @@ class Life(Generic[T]):
         state: State[T],
         open_channel: Callable[[Identity], AgreedChannel],
         ends: int | None = None,
+        calm: Sequence[int] = (0,),
     ) -> None:
         self.peer = peer
         self.state = state
         self._open_channel = open_channel  # that looks on
         self._ends = ends  # after so many steps
+        self._calm = calm  # how many steps to look on before knocking, by how often one came back lately
         self._links: deque[Link] = deque(maxlen=MOST_LINKS)
         self._watching: dict[PeerId, _Watcher] = {}
 
@@ -117,8 +119,11 @@ class Life(Generic[T]):
             outcome = await run_step(self.peer, self.state)
             self._went(outcome)
             yield outcome
+            if self.peer.me in outcome.record.absent:
+                raise LeftOutError(f"the others went on without this peer in step {outcome.record.step}")
             if self.peer.me not in self.state.roster.members:
-                raise PutOutError(f"this peer was put out in step {outcome.record.step}")
+                how = "banned" if self.peer.me in outcome.record.banned else "expelled, since its line failed too often"
+                raise PutOutError(f"this peer was {how}, in step {outcome.record.step}")
             self._open_gate(channel)
             self._serve(channel)
 
@@ -134,10 +139,14 @@ class Life(Generic[T]):
             if heir.peer in self.state.roster.may_ask:
                 old = heir  # it was let in before, and missed it
             try:
-                ahead = 1
+                looked, ahead, calm = 0, 1, self._calm_steps({old.peer, heir.peer})
                 while heir.peer not in self.state.roster.members or len(self.state.kept) < 2:
-                    self._knock(channel, old, ahead)
-                    ahead = min(2 * ahead, MOST_AHEAD)
+                    if looked >= calm:
+                        self._knock(channel, old, ahead)
+                        ahead = min(2 * ahead, MOST_AHEAD)
+                    elif looked % (_LOOKING // 2) == 1:
+                        self._ask(channel, old, self.state.roster.members, self.state.step)  # to look on for longer
+                    looked += 1
                     outcome = await run_step(self.peer, self.state)
                     self._went(outcome)
                     yield outcome
@@ -154,6 +163,12 @@ class Life(Generic[T]):
             except (LeftOutError, StalledError):
                 continue
         raise LeftOutError("this peer did not find its way back")
+
+    def _calm_steps(self, mine: set[PeerId]) -> int:
+        """Nobody may come back often: whose line failed again makes sure first that it is better now."""
+        since = self.state.step - STRIKE_STEPS
+        times = sum(peer in mine and when > since for when, peer in self.state.roster.returns)
+        return self._calm[min(times, len(self._calm) - 1)]
 
     @property
     def over(self) -> bool:
