@@ -1,21 +1,26 @@
-"""Memory that is free goes back to the system: the C library keeps it for the next crowd, which may never come."""
+"""What the C library does with memory that is free: kept for the next step of a large model, given back after a crowd."""
 
 import ctypes
-from collections.abc import Callable
+from typing import Any
+
+_TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8  # of glibc's mallopt; others have no such thing, and need it less
 
 
-def _find_trim() -> Callable[[int], int] | None:
-    """glibc has it, others need it less."""
+def _find(name: str) -> Any:
     try:
-        trim = ctypes.CDLL(None).malloc_trim
+        return getattr(ctypes.CDLL(None), name)
     except (OSError, AttributeError, TypeError):
         return None
-    trim.argtypes, trim.restype = [ctypes.c_size_t], ctypes.c_int
-    found: Callable[[int], int] = trim
-    return found
 
 
-_TRIM = _find_trim()
+_MALLOPT, _TRIM = _find("mallopt"), _find("malloc_trim")
+
+
+def keep_memory() -> None:
+    """Vectors as large as the model come and go in every step, and fresh pages for them cost more than what is done to them."""
+    if _MALLOPT is not None:
+        for option, value in ((_ARENA_MAX, 1), (_MMAP_MAX, 0), (_TRIM_THRESHOLD, (1 << 31) - 1)):
+            _MALLOPT(option, value)
 
 
 def give_back_memory() -> None:

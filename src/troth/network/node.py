@@ -24,6 +24,7 @@ from troth.network.inbox import Inbox
 from troth.network.journal import Journal
 from troth.network.line import NetworkLine, NetworkThread
 from troth.network.manifest import Manifest, ManifestError, mismatches
+from troth.network.memory import keep_memory
 from troth.network.mesh import Mesh
 from troth.network.metrics import Metrics
 from troth.network.news import StepNews
@@ -45,6 +46,7 @@ from troth.training import Problem
 from troth.training.work import Training, TrainingWork
 
 R = TypeVar("R")
+_LARGE = 1 << 20  # parameters
 _CALM = (0, 10, 40)  # steps that a peer looks on before it comes back for the first, second, third time
 _LOOK_EVERY_S = 0.02
 _TELL_EVERY_S = 3.0
@@ -143,6 +145,8 @@ class Node:
                 f"the key {identity.peer.hex()[:8]}… is not among the founders of this run: use the one whose public key is "
                 "in the manifest (troth key show FILE)"
             )
+        if self.problem.size >= _LARGE:
+            keep_memory()
         self.work = self.body.work(manifest, self.problem, self.tools)
         self.first = manifest.first_state(self.work)
         self.history = History(self.run)
