@@ -137,6 +137,23 @@ def test_who_is_banned_is_cut_off_and_not_let_in_again() -> None:
     asyncio.run(meet())
 
 
+def test_what_the_other_side_gives_as_its_reason_is_told_once_and_harmless() -> None:
+    told: list[str] = []
+
+    async def hear() -> None:
+        async with _Pair() as pair:
+            mesh = pair.meshes[0]
+            mesh._told = told.append
+            await pair.until(lambda: mesh.connected)
+            for why in ("\x1b[2J", "another reason"):
+                mesh._note_refusal(IDS[1].peer, why)
+            assert mesh.refused == {IDS[1].peer: "another reason"}
+
+    asyncio.run(hear())
+    assert len(told) == 1
+    assert told[0].isprintable()
+
+
 class _Silent:
     def stepped(self, news: StepNews) -> None: ...
 

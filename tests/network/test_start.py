@@ -78,7 +78,7 @@ def test_the_state_is_the_one_agreed_on(tmp_path: Path) -> None:
     file = start_file(tmp_path, new.start)
     named = load_file(file)
     named["parameters"][0] += 1
-    for raw in (save(named), file.read_bytes()[:-4], b""):
+    for raw in (save(named), file.read_bytes()[:-4], file.read_bytes() + bytes(1 << 21), b""):
         file.write_bytes(raw)
         with pytest.raises(StartError, match="not the state that was agreed on"):
             first_of(new)

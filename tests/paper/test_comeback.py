@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -863,6 +864,22 @@ def test_two_who_come_back_in_one_step_hear_each_other() -> None:
     seen = see(plan(peers=7, liars=(), crashes=crashes, steps=8), wrap=wrap).kept_promises()
     assert sorted(number for numbers in seen.returned.values() for number in numbers) == [2, 5]
     assert seen.feuds == {}
+
+
+def test_who_fell_out_again_looks_on_for_longer_before_it_knocks() -> None:
+    """[B3] Three times in a thousand steps is all it has; returns of others, and long ago, do not count."""
+    me, other = PEERS[0], PEERS[1]
+    for returns, calm in (
+        ((), 0),
+        (((1500, other),), 0),
+        (((499, me),), 0),
+        (((1500, me),), 10),
+        (((1500, me), (1600, me)), 40),
+        (((1500, me), (1600, me), (1700, me)), 40),
+    ):
+        state = cast("State[Training]", SimpleNamespace(step=1999, roster=_roster(returns=returns)))
+        life = Life(cast("Peer[Training]", None), state, cast(Any, None), calm=(0, 10, 40))
+        assert life._calm_steps({me}) == calm, returns
 
 
 @pytest.mark.parametrize("away", [0.05, 0.3])

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from troth.crypto import PeerId, Signature, verify
 from troth.network.inbox import Inbox
+from troth.network.run_file import printable
 from troth.network.session import (
     VERSION,
     Hello,
@@ -81,6 +82,7 @@ class Mesh:
         self._mine = _NOWHERE
         self._ungreeted: deque[asyncio.Task[None]] = deque()
         self._refused: dict[PeerId, str] = {}
+        self._complained_of: set[PeerId] = set()
         self._banned: frozenset[PeerId] = frozenset()
         self._tasks: set[asyncio.Task[None]] = set()
         self.received = dict.fromkeys(Lane, 0)  # bytes
@@ -274,10 +276,13 @@ class Mesh:
         self._note_refusal(connection.peer, why)
 
     def _note_refusal(self, peer: PeerId, why: str) -> None:
-        """Once, however often it comes again."""
-        if peer in self._neighbours and peer not in self._banned and self._refused.get(peer) != why:
-            self._refused[peer] = why
-            self._told(f"{peer.hex()[:8]}: {why}")
+        """Told once for each peer, whatever it says next; and the other side may have written it."""
+        if peer not in self._neighbours or peer in self._banned:
+            return
+        self._refused[peer] = printable(why)
+        if peer not in self._complained_of:
+            self._complained_of.add(peer)
+            self._told(f"{peer.hex()[:8]}: {printable(why)}")
 
     def _take(self, peer: PeerId, connection: Connection) -> None:
         """The newest connection is the one to send on; what still comes on an older one is heard."""

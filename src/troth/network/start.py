@@ -27,13 +27,15 @@ def start_file(folder: Path, digest: Digest) -> Path:
 def read_start(work: TrainingWork, folder: Path, digest: Digest) -> Training:
     """The state that the manifest means, and no other."""
     path = start_file(folder, digest)
+    most = 64 * work.problem.size + (1 << 20)  # no optimizer holds so much for a parameter
     try:
-        raw = path.read_bytes()
+        with path.open("rb") as file:
+            raw = file.read(most + 1)
     except OSError as error:
         raise StartError(
             f"this run begins from a state that is not here: get {path.name} from whoever sent the manifest, and put it beside it"
         ) from error
-    training = work.unpack(raw)
+    training = work.unpack(raw) if len(raw) <= most else Malformed("too long")
     if isinstance(training, Malformed) or work.digest(training) != digest:
         raise StartError(f"{path} is not the state that was agreed on: get it again from whoever sent the manifest")
     return _fitting(work, training, path)
