@@ -17,11 +17,12 @@ from tests.fuzz.drawn import drawn
 from tests.fuzz.mutate import bent, damaged
 from tests.paper.test_messages import EXAMPLES
 from troth.crypto import Context, Digest, Identity, PeerId, derive, signed_bytes
-from troth.protocol.agreed import AgreedChannel, Line, Pace
+from troth.protocol.agreed import AgreedChannel, Line
 from troth.protocol.announce import Announcement, Timing, chain_bytes
 from troth.protocol.channel import Entry
 from troth.protocol.frames import AGREEMENT, Chained, Decided, Frame, Packet, Value, decode_packet, encode_packet
 from troth.protocol.messages import Envelope, Malformed, Message, Phase, phase_of, seal
+from troth.protocol.pace import Pace
 from troth.protocol.parts import Parcel
 from troth.protocol.primitives import Primitives
 from troth.simulation.virtual import VirtualTime

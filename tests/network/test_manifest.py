@@ -20,7 +20,7 @@ from troth.crypto import Digest, Identity, PeerId, derive
 from troth.errors import OperatorError
 from troth.network.draft import Wishes, beside, draft
 from troth.network.manifest import Founder, Manifest, ManifestError, least_room, mismatches
-from troth.protocol.agreed import Pace
+from troth.protocol.pace import Pace
 from troth.protocol.primitives import Primitives
 from troth.protocol.run import Parameters
 from troth.simulation import Scenario
@@ -102,6 +102,7 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "pace.compute": (pace(compute=6.0), "pace"),
     "pace.bulk": (pace(bulk=6.0), "pace"),
     "pace.room": (pace(room=1 << 29), "pace"),
+    "pace.stretch": (pace(stretch=3.0), "pace"),
     "founders.name": (first_founder(name="eve"), "founders"),
     "founders.key": (first_founder(key=KEYS[4]), "founders"),
     "founders.address": (first_founder(address="10.0.0.1:7009"), "founders"),
@@ -148,7 +149,17 @@ class TestOneRun:
 
     def test_what_may_be_left_out_is_the_default(self) -> None:
         text = PLAN.to_toml()
-        for name in ("device", "one_by_one", "where", "schedule", "warmup", "seed", "projections", "beyond_guarantee"):
+        for name in (
+            "device",
+            "one_by_one",
+            "where",
+            "schedule",
+            "warmup",
+            "seed",
+            "projections",
+            "beyond_guarantee",
+            "stretch",
+        ):
             text = re.sub(rf"(?m)^{name} = .*\n", "", text)
         assert Manifest.from_bytes(text.encode()).run.id == PLAN.run.id
 
@@ -207,6 +218,10 @@ class TestStrict:
             ("size = 40", "size = 3", "a model of 3 parameters cannot be split among 4"),
             ("delta_s = 2.0", "delta_s = 0", "pace.delta_s must be above 0 and at most 86400, got 0"),
             ("delta_s = 2.0", "delta_s = nan", "pace.delta_s must be above 0"),
+            ("stretch = 4.0", "stretch = 0.5", "pace.stretch must be from 1 to 100, got 0.5"),
+            ("stretch = 4.0", "stretch = 101", "pace.stretch must be from 1 to 100, got 101"),
+            ("stretch = 4.0", "stretch = inf", "pace.stretch must be from 1 to 100, got inf"),
+            ("stretch = 4.0", "stretch = nan", "pace.stretch must be from 1 to 100, got nan"),
             ("room_bytes = 268435456", "room_bytes = 1000", "pace.room_bytes must be from 1,049,216"),
             (KEYS[0].hex(), KEYS[0].hex().upper(), "key: Expected 64 hexadecimal digits"),
             (KEYS[0].hex(), "00" * 32, "the key of founder alice is no Ed25519 public key"),
@@ -467,6 +482,7 @@ class TestDraft:
         assert large.bulk == 81.0, "twice 4004 bytes"
         assert large.room == 4 * least_room(1001)
         assert draft(SPEC, FOUNDERS, Wishes(compute_s=0.5)).manifest.pace.compute == 0.5
+        assert (small.stretch, draft(SPEC, FOUNDERS, Wishes(stretch=1)).manifest.pace.stretch) == (4.0, 1.0)
 
     @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
     def test_a_device_that_is_not_here(self) -> None:

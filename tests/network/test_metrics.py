@@ -24,6 +24,8 @@ NEWS = StepNews(
     control_bytes=100,
     bulk_bytes=200,
     sent_bytes=300,
+    delta_s=3.25,
+    least_delta_s=2.0,
     banned=(("mallory", "a wrong gradient"),),
     metrics={"accuracy": 0.875},
 )
@@ -45,6 +47,7 @@ def test_one_line_of_json_for_every_step(tmp_path: Path) -> None:
     assert [line["step"] for line in lines] == [7, 8]
     assert lines[0]["loss"] is None
     assert lines[0]["metrics"] == {"accuracy": 0.875}
+    assert lines[0]["delta_s"] == 3.25
 
 
 def test_prometheus_sees_the_last_step(tmp_path: Path) -> None:
@@ -57,6 +60,7 @@ def test_prometheus_sees_the_last_step(tmp_path: Path) -> None:
     for line in (
         "troth_step 7.0",
         "troth_loss 1.25",
+        "troth_delta_seconds 3.25",
         "troth_audits_total 4.0",
         "troth_bans_total 2.0",
         'troth_metric{name="accuracy"} 0.875',
@@ -77,6 +81,11 @@ def test_tensorboard_is_asked_for_by_its_name(tmp_path: Path) -> None:
     metrics.stepped(NEWS)
     metrics.close()
     assert list((tmp_path / "tensorboard").glob("events.*"))
+
+
+def test_delta_is_told_where_it_is_above_the_least() -> None:
+    assert "0.50 s a step  Δ 3.2 s" in NEWS.line("")
+    assert "Δ" not in StepNews(**{**vars(NEWS), "delta_s": 2.0}).line("")
 
 
 def test_a_peer_that_looks_on_has_no_loss_to_show() -> None:

@@ -19,12 +19,13 @@ from typing import Self, cast
 import msgspec
 
 from troth.crypto import Context, Digest, Identity, PeerId, blob_digest, signed_bytes
-from troth.protocol.agreed import AgreedChannel, Pace
+from troth.protocol.agreed import AgreedChannel
 from troth.protocol.announce import Announcement, Decision, Timing, chain_bytes, view_bytes
 from troth.protocol.channel import Entry
 from troth.protocol.frames import Agreement as Frame
 from troth.protocol.frames import Certificate, Chained, Packet, Relayed, Value, View
 from troth.protocol.messages import MOST_MEMBERS, Accuse, Announced, Envelope
+from troth.protocol.pace import Pace
 from troth.protocol.primitives import Primitives
 from troth.protocol.quarrels import Quarrels
 from troth.protocol.roster import Roster

@@ -12,7 +12,7 @@ from typing import Any
 from unittest.mock import patch
 
 from troth.crypto import Context, Identity, PeerId, derive
-from troth.protocol.agreed import AgreedChannel, Line, Pace
+from troth.protocol.agreed import AgreedChannel, Line
 from troth.protocol.channel import Channel
 from troth.protocol.coins import SeededEntropy
 from troth.protocol.comeback import Life
@@ -28,7 +28,7 @@ from troth.simulation.checkers.standing import standing
 from troth.simulation.drop_outs import DropOut
 from troth.simulation.faults import Network
 from troth.simulation.virtual import Watch
-from troth.simulation.world import Plan, World, Wrap, play
+from troth.simulation.world import BOUNDS, Plan, World, Wrap, play
 from troth.training.work import TrainingWork
 
 LIARS_FROM = 2  # the step from which on liars lie
@@ -205,7 +205,7 @@ def _play_lies(made: Plan, lies: Lies, watch: Watch, wrap: Wrap | None) -> World
         return _Saying(outer, peer, lies) if peer in liars else outer
 
     async def liar(stage: Any, number: int, identity: Identity) -> None:
-        channel = AgreedChannel(identity, Bent(stage.time.line(identity.peer), identity, lies), Pace(), stage.tools)
+        channel = AgreedChannel(identity, Bent(stage.time.line(identity.peer), identity, lies), BOUNDS, stage.tools)
         work = stage.work(TrainingWork)
         entropy, first = SeededEntropy(made.seed, number), work.first(derive(made.seed, "model"))
         peer = Peer(identity, stage.run, work, wrapped(identity.peer, channel), entropy, stage.tools)

@@ -17,13 +17,14 @@ import pytest
 
 from tests.paper.announce_world import DELTA, ELSEWHERE, KEYS, PLACE, CheapPrimitives, Key, World, sealed
 from troth.crypto import Digest, Identity, PeerId, blob_digest, derive
-from troth.protocol.agreed import AgreedChannel, Pace
+from troth.protocol.agreed import AgreedChannel
 from troth.protocol.announce import Announcement, Timing, chain_bytes, view_bytes
 from troth.protocol.channel import Entry
 from troth.protocol.coins import SeededEntropy
 from troth.protocol.frames import Agreement as Frame
 from troth.protocol.frames import Certificate, Chained, Packet, Value, View
 from troth.protocol.messages import MOST_MEMBERS, Commit, Envelope, Phase, seal
+from troth.protocol.pace import Pace
 from troth.protocol.primitives import Primitives
 from troth.protocol.records import encode_record
 from troth.protocol.run import Parameters, Run

@@ -18,7 +18,7 @@ from troth.crypto import Context, Digest, Identity, PeerId, Seed, Signature, blo
 from troth.evidence.bans import History, ban_evidence
 from troth.evidence.verify import Proof, verify_ban
 from troth.protocol import step as step_module
-from troth.protocol.agreed import AgreedChannel, Pace
+from troth.protocol.agreed import AgreedChannel
 from troth.protocol.announce import Timing, view_bytes
 from troth.protocol.channel import Channel, Entry
 from troth.protocol.coins import SeededEntropy
@@ -51,6 +51,7 @@ from troth.protocol.messages import (
     Verdict,
     seal,
 )
+from troth.protocol.pace import Pace
 from troth.protocol.primitives import Primitives
 from troth.protocol.records import Judgement, decode_record, encode_record, record_bytes_to_sign
 from troth.protocol.roles import Audit, Due, draw_roles, gradient_seed

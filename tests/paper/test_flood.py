@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 
 from troth.crypto import Context, Digest, Identity, PeerId, derive
-from troth.protocol.agreed import AgreedChannel, Pace
+from troth.protocol.agreed import AgreedChannel
 from troth.protocol.channel import Entry
 from troth.protocol.frames import BlobSent, Packet, PartSent, Value, View
 from troth.protocol.messages import Commit, Phase, seal
+from troth.protocol.pace import Pace
 from troth.protocol.primitives import Primitives
 from troth.simulation.virtual import VirtualTime
 

@@ -16,6 +16,7 @@ from troth.protocol.messages import (
     Commit,
     Kind,
     Malformed,
+    Measured,
     Message,
     Phase,
     Report,
@@ -48,6 +49,7 @@ EXAMPLES: list[Message] = [
             Ballot(None, b"i" * 32, Kind.REPORT, 7, 2, Verdict.ACCUSER),
         )
     ),
+    Commit(None, b"b" * 32, b"c" * 32, took=Measured(1, 200, 70_000)),
 ]
 
 

@@ -58,7 +58,7 @@ def _instead_of(original: Callable[..., Any], replacement: Callable[..., Any]) -
     return stack
 
 
-# Announcing (SPEC Q1–Q7)
+# Announcing (SPEC Q1–Q8)
 
 
 def _as_if_earlier(name: str, rounds: Callable[[Announcement], int]) -> Any:
@@ -117,6 +117,16 @@ def _deadline_from_the_local_clock() -> Any:
         return replace(original(self, context), start=self._line.now())
 
     return patch.object(AgreedChannel, "_open", local)
+
+
+def _pace_of_ones_own() -> Any:
+    original = AgreedChannel._open
+
+    def own(self: AgreedChannel, context: Context) -> Timing:
+        self.next_pace = self.bounds.after([self._stopwatch.took()])
+        return original(self, context)
+
+    return patch.object(AgreedChannel, "_open", own)
 
 
 def _relays_not_passed_on() -> Any:
@@ -295,6 +305,7 @@ PLANTED: Mapping[str, Plant] = {
     "V2's threshold computed from local floats": _v2_with_local_floats,
     "a slot signed again after a crash": _signed_again_after_a_crash,
     "deadlines taken from the local clock": _deadline_from_the_local_clock,
+    "everyone keeps the pace that it measured itself": _pace_of_ones_own,
     "who has left is not audited": _absent_not_audited,
     "an owed audit forgotten": _owed_audits_dropped,
     "a minority goes on": _minority_goes_on,

@@ -9,7 +9,7 @@ import msgspec
 from troth.crypto import Context, Digest, PeerId, Signature
 from troth.protocol.announce import Blame
 from troth.protocol.channel import Channel, Delivery, Doubles, Entry, PartParcels, Showing
-from troth.protocol.messages import Accuse, Announced, Ballot, Knocking, Message, Verdict, Vote
+from troth.protocol.messages import Accuse, Announced, Ballot, Knocking, Measured, Message, Verdict, Vote
 from troth.protocol.parts import Parcel
 from troth.protocol.run import Run
 
@@ -75,6 +75,9 @@ class ColludingChannel:
 
     def knocks(self, step: int) -> Iterable[Knocking]:
         return self._honest.knocks(step)
+
+    def took(self) -> Measured | None:
+        return self._honest.took()
 
     async def scatter(self, context: Context, parcels: Mapping[int, tuple[PeerId, Parcel]]) -> PartParcels:
         return await self._honest.scatter(context, parcels)

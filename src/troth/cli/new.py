@@ -79,9 +79,7 @@ def new(
     one_by_one: Annotated[
         bool, typer.Option("--one-by-one", help="Never compute several gradients in one call.")
     ] = False,
-    delta: Annotated[
-        float, typer.Option(help="Seconds that a message between honest peers may take. Whoever is later is left out.")
-    ] = 2.0,
+    delta: Annotated[float, typer.Option(help="Seconds that a message between honest peers may take at least.")] = 2.0,
     compute: Annotated[
         float | None,
         typer.Option(help="Seconds for a gradient or an audit. Default: ten times what a gradient takes here."),
@@ -90,6 +88,12 @@ def new(
         float | None,
         typer.Option(help="Seconds for the model's parts on their way. Default: enough for 20 Mbit/s."),
     ] = None,
+    stretch: Annotated[
+        float,
+        typer.Option(
+            help="So many times longer these become where most members measure that they must. Whoever is later is left out."
+        ),
+    ] = 4.0,
     data_where: Annotated[
         str | None, typer.Option(help="Where members get the data, in words: an address, a command.")
     ] = None,
@@ -138,6 +142,7 @@ def new(
             delta_s=delta,
             compute_s=compute,
             bulk_s=bulk,
+            stretch=stretch,
             data_where=data_where,
         ),
         manifest.parent,

@@ -13,8 +13,9 @@ import torch
 from troth.choices import ChoiceError, parse_spec
 from troth.crypto import derive
 from troth.network.manifest import Founder, Manifest, ManifestError, least_room
+from troth.network.run_file import STRETCH
 from troth.network.start import adopt
-from troth.protocol.agreed import Pace
+from troth.protocol.pace import Pace
 from troth.protocol.primitives import Primitives
 from troth.protocol.run import Parameters, RunError, most_byzantine
 from troth.training import Problem, check_pure, make_task
@@ -52,6 +53,7 @@ class Wishes:
     delta_s: float = 2.0
     compute_s: float | None = None
     bulk_s: float | None = None
+    stretch: float = STRETCH
     room_bytes: int | None = None
     data_where: str | None = None
 
@@ -111,6 +113,7 @@ def draft(task: str, founders: Sequence[Founder], wishes: Wishes | None = None, 
             compute=_or(wishes.compute_s, _generous(_SLACK * gradient_s)),
             bulk=_or(wishes.bulk_s, _generous(2 * 4 * problem.size / _SLOWEST_LINE)),
             room=_or(wishes.room_bytes, max(Pace.room, 4 * least_room(problem.size))),
+            stretch=wishes.stretch,
         ),
         device=wishes.device,
         one_by_one=wishes.one_by_one,

@@ -29,6 +29,7 @@ from troth.network.run_file import (
     FORMAT,
     MOST_BYTES,
     MOST_FOUNDERS,
+    STRETCH,
     DataSection,
     FounderSection,
     ManifestError,
@@ -41,7 +42,7 @@ from troth.network.run_file import (
     shown,
 )
 from troth.network.start import read_start
-from troth.protocol.agreed import Pace
+from troth.protocol.pace import Pace
 from troth.protocol.primitives import Primitives
 from troth.protocol.run import Parameters, Run, RunError
 from troth.protocol.state import State
@@ -54,6 +55,7 @@ __all__ = ["Founder", "Manifest", "ManifestError", "least_room", "mismatches", "
 MOST_STEPS = 1_000_000  # rates are a table, one number for each
 _MOST_SECONDS = 86_400.0
 _MOST_ROOM = 1 << 40
+_MOST_STRETCH = 100.0
 _MOST_SIZE = 1 << 36  # parameters
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
@@ -101,7 +103,7 @@ class Manifest:
     rate: float
     parameters: Parameters
     founders: tuple[Founder, ...]  # sorted by key
-    pace: Pace = field(default=Pace(delta=2.0, compute=5.0, bulk=5.0))
+    pace: Pace = field(default=Pace(delta=2.0, compute=5.0, bulk=5.0, stretch=STRETCH))  # the least, and how much more
     schedule: str = "cosine"
     warmup: int = 0
     seed: int = 0  # of the first parameters
@@ -156,7 +158,7 @@ class Manifest:
                 rate=training.rate,
                 parameters=Parameters(**msgspec.structs.asdict(file.protocol)),
                 founders=tuple(Founder(f.name, PeerId(bytes.fromhex(f.key)), f.address) for f in file.founder),
-                pace=Pace(pace.delta_s, pace.compute_s, pace.bulk_s, pace.room_bytes),
+                pace=Pace(pace.delta_s, pace.compute_s, pace.bulk_s, pace.room_bytes, pace.stretch),
                 schedule=training.schedule,
                 warmup=training.warmup,
                 seed=training.seed,
@@ -190,7 +192,13 @@ class Manifest:
                     start=None if self.start is None else self.start.hex(),
                 ),
                 protocol=ProtocolSection(**dataclasses.asdict(self.parameters)),
-                pace=PaceSection(delta_s=pace.delta, compute_s=pace.compute, bulk_s=pace.bulk, room_bytes=pace.room),
+                pace=PaceSection(
+                    delta_s=pace.delta,
+                    compute_s=pace.compute,
+                    bulk_s=pace.bulk,
+                    stretch=pace.stretch,
+                    room_bytes=pace.room,
+                ),
                 founder=[FounderSection(name=f.name, key=f.key.hex(), address=f.address) for f in self.founders],
             )
         )
@@ -311,6 +319,8 @@ class Manifest:
         ):
             if not 0 < seconds <= _MOST_SECONDS:
                 raise ManifestError(f"pace.{what} must be above 0 and at most {_MOST_SECONDS:g}, got {seconds:g}")
+        if not 1 <= self.pace.stretch <= _MOST_STRETCH:
+            raise ManifestError(f"pace.stretch must be from 1 to {_MOST_STRETCH:g}, got {self.pace.stretch:g}")
         least = least_room(self.parameters.size)
         if not least <= self.pace.room <= _MOST_ROOM:
             raise ManifestError(

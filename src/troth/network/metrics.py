@@ -24,6 +24,7 @@ _GAUGES: dict[str, tuple[str, Callable[[StepNews], float]]] = {
     "received_control_bytes": ("so far", lambda news: news.control_bytes),
     "received_bulk_bytes": ("so far", lambda news: news.bulk_bytes),
     "sent_bytes": ("so far", lambda news: news.sent_bytes),
+    "delta_seconds": ("that a message between honest peers might take", lambda news: news.delta_s),
     "attempts": ("that the last step took", lambda news: news.attempts),
 }
 _COUNTERS: dict[str, tuple[str, Callable[[StepNews], float]]] = {

@@ -19,6 +19,8 @@ class StepNews:
     control_bytes: int  # received so far
     bulk_bytes: int
     sent_bytes: int
+    delta_s: float = 0.0  # that a message between honest peers might take in it, as the members had agreed
+    least_delta_s: float = 0.0
     banned: tuple[tuple[str, str], ...] = ()  # who, and why
     left: tuple[str, ...] = ()  # without a ban, and may come back
     expelled: tuple[str, ...] = ()  # without a ban, and may not
@@ -39,10 +41,11 @@ class StepNews:
     def line(self, metrics: str) -> str:
         """Where it stands."""
         looks_on = "  (looks on)" if self.looked_on else ""
+        slow = f"  Δ {self.delta_s:.1f} s" if self.delta_s > self.least_delta_s else ""
         loss = "–" if isnan(self.loss) else f"{self.loss:.3f}"  # who only looks on has computed none yet
         return (
             f"step {self.step}/{self.of}  loss {loss}  {metrics}  peers {self.members}  "
-            f"withstands {self.guarantee}  {self.seconds:.2f} s a step{looks_on}"
+            f"withstands {self.guarantee}  {self.seconds:.2f} s a step{slow}{looks_on}"
         )
 
     def metrics_in_words(self) -> str:

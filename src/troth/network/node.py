@@ -288,6 +288,7 @@ class Node:
                 StateFile(Digest(disputed.state_before)).save(evidence.training, folder)
 
     def _tell(self, outcome: Outcome[Training], seconds: float) -> None:
+        assert self._channel is not None
         record, state, name = outcome.record, outcome.state, self.manifest.name_of
         due = state.step % self.options.evaluate_every == 0 or state.step == self.manifest.steps
         news = StepNews(
@@ -302,6 +303,8 @@ class Node:
             control_bytes=self.network.mesh.received[Lane.CONTROL],
             bulk_bytes=self.network.mesh.received[Lane.BULK],
             sent_bytes=self.network.mesh.sent,
+            delta_s=self._channel.pace.delta,
+            least_delta_s=self.manifest.pace.delta,
             banned=tuple(
                 {name(j.banned): reason_for(j, name) for j in record.judgements if j.banned is not None}.items()
             ),

@@ -17,6 +17,7 @@ from troth.protocol.run import Parameters
 FORMAT: Final = 1
 MOST_BYTES = 1 << 20
 MOST_FOUNDERS = 256
+STRETCH = 4.0
 _MOST_LINE = 1024  # bytes; tomllib takes quadratic time for a key of many dots
 
 
@@ -68,6 +69,7 @@ class PaceSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     delta_s: float
     compute_s: float
     bulk_s: float
+    stretch: float = STRETCH
     room_bytes: int
 
 
@@ -120,9 +122,10 @@ _COMMENTS = {
     "protocol.projections": "numbers that a report holds for each part",
     "protocol.beyond_guarantee": "for research: more liars than can be withstood for sure",
     "protocol.deviation": "allowed between classes of hardware: see 'troth doctor'",
-    "pace.delta_s": "for a message between honest peers",
-    "pace.compute_s": "for a gradient, an audit, a trial",
-    "pace.bulk_s": "for the model's parts on their way",
+    "pace.delta_s": "at least, for a message between honest peers",
+    "pace.compute_s": "at least, for a gradient, an audit, a trial",
+    "pace.bulk_s": "at least, for the model's parts on their way",
+    "pace.stretch": "so many times longer they become where most members measure that they must",
     "pace.room_bytes": "of memory that one peer may fill at another in a step",
 }
 _SECTIONS = {
@@ -131,7 +134,7 @@ _SECTIONS = {
     "training": "How.",
     "protocol": "How liars are held off.",
     "pace": "How long things may take, in seconds. Honest and quiet steps end as soon as all have spoken; whoever\n"
-    "# is later than this is left out, so be generous.",
+    "# keeps to these is never left out, whatever liars say; whoever is later may be, so be generous.",
     "founder": "Who begins: name, public key ('troth key show'), and host:port, or \"\" for somebody who only dials out.",
 }
 

@@ -6,7 +6,6 @@ frame that arrives before a deadline. Simulation and network both bring their ow
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from troth.crypto import Context, Digest, Identity, PeerId, Signature
@@ -35,7 +34,19 @@ from troth.protocol.frames import (
 )
 from troth.protocol.gate import Gate
 from troth.protocol.journal import Journal, MemoryJournal
-from troth.protocol.messages import Announced, Envelope, Knocking, Malformed, Message, Phase, seal
+from troth.protocol.messages import (
+    Announced,
+    Commit,
+    Envelope,
+    Knocking,
+    Malformed,
+    Measured,
+    Message,
+    Phase,
+    said_as,
+    seal,
+)
+from troth.protocol.pace import Pace, Stopwatch
 from troth.protocol.parts import Parcel
 from troth.protocol.primitives import Primitives
 from troth.protocol.sighting import Sighting
@@ -59,16 +70,6 @@ class Line(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Pace:
-    """How long things may take, agreed on by the run (seconds)."""
-
-    delta: float = 1.0  # for a frame between honest peers
-    compute: float = 1.0  # for a gradient, an audit, a trial
-    bulk: float = 1.0  # for blobs on their way
-    room: int = 1 << 28  # bytes that one peer's blobs may take up here in a step
-
-
 class AgreedChannel:
     """One member's end."""
 
@@ -76,7 +77,7 @@ class AgreedChannel:
         self,
         identity: Identity,
         line: Line,
-        pace: Pace,
+        bounds: Pace,
         tools: Primitives,
         journal: Journal | None = None,
         *,
@@ -87,7 +88,10 @@ class AgreedChannel:
         self._looks_on = looks_on  # hears everything and says nothing (SPEC B2)
         self._me = identity.peer
         self._line = line
-        self.pace = pace
+        self.bounds = bounds
+        self.pace = self.next_pace = bounds.slowest  # what holds now, and from the next Commit on (SPEC Q8)
+        self._stopwatch = Stopwatch()
+        self._ended: dict[Context, Announcement] = {}  # in this step
         self._tools = tools
         self._last: Announcement | Sighting | None = None  # the one that ended last: deadlines count from its end
         self._entry = Entry(frozenset())
@@ -142,7 +146,8 @@ class AgreedChannel:
         return self._run(context, Announcement(context, self._identity, self._members, timing, self._tools, apart))
 
     def _open(self, context: Context) -> Timing:
-        """Who takes part, and when it began."""
+        """Who takes part, and when it began; with Commit another pace."""
+        self.pace = self.next_pace if context.phase == Phase.COMMIT else self.pace
         self._members = tuple(sorted(self._entry.members - self._silent[context.step]))
         self._quorum = len(self._entry.members) // 2 + 1 if context.phase == Phase.COMMIT else self._quorum
         now = self._line.now()
@@ -172,6 +177,10 @@ class AgreedChannel:
         )
         opened = {peer: self._tools.open(context, peer, envelope) for peer, envelope in decision.said.items()}
         agreed = {peer: said for peer, said in sorted(opened.items()) if not isinstance(said, Malformed)}
+        if context.phase == Phase.COMMIT:
+            self.next_pace = self.bounds.after([said_as(said, Commit).took for said in agreed.values()])
+        if isinstance(running, Announcement):
+            self._ended[context] = running
         self.write_down(context, agreed)
         return agreed
 
@@ -188,6 +197,10 @@ class AgreedChannel:
     def blame(self) -> Blame:
         blame, self._blame = self._blame, Blame()
         return blame
+
+    def took(self) -> Measured | None:
+        self._stopwatch.back_at_line(self._line.now(), self._entry.audits)
+        return self._stopwatch.took()
 
     def _timing(self, context: Context, start: float) -> Timing:
         pace = self.pace
@@ -244,7 +257,9 @@ class AgreedChannel:
     # Frames
 
     async def _hear_one(self, until: float) -> bool:
+        self._stopwatch.back_at_line(self._line.now(), self._entry.audits)
         heard = await self._line.receive(until)
+        self._stopwatch.left_line(self._line.now())
         if heard is not None:
             self._dispatch(*heard)
         return heard is not None
@@ -253,6 +268,13 @@ class AgreedChannel:
         """Hear frames until there is enough or it is too late."""
         while not enough() and self._line.now() < until:
             await self._hear_one(until)
+
+    async def _wait_for_blobs(self, until: float, missing: Callable[[], int], of: int) -> None:
+        """Of everybody: when more than half are there is worth knowing, whatever liars keep back (SPEC Q8)."""
+        began = self._line.now()
+        await self._wait(until, lambda: 2 * missing() < max(1, of))
+        self._stopwatch.carried(self._line.now() - began)
+        await self._wait(until, lambda: not missing())
 
     def _dispatch(self, sender: PeerId, packet: Packet) -> None:
         """Bounded, and filed by place; nothing is believed yet."""
@@ -276,6 +298,8 @@ class AgreedChannel:
                 self._pass_on(sender, place, frame)
                 running.hear(sender, frame, self._line.now())
                 self._flush(place, running)
+            elif place in self._ended and isinstance(frame, Certificate):
+                self._ended[place].hear(sender, frame, self._line.now())  # it tells how long that takes
             elif self._key(place) > self._newest and self._may_wait(sender, frame):
                 self._early_of[sender] += 1
                 self._early[place].append((sender, frame))
@@ -378,9 +402,12 @@ class AgreedChannel:
                 mine[part][self._me] = parcel
             else:
                 self._line.send(owner, Packet(context, PartSent(part, parcel.blob, parcel.path)))
-        handed = {part: self._entry.apart.get(self._me, frozenset()) for part in expected}  # those come otherwise
-        await self._wait(
-            self._due(), lambda: all(mine[part].keys() >= who - handed[part] for part, who in expected.items())
+        otherwise = self._entry.apart.get(self._me, frozenset())  # those hand it round
+        directly = {part: senders - otherwise for part, senders in expected.items()}
+        await self._wait_for_blobs(
+            self._due(),
+            lambda: sum(len(senders - mine[part].keys()) for part, senders in directly.items()),
+            sum(map(len, directly.values())),
         )
         return {
             part: {peer: mine[part][peer] for peer in sorted(senders & mine[part].keys())}
@@ -404,7 +431,9 @@ class AgreedChannel:
         if not (
             self._looks_on and context.phase == Phase.CLIP
         ):  # an onlooker has no time to lose: it asks after Reveal
-            await self._wait(self._due(), lambda: all(digest in self._blobs for digest in wanted.values()))
+            await self._wait_for_blobs(
+                self._due(), lambda: sum(digest not in self._blobs for digest in wanted.values()), len(wanted)
+            )
         return {part: self._blobs[digest] for part, digest in wanted.items() if digest in self._blobs}
 
     async def lay_open(
@@ -512,11 +541,15 @@ class AgreedChannel:
     def speak(self) -> None:
         """A member again. Others knew up to delta earlier how the last announcement ended."""
         self._looks_on = False
+        self.pace, self._stopwatch = self.next_pace, Stopwatch()
         if isinstance(self._last, Sighting):
             self._last.bring_forward(self.pace.delta)
 
     def _forget(self, step: int) -> None:
         """Nothing grows from step to step."""
+        self._stopwatch.delayed(max((ended.lag for ended in self._ended.values()), default=0.0))
+        self._stopwatch.next_step()
+        self._ended.clear()
         for kept in (self._parts, self._shown, self._signatures, self._early):
             for place in [place for place in kept if place.step < step]:
                 del kept[place]

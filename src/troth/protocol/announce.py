@@ -82,7 +82,10 @@ class Announcement:
         self._views_late: set[PeerId] = set()
         self._brought: Counter[tuple[PeerId, PeerId]] = Counter()  # views, by who brings whose
         self._doubled = False  # somebody sent two values
-        self._viewed = False
+        self._viewed_at: float | None = None  # when the own view was signed
+        self._half_viewed_at: float | None = None  # when views of more than half of the members were there
+        self._certifiers: set[PeerId] = set()
+        self._half_certified_at: float | None = None  # the same for certificates
         self._in_time: frozenset[PeerId] = frozenset()  # whose values were there when the view was signed
         self._seen: Digest | None = None  # the digest of all values, if they were
         self._certificate: Certificate | None = None
@@ -114,6 +117,10 @@ class Announcement:
         return out
 
     @property
+    def _viewed(self) -> bool:
+        return self._viewed_at is not None
+
+    @property
     def heard(self) -> dict[PeerId, Envelope]:
         """The first value of each who has said something so far."""
         return {peer: next(iter(values.values())) for peer, values in self._direct.items()}
@@ -136,6 +143,19 @@ class Announcement:
         return self._decided_at
 
     @property
+    def lag(self) -> float:
+        """How long others' certificates took after the own one; on the slow path, their views (SPEC Q8).
+
+        More than half of them: a liar's, late, is not needed. Not views on the quiet path: a liar whose value comes to some
+        earlier than to others makes those wait for the views of these.
+        """
+        if self._certificate is not None:
+            began, there = self._decided_at, self._half_certified_at
+        else:
+            began, there = self._viewed_at, self._decided_at if self._half_viewed_at is None else self._half_viewed_at
+        return 0.0 if began is None or there is None else max(0.0, there - began)
+
+    @property
     def _values_due(self) -> float:
         """Later, if all that is missing may still be passed on to me."""
         if not self._apart:
@@ -150,7 +170,7 @@ class Announcement:
             return
         if self._slow_since is None:
             if not self._viewed and (self._all_in() or now >= self._values_due):
-                self._sign_view()
+                self._sign_view(now)
             self._certify(now)
             if self.decision is None and self._viewed and now >= self._timing.views_due:
                 self._go_slow(now)  # by my clock alone: else a liar could cut off what is still on its way
@@ -181,6 +201,7 @@ class Announcement:
                     self._remember_view(sender, frame, now, via or sender)
             case Certificate():
                 self._hear_certificate(frame, now)
+                self._count_certificate(sender, now)
             case Chained():
                 self._hear_chained(frame)
             case Relayed(originator, relayed):
@@ -193,12 +214,13 @@ class Announcement:
     def _all_in(self) -> bool:
         return len(self._direct) == len(self._members) and not self._doubled
 
-    def _sign_view(self) -> None:
-        self._viewed = True
+    def _sign_view(self, now: float) -> None:
+        self._viewed_at = now
         self._in_time = frozenset(self._direct)
         self._seen = self._values_digest() if self._all_in() else None
         view = View(self._seen, self._identity.sign(view_bytes(self._context, self._seen)))
         self._views[self._me] = {self._seen: view}
+        self._count_views(now)
         self._out.append(view)
 
     def _values_digest(self) -> Digest:
@@ -217,7 +239,14 @@ class Announcement:
     def _hold(self, certificate: Certificate, now: float) -> None:
         self._certificate = self._with_my_signature(certificate)
         self._out.append(self._certificate)
+        self._count_certificate(self._me, now)
         self._decide(Decision({peer: next(iter(self._direct[peer].values())) for peer in self._members}, {}), now)
+
+    def _count_certificate(self, sender: PeerId, now: float) -> None:
+        """Everyone hands one to all when it decides; what is in it was checked then, or does not matter any more."""
+        self._certifiers.add(sender)
+        if self._half_certified_at is None and 2 * len(self._certifiers) > len(self._members):
+            self._half_certified_at = now
 
     def _with_my_signature(self, certificate: Certificate) -> Certificate:
         mine = self._identity.sign(chain_bytes(self._context, b"", certificate.values))
@@ -327,6 +356,11 @@ class Announcement:
             known = self._views.setdefault(sender, {})
             known[None if view.values is None else Digest(view.values)] = view
             self._views_late |= {sender} if len(known) == 1 and now > self._timing.views_due else set()
+            self._count_views(now)
+
+    def _count_views(self, now: float) -> None:
+        if self._half_viewed_at is None and 2 * len(self._views) > len(self._members):
+            self._half_viewed_at = now
 
     def _remember(self, sender: PeerId, envelope: Envelope) -> None:
         known = self._direct.setdefault(sender, {})

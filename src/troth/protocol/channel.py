@@ -9,7 +9,7 @@ from torch import Tensor
 from troth.crypto import Context, Digest, PeerId, Seed, Signature
 from troth.protocol.announce import Blame
 from troth.protocol.coins import Coins
-from troth.protocol.messages import Announced, Envelope, Knocking, Malformed, Message
+from troth.protocol.messages import Announced, Envelope, Knocking, Malformed, Measured, Message
 from troth.protocol.parts import Parcel
 
 PartParcels = Mapping[int, Mapping[PeerId, Parcel]]  # part → contributor → what it sent
@@ -55,6 +55,10 @@ class Channel(Protocol):
 
     def knocks(self, step: int) -> Iterable[Knocking]:
         """Who has said, to this peer, that it wants to come back after this step (SPEC B3)."""
+        ...
+
+    def took(self) -> Measured | None:
+        """How long things took here in the last steps (SPEC Q8)."""
         ...
 
     async def scatter(self, context: Context, parcels: Mapping[int, tuple[PeerId, Parcel]]) -> PartParcels:

@@ -28,7 +28,7 @@ from troth.protocol.step import run_step
 T = TypeVar("T")
 _LOOKING = 20  # steps that somebody may look on: two are enough, if its line is quick and nothing goes wrong
 _ASKING = 160  # times that everyone is asked
-_PATIENCE = 5  # deltas before asking again
+_PATIENCE = 5  # times the least delta, before asking again
 
 
 class PutOutError(CannotGoOnError):
@@ -227,7 +227,7 @@ class Life(Generic[T]):
         said: dict[PeerId, Followed] = {}
         for _ in range(_ASKING):
             self._ask(channel, old, sorted({*run.founders, *state.roster.members}), state.step)
-            until = channel.now() + _PATIENCE * channel.pace.delta
+            until = channel.now() + _PATIENCE * channel.bounds.delta
             while (heard := await channel.hear_outside(until)) is not None:
                 sender, frame = heard
                 followed = (

@@ -21,6 +21,8 @@ MOST_MEMBERS = 1024
 Keys = Annotated[tuple[Bytes32, ...], msgspec.Meta(max_length=MOST_MEMBERS)]
 Step = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
 Part = Annotated[int, msgspec.Meta(ge=0, lt=MOST_MEMBERS)]
+MOST_MILLISECONDS = 2**31 - 1
+Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=MOST_MILLISECONDS)]
 MOST_ACCUSATIONS = 2 * MOST_MEMBERS  # an honest owner must be able to name every liar
 MOST_CHARGES = 32 * MOST_MEMBERS  # every owner, of 250, may name every liar
 MOST_KNOCKS = 32  # in one step
@@ -69,6 +71,14 @@ class Knocking(_Message, frozen=True):
     key: Bytes32
 
 
+class Measured(_Message, frozen=True):
+    """How long things took the sender lately (SPEC Q8)."""
+
+    delay: Milliseconds  # until more than half of the others' certificates, or views, were there
+    compute: Milliseconds
+    bulk: Milliseconds  # until more than half of some blobs were there
+
+
 class Commit(_Message, frozen=True):
     """A contributor's gradient and everyone's coins, before anything about the step is known (SPEC C1, C2)."""
 
@@ -79,6 +89,7 @@ class Commit(_Message, frozen=True):
     knocks: Annotated[
         tuple[Knocking, ...], msgspec.Meta(max_length=MOST_KNOCKS)
     ] = ()  # who wants to come back (SPEC B3)
+    took: Measured | None = None  # None if nothing was measured yet
 
 
 class Center(_Message, frozen=True):
@@ -159,7 +170,7 @@ _PHASES: Mapping[type[Message], Phase] = {kind: phase for phase, kind in _KINDS.
 _DECODERS = {phase: msgspec.msgpack.Decoder(kind, strict=True) for phase, kind in _KINDS.items()}
 _ENCODER = msgspec.msgpack.Encoder()
 _MOST_BYTES: Mapping[Phase, int] = {
-    Phase.COMMIT: 160 + 70 * MOST_KNOCKS,
+    Phase.COMMIT: 176 + 70 * MOST_KNOCKS,
     Phase.CLIP: 160 + 98 * MOST_MEMBERS + _MOST_WITNESSED,
     Phase.REVEAL: 64 + MOST_MEMBERS // 8,
     Phase.REPORT: 16 + _MOST_REPORT_BYTES,
@@ -268,6 +279,7 @@ __all__ = [
     "Envelope",
     "Kind",
     "Malformed",
+    "Measured",
     "Message",
     "Phase",
     "Report",

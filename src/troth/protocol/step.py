@@ -97,6 +97,7 @@ async def commit(here: Here[T], parts: CommittedParts | None) -> Attempt[T]:
         coin_b=coin_commitment(coins.b, place, peer.me, "B"),
         hardware=peer.work.hardware_class() if peer.run.parameters.deviation is not None else None,
         knocks=tuple(peer.channel.knocks(here.state.step))[:MOST_KNOCKS],  # [B3]
+        took=peer.channel.took(),  # [Q8]
     )
     return Attempt.first(here, coins, await peer.channel.announce(place, message))
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from troth.crypto import Context, Digest, PeerId, Seed, Signature, stream
 from troth.protocol.announce import Blame
 from troth.protocol.channel import Channel, Delivery, Doubles, Entry, PartParcels, Showing
-from troth.protocol.messages import Announced, Knocking, Message
+from troth.protocol.messages import Announced, Knocking, Measured, Message
 from troth.protocol.parts import Parcel
 from troth.protocol.state import CannotGoOnError
 
@@ -68,6 +68,9 @@ class DroppingChannel:
 
     def knocks(self, step: int) -> Iterable[Knocking]:
         return self._channel.knocks(step)
+
+    def took(self) -> Measured | None:
+        return self._channel.took()
 
     async def scatter(self, context: Context, parcels: Mapping[int, tuple[PeerId, Parcel]]) -> PartParcels:
         self._count(context)

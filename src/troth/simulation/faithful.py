@@ -7,7 +7,7 @@ from typing import Any
 from troth.crypto import Context, Digest, Identity, PeerId, Signature, signed_bytes
 from troth.protocol.announce import Blame
 from troth.protocol.channel import Delivery, Doubles, Entry, PartParcels, Showing
-from troth.protocol.messages import Announced, Envelope, Knocking, Malformed, Message, seal, wire_bytes
+from troth.protocol.messages import Announced, Envelope, Knocking, Malformed, Measured, Message, seal, wire_bytes
 from troth.protocol.parts import Parcel
 from troth.protocol.primitives import Primitives
 from troth.simulation.lockstep import Answer, Ask
@@ -92,6 +92,10 @@ class FaithfulChannel:
     def knocks(self, step: int) -> list[Knocking]:
         """Who is gone stays away."""
         return []
+
+    def took(self) -> Measured | None:
+        """There is no time here."""
+        return None
 
     async def lay_open(
         self, context: Context, mine: PartParcels, wanted: Collection[Showing], count: int

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from troth.crypto import Context, PeerId, blob_digest, tagged_hash
-from troth.protocol.agreed import Pace
 from troth.protocol.channel import Channel
 from troth.protocol.frames import Certificate, Chained, Packet, PartSent, PartShown, Relayed, SyncWanted, Value, View
 from troth.protocol.messages import Announced
+from troth.protocol.pace import Pace
 from troth.protocol.records import encode_record
 from troth.protocol.state import CannotGoOnError
 from troth.simulation.told import ToldChannel, ToldLine

@@ -12,12 +12,13 @@ from torch import Tensor
 from troth.attacks import Plot, make_attack
 from troth.attacks.wire import LateChannel, LyingLine
 from troth.crypto import Context, Digest, Identity, PeerId, Seed, blob_digest, derive, stream
-from troth.protocol.agreed import AgreedChannel, Line, Pace
+from troth.protocol.agreed import AgreedChannel, Line
 from troth.protocol.channel import Channel
 from troth.protocol.coins import SeededEntropy
 from troth.protocol.comeback import Life
 from troth.protocol.frames import Packet, Value
 from troth.protocol.journal import MemoryJournal
+from troth.protocol.pace import Pace
 from troth.protocol.records import StepRecord
 from troth.protocol.roles import gradient_seed
 from troth.protocol.roster import Roster
@@ -37,6 +38,7 @@ Wrap = Callable[[PeerId, Channel], Channel]
 
 _TASK, _TAU, _RATE = "quadratic:dimension=24", 0.1, 0.1
 _MOST_EVENTS = 3_000_000
+BOUNDS = Pace(stretch=4.0)
 FORGED = -10.0  # what liars multiply their gradients by
 
 
@@ -95,6 +97,7 @@ class World:
     seconds: float = 0.0
     _gradients: dict[tuple[int, PeerId], Tensor] = field(default_factory=dict)
     step_ends: dict[int, float] = field(default_factory=dict)  # when the first peer had ended a step
+    paces: dict[int, set[Pace]] = field(default_factory=dict)  # by step, of steady peers: two would be too many
 
     @cached_property
     def honest(self) -> frozenset[PeerId]:
@@ -241,7 +244,7 @@ class _Stage:
             mine: Line = line if who is identity else self.time.line(who.peer, *clock, home=identity.peer)
             if cut:
                 mine = _NotedLine(mine, who.peer, self.world.said)
-            return AgreedChannel(who, mine, Pace(), self.tools, journal, looks_on=looks_on)
+            return AgreedChannel(who, mine, BOUNDS, self.tools, journal, looks_on=looks_on)
 
         def opened(who: Identity) -> AgreedChannel:
             return cast(AgreedChannel, self._wrapped(who.peer, channel(who)))
@@ -272,6 +275,7 @@ class _Stage:
             await line.off(cut.down)
             self.world.power_back[number] = self.time.now
             again = channel(identity, looks_on=False)
+            again.next_pace = inner.next_pace  # it lasts as long as the state does
             life = born(life.state if cut.journal else first, again)
             if cut.journal and journal.last_step < life.state.step:  # nothing of this step was signed: simply go on
                 with suppress(LeftOutError, StalledError):
@@ -287,6 +291,8 @@ class _Stage:
             self.world.outcomes[number][outcome.record.step] = outcome
             self.world.step_ends.setdefault(outcome.record.step, self.time.now)
             self.world.most_kept = max(self.world.most_kept, channel.kept_bytes)
+            if number in self.world.steady:
+                self.world.paces.setdefault(outcome.record.step, set()).add(channel.pace)
             if outcome.record.step >= self.plan.steps - 1:
                 return
 
@@ -302,12 +308,12 @@ class _Stage:
         conducts = plan.liars.get(number, frozenset())
         lying_line = LyingLine(line, identity, conducts, *plan.zeal[number], draw, fellows)
         self.lines.append(lying_line)
-        channel: Channel = AgreedChannel(identity, lying_line, Pace(), self.tools)
+        channel: Channel = AgreedChannel(identity, lying_line, BOUNDS, self.tools)
         if number in plan.attacks:
             attack, start = make_attack(plan.attacks[number]), plan.zeal[number][1]
             colluders = frozenset(self.identities[k].peer for k in plan.lying)
             plot = Plot(attack, colluders, self.run, lambda step: step >= start, self.board)
-            channel = attack.conduct(LateChannel(identity, lying_line, Pace(), self.tools), identity.peer, plot)
+            channel = attack.conduct(LateChannel(identity, lying_line, BOUNDS, self.tools), identity.peer, plot)
         work = self.work(_LyingWork).lie_from(identity.peer, plan.forge_from.get(number, plan.steps), self.world.forged)
         entropy = SeededEntropy(plan.seed, number)
         peer = Peer(identity, self.run, work, self._wrapped(identity.peer, channel), entropy, self.tools)
