@@ -125,6 +125,10 @@ class LyingLine:
         self._sent: list[Packet] = []
         self.lies: dict[str, int] = {}
 
+    def follow(self, channel: AgreedChannel) -> None:
+        """Lies that need the right moment keep the pace that its own code keeps."""
+        self._last_round.delta = lambda: channel.pace.delta
+
     def now(self) -> float:
         return self._line.now()
 

@@ -15,13 +15,11 @@ from troth.protocol.announce import chain_bytes
 from troth.protocol.frames import Certificate, Chained, Frame, Packet, Value, View
 from troth.protocol.messages import Malformed, Phase, decode, seal
 
-_DELTA = 1.0  # how long a frame between honest peers takes at most
-_ROUND = 2 * _DELTA
 _EARLY = (
     1.0,
     0.6,
 )  # before the last round ends, in delays, and up to so much more: earlier, it would be handed on in time
-_PATIENCE = 40 * _DELTA  # until the rounds begin, and for all of them
+_PATIENCE = 40  # deltas until the rounds begin, and for all of them
 
 
 @dataclass
@@ -50,6 +48,7 @@ class LastRound:
         self._me = identity.peer
         self._fellows = {**fellows, identity.peer: identity}
         self._draw = draw
+        self.delta: Callable[[], float] = lambda: 1.0  # how long a frame between honest peers takes at most, as agreed
         self._splits: dict[Context, _Split] = {}
         self._later: list[tuple[float, Context, PeerId | None]] = []  # when, where, to whom; None: choose somebody
 
@@ -100,7 +99,7 @@ class LastRound:
         if not split.began:
             split.over = self._certificate(place, split) is None
             if not split.over:
-                self._later.append((now + _DELTA, place, None))
+                self._later.append((now + self.delta(), place, None))
                 second = self._second(place, split)
                 yield from ((to, second) for to in sorted(split.told - self._fellows.keys()))
         split.began.setdefault(sender, now)
@@ -109,7 +108,7 @@ class LastRound:
 
     def waits(self, now: float) -> bool:
         """Whether it is under way: the liar's own code has decided, and must not go on alone meanwhile."""
-        return any(s.decided and not s.over and now < s.since + _PATIENCE for s in self._splits.values())
+        return any(s.decided and not s.over and now < s.since + _PATIENCE * self.delta() for s in self._splits.values())
 
     @property
     def next_due(self) -> float:
@@ -138,7 +137,7 @@ class LastRound:
         if honest:
             victim, first = max(sorted(honest), key=lambda peer: honest[peer]), min(honest.values())
             early = (honest[victim] - first) * (_EARLY[0] + _EARLY[1] * float(self._draw.uniform(1)[0]))
-            self._later.append((first + split.rounds * _ROUND - early, place, victim))
+            self._later.append((first + split.rounds * 2 * self.delta() - early, place, victim))
 
     def _certificate(self, place: Context, split: _Split) -> Certificate | None:
         """Of the views that honest peers have signed, and the liars' own; with the signatures of all liars."""

@@ -308,12 +308,14 @@ class _Stage:
         conducts = plan.liars.get(number, frozenset())
         lying_line = LyingLine(line, identity, conducts, *plan.zeal[number], draw, fellows)
         self.lines.append(lying_line)
-        channel: Channel = AgreedChannel(identity, lying_line, BOUNDS, self.tools)
+        inner = LateChannel(identity, lying_line, BOUNDS, self.tools)
+        lying_line.follow(inner)
+        channel: Channel = inner
         if number in plan.attacks:
             attack, start = make_attack(plan.attacks[number]), plan.zeal[number][1]
             colluders = frozenset(self.identities[k].peer for k in plan.lying)
             plot = Plot(attack, colluders, self.run, lambda step: step >= start, self.board)
-            channel = attack.conduct(LateChannel(identity, lying_line, BOUNDS, self.tools), identity.peer, plot)
+            channel = attack.conduct(inner, identity.peer, plot)
         work = self.work(_LyingWork).lie_from(identity.peer, plan.forge_from.get(number, plan.steps), self.world.forged)
         entropy = SeededEntropy(plan.seed, number)
         peer = Peer(identity, self.run, work, self._wrapped(identity.peer, channel), entropy, self.tools)

@@ -59,7 +59,10 @@ class LiarBody(RehearsalBody):
     def channel(
         self, line: Line, identity: Identity, manifest: Manifest, tools: Primitives, slots: Journal
     ) -> AgreedChannel:
-        return LateChannel(identity, line, manifest.pace, tools, slots)
+        channel = LateChannel(identity, line, manifest.pace, tools, slots)
+        if isinstance(line, LyingLine):
+            line.follow(channel)
+        return channel
 
     def outside(self, channel: AgreedChannel, identity: Identity, run: Run) -> Channel:
         colluders = frozenset(self._identities[k].peer for k in self._plan.liars)
