@@ -1,8 +1,11 @@
 """What a peer keeps on disk: slots that it signed, journal, checkpoints. Torn, tampered with, full."""
 
+import dataclasses
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
@@ -11,11 +14,13 @@ from troth.crypto import Context, Digest, PeerId, Signature
 from troth.network.checkpoints import CheckpointError, Checkpoints
 from troth.network.journal import Journal, JournalError, read_journal
 from troth.network.slots import FileSlots, SlotsError
+from troth.protocol.frames import Begun
 from troth.protocol.journal import SignedBeforeError
 from troth.protocol.messages import Announced, Envelope, Phase
 from troth.protocol.primitives import Primitives
+from troth.protocol.records import StepRecord, decode_record
 from troth.protocol.run import Parameters, Run
-from troth.protocol.state import State
+from troth.protocol.state import Outcome, State
 from troth.training import OPTIMIZERS, SCHEDULES, Problem, make_task
 from troth.training.work import Training, TrainingWork
 
@@ -46,15 +51,32 @@ def test_a_slot_is_signed_once_whatever_happens(tmp_path: Path) -> None:
     again.close()
 
 
-@pytest.mark.parametrize("torn", [b"7 0", b"7", b"7 0 1"])
+def test_a_new_beginning_is_remembered(tmp_path: Path) -> None:
+    """[B1, B5] A step that is made again has places of its own; and what proves that it began lasts as they do."""
+    slots, begun = FileSlots(tmp_path / "slots"), Begun(3, bytes(32), 1, {bytes(32): bytes(64)})
+    assert slots.begun is None
+    slots.claim(place(3, Phase.VOTE, attempt=4))
+    slots.begins(begun)
+    slots.claim(place(3)._replace(incarnation=1))
+    slots.close()
+    again = FileSlots(tmp_path / "slots")
+    assert (again.last_step, again.last_incarnation, again.begun) == (3, 1, begun)
+    with pytest.raises(SignedBeforeError):
+        again.claim(place(3, Phase.VOTE, attempt=5))
+    again.close()
+    (tmp_path / "slots.begun").write_bytes(b"torn")
+    assert FileSlots(tmp_path / "slots").begun is None
+
+
+@pytest.mark.parametrize("torn", [b"7 0", b"7", b"7 0 0 1"])
 def test_a_torn_line_was_not_signed(tmp_path: Path, torn: bytes) -> None:
     """[B1] It is written before anything is signed, so what is not whole was not."""
-    (tmp_path / "slots").write_bytes(b"5 0 1\n5 0 2\n" + torn)
+    (tmp_path / "slots").write_bytes(b"5 0 0 1\n5 0 0 2\n" + torn)
     slots = FileSlots(tmp_path / "slots")
     assert slots.last_step == 5
     slots.claim(place(7))
     slots.close()
-    assert (tmp_path / "slots").read_bytes() == b"5 0 2\n7 0 1\n"
+    assert (tmp_path / "slots").read_bytes() == b"5 0 0 2\n7 0 0 1\n"
 
 
 def test_a_damaged_file_is_not_believed(tmp_path: Path) -> None:
@@ -137,6 +159,27 @@ def test_old_files_go_and_the_chain_goes_on(tmp_path: Path) -> None:
     assert heads[1:] == last_of[:-1]
 
 
+@pytest.mark.parametrize("gap", [None, 7])
+def test_records_are_found_again_for_those_who_were_gone(tmp_path: Path, gap: int | None) -> None:
+    """[B5] Up to the last one, as far back as nothing is missing."""
+    journal = Journal(tmp_path, RUN, steps_per_file=5)
+    written = {step: record(step) for step in range(12) if step != gap}
+    for step, one in written.items():
+        signed = {PeerId(bytes(32)): Signature(bytes([step]) * 64)}
+        journal.ended(cast("Outcome[Training]", SimpleNamespace(record=one, record_signatures=signed)))
+    journal.close()
+    links = Journal(tmp_path, RUN, steps_per_file=5).links(11)
+    first = 5 if gap is None else gap + 1  # the last two files are read
+    assert [decode_record(link.record) for link in links] == [written[step] for step in range(first, 11)]
+    assert [link.signatures for link in links] == [{bytes(32): bytes([step]) * 64} for step in range(first, 11)]
+    assert Journal(tmp_path, RUN, steps_per_file=5).links(20) == []
+
+
+def record(step: int) -> StepRecord:
+    one, key = Digest(bytes(32)), (bytes([1]) * 32,)
+    return StepRecord(step, key, key, key, 1, one, one, one, one, True, 1.0, None, 0.5, ())
+
+
 # Checkpoints
 
 
@@ -150,9 +193,7 @@ def state(work: TrainingWork, step: int) -> State[Training]:
     keys = tuple(sorted(PeerId(bytes([k]) * 32) for k in range(4)))
     run = Run(keys, b"test", Parameters(size=24, tau=1.0, byzantine=1), bytes(32))
     first = State.first(run, work.first(step))
-    return State(
-        step, first.roster, first.training, first.randomness, first.earlier_randomness, first.scales, first.due, {}
-    )
+    return dataclasses.replace(first, step=step)
 
 
 def test_a_checkpoint_is_read_back_as_it_was(tmp_path: Path, work: TrainingWork) -> None:
@@ -162,9 +203,23 @@ def test_a_checkpoint_is_read_back_as_it_was(tmp_path: Path, work: TrainingWork)
     assert len(list(tmp_path.iterdir())) == 6  # three of two files each
     found = Checkpoints(tmp_path, RUN, work).last(state(work, 99))
     wanted = state(work, 5)
-    assert found is not None
-    assert (found.step, found.roster, found.due, found.scales) == (5, wanted.roster, wanted.due, wanted.scales)
-    assert work.digest(found.training) == work.digest(wanted.training)
+    assert dataclasses.replace(found.state, training=wanted.training) == wanted
+    assert work.digest(found.state.training) == work.digest(wanted.training)
+    assert found.lacks is None
+
+
+def test_a_large_model_is_saved_now_and_then_and_when_the_peer_stops(
+    tmp_path: Path, work: TrainingWork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[B5] In between it is known which one is lacking; if all stop, somebody must have it."""
+    monkeypatch.setattr("troth.network.checkpoints._SMALL", 0)
+    checkpoints = Checkpoints(tmp_path, RUN, work, every=4)
+    for step, whole, lacks in ((4, False, False), (5, False, True), (5, True, False)):
+        stopped = dataclasses.replace(state(work, step), incarnation=step)
+        checkpoints.save(stopped, whole=whole)
+        found = checkpoints.last(state(work, 99))
+        assert (found.state.step, found.state.incarnation) == (step, step)
+        assert found.lacks == (work.digest(stopped.training) if lacks else None)
 
 
 def test_a_torn_checkpoint_is_passed_over(tmp_path: Path, work: TrainingWork) -> None:
@@ -172,8 +227,7 @@ def test_a_torn_checkpoint_is_passed_over(tmp_path: Path, work: TrainingWork) ->
     checkpoints.save(state(work, 1))
     (tmp_path / "step-000000002.json").write_bytes(b'{"format": "troth ch')
     found = checkpoints.last(state(work, 99))
-    assert found is not None
-    assert found.step == 1
+    assert found.state.step == 1
 
 
 def test_a_damaged_model_is_not_taken(tmp_path: Path, work: TrainingWork) -> None:
@@ -186,8 +240,8 @@ def test_a_damaged_model_is_not_taken(tmp_path: Path, work: TrainingWork) -> Non
     model.write_bytes(raw)
     first = state(work, 99)
     found = checkpoints.last(first)
-    assert found is not None
-    assert torch.equal(found.training.parameters_D, first.training.parameters_D)
+    assert torch.equal(found.state.training.parameters_D, first.training.parameters_D)
+    assert found.lacks == work.digest(state(work, 1).training)
 
 
 def test_another_runs_checkpoint_is_refused(tmp_path: Path, work: TrainingWork) -> None:

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from troth.cli import app
 from troth.evidence.verify import verify_ban
 from troth.network.journal import read_journal
+from troth.protocol.records import decode_record
 from troth.simulation import Scenario
 from troth.simulation.protocol_run import ProtocolSimulation
 from troth.swarm.plan import SwarmError, SwarmPlan, folder_of, rehearsal
@@ -99,6 +100,34 @@ def test_who_is_killed_comes_back_and_nobody_is_banned(tmp_path: Path) -> None:
     assert returned(swarm.seen) == {f"peer{number}" for number in killed}
     assert swarm.agreement
     assert not any(news.banned for news in swarm.seen.news[0].values())
+
+
+def test_all_are_killed_and_the_run_goes_on_when_they_are_back(tmp_path: Path) -> None:
+    """[B5] `kill -9` of everyone at any moment loses no more than the step that they were in."""
+    plan = SwarmPlan(peers=4, seed=6)
+    manifest = rehearsal(plan, steps=24, delta_s=1.0)
+    with Swarm(plan, manifest, tmp_path) as swarm:
+        assert swarm.follow(until=lambda seen: 8 in seen.news.get(0, {}), most_s=PATIENCE_S)
+        for number in range(plan.peers):
+            swarm.kill(number)
+        before = dict(swarm.seen.records[0])
+        for number in range(plan.peers):
+            swarm.start(number)
+        assert swarm.follow(
+            until=lambda seen: sum(ended.how == "done" for ended in seen.ended.values()) == plan.peers,
+            most_s=PATIENCE_S,
+        ), swarm.seen.notes
+    assert swarm.agreement
+    assert all(swarm.seen.records[0][step] == raw for step, raw in before.items())
+    written = {
+        decode_record(bytes.fromhex(line["record"]))
+        for journal in tmp_path.glob("*/journal/steps-*.jsonl")
+        for line in read_journal(journal)
+        if line["kind"] == "record"
+    }
+    assert sorted(record.step for record in written) == list(range(manifest.steps)), "each once, and none lost"
+    assert {record.incarnation for record in written} == {0, 1}
+    assert not any(record.absent or record.banned for record in written)
 
 
 def test_swarms_that_cannot_be_are_refused() -> None:

@@ -13,6 +13,7 @@ from troth.attacks.wire_lies import (
     false_decision,
     false_knock,
     false_signature,
+    false_waiting,
     forged_certificate,
     impersonations,
     malformed,
@@ -30,6 +31,7 @@ from troth.attacks.wire_splits import LastRound
 from troth.crypto import Context, Digest, Identity, PeerId, Stream
 from troth.protocol.agreed import AgreedChannel, Line
 from troth.protocol.frames import (
+    Begun,
     BlobSent,
     Certificate,
     Chained,
@@ -41,6 +43,7 @@ from troth.protocol.frames import (
     SyncWanted,
     Value,
     View,
+    Waiting,
 )
 from troth.protocol.messages import Announced, Commit, Malformed, Message, Phase, decode, encode, seal
 
@@ -226,6 +229,8 @@ class LyingLine:
             case RecordSigned():
                 if not self._does("unsigned-record"):
                     yield false_signature(self._identity, place) if self._does("false-record") else frame
+            case Waiting() | Begun() if self._does("mislead"):
+                yield false_waiting(frame, self._draw)
             case _:
                 yield frame
 

@@ -13,6 +13,7 @@ import numpy as np
 from troth.crypto import Context, Digest, Identity, PeerId, Stream, blob_digest, signed_bytes, tagged_hash
 from troth.protocol.announce import chain_bytes, view_bytes
 from troth.protocol.frames import (
+    Begun,
     BlobSent,
     Certificate,
     Chained,
@@ -24,6 +25,7 @@ from troth.protocol.frames import (
     Relayed,
     Value,
     View,
+    Waiting,
 )
 from troth.protocol.messages import (
     Accuse,
@@ -118,6 +120,22 @@ def false_decision(said: Mapping[PeerId, Envelope], draw: Stream) -> Decided:
     """As if somebody had been silent."""
     silent = pick(draw, sorted(said))
     return Decided({bytes(peer): envelope for peer, envelope in said.items() if peer != silent}, {})
+
+
+def false_waiting(frame: Waiting | Begun, draw: Stream) -> Waiting | Begun:
+    """As if it waited elsewhere, or for something else, or had begun."""
+    place = (frame.step, frame.tip, frame.incarnation)
+    return pick(
+        draw,
+        (
+            msgspec.structs.replace(frame, incarnation=frame.incarnation + 1),
+            msgspec.structs.replace(frame, tip=bytes(32)),
+            msgspec.structs.replace(frame, step=frame.step + 1),
+            Waiting(*place, None),
+            Waiting(*place, bytes(64)),
+            Begun(*place, {bytes([k]) * 32: bytes(64) for k in range(9)}),
+        ),
+    )
 
 
 # Blobs

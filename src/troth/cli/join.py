@@ -34,7 +34,7 @@ def join(
         Path | None, typer.Option(help="For journal, checkpoints, evidence and the model; default: runs/NAME-KEY.")
     ] = None,
     founding_s: Annotated[
-        float, typer.Option(help="Seconds after which more than half of the founders begin without the rest.")
+        float, typer.Option(help="Seconds after which more than half begin, or begin anew, without the rest.")
     ] = 120.0,
     bandwidth: Annotated[float | None, typer.Option(help="Send at most so many megabytes a second.")] = None,
     libp2p: Annotated[
@@ -68,7 +68,8 @@ def join(
     """Join a run and train until it ends.
 
     Run it again with the same folder after whatever stopped it: it catches up and comes back. Stop it with Ctrl-C; the others
-    go on. At the end the folder holds model.safetensors, and model.json with the signatures over it.
+    go on. If everyone stopped, the run goes on as soon as enough are back. At the end the folder holds model.safetensors, and
+    model.json with the signatures over it.
     """
     typer.echo("Starting …", err=True)
     import torch

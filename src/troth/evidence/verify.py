@@ -104,7 +104,7 @@ def _prove(file: BanFile) -> Proof:
     judgement = _judgement(record, _key(file.banned))
     _check_accusation(run, file, judgement, record, tuple(before), roster, tools)
     if judgement.kind == Kind.EQUIVOCATION:
-        _check_twice(run, file, judgement, tools)
+        _check_twice(run, file, judgement, record, tools)
         return Proof(run, judgement, tuple(before), record.step, 0, len(roster.members))
     _expect(not file.twice and file.phase == 0, "the file proves something else than it says")
     votes = _count(run, file.votes, record, judgement, roster, tools)
@@ -133,7 +133,7 @@ def _check_accusation(
     if file.accusation is None:
         _expect(judgement.kind not in AUDIT_KINDS, "an audit has an accuser")
         return
-    accusation = _open(file.accusation, Context(run.id, record.step, Phase.ACCUSE, judgement.attempt), tools)
+    accusation = _open(file.accusation, _place(run, record, Phase.ACCUSE, judgement), tools)
     assert isinstance(accusation, Accuse)
     accuser = _key(file.accusation.sender)
     _expect(accuser == judgement.accuser, "the accusation is somebody else's")
@@ -143,15 +143,15 @@ def _check_accusation(
         "the accusation is of another",
     )
     if judgement.kind in AUDIT_KINDS:
-        roles = draw_roles(run, roster, Digest(before[-1].randomness), Due.after(before[-1]))
+        roles = draw_roles(run, roster, Digest(before[-1].randomness), Due.between(before[-1], record))
         drawn = Audit(PeerId(judgement.target), judgement.step) in roles.audits.get(accuser, ())
         _expect(drawn, "the accuser was not drawn to audit the accused")
 
 
-def _check_twice(run: Run, file: BanFile, judgement: Judgement, tools: Primitives) -> None:
+def _check_twice(run: Run, file: BanFile, judgement: Judgement, record: StepRecord, tools: Primitives) -> None:
     """Two different payloads, both signed by the banned peer for the same place: nobody's word is needed."""
     _expect(len(file.twice) == 2 and not file.votes, "an equivocation is proved by two messages")
-    place, banned = Context(run.id, judgement.step, Phase(file.phase), judgement.attempt), _key(file.banned)
+    place, banned = _place(run, record, Phase(file.phase), judgement), _key(file.banned)
     payloads = set()
     for message in file.twice:
         envelope = envelope_of(message)
@@ -161,6 +161,10 @@ def _check_twice(run: Run, file: BanFile, judgement: Judgement, tools: Primitive
         )
         payloads.add(envelope.payload)
     _expect(len(payloads) == 2, "the two messages are the same")
+
+
+def _place(run: Run, record: StepRecord, phase: Phase, judgement: Judgement) -> Context:
+    return Context(run.id, record.step, phase, judgement.attempt, record.incarnation)
 
 
 def _run(file: BanFile) -> Run:
@@ -217,7 +221,7 @@ def _count(
     charge = (judgement.accuser, judgement.target, judgement.kind, judgement.step, judgement.part)
     count = 0
     for message in messages:
-        vote = _open(message, Context(run.id, record.step, Phase.VOTE, judgement.attempt), tools)
+        vote = _open(message, _place(run, record, Phase.VOTE, judgement), tools)
         assert isinstance(vote, Vote)
         mine: list[Verdict] = [
             b.verdict for b in vote.ballots if (b.accuser, b.target, b.kind, b.step, b.part) == charge

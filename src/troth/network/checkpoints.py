@@ -39,6 +39,15 @@ class _Saved:
     scales: Scales
     due: Due
     state: Digest  # of model and optimizer
+    incarnation: int = 0
+
+
+@dataclass(frozen=True)
+class Found:
+    """Where the peer stood."""
+
+    state: State[Training]
+    lacks: Digest | None  # of the model, where that was not saved: the state then holds the run's first one
 
 
 class Checkpoints:
@@ -69,6 +78,7 @@ class Checkpoints:
             state.scales,
             state.due,
             digest,
+            state.incarnation,
         )
         small = 4 * state.training.parameters_D.numel() <= _SMALL
         try:
@@ -89,22 +99,25 @@ class Checkpoints:
             if path.stem not in kept:
                 path.unlink()
 
-    def last(self, first: State[Training]) -> State[Training] | None:
-        """The newest, with its model where that was saved, else with the first one: who comes back is handed the model."""
+    def last(self, first: State[Training]) -> Found:
+        """The newest; the first state if there is none."""
         for path in sorted(self._folder.glob("step-*.json"), reverse=True):
             saved = self._read(path)
             if saved is not None:
-                return State(
+                model = self._model(path.with_suffix(".safetensors"), saved.state)
+                state = State(
                     saved.step,
                     saved.roster,
-                    self._model(path.with_suffix(".safetensors"), saved.state) or first.training,
+                    model or first.training,
                     saved.randomness,
                     saved.earlier_randomness,
                     saved.scales,
                     saved.due,
                     {},
+                    saved.incarnation,
                 )
-        return None
+                return Found(state, None if model is not None else saved.state)
+        return Found(first, None)
 
     def _read(self, path: Path) -> _Saved | None:
         try:

@@ -13,12 +13,14 @@ from typing import Any
 
 from troth.crypto import Context, Digest, PeerId, tagged_hash
 from troth.errors import OperatorError
+from troth.protocol.frames import Link
 from troth.protocol.messages import Announced
-from troth.protocol.records import encode_record
+from troth.protocol.records import decode_record, encode_record
 from troth.protocol.state import Outcome
 from troth.training.work import Training
 
 FORMAT = "troth journal 1"
+_FILES_READ = 2  # of the last ones, for those who were gone
 
 
 class JournalError(OperatorError):
@@ -68,6 +70,22 @@ class Journal:
         self._write(outcome.record.step, {"kind": "record", "record": record, "signatures": signatures})
         assert self._file is not None
         os.fdatasync(self._file)
+
+    def links(self, step: int) -> list[Link]:
+        """The records before this step, without a gap, as far as they are still here."""
+        found: dict[int, Link] = {}
+        for path in sorted(self._folder.glob("steps-*.jsonl"))[-_FILES_READ:]:
+            for line in path.read_bytes().splitlines():
+                if b'"kind": "record"' not in line:
+                    continue
+                what = json.loads(line)["what"]
+                signatures = {bytes.fromhex(peer): bytes.fromhex(said) for peer, said in what["signatures"].items()}
+                link = Link(bytes.fromhex(what["record"]), signatures)
+                found[decode_record(link.record).step] = link
+        first = step
+        while first - 1 in found:
+            first -= 1
+        return [found[k] for k in range(first, step)]
 
     def _write(self, step: int, what: dict[str, Any]) -> None:
         try:

@@ -26,12 +26,14 @@ class StepNews:
     expelled: tuple[str, ...] = ()  # without a ban, and may not
     returned: tuple[str, ...] = ()
     looked_on: bool = False
+    anew: bool = False  # the run went on with it after more than half had stopped
     metrics: dict[str, float] | None = None  # of the model, where it was evaluated
 
     def sentences(self) -> list[str]:
         """What is worth a line of its own."""
         step = self.step - 1
         return [
+            *([f"step {step}: the run goes on, after more than half had stopped"] if self.anew else []),
             *(f"step {step}: {who} is banned: {why}" for who, why in self.banned),
             *(f"step {step}: {who} is absent, and no longer a member" for who in self.left),
             *(f"step {step}: {who} is expelled: its line failed too often" for who in self.expelled),

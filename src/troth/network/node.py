@@ -153,6 +153,7 @@ class Node:
         self.outcome: Outcome[Training] | None = None  # the last one
         self.life: Life[Training] | None = None
         self._channel: AgreedChannel | None = None
+        self._incarnation = 0
         self._claim_folder()
 
     def _claim_folder(self) -> None:
@@ -203,6 +204,7 @@ class Node:
             try:
                 drive(self._from_here(known))
             finally:
+                self._keep_model()
                 self.slots.close()
         finally:
             self._close_network()
@@ -229,11 +231,21 @@ class Node:
         await self._wait_for_stragglers(life)
 
     def _born(self, me: Identity) -> Life[Training]:
-        state = self.checkpoints.last(self.first) or self.first
+        found = self.checkpoints.last(self.first)
+        self._incarnation = found.state.incarnation
         self._channel = self._open_channel(me)
         outside = self.body.outside(self._channel, me, self.run)
         peer = Peer(self.identity, self.run, self.work, outside, self.body.entropy(), self.tools)
-        return Life(peer, state, self._open_onlooker, self.manifest.steps, calm=_CALM)
+        return Life(
+            peer,
+            found.state,
+            self._open_onlooker,
+            self.manifest.steps,
+            calm=_CALM,
+            links=self.journal.links(found.state.step),
+            lacks=found.lacks,
+            patience=self.options.founding_s,
+        )
 
     def _open_channel(self, me: Identity) -> AgreedChannel:
         channel = self.body.channel(self.body.line(self.line, me), me, self.manifest, self.tools, self.slots)
@@ -270,6 +282,11 @@ class Node:
         self.history.add(outcome)
         self.checkpoints.save(outcome.state)
         self.outcome = outcome
+
+    def _keep_model(self) -> None:
+        """When it stops: if all others stop too, nobody else has the model (SPEC B5)."""
+        if self.life is not None and self.life.lacks is None:
+            self.checkpoints.save(self.life.state, whole=True)
 
     def _write_evidence(self, outcome: Outcome[Training]) -> None:
         """Of every ban of this step. Who came back may lack the records that lead to it; then others have it."""
@@ -312,8 +329,10 @@ class Node:
             expelled=tuple(name(PeerId(peer)) for peer in record.expelled),
             returned=tuple(name(PeerId(knock.member)) for knock in record.returned),
             looked_on=outcome.looked_on,
+            anew=record.incarnation > self._incarnation,
             metrics=self.problem.evaluate(state.training.parameters_D) if due else None,
         )
+        self._incarnation = record.incarnation
         self.metrics.stepped(news)
         self.watcher.stepped(news)
 
@@ -437,7 +456,11 @@ class Node:
 
     def waits_for(self) -> str | None:
         """For people: where it is, and for whom it waits."""
-        channel = self._channel
+        channel, life = self._channel, self.life
+        if life is not None and life.gathering is not None:
+            missing = life.gathering.missing(time.monotonic())
+            names = ", ".join(self.manifest.name_of(peer) for peer in sorted(missing)) or "them to be ready"
+            return f"nobody is in a step: the run goes on from step {life.state.step} when enough are here; waits for {names}"
         where = channel.waits_for if channel is not None else None
         if where is None:
             return None

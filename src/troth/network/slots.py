@@ -3,10 +3,15 @@
 import os
 from pathlib import Path
 
+import msgspec
+
 from troth.crypto import Context
 from troth.errors import OperatorError
-from troth.protocol.journal import SignedBeforeError
+from troth.evidence import write_bytes
+from troth.protocol.frames import Begun
+from troth.protocol.journal import SignedBeforeError, Slot, slot_of
 
+_NONE: Slot = (-1, 0, 0, 0)
 _MOST_LINES = 4096  # then the file begins anew with the last line
 
 
@@ -23,7 +28,7 @@ class FileSlots:
             lines = (
                 path.read_text(encoding="ascii").split("\n")[:-1] if path.exists() else []
             )  # a torn line was not signed
-            self._last = max((_parse(line) for line in lines), default=(-1, 0, 0))
+            self._last = max((_parse(line) for line in lines), default=_NONE)
             self._begin()
         except ValueError as error:
             raise SlotsError(f"{path} is damaged: move it away, and this peer comes back under a new key") from error
@@ -44,7 +49,7 @@ class FileSlots:
         self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND)
 
     def claim(self, place: Context) -> None:
-        if (slot := (place.step, place.attempt, place.phase)) <= self._last:
+        if (slot := slot_of(place)) <= self._last:
             raise SignedBeforeError(f"step {place.step} was signed before")
         try:
             if self._lines >= _MOST_LINES:
@@ -57,21 +62,42 @@ class FileSlots:
         self._lines += 1
         self._last = slot
 
+    def begins(self, begun: Begun) -> None:
+        try:
+            write_bytes(self._begun_path, msgspec.msgpack.encode(begun))
+        except OSError as error:
+            raise SlotsError(f"cannot write {self._begun_path}: {error.strerror}") from error
+
+    @property
+    def begun(self) -> Begun | None:
+        try:
+            return msgspec.msgpack.decode(self._begun_path.read_bytes(), type=Begun)
+        except (OSError, ValueError):
+            return None  # then this peer may have to look on for two steps
+
+    @property
+    def _begun_path(self) -> Path:
+        return self._path.with_suffix(".begun")
+
     @property
     def last_step(self) -> int:
         return self._last[0]
+
+    @property
+    def last_incarnation(self) -> int:
+        return self._last[1]
 
     def close(self) -> None:
         os.close(self._file)
 
 
-def _line(slot: tuple[int, int, int]) -> bytes:
-    return f"{slot[0]} {slot[1]} {slot[2]}\n".encode()
+def _line(slot: Slot) -> bytes:
+    return (" ".join(map(str, slot)) + "\n").encode()
 
 
-def _parse(line: str) -> tuple[int, int, int]:
-    step, attempt, phase = map(int, line.split(" "))
-    return step, attempt, phase
+def _parse(line: str) -> Slot:
+    step, incarnation, attempt, phase = map(int, line.split(" "))
+    return step, incarnation, attempt, phase
 
 
 def _sync_folder(folder: Path) -> None:

@@ -13,6 +13,7 @@ from troth.protocol.announce import Announcement, Blame, Decision, Timing
 from troth.protocol.channel import Delivery, Doubles, Entry, PartParcels, Showing
 from troth.protocol.frames import (
     AGREEMENT,
+    Begun,
     BlobSent,
     BlobWanted,
     Certificate,
@@ -31,6 +32,7 @@ from troth.protocol.frames import (
     SyncWanted,
     Value,
     View,
+    Waiting,
 )
 from troth.protocol.gate import Gate
 from troth.protocol.journal import Journal, MemoryJournal
@@ -282,6 +284,8 @@ class AgreedChannel:
         if isinstance(frame, SyncWanted | StateWanted | Knock):
             self.gate.hear(sender, place, frame, self._running[0].step if self._running is not None else -1)
             return
+        if isinstance(frame, Waiting | Begun):  # this member is in a step, so nobody need begin anew
+            return
         if not self._may_speak(sender):
             return
         if isinstance(frame, BlobWanted):
@@ -380,7 +384,8 @@ class AgreedChannel:
     def _may_come(self, place: Context) -> bool:
         """Only places of this step and the next: else one liar could fill what is kept for others with invented ones."""
         if self._running is None:
-            return self._looks_on or place.step <= 1  # who comes back does not know yet which step it will be
+            first = self._needed or 0
+            return self._looks_on or place.step <= first + 1  # who comes back does not know yet which step it will be
         now = self._running[0]
         same = place.run == now.run and place.incarnation == now.incarnation
         return same and now.step <= place.step <= now.step + 1 and 0 <= place.attempt <= 4 * len(self._entry.members)
@@ -527,16 +532,28 @@ class AgreedChannel:
     def now(self) -> float:
         return self._line.now()
 
-    async def hear_outside(self, until: float) -> tuple[PeerId, SyncShown | StateShown] | None:
+    async def hear_outside(self, until: float) -> tuple[PeerId, SyncShown | StateShown | Waiting | Begun] | None:
         """The next answer to somebody who comes back; what else arrives is filed as ever."""
         while self._line.now() < until:
             heard = await self._line.receive(until)
             if heard is not None:
                 sender, packet = heard
-                if isinstance(packet.frame, SyncShown | StateShown):
+                if isinstance(packet.frame, SyncShown | StateShown | Waiting | Begun):
                     return sender, packet.frame
                 self._dispatch(sender, packet)
         return None
+
+    def next_incarnation(self, step: int, now: int) -> int:
+        """In which this peer has signed nothing of this step yet."""
+        return max(now, self._journal.last_incarnation if self._journal.last_step >= step else 0) + 1
+
+    @property
+    def begun(self) -> Begun | None:
+        """The last time that this peer began anew."""
+        return self._journal.begun
+
+    def begins(self, begun: Begun) -> None:
+        self._journal.begins(begun)
 
     def speak(self) -> None:
         """A member again. Others knew up to delta earlier how the last announcement ended."""

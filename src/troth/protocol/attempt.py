@@ -43,7 +43,7 @@ class Here(Generic[T]):
         return cls(peer, state, draw_roles(peer.run, state.roster, state.randomness, state.due))
 
     def place(self, phase: Phase, attempt: int = 0) -> Context:
-        return Context(self.peer.run.id, self.state.step, phase, attempt)
+        return Context(self.peer.run.id, self.state.step, phase, attempt, self.state.incarnation)
 
     @property
     def contributes(self) -> bool:

@@ -4,18 +4,30 @@ Nothing that one peer says is believed: records are followed from what this peer
 the members before it; that the last one is the newest, more than half of its members say; the state has the digest in it.
 """
 
-from collections import deque
+import math
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 import msgspec
 
-from troth.crypto import Context, Digest, Identity, PeerId, Signature, signed_bytes
+from troth.crypto import Context, Digest, Identity, PeerId, Signature, signed_bytes, tagged_hash
 from troth.protocol.agreed import AgreedChannel
 from troth.protocol.channel import Entry
-from troth.protocol.frames import MOST_LINKS, Knock, Link, StateShown, StateWanted, SyncShown, SyncWanted
+from troth.protocol.frames import (
+    MOST_LINKS,
+    Begun,
+    Knock,
+    Link,
+    StateShown,
+    StateWanted,
+    SyncShown,
+    SyncWanted,
+    Waiting,
+)
 from troth.protocol.gate import MOST_AHEAD
+from troth.protocol.gathering import Gathering, Patience, Tip
 from troth.protocol.messages import Malformed, Phase
 from troth.protocol.primitives import Primitives
 from troth.protocol.records import StepRecord, decode_record, encode_record, right_signers
@@ -29,6 +41,9 @@ T = TypeVar("T")
 _LOOKING = 20  # steps that somebody may look on: two are enough, if its line is quick and nothing goes wrong
 _ASKING = 160  # times that everyone is asked
 _PATIENCE = 5  # times the least delta, before asking again
+_STATE_IN_BULKS = 4  # a state may be three times the model, and two send it
+_MOST_LENT = 4  # times that somebody who waits is asked for its state
+_MOST_WAIT = 30.0
 
 
 class PutOutError(CannotGoOnError):
@@ -41,6 +56,11 @@ class Followed:
 
     records: tuple[StepRecord, ...]
     roster: Roster
+
+    @property
+    def step(self) -> int:
+        """That comes next."""
+        return self.records[-1].step + 1
 
     @property
     def tip(self) -> bytes:
@@ -81,6 +101,7 @@ def state_after(run: Run, state: State[T], followed: Followed, training: T) -> S
         scales=scales,
         due=Due.after(last),
         kept={},
+        incarnation=last.incarnation,
     )
 
 
@@ -103,14 +124,24 @@ class Life(Generic[T]):
         open_channel: Callable[[Identity], AgreedChannel],
         ends: int | None = None,
         calm: Sequence[int] = (0,),
+        links: Sequence[Link] = (),
+        lacks: Digest | None = None,
+        patience: float = _MOST_WAIT,
     ) -> None:
         self.peer = peer
         self.state = state
         self._open_channel = open_channel  # that looks on
         self._ends = ends  # after so many steps
         self._calm = calm  # how many steps to look on before knocking, by how often one came back lately
-        self._links: deque[Link] = deque(maxlen=MOST_LINKS)
+        self._links: deque[Link] = deque(links, maxlen=MOST_LINKS)  # up to the last record
+        self.lacks = lacks  # the model's digest, if all but the model is known
+        self._patience = patience  # with members who are not there when the run is to begin anew
         self._watching: dict[PeerId, _Watcher] = {}
+        self._waiting: dict[PeerId, Waiting] = {}  # where others wait
+        self._lent: Counter[PeerId] = Counter()  # how often somebody who waits was asked for its state
+        self._told: tuple[Waiting | Begun, ...] = ()
+        self._said_at = -math.inf
+        self.gathering: Gathering | None = None  # while this member is in no step
 
     async def take_part(self, channel: AgreedChannel) -> AsyncIterator[Outcome[T]]:
         """One step after another as a member. Raises `CannotGoOnError` when the others go on without this peer."""
@@ -133,42 +164,50 @@ class Life(Generic[T]):
         for _ in range(tries):
             channel = self._open_channel(heir)
             self.peer = replace(self.peer, identity=heir, channel=channel, looks_on=True)
-            self.state = await self._catch_up(channel, old)
+            anew = await self._catch_up(channel, old)
             if self.over:
                 return
             if heir.peer in self.state.roster.may_ask:
                 old = heir  # it was let in before, and missed it
             try:
-                looked, ahead, calm = 0, 1, self._calm_steps({old.peer, heir.peer})
-                while heir.peer not in self.state.roster.members or len(self.state.kept) < 2:
-                    if looked >= calm:
-                        self._knock(channel, old, ahead)
-                        ahead = min(2 * ahead, MOST_AHEAD)
-                    elif looked % (_LOOKING // 2) == 1:
-                        self._ask(channel, old, self.state.roster.members, self.state.step)  # to look on for longer
-                    looked += 1
-                    outcome = await run_step(self.peer, self.state)
-                    self._went(outcome)
-                    yield outcome
-                    if old.peer in self.state.roster.banned:
-                        raise PutOutError(f"this peer was banned in step {outcome.record.step}")
-            except (LeftOutError, StalledError):
-                continue  # it missed something: from the beginning
-            channel.speak()
-            self.peer, old = replace(self.peer, looks_on=False), heir
-            try:
+                if not anew:
+                    async for outcome in self._look_on(channel, old):
+                        yield outcome
+                channel.speak()
+                self.peer, old = replace(self.peer, looks_on=False), heir
                 async for outcome in self.take_part(channel):
                     yield outcome
                 return
             except (LeftOutError, StalledError):
-                continue
+                continue  # it missed something: from the beginning
         raise LeftOutError("this peer did not find its way back")
+
+    async def _look_on(self, channel: AgreedChannel, old: Identity) -> AsyncIterator[Outcome[T]]:
+        """Until it is a member, and has what audits of the last two steps need (SPEC B3, B4)."""
+        looked, ahead, calm = 0, 1, self._calm_steps({old.peer, self.peer.me})
+        while self.peer.me not in self.state.roster.members or len(self.state.kept) < 2:
+            if looked >= calm:
+                self._knock(channel, old, ahead)
+                ahead = min(2 * ahead, MOST_AHEAD)
+            elif looked % (_LOOKING // 2) == 1:
+                self._ask(channel, old, self.state.roster.members, self.state.step)  # to look on for longer
+            looked += 1
+            outcome = await run_step(self.peer, self.state)
+            self._went(outcome)
+            yield outcome
+            if old.peer in self.state.roster.banned:
+                raise PutOutError(f"this peer was banned in step {outcome.record.step}")
 
     def _calm_steps(self, mine: set[PeerId]) -> int:
         """Nobody may come back often: whose line failed again makes sure first that it is better now."""
         since = self.state.step - STRIKE_STEPS
         times = sum(peer in mine and when > since for when, peer in self.state.roster.returns)
         return self._calm[min(times, len(self._calm) - 1)]
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """The last records that this peer holds, and who signed them."""
+        return tuple(self._links)
 
     @property
     def over(self) -> bool:
@@ -198,9 +237,9 @@ class Life(Generic[T]):
 
     def _serve(self, channel: AgreedChannel) -> None:
         """Those who were gone and ask get the records they lack, and look on for some steps."""
-        roster, step = self.state.roster, self.state.step
+        roster, step, first = self.state.roster, self.state.step, self.state.step - len(self._links)
         for member, asking in channel.gate.asking.items():
-            if step - len(self._links) <= asking.since < step:
+            if first <= asking.since < step or (self.gathering is not None and asking.since == step):
                 older = [key for key, watcher in self._watching.items() if watcher.member == member]
                 for key in older:
                     del self._watching[key]
@@ -210,43 +249,158 @@ class Life(Generic[T]):
             for peer, watcher in sorted(self._watching.items())
             if step < watcher.first + _LOOKING
             and (watcher.first == step or (watcher.member in roster.may_ask and peer not in roster.members))
-            and step - len(self._links) <= watcher.since
+            and first <= watcher.since
         }
-        shown = {peer: SyncShown(tuple(self._links)[w.since - step :]) for peer, w in self._watching.items()}
+        shown = {peer: SyncShown(tuple(self._links)[w.since - first :]) for peer, w in self._watching.items()}
         training = self.state.training
-        raw = self.peer.work.pack(training) if shown else b""
-        place = Context(self.peer.run.id, step, Phase.KNOCK)
-        channel.gate.show(place, shown, (self.peer.work.digest(training), raw))
+        digest = self.peer.work.digest(training)
+        raw = (channel.gate.state(digest) or self.peer.work.pack(training)) if shown else b""
+        channel.gate.show(Context(self.peer.run.id, step, Phase.KNOCK), shown, (digest, raw))
 
     # For oneself
 
-    async def _catch_up(self, channel: AgreedChannel, old: Identity) -> State[T]:
-        """Ask everyone; believe what more than half of the members at the end of the records show alike (SPEC B2)."""
-        run, state, tools = self.peer.run, self.state, self.peer.tools
-        channel.enter(Entry(frozenset({*run.founders, *state.roster.members})))
+    async def _catch_up(self, channel: AgreedChannel, old: Identity) -> bool:
+        """Ask everyone what has happened, and believe more than half (SPEC B2). True if it turns out that nobody is in a step,
+        and enough members to begin anew are here (SPEC B5)."""
         said: dict[PeerId, Followed] = {}
+        self._waiting.clear()
+        self._lent.clear()
+        self._gather(channel)
         for _ in range(_ASKING):
-            self._ask(channel, old, sorted({*run.founders, *state.roster.members}), state.step)
+            everyone = self._enter(channel)
+            self._ask(channel, old, everyone, self.state.step)
             until = channel.now() + _PATIENCE * channel.bounds.delta
-            while (heard := await channel.hear_outside(until)) is not None:
-                sender, frame = heard
-                followed = (
-                    follow(run, state.step, state.roster, frame.links, tools) if isinstance(frame, SyncShown) else None
-                )
-                if followed is None or sender not in followed.roster.members:
-                    continue
-                said[sender] = followed
-                alike = {peer for peer, others in said.items() if others.tip == followed.tip}
-                backers = sorted(alike & set(followed.roster.members))
-                if len(backers) >= followed.roster.majority:
-                    channel.look_on_from(followed.records[-1].step + 1)
-                    training = await self._fetch(channel, backers, Digest(followed.records[-1].state_after))
-                    if training is not None:
-                        self._links.clear()
-                        caught_up = state_after(run, state, followed, training)
-                        self._ask(channel, old, caught_up.roster.members, caught_up.step)  # it looks on from here
-                        return caught_up
+            while (now := channel.now()) < until:
+                heard = await channel.hear_outside(min(until, self._wait(channel, now)))
+                if heard is not None and await self._hear(channel, *heard, said):
+                    self.gathering = None
+                    self._ask(channel, old, self.state.roster.members, self.state.step)  # it looks on from here
+                    return False
+                if self.gathering is not None and self._begins(channel, self.gathering):
+                    return True
         raise LeftOutError("nobody says what has happened")
+
+    def _enter(self, channel: AgreedChannel) -> list[PeerId]:
+        everyone = {*self.peer.run.founders, *self.state.roster.members}
+        channel.enter(Entry(frozenset(everyone)))
+        self._open_gate(channel)
+        return sorted(everyone)
+
+    async def _hear(
+        self,
+        channel: AgreedChannel,
+        sender: PeerId,
+        frame: SyncShown | StateShown | Waiting | Begun,
+        said: dict[PeerId, Followed],
+    ) -> bool:
+        """Whether this peer stands now where those are who go on."""
+        if isinstance(frame, Waiting | Begun):
+            self._hear_waiting(channel, sender, frame)
+        if not isinstance(frame, SyncShown):
+            return False
+        if not frame.links:
+            await self._complete(channel, sender)
+            return False
+        followed = follow(self.peer.run, self.state.step, self.state.roster, frame.links, self.peer.tools)
+        if followed is None or sender not in followed.roster.members:
+            return False
+        said[sender] = followed
+        alike = {peer for peer, others in said.items() if others.tip == followed.tip}
+        backers = sorted(alike & set(followed.roster.members))
+        newest = len(backers) >= followed.roster.majority
+        if not newest and not self._may_borrow(channel, sender, followed.step):
+            return False
+        channel.look_on_from(followed.step)
+        training = await self._fetch(channel, backers if newest else [sender], Digest(followed.records[-1].state_after))
+        if training is None:
+            return False
+        self.state, self.lacks = state_after(self.peer.run, self.state, followed, training), None
+        self._links.clear()
+        self._links.extend(frame.links)
+        if not newest:
+            self._gather(channel)
+        return newest
+
+    # To begin anew (SPEC B5)
+
+    def _gather(self, channel: AgreedChannel) -> None:
+        """A member in no step waits for the others."""
+        state, digest = self.state, self.peer.work.digest(self.state.training)
+        if self.peer.me not in state.roster.members or self.lacks is not None:
+            self.gathering = None
+            return
+        common = tagged_hash("troth/tip/1", state.randomness, state.earlier_randomness, digest, *state.roster.members)
+        self.gathering = Gathering(
+            self.peer.identity,
+            state.roster.members,
+            Tip(self.peer.run.id, state.step, common),
+            channel.next_incarnation(state.step, state.incarnation),
+            Patience(self._patience, 2 * _PATIENCE * channel.bounds.delta),
+            self.peer.tools,
+            channel.begun,
+        )
+        self.gathering.tick(channel.now())
+        for sender, frame in sorted(self._waiting.items()):
+            self.gathering.hear(sender, frame, channel.now())
+
+    def _hear_waiting(self, channel: AgreedChannel, sender: PeerId, frame: Waiting | Begun) -> None:
+        if sender not in self.state.roster.may_ask:
+            return
+        if self.gathering is not None:
+            self.gathering.hear(sender, frame, channel.now())
+        if isinstance(frame, Waiting):
+            if self.gathering is not None and self._waiting.get(sender) != frame:
+                self._say_where(channel, [sender])  # it may have missed where this member is
+            self._waiting[sender] = frame
+
+    def _wait(self, channel: AgreedChannel, now: float) -> float:
+        """While this member waits: it says so, and serves who is behind or lacks the model. Also when to look again."""
+        pause = channel.bounds.delta / 2
+        if self.gathering is None:
+            return now + pause
+        if now >= self._said_at + pause:
+            self._said_at = now
+            self._say_where(channel, self.state.roster.members)
+            if channel.gate.asking:
+                self._serve(channel)
+        due = self.gathering.deadline
+        return min(now + pause, due) if due is not None and due > now else now + pause
+
+    def _begins(self, channel: AgreedChannel, gathering: Gathering) -> bool:
+        gathering.tick(channel.now())
+        if gathering.begun is not None:
+            channel.begins(gathering.begun)
+        if gathering.told != self._told:
+            self._told = gathering.told
+            self._say_where(channel, self.state.roster.members)
+        if gathering.begun is None:
+            return False
+        self.state, self.gathering = self.state.anew(gathering.begun.incarnation), None
+        channel.look_on_from(self.state.step)
+        return True
+
+    def _say_where(self, channel: AgreedChannel, to: Iterable[PeerId]) -> None:
+        assert self.gathering is not None
+        for frame in self.gathering.told:
+            channel.ask(Context(self.peer.run.id, self.state.step, Phase.BEGIN), to, frame)
+
+    def _may_borrow(self, channel: AgreedChannel, sender: PeerId, step: int) -> bool:
+        """From one who waits there: what the members signed is so, however few have it. But it may never hand out its state."""
+        if sender not in self._waiting or self._waiting[sender].step != step:
+            return False
+        if self.gathering is not None and not self._lent[sender]:
+            self.gathering.wait_longer(channel.now())  # rather than begin behind what was signed
+        self._lent[sender] += 1
+        return self._lent[sender] <= _MOST_LENT
+
+    async def _complete(self, channel: AgreedChannel, sender: PeerId) -> None:
+        """The model alone, from one who waits at the same place."""
+        if self.lacks is None or not self._may_borrow(channel, sender, self.state.step):
+            return
+        training = await self._fetch(channel, [sender], self.lacks)
+        if training is not None:
+            self.state, self.lacks = replace(self.state, training=training), None
+            self._gather(channel)
 
     def _ask(self, channel: AgreedChannel, old: Identity, peers: Iterable[PeerId], since: int) -> None:
         """What has happened since this step, and to be told from now on."""
@@ -258,9 +412,11 @@ class Life(Generic[T]):
         place = Context(self.peer.run.id, self.state.step, Phase.KNOCK)
         for first in range(0, len(backers), 2):
             channel.ask(place, backers[first : first + 2], StateWanted(digest))
-            until = channel.now() + 2 * channel.pace.delta + channel.pace.bulk
+            until = channel.now() + 2 * channel.pace.delta + _STATE_IN_BULKS * channel.pace.bulk
             while (heard := await channel.hear_outside(until)) is not None:
                 sender, frame = heard
+                if isinstance(frame, Waiting | Begun):
+                    self._hear_waiting(channel, sender, frame)
                 if isinstance(frame, StateShown) and sender in backers:
                     training = self.peer.work.unpack(frame.state)
                     if not isinstance(training, Malformed) and self.peer.work.digest(training) == digest:

@@ -9,7 +9,7 @@ from typing import Annotated, NewType
 import msgspec
 
 from troth.crypto import Context, Digest
-from troth.protocol.messages import MOST_MEMBERS, Bytes32, Envelope, Malformed, Part, Phase, Step
+from troth.protocol.messages import MOST_MEMBERS, Bytes32, Envelope, Incarnation, Malformed, Part, Phase, Step
 
 Bytes64 = Annotated[bytes, msgspec.Meta(min_length=64, max_length=64)]
 Signatures = Annotated[dict[Bytes32, Bytes64], msgspec.Meta(max_length=MOST_MEMBERS)]
@@ -143,9 +143,27 @@ class Knock(_Frame, frozen=True):
     signature: Bytes64
 
 
+class Waiting(_Frame, frozen=True):
+    """The sender is a member and in no step: it would begin anew, from here, as soon as the others do (SPEC B5)."""
+
+    step: Step  # that would come next
+    tip: Bytes32  # of everything in common up to there
+    incarnation: Incarnation  # that it would be
+    ready: Bytes64 | None  # signed, when it sees enough others who wait for the same
+
+
+class Begun(_Frame, frozen=True):
+    """More than half are ready: whoever sees this begins."""
+
+    step: Step
+    tip: Bytes32
+    incarnation: Incarnation
+    ready: Signatures
+
+
 Agreement = Value | View | Certificate | Chained | Relayed | Decided
 Bulk = PartSent | BlobSent | BlobWanted | PartShown | RecordSigned
-Outside = SyncWanted | SyncShown | StateWanted | StateShown | Knock
+Outside = SyncWanted | SyncShown | StateWanted | StateShown | Knock | Waiting | Begun
 Frame = Agreement | Bulk | Outside
 AGREEMENT = (Value, View, Certificate, Chained, Relayed, Decided)
 
@@ -168,7 +186,7 @@ class _Place(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     step: Step
     phase: Annotated[int, msgspec.Meta(ge=1, le=int(max(Phase)))]
     attempt: Annotated[int, msgspec.Meta(ge=0, lt=1 << 16)]
-    incarnation: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
+    incarnation: Incarnation
 
 
 class _Wire(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -84,6 +84,10 @@ class Gate:
         for peer, frame in shown.items():
             self._send(peer, place, frame)
 
+    def state(self, digest: Digest) -> bytes | None:
+        """One that is kept for onlookers."""
+        return self._states.get(digest)
+
     def forget(self, step: int) -> None:
         for old in [old for old in self._knocks if old < step]:
             del self._knocks[old]

@@ -3,6 +3,7 @@
 from typing import Protocol
 
 from troth.crypto import Context
+from troth.protocol.frames import Begun
 from troth.protocol.state import CannotGoOnError
 
 
@@ -10,9 +11,26 @@ class SignedBeforeError(CannotGoOnError):
     """This place, or a later one, was signed before: signing it again could look like a lie."""
 
 
+Slot = tuple[int, int, int, int]
+
+
+def slot_of(place: Context) -> Slot:
+    """In the order in which places follow each other: a run that begins anew repeats a step, not an incarnation of it."""
+    return place.step, place.incarnation, place.attempt, place.phase
+
+
 class Journal(Protocol):
     def claim(self, place: Context) -> None:
         """To be called before anything is signed for this place, and to last before it returns. Raises SignedBeforeError."""
+        ...
+
+    def begins(self, begun: Begun) -> None:
+        """What proves that an incarnation began lasts too: who was not there then would wait for it (SPEC B5)."""
+        ...
+
+    @property
+    def begun(self) -> Begun | None:
+        """The last of them."""
         ...
 
     @property
@@ -20,18 +38,31 @@ class Journal(Protocol):
         """The last step in which something was signed; -1 if there is none."""
         ...
 
+    @property
+    def last_incarnation(self) -> int:
+        """The run's incarnation then."""
+        ...
+
 
 class MemoryJournal:
     """Lasts as long as the object does. Places follow each other, so the last one says it all."""
 
     def __init__(self) -> None:
-        self._last = (-1, 0, 0)
+        self._last = (-1, 0, 0, 0)
+        self.begun: Begun | None = None
 
     def claim(self, place: Context) -> None:
-        if (slot := (place.step, place.attempt, place.phase)) <= self._last:
+        if (slot := slot_of(place)) <= self._last:
             raise SignedBeforeError(f"step {place.step} was signed before")
         self._last = slot
+
+    def begins(self, begun: Begun) -> None:
+        self.begun = begun
 
     @property
     def last_step(self) -> int:
         return self._last[0]
+
+    @property
+    def last_incarnation(self) -> int:
+        return self._last[1]

@@ -23,6 +23,7 @@ Step = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
 Part = Annotated[int, msgspec.Meta(ge=0, lt=MOST_MEMBERS)]
 MOST_MILLISECONDS = 2**31 - 1
 Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=MOST_MILLISECONDS)]
+Incarnation = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 MOST_ACCUSATIONS = 2 * MOST_MEMBERS  # an honest owner must be able to name every liar
 MOST_CHARGES = 32 * MOST_MEMBERS  # every owner, of 250, may name every liar
 MOST_KNOCKS = 32  # in one step
@@ -40,6 +41,7 @@ class Phase(IntEnum):
     VOTE = 6
     RECORD = 7
     KNOCK = 8
+    BEGIN = 9
 
 
 class Kind(IntEnum):

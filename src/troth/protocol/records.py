@@ -11,6 +11,7 @@ from troth.protocol.messages import (
     MOST_KNOCKS,
     MOST_MEMBERS,
     Bytes32,
+    Incarnation,
     Keys,
     Kind,
     Knocking,
@@ -74,6 +75,7 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     returned: Annotated[
         tuple[Knocking, ...], msgspec.Meta(max_length=MOST_KNOCKS)
     ] = ()  # members again after this step
+    incarnation: Incarnation = 0  # how often the run had begun anew (SPEC B5)
 
     @property
     def banned(self) -> tuple[PeerId, ...]:

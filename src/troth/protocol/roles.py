@@ -38,6 +38,11 @@ class Due:
             bool(record.struck),
         )
 
+    @classmethod
+    def between(cls, before: StepRecord, record: StepRecord) -> "Due":
+        """What was due in a step that followed on another: nothing, where the run began anew in between (SPEC B5)."""
+        return cls.after(before) if record.incarnation == before.incarnation else cls(before.step, ())
+
 
 NOTHING_DUE = Due(-1, ())
 

@@ -1,7 +1,7 @@
 """What a peer carries from one step to the next."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from torch import Tensor
@@ -84,6 +84,11 @@ class State(Generic[T]):
     scales: Scales
     due: Due  # what is to be audited
     kept: Mapping[int, Kept[T]]  # of the last two steps
+    incarnation: int = 0  # how often the run has begun anew
+
+    def anew(self, incarnation: int) -> "State[T]":
+        """The same, when the run begins anew here: what was kept for audits is lost, so nothing is due (SPEC B5)."""
+        return replace(self, due=Due(self.step - 1, ()), kept={}, incarnation=incarnation)
 
     @classmethod
     def first(cls, run: Run, training: T) -> "State[T]":

@@ -383,6 +383,7 @@ async def conclude(
         owed=owed,
         unaudited=unaudited,
         returned=returning_after(attempt),  # [B3]
+        incarnation=state.incarnation,  # [B5]
     )
     last_two = {step: old for step, old in state.kept.items() if step >= state.step - 1}
     return Outcome(
@@ -395,6 +396,7 @@ async def conclude(
             scales=state.scales.after(record.spread, peer.run.parameters),
             due=Due.after(record),
             kept={**last_two, state.step: kept},
+            incarnation=state.incarnation,
         ),
         record=record,
         record_signatures=await sign_record(here, record),

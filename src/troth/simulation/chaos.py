@@ -28,6 +28,8 @@ ATTACKS = (
     "adapt",
 )
 
+_SIGNING = 7  # the call of the channel in a quiet step that collects signatures of the record
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -71,7 +73,20 @@ def draw_plan(seed: int, *, least_peers: int = 4, most_peers: int = 16, steps: i
     forge_from = {number: dice.pick(steps) for number in lying if dice.pick(2)}
     zeal = {number: (dice.chance() ** 2, dice.pick(steps)) for number in lying}
     network = _draw_network(dice, peers, honest, loss, cuts)
-    return Plan(seed, peers, steps, liars, forge_from, attacks, zeal, crashes, network)
+    blackout = {} if crashes or loss or cuts else _draw_blackout(seed, honest, steps)
+    return Plan(seed, peers, steps, liars, forge_from, attacks, zeal, crashes, network, blackout)
+
+
+def _draw_blackout(seed: int, honest: list[int], steps: int) -> dict[int, DropOut]:
+    """In every second world the power goes for everyone within one step: at a moment of it that is each one's own, or for all
+    while they sign its record, so that some hold it and others do not."""
+    draw, count = stream(seed, "blackout"), len(honest)
+    if draw.integers(2, 1)[0]:
+        return {}
+    step, late = int(draw.integers(max(1, steps // 2), 1)[0]), bool(draw.integers(2, 1)[0])
+    calls = [_SIGNING] * count if late else draw.integers(9, count).tolist()
+    downs, amid = (20 * draw.uniform(count)).tolist(), ((1 if late else 2) * draw.uniform(count)).tolist()
+    return {honest[k]: DropOut(step, calls[k], downs[k], True, amid[k]) for k in range(count)}
 
 
 def _draw_failures(
@@ -144,6 +159,8 @@ def counts(world: World) -> Counter[str]:
             "crashes for good": len(plan.crashes) - len(back),
             "crashes and restarts with the journal": sum(cut.journal for cut in back),
             "crashes and restarts without the journal": sum(not cut.journal for cut in back),
+            "blackouts": int(bool(plan.blackout)),
+            "beginnings anew": records[-1].incarnation if records else 0,
             "cuts that heal": len(plan.network.cuts),
             "peers whose packets get lost": len(plan.network.loss),
             "worlds with skewed clocks": int(bool(plan.network.clocks)),

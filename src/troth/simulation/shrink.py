@@ -114,7 +114,7 @@ class _Hunt:
 
 def _fair(plan: Plan) -> bool:
     """Whether it could have been drawn: with more failing than the protocol can bear, a broken promise is no bug."""
-    bad, shaky = len(plan.lying), len(plan.shaky)
+    bad, shaky = len(plan.lying), len(plan.shaky - plan.blackout.keys())
     back = plan.network.unreached or any(drop_out.down is not None for drop_out in plan.crashes.values())
     if back and 2 * (bad + shaky) >= plan.peers:
         return False
@@ -167,7 +167,7 @@ def _keener(plan: Plan) -> Iterator[Plan]:
 def _earlier(plan: Plan) -> Iterator[Plan]:
     """Nothing has to happen before the first lie or accident: all of them earlier at once, or one at the very beginning."""
     starts = [start for _, start in plan.zeal.values()]
-    starts += [*plan.forge_from.values(), *(drop_out.step for drop_out in plan.crashes.values())]
+    starts += [*plan.forge_from.values(), *(out.step for out in (*plan.crashes.values(), *plan.blackout.values()))]
     by = min(starts, default=0)
     if 0 < by < plan.steps:
         yield replace(
@@ -175,7 +175,8 @@ def _earlier(plan: Plan) -> Iterator[Plan]:
             steps=plan.steps - by,
             zeal={number: (zeal, start - by) for number, (zeal, start) in plan.zeal.items()},
             forge_from={number: start - by for number, start in plan.forge_from.items()},
-            crashes={number: replace(drop_out, step=drop_out.step - by) for number, drop_out in plan.crashes.items()},
+            crashes={number: replace(out, step=out.step - by) for number, out in plan.crashes.items()},
+            blackout={number: replace(out, step=out.step - by) for number, out in plan.blackout.items()},
         )
     for number, (zeal, start) in sorted(plan.zeal.items()):
         if start:

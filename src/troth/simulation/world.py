@@ -1,7 +1,7 @@
 """A run on a network that hurts: real protocol code, virtual time, liars on the wire; and what happened in it."""
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,7 +16,7 @@ from troth.protocol.agreed import AgreedChannel, Line
 from troth.protocol.channel import Channel
 from troth.protocol.coins import SeededEntropy
 from troth.protocol.comeback import Life
-from troth.protocol.frames import Packet, Value
+from troth.protocol.frames import Link, Packet, Value
 from troth.protocol.journal import MemoryJournal
 from troth.protocol.pace import Pace
 from troth.protocol.records import StepRecord
@@ -55,6 +55,7 @@ class Plan:
     zeal: Mapping[int, tuple[float, int]]  # how often they lie on the wire, and from which step on
     crashes: Mapping[int, DropOut]
     network: Network
+    blackout: Mapping[int, DropOut] = field(default_factory=dict)  # when it goes for all honest peers, in one step
 
     @property
     def lying(self) -> frozenset[int]:
@@ -63,14 +64,14 @@ class Plan:
     @property
     def shaky(self) -> frozenset[int]:
         """Honest peers whom power or network fails."""
-        return (frozenset(self.crashes) | self.network.unreached) - self.lying
+        return (frozenset(self.crashes) | frozenset(self.blackout) | self.network.unreached) - self.lying
 
     def __str__(self) -> str:
         lies = "; ".join(f"{number}: {', '.join(sorted(c)) or 'nothing'}" for number, c in sorted(self.liars.items()))
         return (
             f"{self.peers} peers, {self.steps} steps, liars on the wire {{{lies or 'none'}}}, in the protocol "
             f"{dict(self.attacks) or 'none'}, wrong gradients from step {dict(self.forge_from) or 'never'}, "
-            f"crashes {dict(self.crashes) or 'none'}, {self.network}"
+            f"crashes {dict(self.crashes) or 'none'}, blackout {dict(self.blackout) or 'none'}, {self.network}"
         )
 
 
@@ -97,7 +98,7 @@ class World:
     seconds: float = 0.0
     _gradients: dict[tuple[int, PeerId], Tensor] = field(default_factory=dict)
     step_ends: dict[int, float] = field(default_factory=dict)  # when the first peer had ended a step
-    paces: dict[int, set[Pace]] = field(default_factory=dict)  # by step, of steady peers: two would be too many
+    paces: dict[int, set[Pace]] = field(default_factory=dict)  # by step, of survivors: two would be too many
 
     @cached_property
     def honest(self) -> frozenset[PeerId]:
@@ -109,9 +110,14 @@ class World:
         return frozenset(range(self.plan.peers)) - self.plan.lying - self.plan.shaky
 
     @cached_property
+    def survivors(self) -> frozenset[int]:
+        """Who is there in the end: the steady ones, and after a blackout those for whom the power came back."""
+        return self.steady | frozenset(self.plan.blackout)
+
+    @cached_property
     def witness(self) -> list[Outcome[Training]]:
-        """Everything that a steady peer saw who saw the most."""
-        best = max((self.outcomes[number] for number in sorted(self.steady)), key=len)
+        """Everything that the one saw who saw the most."""
+        best = max((self.outcomes[number] for number in sorted(self.survivors)), key=len)
         return [best[step] for step in sorted(best)]
 
     @cached_property
@@ -210,6 +216,7 @@ class _Stage:
         self.time: VirtualTime[None] = VirtualTime(_deliveries(plan, numbers), watch)
         self.lines: list[LyingLine] = []
         self.board: dict[Any, Any] = {}
+        self.channels: dict[int, AgreedChannel] = {}  # of honest peers, the last of each
 
     def work(self, kind: Callable[..., W]) -> W:
         rates = SCHEDULES["constant"](_RATE, self.plan.steps)
@@ -224,8 +231,8 @@ class _Stage:
             else:
                 world.outcomes[number] = {}
                 lives[identity.peer] = self.honest(number, identity)
-        steady = [identity.peer for number, identity in enumerate(self.identities) if number in world.steady]
-        self.time.run(lives, most_events=_MOST_EVENTS, until=steady)
+        until = [identity.peer for number, identity in enumerate(self.identities) if number in world.survivors]
+        self.time.run(lives, most_events=_MOST_EVENTS, until=until)
         world.stopped = {world.numbers[peer]: why for peer, why in self.time.stopped.items()}
         world.packets, world.lost, world.doubled = self.time.packets, self.time.lost, self.time.doubled
         world.seconds = self.time.now
@@ -237,24 +244,24 @@ class _Stage:
 
     async def honest(self, number: int, identity: Identity) -> None:
         plan, clock, journal = self.plan, self.plan.network.clocks.get(number, (0.0, 0.0)), MemoryJournal()
-        cut = plan.crashes.get(number)
+        cut = plan.crashes.get(number, plan.blackout.get(number))
         line = self.time.line(identity.peer, *clock)
 
         def channel(who: Identity, *, looks_on: bool = True) -> AgreedChannel:
             mine: Line = line if who is identity else self.time.line(who.peer, *clock, home=identity.peer)
             if cut:
                 mine = _NotedLine(mine, who.peer, self.world.said)
-            return AgreedChannel(who, mine, BOUNDS, self.tools, journal, looks_on=looks_on)
+            self.channels[number] = AgreedChannel(who, mine, BOUNDS, self.tools, journal, looks_on=looks_on)
+            return self.channels[number]
 
         def opened(who: Identity) -> AgreedChannel:
             return cast(AgreedChannel, self._wrapped(who.peer, channel(who)))
 
-        def born(state: State[Training], outer: Channel) -> Life[Training]:
+        def born(state: State[Training], outer: Channel, links: Sequence[Link] = ()) -> Life[Training]:
             work = self.work(_SlowWork).takes(plan.network.slow.get(number, 0.0), line)
             entropy = SeededEntropy(plan.seed, number)
-            return Life(
-                Peer(identity, self.run, work, self._wrapped(identity.peer, outer), entropy, self.tools), state, opened
-            )
+            peer = Peer(identity, self.run, work, self._wrapped(identity.peer, outer), entropy, self.tools)
+            return Life(peer, state, opened, links=links)
 
         def power_goes(seconds: float) -> None:
             line.break_in(seconds, PowerCutError("stopped amid a step"))
@@ -266,7 +273,7 @@ class _Stage:
             self.heirs.get(number, identity),
         )
         try:
-            await self._note(number, life.take_part(inner), inner)
+            await self._note(number, life.take_part(inner))
             return
         except PowerCutError:
             assert cut is not None
@@ -276,22 +283,23 @@ class _Stage:
             self.world.power_back[number] = self.time.now
             again = channel(identity, looks_on=False)
             again.next_pace = inner.next_pace  # it lasts as long as the state does
-            life = born(life.state if cut.journal else first, again)
+            life = born(life.state, again, life.links) if cut.journal else born(first, again)
             if cut.journal and journal.last_step < life.state.step:  # nothing of this step was signed: simply go on
                 with suppress(LeftOutError, StalledError):
-                    await self._note(number, life.take_part(again), again)
+                    await self._note(number, life.take_part(again))
                     return
         except (LeftOutError, StalledError):
-            if number in self.world.steady:
+            if number in self.world.steady and not plan.blackout:
                 raise
-        await self._note(number, life.come_back(heir), inner)
+        await self._note(number, life.come_back(heir))
 
-    async def _note(self, number: int, steps: AsyncIterator[Outcome[Training]], channel: AgreedChannel) -> None:
+    async def _note(self, number: int, steps: AsyncIterator[Outcome[Training]]) -> None:
         async for outcome in steps:
+            channel = self.channels[number]
             self.world.outcomes[number][outcome.record.step] = outcome
             self.world.step_ends.setdefault(outcome.record.step, self.time.now)
             self.world.most_kept = max(self.world.most_kept, channel.kept_bytes)
-            if number in self.world.steady:
+            if number in self.world.survivors and not outcome.looked_on:
                 self.world.paces.setdefault(outcome.record.step, set()).add(channel.pace)
             if outcome.record.step >= self.plan.steps - 1:
                 return
@@ -308,7 +316,8 @@ class _Stage:
         conducts = plan.liars.get(number, frozenset())
         lying_line = LyingLine(line, identity, conducts, *plan.zeal[number], draw, fellows)
         self.lines.append(lying_line)
-        inner = LateChannel(identity, lying_line, BOUNDS, self.tools)
+        journal = MemoryJournal()
+        inner = LateChannel(identity, lying_line, BOUNDS, self.tools, journal)
         lying_line.follow(inner)
         channel: Channel = inner
         if number in plan.attacks:
@@ -320,10 +329,20 @@ class _Stage:
         entropy = SeededEntropy(plan.seed, number)
         peer = Peer(identity, self.run, work, self._wrapped(identity.peer, channel), entropy, self.tools)
         state = State.first(self.run, work.first(derive(plan.seed, "model")))
-        for _ in range(plan.steps):
-            state = (await run_step(peer, state)).state
-            if peer.me not in state.roster.members:
-                return
+        try:
+            for _ in range(plan.steps):
+                state = (await run_step(peer, state)).state
+                if peer.me not in state.roster.members:
+                    return
+        except (LeftOutError, StalledError):
+            if not plan.blackout:
+                raise
+
+            def opened(who: Identity) -> AgreedChannel:
+                return AgreedChannel(who, lying_line, BOUNDS, self.tools, journal, looks_on=True)
+
+            async for _ in Life(peer, state, opened, plan.steps).come_back(identity):
+                pass
 
 
 def _deliveries(plan: Plan, numbers: Mapping[PeerId, int]) -> Deliver:

@@ -13,7 +13,9 @@ from troth.training.work import Training
 def audits(world: World) -> list[str]:
     broken = []
     due, randomness, roster = NOTHING_DUE, first_randomness(world.run)[0], Roster.founding(world.run)
+    incarnation = 0
     for outcome in world.witness:
+        due = due if outcome.record.incarnation == incarnation else Due(due.step, ())
         step, roles = outcome.record.step, draw_roles(world.run, roster, randomness, due)
         found = (
             *_not_as_drawn(world, step, roster, roles),
@@ -22,6 +24,7 @@ def audits(world: World) -> list[str]:
         )
         broken += [f"step {step}: {what}" for what in found]
         due, randomness, roster = Due.after(outcome.record), outcome.state.randomness, outcome.state.roster
+        incarnation = outcome.record.incarnation
     return broken
 
 
@@ -55,7 +58,7 @@ def _back(world: World, step: int) -> Iterator[str]:
         return
     record, before, came = world.records[step], world.records[step - 1], world.records[step - 2].returned
     validators = {peer for peer in record.members if peer not in record.contributors}
-    if before.struck or not validators <= world.honest:
+    if before.struck or not validators <= world.honest or record.incarnation != before.incarnation:
         return
     theirs = [world.outcomes[world.numbers[PeerId(peer)]].get(step) for peer in validators]
     if not theirs or None in theirs:

@@ -7,11 +7,12 @@ from troth.simulation.world import World
 
 def caught(world: World) -> list[str]:
     broken = []
-    due, randomness = NOTHING_DUE, first_randomness(world.run)[0]
+    due, randomness, incarnation = NOTHING_DUE, first_randomness(world.run)[0], 0
     lies: dict[int, set[bytes]] = {}
     for outcome in world.witness:
         record = outcome.record
         roster = world.witness[record.step - 1].state.roster if record.step else Roster.founding(world.run)
+        due = due if record.incarnation == incarnation else Due(due.step, ())
         roles = draw_roles(world.run, roster, randomness, due)
         lies[record.step] = {peer for peer in record.contributors if (peer, record.step) in world.forged}
         heard = outcome.state.kept[record.step].heard
@@ -21,5 +22,5 @@ def caught(world: World) -> list[str]:
                     broken.append(
                         f"step {record.step}: {world.numbers[audit.target]} lied in step {audit.step}, was audited, and stays"
                     )
-        due, randomness = Due.after(record), outcome.state.randomness
+        due, randomness, incarnation = Due.after(record), outcome.state.randomness, record.incarnation
     return broken

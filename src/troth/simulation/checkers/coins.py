@@ -3,6 +3,7 @@
 from troth.crypto import Context, coin_commitment
 from troth.protocol.coins import combine
 from troth.protocol.messages import Accuse, Commit, Phase
+from troth.protocol.records import StepRecord
 from troth.simulation.world import World
 
 
@@ -10,7 +11,7 @@ def coins(world: World) -> list[str]:
     """Coins A are open before reports are made (SPEC R1), and those of Commit are known when an attempt is repeated (SPEC N2)."""
     broken = []
     for outcome in world.witness:
-        step, place = outcome.record.step, Context(world.run.id, outcome.record.step, Phase.COMMIT)
+        step, place = outcome.record.step, _commit_place(world, outcome.record)
         for attempt, accuses in outcome.accuses.items():
             opened = {peer: said.message.coin for peer, said in accuses.items() if isinstance(said.message, Accuse)}
             if attempt == outcome.attempts - 1 and combine("roles", step, attempt, opened) != outcome.record.randomness:
@@ -23,3 +24,7 @@ def coins(world: World) -> list[str]:
                 if attempt and coin_commitment(coin, place, peer, "B") == commit.coin_b:
                     broken.append(f"step {step}: {world.numbers[peer]} tossed no new coin for attempt {attempt}")
     return broken
+
+
+def _commit_place(world: World, record: StepRecord) -> Context:
+    return Context(world.run.id, record.step, Phase.COMMIT, incarnation=record.incarnation)

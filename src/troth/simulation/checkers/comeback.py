@@ -29,7 +29,7 @@ def comeback(world: World) -> list[str]:
 
 def _well_from(world: World, number: int) -> float | None:
     """From when on nothing is in its way any more, if that came."""
-    cut = world.plan.crashes.get(number)
+    cut = world.plan.crashes.get(number, world.plan.blackout.get(number))
     if cut is not None and (cut.down is None or number not in world.power_back):
         return None
     heals = max((cut.end for cut in world.plan.network.cuts if number in cut.apart), default=0.0)

@@ -5,11 +5,12 @@ from troth.simulation.world import World
 
 
 def knocks(world: World) -> list[str]:
-    """In these worlds only honest peers come back (SPEC B3)."""
+    """In these worlds only honest peers come back, and liars after a blackout (SPEC B3)."""
     broken = []
+    expected = world.plan.shaky | (world.plan.lying if world.plan.blackout else frozenset())
     for record in world.records:
         for knock in record.returned:
             gone, back = world.numbers[PeerId(knock.member)], world.numbers.get(PeerId(knock.key))
-            if back != gone or gone not in world.plan.shaky:
+            if back != gone or gone not in expected:
                 broken.append(f"step {record.step}: somebody else came back in the place of {gone}")
     return broken

@@ -29,6 +29,7 @@ def pace(world: World) -> list[str]:
         if (
             took > max(_longest(held, relayed) for held in world.paces[step])
             and outcome.attempts == 1
+            and outcome.record.incarnation == before.record.incarnation  # else the power was gone
             and not _noted(outcome.record)
             and not _noted(after.record)
         ):

@@ -1,0 +1,152 @@
+"""Beginning anew after more than half have stopped (SPEC B5): one member's part, as a state machine.
+
+Nobody is in a step, so nobody leads the way. Members wait until enough of them stand at the same place, and sign that they are
+ready; more than half of such signatures make everyone begin who sees them, so that all do within one message delay. Frames and
+the time go in, frames come out; nothing here sends or reads a clock.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from troth.crypto import Context, Digest, Identity, PeerId, Signature, signed_bytes
+from troth.protocol.frames import Begun, Waiting
+from troth.protocol.messages import Phase
+from troth.protocol.primitives import Primitives
+
+
+@dataclass(frozen=True)
+class Tip:
+    """Where a run stands when nobody is in a step."""
+
+    run: Digest
+    step: int  # that comes next
+    digest: Digest  # of everything in common up to there
+
+
+@dataclass(frozen=True)
+class Patience:
+    """In seconds."""
+
+    absent: float  # for members who are not here, once a majority is
+    word: float  # for how long somebody is taken to be where it said
+
+
+class Gathering:
+    """`hear` takes what others say, `tick` the time; `told` is what to tell all others, at once when it changes."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        members: Iterable[PeerId],
+        tip: Tip,
+        incarnation: int,
+        patience: Patience,
+        tools: Primitives,
+        before: Begun | None = None,  # the last time that it began, which came to nothing
+    ) -> None:
+        self._identity = identity
+        self._me = identity.peer
+        self._members = frozenset(members)
+        self._majority = len(self._members) // 2 + 1
+        self._tip = tip
+        self._patience = patience
+        self._tools = tools
+        self._heard: dict[PeerId, tuple[Waiting, float]] = {}
+        self._majority_since: float | None = None
+        self._before = before if before is not None and self._is_here(before) else None
+        self._mine = Waiting(tip.step, tip.digest, incarnation, None)
+        self.begun: Begun | None = None  # from here on this member is in a step again
+
+    def hear(self, sender: PeerId, frame: Waiting | Begun, now: float) -> None:
+        """What a member says; that others are ready counts, whoever brings the proof."""
+        if not self._is_here(frame) or sender not in self._members:
+            return
+        if isinstance(frame, Begun):
+            self._begin(frame.incarnation, frame.ready)
+        elif sender != self._me and self._is_genuine(sender, frame):
+            self._heard[sender] = (frame, now)
+        self.tick(now)
+
+    def tick(self, now: float) -> None:
+        if self.begun is not None:
+            return
+        here = self._here(now)
+        if len(here) < self._majority:
+            self._majority_since = None
+        elif self._majority_since is None:
+            self._majority_since = now
+        waited = self._majority_since is not None and now >= self._majority_since + self._patience.absent
+        if here == self._members or waited:
+            self._be_ready()
+        ready = self._ready(here)
+        if ready.keys() == self._members or (waited and len(ready) >= self._majority):
+            self._begin(self._mine.incarnation, ready)
+
+    @property
+    def told(self) -> tuple[Waiting | Begun, ...]:
+        """With the proof for an incarnation later than the next, for those who were not there then."""
+        now = self._mine if self.begun is None else self.begun
+        return (now,) if self._before is None else (now, self._before)
+
+    @property
+    def deadline(self) -> float | None:
+        """When `tick` has something to do, if nothing is heard before."""
+        return None if self._majority_since is None else self._majority_since + self._patience.absent
+
+    def wait_longer(self, now: float) -> None:
+        """As if a majority had come together just now."""
+        self._majority_since = now if self._majority_since is not None else None
+
+    def missing(self, now: float) -> frozenset[PeerId]:
+        """For people: who is not here."""
+        return self._members - self._here(now)
+
+    def _is_here(self, frame: Waiting | Begun) -> bool:
+        return (frame.step, frame.tip) == (self._tip.step, self._tip.digest)
+
+    def _here(self, now: float) -> frozenset[PeerId]:
+        """Who waits for the same as this member."""
+        since = now - self._patience.word
+        others = {
+            peer
+            for peer, (frame, when) in self._heard.items()
+            if frame.incarnation == self._mine.incarnation and when >= since
+        }
+        return frozenset({self._me, *others})
+
+    def _is_genuine(self, sender: PeerId, frame: Waiting) -> bool:
+        if frame.ready is None or (sender in self._heard and self._heard[sender][0] == frame):
+            return True
+        return bool(self._right(frame.incarnation, {sender: frame.ready}))
+
+    def _ready(self, here: frozenset[PeerId]) -> dict[bytes, bytes]:
+        """Of those, who signed that it is ready."""
+        said = {peer: self._heard[peer][0].ready for peer in here - {self._me}} | {self._me: self._mine.ready}
+        return {bytes(peer): ready for peer, ready in said.items() if ready is not None}
+
+    def _be_ready(self) -> None:
+        if self._mine.ready is None:
+            incarnation = self._mine.incarnation
+            signature = self._identity.sign(self._signed(incarnation, self._me))
+            self._mine = Waiting(self._tip.step, self._tip.digest, incarnation, signature)
+
+    def _begin(self, incarnation: int, ready: Mapping[bytes, bytes]) -> None:
+        """With what proves it to all others. Never again under an incarnation in which this member may have signed something."""
+        if self.begun is not None or incarnation < self._mine.incarnation:
+            return
+        right = self._right(incarnation, ready)
+        if len(right) >= self._majority:
+            self.begun = Begun(self._tip.step, self._tip.digest, incarnation, right)
+
+    def _right(self, incarnation: int, ready: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+        """The members' signatures that fit."""
+        return {
+            peer: signature
+            for peer, signature in sorted(ready.items())
+            if peer in self._members
+            and self._tools.verify(PeerId(peer), self._signed(incarnation, PeerId(peer)), Signature(signature))
+        }
+
+    def _signed(self, incarnation: int, peer: PeerId) -> bytes:
+        place = Context(self._tip.run, self._tip.step, Phase.BEGIN, incarnation=incarnation)
+        return signed_bytes(place, peer, self._tip.digest)

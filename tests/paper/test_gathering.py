@@ -1,0 +1,317 @@
+"""Beginning anew after more than half have stopped, among liars who would rather keep the run from it (SPEC B5)."""
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import count
+from typing import Any, TypeVar
+from unittest.mock import patch
+
+import pytest
+
+from tests.paper.bent_world import Seen, keys, plan, see
+from troth.attacks.wire_lies import false_waiting
+from troth.crypto import Context, Digest, Identity, PeerId, derive, signed_bytes, stream
+from troth.evidence.bans import History, ban_evidence
+from troth.evidence.verify import UnprovedError, verify_ban
+from troth.protocol.comeback import Life
+from troth.protocol.frames import Begun, Waiting
+from troth.protocol.gathering import Gathering, Patience, Tip
+from troth.protocol.journal import MemoryJournal, SignedBeforeError
+from troth.protocol.messages import Phase
+from troth.protocol.primitives import Primitives
+from troth.protocol.records import encode_record
+from troth.simulation import world as world_module
+from troth.simulation.chaos import draw_plan, judge
+from troth.simulation.drop_outs import DropOut
+from troth.simulation.faults import Cut, Network
+
+SOME = sorted((Identity.from_secret(derive(0, "gathering", k)) for k in range(9)), key=lambda one: one.peer)
+T = TypeVar("T")
+KEYS = [identity.peer for identity in SOME]
+TIP = Tip(Digest(bytes(32)), 7, Digest(bytes([7]) * 32))
+REVEALING, SIGNING = 4, 7  # calls of the channel in a quiet step: the last collects signatures of its record
+
+
+class _Tools(Primitives):
+    """Each signature is checked once."""
+
+    verify = staticmethod(cache(Primitives().verify))
+
+
+def gathering(me: int = 0, members: int = 5, patience: float = 30.0, tip: Tip = TIP, incarnation: int = 1) -> Gathering:
+    one = Gathering(SOME[me], KEYS[:members], tip, incarnation, Patience(patience, 10.0), _Tools())
+    one.tick(0.0)
+    return one
+
+
+@cache
+def here(incarnation: int = 1, tip: Tip = TIP) -> Waiting:
+    return Waiting(tip.step, tip.digest, incarnation, None)
+
+
+@cache
+def ready(peer: int, incarnation: int = 1, tip: Tip = TIP) -> Waiting:
+    place = Context(tip.run, tip.step, Phase.BEGIN, incarnation=incarnation)
+    return Waiting(tip.step, tip.digest, incarnation, SOME[peer].sign(signed_bytes(place, KEYS[peer], tip.digest)))
+
+
+def proof(*peers: int, incarnation: int = 1) -> Begun:
+    signatures = {bytes(KEYS[peer]): ready(peer, incarnation).ready or b"" for peer in peers}
+    return Begun(TIP.step, TIP.digest, incarnation, signatures)
+
+
+# One member
+
+
+def test_all_begin_when_all_are_ready() -> None:
+    """[B5]"""
+    one = gathering()
+    for peer in range(1, 5):
+        assert one.told == (here(),)
+        one.hear(KEYS[peer], here(), 1.0)
+    assert one.told == (ready(0),)
+    for peer in range(1, 5):
+        assert one.begun is None
+        one.hear(KEYS[peer], ready(peer), 2.0)
+    assert one.begun == proof(*range(5))
+    assert [*one.told] == [one.begun]  # type: ignore[comparison-overlap]
+
+
+def test_a_majority_begins_without_the_rest_after_a_while_and_fewer_never() -> None:
+    """[B5, N4]"""
+    for others, begins in ((1, False), (2, True)):
+        one = gathering()
+        for now in range(0, 400, 5):
+            for peer in range(1, 1 + others):
+                one.hear(KEYS[peer], ready(peer) if now > 30 else here(), float(now))
+            one.tick(float(now))
+            assert one.begun is None or now > 30
+        assert (one.begun == proof(0, 1, 2)) == begins
+
+
+def test_who_waits_for_something_else_does_not_count() -> None:
+    """[B5] Another history, another step, another incarnation, somebody who is no member, or who was here a while ago."""
+    others = (replace(TIP, step=8), replace(TIP, digest=Digest(bytes(32))))
+    for incarnation, tip in ((1, others[0]), (1, others[1]), (2, TIP)):
+        one = gathering(patience=0.0)
+        for peer in range(1, 5):
+            one.hear(KEYS[peer], ready(peer, incarnation, tip), 1.0)
+        assert one.told == (here(),)
+        assert len(one.missing(1.0)) == 4
+    one = gathering(patience=0.0)
+    for peer in range(5, 9):
+        one.hear(KEYS[peer], ready(peer), 1.0)
+    assert one.told == (here(),)
+    one.hear(KEYS[1], ready(1), 1.0)
+    one.hear(KEYS[2], ready(2), 12.0)
+    assert one.told == (here(),)
+
+
+def test_that_others_are_ready_has_to_be_proved() -> None:
+    """[B5] Their signatures are asked for, and more than half: else a liar could make one honest member begin alone."""
+    one = gathering()
+    one.hear(KEYS[1], Waiting(7, TIP.digest, 1, bytes(64)), 1.0)
+    for peer in range(2, 5):
+        one.hear(KEYS[peer], ready(peer), 1.0)
+    assert one.told == (here(),), "a signature that does not fit is no word at all"
+    assert one.begun is None
+    false = (
+        proof(1, 2),
+        replace_signature(proof(1, 2, 3), KEYS[3]),
+        proof(1, 2, 5),
+        Begun(7, TIP.digest, 2, proof(1, 2, 3).ready),
+        Begun(8, TIP.digest, 1, proof(1, 2, 3).ready),
+    )
+    for begun in false:
+        one.hear(KEYS[4], begun, 1.0)
+        assert one.begun is None
+    one.hear(KEYS[8], proof(1, 2, 3), 1.0)
+    assert one.begun is None, "brought by a stranger"
+    one.hear(KEYS[4], proof(1, 2, 3), 1.0)
+    assert one.begun == proof(1, 2, 3), "whoever is ready, and however little this one has heard of them"
+
+
+def replace_signature(begun: Begun, peer: PeerId) -> Begun:
+    return Begun(begun.step, begun.tip, begun.incarnation, {**begun.ready, bytes(peer): bytes(64)})
+
+
+def test_an_incarnation_is_begun_once() -> None:
+    """[B1, B5] Who began and failed has signed something in it. Who was not there then learns of it, and comes after."""
+    tried = Gathering(SOME[0], KEYS[:5], TIP, 2, Patience(30.0, 10.0), _Tools(), proof(0, 1, 2))
+    assert tried.told == (here(2), proof(0, 1, 2))
+    tried.hear(KEYS[1], proof(1, 2, 3), 1.0)
+    assert tried.begun is None
+    late = gathering(3)
+    for frame in tried.told:
+        late.hear(KEYS[0], frame, 1.0)
+    assert late.begun == proof(0, 1, 2)
+    assert late.told == (late.begun,)
+    elsewhere = Gathering(SOME[0], KEYS[:5], replace(TIP, step=8), 1, Patience(30.0, 10.0), _Tools(), proof(0, 1, 2))
+    assert len(elsewhere.told) == 1, "the proof is of another place"
+
+
+# Many, among liars
+
+
+def begun(members: int, liars: int, seed: int) -> dict[int, tuple[float, int]]:
+    """When and under which incarnation each honest member begins; lines take up to 1, liars tell each something else."""
+    draw, order, delta = stream(seed, "gathering"), count(), 1.0
+    honest = {me: gathering(me, members) for me in range(liars, members)}
+    told: dict[int, object] = dict.fromkeys(honest)
+    events: list[tuple[float, int, int, int, Waiting | Begun]] = []
+    done: dict[int, tuple[float, int]] = {}
+
+    def tell(now: float, sender: int, to: int, frame: Waiting | Begun) -> None:
+        heapq.heappush(events, (now + delta * float(draw.uniform(1)[0]), next(order), sender, to, frame))
+
+    def lie(now: float, liar: int, to: int) -> None:
+        one = honest[to]
+        signers = [*range(liars), *(me for me, other in honest.items() if other.told[0] == ready(me))]
+        frames = (here(), ready(liar), ready(liar, 2), false_waiting(one.told[0], draw), proof(*signers))
+        tell(now, liar, to, frames[int(draw.integers(len(frames), 1)[0])])
+
+    for tick in range(100):
+        until = tick / 2
+        for me, one in honest.items():
+            for other in range(members):
+                if other < liars and draw.integers(3, 1)[0] == 0:
+                    lie(until, other, me)
+                elif other != me:
+                    for frame in one.told if other >= liars else ():
+                        tell(until, me, other, frame)
+        while events and events[0][0] <= until + 0.5:
+            now, _, sender, to, heard = heapq.heappop(events)
+            honest[to].hear(KEYS[sender], heard, now)
+            if honest[to].told != told[to]:
+                told[to] = honest[to].told
+                for other in honest.keys() - {to}:
+                    for frame in honest[to].told:
+                        tell(now, to, other, frame)
+            proved = honest[to].begun
+            if proved is not None:
+                done.setdefault(to, (now, proved.incarnation))
+        for one in honest.values():
+            one.tick(until + 0.5)
+    return done
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_liars_can_neither_keep_the_others_from_beginning_nor_let_some_begin_alone(seed: int) -> None:
+    """[B5] All honest members begin, under one incarnation, within the longest time that a line takes."""
+    members, liars = ((5, 2), (7, 3), (8, 3), (9, 4))[seed % 4]
+    done = begun(members, liars, seed)
+    assert len(done) == members - liars
+    assert len({incarnation for _, incarnation in done.values()}) == 1
+    times = [when for when, _ in done.values()]
+    assert max(times) - min(times) <= 1.0, "or they would not hear each other in time"
+
+
+# Worlds
+
+
+def blackout(call: int, amid: Sequence[float] = (0.0,) * 5) -> Seen:
+    """Five honest peers; all stop in step 3, so many seconds after a call of the channel, and have power again a little later."""
+    cuts = {number: DropOut(3, call, 5.0 + number, True, seconds) for number, seconds in enumerate(amid)}
+    return see(replace(plan(liars=(), steps=8), blackout=cuts)).kept_promises()
+
+
+def test_all_stop_and_all_go_on() -> None:
+    """[B5] The step that was not finished is made again, with fresh coins and nothing due to be audited."""
+    seen = blackout(REVEALING)
+    assert [record.incarnation for record in seen.records] == [0, 0, 0, 1, 1, 1, 1, 1]
+    assert seen.named("absent", "expelled", "struck") == {}
+    audits = {step: sum(len(o[step].audited) for o in seen.world.outcomes.values()) for step in range(2, 5)}
+    assert audits == {2: 1, 3: 0, 4: 1}
+
+
+@pytest.mark.parametrize("holds", [{0}, {1, 4}, {0, 1, 2, 3}])
+def test_what_was_signed_is_not_made_again_though_one_alone_has_it(holds: set[int]) -> None:
+    """[B5] Some have the signatures under step 3 when the power goes, the rest borrows it from them."""
+    seen = blackout(SIGNING, [0.95 if number in holds else 0.01 for number in range(5)])
+    assert [record.incarnation for record in seen.records] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert seen.named("absent") == {}
+
+
+def test_without_borrowing_the_run_would_fork_or_leave_some_behind() -> None:
+    """[B5] So that the test above can fail."""
+    with patch.object(Life, "_may_borrow", lambda *_: False), pytest.raises(AssertionError):
+        blackout(SIGNING, [0.95, 0.01, 0.01, 0.01, 0.01])
+
+
+def test_who_lacks_the_model_borrows_that() -> None:
+    """[B5] A large model is not written down with every step."""
+    victim, lacked = keys(1, 5)[3], []
+
+    class Forgets(Life[T]):
+        def __init__(self, peer: Any, state: Any, opened: Any, **given: Any) -> None:
+            if given.get("links") and peer.me == victim:
+                lacked.append(peer.work.digest(state.training))
+                state = replace(state, training=peer.work.update(state.training, state.training.parameters_D, 0))
+                given["lacks"] = lacked[0]
+            super().__init__(peer, state, opened, **given)
+
+    with patch.object(world_module, "Life", Forgets):
+        seen = blackout(REVEALING)
+    assert lacked == [Digest(seen.records[2].state_after)]
+    assert seen.records[3].incarnation == 1
+    assert seen.named("absent") == {}
+
+
+def test_a_network_in_pieces_that_heals_goes_on() -> None:
+    """[B5, N4] Nobody loses power; but no piece has a majority, so all stop, and nobody has to be asked to go on."""
+    cuts = (Cut(frozenset({0, 1}), 12.0, 90.0), Cut(frozenset({2, 3}), 12.0, 90.0))
+    made = replace(plan(liars=(), steps=12, network=Network(latency=0.3, cuts=cuts)), blackout={4: DropOut(99, 0)})
+    seen = see(made)
+    assert len(seen.records) == 12
+    assert seen.records[-1].incarnation >= 1
+    assert seen.named("absent", "banned", "expelled") == {}
+
+
+def test_a_ban_after_a_new_beginning_is_proved_by_its_evidence() -> None:
+    """[B5, E1] Messages of one incarnation are worth nothing in another."""
+    cuts = {number: DropOut(2, 3, 5.0) for number in range(1, 5)}
+    made = replace(plan(liars=(0,), steps=14, forge_from={0: 4}), blackout=cuts)
+    world, history = see(made).world, None
+    history = History(world.run)
+    for outcome in world.witness:
+        for judgement in outcome.record.judgements:
+            assert outcome.record.incarnation == 1
+            text = ban_evidence(world.run, history, outcome, judgement).text
+            assert verify_ban(text).banned == keys(1, 5)[0]
+            other = replace_record(text, encode_record(outcome.record), outcome.record.incarnation)
+            with pytest.raises(UnprovedError):
+                verify_ban(other)
+            return
+        history.add(outcome)
+    raise AssertionError("nobody was banned")
+
+
+def replace_record(text: str, raw: bytes, incarnation: int) -> str:
+    """With the record's last number, its incarnation, changed."""
+    assert raw[-1] == incarnation
+    return text.replace(raw.hex(), (raw[:-1] + b"\0").hex())
+
+
+@pytest.mark.parametrize("seed", [9, 41, 86, 94])
+def test_drawn_blackouts_break_no_promise(seed: int) -> None:
+    """[B5] With liars that come back too, and lie about where they wait."""
+    verdict = judge(draw_plan(seed))
+    assert verdict.broken == []
+    assert verdict.counts["blackouts"] == 1
+    assert verdict.counts["beginnings anew"] >= 1
+
+
+def test_a_step_that_is_made_again_has_places_of_its_own() -> None:
+    """[B1, B5] Later than those of the first time, and earlier than those of the next step."""
+    journal, place = MemoryJournal(), Context(Digest(bytes(32)), 3, Phase.VOTE, 2)
+    journal.claim(place)
+    for later in (
+        place._replace(incarnation=1, attempt=0, phase=Phase.COMMIT),
+        place._replace(step=4, phase=Phase.COMMIT),
+    ):
+        journal.claim(later)
+        with pytest.raises(SignedBeforeError):
+            journal.claim(place)
+    assert journal.last_incarnation == 0
