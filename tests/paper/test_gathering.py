@@ -19,6 +19,7 @@ from troth.protocol.comeback import Life
 from troth.protocol.frames import Begun, Waiting
 from troth.protocol.gathering import Gathering, Patience, Tip
 from troth.protocol.journal import MemoryJournal, SignedBeforeError
+from troth.protocol.meeting import Meeting
 from troth.protocol.messages import Phase
 from troth.protocol.primitives import Primitives
 from troth.protocol.records import encode_record
@@ -236,7 +237,7 @@ def test_what_was_signed_is_not_made_again_though_one_alone_has_it(holds: set[in
 
 def test_without_borrowing_the_run_would_fork_or_leave_some_behind() -> None:
     """[B5] So that the test above can fail."""
-    with patch.object(Life, "_may_borrow", lambda *_: False), pytest.raises(AssertionError):
+    with patch.object(Meeting, "may_borrow", lambda *_: False), pytest.raises(AssertionError):
         blackout(SIGNING, [0.95, 0.01, 0.01, 0.01, 0.01])
 
 

@@ -33,12 +33,14 @@ from troth.protocol.coins import Coins, SeededEntropy
 from troth.protocol.frames import Certificate
 from troth.protocol.gate import returning
 from troth.protocol.journal import MemoryJournal
+from troth.protocol.meeting import Meeting
 from troth.protocol.messages import Knocking
 from troth.protocol.parts import opens
 from troth.protocol.records import StepRecord
 from troth.protocol.roles import Due, Roles, draw_roles
 from troth.protocol.roster import Roster
 from troth.protocol.sighting import Sighting
+from troth.protocol.state import State
 from troth.protocol.trials import Trials, heard_audits
 from troth.simulation.chaos import draw_plan
 from troth.simulation.side_by_side import verdict_on
@@ -233,7 +235,7 @@ def _coin_reused() -> Any:
     return patch.object(Attempt, "again", again)
 
 
-# Going on, and coming back (SPEC N4, F2, B1–B4, U2)
+# Going on, and coming back (SPEC N4, F2, B1–B5, U2)
 
 
 def _minority_goes_on() -> Any:
@@ -290,6 +292,18 @@ def _one_knock_is_enough() -> Any:
     return _instead_of(returning, lenient)
 
 
+def _same_incarnation() -> Any:
+    return patch.object(AgreedChannel, "next_incarnation", lambda _self, _step, now: now)
+
+
+def _due_after_a_new_beginning() -> Any:
+    return patch.object(State, "anew", lambda self, incarnation: replace(self, incarnation=incarnation))
+
+
+def _nothing_borrowed() -> Any:
+    return patch.object(Meeting, "may_borrow", lambda *_: False)
+
+
 PLANTED: Mapping[str, Plant] = {
     "a chain accepted one signature short": _one_signature_short,
     "a certificate exempt from the chain rule": _certificate_exempt,
@@ -317,6 +331,9 @@ PLANTED: Mapping[str, Plant] = {
     "feuds not remembered": _feuds_not_remembered,
     "Merkle paths not checked": _paths_unchecked,
     "records not compared when they are signed": _record_not_compared,
+    "a step made again under the same incarnation": _same_incarnation,
+    "audits stay due when a run begins anew": _due_after_a_new_beginning,
+    "what was signed is not taken from those who wait": _nothing_borrowed,
 }
 
 

@@ -457,8 +457,8 @@ class Node:
     def waits_for(self) -> str | None:
         """For people: where it is, and for whom it waits."""
         channel, life = self._channel, self.life
-        if life is not None and life.gathering is not None:
-            missing = life.gathering.missing(time.monotonic())
+        if life is not None and life.meeting is not None and life.meeting.waits:
+            missing = life.meeting.missing
             names = ", ".join(self.manifest.name_of(peer) for peer in sorted(missing)) or "them to be ready"
             return f"nobody is in a step: the run goes on from step {life.state.step} when enough are here; waits for {names}"
         where = channel.waits_for if channel is not None else None

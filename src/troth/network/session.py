@@ -8,7 +8,7 @@ from troth.crypto import Digest, PeerId, tagged_hash
 from troth.protocol.frames import Bytes64
 from troth.protocol.messages import Bytes32, Malformed, Step
 
-VERSION = 1
+VERSION = 2
 MOST_BYTES = 1 << 14
 _Text = Annotated[str, msgspec.Meta(max_length=500)]
 

@@ -4,15 +4,14 @@ Nothing that one peer says is believed: records are followed from what this peer
 the members before it; that the last one is the newest, more than half of its members say; the state has the digest in it.
 """
 
-import math
-from collections import Counter, deque
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 import msgspec
 
-from troth.crypto import Context, Digest, Identity, PeerId, Signature, signed_bytes, tagged_hash
+from troth.crypto import Context, Digest, Identity, PeerId, Signature, signed_bytes
 from troth.protocol.agreed import AgreedChannel
 from troth.protocol.channel import Entry
 from troth.protocol.frames import (
@@ -27,7 +26,7 @@ from troth.protocol.frames import (
     Waiting,
 )
 from troth.protocol.gate import MOST_AHEAD
-from troth.protocol.gathering import Gathering, Patience, Tip
+from troth.protocol.meeting import Meeting
 from troth.protocol.messages import Malformed, Phase
 from troth.protocol.primitives import Primitives
 from troth.protocol.records import StepRecord, decode_record, encode_record, right_signers
@@ -42,7 +41,6 @@ _LOOKING = 20  # steps that somebody may look on: two are enough, if its line is
 _ASKING = 160  # times that everyone is asked
 _PATIENCE = 5  # times the least delta, before asking again
 _STATE_IN_BULKS = 4  # a state may be three times the model, and two send it
-_MOST_LENT = 4  # times that somebody who waits is asked for its state
 _MOST_WAIT = 30.0
 
 
@@ -137,11 +135,7 @@ class Life(Generic[T]):
         self.lacks = lacks  # the model's digest, if all but the model is known
         self._patience = patience  # with members who are not there when the run is to begin anew
         self._watching: dict[PeerId, _Watcher] = {}
-        self._waiting: dict[PeerId, Waiting] = {}  # where others wait
-        self._lent: Counter[PeerId] = Counter()  # how often somebody who waits was asked for its state
-        self._told: tuple[Waiting | Begun, ...] = ()
-        self._said_at = -math.inf
-        self.gathering: Gathering | None = None  # while this member is in no step
+        self.meeting: Meeting[T] | None = None  # with others in no step, while this peer is in none
 
     async def take_part(self, channel: AgreedChannel) -> AsyncIterator[Outcome[T]]:
         """One step after another as a member. Raises `CannotGoOnError` when the others go on without this peer."""
@@ -239,7 +233,7 @@ class Life(Generic[T]):
         """Those who were gone and ask get the records they lack, and look on for some steps."""
         roster, step, first = self.state.roster, self.state.step, self.state.step - len(self._links)
         for member, asking in channel.gate.asking.items():
-            if first <= asking.since < step or (self.gathering is not None and asking.since == step):
+            if first <= asking.since < step or (self.meeting is not None and asking.since == step):
                 older = [key for key, watcher in self._watching.items() if watcher.member == member]
                 for key in older:
                     del self._watching[key]
@@ -263,20 +257,23 @@ class Life(Generic[T]):
         """Ask everyone what has happened, and believe more than half (SPEC B2). True if it turns out that nobody is in a step,
         and enough members to begin anew are here (SPEC B5)."""
         said: dict[PeerId, Followed] = {}
-        self._waiting.clear()
-        self._lent.clear()
-        self._gather(channel)
+        meeting = self.meeting = Meeting(self.peer, channel, self._patience)
+        meeting.stand(self.state, waits=self.lacks is None)
         for _ in range(_ASKING):
             everyone = self._enter(channel)
             self._ask(channel, old, everyone, self.state.step)
             until = channel.now() + _PATIENCE * channel.bounds.delta
-            while (now := channel.now()) < until:
-                heard = await channel.hear_outside(min(until, self._wait(channel, now)))
-                if heard is not None and await self._hear(channel, *heard, said):
-                    self.gathering = None
+            while channel.now() < until:
+                heard = await channel.hear_outside(min(until, meeting.pause()))
+                if meeting.waits and channel.gate.asking:
+                    self._serve(channel)
+                if heard is not None and await self._hear(channel, meeting, *heard, said):
+                    self.meeting = None
                     self._ask(channel, old, self.state.roster.members, self.state.step)  # it looks on from here
                     return False
-                if self.gathering is not None and self._begins(channel, self.gathering):
+                if (incarnation := meeting.begins()) is not None:
+                    self.state, self.meeting = self.state.anew(incarnation), None
+                    channel.look_on_from(self.state.step)
                     return True
         raise LeftOutError("nobody says what has happened")
 
@@ -289,17 +286,18 @@ class Life(Generic[T]):
     async def _hear(
         self,
         channel: AgreedChannel,
+        meeting: Meeting[T],
         sender: PeerId,
         frame: SyncShown | StateShown | Waiting | Begun,
         said: dict[PeerId, Followed],
     ) -> bool:
         """Whether this peer stands now where those are who go on."""
         if isinstance(frame, Waiting | Begun):
-            self._hear_waiting(channel, sender, frame)
+            meeting.hear(sender, frame)
         if not isinstance(frame, SyncShown):
             return False
         if not frame.links:
-            await self._complete(channel, sender)
+            await self._complete(channel, meeting, sender)
             return False
         followed = follow(self.peer.run, self.state.step, self.state.roster, frame.links, self.peer.tools)
         if followed is None or sender not in followed.roster.members:
@@ -308,7 +306,7 @@ class Life(Generic[T]):
         alike = {peer for peer, others in said.items() if others.tip == followed.tip}
         backers = sorted(alike & set(followed.roster.members))
         newest = len(backers) >= followed.roster.majority
-        if not newest and not self._may_borrow(channel, sender, followed.step):
+        if not newest and not meeting.may_borrow(sender, followed.step):
             return False
         channel.look_on_from(followed.step)
         training = await self._fetch(channel, backers if newest else [sender], Digest(followed.records[-1].state_after))
@@ -317,90 +315,17 @@ class Life(Generic[T]):
         self.state, self.lacks = state_after(self.peer.run, self.state, followed, training), None
         self._links.clear()
         self._links.extend(frame.links)
-        if not newest:
-            self._gather(channel)
+        meeting.stand(self.state, waits=not newest)
         return newest
 
-    # To begin anew (SPEC B5)
-
-    def _gather(self, channel: AgreedChannel) -> None:
-        """A member in no step waits for the others."""
-        state, digest = self.state, self.peer.work.digest(self.state.training)
-        if self.peer.me not in state.roster.members or self.lacks is not None:
-            self.gathering = None
-            return
-        common = tagged_hash("troth/tip/1", state.randomness, state.earlier_randomness, digest, *state.roster.members)
-        self.gathering = Gathering(
-            self.peer.identity,
-            state.roster.members,
-            Tip(self.peer.run.id, state.step, common),
-            channel.next_incarnation(state.step, state.incarnation),
-            Patience(self._patience, 2 * _PATIENCE * channel.bounds.delta),
-            self.peer.tools,
-            channel.begun,
-        )
-        self.gathering.tick(channel.now())
-        for sender, frame in sorted(self._waiting.items()):
-            self.gathering.hear(sender, frame, channel.now())
-
-    def _hear_waiting(self, channel: AgreedChannel, sender: PeerId, frame: Waiting | Begun) -> None:
-        if sender not in self.state.roster.may_ask:
-            return
-        if self.gathering is not None:
-            self.gathering.hear(sender, frame, channel.now())
-        if isinstance(frame, Waiting):
-            if self.gathering is not None and self._waiting.get(sender) != frame:
-                self._say_where(channel, [sender])  # it may have missed where this member is
-            self._waiting[sender] = frame
-
-    def _wait(self, channel: AgreedChannel, now: float) -> float:
-        """While this member waits: it says so, and serves who is behind or lacks the model. Also when to look again."""
-        pause = channel.bounds.delta / 2
-        if self.gathering is None:
-            return now + pause
-        if now >= self._said_at + pause:
-            self._said_at = now
-            self._say_where(channel, self.state.roster.members)
-            if channel.gate.asking:
-                self._serve(channel)
-        due = self.gathering.deadline
-        return min(now + pause, due) if due is not None and due > now else now + pause
-
-    def _begins(self, channel: AgreedChannel, gathering: Gathering) -> bool:
-        gathering.tick(channel.now())
-        if gathering.begun is not None:
-            channel.begins(gathering.begun)
-        if gathering.told != self._told:
-            self._told = gathering.told
-            self._say_where(channel, self.state.roster.members)
-        if gathering.begun is None:
-            return False
-        self.state, self.gathering = self.state.anew(gathering.begun.incarnation), None
-        channel.look_on_from(self.state.step)
-        return True
-
-    def _say_where(self, channel: AgreedChannel, to: Iterable[PeerId]) -> None:
-        assert self.gathering is not None
-        for frame in self.gathering.told:
-            channel.ask(Context(self.peer.run.id, self.state.step, Phase.BEGIN), to, frame)
-
-    def _may_borrow(self, channel: AgreedChannel, sender: PeerId, step: int) -> bool:
-        """From one who waits there: what the members signed is so, however few have it. But it may never hand out its state."""
-        if sender not in self._waiting or self._waiting[sender].step != step:
-            return False
-        if self.gathering is not None and not self._lent[sender]:
-            self.gathering.wait_longer(channel.now())  # rather than begin behind what was signed
-        self._lent[sender] += 1
-        return self._lent[sender] <= _MOST_LENT
-
-    async def _complete(self, channel: AgreedChannel, sender: PeerId) -> None:
-        """The model alone, from one who waits at the same place."""
-        if self.lacks is None or not self._may_borrow(channel, sender, self.state.step):
+    async def _complete(self, channel: AgreedChannel, meeting: Meeting[T], sender: PeerId) -> None:
+        """The model alone, from one who waits at the same place (SPEC B5)."""
+        if self.lacks is None or not meeting.may_borrow(sender, self.state.step):
             return
         training = await self._fetch(channel, [sender], self.lacks)
         if training is not None:
             self.state, self.lacks = replace(self.state, training=training), None
-            self._gather(channel)
+            meeting.stand(self.state, waits=True)
 
     def _ask(self, channel: AgreedChannel, old: Identity, peers: Iterable[PeerId], since: int) -> None:
         """What has happened since this step, and to be told from now on."""
@@ -415,8 +340,8 @@ class Life(Generic[T]):
             until = channel.now() + 2 * channel.pace.delta + _STATE_IN_BULKS * channel.pace.bulk
             while (heard := await channel.hear_outside(until)) is not None:
                 sender, frame = heard
-                if isinstance(frame, Waiting | Begun):
-                    self._hear_waiting(channel, sender, frame)
+                if isinstance(frame, Waiting | Begun) and self.meeting is not None:
+                    self.meeting.hear(sender, frame)
                 if isinstance(frame, StateShown) and sender in backers:
                     training = self.peer.work.unpack(frame.state)
                     if not isinstance(training, Malformed) and self.peer.work.digest(training) == digest:

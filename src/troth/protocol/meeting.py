@@ -1,0 +1,113 @@
+"""A member in no step among others (SPEC B5): it says where it waits, hears where they do, and knows when all begin."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from typing import Generic, TypeVar
+
+from troth.crypto import Context, PeerId, tagged_hash
+from troth.protocol.agreed import AgreedChannel
+from troth.protocol.frames import Begun, Waiting
+from troth.protocol.gathering import Gathering, Patience, Tip
+from troth.protocol.messages import Phase
+from troth.protocol.state import Peer, State
+
+T = TypeVar("T")
+_MOST_LENT = 4  # times that somebody who waits is asked for its state
+_WORD = 10  # times the least delta that somebody is taken to be where it said
+
+
+class Meeting(Generic[T]):
+    """`stand` says where this peer is; who is no member, or lacks the model, only listens."""
+
+    def __init__(self, peer: Peer[T], channel: AgreedChannel, patience: float) -> None:
+        self._peer = peer
+        self._channel = channel
+        self._patience = Patience(patience, _WORD * channel.bounds.delta)
+        self._pause = channel.bounds.delta / 2  # between two times that it says where it is
+        self._where: dict[PeerId, Waiting] = {}  # others wait
+        self._lent: Counter[PeerId] = Counter()  # how often somebody who waits was asked for its state
+        self._told: tuple[Waiting | Begun, ...] = ()
+        self._told_at = -math.inf
+        self._state: State[T] | None = None
+        self._gathering: Gathering | None = None
+
+    def stand(self, state: State[T], *, waits: bool) -> None:
+        self._state, self._gathering = state, None
+        if not waits or self._peer.me not in state.roster.members:
+            return
+        model = self._peer.work.digest(state.training)
+        common = tagged_hash("troth/tip/1", state.randomness, state.earlier_randomness, model, *state.roster.members)
+        self._gathering = Gathering(
+            self._peer.identity,
+            state.roster.members,
+            Tip(self._peer.run.id, state.step, common),
+            self._channel.next_incarnation(state.step, state.incarnation),
+            self._patience,
+            self._peer.tools,
+            self._channel.begun,
+        )
+        self._gathering.tick(self._channel.now())
+        for sender, frame in sorted(self._where.items()):
+            self._gathering.hear(sender, frame, self._channel.now())
+
+    @property
+    def waits(self) -> bool:
+        return self._gathering is not None
+
+    @property
+    def missing(self) -> frozenset[PeerId]:
+        """For people: who is not here."""
+        return self._gathering.missing(self._channel.now()) if self._gathering is not None else frozenset()
+
+    def hear(self, sender: PeerId, frame: Waiting | Begun) -> None:
+        if self._state is None or sender not in self._state.roster.may_ask:
+            return
+        if self._gathering is not None:
+            self._gathering.hear(sender, frame, self._channel.now())
+        if isinstance(frame, Waiting):
+            news, self._where[sender] = self._where.get(sender) != frame, frame
+            if news:
+                self._tell([sender])  # it may have missed where this member is
+
+    def pause(self) -> float:
+        """Until when to listen; also says now and then where this member is."""
+        now, gathering = self._channel.now(), self._gathering
+        if gathering is None:
+            return now + self._pause
+        if now >= self._told_at + self._pause:
+            self._told_at = now
+            self._tell(self._members)
+        due = gathering.deadline
+        return min(now + self._pause, due) if due is not None and due > now else now + self._pause
+
+    def begins(self) -> int | None:
+        """The incarnation that begins now, if one does; written down before anybody is told."""
+        if self._gathering is None:
+            return None
+        self._gathering.tick(self._channel.now())
+        if self._gathering.begun is not None:
+            self._channel.begins(self._gathering.begun)
+        if self._gathering.told != self._told:
+            self._told = self._gathering.told
+            self._tell(self._members)
+        return self._gathering.begun.incarnation if self._gathering.begun is not None else None
+
+    def may_borrow(self, sender: PeerId, step: int) -> bool:
+        """From one who waits there: what the members signed is so, however few have it. But it may never hand out its state."""
+        if sender not in self._where or self._where[sender].step != step:
+            return False
+        if self._gathering is not None and not self._lent[sender]:
+            self._gathering.wait_longer(self._channel.now())  # rather than begin behind what was signed
+        self._lent[sender] += 1
+        return self._lent[sender] <= _MOST_LENT
+
+    @property
+    def _members(self) -> tuple[PeerId, ...]:
+        return self._state.roster.members if self._state is not None else ()
+
+    def _tell(self, to: Iterable[PeerId]) -> None:
+        if self._gathering is not None and self._state is not None:
+            place = Context(self._peer.run.id, self._state.step, Phase.BEGIN)
+            for frame in self._gathering.told:
+                self._channel.ask(place, to, frame)
