@@ -15,17 +15,21 @@ from troth.attacks.wire_lies import false_waiting
 from troth.crypto import Context, Digest, Identity, PeerId, derive, signed_bytes, stream
 from troth.evidence.bans import History, ban_evidence
 from troth.evidence.verify import UnprovedError, verify_ban
+from troth.protocol.agreed import AgreedChannel
+from troth.protocol.channel import Entry
 from troth.protocol.comeback import Life
-from troth.protocol.frames import Begun, Waiting
+from troth.protocol.frames import Begun, Busy, Packet, Waiting
 from troth.protocol.gathering import Gathering, Patience, Tip
 from troth.protocol.journal import MemoryJournal, SignedBeforeError
 from troth.protocol.meeting import Meeting
-from troth.protocol.messages import Phase
+from troth.protocol.messages import Commit, Phase
+from troth.protocol.pace import Pace
 from troth.protocol.primitives import Primitives
 from troth.protocol.records import encode_record
+from troth.protocol.state import StalledError
 from troth.simulation import world as world_module
 from troth.simulation.chaos import draw_plan, judge
-from troth.simulation.drop_outs import DropOut
+from troth.simulation.drop_outs import DropOut, PowerCutError
 from troth.simulation.faults import Cut, Network
 
 SOME = sorted((Identity.from_secret(derive(0, "gathering", k)) for k in range(9)), key=lambda one: one.peer)
@@ -42,7 +46,7 @@ class _Tools(Primitives):
 
 
 def gathering(me: int = 0, members: int = 5, patience: float = 30.0, tip: Tip = TIP, incarnation: int = 1) -> Gathering:
-    one = Gathering(SOME[me], KEYS[:members], tip, incarnation, Patience(patience, 10.0), _Tools())
+    one = Gathering(SOME[me], KEYS[:members], tip, incarnation, Patience(patience, 10.0, 100.0), _Tools())
     one.tick(0.0)
     return one
 
@@ -140,7 +144,7 @@ def replace_signature(begun: Begun, peer: PeerId) -> Begun:
 
 def test_an_incarnation_is_begun_once() -> None:
     """[B1, B5] Who began and failed has signed something in it. Who was not there then learns of it, and comes after."""
-    tried = Gathering(SOME[0], KEYS[:5], TIP, 2, Patience(30.0, 10.0), _Tools(), proof(0, 1, 2))
+    tried = Gathering(SOME[0], KEYS[:5], TIP, 2, Patience(30.0, 10.0, 100.0), _Tools(), proof(0, 1, 2))
     assert tried.told == (here(2), proof(0, 1, 2))
     tried.hear(KEYS[1], proof(1, 2, 3), 1.0)
     assert tried.begun is None
@@ -149,8 +153,78 @@ def test_an_incarnation_is_begun_once() -> None:
         late.hear(KEYS[0], frame, 1.0)
     assert late.begun == proof(0, 1, 2)
     assert late.told == (late.begun,)
-    elsewhere = Gathering(SOME[0], KEYS[:5], replace(TIP, step=8), 1, Patience(30.0, 10.0), _Tools(), proof(0, 1, 2))
+    elsewhere = Gathering(
+        SOME[0], KEYS[:5], replace(TIP, step=8), 1, Patience(30.0, 10.0, 100.0), _Tools(), proof(0, 1, 2)
+    )
     assert len(elsewhere.told) == 1, "the proof is of another place"
+
+
+def test_who_is_still_in_a_step_is_waited_for_but_not_for_ever() -> None:
+    """[B5] Its announcements may take a while to fail, and it would come out into a run that went on without it. A liar says
+    so as well."""
+    one = gathering()
+    for now in range(0, 200, 5):
+        for peer in (1, 2):
+            one.hear(KEYS[peer], ready(peer), float(now))
+        one.hear(KEYS[3], Busy(7), float(now))
+        assert (one.begun is not None) == (now >= 100)
+    one = gathering()
+    one.hear(KEYS[3], Busy(7), 0.0)
+    for now in range(0, 35, 5):
+        for peer in (1, 2):
+            one.hear(KEYS[peer], ready(peer), float(now))
+    assert one.begun is not None, "it said so once, and is gone"
+
+
+def test_an_incarnation_that_most_have_left_is_not_begun_any_more() -> None:
+    """[B5] Else whoever comes late would always be one behind. That liars have left it means nothing."""
+    for left, joins in ((2, True), (3, False)):
+        one = gathering(4)
+        for peer in range(left):
+            one.hear(KEYS[peer], ready(peer, 2), 1.0)
+        one.hear(KEYS[0], proof(0, 1, 2), 1.0)
+        assert (one.begun == proof(0, 1, 2)) == joins
+        if not joins:
+            assert one.told == (here(2), proof(0, 1, 2))
+            one.hear(KEYS[0], proof(0, 1, 2, incarnation=2), 1.0)
+            assert one.begun == proof(0, 1, 2, incarnation=2)
+
+
+class _Told:
+    """A line on which these wait for a step."""
+
+    def __init__(self, *frames: tuple[PeerId, Waiting]) -> None:
+        self.left = list(frames)
+        self.sent: list[tuple[PeerId, Packet]] = []
+
+    def now(self) -> float:
+        return 0.0
+
+    def send(self, to: PeerId, packet: Packet) -> None:
+        self.sent.append((to, packet))
+
+    async def receive(self, until: float) -> tuple[PeerId, Packet]:
+        if not self.left:
+            raise PowerCutError("nothing more comes")
+        sender, frame = self.left.pop(0)
+        return sender, Packet(Context(TIP.run, frame.step, Phase.BEGIN), frame)
+
+
+@pytest.mark.parametrize("looks_on", [False, True])
+def test_a_step_that_more_than_half_have_left_is_left(looks_on: bool) -> None:
+    """[B5, N4] Nothing can come of it. Who waits elsewhere, or is no member, has not left it."""
+    waits = [(KEYS[peer], here()) for peer in (1, 2, 3)]
+    others = [(KEYS[1], here()), (KEYS[1], here(2)), (KEYS[8], here()), (KEYS[2], here(0))]
+    elsewhere = [(KEYS[peer], here(1, replace(TIP, step=step))) for peer in (3, 4) for step in (6, 8)]
+    place, commit = Context(TIP.run, 7, Phase.COMMIT), Commit(None, bytes(32), bytes(32))
+    for frames, why in ((waits, StalledError), ([*others, *elsewhere], PowerCutError)):
+        line = _Told(*frames)
+        channel = AgreedChannel(SOME[0], line, Pace(), Primitives(), looks_on=looks_on)
+        channel.enter(Entry(frozenset(KEYS[:5])))
+        with pytest.raises(why):
+            channel.announce(place, commit).send(None)
+        told = [to for to, packet in line.sent if isinstance(packet.frame, Busy)]
+        assert told == ([] if looks_on else [peer for peer, frame in frames if frame.step <= 7])
 
 
 # Many, among liars

@@ -16,11 +16,13 @@ from troth.protocol.frames import (
     Begun,
     BlobSent,
     BlobWanted,
+    Busy,
     Certificate,
     Chained,
     Decided,
     Frame,
     Knock,
+    Outside,
     Packet,
     PartSent,
     PartShown,
@@ -52,6 +54,7 @@ from troth.protocol.pace import Pace, Stopwatch
 from troth.protocol.parts import Parcel
 from troth.protocol.primitives import Primitives
 from troth.protocol.sighting import Sighting
+from troth.protocol.state import StalledError
 
 R = TypeVar("R", Announcement, Sighting)
 _OLD_STEPS = (
@@ -101,6 +104,7 @@ class AgreedChannel:
         self._blame = Blame()
         self.gate = Gate(lambda to, place, frame: line.send(to, Packet(place, frame)), tools)
         self._quorum = 0  # more than half of the members at the start of the step
+        self._left: set[PeerId] = set()  # who waits for this step to be made again
         self._members: tuple[PeerId, ...] = ()
         self._silent: dict[int, set[PeerId]] = defaultdict(set)  # by step: whom an announcement missed (SPEC Q7)
         self._doubles: dict[int, dict[PeerId, tuple[Context, Envelope, Envelope]]] = defaultdict(dict)
@@ -151,7 +155,9 @@ class AgreedChannel:
         """Who takes part, and when it began; with Commit another pace."""
         self.pace = self.next_pace if context.phase == Phase.COMMIT else self.pace
         self._members = tuple(sorted(self._entry.members - self._silent[context.step]))
-        self._quorum = len(self._entry.members) // 2 + 1 if context.phase == Phase.COMMIT else self._quorum
+        if context.phase == Phase.COMMIT:
+            self._quorum = len(self._entry.members) // 2 + 1
+            self._left.clear()
         now = self._line.now()
         return self._timing(context, now if self._last is None or self._last.ends is None else self._last.ends)
 
@@ -264,6 +270,8 @@ class AgreedChannel:
         self._stopwatch.left_line(self._line.now())
         if heard is not None:
             self._dispatch(*heard)
+        if self._quorum and len(self._left) >= self._quorum:
+            raise StalledError(f"{len(self._left)} members have left the step, and wait for the others")
         return heard is not None
 
     async def _wait(self, until: float, enough: Callable[[], bool]) -> None:
@@ -284,7 +292,9 @@ class AgreedChannel:
         if isinstance(frame, SyncWanted | StateWanted | Knock):
             self.gate.hear(sender, place, frame, self._running[0].step if self._running is not None else -1)
             return
-        if isinstance(frame, Waiting | Begun):  # this member is in a step, so nobody need begin anew
+        if isinstance(frame, Waiting | Busy | Begun):
+            if isinstance(frame, Waiting) and self._running is not None:
+                self._hear_waiting(sender, place, frame, self._running[0])
             return
         if not self._may_speak(sender):
             return
@@ -322,6 +332,13 @@ class AgreedChannel:
                 self._shown[place][frame.part, sender].setdefault(PeerId(frame.contributor), parcel)
             case RecordSigned():
                 self._signatures[place].setdefault(sender, Signature(frame.signature))
+
+    def _hear_waiting(self, sender: PeerId, place: Context, frame: Waiting, here: Context) -> None:
+        """It is in no step (SPEC B5)."""
+        if frame.step == here.step and frame.incarnation > here.incarnation and sender in self._entry.members:
+            self._left.add(sender)
+        if frame.step <= here.step and not self._looks_on:
+            self._line.send(sender, Packet(place, Busy(here.step)))
 
     def _hand_out(self, sender: PeerId, place: Context, digest: Digest) -> None:
         """A blob of this step or, to an onlooker, of the last ones; what is not here yet is sent when it comes."""
@@ -532,13 +549,13 @@ class AgreedChannel:
     def now(self) -> float:
         return self._line.now()
 
-    async def hear_outside(self, until: float) -> tuple[PeerId, SyncShown | StateShown | Waiting | Begun] | None:
+    async def hear_outside(self, until: float) -> tuple[PeerId, Outside] | None:
         """The next answer to somebody who comes back; what else arrives is filed as ever."""
         while self._line.now() < until:
             heard = await self._line.receive(until)
             if heard is not None:
                 sender, packet = heard
-                if isinstance(packet.frame, SyncShown | StateShown | Waiting | Begun):
+                if isinstance(packet.frame, SyncShown | StateShown | Waiting | Busy | Begun):
                     return sender, packet.frame
                 self._dispatch(sender, packet)
         return None

@@ -17,8 +17,10 @@ from troth.protocol.channel import Entry
 from troth.protocol.frames import (
     MOST_LINKS,
     Begun,
+    Busy,
     Knock,
     Link,
+    Outside,
     StateShown,
     StateWanted,
     SyncShown,
@@ -38,8 +40,8 @@ from troth.protocol.step import run_step
 
 T = TypeVar("T")
 _LOOKING = 20  # steps that somebody may look on: two are enough, if its line is quick and nothing goes wrong
-_ASKING = 160  # times that everyone is asked
-_PATIENCE = 5  # times the least delta, before asking again
+_ASKING = 400  # times that everyone is asked
+_PATIENCE = 2  # times the least delta, before asking again
 _STATE_IN_BULKS = 4  # a state may be three times the model, and two send it
 _MOST_WAIT = 30.0
 
@@ -288,11 +290,11 @@ class Life(Generic[T]):
         channel: AgreedChannel,
         meeting: Meeting[T],
         sender: PeerId,
-        frame: SyncShown | StateShown | Waiting | Begun,
+        frame: Outside,
         said: dict[PeerId, Followed],
     ) -> bool:
         """Whether this peer stands now where those are who go on."""
-        if isinstance(frame, Waiting | Begun):
+        if isinstance(frame, Waiting | Busy | Begun):
             meeting.hear(sender, frame)
         if not isinstance(frame, SyncShown):
             return False
@@ -340,7 +342,7 @@ class Life(Generic[T]):
             until = channel.now() + 2 * channel.pace.delta + _STATE_IN_BULKS * channel.pace.bulk
             while (heard := await channel.hear_outside(until)) is not None:
                 sender, frame = heard
-                if isinstance(frame, Waiting | Begun) and self.meeting is not None:
+                if isinstance(frame, Waiting | Busy | Begun) and self.meeting is not None:
                     self.meeting.hear(sender, frame)
                 if isinstance(frame, StateShown) and sender in backers:
                     training = self.peer.work.unpack(frame.state)

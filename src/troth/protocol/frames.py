@@ -152,6 +152,12 @@ class Waiting(_Frame, frozen=True):
     ready: Bytes64 | None  # signed, when it sees enough others who wait for the same
 
 
+class Busy(_Frame, frozen=True):
+    """The sender is in a step, as far as it knows: an answer to who waits."""
+
+    step: Step
+
+
 class Begun(_Frame, frozen=True):
     """More than half are ready: whoever sees this begins."""
 
@@ -163,7 +169,7 @@ class Begun(_Frame, frozen=True):
 
 Agreement = Value | View | Certificate | Chained | Relayed | Decided
 Bulk = PartSent | BlobSent | BlobWanted | PartShown | RecordSigned
-Outside = SyncWanted | SyncShown | StateWanted | StateShown | Knock | Waiting | Begun
+Outside = SyncWanted | SyncShown | StateWanted | StateShown | Knock | Waiting | Busy | Begun
 Frame = Agreement | Bulk | Outside
 AGREEMENT = (Value, View, Certificate, Chained, Relayed, Decided)
 

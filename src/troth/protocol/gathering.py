@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from troth.crypto import Context, Digest, Identity, PeerId, Signature, signed_bytes
-from troth.protocol.frames import Begun, Waiting
+from troth.protocol.frames import Begun, Busy, Waiting
 from troth.protocol.messages import Phase
 from troth.protocol.primitives import Primitives
 
@@ -29,6 +29,7 @@ class Patience:
 
     absent: float  # for members who are not here, once a majority is
     word: float  # for how long somebody is taken to be where it said
+    busy: float  # for members who say that they are in a step
 
 
 class Gathering:
@@ -52,17 +53,22 @@ class Gathering:
         self._patience = patience
         self._tools = tools
         self._heard: dict[PeerId, tuple[Waiting, float]] = {}
+        self._busy: dict[PeerId, tuple[float, float]] = {}  # who says that it is in a step: first, and last
         self._majority_since: float | None = None
         self._before = before if before is not None and self._is_here(before) else None
         self._mine = Waiting(tip.step, tip.digest, incarnation, None)
         self.begun: Begun | None = None  # from here on this member is in a step again
 
-    def hear(self, sender: PeerId, frame: Waiting | Begun, now: float) -> None:
+    def hear(self, sender: PeerId, frame: Waiting | Busy | Begun, now: float) -> None:
         """What a member says; that others are ready counts, whoever brings the proof."""
-        if not self._is_here(frame) or sender not in self._members:
+        if sender not in self._members:
             return
-        if isinstance(frame, Begun):
-            self._begin(frame.incarnation, frame.ready)
+        if isinstance(frame, Busy):
+            self._busy[sender] = (self._busy.get(sender, (now, now))[0], now)
+        elif not self._is_here(frame):
+            return
+        elif isinstance(frame, Begun):
+            self._late(frame, now)
         elif sender != self._me and self._is_genuine(sender, frame):
             self._heard[sender] = (frame, now)
         self.tick(now)
@@ -76,6 +82,7 @@ class Gathering:
         elif self._majority_since is None:
             self._majority_since = now
         waited = self._majority_since is not None and now >= self._majority_since + self._patience.absent
+        waited = waited and not self._somebody_is_busy(now)
         if here == self._members or waited:
             self._be_ready()
         ready = self._ready(here)
@@ -124,6 +131,26 @@ class Gathering:
         said = {peer: self._heard[peer][0].ready for peer in here - {self._me}} | {self._me: self._mine.ready}
         return {bytes(peer): ready for peer, ready in said.items() if ready is not None}
 
+    def _somebody_is_busy(self, now: float) -> bool:
+        """It will be here soon, or the run goes on; a liar may say so too, but not for ever."""
+        return any(
+            last >= now - self._patience.word and now < first + self._patience.busy
+            for first, last in self._busy.values()
+        )
+
+    def _late(self, begun: Begun, now: float) -> None:
+        """An incarnation that more members have left again than can be liars is over: then the next one counts."""
+        left = {
+            peer
+            for peer, (frame, when) in self._heard.items()
+            if frame.incarnation > begun.incarnation and when >= now - self._patience.word
+        }
+        if len(left) < self._majority:
+            self._begin(begun.incarnation, begun.ready)
+        elif begun.incarnation >= self._mine.incarnation and self.begun is None and self._is_proved(begun):
+            self._before = begun
+            self._mine = Waiting(self._tip.step, self._tip.digest, begun.incarnation + 1, None)
+
     def _be_ready(self) -> None:
         if self._mine.ready is None:
             incarnation = self._mine.incarnation
@@ -134,9 +161,12 @@ class Gathering:
         """With what proves it to all others. Never again under an incarnation in which this member may have signed something."""
         if self.begun is not None or incarnation < self._mine.incarnation:
             return
-        right = self._right(incarnation, ready)
-        if len(right) >= self._majority:
-            self.begun = Begun(self._tip.step, self._tip.digest, incarnation, right)
+        begun = Begun(self._tip.step, self._tip.digest, incarnation, self._right(incarnation, ready))
+        if self._is_proved(begun):
+            self.begun = begun
+
+    def _is_proved(self, begun: Begun) -> bool:
+        return len(self._right(begun.incarnation, begun.ready)) >= self._majority
 
     def _right(self, incarnation: int, ready: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
         """The members' signatures that fit."""

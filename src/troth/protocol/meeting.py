@@ -7,9 +7,10 @@ from typing import Generic, TypeVar
 
 from troth.crypto import Context, PeerId, tagged_hash
 from troth.protocol.agreed import AgreedChannel
-from troth.protocol.frames import Begun, Waiting
+from troth.protocol.frames import Begun, Busy, Waiting
 from troth.protocol.gathering import Gathering, Patience, Tip
 from troth.protocol.messages import Phase
+from troth.protocol.pace import Pace
 from troth.protocol.state import Peer, State
 
 T = TypeVar("T")
@@ -23,7 +24,7 @@ class Meeting(Generic[T]):
     def __init__(self, peer: Peer[T], channel: AgreedChannel, patience: float) -> None:
         self._peer = peer
         self._channel = channel
-        self._patience = Patience(patience, _WORD * channel.bounds.delta)
+        self._absent = patience
         self._pause = channel.bounds.delta / 2  # between two times that it says where it is
         self._where: dict[PeerId, Waiting] = {}  # others wait
         self._lent: Counter[PeerId] = Counter()  # how often somebody who waits was asked for its state
@@ -43,7 +44,7 @@ class Meeting(Generic[T]):
             state.roster.members,
             Tip(self._peer.run.id, state.step, common),
             self._channel.next_incarnation(state.step, state.incarnation),
-            self._patience,
+            Patience(self._absent, _WORD * self._channel.bounds.delta, _longest(self._channel.bounds.slowest, state)),
             self._peer.tools,
             self._channel.begun,
         )
@@ -60,7 +61,7 @@ class Meeting(Generic[T]):
         """For people: who is not here."""
         return self._gathering.missing(self._channel.now()) if self._gathering is not None else frozenset()
 
-    def hear(self, sender: PeerId, frame: Waiting | Begun) -> None:
+    def hear(self, sender: PeerId, frame: Waiting | Busy | Begun) -> None:
         if self._state is None or sender not in self._state.roster.may_ask:
             return
         if self._gathering is not None:
@@ -77,7 +78,7 @@ class Meeting(Generic[T]):
             return now + self._pause
         if now >= self._told_at + self._pause:
             self._told_at = now
-            self._tell(self._members)
+            self._tell_all()
         due = gathering.deadline
         return min(now + self._pause, due) if due is not None and due > now else now + self._pause
 
@@ -90,7 +91,7 @@ class Meeting(Generic[T]):
             self._channel.begins(self._gathering.begun)
         if self._gathering.told != self._told:
             self._told = self._gathering.told
-            self._tell(self._members)
+            self._tell_all()
         return self._gathering.begun.incarnation if self._gathering.begun is not None else None
 
     def may_borrow(self, sender: PeerId, step: int) -> bool:
@@ -102,12 +103,19 @@ class Meeting(Generic[T]):
         self._lent[sender] += 1
         return self._lent[sender] <= _MOST_LENT
 
-    @property
-    def _members(self) -> tuple[PeerId, ...]:
-        return self._state.roster.members if self._state is not None else ()
+    def _tell_all(self) -> None:
+        """Onlookers too: they would look on in vain."""
+        if self._state is not None:
+            self._tell(sorted(self._state.roster.may_ask))
 
     def _tell(self, to: Iterable[PeerId]) -> None:
         if self._gathering is not None and self._state is not None:
             place = Context(self._peer.run.id, self._state.step, Phase.BEGIN)
             for frame in self._gathering.told:
                 self._channel.ask(place, to, frame)
+
+
+def _longest(pace: Pace, state: State[T]) -> float:
+    """How long somebody may be in a step that more than half have left: what it is in ends, then the next announcement."""
+    exchanges = 3 * (2 * pace.delta + pace.bulk)
+    return 2 * (exchanges + pace.compute + 6 * pace.delta + 2 * pace.delta * state.roster.majority)
