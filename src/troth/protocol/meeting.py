@@ -10,7 +10,6 @@ from troth.protocol.agreed import AgreedChannel
 from troth.protocol.frames import Begun, Busy, Waiting
 from troth.protocol.gathering import Gathering, Patience, Tip
 from troth.protocol.messages import Phase
-from troth.protocol.pace import Pace
 from troth.protocol.state import Peer, State
 
 T = TypeVar("T")
@@ -37,14 +36,14 @@ class Meeting(Generic[T]):
         self._state, self._gathering = state, None
         if not waits or self._peer.me not in state.roster.members:
             return
-        model = self._peer.work.digest(state.training)
+        model, bounds = self._peer.work.digest(state.training), self._channel.bounds
         common = tagged_hash("troth/tip/1", state.randomness, state.earlier_randomness, model, *state.roster.members)
         self._gathering = Gathering(
             self._peer.identity,
             state.roster.members,
             Tip(self._peer.run.id, state.step, common),
             self._channel.next_incarnation(state.step, state.incarnation),
-            Patience(self._absent, _WORD * self._channel.bounds.delta, _longest(self._channel.bounds.slowest, state)),
+            Patience(self._absent, _WORD * bounds.delta, bounds.slowest.until_left(state.roster.majority)),
             self._peer.tools,
             self._channel.begun,
         )
@@ -113,9 +112,3 @@ class Meeting(Generic[T]):
             place = Context(self._peer.run.id, self._state.step, Phase.BEGIN)
             for frame in self._gathering.told:
                 self._channel.ask(place, to, frame)
-
-
-def _longest(pace: Pace, state: State[T]) -> float:
-    """How long somebody may be in a step that more than half have left: what it is in ends, then the next announcement."""
-    exchanges = 3 * (2 * pace.delta + pace.bulk)
-    return 2 * (exchanges + pace.compute + 6 * pace.delta + 2 * pace.delta * state.roster.majority)

@@ -42,6 +42,11 @@ class Pace:
             stretch=1.0,
         )
 
+    def until_left(self, majority: int) -> float:
+        """How long somebody may be in a step that the others have left: what it is in ends, and then the next announcement."""
+        exchanges = 3 * (2 * self.delta + self.bulk)
+        return 2 * (exchanges + self.compute + 6 * self.delta + 2 * self.delta * majority)
+
     def _within(self, least: float, milliseconds: list[float]) -> float:
         """Never below the least: else liars who announce 0, with the quickest honest members, would leave out the slower."""
         wanted = 2 * lower_median(milliseconds) / 1000 if milliseconds else math.inf

@@ -90,6 +90,9 @@ class World:
     forged: set[tuple[bytes, int]] = field(default_factory=set)  # who sent a wrong gradient in which step
     lies: Counter[str] = field(default_factory=Counter)
     power_back: dict[int, float] = field(default_factory=dict)  # when, for those who had lost it
+    left_step: dict[int, float] = field(
+        default_factory=dict
+    )  # when somebody knew that the others had gone on, or stopped
     said: dict[tuple[PeerId, Context], set[Digest]] = field(default_factory=dict)  # by honest peers whom power fails
     most_kept: int = 0  # bytes of others that a channel held at the end of a step
     packets: int = 0
@@ -291,6 +294,7 @@ class _Stage:
         except (LeftOutError, StalledError):
             if number in self.world.steady and not plan.blackout:
                 raise
+        self.world.left_step[number] = self.time.now
         await self._note(number, life.come_back(heir))
 
     async def _note(self, number: int, steps: AsyncIterator[Outcome[Training]]) -> None:

@@ -2,9 +2,9 @@
 
 from troth.crypto import PeerId
 from troth.protocol.roster import Roster
-from troth.simulation.world import World
+from troth.simulation.world import BOUNDS, World
 
-_STEPS, _SECONDS = 9, 100  # that it may take: two steps to look on, and some more if it is disturbed
+_STEPS = 9  # that it may take: two to look on, and some more if it is disturbed
 
 
 def comeback(world: World) -> list[str]:
@@ -12,17 +12,19 @@ def comeback(world: World) -> list[str]:
     if not world.records:
         return []
     roster: Roster = world.witness[-1].state.roster
-    put_out = {peer for record in world.records for peer in (*record.banned, *record.expelled)}
+    put_out = {world.numbers[PeerId(p)] for record in world.records for p in (*record.banned, *record.expelled)}
     members = {world.numbers.get(peer) for peer in roster.members}
-    broken = []
-    for number in sorted(world.plan.shaky - world.plan.network.loss.keys()):
-        well = _well_from(world, number)
-        steps_since = sum(end > well for end in world.step_ends.values()) if well is not None else 0
-        if (
-            steps_since >= _STEPS
-            and number not in members
-            and number not in {world.numbers[PeerId(peer)] for peer in put_out}
-        ):
+    broken, most = [], BOUNDS.slowest.until_left(len(world.run.founders))
+    for number in sorted(world.plan.shaky - world.plan.network.loss.keys() - members - put_out):
+        well, noticed = _well_from(world, number), world.left_step.get(number)
+        if well is None:
+            continue
+        if noticed is None:
+            if world.seconds > well + most:
+                broken.append(f"{number} is well since {well:.0f} s, and has not noticed that the others went on")
+            continue
+        steps_since = sum(end > max(well, noticed) for end in world.step_ends.values())
+        if steps_since >= _STEPS:
             broken.append(f"{number} was gone, is well since {well:.0f} s and {steps_since} steps, and is no member")
     return broken
 
