@@ -69,7 +69,7 @@ MESSAGES: dict[Phase, Message] = {
     Phase.VOTE: Vote(()),
 }
 STEPS = 4
-AGAINST_WHO_WAS_GONE = ("false-knock", "mislead")
+AGAINST_WHO_WAS_GONE = {"mislead": 1.0, "false-knock": 120.0}  # and for how long: it has to look on, or to stay away
 
 
 def world_of(conduct: str, seed: int = 0) -> World:
@@ -83,7 +83,7 @@ def world_of(conduct: str, seed: int = 0) -> World:
         forge_from={},
         attacks={},
         zeal={0: (1.0, 0), 3: (1.0, 1)},
-        crashes={5: DropOut(0, 3, down=1.0)} if conduct in AGAINST_WHO_WAS_GONE else {},
+        crashes={5: DropOut(0, 3, AGAINST_WHO_WAS_GONE[conduct])} if conduct in AGAINST_WHO_WAS_GONE else {},
         network=Network(latency=0.4),
     )
     return play(plan)
