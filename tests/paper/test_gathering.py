@@ -21,7 +21,6 @@ from troth.protocol.comeback import Life
 from troth.protocol.frames import Begun, Busy, Packet, Waiting
 from troth.protocol.gathering import Gathering, Patience, Tip
 from troth.protocol.journal import MemoryJournal, SignedBeforeError
-from troth.protocol.meeting import Meeting
 from troth.protocol.messages import Commit, Phase
 from troth.protocol.pace import Pace
 from troth.protocol.primitives import Primitives
@@ -167,13 +166,27 @@ def test_who_is_still_in_a_step_is_waited_for_but_not_for_ever() -> None:
         for peer in (1, 2):
             one.hear(KEYS[peer], ready(peer), float(now))
         one.hear(KEYS[3], Busy(7), float(now))
-        assert (one.begun is not None) == (now >= 100)
+        assert (one.begun is not None) == (now >= 130)
     one = gathering()
     one.hear(KEYS[3], Busy(7), 0.0)
     for now in range(0, 35, 5):
         for peer in (1, 2):
             one.hear(KEYS[peer], ready(peer), float(now))
     assert one.begun is not None, "it said so once, and is gone"
+
+
+def test_fewer_than_outnumber_all_liars_begin_after_a_long_while_only() -> None:
+    """[B5, G2] Liars are there at once; else they would begin with the first honest members who are back."""
+    one = Gathering(SOME[0], KEYS[:7], TIP, 1, Patience(30.0, 10.0, 100.0), _Tools(), enough=5)
+    for now in range(0, 400, 5):
+        for peer in (1, 2, 3):
+            one.hear(KEYS[peer], ready(peer), float(now))
+        assert (one.begun is not None) == (now >= 300)
+    one = Gathering(SOME[0], KEYS[:7], TIP, 1, Patience(30.0, 10.0, 100.0), _Tools(), enough=5)
+    for now in range(0, 40, 5):
+        for peer in (1, 2, 3, 4):
+            one.hear(KEYS[peer], ready(peer), float(now))
+        assert (one.begun is not None) == (now >= 30)
 
 
 def test_an_incarnation_that_most_have_left_is_not_begun_any_more() -> None:
@@ -211,13 +224,15 @@ class _Told:
 
 
 @pytest.mark.parametrize("looks_on", [False, True])
-def test_a_step_that_more_than_half_have_left_is_left(looks_on: bool) -> None:
-    """[B5, N4] Nothing can come of it. Who waits elsewhere, or is no member, has not left it."""
+def test_nobody_looks_on_in_a_step_that_more_than_half_have_left(looks_on: bool) -> None:
+    """[B5, N4] Nothing can come of it. But a member does not leave it: liars would say to some that they wait, and go on with
+    the rest. Who waits elsewhere, or is no member, does not count."""
     waits = [(KEYS[peer], here()) for peer in (1, 2, 3)]
     others = [(KEYS[1], here()), (KEYS[1], here(2)), (KEYS[8], here()), (KEYS[2], here(0))]
     elsewhere = [(KEYS[peer], here(1, replace(TIP, step=step))) for peer in (3, 4) for step in (6, 8)]
     place, commit = Context(TIP.run, 7, Phase.COMMIT), Commit(None, bytes(32), bytes(32))
-    for frames, why in ((waits, StalledError), ([*others, *elsewhere], PowerCutError)):
+    leaves = StalledError if looks_on else PowerCutError
+    for frames, why in ((waits, leaves), ([*others, *elsewhere], PowerCutError)):
         line = _Told(*frames)
         channel = AgreedChannel(SOME[0], line, Pace(), Primitives(), looks_on=looks_on)
         channel.enter(Entry(frozenset(KEYS[:5])))
@@ -311,8 +326,41 @@ def test_what_was_signed_is_not_made_again_though_one_alone_has_it(holds: set[in
 
 def test_without_borrowing_the_run_would_fork_or_leave_some_behind() -> None:
     """[B5] So that the test above can fail."""
-    with patch.object(Meeting, "may_borrow", lambda *_: False), pytest.raises(AssertionError):
+    with patch.object(Life, "_borrow", lambda *_: None), pytest.raises(AssertionError):
         blackout(SIGNING, [0.95, 0.01, 0.01, 0.01, 0.01])
+
+
+ONE_HAS_IT = [(70.0, 0.95), (5.0, 0.001), (6.0, 0.001), (7.0, 0.0), (8.0, 0.0)]  # two signed it, and two did not
+
+
+def test_who_alone_holds_a_record_and_comes_too_late_takes_the_other_one() -> None:
+    """[B2, B5] The others made the step again: there are two records of it, and what more than half go on with counts."""
+    cuts = {number: DropOut(3, SIGNING, down, True, amid) for number, (down, amid) in enumerate(ONE_HAS_IT)}
+    seen = see(replace(plan(liars=(), steps=40), blackout=cuts))
+    late = seen.world.outcomes[0]
+    assert [late[3].record.incarnation, seen.records[3].incarnation] == [0, 1]
+    assert seen.named("absent") == {3: [0]}
+    assert list(seen.returned.values()) == [[0]]
+    assert late[max(late)].record == seen.records[-1]
+
+
+def test_who_is_behind_is_not_drawn_into_looking_on_where_nobody_goes_on() -> None:
+    """[B5] That some who wait show the same as a liar does not make it what goes on."""
+    seen = blackout(SIGNING, [0.95, 0.95, 0.95, 0.01, 0.01])
+    assert not any(outcome.looked_on for outcomes in seen.world.outcomes.values() for outcome in outcomes.values())
+
+
+def test_a_record_whose_model_nobody_hands_out_is_given_back() -> None:
+    """[B5] Whoever alone holds it could keep everyone waiting."""
+    cuts = {number: DropOut(3, SIGNING, 5.0, True, amid) for number, (_, amid) in enumerate(ONE_HAS_IT)}
+    with patch.object(Life, "_complete", no_model):
+        seen = see(replace(plan(liars=(), steps=8), blackout=cuts))
+    assert len(seen.records) == 8
+    assert seen.world.outcomes[1][3].record.incarnation == 1
+
+
+async def no_model(*_: Any) -> None:
+    pass
 
 
 def test_who_lacks_the_model_borrows_that() -> None:

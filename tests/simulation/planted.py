@@ -30,10 +30,10 @@ from troth.protocol.announce import Announcement, Timing
 from troth.protocol.attempt import Attempt, Dropped
 from troth.protocol.checks import suspicious_parts
 from troth.protocol.coins import Coins, SeededEntropy
+from troth.protocol.comeback import Life
 from troth.protocol.frames import Certificate
 from troth.protocol.gate import returning
 from troth.protocol.journal import MemoryJournal
-from troth.protocol.meeting import Meeting
 from troth.protocol.messages import Knocking
 from troth.protocol.parts import opens
 from troth.protocol.records import StepRecord
@@ -301,7 +301,7 @@ def _due_after_a_new_beginning() -> Any:
 
 
 def _nothing_borrowed() -> Any:
-    return patch.object(Meeting, "may_borrow", lambda *_: False)
+    return patch.object(Life, "_borrow", lambda *_: None)
 
 
 PLANTED: Mapping[str, Plant] = {

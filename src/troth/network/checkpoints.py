@@ -4,7 +4,8 @@ Two files for each: `step-N.json` says where the run was, `step-N.safetensors` h
 then renamed: whatever happens, the last one is whole.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ class Found:
 
     state: State[Training]
     lacks: Digest | None  # of the model, where that was not saved: the state then holds the run's first one
+    earlier: State[Training] | None = None  # the one before
 
 
 class Checkpoints:
@@ -101,23 +103,30 @@ class Checkpoints:
 
     def last(self, first: State[Training]) -> Found:
         """The newest; the first state if there is none."""
-        for path in sorted(self._folder.glob("step-*.json"), reverse=True):
-            saved = self._read(path)
-            if saved is not None:
-                model = self._model(path.with_suffix(".safetensors"), saved.state)
-                state = State(
-                    saved.step,
-                    saved.roster,
-                    model or first.training,
-                    saved.randomness,
-                    saved.earlier_randomness,
-                    saved.scales,
-                    saved.due,
-                    {},
-                    saved.incarnation,
-                )
-                return Found(state, None if model is not None else saved.state)
-        return Found(first, None)
+        paths = sorted(self._folder.glob("step-*.json"), reverse=True)
+        found = list(islice((one for path in paths if (one := self._found(path, first)) is not None), 2))
+        if not found:
+            return Found(first, None)
+        newest, earlier = found[0], found[-1].state if len(found) > 1 else first
+        return replace(newest, earlier=earlier if earlier.step == newest.state.step - 1 else None)
+
+    def _found(self, path: Path, first: State[Training]) -> Found | None:
+        saved = self._read(path)
+        if saved is None:
+            return None
+        model = self._model(path.with_suffix(".safetensors"), saved.state)
+        state = State(
+            saved.step,
+            saved.roster,
+            model or first.training,
+            saved.randomness,
+            saved.earlier_randomness,
+            saved.scales,
+            saved.due,
+            {},
+            saved.incarnation,
+        )
+        return Found(state, None if model is not None else saved.state)
 
     def _read(self, path: Path) -> _Saved | None:
         try:

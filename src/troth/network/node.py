@@ -244,6 +244,7 @@ class Node:
             calm=_CALM,
             links=self.journal.links(found.state.step),
             lacks=found.lacks,
+            earlier=found.earlier,
             patience=self.options.founding_s,
         )
 

@@ -334,11 +334,12 @@ class AgreedChannel:
                 self._signatures[place].setdefault(sender, Signature(frame.signature))
 
     def _hear_waiting(self, sender: PeerId, place: Context, frame: Waiting, here: Context) -> None:
-        """It is in no step (SPEC B5)."""
-        if frame.step == here.step and frame.incarnation > here.incarnation and sender in self._entry.members:
-            self._left.add(sender)
-        if frame.step <= here.step and not self._looks_on:
+        """It is in no step (SPEC B5). Who only looks on stops looking when more than half have left the step. Members do not
+        leave on anybody's word: liars would say so to some of them, and go on with the rest."""
+        if not self._looks_on and frame.step <= here.step:
             self._line.send(sender, Packet(place, Busy(here.step)))
+        if self._looks_on and frame.step == here.step and frame.incarnation > here.incarnation:
+            self._left |= {sender} & self._entry.members
 
     def _hand_out(self, sender: PeerId, place: Context, digest: Digest) -> None:
         """A blob of this step or, to an onlooker, of the last ones; what is not here yet is sent when it comes."""

@@ -28,6 +28,7 @@ from troth.protocol.frames import (
     Waiting,
 )
 from troth.protocol.gate import MOST_AHEAD
+from troth.protocol.journal import SignedBeforeError
 from troth.protocol.meeting import Meeting
 from troth.protocol.messages import Malformed, Phase
 from troth.protocol.primitives import Primitives
@@ -105,6 +106,25 @@ def state_after(run: Run, state: State[T], followed: Followed, training: T) -> S
     )
 
 
+def _step_of(link: Link) -> int | None:
+    try:
+        return decode_record(link.record).step
+    except msgspec.MsgspecError:
+        return None
+
+
+@dataclass(frozen=True)
+class _Lent(Generic[T]):
+    """Where a peer stood before it borrowed."""
+
+    state: State[T]
+    lacks: Digest | None
+    earlier: State[T] | None
+    links: tuple[Link, ...]
+    tip: bytes  # that it borrowed
+    since: float
+
+
 @dataclass(frozen=True)
 class _Watcher:
     """Somebody who looks on."""
@@ -126,6 +146,7 @@ class Life(Generic[T]):
         calm: Sequence[int] = (0,),
         links: Sequence[Link] = (),
         lacks: Digest | None = None,
+        earlier: State[T] | None = None,
         patience: float = _MOST_WAIT,
     ) -> None:
         self.peer = peer
@@ -138,6 +159,9 @@ class Life(Generic[T]):
         self._patience = patience  # with members who are not there when the run is to begin anew
         self._watching: dict[PeerId, _Watcher] = {}
         self.meeting: Meeting[T] | None = None  # with others in no step, while this peer is in none
+        self.earlier = earlier  # the state before the last record
+        self._lent: _Lent[T] | None = None  # where this peer stood before it took over a record whose model it lacks
+        self._hopeless: set[bytes] = set()  # records whose model nobody hands out
 
     async def take_part(self, channel: AgreedChannel) -> AsyncIterator[Outcome[T]]:
         """One step after another as a member. Raises `CannotGoOnError` when the others go on without this peer."""
@@ -174,7 +198,7 @@ class Life(Generic[T]):
                 async for outcome in self.take_part(channel):
                     yield outcome
                 return
-            except (LeftOutError, StalledError):
+            except (LeftOutError, StalledError, SignedBeforeError):
                 continue  # it missed something: from the beginning
         raise LeftOutError("this peer did not find its way back")
 
@@ -218,7 +242,7 @@ class Life(Generic[T]):
             self._serve(channel)
 
     def _went(self, outcome: Outcome[T]) -> None:
-        self.state = outcome.state
+        self.earlier, self.state = replace(self.state, kept={}), outcome.state
         self._links.append(
             Link(
                 encode_record(outcome.record),
@@ -247,7 +271,8 @@ class Life(Generic[T]):
             and (watcher.first == step or (watcher.member in roster.may_ask and peer not in roster.members))
             and first <= watcher.since
         }
-        shown = {peer: SyncShown(tuple(self._links)[w.since - first :]) for peer, w in self._watching.items()}
+        waits = self.meeting is not None
+        shown = {peer: SyncShown(tuple(self._links)[w.since - first :], waits) for peer, w in self._watching.items()}
         training = self.state.training
         digest = self.peer.work.digest(training)
         raw = (channel.gate.state(digest) or self.peer.work.pack(training)) if shown else b""
@@ -261,18 +286,22 @@ class Life(Generic[T]):
         said: dict[PeerId, Followed] = {}
         meeting = self.meeting = Meeting(self.peer, channel, self._patience)
         meeting.stand(self.state, waits=self.lacks is None)
-        for _ in range(_ASKING):
-            everyone = self._enter(channel)
-            self._ask(channel, old, everyone, self.state.step)
+        asked = served = 0
+        while asked < _ASKING or meeting.has_majority:
+            everyone, asked = self._enter(channel), asked + 1
+            since = self.earlier if self.earlier is not None and not asked % 2 else self.state
+            self._ask(channel, old, everyone, since.step)
             until = channel.now() + _PATIENCE * channel.bounds.delta
             while channel.now() < until:
                 heard = await channel.hear_outside(min(until, meeting.pause()))
-                if meeting.waits and channel.gate.asking:
+                if meeting.waits and served < asked:  # seldom: it may be much, and anyone may ask
+                    served = asked
                     self._serve(channel)
                 if heard is not None and await self._hear(channel, meeting, *heard, said):
                     self.meeting = None
                     self._ask(channel, old, self.state.roster.members, self.state.step)  # it looks on from here
                     return False
+                self._give_up_borrowing(channel, meeting)
                 if (incarnation := meeting.begins()) is not None:
                     self.state, self.meeting = self.state.anew(incarnation), None
                     channel.look_on_from(self.state.step)
@@ -298,35 +327,72 @@ class Life(Generic[T]):
             meeting.hear(sender, frame)
         if not isinstance(frame, SyncShown):
             return False
-        if not frame.links:
-            await self._complete(channel, meeting, sender)
-            return False
-        followed = follow(self.peer.run, self.state.step, self.state.roster, frame.links, self.peer.tools)
+        await self._complete(channel, meeting)
+        known = self._known_before(frame.links)
+        followed = follow(self.peer.run, known.step, known.roster, frame.links, self.peer.tools)
         if followed is None or sender not in followed.roster.members:
+            return False
+        waiting = {*meeting.waiting_at(followed.step), *([sender] if frame.waits else [])}  # these go on with nothing
+        if sender in waiting:
+            if known is self.state and followed.tip not in self._hopeless:
+                self._borrow(channel, meeting, followed, frame.links)
             return False
         said[sender] = followed
         alike = {peer for peer, others in said.items() if others.tip == followed.tip}
-        backers = sorted(alike & set(followed.roster.members))
-        newest = len(backers) >= followed.roster.majority
-        if not newest and not meeting.may_borrow(sender, followed.step):
+        backers = sorted(alike & set(followed.roster.members) - waiting)
+        if len(backers) < followed.roster.majority:
             return False
         channel.look_on_from(followed.step)
-        training = await self._fetch(channel, backers if newest else [sender], Digest(followed.records[-1].state_after))
+        training = await self._fetch(channel, backers, Digest(followed.records[-1].state_after))
         if training is None:
             return False
-        self.state, self.lacks = state_after(self.peer.run, self.state, followed, training), None
-        self._links.clear()
-        self._links.extend(frame.links)
-        meeting.stand(self.state, waits=not newest)
-        return newest
+        self._stand(known, followed, frame.links, training)
+        self.lacks = None
+        return True
 
-    async def _complete(self, channel: AgreedChannel, meeting: Meeting[T], sender: PeerId) -> None:
-        """The model alone, from one who waits at the same place (SPEC B5)."""
-        if self.lacks is None or not meeting.may_borrow(sender, self.state.step):
+    def _known_before(self, links: Sequence[Link]) -> State[T]:
+        """The state that these records may follow on: of this peer's own last record there may be another by now (SPEC B5)."""
+        earlier = self.earlier
+        if earlier is not None and links and _step_of(links[0]) == earlier.step:
+            return earlier
+        return self.state
+
+    def _stand(self, known: State[T], followed: Followed, links: Sequence[Link], training: T) -> None:
+        before = Followed(followed.records[:-1], followed.roster)
+        self.earlier = state_after(self.peer.run, known, before, known.training) if before.records else known
+        self.state = state_after(self.peer.run, known, followed, training)
+        self._links.clear()
+        self._links.extend(links)
+
+    # To begin anew (SPEC B5)
+
+    def _borrow(self, channel: AgreedChannel, meeting: Meeting[T], followed: Followed, links: Sequence[Link]) -> None:
+        """From one who waits ahead: what the members signed is so, however few have it. The model is still to come, and until
+        then this peer waits nowhere; if it never comes, everything is as before."""
+        self._lent = _Lent(self.state, self.lacks, self.earlier, self.links, followed.tip, channel.now())
+        self._stand(self.state, followed, links, self.state.training)
+        self.lacks = Digest(followed.records[-1].state_after)
+        channel.look_on_from(self.state.step)
+        meeting.stand(self.state, waits=False)
+
+    def _give_up_borrowing(self, channel: AgreedChannel, meeting: Meeting[T]) -> None:
+        lent = self._lent
+        if lent is None or self.lacks is None or channel.now() < lent.since + self._patience:
             return
-        training = await self._fetch(channel, [sender], self.lacks)
+        self.state, self.lacks, self.earlier, self._lent = lent.state, lent.lacks, lent.earlier, None
+        self._links.clear()
+        self._links.extend(lent.links)
+        self._hopeless.add(lent.tip)
+        channel.look_on_from(self.state.step)
+        meeting.stand(self.state, waits=self.lacks is None)
+
+    async def _complete(self, channel: AgreedChannel, meeting: Meeting[T]) -> None:
+        """The model alone, from those who wait at the same place."""
+        if self.lacks is None:
+            return
+        training = await self._fetch(channel, meeting.waiting_at(self.state.step), self.lacks)
         if training is not None:
-            self.state, self.lacks = replace(self.state, training=training), None
+            self.state, self.lacks, self._lent = replace(self.state, training=training), None, None
             meeting.stand(self.state, waits=True)
 
     def _ask(self, channel: AgreedChannel, old: Identity, peers: Iterable[PeerId], since: int) -> None:
@@ -336,10 +402,12 @@ class Life(Generic[T]):
 
     async def _fetch(self, channel: AgreedChannel, backers: Sequence[PeerId], digest: Digest) -> T | None:
         """The state with this digest, from the first who sends it: two are asked at a time, since it may be large."""
-        place = Context(self.peer.run.id, self.state.step, Phase.KNOCK)
+        if self.lacks is None and self.peer.work.digest(self.state.training) == digest:
+            return self.state.training
+        place, bounds = Context(self.peer.run.id, self.state.step, Phase.KNOCK), channel.bounds
         for first in range(0, len(backers), 2):
             channel.ask(place, backers[first : first + 2], StateWanted(digest))
-            until = channel.now() + 2 * channel.pace.delta + _STATE_IN_BULKS * channel.pace.bulk
+            until = channel.now() + 2 * bounds.delta + _STATE_IN_BULKS * bounds.bulk
             while (heard := await channel.hear_outside(until)) is not None:
                 sender, frame = heard
                 if isinstance(frame, Waiting | Busy | Begun) and self.meeting is not None:

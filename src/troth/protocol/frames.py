@@ -124,6 +124,7 @@ class SyncShown(_Frame, frozen=True):
     """What has happened since."""
 
     links: Annotated[tuple[Link, ...], msgspec.Meta(max_length=MOST_LINKS)]
+    waits: bool = False  # the sender is in no step itself
 
 
 class StateWanted(_Frame, frozen=True):

@@ -75,7 +75,8 @@ class Gate:
     ) -> None:
         """Between two steps: these get the records that they lack, and hear everything from here on."""
         self.asking.clear()
-        self._served.clear()
+        if state[0] not in self._states:  # in one that waits it may stay the same for long
+            self._served.clear()
         self.watchers = frozenset(shown)
         self._states = {**self._states, state[0]: state[1]} if shown else {}
         most = max(2, min(_MOST_STATES, _STATES_BYTES // max(1, len(state[1]))))

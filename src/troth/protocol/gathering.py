@@ -5,7 +5,7 @@ ready; more than half of such signatures make everyone begin who sees them, so t
 the time go in, frames come out; nothing here sends or reads a clock.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from troth.crypto import Context, Digest, Identity, PeerId, Signature, signed_bytes
@@ -27,9 +27,9 @@ class Tip:
 class Patience:
     """In seconds."""
 
-    absent: float  # for members who are not here, once a majority is
+    absent: float  # for members who are not here, once a majority is; ten times that if those are fewer than `enough`
     word: float  # for how long somebody is taken to be where it said
-    busy: float  # for members who say that they are in a step
+    busy: float  # for members who say that they are in a step, beyond that
 
 
 class Gathering:
@@ -44,16 +44,18 @@ class Gathering:
         patience: Patience,
         tools: Primitives,
         before: Begun | None = None,  # the last time that it began, which came to nothing
+        enough: int = 0,  # to be stronger than all liars there may be
     ) -> None:
         self._identity = identity
         self._me = identity.peer
         self._members = frozenset(members)
         self._majority = len(self._members) // 2 + 1
+        self._enough = max(self._majority, enough)
         self._tip = tip
         self._patience = patience
         self._tools = tools
         self._heard: dict[PeerId, tuple[Waiting, float]] = {}
-        self._busy: dict[PeerId, tuple[float, float]] = {}  # who says that it is in a step: first, and last
+        self._busy: dict[PeerId, float] = {}  # who said that it is in a step, and when last
         self._majority_since: float | None = None
         self._before = before if before is not None and self._is_here(before) else None
         self._mine = Waiting(tip.step, tip.digest, incarnation, None)
@@ -64,7 +66,7 @@ class Gathering:
         if sender not in self._members:
             return
         if isinstance(frame, Busy):
-            self._busy[sender] = (self._busy.get(sender, (now, now))[0], now)
+            self._busy[sender] = now
         elif not self._is_here(frame):
             return
         elif isinstance(frame, Begun):
@@ -81,12 +83,10 @@ class Gathering:
             self._majority_since = None
         elif self._majority_since is None:
             self._majority_since = now
-        waited = self._majority_since is not None and now >= self._majority_since + self._patience.absent
-        waited = waited and not self._somebody_is_busy(now)
-        if here == self._members or waited:
+        if self._do(here, now):
             self._be_ready()
         ready = self._ready(here)
-        if ready.keys() == self._members or (waited and len(ready) >= self._majority):
+        if self._do(ready.keys(), now):
             self._begin(self._mine.incarnation, ready)
 
     @property
@@ -97,12 +97,8 @@ class Gathering:
 
     @property
     def deadline(self) -> float | None:
-        """When `tick` has something to do, if nothing is heard before."""
+        """When `tick` may have something to do, if nothing is heard before."""
         return None if self._majority_since is None else self._majority_since + self._patience.absent
-
-    def wait_longer(self, now: float) -> None:
-        """As if a majority had come together just now."""
-        self._majority_since = now if self._majority_since is not None else None
 
     def missing(self, now: float) -> frozenset[PeerId]:
         """For people: who is not here."""
@@ -131,12 +127,22 @@ class Gathering:
         said = {peer: self._heard[peer][0].ready for peer in here - {self._me}} | {self._me: self._mine.ready}
         return {bytes(peer): ready for peer, ready in said.items() if ready is not None}
 
+    def _do(self, who: Collection[bytes], now: float) -> bool:
+        """Whether these are enough to begin with: all, or after a while as many as outnumber all liars that there may be, or
+        after a long while more than half."""
+        if len(who) == len(self._members):
+            return True
+        if self._majority_since is None or self._somebody_is_busy(now):
+            return False
+        waited = now - self._majority_since
+        few = len(who) >= self._majority and waited >= 10 * self._patience.absent
+        return few or (len(who) >= self._enough and waited >= self._patience.absent)
+
     def _somebody_is_busy(self, now: float) -> bool:
-        """It will be here soon, or the run goes on; a liar may say so too, but not for ever."""
-        return any(
-            last >= now - self._patience.word and now < first + self._patience.busy
-            for first, last in self._busy.values()
-        )
+        """It will be here soon, or the run goes on; liars may say so too, but all of them together not for ever."""
+        assert self._majority_since is not None
+        ends = self._majority_since + self._patience.absent + self._patience.busy
+        return now < ends and any(last >= now - self._patience.word for last in self._busy.values())
 
     def _late(self, begun: Begun, now: float) -> None:
         """An incarnation that more members have left again than can be liars is over: then the next one counts."""
@@ -159,7 +165,7 @@ class Gathering:
 
     def _begin(self, incarnation: int, ready: Mapping[bytes, bytes]) -> None:
         """With what proves it to all others. Never again under an incarnation in which this member may have signed something."""
-        if self.begun is not None or incarnation < self._mine.incarnation:
+        if self.begun is not None or incarnation < self._mine.incarnation or len(ready) < self._majority:
             return
         begun = Begun(self._tip.step, self._tip.digest, incarnation, self._right(incarnation, ready))
         if self._is_proved(begun):

@@ -1,7 +1,6 @@
 """A member in no step among others (SPEC B5): it says where it waits, hears where they do, and knows when all begin."""
 
 import math
-from collections import Counter
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
@@ -13,7 +12,7 @@ from troth.protocol.messages import Phase
 from troth.protocol.state import Peer, State
 
 T = TypeVar("T")
-_MOST_LENT = 4  # times that somebody who waits is asked for its state
+_SAID = 4  # times the least delta since somebody said that it waits: it says so twice in each
 _WORD = 10  # times the least delta that somebody is taken to be where it said
 
 
@@ -25,8 +24,8 @@ class Meeting(Generic[T]):
         self._channel = channel
         self._absent = patience
         self._pause = channel.bounds.delta / 2  # between two times that it says where it is
-        self._where: dict[PeerId, Waiting] = {}  # others wait
-        self._lent: Counter[PeerId] = Counter()  # how often somebody who waits was asked for its state
+        self._where: dict[PeerId, tuple[Waiting, float]] = {}  # others wait, and when they said so
+        self._begun: dict[PeerId, Begun] = {}  # what others began with
         self._told: tuple[Waiting | Begun, ...] = ()
         self._told_at = -math.inf
         self._state: State[T] | None = None
@@ -46,14 +45,22 @@ class Meeting(Generic[T]):
             Patience(self._absent, _WORD * bounds.delta, bounds.slowest.until_left(state.roster.majority)),
             self._peer.tools,
             self._channel.begun,
+            2 * state.roster.liars_left(self._peer.run) + 1,
         )
         self._gathering.tick(self._channel.now())
-        for sender, frame in sorted(self._where.items()):
-            self._gathering.hear(sender, frame, self._channel.now())
+        for sender, (frame, when) in sorted(self._where.items()):
+            self._gathering.hear(sender, frame, when)
+        for sender, begun in sorted(self._begun.items()):
+            self._gathering.hear(sender, begun, self._channel.now())
 
     @property
     def waits(self) -> bool:
         return self._gathering is not None
+
+    @property
+    def has_majority(self) -> bool:
+        """So that something may come of waiting."""
+        return self._gathering is not None and self._gathering.deadline is not None
 
     @property
     def missing(self) -> frozenset[PeerId]:
@@ -65,10 +72,21 @@ class Meeting(Generic[T]):
             return
         if self._gathering is not None:
             self._gathering.hear(sender, frame, self._channel.now())
-        if isinstance(frame, Waiting):
-            news, self._where[sender] = self._where.get(sender) != frame, frame
-            if news:
-                self._tell([sender])  # it may have missed where this member is
+        match frame:
+            case Waiting():
+                news = sender not in self._where or self._where[sender][0] != frame
+                self._where[sender] = (frame, self._channel.now())
+                if news:
+                    self._tell([sender])  # it may have missed where this member is
+            case Begun():
+                self._begun[sender] = frame
+            case Busy():
+                self._where.pop(sender, None)
+
+    def waiting_at(self, step: int) -> list[PeerId]:
+        """Who waits there, by its own word."""
+        since = self._channel.now() - _SAID * self._channel.bounds.delta
+        return sorted(peer for peer, (frame, when) in self._where.items() if frame.step == step and when >= since)
 
     def pause(self) -> float:
         """Until when to listen; also says now and then where this member is."""
@@ -92,15 +110,6 @@ class Meeting(Generic[T]):
             self._told = self._gathering.told
             self._tell_all()
         return self._gathering.begun.incarnation if self._gathering.begun is not None else None
-
-    def may_borrow(self, sender: PeerId, step: int) -> bool:
-        """From one who waits there: what the members signed is so, however few have it. But it may never hand out its state."""
-        if sender not in self._where or self._where[sender].step != step:
-            return False
-        if self._gathering is not None and not self._lent[sender]:
-            self._gathering.wait_longer(self._channel.now())  # rather than begin behind what was signed
-        self._lent[sender] += 1
-        return self._lent[sender] <= _MOST_LENT
 
     def _tell_all(self) -> None:
         """Onlookers too: they would look on in vain."""

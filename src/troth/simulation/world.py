@@ -260,11 +260,16 @@ class _Stage:
         def opened(who: Identity) -> AgreedChannel:
             return cast(AgreedChannel, self._wrapped(who.peer, channel(who)))
 
-        def born(state: State[Training], outer: Channel, links: Sequence[Link] = ()) -> Life[Training]:
+        def born(
+            state: State[Training],
+            outer: Channel,
+            links: Sequence[Link] = (),
+            earlier: State[Training] | None = None,
+        ) -> Life[Training]:
             work = self.work(_SlowWork).takes(plan.network.slow.get(number, 0.0), line)
             entropy = SeededEntropy(plan.seed, number)
             peer = Peer(identity, self.run, work, self._wrapped(identity.peer, outer), entropy, self.tools)
-            return Life(peer, state, opened, links=links)
+            return Life(peer, state, opened, links=links, earlier=earlier)
 
         def power_goes(seconds: float) -> None:
             line.break_in(seconds, PowerCutError("stopped amid a step"))
@@ -286,7 +291,7 @@ class _Stage:
             self.world.power_back[number] = self.time.now
             again = channel(identity, looks_on=False)
             again.next_pace = inner.next_pace  # it lasts as long as the state does
-            life = born(life.state, again, life.links) if cut.journal else born(first, again)
+            life = born(life.state, again, life.links, life.earlier) if cut.journal else born(first, again)
             if cut.journal and journal.last_step < life.state.step:  # nothing of this step was signed: simply go on
                 with suppress(LeftOutError, StalledError):
                     await self._note(number, life.take_part(again))
