@@ -7,6 +7,7 @@ the members before it; that the last one is the newest, more than half of its me
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Generic, TypeVar
 
 import msgspec
@@ -358,8 +359,9 @@ class Life(Generic[T]):
         return self.state
 
     def _stand(self, known: State[T], followed: Followed, links: Sequence[Link], training: T) -> None:
-        before = Followed(followed.records[:-1], followed.roster)
-        self.earlier = state_after(self.peer.run, known, before, known.training) if before.records else known
+        before = reduce(Roster.after, followed.records[:-1], known.roster)
+        earlier = Followed(followed.records[:-1], before)
+        self.earlier = state_after(self.peer.run, known, earlier, known.training) if earlier.records else known
         self.state = state_after(self.peer.run, known, followed, training)
         self._links.clear()
         self._links.extend(links)
