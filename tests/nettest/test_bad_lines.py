@@ -34,7 +34,7 @@ def test_who_loses_a_third_may_go_and_comes_back(tmp_path: Path) -> None:
         world.until(lambda: all_at(world.peers, 3), 60, "a beginning")
         world.lose(4, 0.3)
         before = others[0].step
-        world.until(lambda: all_at(others, before + 15), 60, "steps of the others", wrong=[bad])
+        world.until(lambda: all_at(others, before + 15), 120, "steps of the others", wrong=[bad])
         world.lose(4, 0.0)
         healed, expelled = others[0].step, world.told("expelled", others)
         if not expelled:

@@ -2,6 +2,7 @@
 
 from troth.simulation.world import World
 
+_WAITING = 8  # packets in a second, from everyone to everyone
 _MOST_KEPT = 1 << 20  # bytes from each peer at the end of a step: worlds are small
 
 
@@ -12,6 +13,10 @@ def bounds(world: World) -> list[str]:
     # Five announcements and a vote in an attempt; each sends values, views, certificates and chains of up to two values of
     # everyone to everyone.
     most = (6 * attempts + 6 * steps) * peers * peers * (6 + 2 * peers)
+    if (
+        world.plan.blackout
+    ):  # who is in no step says so twice in a second, is answered, and asks: some for as long as it lasts
+        most += int(_WAITING * world.seconds) * peers * peers
     if world.packets > most:
         broken.append(f"{world.packets} packets in {steps} steps with {attempts} attempts: at most {most}")
     if world.most_kept > peers * _MOST_KEPT:
