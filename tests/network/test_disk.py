@@ -173,6 +173,10 @@ def test_records_are_found_again_for_those_who_were_gone(tmp_path: Path, gap: in
     assert [decode_record(link.record) for link in links] == [written[step] for step in range(first, 11)]
     assert [link.signatures for link in links] == [{bytes(32): bytes([step]) * 64} for step in range(first, 11)]
     assert Journal(tmp_path, RUN, steps_per_file=5).links(20) == []
+    damaged = tmp_path / "steps-000000005.jsonl"
+    lines = damaged.read_text().splitlines()
+    damaged.write_text("\n".join([*lines[:-2], lines[-2].replace('"record": "', '"record": "zz'), lines[-1]]) + "\n")
+    assert len(Journal(tmp_path, RUN, steps_per_file=5).links(11)) == 2, "what follows on the damaged line"
 
 
 def record(step: int) -> StepRecord:

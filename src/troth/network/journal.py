@@ -78,10 +78,13 @@ class Journal:
             for line in path.read_bytes().splitlines():
                 if b'"kind": "record"' not in line:
                     continue
-                what = json.loads(line)["what"]
-                signatures = {bytes.fromhex(peer): bytes.fromhex(said) for peer, said in what["signatures"].items()}
-                link = Link(bytes.fromhex(what["record"]), signatures)
-                found[decode_record(link.record).step] = link
+                try:
+                    what = json.loads(line)["what"]
+                    signed = {bytes.fromhex(peer): bytes.fromhex(said) for peer, said in what["signatures"].items()}
+                    link = Link(bytes.fromhex(what["record"]), signed)
+                    found[decode_record(link.record).step] = link
+                except (ValueError, LookupError, TypeError, AttributeError):
+                    continue  # a damaged line is a gap
         first = step
         while first - 1 in found:
             first -= 1
