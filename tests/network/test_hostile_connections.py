@@ -4,6 +4,7 @@ import asyncio
 import logging
 import socket
 import time
+import tracemalloc
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 
@@ -88,6 +89,24 @@ def test_half_open_connections_do_not_keep_honest_peers_out() -> None:
                 await until(lambda: len(listener._handshakes) == 8)
                 await connects(listener, address, identity)
                 assert len(listener._handshakes) <= 8
+
+    run(main())
+
+
+def test_who_connects_and_says_nothing_costs_hardly_any_memory() -> None:
+    async def main() -> None:
+        async with transport(LIMITS) as listener:
+            address = await listener.listen("127.0.0.1:0")
+            with ExitStack() as half_open:
+                tracemalloc.start()
+                try:
+                    for _ in range(60):
+                        half_open.enter_context(socket.create_connection(where(address)))
+                    await until(lambda: len(listener._handshakes) == 60)
+                    silent, _ = tracemalloc.get_traced_memory()
+                finally:
+                    tracemalloc.stop()
+            assert silent < 60 * 20_000  # of which a TLS connection would take 300,000 each
 
     run(main())
 

@@ -29,6 +29,7 @@ _MOST_LINGERING = (
     16  # accepted ones that we hung up on and that stay until they have read why; honest ones are gone at once
 )
 _ACCEPTS_PER_TURN = 16
+_LEAST_S = 0.1  # of the time for a handshake, to whoever spoke in the last moment
 _PAUSE_S = 0.25  # when no file descriptor is left
 _UNSENT_BYTES = 256 * 1024  # handed to the kernel but not on the wire: control cannot overtake what is there
 _TIDY_S = 2.0  # after a stranger came: what its handshake took goes back to the system
@@ -213,14 +214,17 @@ class TcpTransport:
         self._noted.warn("crowd", busiest, "too many unfinished handshakes: the oldest are cut")
 
     async def _handshake(self, sock: socket.socket, source: str) -> None:
-        """Ends by itself: asyncio's own deadline, or the socket is cut. It is never cancelled half way."""
+        """Ends by itself: a deadline, or the socket is cut. It is never cancelled half way."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._limits.handshake_s
         connection = self._new_connection(self._vet_stranger, dialled=False)
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(
+            await _first_word(sock, self._limits.handshake_s)
+            await loop.connect_accepted_socket(
                 lambda: connection,
                 sock,
                 ssl=self._server_context,
-                ssl_handshake_timeout=self._limits.handshake_s,
+                ssl_handshake_timeout=max(_LEAST_S, deadline - loop.time()),
                 ssl_shutdown_timeout=CLOSE_S,
             )
         except OSError as error:
@@ -322,6 +326,23 @@ def _tune(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_NOTSENT_LOWAT"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
+
+
+async def _first_word(sock: socket.socket, seconds: float) -> None:
+    """Whoever connects and says nothing costs a socket, and not the 300 KB of a TLS connection."""
+    loop = asyncio.get_running_loop()
+    spoke = asyncio.Event()
+    loop.add_reader(sock.fileno(), spoke.set)
+    try:
+        async with asyncio.timeout(seconds):
+            await spoke.wait()
+        if not sock.recv(1, socket.MSG_PEEK):
+            raise ConnectionResetError
+    except BaseException:
+        loop.remove_reader(sock.fileno())
+        sock.close()
+        raise
+    loop.remove_reader(sock.fileno())
 
 
 def _cut(sock: socket.socket) -> None:

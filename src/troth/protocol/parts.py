@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from troth.crypto import Digest, leaf_hash, merkle_tree, root_from_path
-from troth.protocol.primitives import DTYPE, Primitives, all_finite, to_blob
+from troth.protocol.primitives import DTYPE, Primitives, all_finite, to_blobs
 
 # D coordinates
 
@@ -41,7 +40,7 @@ class CommittedParts:
 
 def commit_parts(gradient_D: Tensor, bounds: Bounds, tools: Primitives) -> CommittedParts:
     """Cut and hash a gradient (SPEC C1)."""
-    blobs = tuple(to_blob(gradient_D[a:b]) for a, b in pairwise(bounds))
+    blobs = to_blobs(gradient_D, bounds)
     root, paths = merkle_tree([_leaf(p, blob, tools) for p, blob in enumerate(blobs)])
     return CommittedParts(tuple(Parcel(blob, path) for blob, path in zip(blobs, paths, strict=True)), root)
 

@@ -4,6 +4,10 @@ A peer on its own uses this class as it is. A simulation may pass a subclass tha
 the answer is identical, so no decision can depend on it, and a test switches the memory off and gets the same trace.
 """
 
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -67,15 +71,19 @@ class Primitives:
 
 
 def all_finite(numbers_D: NDArray[np.float32]) -> bool:
-    """Nearly always they are, and then their sum shows it."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        total = numbers_D.sum()
-    return bool(np.isfinite(total) or np.isfinite(numbers_D).all())
+    """Nearly always they are, and then their sum shows it; einsum is the fastest that neither starts threads nor warns."""
+    return math.isfinite(np.einsum("d->", numbers_D)) or bool(np.isfinite(numbers_D).all())
 
 
 def to_blob(numbers_D: Tensor) -> bytes:
     """Float32 numbers as they travel and are hashed."""
-    return numbers_D.detach().cpu().contiguous().numpy().astype("<f4", copy=False).tobytes()
+    return to_blobs(numbers_D, (0, len(numbers_D)))[0]
+
+
+def to_blobs(numbers_D: Tensor, bounds: Sequence[int]) -> tuple[bytes, ...]:
+    """The same, cut at `bounds`."""
+    ready_D = numbers_D.detach().cpu().contiguous().numpy().astype("<f4", copy=False)
+    return tuple(ready_D[start:stop].tobytes() for start, stop in pairwise(bounds))
 
 
 def from_blob(blob: bytes | bytearray) -> Tensor:
