@@ -300,6 +300,65 @@ def test_records_of_another_run_lead_nowhere() -> None:
     assert follow(other, 0, Roster.founding(other), links, Primitives()) is None
 
 
+class _Behind:
+    """A peer that knows nothing yet; two others who wait ahead of it show it three records and then two more."""
+
+    def __init__(self) -> None:
+        self.run, self.shown, _ = _past()
+        self.time, self.written = 0.0, list[Link]()
+        self.first: State[Any] = State.first(self.run, "the first model")
+        peer: Any = SimpleNamespace(run=self.run, tools=Primitives())
+        self.life: Life[Any] = Life(peer, self.first, lambda _: self.channel, patience=30.0)
+        self.life.write_down = self.written.extend
+        self.channel: Any = SimpleNamespace(now=lambda: self.time, look_on_from=lambda _: None)
+        self.meeting: Any = SimpleNamespace(stand=lambda *_, **__: None, waiting_at=lambda _: [])
+
+    def borrow(self, *links: Link) -> None:
+        followed = follow(self.run, self.life.state.step, self.life.state.roster, links, Primitives())
+        assert followed is not None
+        self.life._borrow(self.channel, self.meeting, followed, links)
+
+    def complete(self) -> None:
+        async def fetched(*_: Any) -> str:
+            return "the last model"
+
+        with patch.object(self.life, "_fetch", fetched), pytest.raises(StopIteration):
+            self.life._complete(self.channel, self.meeting).send(None)
+
+
+def test_what_is_borrowed_in_several_pieces_is_given_back_as_a_whole() -> None:
+    """[B5] Nobody hands out the model that belongs to it: everything is as before the first piece."""
+    behind = _Behind()
+    behind.borrow(*behind.shown[:3])
+    behind.time = 20.0
+    behind.borrow(*behind.shown[3:])
+    assert behind.life.links == behind.shown
+    assert behind.life.lacks is not None
+    behind.time = 49.0
+    behind.life._give_up_borrowing(behind.channel, behind.meeting)
+    assert behind.life.state.step == 5, "counted from the last piece"
+    behind.time = 51.0
+    behind.life._give_up_borrowing(behind.channel, behind.meeting)
+    assert behind.life.state is behind.first
+    given_back: Any = (behind.life.lacks, behind.life.links, behind.life.earlier)
+    assert given_back == (None, (), None)
+    assert behind.written == []
+
+
+def test_records_of_others_are_written_down_once_the_model_is_here() -> None:
+    """[B5] Else who stops again could not show them to those who are behind it."""
+    behind = _Behind()
+    behind.borrow(*behind.shown[:3])
+    behind.borrow(*behind.shown[3:])
+    behind.complete()
+    assert behind.written == list(behind.shown)
+    assert behind.life.state.step == 5
+    assert behind.life.state.training == "the last model"
+    behind.time = 1000.0
+    behind.life._give_up_borrowing(behind.channel, behind.meeting)
+    assert behind.life.state.step == 5
+
+
 # Looking on (SPEC B2)
 
 _PLACE = Context(RUN.id, 3, Phase.COMMIT)

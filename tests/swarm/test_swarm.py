@@ -99,6 +99,11 @@ def test_who_is_killed_comes_back_and_nobody_is_banned(tmp_path: Path) -> None:
         assert swarm.follow(until=trained_again, most_s=PATIENCE_S), swarm.seen.notes
     assert returned(swarm.seen) == {f"peer{number}" for number in killed}
     assert swarm.agreement
+    for number in killed:
+        journal = sorted((folder_of(tmp_path, number) / "journal").glob("steps-*.jsonl"))
+        lines = [line for file in journal for line in read_journal(file) if line["kind"] == "record"]
+        steps = {decode_record(bytes.fromhex(line["record"])).step for line in lines}
+        assert steps == set(range(max(steps) + 1)), "also those that the others made meanwhile"
     assert not any(news.banned for news in swarm.seen.news[0].values())
 
 

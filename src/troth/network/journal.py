@@ -7,7 +7,7 @@ there on. Files hold so many steps each, and the oldest go by policy.
 import json
 import os
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +65,17 @@ class Journal:
 
     def ended(self, outcome: Outcome[Training]) -> None:
         """A step: its record, and who signed it. From here on it lasts."""
-        signatures = {peer.hex(): signature.hex() for peer, signature in sorted(outcome.record_signatures.items())}
-        record = encode_record(outcome.record).hex()
-        self._write(outcome.record.step, {"kind": "record", "record": record, "signatures": signatures})
-        assert self._file is not None
-        os.fdatasync(self._file)
+        signatures = {bytes(peer): bytes(signature) for peer, signature in outcome.record_signatures.items()}
+        self.recorded([Link(encode_record(outcome.record), signatures)])
+
+    def recorded(self, links: Sequence[Link]) -> None:
+        """The same of steps that the others made while this peer was gone: nothing was announced to it there."""
+        for link in links:
+            signatures = {peer.hex(): signature.hex() for peer, signature in sorted(link.signatures.items())}
+            what = {"kind": "record", "record": link.record.hex(), "signatures": signatures}
+            self._write(decode_record(link.record).step, what)
+        if self._file is not None:
+            os.fdatasync(self._file)
 
     def links(self, step: int) -> list[Link]:
         """The records before this step, without a gap, as far as they are still here."""

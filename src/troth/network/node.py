@@ -39,7 +39,6 @@ from troth.protocol.comeback import Life
 from troth.protocol.journal import Journal as Slots
 from troth.protocol.messages import Phase
 from troth.protocol.primitives import Primitives
-from troth.protocol.records import encode_record
 from troth.protocol.run import Run
 from troth.protocol.state import CannotGoOnError, LeftOutError, Outcome, Peer, StalledError
 from troth.training import Problem
@@ -236,7 +235,7 @@ class Node:
         self._channel = self._open_channel(me)
         outside = self.body.outside(self._channel, me, self.run)
         peer = Peer(self.identity, self.run, self.work, outside, self.body.entropy(), self.tools)
-        return Life(
+        life = Life(
             peer,
             found.state,
             self._open_onlooker,
@@ -247,6 +246,8 @@ class Node:
             earlier=found.earlier,
             patience=self.options.founding_s,
         )
+        life.write_down = self.journal.recorded
+        return life
 
     def _open_channel(self, me: Identity) -> AgreedChannel:
         channel = self.body.channel(self.body.line(self.line, me), me, self.manifest, self.tools, self.slots)
@@ -350,9 +351,9 @@ class Node:
             "step": life.state.step,
             "state_digest": self.work.digest(training).hex(),
         }
-        if self.outcome is not None and self.outcome.state.step == life.state.step:
-            proof["record"] = encode_record(self.outcome.record).hex()
-            proof["signatures"] = {p.hex(): s.hex() for p, s in sorted(self.outcome.record_signatures.items())}
+        for last in life.links[-1:]:
+            proof["record"] = last.record.hex()
+            proof["signatures"] = {peer.hex(): signature.hex() for peer, signature in sorted(last.signatures.items())}
         write_text(folder / "model.json", json.dumps(proof, indent=1) + "\n")
 
     async def _wait_for_stragglers(self, life: Life[Training]) -> None:

@@ -116,14 +116,14 @@ def _step_of(link: Link) -> int | None:
 
 @dataclass(frozen=True)
 class _Lent(Generic[T]):
-    """Where a peer stood before it borrowed."""
+    """Where a peer stood before it borrowed, once or several times."""
 
     state: State[T]
     lacks: Digest | None
     earlier: State[T] | None
     links: tuple[Link, ...]
-    tip: bytes  # that it borrowed
-    since: float
+    tip: bytes  # that it borrowed last
+    since: float  # and when
 
 
 @dataclass(frozen=True)
@@ -163,6 +163,7 @@ class Life(Generic[T]):
         self.earlier = earlier  # the state before the last record
         self._lent: _Lent[T] | None = None  # where this peer stood before it took over a record whose model it lacks
         self._hopeless: set[bytes] = set()  # records whose model nobody hands out
+        self.write_down: Callable[[Sequence[Link]], None] = lambda _links: None  # of steps that others made
 
     async def take_part(self, channel: AgreedChannel) -> AsyncIterator[Outcome[T]]:
         """One step after another as a member. Raises `CannotGoOnError` when the others go on without this peer."""
@@ -348,7 +349,7 @@ class Life(Generic[T]):
         if training is None:
             return False
         self._stand(known, followed, frame.links, training)
-        self.lacks = None
+        self._make_own(known.step)
         return True
 
     def _known_before(self, links: Sequence[Link]) -> State[T]:
@@ -361,17 +362,25 @@ class Life(Generic[T]):
     def _stand(self, known: State[T], followed: Followed, links: Sequence[Link], training: T) -> None:
         before = reduce(Roster.after, followed.records[:-1], known.roster)
         earlier = Followed(followed.records[:-1], before)
+        if known is self.earlier and self._links:
+            self._links.pop()  # there is another by now
+        self._links.extend(links)
         self.earlier = state_after(self.peer.run, known, earlier, known.training) if earlier.records else known
         self.state = state_after(self.peer.run, known, followed, training)
-        self._links.clear()
-        self._links.extend(links)
+
+    def _make_own(self, since: int) -> None:
+        """The records from this step on, and whatever was borrowed before them: the model is here, there is no way back."""
+        first = since if self._lent is None else min(since, self._lent.state.step)
+        self.lacks = self._lent = None
+        self.write_down(self.links[max(0, len(self._links) - (self.state.step - first)) :])
 
     # To begin anew (SPEC B5)
 
     def _borrow(self, channel: AgreedChannel, meeting: Meeting[T], followed: Followed, links: Sequence[Link]) -> None:
         """From one who waits ahead: what the members signed is so, however few have it. The model is still to come, and until
         then this peer waits nowhere; if it never comes, everything is as before."""
-        self._lent = _Lent(self.state, self.lacks, self.earlier, self.links, followed.tip, channel.now())
+        before = self._lent or _Lent(self.state, self.lacks, self.earlier, self.links, followed.tip, channel.now())
+        self._lent = replace(before, tip=followed.tip, since=channel.now())
         self._stand(self.state, followed, links, self.state.training)
         self.lacks = Digest(followed.records[-1].state_after)
         channel.look_on_from(self.state.step)
@@ -394,7 +403,8 @@ class Life(Generic[T]):
             return
         training = await self._fetch(channel, meeting.waiting_at(self.state.step), self.lacks)
         if training is not None:
-            self.state, self.lacks, self._lent = replace(self.state, training=training), None, None
+            self.state = replace(self.state, training=training)
+            self._make_own(self.state.step)
             meeting.stand(self.state, waits=True)
 
     def _ask(self, channel: AgreedChannel, old: Identity, peers: Iterable[PeerId], since: int) -> None:
