@@ -9,10 +9,9 @@ from troth.crypto import Context
 from troth.errors import OperatorError
 from troth.evidence import write_bytes
 from troth.protocol.frames import Begun
-from troth.protocol.journal import SignedBeforeError, Slot, slot_of
+from troth.protocol.journal import Signed, Slot
 
-_NONE: Slot = (-1, 0, 0, 0)
-_MOST_LINES = 4096  # then the file begins anew with the last line
+_MOST_LINES = 4096  # then the file begins anew with the last line of each step
 
 
 class SlotsError(OperatorError):
@@ -28,7 +27,7 @@ class FileSlots:
             lines = (
                 path.read_text(encoding="ascii").split("\n")[:-1] if path.exists() else []
             )  # a torn line was not signed
-            self._last = max((_parse(line) for line in lines), default=_NONE)
+            self._signed = Signed(map(_parse, lines))
             self._begin()
         except ValueError as error:
             raise SlotsError(f"{path} is damaged: move it away, and this peer comes back under a new key") from error
@@ -39,8 +38,7 @@ class FileSlots:
         """A short file, in place of the old one at once."""
         fresh = self._path.with_suffix(".new")
         with fresh.open("wb") as file:
-            if self._last[0] >= 0:
-                file.write(_line(self._last))
+            file.writelines(map(_line, self._signed))
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(self._path)
@@ -49,8 +47,7 @@ class FileSlots:
         self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND)
 
     def claim(self, place: Context) -> None:
-        if (slot := slot_of(place)) <= self._last:
-            raise SignedBeforeError(f"step {place.step} was signed before")
+        slot = self._signed.free(place)
         try:
             if self._lines >= _MOST_LINES:
                 self.close()
@@ -60,7 +57,7 @@ class FileSlots:
         except OSError as error:
             raise SlotsError(f"cannot write {self._path}: {error.strerror}; nothing is signed until it can") from error
         self._lines += 1
-        self._last = slot
+        self._signed.add(slot)
 
     def begins(self, begun: Begun) -> None:
         try:
@@ -81,11 +78,10 @@ class FileSlots:
 
     @property
     def last_step(self) -> int:
-        return self._last[0]
+        return self._signed.last_step
 
-    @property
-    def last_incarnation(self) -> int:
-        return self._last[1]
+    def incarnation_from(self, step: int) -> int:
+        return self._signed.incarnation_from(step)
 
     def close(self) -> None:
         os.close(self._file)
