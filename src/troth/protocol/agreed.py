@@ -4,12 +4,13 @@ One peer's end of it. It asks for three things from outside (`Line`): the time, 
 frame that arrives before a deadline. Simulation and network both bring their own.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol, TypeVar
 
 from troth.crypto import Context, Digest, Identity, PeerId, Signature
 from troth.protocol.announce import Announcement, Blame, Decision, Timing
+from troth.protocol.blobs import Blobs
 from troth.protocol.channel import Delivery, Doubles, Entry, PartParcels, Showing
 from troth.protocol.frames import (
     AGREEMENT,
@@ -18,7 +19,6 @@ from troth.protocol.frames import (
     BlobWanted,
     Busy,
     Certificate,
-    Chained,
     Decided,
     Frame,
     Knock,
@@ -53,14 +53,11 @@ from troth.protocol.messages import (
 from troth.protocol.pace import Pace, Stopwatch
 from troth.protocol.parts import Parcel
 from troth.protocol.primitives import Primitives
+from troth.protocol.shelf import Shelf
 from troth.protocol.sighting import Sighting
 from troth.protocol.state import StalledError
 
 R = TypeVar("R", Announcement, Sighting)
-_OLD_STEPS = (
-    8  # whose blobs are kept while somebody looks on, if they are small: slow lines take longer than quick steps
-)
-_OLD_BYTES = 1 << 26
 
 
 class Line(Protocol):
@@ -102,23 +99,18 @@ class AgreedChannel:
         self._entry = Entry(frozenset())
         self._relayed: dict[PeerId, set[Frame]] = defaultdict(set)  # in this announcement
         self._blame = Blame()
-        self.gate = Gate(lambda to, place, frame: line.send(to, Packet(place, frame)), tools)
+        self.gate = Gate(self._send, tools)
         self._quorum = 0  # more than half of the members at the start of the step
         self._left: set[PeerId] = set()  # who waits for this step to be made again
         self._members: tuple[PeerId, ...] = ()
         self._silent: dict[int, set[PeerId]] = defaultdict(set)  # by step: whom an announcement missed (SPEC Q7)
         self._doubles: dict[int, dict[PeerId, tuple[Context, Envelope, Envelope]]] = defaultdict(dict)
         self._running: tuple[Context, Announcement | Sighting] | None = None
-        self._early: dict[Context, list[tuple[PeerId, Frame]]] = defaultdict(list)
-        self._early_of: Counter[PeerId] = Counter()  # how many frames of each are kept for announcements not yet begun
+        self._shelf = Shelf(bounds.room)  # frames for announcements that have not begun here
         self._needed: int | None = None  # the step from which on somebody who comes back needs to know everything
-        self._room_taken: Counter[PeerId] = Counter()  # bytes, by who sent them
         self._parts: dict[Context, dict[int, dict[PeerId, Parcel]]] = defaultdict(lambda: defaultdict(dict))
         self._shown: dict[Context, dict[Showing, dict[PeerId, Parcel]]] = defaultdict(lambda: defaultdict(dict))
-        self._blobs: dict[Digest, bytes] = {}
-        self._old_blobs: list[dict[Digest, bytes]] = []  # of the steps before: onlookers are a little behind
-        self._asked: Counter[PeerId] = Counter()  # how many blobs each has asked for in this step
-        self._wishes: dict[Digest, set[PeerId]] = {}  # who asked for what is not here yet
+        self._blobs = Blobs(self._send, tools)
         self._signatures: dict[Context, dict[PeerId, Signature]] = defaultdict(dict)
         self.write_down: Callable[[Context, Mapping[PeerId, Announced]], None] = lambda _place, _said: None
 
@@ -169,9 +161,7 @@ class AgreedChannel:
 
     def _take_up(self, context: Context) -> None:
         """What came for this place before this peer was there."""
-        for sender, frame in self._early.pop(context, []):
-            self._early_of[sender] -= 1
-            self._room_taken[sender] -= _size(frame)
+        for sender, frame in self._shelf.take(context):
             self._dispatch(sender, Packet(context, frame))
 
     async def _finish(self, context: Context, running: Announcement | Sighting) -> Mapping[PeerId, Announced]:
@@ -196,8 +186,7 @@ class AgreedChannel:
         if self.gate.watchers:
             said = {bytes(peer): envelope for peer, envelope in decision.said.items()}
             twice = {bytes(peer): pair for peer, pair in decision.twice.items()}
-            for watcher in sorted(self.gate.watchers):
-                self._line.send(watcher, Packet(context, Decided(said, twice)))
+            self.send_each(context, sorted(self.gate.watchers), Decided(said, twice))
 
     def doubles(self, step: int) -> Doubles:
         return dict(self._doubles[step])
@@ -259,8 +248,7 @@ class AgreedChannel:
         ):
             return
         relayed.add(frame)
-        for peer in sorted(apart & set(self._members) - {self._me}):
-            self._line.send(peer, Packet(place, Relayed(sender, frame)))
+        self.send_each(place, sorted(apart & set(self._members)), Relayed(sender, frame))
 
     # Frames
 
@@ -299,7 +287,8 @@ class AgreedChannel:
         if not self._may_speak(sender):
             return
         if isinstance(frame, BlobWanted):
-            self._hand_out(sender, place, Digest(frame.digest))
+            most, may_come = 4 * len(self._entry.members), self._may_come(place)
+            self._blobs.hand_out(sender, place, Digest(frame.digest), most=most, may_come=may_come)
             return
         if not self._may_come(place):
             return
@@ -314,19 +303,16 @@ class AgreedChannel:
                 self._flush(place, running)
             elif place in self._ended and isinstance(frame, Certificate):
                 self._ended[place].hear(sender, frame, self._line.now())  # it tells how long that takes
-            elif self._key(place) > self._newest and self._may_wait(sender, frame):
-                self._early_of[sender] += 1
-                self._early[place].append((sender, frame))
+            elif self._key(place) > self._newest:
+                self._shelf.put(sender, place, frame, self._most_early)
             return
-        if not self._has_room(sender, frame):
+        if not self._shelf.has_room(sender, frame):
             return
         match frame:
             case PartSent():
                 self._parts[place][frame.part].setdefault(sender, Parcel(frame.blob, tuple(map(Digest, frame.path))))
             case BlobSent():
-                digest = self._tools.digest(frame.blob)
-                self._blobs.setdefault(digest, frame.blob)
-                self._serve_wishes(place, digest)
+                self._blobs.put(place, frame.blob)
             case PartShown():
                 parcel = Parcel(frame.blob, tuple(map(Digest, frame.path)))
                 self._shown[place][frame.part, sender].setdefault(PeerId(frame.contributor), parcel)
@@ -337,62 +323,30 @@ class AgreedChannel:
         """It is in no step (SPEC B5). Who only looks on stops looking when more than half have left the step. Members do not
         leave on anybody's word: liars would say so to some of them, and go on with the rest."""
         if not self._looks_on and frame.step <= here.step:
-            self._line.send(sender, Packet(place, Busy(here.step)))
+            self._send(sender, place, Busy(here.step))
         if self._looks_on and frame.step == here.step and frame.incarnation > here.incarnation:
             self._left |= {sender} & self._entry.members
-
-    def _hand_out(self, sender: PeerId, place: Context, digest: Digest) -> None:
-        """A blob of this step or, to an onlooker, of the last ones; what is not here yet is sent when it comes."""
-        self._asked[sender] += 1
-        if self._asked[sender] > 4 * len(self._entry.members):
-            return
-        held = next((blobs[digest] for blobs in (self._blobs, *self._old_blobs) if digest in blobs), None)
-        if held is not None:
-            self._line.send(sender, Packet(place, BlobSent(held)))
-        elif self._may_come(place):
-            self._wishes.setdefault(digest, set()).add(sender)
 
     def _keep_for_later(self, sender: PeerId, place: Context, frame: Frame) -> None:
         """While it is not known yet which step to look on from: of each sender its last two steps, then all from that one on."""
         first = place.step - 1 if self._needed is None else self._needed
-        if place.step < first:
-            return
-        self._drop_before(first, sender)
-        if self._may_wait(sender, frame):
-            self._early_of[sender] += 1
-            self._early[place].append((sender, frame))
-
-    def _drop_before(self, step: int, of: PeerId) -> None:
-        for place in [place for place in self._early if place.step < step]:
-            dropped = [frame for sender, frame in self._early[place] if sender == of]
-            self._early[place] = [(sender, frame) for sender, frame in self._early[place] if sender != of]
-            self._early_of[of] -= len(dropped)
-            self._room_taken[of] -= sum(map(_size, dropped))
-            if not self._early[place]:
-                del self._early[place]
+        if place.step >= first:
+            self._shelf.drop_before(first, sender)
+            self._shelf.put(sender, place, frame, self._most_early)
 
     def look_on_from(self, step: int) -> None:
         self._needed = step
 
-    def _may_wait(self, sender: PeerId, frame: Frame) -> bool:
-        """For an announcement that has not begun here."""
+    @property
+    def _most_early(self) -> int:
+        """Frames of one sender that may wait."""
         steps = 8 if self._looks_on else 1  # that somebody may be behind
-        return self._early_of[sender] < steps * (8 + 4 * len(self._entry.members)) and self._has_room(sender, frame)
+        return steps * (8 + 4 * len(self._entry.members))
 
     @property
     def kept_bytes(self) -> int:
         """What others have put here, about."""
-        return sum(self._room_taken.values()) + 1024 * sum(self._early_of.values())
-
-    def _has_room(self, sender: PeerId, frame: Frame) -> bool:
-        """One peer can take up only so much memory here, whatever it sends."""
-        self._room_taken[sender] += _size(frame)
-        return self._room_taken[sender] <= self.pace.room
-
-    def _serve_wishes(self, place: Context, digest: Digest) -> None:
-        """Somebody asked for it before it was here."""
-        for peer in sorted(self._wishes.pop(digest, ())):
-            self._line.send(peer, Packet(place, BlobSent(self._blobs[digest])))
+        return self._shelf.kept_bytes
 
     def _may_speak(self, sender: PeerId) -> bool:
         """Strangers may ask and knock, no more: keys cost nothing."""
@@ -424,7 +378,7 @@ class AgreedChannel:
             if owner == self._me:
                 mine[part][self._me] = parcel
             else:
-                self._line.send(owner, Packet(context, PartSent(part, parcel.blob, parcel.path)))
+                self._send(owner, context, PartSent(part, parcel.blob, parcel.path))
         otherwise = self._entry.apart.get(self._me, frozenset())  # those hand it round
         directly = {part: senders - otherwise for part, senders in expected.items()}
         await self._wait_for_blobs(
@@ -441,16 +395,14 @@ class AgreedChannel:
         self, context: Context, mine: Mapping[int, bytes], wanted: Mapping[int, Digest]
     ) -> Mapping[int, bytes]:
         for blob in mine.values():
-            digest = self._tools.digest(blob)
-            self._blobs[digest] = blob
-            self._serve_wishes(context, digest)
+            self._blobs.put(context, blob)
         if context.phase == Phase.CLIP:
             self._to_all(context, [BlobSent(blob) for blob in mine.values()])
         # What does not come by itself: ask everyone.
         asked = wanted.keys() & self._entry.far if context.phase == Phase.CLIP else wanted.keys()
         missing = [wanted[part] for part in sorted(asked) if wanted[part] not in self._blobs]
         for digest in missing:
-            self.ask(context, self._members, BlobWanted(digest))
+            self.send_each(context, self._members, BlobWanted(digest))
         if not (
             self._looks_on and context.phase == Phase.CLIP
         ):  # an onlooker has no time to lose: it asks after Reveal
@@ -481,7 +433,7 @@ class AgreedChannel:
         shown = self._shown[context]
         for (part, contributor), (owner, parcel) in parcels.items():
             if owner != self._me and not self._looks_on:
-                self._line.send(owner, Packet(context, PartShown(part, contributor, parcel.blob, parcel.path)))
+                self._send(owner, context, PartShown(part, contributor, parcel.blob, parcel.path))
         found: dict[Delivery, Parcel] = {}
 
         def all_found() -> bool:
@@ -523,29 +475,27 @@ class AgreedChannel:
         assert self._last.ends is not None, "blobs follow an announcement"
         return self._last.ends + exchanges * (2 * self.pace.delta + self.pace.bulk)
 
+    def _send(self, to: PeerId, place: Context, frame: Frame) -> None:
+        self._line.send(to, Packet(place, frame))
+
+    def send_each(self, place: Context, peers: Iterable[PeerId], frame: Frame) -> None:
+        packet = Packet(place, frame)  # one, so that it is encoded once
+        for peer in peers:
+            if peer != self._me:
+                self._line.send(peer, packet)
+
     def _to_all(self, context: Context, frames: Iterable[Frame]) -> None:
         """To all members; what onlookers need also to them."""
         if self._looks_on:
             return
         for frame in frames:
-            packet = Packet(context, frame)
-            for peer in self._members:
-                if peer != self._me:
-                    self._line.send(peer, packet)
-            for watcher in (
-                sorted(self.gate.watchers) if isinstance(frame, Certificate | BlobSent | RecordSigned) else ()
-            ):
-                self._line.send(watcher, packet)
+            watched = isinstance(frame, Certificate | BlobSent | RecordSigned)
+            self.send_each(context, (*self._members, *(sorted(self.gate.watchers) if watched else ())), frame)
 
     # For oneself, when one comes back (SPEC B2)
 
     def knocks(self, step: int) -> list[Knocking]:
         return self.gate.knocks(step)
-
-    def ask(self, place: Context, peers: Iterable[PeerId], frame: Frame) -> None:
-        for peer in peers:
-            if peer != self._me:
-                self._line.send(peer, Packet(place, frame))
 
     def now(self) -> float:
         return self._line.now()
@@ -585,30 +535,12 @@ class AgreedChannel:
         self._stopwatch.delayed(max((ended.lag for ended in self._ended.values()), default=0.0))
         self._stopwatch.next_step()
         self._ended.clear()
-        for kept in (self._parts, self._shown, self._signatures, self._early):
+        self._shelf.begin(step)
+        for kept in (self._parts, self._shown, self._signatures):
             for place in [place for place in kept if place.step < step]:
                 del kept[place]
         for by_step in (self._silent, self._doubles):
             for old in [old for old in by_step if old < step]:
                 del by_step[old]
         self.gate.forget(step)
-        most = _OLD_BYTES // (1 + sum(map(len, self._blobs.values()))) if self.gate.watchers else 1
-        self._old_blobs = [self._blobs, *self._old_blobs][: max(1, min(_OLD_STEPS, most))]
-        self._blobs = {}
-        self._wishes.clear()
-        self._asked.clear()
-        self._room_taken.clear()
-        self._early_of = Counter(sender for frames in self._early.values() for sender, _ in frames)
-
-
-def _size(frame: Frame) -> int:
-    """About how many bytes it takes up."""
-    match frame:
-        case PartSent(blob=blob) | PartShown(blob=blob) | BlobSent(blob=blob):
-            return len(blob) + 1024
-        case Value(Envelope(payload=blob)) | Chained(envelope=Envelope(payload=blob)):
-            return len(blob) + 1024
-        case Decided(said=said):
-            return sum(len(envelope.payload) + 1024 for envelope in said.values())
-        case _:
-            return 1024
+        self._blobs.next_step(watched=bool(self.gate.watchers))

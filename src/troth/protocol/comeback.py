@@ -426,7 +426,7 @@ class Life(Generic[T]):
     def _ask(self, channel: AgreedChannel, old: Identity, peers: Iterable[PeerId], since: int) -> None:
         """What has happened since this step, and to be told from now on."""
         place = Context(self.peer.run.id, since, Phase.KNOCK)
-        channel.ask(place, peers, SyncWanted(since, old.peer, self._testament(old, place)))
+        channel.send_each(place, peers, SyncWanted(since, old.peer, self._testament(old, place)))
 
     async def _fetch(self, channel: AgreedChannel, backers: Sequence[PeerId], digest: Digest) -> T | None:
         """The state with this digest, from the first who sends it: two are asked at a time, since it may be large."""
@@ -434,7 +434,7 @@ class Life(Generic[T]):
             return self.state.training
         place, bounds = Context(self.peer.run.id, self.state.step, Phase.KNOCK), channel.bounds
         for first in range(0, len(backers), 2):
-            channel.ask(place, backers[first : first + 2], StateWanted(digest))
+            channel.send_each(place, backers[first : first + 2], StateWanted(digest))
             until = channel.now() + 2 * bounds.delta + _STATE_IN_BULKS * bounds.bulk
             while (heard := await channel.hear_outside(until)) is not None:
                 sender, frame = heard
@@ -450,7 +450,7 @@ class Life(Generic[T]):
         """For the next step; and when that came too late, for more and more of those after it (SPEC B3)."""
         for step in range(self.state.step + 1, self.state.step + 1 + ahead):
             place = Context(self.peer.run.id, step, Phase.KNOCK)
-            channel.ask(place, self.state.roster.members, Knock(old.peer, self._testament(old, place)))
+            channel.send_each(place, self.state.roster.members, Knock(old.peer, self._testament(old, place)))
 
     def _testament(self, old: Identity, place: Context) -> Signature:
         return old.sign(signed_bytes(place, old.peer, Digest(self.peer.me)))

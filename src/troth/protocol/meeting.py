@@ -120,4 +120,4 @@ class Meeting(Generic[T]):
         if self._gathering is not None and self._state is not None:
             place = Context(self._peer.run.id, self._state.step, Phase.BEGIN)
             for frame in self._gathering.told:
-                self._channel.ask(place, to, frame)
+                self._channel.send_each(place, to, frame)
