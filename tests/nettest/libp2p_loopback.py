@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 from troth.crypto import Digest
 from troth.crypto.identity import Identity, PeerId
-from troth.network.connection import TcpConnection
+from troth.network.connection import StreamConnection
 from troth.network.libp2p import Libp2pTransport
 from troth.network.transport import Limits
 
@@ -41,7 +41,7 @@ async def peer(
 
 async def meet(
     dialler: Libp2pTransport, listener: Libp2pTransport, address: str, who: PeerId
-) -> tuple[TcpConnection, TcpConnection]:
+) -> tuple[StreamConnection, StreamConnection]:
     """Both ends of a new connection."""
     near = await dialler.dial(address, who)
     return near, await listener.accept()

@@ -13,7 +13,7 @@ import time
 
 from tests.nettest.libp2p_loopback import LIMITS, MB, RUN
 from troth.crypto.identity import Identity, PeerId
-from troth.network.connection import TcpConnection
+from troth.network.connection import StreamConnection
 from troth.network.libp2p import Libp2pTransport
 from troth.network.transport import Lane
 
@@ -25,7 +25,7 @@ def tell(**what: object) -> None:
     print(json.dumps(what), flush=True)
 
 
-async def echo(line: TcpConnection) -> None:
+async def echo(line: StreamConnection) -> None:
     while (heard := await line.receive()) is not None:
         line.send(*heard)
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple, TypeVar
 
 from troth.crypto.identity import Identity, PeerId
-from troth.network.connection import TcpConnection
+from troth.network.connection import StreamConnection
 from troth.network.tcp import TcpTransport
 from troth.network.tls import client_context
 from troth.network.transport import Limits
@@ -70,8 +70,8 @@ async def transport(
 
 
 class Pair(NamedTuple):
-    near: TcpConnection
-    far: TcpConnection
+    near: StreamConnection
+    far: StreamConnection
 
 
 @asynccontextmanager

@@ -11,8 +11,9 @@ import pytest
 
 from tests.network.lines import LIMITS, anyone, raw_peer, run, transport, until
 from troth.crypto.identity import Identity, PeerId
-from troth.network.connection import TcpConnection
-from troth.network.tcp import _MOST_LINGERING, TcpTransport
+from troth.network.connection import StreamConnection, Vetting
+from troth.network.hall import _MOST_LINGERING
+from troth.network.tcp import TcpTransport
 from troth.network.transport import Limits, UnreachableError
 
 
@@ -21,12 +22,15 @@ class Watched(TcpTransport):
 
     def __init__(self, identity: Identity, limits: Limits) -> None:
         super().__init__(identity, limits, anyone)
-        self.all: weakref.WeakSet[TcpConnection] = weakref.WeakSet()
+        self.all: weakref.WeakSet[StreamConnection] = weakref.WeakSet()
+        made = self._hall.new_connection
 
-    def _new_connection(self, *arguments: object, **named: object) -> TcpConnection:
-        connection = super()._new_connection(*arguments, **named)  # type: ignore[arg-type]
-        self.all.add(connection)
-        return connection
+        def remembered(vet: Vetting, *, dialled: bool) -> StreamConnection:
+            connection = made(vet, dialled=dialled)
+            self.all.add(connection)
+            return connection
+
+        self._hall.new_connection = remembered  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("said", [b"", b"\x00" * 500], ids=["silence", "garbage"])
@@ -78,7 +82,7 @@ def test_those_who_do_not_hang_up_do_not_pile_up() -> None:
             for stranger in strangers:
                 await stranger.__aenter__()
                 (await listener.accept()).close("not wanted")
-                lingering = [one for one in listener._connections if one.why]
+                lingering = [one for one in listener._hall.connections if one.why]
                 assert len(lingering) <= _MOST_LINGERING + 2  # the newest, and one that is on its way out
             for stranger in strangers:
                 await stranger.__aexit__(None, None, None)

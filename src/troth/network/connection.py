@@ -34,7 +34,7 @@ _NOBODY = PeerId(bytes(32))
 Vetting = Callable[[ssl.SSLObject], PeerId | str]
 
 
-class TcpConnection(asyncio.BufferedProtocol):
+class StreamConnection(asyncio.BufferedProtocol):
     """A Connection, and the protocol that asyncio drives. Made by TcpTransport."""
 
     def __init__(
@@ -44,8 +44,8 @@ class TcpConnection(asyncio.BufferedProtocol):
         *,
         dialled: bool,
         vet: Vetting,
-        made: Callable[["TcpConnection"], None],
-        lost: Callable[["TcpConnection"], None],
+        made: Callable[["StreamConnection"], None],
+        lost: Callable[["StreamConnection"], None],
     ) -> None:
         self.peer = _NOBODY  # until the handshake is done
         self.dialled = dialled

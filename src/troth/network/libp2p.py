@@ -27,11 +27,10 @@ from troth.crypto.hashing import Digest
 from troth.crypto.identity import Identity, PeerId
 from troth.errors import OperatorError
 from troth.network.addresses import split_address
-from troth.network.connection import TcpConnection
+from troth.network.connection import StreamConnection
+from troth.network.hall import Hall
 from troth.network.multiaddr import dialable, id_of_name, libp2p_id, libp2p_name, listenable, peer_of_libp2p
 from troth.network.p2pd import CIRCUIT_BYTES, Control, Daemon, DaemonError, DaemonOptions
-from troth.network.tcp import _MOST_PER_PEER, _Noted
-from troth.network.throttle import Throttle
 from troth.network.transport import Limits, ListenError, TransportClosedError, UnreachableError
 from troth.network.whereabouts import (
     LASTS_S,
@@ -102,18 +101,13 @@ class Libp2pTransport:
         self._published: tuple[str, ...] = ()
         self._publish_at = 0.0
         self._join_at = 0.0
-        self._connections: dict[TcpConnection, None] = {}  # all that are up, in order of arrival
-        self._writers: dict[TcpConnection, asyncio.StreamWriter] = {}  # a stream closes when nobody holds its writer
-        self._unaccepted: dict[TcpConnection, None] = {}
-        self._arrival = asyncio.Event()
-        self._throttle: Throttle | None = None
-        self._noted = _Noted()
-        self._closed = False
+        self._hall = Hall(limits, self._let_go)
+        self._writers: dict[StreamConnection, asyncio.StreamWriter] = {}  # a stream closes when nobody holds its writer
 
     # What users call
 
     async def listen(self, address: str) -> str:
-        if self._closed:
+        if self._hall.closed:
             raise TransportClosedError("this transport was closed")
         async with self._starting:
             if self._daemon is not None:
@@ -131,8 +125,8 @@ class Libp2pTransport:
             self._upkeep = asyncio.create_task(self._keep_up())
         return found
 
-    async def dial(self, address: str, peer: PeerId) -> TcpConnection:
-        if self._closed:
+    async def dial(self, address: str, peer: PeerId) -> StreamConnection:
+        if self._hall.closed:
             raise UnreachableError("this transport was closed")
         async with self._starting:
             if self._upkeep is None:
@@ -152,7 +146,7 @@ class Libp2pTransport:
                 raise
             return await self._dial(newest, peer)
 
-    async def _dial(self, where: Sequence[str], peer: PeerId) -> TcpConnection:
+    async def _dial(self, where: Sequence[str], peer: PeerId) -> StreamConnection:
         try:
             async with asyncio.timeout(self._limits.handshake_s):
                 return await self._introduce(where, peer)
@@ -164,32 +158,17 @@ class Libp2pTransport:
         except DaemonError as error:
             raise UnreachableError(_plain(str(error), peer)) from error
 
-    async def accept(self) -> TcpConnection:
-        while True:
-            while self._unaccepted:
-                connection = next(iter(self._unaccepted))
-                del self._unaccepted[connection]
-                if not connection.why:
-                    return connection
-            if self._closed:
-                raise TransportClosedError("this transport was closed")
-            self._arrival.clear()
-            await self._arrival.wait()
+    async def accept(self) -> StreamConnection:
+        return await self._hall.accept()
 
     async def close(self) -> None:
-        self._closed = True
+        self._hall.closed = True
         if self._upkeep is not None:
             self._upkeep.cancel()
             await asyncio.wait({self._upkeep})
-        for connection in list(self._connections):
-            connection.close("shutting down")
-        endings = (connection.closed() for connection in self._connections)
-        await asyncio.gather(*endings, return_exceptions=True)
+        await self._hall.close()
         async with self._starting:
             await self._stop()
-        if self._throttle is not None:
-            self._throttle.close()
-        self._arrival.set()
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -276,7 +255,7 @@ class Libp2pTransport:
             await asyncio.sleep(_LOOK_EVERY_S)
             try:
                 if self._daemon is None or self._daemon.ended:
-                    self._noted.warn("daemon", "", "the libp2p daemon has ended; starting it again")
+                    self._hall.noted.warn("daemon", "", "the libp2p daemon has ended; starting it again")
                     async with self._starting:
                         await self._stop()
                         await self._start()
@@ -284,7 +263,7 @@ class Libp2pTransport:
                     await self._join()
                 await self._publish()
             except Exception as error:  # hivemind raises what it likes, and without this nobody would find us any more
-                self._noted.warn("upkeep", type(error).__name__, f"libp2p: {error or type(error).__name__}")
+                self._hall.noted.warn("upkeep", type(error).__name__, f"libp2p: {error or type(error).__name__}")
 
     # Being found, and finding
 
@@ -344,7 +323,7 @@ class Libp2pTransport:
         alone = self._join_at == 0.0
         met = await asyncio.gather(*map(self._meet, self._initial_peers))
         if met and not any(met):
-            self._noted.warn("join", "", "none of the initial peers answers; trying again")
+            self._hall.noted.warn("join", "", "none of the initial peers answers; trying again")
             self._join_at = 0.0
             return
         self._join_at = time.monotonic() + _REPUBLISH_S
@@ -386,17 +365,18 @@ class Libp2pTransport:
 
     # Dialling
 
-    async def _introduce(self, where: Sequence[str], peer: PeerId) -> TcpConnection:
+    async def _introduce(self, where: Sequence[str], peer: PeerId) -> StreamConnection:
         control = self._control
         if control is None:
             raise UnreachableError("the libp2p daemon is down for the moment")
         await control.connect(libp2p_id(peer), where, self._limits.handshake_s)
         stream = await control.open_stream(peer, PROTOCOL, self._limits.handshake_s)
         answers = stream.peer == peer
-        connection = self._new_connection(peer if answers else f"another key answers than {peer.hex()[:16]}", True)
+        verdict = peer if answers else f"another key answers than {peer.hex()[:16]}"
+        connection = self._hall.new_connection(lambda _: verdict, dialled=True)
         await self._attach(connection, stream.reader, stream.writer)
         try:
-            if self._closed:
+            if self._hall.closed:
                 connection.close("shutting down")
             await connection.greeted()
         except BaseException:
@@ -409,7 +389,7 @@ class Libp2pTransport:
 
     async def _drop_dead_line(self, peer: PeerId) -> None:
         """A daemon keeps a line to a machine that is gone for as long as it can; the next attempt needs a new one."""
-        if self._control is None or any(one.peer == peer for one in self._connections):
+        if self._control is None or any(one.peer == peer for one in self._hall.connections):
             return
         with suppress(TimeoutError, OSError, EOFError, DaemonError):
             async with asyncio.timeout(1.0):
@@ -422,16 +402,16 @@ class Libp2pTransport:
         verdict = self._vet_stranger(peer_of_libp2p(info.peer_id.to_bytes()))
         if (
             isinstance(verdict, str)
-            and sum(bool(one.refusal) for one in self._connections) >= self._limits.most_handshakes
+            and sum(bool(one.refusal) for one in self._hall.connections) >= self._limits.most_handshakes
         ):
             writer.transport.abort()  # no time for manners
             return
-        connection = self._new_connection(verdict, False)
+        connection = self._hall.new_connection(lambda _: verdict, dialled=False)
         await self._attach(connection, reader, writer)
         if connection.refusal:
-            self._noted.warn("refused", info.peer_id.to_base58(), f"turned away: {connection.refusal}")
+            self._hall.noted.warn("refused", info.peer_id.to_base58(), f"turned away: {connection.refusal}")
         elif not connection.why:
-            self._admit(connection)
+            self._hall.admit(connection)
             with suppress(OSError, EOFError, DaemonError):
                 if self._control is not None:
                     await self._control.treasure(connection.peer)
@@ -442,34 +422,14 @@ class Libp2pTransport:
             return "your key is not an Ed25519 key"
         if not self._admits(peer):
             return f"the key {peer.hex()[:16]} is not admitted here"
-        accepted = sum(not (connection.dialled or connection.refusal) for connection in self._connections)
-        if self._closed or accepted >= self._limits.most_connections:
+        if self._hall.closed or self._hall.accepted >= self._limits.most_connections:
             return "no place left"
         return peer
 
-    def _admit(self, connection: TcpConnection) -> None:
-        theirs = [one for one in self._connections if one.peer == connection.peer and not one.dialled]
-        for old in theirs[:-_MOST_PER_PEER]:
-            old.close("replaced by a newer connection")
-        self._unaccepted[connection] = None
-        self._arrival.set()
-
     # Both
 
-    def _new_connection(self, verdict: PeerId | str, dialled: bool) -> TcpConnection:
-        if self._limits.bytes_per_second is not None and self._throttle is None:
-            self._throttle = Throttle(self._limits.bytes_per_second, asyncio.get_running_loop())
-        return TcpConnection(
-            self._limits,
-            self._throttle,
-            dialled=dialled,
-            vet=lambda _: verdict,
-            made=self._remember,
-            lost=self._forget,
-        )
-
     async def _attach(
-        self, connection: TcpConnection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, connection: StreamConnection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """Let the connection take over a stream, without losing what has come already."""
         self._writers[connection] = writer
@@ -492,15 +452,8 @@ class Libp2pTransport:
         elif over:
             connection.eof_received()
 
-    def _remember(self, connection: TcpConnection) -> None:
-        self._connections[connection] = None
-
-    def _forget(self, connection: TcpConnection) -> None:
-        self._connections.pop(connection, None)
+    def _let_go(self, connection: StreamConnection) -> None:
         self._writers.pop(connection, None)
-        self._unaccepted.pop(connection, None)
-        if connection.misbehaviour:
-            self._noted.warn("misbehaved", connection.peer.hex()[:16], connection.misbehaviour)
 
 
 @dataclass(frozen=True)

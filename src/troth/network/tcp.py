@@ -2,13 +2,11 @@
 
 A stranger costs at most one of `most_handshakes` places for at most `handshake_s`. When all places are taken, the oldest
 handshake from the address that holds most of them makes room, so that a flood from one address only crowds out itself.
-After the handshake its key is known, and `admits` decides; a peer may hold _MOST_PER_PEER accepted connections, the
-oldest goes first (after a cut, the newest is the one that works).
+After the handshake its key is known, and `admits` decides.
 """
 
 import asyncio
 import errno
-import logging
 import os
 import socket
 import ssl
@@ -18,25 +16,17 @@ from contextlib import suppress
 
 from troth.crypto.identity import Identity, PeerId
 from troth.network.addresses import Resolved, join_address, listening_socket, resolve, source_of, split_address
-from troth.network.connection import CLOSE_S, TcpConnection
+from troth.network.connection import CLOSE_S, StreamConnection
+from troth.network.hall import Hall
 from troth.network.memory import give_back_memory
-from troth.network.throttle import Throttle
 from troth.network.tls import PROTOCOL, client_context, peer_of, server_context
 from troth.network.transport import Limits, TransportClosedError, UnreachableError
 
-_MOST_PER_PEER = 4
-_MOST_LINGERING = (
-    16  # accepted ones that we hung up on and that stay until they have read why; honest ones are gone at once
-)
 _ACCEPTS_PER_TURN = 16
 _LEAST_S = 0.1  # of the time for a handshake, to whoever spoke in the last moment
 _PAUSE_S = 0.25  # when no file descriptor is left
 _UNSENT_BYTES = 256 * 1024  # handed to the kernel but not on the wire: control cannot overtake what is there
 _TIDY_S = 2.0  # after a stranger came: what its handshake took goes back to the system
-_MOST_NOTED = 512
-_FORGET_S = 3600.0
-
-_log = logging.getLogger("troth.network")
 
 
 class TcpTransport:
@@ -51,16 +41,11 @@ class TcpTransport:
         self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
         self._handshakes: dict[socket.socket, str] = {}  # and where they come from; in order of arrival
         self._tasks: set[asyncio.Task[None]] = set()
-        self._connections: dict[TcpConnection, None] = {}  # all beyond the handshake, in order of arrival
-        self._unaccepted: dict[TcpConnection, None] = {}
-        self._arrival = asyncio.Event()
-        self._throttle: Throttle | None = None
-        self._noted = _Noted()
+        self._hall = Hall(limits)
         self._tidying: asyncio.TimerHandle | None = None
-        self._closed = False
 
     async def listen(self, address: str) -> str:
-        if self._closed:
+        if self._hall.closed:
             raise TransportClosedError("this transport was closed")
         listener = await listening_socket(address)
         self._listeners.append(listener)
@@ -68,20 +53,11 @@ class TcpTransport:
         host, port = listener.getsockname()[:2]
         return join_address(host, port)
 
-    async def accept(self) -> TcpConnection:
-        while True:
-            while self._unaccepted:
-                connection = next(iter(self._unaccepted))
-                del self._unaccepted[connection]
-                if not connection.why:
-                    return connection
-            if self._closed:
-                raise TransportClosedError("this transport was closed")
-            self._arrival.clear()
-            await self._arrival.wait()
+    async def accept(self) -> StreamConnection:
+        return await self._hall.accept()
 
-    async def dial(self, address: str, peer: PeerId) -> TcpConnection:
-        if self._closed:
+    async def dial(self, address: str, peer: PeerId) -> StreamConnection:
+        if self._hall.closed:
             raise UnreachableError("this transport was closed")
         try:
             host, port = split_address(address)
@@ -103,7 +79,7 @@ class TcpTransport:
             raise UnreachableError(f"cannot reach {address}: {_short(error)}") from error
 
     async def close(self) -> None:
-        self._closed = True
+        self._hall.closed = True
         loop = asyncio.get_running_loop()
         for listener in self._listeners:
             loop.remove_reader(listener.fileno())
@@ -116,13 +92,7 @@ class TcpTransport:
         self._pauses.clear()
         for sock in self._handshakes:
             _cut(sock)
-        for connection in list(self._connections):
-            connection.close("shutting down")
-        endings = (connection.closed() for connection in self._connections)
-        await asyncio.gather(*endings, *self._tasks, return_exceptions=True)
-        if self._throttle is not None:
-            self._throttle.close()
-        self._arrival.set()
+        await self._hall.close(*self._tasks)
 
     # Dialling
 
@@ -145,14 +115,14 @@ class TcpTransport:
                 raise
         raise failure
 
-    async def _introduce(self, sock: socket.socket, peer: PeerId) -> TcpConnection:
+    async def _introduce(self, sock: socket.socket, peer: PeerId) -> StreamConnection:
         def vet(tls: ssl.SSLObject) -> PeerId | str:
             found = peer_of(tls)
             if found != peer:
                 return f"another key answers than {peer.hex()[:16]}"
             return found if tls.selected_alpn_protocol() == PROTOCOL else f"it does not speak {PROTOCOL}"
 
-        connection = self._new_connection(vet, dialled=True)
+        connection = self._hall.new_connection(vet, dialled=True)
         try:
             await asyncio.get_running_loop().create_connection(
                 lambda: connection,
@@ -162,7 +132,7 @@ class TcpTransport:
                 ssl_handshake_timeout=self._limits.handshake_s + 1,  # the deadline of dial() comes first
                 ssl_shutdown_timeout=CLOSE_S,
             )
-            if self._closed:
+            if self._hall.closed:
                 connection.close("shutting down")
             await connection.greeted()
         except BaseException:
@@ -183,7 +153,7 @@ class TcpTransport:
                 return
             except OSError as error:
                 # No descriptors or no memory: the next attempt would fail at once, and the one after it.
-                self._noted.warn("accept", "", f"cannot accept connections for now: {error.strerror}")
+                self._hall.noted.warn("accept", "", f"cannot accept connections for now: {error.strerror}")
                 loop = asyncio.get_running_loop()
                 loop.remove_reader(listener.fileno())
                 self._pauses[listener] = loop.call_later(_PAUSE_S, self._listen_again, listener)
@@ -211,13 +181,13 @@ class TcpTransport:
         oldest = next(sock for sock, source in self._handshakes.items() if source == busiest)
         del self._handshakes[oldest]
         _cut(oldest)
-        self._noted.warn("crowd", busiest, "too many unfinished handshakes: the oldest are cut")
+        self._hall.noted.warn("crowd", busiest, "too many unfinished handshakes: the oldest are cut")
 
     async def _handshake(self, sock: socket.socket, source: str) -> None:
         """Ends by itself: a deadline, or the socket is cut. It is never cancelled half way."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._limits.handshake_s
-        connection = self._new_connection(self._vet_stranger, dialled=False)
+        connection = self._hall.new_connection(self._vet_stranger, dialled=False)
         try:
             await _first_word(sock, self._limits.handshake_s)
             await loop.connect_accepted_socket(
@@ -228,8 +198,8 @@ class TcpTransport:
                 ssl_shutdown_timeout=CLOSE_S,
             )
         except OSError as error:
-            if not self._closed:
-                self._noted.warn("handshake", source, f"no handshake: {_short(error)}")
+            if not self._hall.closed:
+                self._hall.noted.warn("handshake", source, f"no handshake: {_short(error)}")
             connection.abandon()
             _let_go(error)
             return
@@ -239,19 +209,19 @@ class TcpTransport:
             raise
         else:
             if connection.refusal:
-                self._noted.warn("refused", source, f"turned away: {connection.refusal}")
+                self._hall.noted.warn("refused", source, f"turned away: {connection.refusal}")
                 await connection.closed()  # keeps its place until then
-            elif self._closed:
+            elif self._hall.closed:
                 connection.close("shutting down")
                 await connection.closed()
             elif not connection.why:
-                self._admit(connection)
+                self._hall.admit(connection)
         finally:
             self._handshakes.pop(sock, None)
             self._tidy_up_soon()
 
     def _tidy_up_soon(self) -> None:
-        if self._tidying is None and not self._closed:
+        if self._tidying is None and not self._hall.closed:
             self._tidying = asyncio.get_running_loop().call_later(_TIDY_S, self._tidy_up)
 
     def _tidy_up(self) -> None:
@@ -266,60 +236,9 @@ class TcpTransport:
             return f"you do not speak {PROTOCOL}"
         if not self._admits(peer):
             return f"the key {peer.hex()[:16]} is not admitted here"
-        accepted = sum(not (connection.dialled or connection.refusal) for connection in self._connections)
-        if accepted > self._limits.most_connections:  # this one is among them
+        if self._hall.accepted > self._limits.most_connections:  # this one is among them
             return "no place left"
         return peer
-
-    def _admit(self, connection: TcpConnection) -> None:
-        theirs = [one for one in self._connections if one.peer == connection.peer and not one.dialled]
-        for old in theirs[:-_MOST_PER_PEER]:
-            old.close("replaced by a newer connection")
-        hung_up = [one for one in self._connections if one.why and not one.dialled]
-        for old in hung_up[:-_MOST_LINGERING]:
-            old.abandon()
-        self._unaccepted[connection] = None
-        self._arrival.set()
-
-    # Both
-
-    def _new_connection(self, vet: Callable[[ssl.SSLObject], PeerId | str], *, dialled: bool) -> TcpConnection:
-        if self._limits.bytes_per_second is not None and self._throttle is None:
-            self._throttle = Throttle(self._limits.bytes_per_second, asyncio.get_running_loop())
-        return TcpConnection(
-            self._limits, self._throttle, dialled=dialled, vet=vet, made=self._remember, lost=self._forget
-        )
-
-    def _remember(self, connection: TcpConnection) -> None:
-        self._connections[connection] = None
-
-    def _forget(self, connection: TcpConnection) -> None:
-        self._connections.pop(connection, None)
-        self._unaccepted.pop(connection, None)  # else coming and going would fill our memory
-        if connection.misbehaviour:
-            self._noted.warn("misbehaved", connection.peer.hex()[:16], connection.misbehaviour)
-
-
-class _Noted:
-    """Logs hostile events once per kind and source: the log is no place to write for strangers.
-
-    At most _MOST_NOTED lines in _FORGET_S, whatever happens.
-    """
-
-    def __init__(self) -> None:
-        self._seen: set[tuple[str, str]] = set()
-        self._since = 0.0
-
-    def warn(self, kind: str, source: str, what: str) -> None:
-        now = asyncio.get_running_loop().time()
-        if now - self._since >= _FORGET_S:
-            self._seen.clear()
-            self._since = now
-        if (kind, source) in self._seen or len(self._seen) >= _MOST_NOTED:
-            return
-        self._seen.add((kind, source))
-        quiet = "; no more such lines for a while" if len(self._seen) == _MOST_NOTED else ""
-        _log.warning("%s: %s%s", source or "here", what, quiet)
 
 
 def _tune(sock: socket.socket) -> None:
