@@ -34,11 +34,7 @@ def join(
         Path | None, typer.Option(help="For journal, checkpoints, evidence and the model; default: runs/NAME-KEY.")
     ] = None,
     founding_s: Annotated[
-        float,
-        typer.Option(
-            help="Seconds after which more than half begin, or begin anew, without the rest; or from an older model, if nobody "
-            "has the last one."
-        ),
+        float, typer.Option(help="Seconds after which more than half begin, or begin anew, without the rest.")
     ] = 120.0,
     bandwidth: Annotated[float | None, typer.Option(help="Send at most so many megabytes a second.")] = None,
     libp2p: Annotated[

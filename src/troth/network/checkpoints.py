@@ -4,8 +4,6 @@ Two files for each: `step-N.json` says where the run was, `step-N.safetensors` h
 then renamed: whatever happens, the last one is whole.
 """
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -25,7 +23,6 @@ from troth.training.work import Training, TrainingWork
 
 FORMAT = "troth checkpoint 1"
 _SMALL = 1 << 24  # bytes of a model that is saved with every step
-_SELDOM = 50  # times as long as it took to save a large model, until the next is
 
 
 class CheckpointError(OperatorError):
@@ -53,36 +50,24 @@ class Found:
     state: State[Training]
     lacks: Digest | None  # of the model, where that was not saved: the state then holds the run's first one
     earlier: State[Training] | None = None  # the one before
-    whole: State[Training] | None = None  # the last one whose model was saved, if that is lacking
 
 
 class Checkpoints:
     """The last few, in one folder."""
 
-    def __init__(
-        self,
-        folder: Path,
-        run: Digest,
-        work: TrainingWork,
-        *,
-        keep: int = 3,
-        every: int = 20,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._clock = clock
-        self._next = clock()  # when a large model may be saved again
+    def __init__(self, folder: Path, run: Digest, work: TrainingWork, *, keep: int = 3, every: int = 20) -> None:
         self._folder = folder
         self._run = run
         self._work = work
         self._keep = keep
-        self._every = every  # steps between models, at most
+        self._every = every  # steps between models that are not small
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise CheckpointError(f"cannot make {folder}: {error.strerror}") from error
 
     def save(self, state: State[Training], *, whole: bool = False) -> None:
-        """The model goes with it if it is small, if there is time for it, if it is its turn, or if it is asked for."""
+        """The model goes with it if it is small, if it is its turn, or if it is asked for."""
         name = f"step-{state.step:09}"
         digest = self._work.digest(state.training)
         saved = _Saved(
@@ -99,24 +84,20 @@ class Checkpoints:
         )
         small = 4 * state.training.parameters_D.numel() <= _SMALL
         try:
-            if small or whole or state.step % self._every == 0 or self._clock() >= self._next:
-                began = self._clock()
+            if small or whole or state.step % self._every == 0:
                 write_bytes(self._folder / f"{name}.safetensors", self._work.pack(state.training))
-                self._next = self._clock() + _SELDOM * (self._clock() - began)
             write_bytes(self._folder / f"{name}.json", msgspec.json.format(msgspec.json.encode(saved), indent=1))
-            self._prune(name)
+            self._prune()
         except OSError as error:
             raise CheckpointError(
                 f"cannot write a checkpoint to {self._folder}: {error.strerror}; make room there and join again"
             ) from error
 
-    def _prune(self, last: str) -> None:
-        """Old ones; and those of later steps, which are made again."""
-        every = sorted(self._folder.glob("step-*"))
-        models = [path for path in every if path.suffix == ".safetensors" and path.stem <= last]
-        stands = [path for path in every if path.suffix == ".json" and path.stem <= last]
+    def _prune(self) -> None:
+        models = sorted(self._folder.glob("step-*.safetensors"))
+        stands = sorted(self._folder.glob("step-*.json"))
         kept = {path.stem for path in (*models[-self._keep :], *stands[-self._keep :])}
-        for path in every:
+        for path in (*models, *stands):
             if path.stem not in kept:
                 path.unlink()
 
@@ -127,16 +108,7 @@ class Checkpoints:
         if not found:
             return Found(first, None)
         newest, earlier = found[0], found[-1].state if len(found) > 1 else first
-        return replace(
-            newest,
-            earlier=earlier if earlier.step == newest.state.step - 1 else None,
-            whole=None if newest.lacks is None else self._whole(paths, first),
-        )
-
-    def _whole(self, paths: list[Path], first: State[Training]) -> State[Training]:
-        """The newest whose model is here; the run's first is always."""
-        saved = (self._found(path, first) for path in paths if path.with_suffix(".safetensors").exists())
-        return next((one.state for one in saved if one is not None and one.lacks is None), first)
+        return replace(newest, earlier=earlier if earlier.step == newest.state.step - 1 else None)
 
     def _found(self, path: Path, first: State[Training]) -> Found | None:
         saved = self._read(path)

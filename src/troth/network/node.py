@@ -244,7 +244,6 @@ class Node:
             links=self.journal.links(found.state.step),
             lacks=found.lacks,
             earlier=found.earlier,
-            whole=found.whole,
             patience=self.options.founding_s,
         )
         life.write_down = self.journal.recorded
@@ -464,11 +463,6 @@ class Node:
             missing = life.meeting.missing
             names = ", ".join(self.manifest.name_of(peer) for peer in sorted(missing)) or "them to be ready"
             return f"nobody is in a step: the run goes on from step {life.state.step} when enough are here; waits for {names}"
-        if life is not None and life.would_go_back_to is not None:
-            return (
-                f"waits for somebody who has the model of step {life.state.step}; if nobody comes within "
-                f"{self.options.founding_s:g} s, it goes on from step {life.would_go_back_to}, whose model is here"
-            )
         where = channel.waits_for if channel is not None else None
         if where is None:
             return None

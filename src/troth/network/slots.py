@@ -9,9 +9,10 @@ from troth.crypto import Context
 from troth.errors import OperatorError
 from troth.evidence import write_bytes
 from troth.protocol.frames import Begun
-from troth.protocol.journal import Signed, Slot
+from troth.protocol.journal import SignedBeforeError, Slot, slot_of
 
-_MOST_LINES = 4096  # then the file begins anew with the last line of each step
+_NONE: Slot = (-1, 0, 0, 0)
+_MOST_LINES = 4096  # then the file begins anew with the last line
 
 
 class SlotsError(OperatorError):
@@ -27,7 +28,7 @@ class FileSlots:
             lines = (
                 path.read_text(encoding="ascii").split("\n")[:-1] if path.exists() else []
             )  # a torn line was not signed
-            self._signed = Signed(map(_parse, lines))
+            self._last = max((_parse(line) for line in lines), default=_NONE)
             self._begin()
         except ValueError as error:
             raise SlotsError(f"{path} is damaged: move it away, and this peer comes back under a new key") from error
@@ -38,7 +39,8 @@ class FileSlots:
         """A short file, in place of the old one at once."""
         fresh = self._path.with_suffix(".new")
         with fresh.open("wb") as file:
-            file.writelines(map(_line, self._signed))
+            if self._last[0] >= 0:
+                file.write(_line(self._last))
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(self._path)
@@ -47,7 +49,8 @@ class FileSlots:
         self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND)
 
     def claim(self, place: Context) -> None:
-        slot = self._signed.free(place)
+        if (slot := slot_of(place)) <= self._last:
+            raise SignedBeforeError(f"step {place.step} was signed before")
         try:
             if self._lines >= _MOST_LINES:
                 self.close()
@@ -57,7 +60,7 @@ class FileSlots:
         except OSError as error:
             raise SlotsError(f"cannot write {self._path}: {error.strerror}; nothing is signed until it can") from error
         self._lines += 1
-        self._signed.add(slot)
+        self._last = slot
 
     def begins(self, begun: Begun) -> None:
         try:
@@ -78,10 +81,11 @@ class FileSlots:
 
     @property
     def last_step(self) -> int:
-        return self._signed.last_step
+        return self._last[0]
 
-    def incarnation_from(self, step: int) -> int:
-        return self._signed.incarnation_from(step)
+    @property
+    def last_incarnation(self) -> int:
+        return self._last[1]
 
     def close(self) -> None:
         os.close(self._file)

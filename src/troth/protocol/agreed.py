@@ -512,8 +512,8 @@ class AgreedChannel:
         return None
 
     def next_incarnation(self, step: int, now: int) -> int:
-        """In which this peer has signed nothing of this step or a later one yet."""
-        return max(now, self._journal.incarnation_from(step)) + 1
+        """In which this peer has signed nothing of this step yet."""
+        return max(now, self._journal.last_incarnation if self._journal.last_step >= step else 0) + 1
 
     @property
     def begun(self) -> Begun | None:

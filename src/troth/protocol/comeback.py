@@ -116,7 +116,7 @@ def _step_of(link: Link) -> int | None:
 
 @dataclass(frozen=True)
 class _Lent(Generic[T]):
-    """Where a peer stood before it borrowed, once or several times; or where it goes back to if it lacks its own model."""
+    """Where a peer stood before it borrowed, once or several times."""
 
     state: State[T]
     lacks: Digest | None
@@ -124,7 +124,6 @@ class _Lent(Generic[T]):
     links: tuple[Link, ...]
     tip: bytes  # that it borrowed last
     since: float  # and when
-    first: int  # the step of the first record that it borrowed
 
 
 @dataclass(frozen=True)
@@ -149,7 +148,6 @@ class Life(Generic[T]):
         links: Sequence[Link] = (),
         lacks: Digest | None = None,
         earlier: State[T] | None = None,
-        whole: State[T] | None = None,
         patience: float = _MOST_WAIT,
     ) -> None:
         self.peer = peer
@@ -159,7 +157,6 @@ class Life(Generic[T]):
         self._calm = calm  # how many steps to look on before knocking, by how often one came back lately
         self._links: deque[Link] = deque(links, maxlen=MOST_LINKS)  # up to the last record
         self.lacks = lacks  # the model's digest, if all but the model is known
-        self._whole = whole  # the last state whose model is here, if that is lacking
         self._patience = patience  # with members who are not there when the run is to begin anew
         self._watching: dict[PeerId, _Watcher] = {}
         self.meeting: Meeting[T] | None = None  # with others in no step, while this peer is in none
@@ -291,7 +288,6 @@ class Life(Generic[T]):
         said: dict[PeerId, Followed] = {}
         meeting = self.meeting = Meeting(self.peer, channel, self._patience)
         meeting.stand(self.state, waits=self.lacks is None)
-        self._may_go_back(channel)
         asked = served = 0
         while asked < _ASKING or meeting.has_majority:
             everyone, asked = self._enter(channel), asked + 1
@@ -374,7 +370,7 @@ class Life(Generic[T]):
 
     def _make_own(self, since: int) -> None:
         """The records from this step on, and whatever was borrowed before them: the model is here, there is no way back."""
-        first = since if self._lent is None else min(since, self._lent.first)
+        first = since if self._lent is None else min(since, self._lent.state.step)
         self.lacks = self._lent = None
         self.write_down(self.links[max(0, len(self._links) - (self.state.step - first)) :])
 
@@ -383,24 +379,12 @@ class Life(Generic[T]):
     def _borrow(self, channel: AgreedChannel, meeting: Meeting[T], followed: Followed, links: Sequence[Link]) -> None:
         """From one who waits ahead: what the members signed is so, however few have it. The model is still to come, and until
         then this peer waits nowhere; if it never comes, everything is as before."""
-        tip, now = followed.tip, channel.now()
-        before = self._lent or _Lent(self.state, self.lacks, self.earlier, self.links, tip, now, self.state.step)
-        self._lent = replace(before, tip=tip, since=now)
+        before = self._lent or _Lent(self.state, self.lacks, self.earlier, self.links, followed.tip, channel.now())
+        self._lent = replace(before, tip=followed.tip, since=channel.now())
         self._stand(self.state, followed, links, self.state.training)
         self.lacks = Digest(followed.records[-1].state_after)
         channel.look_on_from(self.state.step)
         meeting.stand(self.state, waits=False)
-
-    def _may_go_back(self, channel: AgreedChannel) -> None:
-        """If all stopped at once, nobody may have the model that belongs to the last record: there is an older one here."""
-        if self.lacks is not None and self._lent is None and self._whole is not None:
-            known = max(0, len(self._links) - (self.state.step - self._whole.step))
-            self._lent = _Lent(self._whole, None, None, self.links[:known], b"", channel.now(), self.state.step)
-
-    @property
-    def would_go_back_to(self) -> int | None:
-        """The step, if the model that is lacking does not come."""
-        return self._lent.state.step if self._lent is not None and self.lacks is not None else None
 
     def _give_up_borrowing(self, channel: AgreedChannel, meeting: Meeting[T]) -> None:
         lent = self._lent

@@ -1,6 +1,5 @@
 """What a peer must never forget: which slots it has signed (SPEC B1)."""
 
-from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from troth.crypto import Context
@@ -13,44 +12,11 @@ class SignedBeforeError(CannotGoOnError):
 
 
 Slot = tuple[int, int, int, int]
-_NONE: Slot = (-1, 0, 0, 0)
-_STEPS = 256  # that are remembered: who has to go back to an old model goes back no further
 
 
 def slot_of(place: Context) -> Slot:
-    """In the order in which places of a step follow each other: a run that begins anew repeats a step, not an incarnation."""
+    """In the order in which places follow each other: a run that begins anew repeats a step, not an incarnation of it."""
     return place.step, place.incarnation, place.attempt, place.phase
-
-
-class Signed:
-    """The last place of each step, for the last steps in which something was signed. Before those, nothing is signed any more."""
-
-    def __init__(self, slots: Iterable[Slot] = ()) -> None:
-        self._last: dict[int, Slot] = {}
-        for slot in slots:
-            self.add(slot)
-
-    def __iter__(self) -> Iterator[Slot]:
-        return iter(sorted(self._last.values()))
-
-    def free(self, place: Context) -> Slot:
-        """Where it stands. Raises SignedBeforeError if this or a later one of its step was signed, or the step is forgotten."""
-        slot = slot_of(place)
-        if self._last and (place.step < min(self._last) or slot <= self._last.get(place.step, _NONE)):
-            raise SignedBeforeError(f"step {place.step} was signed before")
-        return slot
-
-    def add(self, slot: Slot) -> None:
-        self._last[slot[0]] = max(slot, self._last.get(slot[0], _NONE))
-        if len(self._last) > _STEPS:
-            del self._last[min(self._last)]
-
-    @property
-    def last_step(self) -> int:
-        return max(self._last, default=-1)
-
-    def incarnation_from(self, step: int) -> int:
-        return max((slot[1] for slot in self._last.values() if slot[0] >= step), default=0)
 
 
 class Journal(Protocol):
@@ -72,27 +38,31 @@ class Journal(Protocol):
         """The last step in which something was signed; -1 if there is none."""
         ...
 
-    def incarnation_from(self, step: int) -> int:
-        """The largest incarnation in which something was signed in this step or a later one; 0 if nothing was."""
+    @property
+    def last_incarnation(self) -> int:
+        """The run's incarnation then."""
         ...
 
 
 class MemoryJournal:
-    """Lasts as long as the object does."""
+    """Lasts as long as the object does. Places follow each other, so the last one says it all."""
 
     def __init__(self) -> None:
-        self._signed = Signed()
+        self._last = (-1, 0, 0, 0)
         self.begun: Begun | None = None
 
     def claim(self, place: Context) -> None:
-        self._signed.add(self._signed.free(place))
+        if (slot := slot_of(place)) <= self._last:
+            raise SignedBeforeError(f"step {place.step} was signed before")
+        self._last = slot
 
     def begins(self, begun: Begun) -> None:
         self.begun = begun
 
     @property
     def last_step(self) -> int:
-        return self._signed.last_step
+        return self._last[0]
 
-    def incarnation_from(self, step: int) -> int:
-        return self._signed.incarnation_from(step)
+    @property
+    def last_incarnation(self) -> int:
+        return self._last[1]
