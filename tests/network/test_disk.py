@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from troth.crypto import Context, Digest, PeerId, Signature
+from troth.evidence import write_bytes
 from troth.network.checkpoints import CheckpointError, Checkpoints
 from troth.network.journal import Journal, JournalError, read_journal
 from troth.network.slots import FileSlots, SlotsError
@@ -212,18 +213,44 @@ def test_a_checkpoint_is_read_back_as_it_was(tmp_path: Path, work: TrainingWork)
     assert found.lacks is None
 
 
+class _SlowDisk:
+    """On which a model takes two seconds to write. Every model is large."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr("troth.network.checkpoints._SMALL", 0)
+        monkeypatch.setattr("troth.network.checkpoints.write_bytes", self._write)
+
+    def _write(self, path: Path, raw: bytes) -> None:
+        self.now += 2.0 if path.suffix == ".safetensors" else 0.0
+        write_bytes(path, raw)
+
+
 def test_a_large_model_is_saved_now_and_then_and_when_the_peer_stops(
     tmp_path: Path, work: TrainingWork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """[B5] In between it is known which one is lacking; if all stop, somebody must have it."""
-    monkeypatch.setattr("troth.network.checkpoints._SMALL", 0)
-    checkpoints = Checkpoints(tmp_path, RUN, work, every=4)
-    for step, whole, lacks in ((4, False, False), (5, False, True), (5, True, False)):
+    disk = _SlowDisk(monkeypatch)
+    checkpoints = Checkpoints(tmp_path, RUN, work, every=4, clock=lambda: disk.now)
+    for step, whole in ((1, False), (2, False), (3, False), (4, False), (5, False), (5, True), (6, False)):
         stopped = dataclasses.replace(state(work, step), incarnation=step)
         checkpoints.save(stopped, whole=whole)
-        found = checkpoints.last(state(work, 99))
+        found = checkpoints.last(state(work, 0))
         assert (found.state.step, found.state.incarnation) == (step, step)
-        assert found.lacks == (work.digest(stopped.training) if lacks else None)
+        saved = step in (1, 4) or whole  # the first, its turn, and when the peer stops
+        assert found.lacks == (None if saved else work.digest(stopped.training))
+
+
+def test_a_large_model_is_saved_with_every_step_if_steps_take_long(
+    tmp_path: Path, work: TrainingWork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = _SlowDisk(monkeypatch)
+    checkpoints = Checkpoints(tmp_path, RUN, work, every=1000, keep=100, clock=lambda: disk.now)
+    for step in range(1, 11):
+        checkpoints.save(state(work, step))
+        disk.now += 60.0 if step < 5 else 101.0
+    saved = [int(path.stem.removeprefix("step-")) for path in sorted(tmp_path.glob("*.safetensors"))]
+    assert saved == [1, 3, 5, 6, 7, 8, 9, 10], "for less than a fiftieth of the time"
 
 
 def test_a_torn_checkpoint_is_passed_over(tmp_path: Path, work: TrainingWork) -> None:

@@ -4,6 +4,8 @@ Two files for each: `step-N.json` says where the run was, `step-N.safetensors` h
 then renamed: whatever happens, the last one is whole.
 """
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -23,6 +25,7 @@ from troth.training.work import Training, TrainingWork
 
 FORMAT = "troth checkpoint 1"
 _SMALL = 1 << 24  # bytes of a model that is saved with every step
+_SELDOM = 50  # times as long as it took to save a large model, until the next is
 
 
 class CheckpointError(OperatorError):
@@ -55,19 +58,30 @@ class Found:
 class Checkpoints:
     """The last few, in one folder."""
 
-    def __init__(self, folder: Path, run: Digest, work: TrainingWork, *, keep: int = 3, every: int = 20) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        run: Digest,
+        work: TrainingWork,
+        *,
+        keep: int = 3,
+        every: int = 20,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self._next = clock()  # when a large model may be saved again
         self._folder = folder
         self._run = run
         self._work = work
         self._keep = keep
-        self._every = every  # steps between models that are not small
+        self._every = every  # steps between models, at most
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise CheckpointError(f"cannot make {folder}: {error.strerror}") from error
 
     def save(self, state: State[Training], *, whole: bool = False) -> None:
-        """The model goes with it if it is small, if it is its turn, or if it is asked for."""
+        """The model goes with it if it is small, if there is time for it, if it is its turn, or if it is asked for."""
         name = f"step-{state.step:09}"
         digest = self._work.digest(state.training)
         saved = _Saved(
@@ -84,8 +98,10 @@ class Checkpoints:
         )
         small = 4 * state.training.parameters_D.numel() <= _SMALL
         try:
-            if small or whole or state.step % self._every == 0:
+            if small or whole or state.step % self._every == 0 or self._clock() >= self._next:
+                began = self._clock()
                 write_bytes(self._folder / f"{name}.safetensors", self._work.pack(state.training))
+                self._next = self._clock() + _SELDOM * (self._clock() - began)
             write_bytes(self._folder / f"{name}.json", msgspec.json.format(msgspec.json.encode(saved), indent=1))
             self._prune()
         except OSError as error:
