@@ -48,7 +48,7 @@ from troth.protocol.messages import (
 )
 from troth.protocol.parts import Parcel, commit_parts, opens, part_bounds, rows_of
 from troth.protocol.records import StepRecord, decode_record, encode_record
-from troth.protocol.roster import Roster
+from troth.protocol.state import State
 
 PHASES: dict[Phase, type[Message]] = {
     Phase.COMMIT: Commit,
@@ -224,8 +224,8 @@ def feed_links(raw: bytes) -> Fed:
         links = msgspec.msgpack.decode(raw, type=tuple[Link, ...])
     except msgspec.MsgspecError:
         return _fed(False)  # it would not have come through as a packet
-    run = forger().run
-    followed = follow(run, 0, Roster.founding(run), links, TOOLS)
+    run, model = forger().run, Digest(decode_record(forger().links[0].record).state_before)
+    followed = follow(run, State.first(run, None), model, links, TOOLS)
     if followed is None:
         return _fed(False)
     assert len(followed.records) == len(links)

@@ -22,7 +22,7 @@ from troth.protocol.agreed import AgreedChannel
 from troth.protocol.announce import Timing, view_bytes
 from troth.protocol.channel import Channel, Entry
 from troth.protocol.coins import SeededEntropy
-from troth.protocol.comeback import Life, follow
+from troth.protocol.comeback import Followed, Life, follow, state_after
 from troth.protocol.frames import (
     Certificate,
     Decided,
@@ -57,6 +57,7 @@ from troth.protocol.records import Judgement, decode_record, encode_record, reco
 from troth.protocol.roles import Audit, Due, draw_roles, gradient_seed
 from troth.protocol.roster import MOST_AWAY, MOST_RETURNS, STRIKE_STEPS, Roster
 from troth.protocol.run import Parameters, Run
+from troth.protocol.scales import Scales
 from troth.protocol.sighting import Sighting
 from troth.protocol.state import Peer, State
 from troth.simulation import world as world_module
@@ -240,17 +241,33 @@ def _signed_by(link: Link, signers: Iterable[Identity], **changes: Any) -> Link:
     )
 
 
+def _from_the_start(links: Sequence[Link], run: Run | None = None) -> Followed | None:
+    past, right, _ = _past()
+    known = State.first(past if run is None else run, None)
+    return follow(run or past, known, Digest(decode_record(right[0].record).state_before), links, Primitives())
+
+
 def test_records_lead_from_what_one_knew_to_the_last() -> None:
     """[B2] Each follows on the one before, signed by more than half of the members before it."""
     run, links, _ = _past()
-    whole = follow(run, 0, Roster.founding(run), links, Primitives())
+    whole = _from_the_start(links)
     assert whole is not None
     assert [record.step for record in whole.records] == list(range(5))
     assert whole.tip == links[-1].record
-    later = follow(run, 3, whole.roster, links[3:], Primitives())
+    first = _from_the_start(links[:3])
+    assert first is not None
+    known, model = state_after(run, State.first(run, None), first, None), Digest(first.records[-1].state_after)
+    later = follow(run, known, model, links[3:], Primitives())
     assert later is not None
     assert later.tip == whole.tip
-    assert follow(run, 0, Roster.founding(run), (), Primitives()) is None
+    assert _from_the_start(()) is None
+    for elsewhere in (
+        replace(known, earlier_randomness=Digest(bytes(32))),
+        replace(known, randomness=Digest(bytes(32))),
+        replace(known, scales=Scales(0.5)),
+    ):
+        assert follow(run, elsewhere, model, links[3:], Primitives()) is None
+    assert follow(run, known, Digest(bytes(32)), links[3:], Primitives()) is None
 
 
 def _forged(name: str) -> tuple[Link, ...]:
@@ -264,6 +281,12 @@ def _forged(name: str) -> tuple[Link, ...]:
         "signed by a minority": (first, _signed_by(second, two, state_after=bytes(32)), third, *rest),
         "signed by strangers": (first, _signed_by(second, SOME[:5], state_after=bytes(32)), third, *rest),
         "another roster": (first, _signed_by(second, who.values(), members=tuple(sorted(who))[:4]), third, *rest),
+        "another model before": (first, _signed_by(second, who.values(), state_before=bytes(32)), third, *rest),
+        "another model after": (first, _signed_by(second, who.values(), state_after=bytes(32)), third, *rest),
+        "other seeds": (first, second, _signed_by(third, who.values(), seed_randomness=bytes(32)), *rest),
+        "other coins": (_signed_by(first, who.values(), randomness=bytes(32)), *links[1:]),
+        "another radius": (first, _signed_by(second, who.values(), tau=0.7), third, *rest),
+        "another cap": (first, _signed_by(second, who.values(), cap=0.7), third, *rest),
         "a gap": (first, third, *rest),
         "twice the same": (first, first, second, third, *rest),
         "from another step on": links[1:],
@@ -281,6 +304,12 @@ def _forged(name: str) -> tuple[Link, ...]:
         "signed by a minority",
         "signed by strangers",
         "another roster",
+        "another model before",
+        "another model after",
+        "other seeds",
+        "other coins",
+        "another radius",
+        "another cap",
         "a gap",
         "twice the same",
         "from another step on",
@@ -289,15 +318,13 @@ def _forged(name: str) -> tuple[Link, ...]:
 )
 def test_forged_records_lead_nowhere(name: str) -> None:
     """[B2] Not even as far as the last right one: whoever shows them is not believed at all."""
-    run = _past()[0]
-    assert follow(run, 0, Roster.founding(run), _forged(name), Primitives()) is None
+    assert _from_the_start(_forged(name)) is None
 
 
 def test_records_of_another_run_lead_nowhere() -> None:
     """[B2, M1] The same people with the same plan."""
     run, links, _ = _past()
-    other = replace(run, nonce=bytes(32))
-    assert follow(other, 0, Roster.founding(other), links, Primitives()) is None
+    assert _from_the_start(links, replace(run, nonce=bytes(32))) is None
 
 
 class _Behind:
@@ -307,14 +334,15 @@ class _Behind:
         self.run, self.shown, _ = _past()
         self.time, self.written = 0.0, list[Link]()
         self.first: State[Any] = State.first(self.run, "the first model")
-        peer: Any = SimpleNamespace(run=self.run, tools=Primitives())
+        work = SimpleNamespace(digest=lambda _: Digest(decode_record(self.shown[0].record).state_before))
+        peer: Any = SimpleNamespace(run=self.run, tools=Primitives(), work=work, identity=SOME[0])
         self.life: Life[Any] = Life(peer, self.first, lambda _: self.channel, patience=30.0)
         self.life.write_down = self.written.extend
         self.channel: Any = SimpleNamespace(now=lambda: self.time, look_on_from=lambda _: None)
         self.meeting: Any = SimpleNamespace(stand=lambda *_, **__: None, waiting_at=lambda _: [])
 
     def borrow(self, *links: Link) -> None:
-        followed = follow(self.run, self.life.state.step, self.life.state.roster, links, Primitives())
+        followed = follow(self.run, self.life.state, self.life._model_of(self.life.state), links, Primitives())
         assert followed is not None
         self.life._borrow(self.channel, self.meeting, followed, links)
 
@@ -342,7 +370,37 @@ def test_what_is_borrowed_in_several_pieces_is_given_back_as_a_whole() -> None:
     assert behind.life.state is behind.first
     given_back: Any = (behind.life.lacks, behind.life.links, behind.life.earlier)
     assert given_back == (None, (), None)
+    assert behind.life._hopeless == {behind.shown[2].record, behind.shown[4].record}
     assert behind.written == []
+
+
+def test_who_lacks_the_last_model_is_not_done() -> None:
+    """[B5] It would take the run's first model for the last."""
+    behind = _Behind()
+    behind.life._ends = 5
+    behind.borrow(*behind.shown)
+    assert not behind.life.over
+    behind.complete()
+    assert behind.life.over
+
+
+def test_an_heir_that_fails_at_first_is_still_an_heir() -> None:
+    """[B1, B2] The others know the old key, however often it tries under the new one."""
+    asked: list[tuple[PeerId, Packet]] = []
+
+    class Deaf(_Silent):
+        def send(self, to: PeerId, packet: Packet) -> None:
+            asked.append((to, packet))
+
+    old, heir, work = SOME[0], SOME[7], cast(Any, SimpleNamespace(digest=lambda _: bytes(32)))
+    peer: Any = Peer(old, RUN, work, cast(Any, None), cast(Any, None), Primitives())
+    life: Life[Any] = Life(peer, State.first(RUN, None), lambda who: AgreedChannel(who, Deaf(), Pace(), Primitives()))
+    for _ in range(2):
+        with pytest.raises(PowerCutError):
+            cast(Any, anext(life.come_back(heir))).send(None)
+    wanted = [packet.frame for _, packet in asked if isinstance(packet.frame, SyncWanted)]
+    assert {frame.member for frame in wanted} == {bytes(old.peer)}
+    assert len(wanted) >= 2 * (len(PEERS) - 1)
 
 
 def test_records_of_others_are_written_down_once_the_model_is_here() -> None:
@@ -938,7 +996,8 @@ def test_who_fell_out_again_looks_on_for_longer_before_it_knocks() -> None:
         (((1500, me), (1600, me), (1700, me)), 40),
     ):
         state = cast("State[Training]", SimpleNamespace(step=1999, roster=_roster(returns=returns)))
-        life = Life(cast("Peer[Training]", None), state, cast(Any, None), calm=(0, 10, 40))
+        peer = cast("Peer[Training]", SimpleNamespace(identity=WHO[me]))
+        life = Life(peer, state, cast(Any, None), calm=(0, 10, 40))
         assert life._calm_steps({me}) == calm, returns
 
 

@@ -282,7 +282,7 @@ class Node:
         self.journal.ended(outcome)
         self._write_evidence(outcome)
         self.history.add(outcome)
-        self.checkpoints.save(outcome.state)
+        self.checkpoints.save(outcome.state, whole=outcome.state.step >= self.manifest.steps)
         self.outcome = outcome
 
     def _keep_model(self) -> None:

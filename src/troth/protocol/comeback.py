@@ -69,21 +69,25 @@ class Followed:
         return encode_record(self.records[-1])
 
 
-def follow(run: Run, step: int, roster: Roster, links: Sequence[Link], tools: Primitives) -> Followed | None:
-    """The records from this step on, if each follows on the one before and more than half of its members signed it."""
+def follow(run: Run, known: State[T], model: Digest, links: Sequence[Link], tools: Primitives) -> Followed | None:
+    """The records that go on from this state and its model, if each follows on the one before and more than half of its
+    members signed it. Of a step that was made again there are two: what follows on the other one leads elsewhere (SPEC B5)."""
     records: list[StepRecord] = []
+    roster, scales, seeds, roles = known.roster, known.scales, known.earlier_randomness, known.randomness
     for link in links:
         try:
             record = decode_record(link.record)
         except msgspec.MsgspecError:
             return None
-        if record.step != step + len(records) or record.members != roster.members:
+        here = (known.step + len(records), roster.members, model, seeds, scales.tau, scales.cap)
+        if here != (record.step, record.members, record.state_before, record.seed_randomness, record.tau, record.cap):
             return None
         signatures = {PeerId(peer): Signature(signature) for peer, signature in link.signatures.items()}
         if len(right_signers(run.id, record.step, link.record, roster.members, signatures, tools)) < roster.majority:
             return None
         records.append(record)
-        roster = roster.after(record)
+        roster, scales = roster.after(record), scales.after(record.spread, run.parameters)
+        model, seeds, roles = Digest(record.state_after), roles, Digest(record.randomness)
     return Followed(tuple(records), roster) if records else None
 
 
@@ -122,8 +126,8 @@ class _Lent(Generic[T]):
     lacks: Digest | None
     earlier: State[T] | None
     links: tuple[Link, ...]
-    tip: bytes  # that it borrowed last
-    since: float  # and when
+    tips: frozenset[bytes]  # that it borrowed
+    since: float  # the last time
 
 
 @dataclass(frozen=True)
@@ -152,6 +156,7 @@ class Life(Generic[T]):
     ) -> None:
         self.peer = peer
         self.state = state
+        self._seat = peer.identity  # the key that the others know
         self._open_channel = open_channel  # that looks on
         self._ends = ends  # after so many steps
         self._calm = calm  # how many steps to look on before knocking, by how often one came back lately
@@ -182,21 +187,20 @@ class Life(Generic[T]):
 
     async def come_back(self, heir: Identity, tries: int = 8) -> AsyncIterator[Outcome[T]]:
         """Look on until this peer is a member again, under its own key or the heir's; then go on as one."""
-        old = self.peer.identity
         for _ in range(tries):
             channel = self._open_channel(heir)
             self.peer = replace(self.peer, identity=heir, channel=channel, looks_on=True)
-            anew = await self._catch_up(channel, old)
+            anew = await self._catch_up(channel)
             if self.over:
                 return
             if heir.peer in self.state.roster.may_ask:
-                old = heir  # it was let in before, and missed it
+                self._seat = heir  # it was let in before, and missed it
             try:
                 if not anew:
-                    async for outcome in self._look_on(channel, old):
+                    async for outcome in self._look_on(channel):
                         yield outcome
                 channel.speak()
-                self.peer, old = replace(self.peer, looks_on=False), heir
+                self.peer, self._seat = replace(self.peer, looks_on=False), heir
                 async for outcome in self.take_part(channel):
                     yield outcome
                 return
@@ -204,20 +208,20 @@ class Life(Generic[T]):
                 continue  # it missed something: from the beginning
         raise LeftOutError("this peer did not find its way back")
 
-    async def _look_on(self, channel: AgreedChannel, old: Identity) -> AsyncIterator[Outcome[T]]:
+    async def _look_on(self, channel: AgreedChannel) -> AsyncIterator[Outcome[T]]:
         """Until it is a member, and has what audits of the last two steps need (SPEC B3, B4)."""
-        looked, ahead, calm = 0, 1, self._calm_steps({old.peer, self.peer.me})
+        looked, ahead, calm = 0, 1, self._calm_steps({self._seat.peer, self.peer.me})
         while self.peer.me not in self.state.roster.members or len(self.state.kept) < 2:
             if looked >= calm:
-                self._knock(channel, old, ahead)
+                self._knock(channel, ahead)
                 ahead = min(2 * ahead, MOST_AHEAD)
             elif looked % (_LOOKING // 2) == 1:
-                self._ask(channel, old, self.state.roster.members, self.state.step)  # to look on for longer
+                self._ask(channel, self.state.roster.members, self.state.step)  # to look on for longer
             looked += 1
             outcome = await run_step(self.peer, self.state)
             self._went(outcome)
             yield outcome
-            if old.peer in self.state.roster.banned:
+            if self._seat.peer in self.state.roster.banned:
                 raise PutOutError(f"this peer was banned in step {outcome.record.step}")
 
     def _calm_steps(self, mine: set[PeerId]) -> int:
@@ -233,7 +237,7 @@ class Life(Generic[T]):
 
     @property
     def over(self) -> bool:
-        return self._ends is not None and self.state.step >= self._ends
+        return self._ends is not None and self.state.step >= self._ends and self.lacks is None
 
     async def linger(self, channel: AgreedChannel, seconds: float) -> None:
         """When it is over: for those who are still on their way."""
@@ -282,7 +286,7 @@ class Life(Generic[T]):
 
     # For oneself
 
-    async def _catch_up(self, channel: AgreedChannel, old: Identity) -> bool:
+    async def _catch_up(self, channel: AgreedChannel) -> bool:
         """Ask everyone what has happened, and believe more than half (SPEC B2). True if it turns out that nobody is in a step,
         and enough members to begin anew are here (SPEC B5)."""
         said: dict[PeerId, Followed] = {}
@@ -292,7 +296,7 @@ class Life(Generic[T]):
         while asked < _ASKING or meeting.has_majority:
             everyone, asked = self._enter(channel), asked + 1
             since = self.earlier if self.earlier is not None and not asked % 2 else self.state
-            self._ask(channel, old, everyone, since.step)
+            self._ask(channel, everyone, since.step)
             until = channel.now() + _PATIENCE * channel.bounds.delta
             while channel.now() < until:
                 heard = await channel.hear_outside(min(until, meeting.pause()))
@@ -301,7 +305,7 @@ class Life(Generic[T]):
                     self._serve(channel)
                 if heard is not None and await self._hear(channel, meeting, *heard, said):
                     self.meeting = None
-                    self._ask(channel, old, self.state.roster.members, self.state.step)  # it looks on from here
+                    self._ask(channel, self.state.roster.members, self.state.step)  # it looks on from here
                     return False
                 self._give_up_borrowing(channel, meeting)
                 if (incarnation := meeting.begins()) is not None:
@@ -331,7 +335,7 @@ class Life(Generic[T]):
             return False
         await self._complete(channel, meeting)
         known = self._known_before(frame.links)
-        followed = follow(self.peer.run, known.step, known.roster, frame.links, self.peer.tools)
+        followed = follow(self.peer.run, known, self._model_of(known), frame.links, self.peer.tools)
         if followed is None or sender not in followed.roster.members:
             return False
         waiting = {*meeting.waiting_at(followed.step), *([sender] if frame.waits else [])}  # these go on with nothing
@@ -359,6 +363,13 @@ class Life(Generic[T]):
             return earlier
         return self.state
 
+    def _model_of(self, known: State[T]) -> Digest:
+        """The digest of the model that belongs to this state, also where the model itself is not here."""
+        if self._links:
+            last = decode_record(self._links[-1].record)
+            return Digest(last.state_after if known is self.state else last.state_before)
+        return self.lacks or self.peer.work.digest(known.training)
+
     def _stand(self, known: State[T], followed: Followed, links: Sequence[Link], training: T) -> None:
         before = reduce(Roster.after, followed.records[:-1], known.roster)
         earlier = Followed(followed.records[:-1], before)
@@ -379,8 +390,9 @@ class Life(Generic[T]):
     def _borrow(self, channel: AgreedChannel, meeting: Meeting[T], followed: Followed, links: Sequence[Link]) -> None:
         """From one who waits ahead: what the members signed is so, however few have it. The model is still to come, and until
         then this peer waits nowhere; if it never comes, everything is as before."""
-        before = self._lent or _Lent(self.state, self.lacks, self.earlier, self.links, followed.tip, channel.now())
-        self._lent = replace(before, tip=followed.tip, since=channel.now())
+        now = channel.now()
+        before = self._lent or _Lent(self.state, self.lacks, self.earlier, self.links, frozenset(), now)
+        self._lent = replace(before, tips=before.tips | {followed.tip}, since=now)
         self._stand(self.state, followed, links, self.state.training)
         self.lacks = Digest(followed.records[-1].state_after)
         channel.look_on_from(self.state.step)
@@ -393,7 +405,7 @@ class Life(Generic[T]):
         self.state, self.lacks, self.earlier, self._lent = lent.state, lent.lacks, lent.earlier, None
         self._links.clear()
         self._links.extend(lent.links)
-        self._hopeless.add(lent.tip)
+        self._hopeless |= lent.tips
         channel.look_on_from(self.state.step)
         meeting.stand(self.state, waits=self.lacks is None)
 
@@ -407,10 +419,10 @@ class Life(Generic[T]):
             self._make_own(self.state.step)
             meeting.stand(self.state, waits=True)
 
-    def _ask(self, channel: AgreedChannel, old: Identity, peers: Iterable[PeerId], since: int) -> None:
+    def _ask(self, channel: AgreedChannel, peers: Iterable[PeerId], since: int) -> None:
         """What has happened since this step, and to be told from now on."""
         place = Context(self.peer.run.id, since, Phase.KNOCK)
-        channel.send_each(place, peers, SyncWanted(since, old.peer, self._testament(old, place)))
+        channel.send_each(place, peers, SyncWanted(since, self._seat.peer, self._testament(place)))
 
     async def _fetch(self, channel: AgreedChannel, backers: Sequence[PeerId], digest: Digest) -> T | None:
         """The state with this digest, from the first who sends it: two are asked at a time, since it may be large."""
@@ -430,11 +442,11 @@ class Life(Generic[T]):
                         return training
         return None
 
-    def _knock(self, channel: AgreedChannel, old: Identity, ahead: int) -> None:
+    def _knock(self, channel: AgreedChannel, ahead: int) -> None:
         """For the next step; and when that came too late, for more and more of those after it (SPEC B3)."""
         for step in range(self.state.step + 1, self.state.step + 1 + ahead):
             place = Context(self.peer.run.id, step, Phase.KNOCK)
-            channel.send_each(place, self.state.roster.members, Knock(old.peer, self._testament(old, place)))
+            channel.send_each(place, self.state.roster.members, Knock(self._seat.peer, self._testament(place)))
 
-    def _testament(self, old: Identity, place: Context) -> Signature:
-        return old.sign(signed_bytes(place, old.peer, Digest(self.peer.me)))
+    def _testament(self, place: Context) -> Signature:
+        return self._seat.sign(signed_bytes(place, self._seat.peer, Digest(self.peer.me)))
