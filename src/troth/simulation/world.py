@@ -14,7 +14,7 @@ from troth.attacks.wire import LateChannel, LyingLine
 from troth.crypto import Context, Digest, Identity, PeerId, Seed, blob_digest, derive, stream
 from troth.protocol.agreed import AgreedChannel, Line
 from troth.protocol.channel import Channel
-from troth.protocol.coins import SeededEntropy
+from troth.protocol.coins import Coins, SeededEntropy
 from troth.protocol.comeback import Life
 from troth.protocol.frames import Link, Packet, Value
 from troth.protocol.journal import MemoryJournal
@@ -149,6 +149,18 @@ class World:
 W = TypeVar("W", bound=TrainingWork)
 
 
+class _FreshCoins(SeededEntropy):
+    """Others whenever a step is made again, as real ones are: else nobody would notice what was signed twice."""
+
+    def __init__(self, seed: int, number: int) -> None:
+        super().__init__(seed, number)
+        self._drawn: Counter[tuple[int, int]] = Counter()
+
+    def coins(self, step: int, attempt: int) -> Coins:
+        self._drawn[step, attempt] += 1
+        return super().coins(step, attempt + 1000 * (self._drawn[step, attempt] - 1))
+
+
 class _NotedLine:
     """Takes down what was signed for which place, before and after a power cut."""
 
@@ -260,6 +272,8 @@ class _Stage:
         def opened(who: Identity) -> AgreedChannel:
             return cast(AgreedChannel, self._wrapped(who.peer, channel(who)))
 
+        entropy = _FreshCoins(plan.seed, number)
+
         def born(
             state: State[Training],
             outer: Channel,
@@ -267,7 +281,6 @@ class _Stage:
             earlier: State[Training] | None = None,
         ) -> Life[Training]:
             work = self.work(_SlowWork).takes(plan.network.slow.get(number, 0.0), line)
-            entropy = SeededEntropy(plan.seed, number)
             peer = Peer(identity, self.run, work, self._wrapped(identity.peer, outer), entropy, self.tools)
             return Life(peer, state, opened, links=links, earlier=earlier)
 
@@ -335,7 +348,7 @@ class _Stage:
             plot = Plot(attack, colluders, self.run, lambda step: step >= start, self.board)
             channel = attack.conduct(inner, identity.peer, plot)
         work = self.work(_LyingWork).lie_from(identity.peer, plan.forge_from.get(number, plan.steps), self.world.forged)
-        entropy = SeededEntropy(plan.seed, number)
+        entropy = _FreshCoins(plan.seed, number)
         peer = Peer(identity, self.run, work, self._wrapped(identity.peer, channel), entropy, self.tools)
         state = State.first(self.run, work.first(derive(plan.seed, "model")))
         try:
