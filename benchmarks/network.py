@@ -88,9 +88,9 @@ def _bare() -> float:
 
 
 def _troth() -> list[list[Step]]:
-    """What every peer told of every step."""
+    """What every peer told of every step, but for the first ones, and the last, with which the model is saved."""
     plan = SwarmPlan(peers=PEERS, seed=1)
-    wishes = Wishes(steps=ROUNDS, delta_s=5.0, compute_s=60.0, bulk_s=60.0)
+    wishes = Wishes(steps=ROUNDS + 1, delta_s=5.0, compute_s=60.0, bulk_s=60.0)
     manifest = dataclasses.replace(draft(TASK, seats(plan), wishes).manifest, nonce=derive(0, "benchmark"))
     raw = manifest.to_toml().encode()
     told: list[list[Step]] = []
@@ -101,7 +101,7 @@ def _troth() -> list[list[Step]]:
         ]
         for number, pipe in enumerate(pipes):
             try:
-                told.append(list(iter(pipe.recv, None)))
+                told.append([step for step in iter(pipe.recv, None) if WARM_UP < step[0] <= ROUNDS])
             except EOFError:
                 raise SystemExit(Path(f"{folder}/peer{number}.log").read_text(encoding="utf-8")) from None
     return told
@@ -164,18 +164,16 @@ def _round_time(times: list[list[float]]) -> float:
 
 
 def _step_time(steps: list[list[Step]]) -> float:
-    return statistics.median(step[1] for each in steps for step in each if step[0] > WARM_UP)
+    return statistics.median(step[1] for each in steps for step in each)
 
 
 def _phases(steps: list[list[Step]]) -> list[tuple[str, float, float]]:
     """Of an average peer in an average step: wall clock and processor by what it was spent on, the network's thread last."""
-    count = sum(step[0] > WARM_UP for each in steps for step in each)
+    count = sum(map(len, steps))
     spent: dict[str, list[float]] = {}
     network = 0.0
     for each in steps:
         for step in each:
-            if step[0] <= WARM_UP:
-                continue
             network += step[2]
             for lap, (wall, processor) in step[4].items():
                 name = _ANNOUNCE if lap.startswith("announce") or lap == "sign the record" else _PHASES.get(lap, _REST)
