@@ -426,6 +426,7 @@ def test_peers_that_listen_nowhere_meet_through_a_relay() -> None:
 
 def test_a_relay_that_does_not_serve_is_named_as_the_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(libp2p, "_RESERVE_S", 2.0)
+    monkeypatch.setattr(libp2p, "_RELAY_PATIENCE_S", 3.0)
 
     async def main() -> None:
         nowhere = f"/ip4/127.0.0.1/tcp/1/p2p/{libp2p_name(Identity.generate().peer)}"

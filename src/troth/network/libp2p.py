@@ -45,7 +45,8 @@ PROTOCOL = "/troth/1"
 IN_THE_DHT = "dht:"
 
 _LOOKUP_S = 8.0
-_RESERVE_S = 15.0  # until a relay has taken us
+_RESERVE_S = 15.0  # until a relay has taken us; a daemon asks once, so after that another one does
+_RELAY_PATIENCE_S = 120.0  # with relays that are not there yet
 _LOOK_EVERY_S = 1.0  # at our own addresses
 _REPUBLISH_S = LASTS_S / 4
 _REPLICAS = 20  # of a record; small runs keep all records everywhere, so that crowding around a key takes a crowd
@@ -268,7 +269,8 @@ class Libp2pTransport:
     # Being found, and finding
 
     async def _await_address(self) -> str:
-        options, deadline = self._options, time.monotonic() + _RESERVE_S
+        options, began = self._options, time.monotonic()
+        deadline = began + _RESERVE_S
         while True:
             await self._publish()
             await self._check_relays()
@@ -277,13 +279,18 @@ class Libp2pTransport:
                 # The port stays ours: if the daemon has to be started again, others find it where it was.
                 self._options = replace(options, listen=tuple(_settled(one, self._published) for one in options.listen))
                 return f"{good[0] if good else ''}/p2p/{libp2p_name(self._identity.peer)}"
-            if time.monotonic() >= deadline:
+            if time.monotonic() >= deadline and not options.relays:
+                raise ListenError("the libp2p daemon has no address to listen on")
+            if time.monotonic() >= began + _RELAY_PATIENCE_S:
                 raise ListenError(
-                    f"no relay took this peer within {_RESERVE_S:g} s: check the addresses given as relays, and that they "
-                    "are started to serve as such"
-                    if options.relays
-                    else "the libp2p daemon has no address to listen on"
+                    f"no relay took this peer within {_RELAY_PATIENCE_S:g} s: check the addresses given as relays, and that "
+                    "they are started to serve as such"
                 )
+            if time.monotonic() >= deadline:
+                self._hall.noted.warn("relay", "", "no relay takes this peer yet; trying again")
+                await self._stop()
+                await self._start()
+                deadline = time.monotonic() + _RESERVE_S
             await asyncio.sleep(_LOOK_EVERY_S / 10)
 
     async def _check_relays(self) -> None:
