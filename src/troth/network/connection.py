@@ -35,7 +35,7 @@ Vetting = Callable[[ssl.SSLObject], PeerId | str]
 
 
 class StreamConnection(asyncio.BufferedProtocol):
-    """A Connection, and the protocol that asyncio drives. Made by TcpTransport."""
+    """A Connection, and the protocol that asyncio drives. Made by a Hall."""
 
     def __init__(
         self,

@@ -2,8 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 from troth.network.connection import StreamConnection, Vetting
 from troth.network.throttle import Throttle
@@ -67,7 +66,7 @@ class Hall:
             self._arrival.clear()
             await self._arrival.wait()
 
-    async def close(self, *also: Coroutine[Any, Any, Any] | asyncio.Task[Any]) -> None:
+    async def close(self, *also: asyncio.Task[None]) -> None:
         """All of them, while the rest of the transport ends too."""
         self.closed = True
         for connection in list(self.connections):

@@ -7,7 +7,7 @@ import msgspec
 
 from troth.crypto import Context
 from troth.errors import OperatorError
-from troth.evidence import write_bytes
+from troth.evidence import sync_folder, write_bytes
 from troth.protocol.frames import Begun
 from troth.protocol.journal import SignedBeforeError, Slot, slot_of
 
@@ -44,7 +44,7 @@ class FileSlots:
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(self._path)
-        _sync_folder(self._path.parent)
+        sync_folder(self._path.parent)
         self._lines = 0
         self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND)
 
@@ -98,11 +98,3 @@ def _line(slot: Slot) -> bytes:
 def _parse(line: str) -> Slot:
     step, incarnation, attempt, phase = map(int, line.split(" "))
     return step, incarnation, attempt, phase
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
