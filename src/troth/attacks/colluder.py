@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from troth.crypto import Context, Digest, PeerId, Signature
+from troth.crypto import Context, Digest, PeerId
 from troth.protocol.announce import Blame
 from troth.protocol.channel import Channel, Delivery, Doubles, Entry, PartParcels, Showing
 from troth.protocol.messages import Accuse, Announced, Ballot, Knocking, Measured, Message, Verdict, Vote
@@ -101,11 +101,6 @@ class ColludingChannel:
     ) -> Mapping[Delivery, Parcel]:
         return await self._honest.pass_on(context, parcels, wanted, fits)
 
-    async def sign_record(
-        self, context: Context, signature: Signature, fits: Callable[[PeerId, Signature], bool], enough: int
-    ) -> Mapping[PeerId, Signature]:
-        return await self._honest.sign_record(context, signature, fits, enough)
-
 
 def cast_as(ballot: Ballot, verdict: Verdict) -> Ballot:
-    return Ballot(ballot.accuser, ballot.target, ballot.kind, ballot.step, ballot.part, verdict)
+    return msgspec.structs.replace(ballot, verdict=verdict)

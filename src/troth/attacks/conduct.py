@@ -6,9 +6,11 @@ Each is a wrapper around the honest member's channel; the member's own code know
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import ClassVar
 
 import msgspec
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,6 +22,7 @@ from troth.crypto import Context, Digest, PeerId, blob_digest, stream
 from troth.protocol.channel import PartParcels
 from troth.protocol.coins import combine
 from troth.protocol.messages import (
+    NO_BASIS,
     Accusation,
     Accuse,
     Announced,
@@ -35,7 +38,7 @@ from troth.protocol.messages import (
     phase_of,
 )
 from troth.protocol.parts import Parcel, rows_of
-from troth.protocol.primitives import to_blob
+from troth.protocol.primitives import fixed_norm, to_blob
 from troth.protocol.roles import Due, draw_roles
 from troth.protocol.roster import Roster
 from troth.protocol.state import CannotGoOnError
@@ -74,8 +77,7 @@ class ShiftingOwner(ColludingChannel):
     def _forge(self, context: Context, center: Center) -> Center:
         wrong_D = self._wrong(context, center.part)
         self._forged[center.part] = to_blob(wrong_D)
-        norm = float(torch.linalg.vector_norm(wrong_D, dtype=torch.float64))
-        return Center(center.part, blob_digest(self._forged[center.part]), norm)
+        return Center(center.part, blob_digest(self._forged[center.part]), fixed_norm(wrong_D.numpy()))
 
     def _wrong(self, context: Context, part: int) -> Tensor:
         rows_PD, attack, parameters = torch.stack(self._rows[part]), self._plot.attack, self._run.parameters
@@ -124,9 +126,9 @@ class LyingReporter(ColludingChannel):
 
     async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
         if isinstance(message, Report) and message.numbers and self._active(context.step):
-            width = 8 * (self._run.parameters.projections + 1)
-            first = torch.frombuffer(bytearray(message.numbers[:width]), dtype=torch.float64) * 2
-            message = Report(first.numpy().tobytes() + message.numbers[width:])
+            numbers = np.frombuffer(message.numbers, "<f8").copy()
+            numbers[1 : self._run.parameters.projections + 2] *= 2  # not its own length, which must add up
+            message = msgspec.structs.replace(message, numbers=numbers.tobytes())
         return await super().announce(context, message)
 
 
@@ -135,6 +137,7 @@ class FalseAccuser(ColludingChannel):
 
     _mine: tuple[int, ...] = ()
     _honest_contributors: tuple[PeerId, ...] = ()
+    _signed: Mapping[tuple[int, Kind, PeerId], Digest] = MappingProxyType({})  # what others said in the last steps
 
     async def scatter(self, context: Context, parcels: Mapping[int, tuple[PeerId, Parcel]]) -> PartParcels:
         received = await super().scatter(context, parcels)
@@ -146,12 +149,22 @@ class FalseAccuser(ColludingChannel):
     async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
         if isinstance(message, Accuse) and self._active(context.step):
             message = msgspec.structs.replace(message, accusations=(*message.accusations, *self._lies(context.step)))
-        return await super().announce(context, message)
+        announced = await super().announce(context, message)
+        if isinstance(message, Commit | Report):
+            kinds = (Kind.GRADIENT,) if isinstance(message, Commit) else (k for k in Kind if k != Kind.GRADIENT)
+            recent = {key: digest for key, digest in self._signed.items() if key[0] >= context.step - 2}
+            said = {peer: blob_digest(one.envelope.payload) for peer, one in announced.items()}
+            self._signed = recent | {(context.step, kind, p): said[p] for kind in kinds for p in said}
+        return announced
+
+    def _lie(self, peer: PeerId, kind: Kind, step: int, part: int | None) -> Accusation:
+        """Of a message that was really sent."""
+        return Accusation(peer, kind, step, part, self._signed.get((step, kind, peer), NO_BASIS))
 
     def _lies(self, step: int) -> list[Accusation]:
         if not self._mine or not self._honest_contributors:
             return []
-        return [Accusation(self._honest_contributors[0], Kind.REPORT, step, self._mine[0])]
+        return [self._lie(self._honest_contributors[0], Kind.REPORT, step, self._mine[0])]
 
 
 class MassAccuser(FalseAccuser):
@@ -160,7 +173,7 @@ class MassAccuser(FalseAccuser):
     def _lies(self, step: int) -> list[Accusation]:
         parts = (None, *range(len(self._run.founders)))
         lies = [
-            Accusation(peer, kind, max(0, step - ago), part)
+            self._lie(peer, kind, max(0, step - ago), part)
             for peer in self._run.founders
             if peer not in self._colluders
             for kind in Kind

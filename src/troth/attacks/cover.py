@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -47,9 +48,9 @@ class CoveringColluder(ShiftingOwner):
 
     async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
         if isinstance(message, Report) and message.numbers and self._active(context.step):
-            honest = message.numbers
+            honest = message
             # Last, since the owners among us must have worked out first what is missing.
-            return await self._honest.announce_last(context, lambda _: Report(self._absorbing(context, honest)))
+            return await self._honest.announce_last(context, lambda _: self._absorbing(context, honest))
         announced = await super().announce(context, message)
         if isinstance(message, Commit):
             self._commits = announced
@@ -78,22 +79,23 @@ class CoveringColluder(ShiftingOwner):
         clipped_PD = away_PD * (self._tau(stop - start) / np.maximum(norms_P, self._tau(stop - start)))[:, None]
         return np.asarray(clipped_PD.sum(axis=0) @ signs_KD.T)
 
-    def _absorbing(self, context: Context, raw: bytes) -> bytes:
+    def _absorbing(self, context: Context, honest: Report) -> Report:
         parameters, parts = self._run.parameters, len(self._bounds()) - 1
-        numbers = ReportNumbers.unpack(raw, parts, parameters.projections)
+        numbers = ReportNumbers.unpack(honest.numbers, parts, parameters.projections)
         assert isinstance(numbers, ReportNumbers)
         norms_P, projections_PK = numbers.norms_P.copy(), numbers.projections_PK.copy()
         helpers = self._colluders & set(self._contributors())
         if self._plot.attack.foresight:
             helpers -= self._guessed_targets(context)  # whoever would be found tells the truth
         if self._me not in helpers:
-            return raw
+            return honest
         for part, missing_K in self._missing_by_part(context).items():
             projections_PK[part] -= missing_K / len(helpers)
             tau = self._tau(self._bounds()[part + 1] - self._bounds()[part])
             longest = math.sqrt(float(np.square(projections_PK[part]).mean())) / 2.5
             norms_P[part] = max(norms_P[part], min(longest * 1.01, tau))
-        return ReportNumbers(norms_P, projections_PK).pack()
+        absorbing = ReportNumbers(numbers.lengths_P, norms_P, projections_PK)
+        return msgspec.structs.replace(honest, numbers=absorbing.pack())
 
     def _guessed_targets(self, context: Context) -> set[PeerId]:
         """Whom the next step audits, if the coins that draw it were those already open. With two coins they are not."""

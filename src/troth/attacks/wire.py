@@ -6,6 +6,8 @@ A wrapper around a liar's line. It bends what the liar's own, otherwise honest, 
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
+import msgspec
+
 from troth.attacks.wire_lies import (
     Blob,
     announcing,
@@ -39,7 +41,6 @@ from troth.protocol.frames import (
     Packet,
     PartSent,
     PartShown,
-    RecordSigned,
     SyncWanted,
     Value,
     View,
@@ -61,8 +62,8 @@ CONDUCTS = {
     "corrupt-parts": "send parts that are not those committed to",
     "wrong-paths": "send parts with a wrong, empty or too long path",
     "refuse-blobs": "hand out no aggregate and show no part",
-    "unsigned-record": "sign no record",
-    "false-record": "sign something else in place of the record",
+    "unsigned-record": "commit without a signature under the last record",
+    "false-record": "sign something else in place of the last record",
     "false-knock": "claim that somebody who is gone knocks, under a key of one's own",
     "mislead": "tell those who look on something else than what was decided",
     "replay": "send old packets again",
@@ -226,9 +227,6 @@ class LyingLine:
                 yield from self._kept_back(place, frame)
             case PartSent() | PartShown() | BlobSent():
                 yield from self._blob(frame)
-            case RecordSigned():
-                if not self._does("unsigned-record"):
-                    yield false_signature(self._identity, place) if self._does("false-record") else frame
             case Waiting() | Begun() if self._does("mislead"):
                 yield false_waiting(frame, self._draw)
             case _:
@@ -281,15 +279,16 @@ class LyingLine:
             yield sides[to]
             return
         if place not in self._instead:
-            payload = self._false_payload(Phase(place.phase), value.envelope.payload)
+            payload = self._false_payload(place, value.envelope.payload)
             self._instead[place] = None if payload is None else announcing(self._identity, place, payload)
         if self._does("equivocate"):
             yield self._other(place, value)
         else:
             yield self._instead[place] or value
 
-    def _false_payload(self, phase: Phase, payload: bytes) -> bytes | None:
+    def _false_payload(self, place: Context, payload: bytes) -> bytes | None:
         """Decided once for an announcement: said to some only, it would be an equivocation and no more."""
+        phase = Phase(place.phase)
         if self._does("malformed", 0.2):
             return malformed(phase, payload, self._draw)
         if self._does("oversized", 0.05):
@@ -300,6 +299,10 @@ class LyingLine:
         gone = sorted(peer for peer, step in self._met.items() if step < self._step - 1)
         if isinstance(message, Commit) and gone and self._does("false-knock"):
             return encode(false_knock(message, pick(self._draw, gone), self._draw))
+        if isinstance(message, Commit) and self._does("unsigned-record"):
+            return encode(msgspec.structs.replace(message, signature=None))
+        if isinstance(message, Commit) and self._does("false-record"):
+            return encode(false_signature(message, self._identity, place))
         return None
 
     def _other(self, place: Context, value: Value) -> Value:

@@ -21,7 +21,6 @@ from troth.protocol.frames import (
     Frame,
     PartSent,
     PartShown,
-    RecordSigned,
     Relayed,
     Value,
     View,
@@ -30,6 +29,7 @@ from troth.protocol.frames import (
 from troth.protocol.messages import (
     Accuse,
     Clip,
+    Close,
     Commit,
     Envelope,
     Knocking,
@@ -73,11 +73,13 @@ def another(message: Message) -> Message:
         case Reveal():
             return msgspec.structs.replace(message, coin=bytes(32))
         case Report():
-            return Report(bytes(len(message.numbers)) or bytes(8))
+            return msgspec.structs.replace(message, numbers=bytes(len(message.numbers)) or bytes(8))
         case Accuse():
             return msgspec.structs.replace(message, coin=bytes(32))
         case Vote():
             return Vote(message.ballots[:-1])
+        case Close():
+            return Close(bytes(64))
 
 
 def malformed(phase: Phase, payload: bytes, draw: Stream) -> bytes:
@@ -100,7 +102,7 @@ def not_finite(message: Message, draw: Stream) -> Message:
                 message, centers=tuple(msgspec.structs.replace(center, norm=number) for center in message.centers)
             )
         case Report():
-            return Report(np.full(len(message.numbers) // 8, number, "<f8").tobytes())
+            return msgspec.structs.replace(message, numbers=np.full(len(message.numbers) // 8, number, "<f8").tobytes())
         case _:
             return message
 
@@ -111,9 +113,10 @@ def false_knock(message: Commit, gone: PeerId, draw: Stream) -> Commit:
     return msgspec.structs.replace(message, knocks=(*message.knocks, Knocking(gone, key)))
 
 
-def false_signature(identity: Identity, place: Context) -> RecordSigned:
+def false_signature(message: Commit, identity: Identity, place: Context) -> Commit:
     """Of another record than the one that everyone agrees on."""
-    return RecordSigned(identity.sign(signed_bytes(place, identity.peer, Digest(bytes(32)))))
+    signature = identity.sign(signed_bytes(place, identity.peer, Digest(bytes(32))))
+    return msgspec.structs.replace(message, signature=signature)
 
 
 def false_decision(said: Mapping[PeerId, Envelope], draw: Stream) -> Decided:

@@ -52,5 +52,5 @@ def write_evidence(folder: Path, evidence: Mapping[str, "BanEvidence"]) -> None:
     for name, ban in evidence.items():
         write_text(place / name, ban.text)
         disputed = verify_ban(ban.text).disputed
-        if disputed is not None:
+        if disputed is not None and ban.training is not None:
             StateFile(Digest(disputed.state_before)).save(ban.training, place)

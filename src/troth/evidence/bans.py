@@ -15,12 +15,13 @@ import msgspec
 
 from troth.crypto import PeerId, Signature
 from troth.protocol.messages import Announced, Envelope, Kind
-from troth.protocol.records import Judgement, StepRecord, encode_record
+from troth.protocol.records import MOST_OWED, Judgement, StepRecord, encode_record
 from troth.protocol.run import Run
 from troth.protocol.state import Outcome
 from troth.training.work import Training
 
-FORMAT = "troth ban evidence 4"
+FORMAT = "troth ban evidence 5"
+LAST_STEPS = MOST_OWED + 1  # whose work may be disputed: an audit comes a step later, and may come to nothing so often
 
 _REASONS = {
     Kind.GRADIENT: "its gradient of step {step} does not follow from its seed",
@@ -72,7 +73,7 @@ class BanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     banned: str
     run: Founding
     history: list[SignedRecord]  # the records before those that changed the roster
-    before: list[SignedRecord]  # of the last steps (at most two): they hold what contributors committed to
+    before: list[SignedRecord]  # of the last steps: they hold what contributors committed to
     accusation: SignedMessage | None  # where there was an accuser
     votes: list[SignedMessage]  # where there was a vote
     twice: list[SignedMessage]  # where somebody said two things in one place
@@ -81,39 +82,73 @@ class BanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     checksum: str
 
 
+def evidence_name(step: int, who: str) -> str:
+    return f"ban-step{step}-{who}.json"
+
+
 @dataclass(frozen=True)
 class BanEvidence:
     """A file ready to be written, and the state that its recomputation starts from."""
 
     file: BanFile
     step: int
-    training: Training  # where the disputed gradient was taken
+    training: Training | None  # where the disputed gradient was taken; None at a peer that was not there then
 
     def file_name(self, who: str) -> str:
-        return f"ban-step{self.step}-{who}.json"
+        return evidence_name(self.step, who)
 
     @property
     def text(self) -> str:
         return to_text(self.file)
 
 
+@dataclass(frozen=True)
+class Certified:
+    """A step, and who signed its record."""
+
+    seen: Outcome[Training]
+    signed: SignedRecord
+
+
 @dataclass
 class History:
-    """The signed records that changed the roster, and the last two steps: kept by whoever may have to prove a ban."""
+    """The signed records that changed the roster, and the last steps: kept by whoever may have to prove a ban.
+
+    The signatures under a record come with the step after it, so evidence waits for that step (SPEC U2).
+    """
 
     run: Run
-    changes: list[SignedRecord] = field(default_factory=list)  # before the last two
-    last: tuple[Outcome[Training], ...] = ()  # the last two steps
+    changes: list[SignedRecord] = field(default_factory=list)  # before the last ones
+    last: tuple[Certified, ...] = ()  # the last steps: what may still be audited, and what a ban needs
+    uncertified: Outcome[Training] | None = None  # the step after those
 
-    def add(self, outcome: Outcome[Training]) -> None:
-        for old in self.last[:-1]:
-            if old.record.changes_roster:
-                self.changes.append(sign_off(old.record, old.record_signatures))
-        self.last = (*self.last[-1:], outcome)
+    def add(self, outcome: Outcome[Training]) -> list[BanEvidence]:
+        """A step has ended: evidence of the bans in the step before, whose record it certifies. A record that a restart threw
+        away is forgotten, and its bans with it: they are brought up again (SPEC B5)."""
+        made = []
+        before = self.uncertified
+        if before is not None and before.record.step < outcome.record.step:
+            made = self._certify(before, outcome.certificate)
+        self.uncertified = outcome
+        return made + (self._certify(outcome, outcome.closing) if outcome.closing else [])
+
+    def _certify(self, seen: Outcome[Training], signatures: Mapping[PeerId, Signature]) -> list[BanEvidence]:
+        certified = Certified(seen, sign_off(seen.record, signatures))
+        banned: dict[PeerId, Judgement] = {}
+        for judgement in seen.record.judgements:
+            if judgement.banned is not None:
+                banned.setdefault(judgement.banned, judgement)  # one is enough to be banned, and to prove it
+        made = [ban_evidence(self.run, self, certified, judgement) for judgement in banned.values()]
+        for old in self.last[: -LAST_STEPS + 1]:
+            if old.seen.record.changes_roster:
+                self.changes.append(old.signed)
+        self.last = (*self.last[-LAST_STEPS + 1 :], certified)
+        return made
 
 
-def ban_evidence(run: Run, history: History, seen: Outcome[Training], judgement: Judgement) -> BanEvidence:
-    """Gather what proves this judgement, from what an honest member holds at the end of the step."""
+def ban_evidence(run: Run, history: History, certified: Certified, judgement: Judgement) -> BanEvidence:
+    """Gather what proves this judgement, from what an honest member holds when the step's record is certified."""
+    seen = certified.seen
     banned = judgement.banned
     assert banned is not None
     accuser = None if judgement.accuser is None else seen.accuses[judgement.attempt][PeerId(judgement.accuser)]
@@ -128,23 +163,24 @@ def ban_evidence(run: Run, history: History, seen: Outcome[Training], judgement:
             parameters=run.parameters.plain(),
         ),
         history=list(history.changes),
-        before=[sign_off(last.record, last.record_signatures) for last in history.last],
+        before=[last.signed for last in history.last],
         accusation=_message(accuser) if accuser else None,
         votes=[_message(vote) for _, vote in sorted(seen.votes.get(judgement.attempt, {}).items())]
         if not twice
         else [],
         twice=[_signed(banned, envelope) for envelope in twice],
         phase=place.phase if place else 0,
-        record=sign_off(seen.record, seen.record_signatures),
+        record=certified.signed,
         checksum="",
     )
     file = msgspec.structs.replace(unsummed, checksum=checksum(unsummed))
     return BanEvidence(file, seen.record.step, _state_at(judgement.step, history, seen))
 
 
-def _state_at(step: int, history: History, seen: Outcome[Training]) -> Training:
-    """The model at the start of that step, one of the last three."""
-    return next(last.state.kept[step].training for last in (*history.last, seen) if step in last.state.kept)
+def _state_at(step: int, history: History, seen: Outcome[Training]) -> Training | None:
+    """The model at the start of that step, one of the last ones."""
+    outcomes = (*(last.seen for last in history.last), seen)
+    return next((one.state.kept[step].training for one in outcomes if step in one.state.kept), None)
 
 
 def sign_off(record: StepRecord, signatures: Mapping[PeerId, Signature]) -> SignedRecord:

@@ -5,12 +5,21 @@ the members before them signed, the banned peer was judged by more than half of 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from troth.crypto import Context, Digest, PeerId, Signature, signed_bytes, valid_peer
-from troth.evidence.bans import FORMAT, BanFile, SignedMessage, SignedRecord, envelope_of, exact_bytes, from_text
+from troth.evidence.bans import (
+    FORMAT,
+    LAST_STEPS,
+    BanFile,
+    SignedMessage,
+    SignedRecord,
+    envelope_of,
+    exact_bytes,
+    from_text,
+)
 from troth.protocol.messages import Accuse, Kind, Malformed, Message, Phase, Verdict, Vote
 from troth.protocol.primitives import Primitives
 from troth.protocol.records import Judgement, StepRecord, decode_record, right_signers
@@ -40,7 +49,7 @@ class Proof:
 
     run: Run
     judgement: Judgement
-    before: tuple[StepRecord, ...]  # the records of the last steps, at most two
+    before: tuple[StepRecord, ...]  # the records of the last steps
     step: int  # the step of the ban
     votes: int
     members: int
@@ -100,7 +109,8 @@ def _prove(file: BanFile) -> Proof:
     record = _record(run, file.record, roster, tools)
     steps = [old.step for old in (*before, record)]
     _expect(steps[0] > last_step, "the history goes beyond the last steps")
-    _expect(steps == list(range(max(0, record.step - 2), record.step + 1)), "the records are not of neighbouring steps")
+    neighbours = list(range(max(0, record.step - LAST_STEPS), record.step + 1))
+    _expect(steps == neighbours, "the records are not of neighbouring steps")
     judgement = _judgement(record, _key(file.banned))
     _check_accusation(run, file, judgement, record, tuple(before), roster, tools)
     if judgement.kind == Kind.EQUIVOCATION:
@@ -108,7 +118,7 @@ def _prove(file: BanFile) -> Proof:
         return Proof(run, judgement, tuple(before), record.step, 0, len(roster.members))
     _expect(not file.twice and file.phase == 0, "the file proves something else than it says")
     votes = _count(run, file.votes, record, judgement, roster, tools)
-    _expect(votes >= roster.majority, f"{votes} of {len(roster.members)} votes are no majority")
+    _expect(votes >= roster.quorum, f"{votes} of {len(roster.members)} votes are no majority")
     return Proof(run, judgement, tuple(before), record.step, votes, len(roster.members))
 
 
@@ -143,7 +153,9 @@ def _check_accusation(
         "the accusation is of another",
     )
     if judgement.kind in AUDIT_KINDS:
-        roles = draw_roles(run, roster, Digest(before[-1].randomness), Due.between(before[-1], record))
+        due = Due.between(before[-1], record)
+        due = replace(due, everyone=True) if record.closing else due
+        roles = draw_roles(run, roster, Digest(before[-1].randomness), due)
         drawn = Audit(PeerId(judgement.target), judgement.step) in roles.audits.get(accuser, ())
         _expect(drawn, "the accuser was not drawn to audit the accused")
 
@@ -189,7 +201,7 @@ def _record(run: Run, signed: SignedRecord, roster: Roster, tools: Primitives) -
     signatures = {_key(peer): Signature(exact_bytes(s)) for peer, s in signed.signatures.items()}
     right = right_signers(run.id, record.step, raw, roster.members, signatures, tools)
     _expect(len(right) == len(signed.signatures), f"a signature of the record of step {record.step} does not fit")
-    _expect(len(right) >= roster.majority, f"too few signed the record of step {record.step}")
+    _expect(len(right) >= roster.quorum, f"too few signed the record of step {record.step}")
     return record
 
 

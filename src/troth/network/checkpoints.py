@@ -20,10 +20,10 @@ from troth.protocol.messages import Malformed
 from troth.protocol.roles import Due
 from troth.protocol.roster import Roster
 from troth.protocol.scales import Scales
-from troth.protocol.state import State
+from troth.protocol.state import LastRecord, State
 from troth.training.work import Training, TrainingWork
 
-FORMAT = "troth checkpoint 1"
+FORMAT = "troth checkpoint 2"
 _SMALL = 1 << 24  # bytes of a model that is saved with every step
 _SELDOM = 50  # times as long as it took to save a large model, until the next is
 
@@ -44,6 +44,7 @@ class _Saved:
     due: Due
     state: Digest  # of model and optimizer
     incarnation: int = 0
+    last: LastRecord | None = None
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,7 @@ class Checkpoints:
             state.due,
             digest,
             state.incarnation,
+            state.last,
         )
         small = 4 * state.training.parameters_D.numel() <= _SMALL
         try:
@@ -141,6 +143,7 @@ class Checkpoints:
             saved.due,
             {},
             saved.incarnation,
+            saved.last,
         )
         return Found(state, None if model is not None else saved.state)
 

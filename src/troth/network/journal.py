@@ -15,9 +15,7 @@ from troth.crypto import Context, Digest, PeerId, tagged_hash
 from troth.errors import OperatorError
 from troth.protocol.frames import Link
 from troth.protocol.messages import Announced
-from troth.protocol.records import decode_record, encode_record
-from troth.protocol.state import Outcome
-from troth.training.work import Training
+from troth.protocol.records import decode_record
 
 FORMAT = "troth journal 1"
 _FILES_READ = 2  # of the last ones, for those who were gone
@@ -63,13 +61,9 @@ class Journal:
         where = [place.step, place.attempt, place.phase, place.incarnation]
         self._write(place.step, {"kind": "announced", "place": where, "said": envelopes})
 
-    def ended(self, outcome: Outcome[Training]) -> None:
-        """A step: its record, and who signed it. From here on it lasts."""
-        signatures = {bytes(peer): bytes(signature) for peer, signature in outcome.record_signatures.items()}
-        self.recorded([Link(encode_record(outcome.record), signatures)])
-
     def recorded(self, links: Sequence[Link]) -> None:
-        """The same of steps that the others made while this peer was gone: nothing was announced to it there."""
+        """Records of steps, and who signed them: this peer's own, when they are certified, and those that others made while it
+        was gone. From here on they last."""
         for link in links:
             signatures = {peer.hex(): signature.hex() for peer, signature in sorted(link.signatures.items())}
             what = {"kind": "record", "record": link.record.hex(), "signatures": signatures}

@@ -6,7 +6,7 @@ The protocol is `protocol.step`, unchanged; this file gives it a line, a disk, a
 import json
 import secrets
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -16,7 +16,7 @@ from safetensors.torch import save
 from troth.crypto import Digest, Identity, PeerId
 from troth.errors import OperatorError
 from troth.evidence import write_bytes, write_text
-from troth.evidence.bans import History, ban_evidence, reason_for
+from troth.evidence.bans import BanEvidence, History, reason_for
 from troth.evidence.recompute import StateFile
 from troth.evidence.verify import UnprovedError, verify_ban
 from troth.network.checkpoints import Checkpoints
@@ -241,9 +241,9 @@ class Node:
             self._open_onlooker,
             self.manifest.steps,
             calm=_CALM,
-            links=self.journal.links(found.state.step),
+            links=self.journal.links(found.state.step) or self.journal.links(found.state.step - 1),
             lacks=found.lacks,
-            earlier=found.earlier,
+            past=() if found.earlier is None else (found.earlier,),
             patience=self.options.founding_s,
         )
         life.write_down = self.journal.recorded
@@ -279,10 +279,8 @@ class Node:
     # What lasts
 
     def _keep(self, outcome: Outcome[Training]) -> None:
-        self.journal.ended(outcome)
-        self._write_evidence(outcome)
-        self.history.add(outcome)
-        self.checkpoints.save(outcome.state, whole=outcome.state.step >= self.manifest.steps)
+        self._write_evidence(self.history.add(outcome))
+        self.checkpoints.save(outcome.state, whole=outcome.state.scales.updates >= self.manifest.steps)
         self.outcome = outcome
 
     def _keep_model(self) -> None:
@@ -290,20 +288,17 @@ class Node:
         if self.life is not None and self.life.lacks is None:
             self.checkpoints.save(self.life.state, whole=True)
 
-    def _write_evidence(self, outcome: Outcome[Training]) -> None:
-        """Of every ban of this step. Who came back may lack the records that lead to it; then others have it."""
+    def _write_evidence(self, made: Sequence[BanEvidence]) -> None:
+        """Of bans whose record is certified. Who came back may lack the records that lead to it; then others have it."""
         folder = self.options.folder / "evidence"
-        for judgement in outcome.record.judgements:
-            if judgement.banned is None:
-                continue
+        for evidence in made:
             try:
-                evidence = ban_evidence(self.run, self.history, outcome, judgement)
-                disputed = verify_ban(evidence.text).disputed
-            except (UnprovedError, StopIteration, KeyError):
+                proof = verify_ban(evidence.text)
+            except UnprovedError:
                 continue
             folder.mkdir(exist_ok=True)
-            write_text(folder / evidence.file_name(self.manifest.name_of(judgement.banned)), evidence.text)
-            if disputed is not None:
+            write_text(folder / evidence.file_name(self.manifest.name_of(proof.banned)), evidence.text)
+            if (disputed := proof.disputed) is not None and evidence.training is not None:
                 StateFile(Digest(disputed.state_before)).save(evidence.training, folder)
 
     def _tell(self, outcome: Outcome[Training], seconds: float) -> None:
@@ -316,7 +311,7 @@ class Node:
             seconds=seconds,
             loss=self.work.loss,
             members=len(state.roster.members),
-            guarantee=state.roster.liars_left(self.run),
+            guarantee=state.roster.liars,
             audits=len(outcome.audited),
             attempts=outcome.attempts,
             control_bytes=self.network.mesh.received[Lane.CONTROL],

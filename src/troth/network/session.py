@@ -5,8 +5,7 @@ from typing import Annotated
 import msgspec
 
 from troth.crypto import Digest, PeerId, tagged_hash
-from troth.protocol.frames import Bytes64
-from troth.protocol.messages import Bytes32, Malformed, Step
+from troth.protocol.messages import Bytes32, Bytes64, Malformed, Step
 
 VERSION = 2
 MOST_BYTES = 1 << 14

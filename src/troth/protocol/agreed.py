@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol, TypeVar
 
-from troth.crypto import Context, Digest, Identity, PeerId, Signature
+from troth.crypto import Context, Digest, Identity, PeerId
 from troth.protocol.announce import Announcement, Blame, Decision, Timing
 from troth.protocol.blobs import Blobs
 from troth.protocol.channel import Delivery, Doubles, Entry, PartParcels, Showing
@@ -26,7 +26,6 @@ from troth.protocol.frames import (
     Packet,
     PartSent,
     PartShown,
-    RecordSigned,
     Relayed,
     StateShown,
     StateWanted,
@@ -111,7 +110,6 @@ class AgreedChannel:
         self._parts: dict[Context, dict[int, dict[PeerId, Parcel]]] = defaultdict(lambda: defaultdict(dict))
         self._shown: dict[Context, dict[Showing, dict[PeerId, Parcel]]] = defaultdict(lambda: defaultdict(dict))
         self._blobs = Blobs(self._send, tools)
-        self._signatures: dict[Context, dict[PeerId, Signature]] = defaultdict(dict)
         self.write_down: Callable[[Context, Mapping[PeerId, Announced]], None] = lambda _place, _said: None
 
     # Announcements
@@ -144,8 +142,10 @@ class AgreedChannel:
         return self._run(context, Announcement(context, self._identity, self._members, timing, self._tools, apart))
 
     def _open(self, context: Context) -> Timing:
-        """Who takes part, and when it began; with Commit another pace."""
-        self.pace = self.next_pace if context.phase == Phase.COMMIT else self.pace
+        """Who takes part, and when it began; with Commit another step, and another pace."""
+        if context.phase == Phase.COMMIT:
+            self._forget(context.step - 1)
+            self.pace = self.next_pace
         self._members = tuple(sorted(self._entry.members - self._silent[context.step]))
         if context.phase == Phase.COMMIT:
             self._quorum = len(self._entry.members) // 2 + 1
@@ -203,12 +203,13 @@ class AgreedChannel:
         pace = self.pace
         exchange = 2 * pace.delta + pace.bulk  # begun up to delta later elsewhere, and on its way for delta and more
         allowance = {
-            Phase.COMMIT: exchange + pace.compute,  # the record's signatures, then the gradient
+            Phase.COMMIT: pace.delta + pace.compute,  # the gradient
             Phase.CLIP: 3 * exchange,  # parts; and disputed ones, handed round and passed on
             Phase.REVEAL: exchange,
             Phase.REPORT: exchange,
             Phase.ACCUSE: pace.compute * max(1, self._entry.audits),
-            Phase.VOTE: exchange + pace.compute * max(1, self._entry.audits),
+            Phase.VOTE: exchange + self._more_bulk + pace.compute * max(1, self._entry.audits),
+            Phase.RECORD: 0.0,
         }[Phase(context.phase)]
         relayed = any(
             peer in self._members and others & set(self._members) for peer, others in self._entry.apart.items()
@@ -316,8 +317,6 @@ class AgreedChannel:
             case PartShown():
                 parcel = Parcel(frame.blob, tuple(map(Digest, frame.path)))
                 self._shown[place][frame.part, sender].setdefault(PeerId(frame.contributor), parcel)
-            case RecordSigned():
-                self._signatures[place].setdefault(sender, Signature(frame.signature))
 
     def _hear_waiting(self, sender: PeerId, place: Context, frame: Waiting, here: Context) -> None:
         """It is in no step (SPEC B5). Who only looks on stops looking when more than half have left the step. Members do not
@@ -419,8 +418,8 @@ class AgreedChannel:
             shown[part, self._me] = dict(parcels)
             frames = [PartShown(part, peer, parcel.blob, parcel.path) for peer, parcel in parcels.items()]
             self._to_all(context, frames)
-        number = 2 if context.phase == Phase.CLIP else 1
-        await self._wait(self._due(number), lambda: all(len(shown[showing]) >= count for showing in wanted))
+        due = self._due(2) if context.phase == Phase.CLIP else self._due() + self._more_bulk
+        await self._wait(due, lambda: all(len(shown[showing]) >= count for showing in wanted))
         return {showing: dict(shown[showing]) for showing in wanted}
 
     async def pass_on(
@@ -448,26 +447,10 @@ class AgreedChannel:
         await self._wait(self._due(3), all_found)
         return found
 
-    async def sign_record(
-        self, context: Context, signature: Signature, fits: Callable[[PeerId, Signature], bool], enough: int
-    ) -> Mapping[PeerId, Signature]:
-        self._take_up(context)
-        collected = self._signatures[context]
-        collected[self._me] = signature
-        self._to_all(context, [RecordSigned(signature)])
-        right: dict[PeerId, Signature] = {}
-        checked: set[PeerId] = set()
-
-        def enough_fit() -> bool:
-            for signer in sorted(collected.keys() - checked):
-                checked.add(signer)
-                if fits(signer, collected[signer]):
-                    right[signer] = collected[signer]
-            return len(right) >= enough
-
-        await self._wait(self._due(), enough_fit)
-        self._forget(context.step)
-        return right
+    @property
+    def _more_bulk(self) -> float:
+        """For each part that is laid open beside the first: all of them at once fit through no line that one does (SPEC V3)."""
+        return self.pace.bulk * max(0, self._entry.disputed - 1)
 
     def _due(self, exchanges: int = 1) -> float:
         """When the first, second … exchange of blobs since the last announcement is due."""
@@ -489,7 +472,7 @@ class AgreedChannel:
         if self._looks_on:
             return
         for frame in frames:
-            watched = isinstance(frame, Certificate | BlobSent | RecordSigned)
+            watched = isinstance(frame, Certificate | BlobSent)
             self.send_each(context, (*self._members, *(sorted(self.gate.watchers) if watched else ())), frame)
 
     # For oneself, when one comes back (SPEC B2)
@@ -536,7 +519,7 @@ class AgreedChannel:
         self._stopwatch.next_step()
         self._ended.clear()
         self._shelf.begin(step)
-        for kept in (self._parts, self._shown, self._signatures):
+        for kept in (self._parts, self._shown):
             for place in [place for place in kept if place.step < step]:
                 del kept[place]
         for by_step in (self._silent, self._doubles):

@@ -7,14 +7,16 @@ from typing import Generic, TypeVar
 
 from torch import Tensor
 
-from troth.crypto import Context, Digest, PeerId
+from troth.crypto import Context, Digest, PeerId, Signature
 from troth.protocol.channel import Delivery
 from troth.protocol.coins import Coins, right_openings
-from troth.protocol.messages import Announced, Center, Clip, Commit, Phase, ReportNumbers
+from troth.protocol.messages import Announced, Center, Clip, Commit, Phase, ReportNumbers, said_as
 from troth.protocol.parts import Parcel, opens
+from troth.protocol.primitives import Primitives
+from troth.protocol.records import aggregates_basis, record_bytes_to_sign, reports_basis, roots_basis
 from troth.protocol.roles import Roles, draw_roles
-from troth.protocol.scales import part_taus
-from troth.protocol.state import LeftOutError, Peer, StalledError, State
+from troth.protocol.scales import lower_median, part_taus, whole_norm
+from troth.protocol.state import LeftOutError, Peer, StalledError, State, UncertifiedError
 
 # D coordinates
 T = TypeVar("T")
@@ -81,8 +83,14 @@ class Attempt(Generic[T]):
         """Without those who did not commit, or not as their role asks."""
         members, owners = frozenset(here.state.roster.members), here.roles.owners
         heard = {peer: commits[peer] for peer in sorted(members & commits.keys())}
-        counted = {peer: said for peer, said in heard.items() if (_root(said) is not None) == (peer in owners)}
-        return cls(here, 0, members - counted.keys(), coins, counted)._checked()
+        counted = {
+            peer: said
+            for peer, said in heard.items()
+            if (_root(said) is not None) == (peer in owners) and signs_last(here, said)
+        }
+        attempt = cls(here, 0, members - counted.keys(), coins, counted)._checked()
+        attempt.need_certificate()
+        return attempt
 
     def again(self, why: Dropped) -> "Attempt[T]":
         """The next attempt: fresh coins, so that nobody knows what will be drawn (SPEC N2)."""
@@ -97,10 +105,10 @@ class Attempt(Generic[T]):
         )._checked()
 
     def _checked(self) -> "Attempt[T]":
-        """Nobody goes on alone: not without being heard, and not without a majority (SPEC N4)."""
+        """Nobody goes on alone: not without being heard, and not without a quorum (SPEC N4)."""
         if self.here.peer.me in self.out and not self.here.peer.looks_on:
             raise LeftOutError(f"step {self.here.state.step} goes on without this peer")
-        self.need_majority(self.members)
+        self.need_quorum(self.members)
         return self
 
     @cached_property
@@ -114,18 +122,43 @@ class Attempt(Generic[T]):
         if silent:
             raise Dropped(silent)
 
-    def need_majority(self, heard: Collection[PeerId]) -> None:
-        members, majority = self.here.state.roster.members, self.here.state.roster.majority
-        if len(heard) < majority:
+    def need_quorum(self, heard: Collection[PeerId]) -> None:
+        members, quorum = self.here.state.roster.members, self.here.state.roster.quorum
+        if len(heard) < quorum:
             raise StalledError(
-                f"step {self.here.state.step}: {len(heard)} of {len(members)} members are left, {majority} are needed"
+                f"step {self.here.state.step}: {len(heard)} of {len(members)} members are left, {quorum} are needed"
             )
+
+    @cached_property
+    def certificate(self) -> dict[PeerId, Signature]:
+        """The signatures of the last record that came with the Commits (SPEC U2)."""
+        said = {peer: said_as(announced, Commit).signature for peer, announced in self.commits.items()}
+        return {peer: Signature(signature) for peer, signature in said.items() if signature is not None}
+
+    def need_certificate(self) -> None:
+        """All hold the same Commits, so all go on or none does: signatures cannot be handed to some only (SPEC U2)."""
+        last = self.here.state.last
+        if last is not None and len(self.certificate) < last.quorum:
+            raise UncertifiedError(
+                f"step {last.record.step}: {len(self.certificate)} signed its record, {last.quorum} are needed"
+            )
+
+    @cached_property
+    def length(self) -> float:
+        """How long gradients are, as announced: the lower median over the contributors of this attempt (SPEC V3)."""
+        lengths = [said_as(self.commits[peer], Commit).length for peer in self.roots]
+        return lower_median([length for length in lengths if length is not None])
 
     @cached_property
     def roots(self) -> dict[PeerId, Digest]:
         """What the contributors of this attempt committed to, in the order of keys."""
         found = {peer: _root(self.commits[peer]) for peer in sorted(set(self.here.roles.owners) - self.out)}
         return {peer: root for peer, root in found.items() if root is not None}
+
+    @cached_property
+    def basis(self) -> Digest:
+        """What aggregates are made from: signed with them, so that they speak for themselves (SPEC E1)."""
+        return roots_basis(self.roots)
 
     @cached_property
     def owners(self) -> tuple[PeerId, ...]:
@@ -208,6 +241,17 @@ class Reduced:
     aggregate_D: Tensor
     projection_key: Digest
 
+    @cached_property
+    def basis(self) -> Digest:
+        """What reports are about (SPEC E1)."""
+        centers = [Digest(self.clipped.centers[part].digest) for part in sorted(self.clipped.centers)]
+        return aggregates_basis(centers, self.projection_key)
+
+    @property
+    def norm(self) -> float:
+        """How long the aggregate is: the announced norms of its parts fit their blobs exactly (SPEC A3)."""
+        return whole_norm(center.norm for center in self.clipped.centers.values())
+
 
 @dataclass(frozen=True)
 class Reported:
@@ -215,6 +259,19 @@ class Reported:
 
     announced: Announcements
     numbers: Mapping[PeerId, ReportNumbers]
+
+    def basis(self, tools: Primitives) -> Digest:
+        """What accusations are made from (SPEC E1)."""
+        return reports_basis({peer: tools.digest(self.announced[peer].envelope.payload) for peer in self.numbers})
+
+
+def signs_last(here: Here[T], commit: Announced) -> bool:
+    """Whether it carries its sender's signature under the last record; who was no member in that step has none to give."""
+    last, signature = here.state.last, said_as(commit, Commit).signature
+    if last is None or commit.sender not in last.record.members:
+        return signature is None
+    signed = record_bytes_to_sign(here.peer.run.id, last.record.step, commit.sender, last.digest)
+    return signature is not None and here.peer.tools.verify(commit.sender, signed, signature)
 
 
 def _root(commit: Announced) -> Digest | None:

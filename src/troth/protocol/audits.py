@@ -137,7 +137,7 @@ def examine_part(
     said = [reported.numbers[c].part(part) for c in contributors]
     errors_P = report_errors(rows_PD, center_D, project, start, said, tau)
     errors = dict(zip(contributors, errors_P.tolist(), strict=True))
-    return PartFinding(wrong or abs(reduced.clipped.centers[part].norm - norm) > CONVICT_AT * norm, errors)
+    return PartFinding(wrong, errors)
 
 
 def report_errors(
@@ -150,5 +150,9 @@ def report_errors(
 ) -> NDArray[np.float64]:
     """How wrong each contributor's report about one part is, relative to what its committed row makes right (SPEC V1)."""
     right = right_reports(rows_PD, center_D, project, start, tau)
-    told = ReportNumbers(np.concatenate([s.norms_P for s in said]), np.concatenate([s.projections_PK for s in said]))
+    told = ReportNumbers(
+        np.concatenate([s.lengths_P for s in said]),
+        np.concatenate([s.norms_P for s in said]),
+        np.concatenate([s.projections_PK for s in said]),
+    )
     return relative_errors(told, right, np.full(len(said), tau))

@@ -6,7 +6,7 @@ from typing import Protocol, TypeVar
 
 from torch import Tensor
 
-from troth.crypto import Context, Digest, PeerId, Seed, Signature
+from troth.crypto import Context, Digest, PeerId, Seed
 from troth.protocol.announce import Blame
 from troth.protocol.coins import Coins
 from troth.protocol.messages import Announced, Envelope, Knocking, Malformed, Measured, Message
@@ -32,6 +32,7 @@ class Entry:
     far: frozenset[int] = frozenset()  # parts whose owners do not reach this peer
     admitted: frozenset[PeerId] = frozenset()  # who will be a member after this step
     audits: int = 1  # gradients that somebody has to recompute before the next Accuse or Vote
+    disputed: int = 1  # parts that are laid open before the next Vote
 
 
 class Channel(Protocol):
@@ -88,12 +89,6 @@ class Channel(Protocol):
         """Pass on to owners what contributors handed round; receive what others pass on to this peer, and fits."""
         ...
 
-    async def sign_record(
-        self, context: Context, signature: Signature, fits: Callable[[PeerId, Signature], bool], enough: int
-    ) -> Mapping[PeerId, Signature]:
-        """Hand out one's signature of the record, collect others' that fit until there are enough."""
-        ...
-
 
 class Work(Protocol[T]):
     """The training side: everything the protocol need not know about models and optimizers."""
@@ -106,8 +101,8 @@ class Work(Protocol[T]):
         """What the peer with that seed should have computed: a call of its own, from public inputs only."""
         ...
 
-    def update(self, training: T, aggregate_D: Tensor, step: int) -> T:
-        """The optimizer's step; the old state stays as it was, since audits still need it."""
+    def update(self, training: T, aggregate_D: Tensor, updates: int) -> T:
+        """The optimizer's step after so many others; the old state stays as it was, since audits still need it."""
         ...
 
     def digest(self, training: T) -> Digest: ...

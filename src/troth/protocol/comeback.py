@@ -5,7 +5,7 @@ the members before it; that the last one is the newest, more than half of its me
 """
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Generic, TypeVar
@@ -15,6 +15,7 @@ import msgspec
 from troth.crypto import Context, Digest, Identity, PeerId, Signature, signed_bytes
 from troth.protocol.agreed import AgreedChannel
 from troth.protocol.channel import Entry
+from troth.protocol.closing import close_run
 from troth.protocol.frames import (
     MOST_LINKS,
     Begun,
@@ -35,9 +36,9 @@ from troth.protocol.messages import Malformed, Phase
 from troth.protocol.primitives import Primitives
 from troth.protocol.records import StepRecord, decode_record, encode_record, right_signers
 from troth.protocol.roles import Due
-from troth.protocol.roster import STRIKE_STEPS, Roster
+from troth.protocol.roster import STRIKE_STEPS, Roster, scales_after
 from troth.protocol.run import Run
-from troth.protocol.state import CannotGoOnError, LeftOutError, Outcome, Peer, StalledError, State
+from troth.protocol.state import CannotGoOnError, LastRecord, LeftOutError, Outcome, Peer, StalledError, State
 from troth.protocol.step import run_step
 
 T = TypeVar("T")
@@ -79,23 +80,24 @@ def follow(run: Run, known: State[T], model: Digest, links: Sequence[Link], tool
             record = decode_record(link.record)
         except msgspec.MsgspecError:
             return None
-        here = (known.step + len(records), roster.members, model, seeds, scales.tau, scales.cap)
-        if here != (record.step, record.members, record.state_before, record.seed_randomness, record.tau, record.cap):
+        here = (known.step + len(records), roster.members, model, seeds, scales.tau, scales.updates + record.updated)
+        said = (record.step, record.members, record.state_before, record.seed_randomness, record.tau, record.updates)
+        if here != said:
             return None
         signatures = {PeerId(peer): Signature(signature) for peer, signature in link.signatures.items()}
-        if len(right_signers(run.id, record.step, link.record, roster.members, signatures, tools)) < roster.majority:
+        if len(right_signers(run.id, record.step, link.record, roster.members, signatures, tools)) < roster.quorum:
             return None
         records.append(record)
-        roster, scales = roster.after(record), scales.after(record.spread, run.parameters)
+        roster, scales = roster.after(record), scales_after(scales, record, roster, run)
         model, seeds, roles = Digest(record.state_after), roles, Digest(record.randomness)
     return Followed(tuple(records), roster) if records else None
 
 
-def state_after(run: Run, state: State[T], followed: Followed, training: T) -> State[T]:
+def state_after(run: Run, state: State[T], followed: Followed, training: T, tools: Primitives) -> State[T]:
     """Everything in common at the start of the next step; what is kept for audits comes from looking on."""
-    scales = state.scales
+    scales, roster = state.scales, state.roster
     for record in followed.records:
-        scales = scales.after(record.spread, run.parameters)
+        before_last, scales, roster = roster, scales_after(scales, record, roster, run), roster.after(record)
     last = followed.records[-1]
     before = followed.records[-2].randomness if len(followed.records) > 1 else state.randomness
     return State(
@@ -108,6 +110,7 @@ def state_after(run: Run, state: State[T], followed: Followed, training: T) -> S
         due=Due.after(last),
         kept={},
         incarnation=last.incarnation,
+        last=LastRecord.of(last, before_last, tools),
     )
 
 
@@ -124,7 +127,7 @@ class _Lent(Generic[T]):
 
     state: State[T]
     lacks: Digest | None
-    earlier: State[T] | None
+    past: tuple[State[T], ...]
     links: tuple[Link, ...]
     tips: frozenset[bytes]  # that it borrowed
     since: float  # the last time
@@ -151,30 +154,30 @@ class Life(Generic[T]):
         calm: Sequence[int] = (0,),
         links: Sequence[Link] = (),
         lacks: Digest | None = None,
-        earlier: State[T] | None = None,
+        past: Sequence[State[T]] = (),
         patience: float = _MOST_WAIT,
     ) -> None:
         self.peer = peer
         self.state = state
         self._seat = peer.identity  # the key that the others know
         self._open_channel = open_channel  # that looks on
-        self._ends = ends  # after so many steps
+        self._ends = ends  # after so many updates
         self._calm = calm  # how many steps to look on before knocking, by how often one came back lately
         self._links: deque[Link] = deque(links, maxlen=MOST_LINKS)  # up to the last record
         self.lacks = lacks  # the model's digest, if all but the model is known
         self._patience = patience  # with members who are not there when the run is to begin anew
         self._watching: dict[PeerId, _Watcher] = {}
         self.meeting: Meeting[T] | None = None  # with others in no step, while this peer is in none
-        self.earlier = earlier  # the state before the last record
+        self.past: tuple[State[T], ...] = tuple(past)  # the states before the last two records, oldest first
         self._lent: _Lent[T] | None = None  # where this peer stood before it took over a record whose model it lacks
         self._hopeless: set[bytes] = set()  # records whose model nobody hands out
-        self.write_down: Callable[[Sequence[Link]], None] = lambda _links: None  # of steps that others made
+        self.write_down: Callable[[Sequence[Link]], None] = lambda _links: None  # certified records
 
     async def take_part(self, channel: AgreedChannel) -> AsyncIterator[Outcome[T]]:
         """One step after another as a member. Raises `CannotGoOnError` when the others go on without this peer."""
         self._open_gate(channel)
         while not self.over:
-            outcome = await run_step(self.peer, self.state)
+            outcome = await self._next_step()
             self._went(outcome)
             yield outcome
             if self.peer.me in outcome.record.absent:
@@ -188,6 +191,7 @@ class Life(Generic[T]):
     async def come_back(self, heir: Identity, tries: int = 8) -> AsyncIterator[Outcome[T]]:
         """Look on until this peer is a member again, under its own key or the heir's; then go on as one."""
         for _ in range(tries):
+            self._step_back()
             channel = self._open_channel(heir)
             self.peer = replace(self.peer, identity=heir, channel=channel, looks_on=True)
             anew = await self._catch_up(channel)
@@ -218,7 +222,7 @@ class Life(Generic[T]):
             elif looked % (_LOOKING // 2) == 1:
                 self._ask(channel, self.state.roster.members, self.state.step)  # to look on for longer
             looked += 1
-            outcome = await run_step(self.peer, self.state)
+            outcome = await self._next_step()
             self._went(outcome)
             yield outcome
             if self._seat.peer in self.state.roster.banned:
@@ -237,7 +241,7 @@ class Life(Generic[T]):
 
     @property
     def over(self) -> bool:
-        return self._ends is not None and self.state.step >= self._ends and self.lacks is None
+        return self.state.closed and self.lacks is None
 
     async def linger(self, channel: AgreedChannel, seconds: float) -> None:
         """When it is over: for those who are still on their way."""
@@ -247,14 +251,36 @@ class Life(Generic[T]):
             await channel.hear_outside(min(until, channel.now() + channel.pace.delta))
             self._serve(channel)
 
+    async def _next_step(self) -> Outcome[T]:
+        """After the last update, the step that closes the run (SPEC U4)."""
+        over = self._ends is not None and self.state.scales.updates >= self._ends
+        return await (close_run(self.peer, self.state) if over else run_step(self.peer, self.state))
+
     def _went(self, outcome: Outcome[T]) -> None:
-        self.earlier, self.state = replace(self.state, kept={}), outcome.state
-        self._links.append(
-            Link(
-                encode_record(outcome.record),
-                {bytes(peer): bytes(signature) for peer, signature in outcome.record_signatures.items()},
-            )
-        )
+        """A step has ended: its Commits certified the record before; its own is certified by the next (SPEC U2)."""
+        if self.state.last is not None:
+            self._certified(self.state.last.record, outcome.certificate)
+        self.past, self.state = (*self.past[-1:], self.state), outcome.state
+        if outcome.closing:
+            self._certified(outcome.record, outcome.closing)
+
+    def _certified(self, record: StepRecord, signatures: Mapping[PeerId, Signature]) -> None:
+        link = Link(encode_record(record), {bytes(peer): bytes(said) for peer, said in signatures.items()})
+        if not self._links or _step_of(self._links[-1]) != record.step:
+            self._links.append(link)
+            self.write_down([link])
+
+    def _step_back(self) -> None:
+        """Out of a step, a peer stands where it can prove that the run was: before a record that is not certified yet."""
+        last = self.state.last
+        certified = last is None or (bool(self._links) and _step_of(self._links[-1]) == last.record.step)
+        if not certified and self.past:
+            self.state, self.past = self.past[-1], self.past[:-1]
+
+    @property
+    def earlier(self) -> State[T] | None:
+        """The state before the last record."""
+        return self.past[-1] if self.past else None
 
     # For others
 
@@ -346,7 +372,7 @@ class Life(Generic[T]):
         said[sender] = followed
         alike = {peer for peer, others in said.items() if others.tip == followed.tip}
         backers = sorted(alike & set(followed.roster.members) - waiting)
-        if len(backers) < followed.roster.majority:
+        if len(backers) < followed.roster.quorum:
             return False
         channel.look_on_from(followed.step)
         training = await self._fetch(channel, backers, Digest(followed.records[-1].state_after))
@@ -376,8 +402,9 @@ class Life(Generic[T]):
         if known is self.earlier and self._links:
             self._links.pop()  # there is another by now
         self._links.extend(links)
-        self.earlier = state_after(self.peer.run, known, earlier, known.training) if earlier.records else known
-        self.state = state_after(self.peer.run, known, followed, training)
+        run, tools = self.peer.run, self.peer.tools
+        self.past = (state_after(run, known, earlier, known.training, tools) if earlier.records else known,)
+        self.state = state_after(run, known, followed, training, tools)
 
     def _make_own(self, since: int) -> None:
         """The records from this step on, and whatever was borrowed before them: the model is here, there is no way back."""
@@ -391,7 +418,7 @@ class Life(Generic[T]):
         """From one who waits ahead: what the members signed is so, however few have it. The model is still to come, and until
         then this peer waits nowhere; if it never comes, everything is as before."""
         now = channel.now()
-        before = self._lent or _Lent(self.state, self.lacks, self.earlier, self.links, frozenset(), now)
+        before = self._lent or _Lent(self.state, self.lacks, self.past, self.links, frozenset(), now)
         self._lent = replace(before, tips=before.tips | {followed.tip}, since=now)
         self._stand(self.state, followed, links, self.state.training)
         self.lacks = Digest(followed.records[-1].state_after)
@@ -402,7 +429,7 @@ class Life(Generic[T]):
         lent = self._lent
         if lent is None or self.lacks is None or channel.now() < lent.since + self._patience:
             return
-        self.state, self.lacks, self.earlier, self._lent = lent.state, lent.lacks, lent.earlier, None
+        self.state, self.lacks, self.past, self._lent = lent.state, lent.lacks, lent.past, None
         self._links.clear()
         self._links.extend(lent.links)
         self._hopeless |= lent.tips

@@ -7,11 +7,10 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from troth.crypto import Digest
 from troth.protocol.attempt import Announcements, Attempt, Dropped
 from troth.protocol.channel import Delivery
 from troth.protocol.messages import Center, Clip, said_as
-from troth.protocol.primitives import all_finite
+from troth.protocol.primitives import all_finite, fixed_norm
 
 T = TypeVar("T")
 
@@ -26,7 +25,7 @@ def agreed_centers(attempt: Attempt[T], clips: Announcements) -> dict[int, Cente
         if center.part == part
     }
     named = {owner: attempt.roots.keys() & set(clip.missing) for owner, clip in said.items()}
-    handed, majority = attempt.handed_round, attempt.here.state.roster.majority
+    handed, majority = attempt.handed_round, attempt.here.state.roster.quorum
     holders = bits_of([said_as(clips[peer], Clip).witnessed for peer in attempt.members], len(handed)).sum(axis=0)
     delivered = {delivery for delivery, count in zip(handed, holders, strict=True) if count >= majority}
     out = {contributor for _, contributor in set(handed) - delivered}  # asked to, it handed its part to too few
@@ -48,15 +47,17 @@ def agreed_centers(attempt: Attempt[T], clips: Announcements) -> dict[int, Cente
     return centers
 
 
-def fitting(attempt: Attempt[T], blobs: Mapping[int, bytes], wanted: Mapping[int, Digest]) -> dict[int, bytes]:
-    """The aggregates that have the length of their part, and finite numbers (SPEC A3); found by digest, they have that one."""
+def fitting(attempt: Attempt[T], blobs: Mapping[int, bytes], centers: Mapping[int, Center]) -> dict[int, bytes]:
+    """The aggregates that have the length of their part, finite numbers, and the norm that was announced, to the last bit: the
+    length of the update follows from it (SPEC A3, U3). Found by digest, they have that one."""
     bounds = attempt.here.roles.bounds
     return {
         part: blob
         for part, blob in blobs.items()
-        if part in wanted
+        if part in centers
         and len(blob) == 4 * (bounds[part + 1] - bounds[part])
-        and all_finite(np.frombuffer(blob, "<f4"))
+        and all_finite(numbers := np.frombuffer(blob, "<f4"))
+        and fixed_norm(numbers) == centers[part].norm
     }
 
 

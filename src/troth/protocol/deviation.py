@@ -25,7 +25,7 @@ def deviations(
     tau_P: NDArray[np.float64],
     usual_P: NDArray[np.float64] | float = 0.0,
 ) -> NDArray[np.float64]:
-    """Part by part the larger of `RMS_k(u_said − u_own)/G` and `|norm_said − norm_own|/G` (SPEC D3).
+    """Part by part the largest of `RMS_k(u_said − u_own)/G` and `|said − own|/G` of norms and lengths (SPEC D3).
 
     `u_k = s_k·max(1, norm/τ)` undoes the clipping, so that `u_said − u_own` is the projection of the difference of the two
     gradients: the aggregate drops out. `G = max(‖g_own[p]‖, 0.1·‖g_own‖·√(d/D))`, and `usual_P` at least: lengths agreed on, such
@@ -35,6 +35,7 @@ def deviations(
     with np.errstate(over="ignore", invalid="ignore", divide="ignore", under="ignore"):
         away_PK = _unclipped(said, tau_P) - _unclipped(own, tau_P)
         off_P = np.maximum(_rms(away_PK), np.abs(said.norms_P - own.norms_P))
+        off_P = np.maximum(off_P, np.abs(said.lengths_P - own.lengths_P))
         scale_P = np.maximum(_scales(own_gradient_D, bounds), usual_P)
         deviation_P = np.where(off_P == 0, 0.0, off_P / scale_P)
     return np.where(np.isnan(deviation_P), np.inf, deviation_P)

@@ -9,9 +9,8 @@ from typing import Annotated, NewType
 import msgspec
 
 from troth.crypto import Context, Digest
-from troth.protocol.messages import MOST_MEMBERS, Bytes32, Envelope, Incarnation, Malformed, Part, Phase, Step
+from troth.protocol.messages import MOST_MEMBERS, Bytes32, Bytes64, Envelope, Incarnation, Malformed, Part, Phase, Step
 
-Bytes64 = Annotated[bytes, msgspec.Meta(min_length=64, max_length=64)]
 Signatures = Annotated[dict[Bytes32, Bytes64], msgspec.Meta(max_length=MOST_MEMBERS)]
 Path = Annotated[tuple[Bytes32, ...], msgspec.Meta(max_length=32)]
 MOST_LINKS = 512  # records in one answer to somebody who comes back
@@ -97,10 +96,6 @@ class PartShown(_Frame, frozen=True):
     path: Path
 
 
-class RecordSigned(_Frame, frozen=True):
-    signature: Bytes64
-
-
 # Coming back (SPEC B1–B4)
 
 
@@ -169,7 +164,7 @@ class Begun(_Frame, frozen=True):
 
 
 Agreement = Value | View | Certificate | Chained | Relayed | Decided
-Bulk = PartSent | BlobSent | BlobWanted | PartShown | RecordSigned
+Bulk = PartSent | BlobSent | BlobWanted | PartShown
 Outside = SyncWanted | SyncShown | StateWanted | StateShown | Knock | Waiting | Busy | Begun
 Frame = Agreement | Bulk | Outside
 AGREEMENT = (Value, View, Certificate, Chained, Relayed, Decided)

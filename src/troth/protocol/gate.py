@@ -97,6 +97,6 @@ class Gate:
 def returning(commits: Mapping[PeerId, Announced], roster: Roster, step: int) -> tuple[Knocking, ...]:
     """Whom more than half of the members heard knocking, if it may come back (SPEC B3)."""
     heard = Counter(knock for said in commits.values() for knock in set(said_as(said, Commit).knocks))
-    agreed = [knock for knock, count in heard.items() if count >= roster.majority and roster.may_return(knock, step)]
+    agreed = [knock for knock, count in heard.items() if count >= roster.quorum and roster.may_return(knock, step)]
     once = {knock.member: knock for knock in sorted(agreed, key=lambda knock: (knock.member, knock.key), reverse=True)}
     return tuple(once[member] for member in sorted(once))[:MOST_KNOCKS]

@@ -42,10 +42,10 @@ class Meeting(Generic[T]):
             state.roster.members,
             Tip(self._peer.run.id, state.step, common),
             self._channel.next_incarnation(state.step, state.incarnation),
-            Patience(self._absent, _WORD * bounds.delta, bounds.slowest.until_left(state.roster.majority)),
+            Patience(self._absent, _WORD * bounds.delta, bounds.slowest.until_left(state.roster.quorum)),
             self._peer.tools,
             self._channel.begun,
-            2 * state.roster.liars_left(self._peer.run) + 1,
+            2 * state.roster.liars + 1,
         )
         self._gathering.tick(self._channel.now())
         for sender, (frame, when) in sorted(self._where.items()):

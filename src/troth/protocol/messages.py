@@ -17,6 +17,8 @@ from troth.crypto import Context, Digest, Identity, PeerId, Signature, blob_dige
 # P parts, K projections
 
 Bytes32 = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+Bytes64 = Annotated[bytes, msgspec.Meta(min_length=64, max_length=64)]
+NO_BASIS = Digest(bytes(32))  # fits nothing that was ever agreed on
 MOST_MEMBERS = 1024
 Keys = Annotated[tuple[Bytes32, ...], msgspec.Meta(max_length=MOST_MEMBERS)]
 Step = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
@@ -29,7 +31,7 @@ MOST_CHARGES = 32 * MOST_MEMBERS  # every owner, of 250, may name every liar
 MOST_KNOCKS = 32  # in one step
 _MOST_WITNESSED = 1 << 14  # bytes: every eighth of all pairs of members is in dispute
 _LARGEST = 2.0**400  # no honest number comes near, and sums of squares of such numbers are still numbers
-_MOST_REPORT_BYTES = 8 * MOST_MEMBERS * 65
+_MOST_REPORT_BYTES = 8 * MOST_MEMBERS * 66
 
 
 class Phase(IntEnum):
@@ -92,6 +94,8 @@ class Commit(_Message, frozen=True):
         tuple[Knocking, ...], msgspec.Meta(max_length=MOST_KNOCKS)
     ] = ()  # who wants to come back (SPEC B3)
     took: Measured | None = None  # None if nothing was measured yet
+    length: float | None = None  # of the gradient; there if and only if there is a root (SPEC V3)
+    signature: Bytes64 | None = None  # under the last record; None from who was no member in that step (SPEC U2)
 
 
 class Center(_Message, frozen=True):
@@ -110,6 +114,7 @@ class Clip(_Message, frozen=True):
     coin_b: Bytes32 | None = None
     missing: Keys = ()  # whose parts did not come
     witnessed: Annotated[bytes, msgspec.Meta(max_length=_MOST_WITNESSED)] = b""  # which of those handed round came here
+    basis: Bytes32 = NO_BASIS  # the digest of the roots that it was made from (SPEC E1)
 
 
 class Reveal(_Message, frozen=True):
@@ -120,9 +125,10 @@ class Reveal(_Message, frozen=True):
 
 
 class Report(_Message, frozen=True):
-    """A contributor's distances and projections: for every part its norm, then its K projections (SPEC A5)."""
+    """A contributor's lengths, distances and projections: for every part `‖g‖`, `‖g − ĝ‖`, then K projections (SPEC A5)."""
 
     numbers: Annotated[bytes, msgspec.Meta(max_length=_MOST_REPORT_BYTES)]
+    basis: Bytes32 = NO_BASIS  # the digest of the aggregates and the key of the projections (SPEC E1)
 
 
 class Accusation(_Message, frozen=True):
@@ -130,6 +136,7 @@ class Accusation(_Message, frozen=True):
     kind: Kind
     step: Step  # whose work is disputed
     part: Part | None = None  # which report, if the kind is REPORT
+    message: Bytes32 = NO_BASIS  # the digest of the signed message that it accuses (SPEC E1)
 
 
 class Accuse(_Message, frozen=True):
@@ -139,6 +146,7 @@ class Accuse(_Message, frozen=True):
     coin: Bytes32
     unheard: Keys = ()  # whose values or views did not come in time (SPEC F1)
     incomplete: Keys = ()  # whose views said that something was missing
+    basis: Bytes32 = NO_BASIS  # the digest of all reports (SPEC E1)
 
 
 class Ballot(_Message, frozen=True):
@@ -150,6 +158,7 @@ class Ballot(_Message, frozen=True):
     step: Step
     part: Part | None
     verdict: Verdict
+    message: Bytes32 = NO_BASIS  # as the accusation names it
 
 
 class Vote(_Message, frozen=True):
@@ -158,7 +167,13 @@ class Vote(_Message, frozen=True):
     ballots: Annotated[tuple[Ballot, ...], msgspec.Meta(max_length=MOST_CHARGES)]
 
 
-Message = Commit | Clip | Reveal | Report | Accuse | Vote
+class Close(_Message, frozen=True):
+    """A signature under the run's last record, which no Commit follows (SPEC U4)."""
+
+    signature: Bytes64
+
+
+Message = Commit | Clip | Reveal | Report | Accuse | Vote | Close
 
 _KINDS: Mapping[Phase, type[Message]] = {
     Phase.COMMIT: Commit,
@@ -167,17 +182,19 @@ _KINDS: Mapping[Phase, type[Message]] = {
     Phase.REPORT: Report,
     Phase.ACCUSE: Accuse,
     Phase.VOTE: Vote,
+    Phase.RECORD: Close,
 }
 _PHASES: Mapping[type[Message], Phase] = {kind: phase for phase, kind in _KINDS.items()}
 _DECODERS = {phase: msgspec.msgpack.Decoder(kind, strict=True) for phase, kind in _KINDS.items()}
 _ENCODER = msgspec.msgpack.Encoder()
 _MOST_BYTES: Mapping[Phase, int] = {
-    Phase.COMMIT: 176 + 70 * MOST_KNOCKS,
-    Phase.CLIP: 160 + 98 * MOST_MEMBERS + _MOST_WITNESSED,
+    Phase.COMMIT: 256 + 70 * MOST_KNOCKS,
+    Phase.CLIP: 194 + 98 * MOST_MEMBERS + _MOST_WITNESSED,
     Phase.REVEAL: 64 + MOST_MEMBERS // 8,
-    Phase.REPORT: 16 + _MOST_REPORT_BYTES,
-    Phase.ACCUSE: 64 + 64 * MOST_ACCUSATIONS + 68 * MOST_MEMBERS,
-    Phase.VOTE: 16 + 88 * MOST_CHARGES,
+    Phase.REPORT: 50 + _MOST_REPORT_BYTES,
+    Phase.ACCUSE: 98 + 98 * MOST_ACCUSATIONS + 68 * MOST_MEMBERS,
+    Phase.VOTE: 16 + 122 * MOST_CHARGES,
+    Phase.RECORD: 80,
 }
 
 
@@ -211,6 +228,10 @@ def decode(phase: Phase, payload: bytes) -> Message | Malformed:
         message: Message = _DECODERS[phase].decode(payload)
     except msgspec.MsgspecError as error:
         return Malformed(str(error))
+    if isinstance(message, Commit) and (message.root is None) != (message.length is None):
+        return Malformed("a gradient is committed to with its length, and nothing else has one")
+    if isinstance(message, Commit) and message.length is not None and not 0 <= message.length <= _LARGEST:
+        return Malformed("the gradient's length is not a finite length")
     if isinstance(message, Clip) and not all(0 <= c.norm <= _LARGEST for c in message.centers):
         return Malformed("the norm is not a finite length")
     if isinstance(message, Report) and (
@@ -238,7 +259,7 @@ class Announced:
     envelope: Envelope
 
 
-M = TypeVar("M", Commit, Clip, Reveal, Report, Accuse, Vote)
+M = TypeVar("M", Commit, Clip, Reveal, Report, Accuse, Vote, Close)
 
 
 def said_as(announced: Announced, kind: type[M]) -> M:
@@ -249,24 +270,28 @@ def said_as(announced: Announced, kind: type[M]) -> M:
 
 @dataclass(frozen=True)
 class ReportNumbers:
-    """A report, unpacked: norms of P parts and P×K projections."""
+    """A report, unpacked: lengths and distances of P parts, and P×K projections."""
 
-    norms_P: NDArray[np.float64]
+    lengths_P: NDArray[np.float64]  # of the gradient's own parts
+    norms_P: NDArray[np.float64]  # of their differences from the aggregate
     projections_PK: NDArray[np.float64]
 
     def pack(self) -> bytes:
-        return np.column_stack([self.norms_P, self.projections_PK]).astype("<f8").tobytes()
+        return np.column_stack([self.lengths_P, self.norms_P, self.projections_PK]).astype("<f8").tobytes()
 
     def part(self, part: int) -> "ReportNumbers":
         """The report about one part alone."""
-        return ReportNumbers(self.norms_P[part : part + 1], self.projections_PK[part : part + 1])
+        here = slice(part, part + 1)
+        return ReportNumbers(self.lengths_P[here], self.norms_P[here], self.projections_PK[here])
 
     @classmethod
     def unpack(cls, raw: bytes, parts: int, projections: int) -> "ReportNumbers | Malformed":
-        if len(raw) != 8 * parts * (projections + 1):
+        if len(raw) != 8 * parts * (projections + 2):
             return Malformed(f"a report of {len(raw)} bytes for {parts} parts and {projections} projections")
-        numbers = np.frombuffer(raw, "<f8").reshape(parts, projections + 1)
-        return cls(numbers[:, 0], numbers[:, 1:])
+        numbers = np.frombuffer(raw, "<f8").reshape(parts, projections + 2)
+        if (numbers[:, :2] < 0).any():
+            return Malformed("a length is negative")
+        return cls(numbers[:, 0], numbers[:, 1], numbers[:, 2:])
 
 
 __all__ = [
@@ -276,6 +301,7 @@ __all__ = [
     "Ballot",
     "Center",
     "Clip",
+    "Close",
     "Commit",
     "Digest",
     "Envelope",

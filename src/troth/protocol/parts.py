@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from troth.crypto import Digest, leaf_hash, merkle_tree, root_from_path
-from troth.protocol.primitives import DTYPE, Primitives, all_finite, to_blobs
+from troth.protocol.primitives import DTYPE, Primitives, all_finite, fixed_norm, to_blobs
 
 # D coordinates
 
@@ -36,6 +37,12 @@ class CommittedParts:
 
     parcels: tuple[Parcel, ...]
     root: Digest
+
+    @cached_property
+    def lengths(self) -> list[float]:
+        """Of every part; one that is not finite counts as zeros (SPEC C3)."""
+        parts = [np.frombuffer(parcel.blob, "<f4") for parcel in self.parcels]
+        return [fixed_norm(part) if all_finite(part) else 0.0 for part in parts]
 
 
 def commit_parts(gradient_D: Tensor, bounds: Bounds, tools: Primitives) -> CommittedParts:

@@ -43,15 +43,15 @@ class Quarrels:
         doubts = {peer: {PeerId(k) for k in accuse.incomplete if k != peer} & heard_of for peer, accuse in said.items()}
         doubted = Counter(other for others in doubts.values() for other in others)
         named = Counter(other for others in unheard.values() for other in others)
-        mute = {peer for peer, count in named.items() if count >= self._roster.majority}
-        alone = {peer for peer in named if self._against(peer, unheard) >= self._roster.majority}
+        mute = {peer for peer, count in named.items() if count >= self._roster.quorum}
+        alone = {peer for peer in named if self._against(peer, unheard) >= self._roster.quorum}
         explained = {
             peer for peer, others in unheard.items() if others & alone or others - self._served.get(peer, frozenset())
         }
-        without_reason = {peer for peer, count in doubted.items() if count >= self._roster.majority} - explained
+        without_reason = {peer for peer, count in doubted.items() if count >= self._roster.quorum} - explained
         self.slowed |= (mute | without_reason) & set(members)
         # An honest member signs one view: all others doubt it, and it says why, or none.
-        split = {peer for peer, count in doubted.items() if count < self._roster.majority} - explained
+        split = {peer for peer, count in doubted.items() if count < self._roster.quorum} - explained
         new = {
             peer: (others | doubts[peer] & split) & set(members) - mute
             for peer, others in unheard.items()

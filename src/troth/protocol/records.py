@@ -5,7 +5,7 @@ from typing import Annotated
 
 import msgspec
 
-from troth.crypto import Context, Digest, PeerId, Signature, signed_bytes
+from troth.crypto import Context, Digest, PeerId, Signature, signed_bytes, tagged_hash
 from troth.protocol.messages import (
     MOST_CHARGES,
     MOST_KNOCKS,
@@ -22,12 +22,13 @@ from troth.protocol.messages import (
 )
 from troth.protocol.primitives import Primitives
 
-Attempt = Annotated[int, msgspec.Meta(ge=0, lt=MOST_MEMBERS)]
+MOST_OWED = 3  # times that an audit is dealt again
+Attempt = Annotated[int, msgspec.Meta(ge=0, lt=2 * MOST_MEMBERS)]
 Pairs = Annotated[tuple[tuple[Bytes32, Bytes32], ...], msgspec.Meta(max_length=32 * MOST_MEMBERS)]
 
 
 class Judgement(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """How a trial ended. `verdict` is None when no majority was found: dismissed."""
+    """How a trial ended. `verdict` is None when no quorum was found: dismissed."""
 
     accuser: Bytes32 | None
     target: Bytes32
@@ -48,6 +49,14 @@ class Judgement(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
                 return None
 
 
+class Owed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, order=True):
+    """An audit that came to nothing: its auditor was lost, or its trial dismissed (SPEC R7)."""
+
+    target: Bytes32
+    step: Step  # whose work is to be audited
+    times: Annotated[int, msgspec.Meta(ge=1, le=MOST_OWED)]  # that it came to nothing
+
+
 class StepRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Everything a stranger needs to follow the run from one step to the next."""
 
@@ -61,21 +70,27 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     state_before: Bytes32
     state_after: Bytes32
     updated: bool
+    updates: Annotated[int, msgspec.Meta(ge=0, lt=2**62)]  # how often the model had moved after this step
     tau: float  # the clipping radius of this step
-    cap: float | None  # its norm cap, where there was one
-    spread: float  # how far contributors were from the aggregate, the lower median: later radii and caps follow from it
+    spread: float  # how far contributors were from the aggregate, the lower median: later radii follow from it
+    length: float  # how long gradients were, the lower median
+    norm: float  # how long the aggregate was, …
+    factor: float  # … and what it was multiplied by before the optimizer got it (SPEC U3)
     judgements: Annotated[tuple[Judgement, ...], msgspec.Meta(max_length=MOST_CHARGES)]
     absent: Keys = ()  # fell silent or said what is no message: no longer members, but not banned
     struck: Keys = ()  # did not open coin B
     slowed: Keys = ()  # forced the slow path on everyone: struck too
     feuds: Pairs = ()  # who did not reach whom, by the account of one of them; the smaller key first
     expelled: Keys = ()  # were struck too often, or do not reach half of the members: no longer members, but not banned
-    owed: Keys = ()  # contributors of the step before whose audit was lost with its validator
-    unaudited: Keys = ()  # those whose audit was lost twice
+    owed: Annotated[
+        tuple[Owed, ...], msgspec.Meta(max_length=MOST_OWED * MOST_MEMBERS)
+    ] = ()  # audits to be dealt again
+    unaudited: Keys = ()  # whose audit came to nothing too often
     returned: Annotated[
         tuple[Knocking, ...], msgspec.Meta(max_length=MOST_KNOCKS)
     ] = ()  # members again after this step
     incarnation: Incarnation = 0  # how often the run had begun anew (SPEC B5)
+    closing: bool = False  # the run's last: nobody contributed, everyone audited (SPEC U4)
 
     @property
     def banned(self) -> tuple[PeerId, ...]:
@@ -85,6 +100,11 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     def leaving(self) -> frozenset[PeerId]:
         """Who is no longer a member after this step, for whatever reason."""
         return frozenset((*self.banned, *map(PeerId, self.absent), *map(PeerId, self.expelled)))
+
+    @property
+    def applied(self) -> float | None:
+        """The length of the update, if there was one."""
+        return self.norm * self.factor if self.updated else None
 
     @property
     def changes_roster(self) -> bool:
@@ -106,6 +126,21 @@ def decode_record(raw: bytes) -> StepRecord:
 
 def record_bytes_to_sign(run: Digest, step: int, signer: PeerId, record_digest: Digest) -> bytes:
     return signed_bytes(Context(run, step, Phase.RECORD), signer, record_digest)
+
+
+def roots_basis(roots: Mapping[PeerId, Digest]) -> Digest:
+    """What Clip signs beside the aggregates: the gradients that they were made from (SPEC E1)."""
+    return tagged_hash("troth/basis/roots/1", *(part for peer in sorted(roots) for part in (peer, roots[peer])))
+
+
+def aggregates_basis(centers: Sequence[Digest], projection_key: Digest) -> Digest:
+    """What Report signs beside the numbers: the aggregates and projections that these are about (SPEC E1)."""
+    return tagged_hash("troth/basis/aggregates/1", projection_key, *centers)
+
+
+def reports_basis(reports: Mapping[PeerId, Digest]) -> Digest:
+    """What Accuse signs beside the accusations: the reports that its sender had (SPEC E1)."""
+    return tagged_hash("troth/basis/reports/1", *(part for peer in sorted(reports) for part in (peer, reports[peer])))
 
 
 def right_signers(

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from troth.protocol.messages import ReportNumbers
 from troth.protocol.parts import Bounds
-from troth.protocol.primitives import all_finite
+from troth.protocol.primitives import all_finite, fixed_norm
 
 # P parts, R rows, K projections, D coordinates
 
@@ -26,20 +26,22 @@ _BLOCK = 1 << 18  # coordinates at a time: gradients are large, and float64 copi
 def make_report(
     gradient_D: Tensor, aggregate_D: Tensor, project: Project, bounds: Bounds, taus: Iterable[float]
 ) -> ReportNumbers:
-    """`norm = ‖g[p] − ĝ[p]‖` and `s_k = ⟨z_k[p], (g[p] − ĝ[p])·min(1, τ_p/norm)⟩` in float64 (SPEC A5)."""
-    own, center, squares, products = gradient_D.cpu().numpy()[None], aggregate_D.cpu().numpy(), [], []
+    """`‖g[p]‖`, `norm = ‖g[p] − ĝ[p]‖` and `s_k = ⟨z_k[p], (g[p] − ĝ[p])·min(1, τ_p/norm)⟩` in float64 (SPEC A5)."""
+    own, center, lengths, squares, products = gradient_D.cpu().numpy()[None], aggregate_D.cpu().numpy(), [], [], []
     for start, stop in pairwise(bounds):
         part = own[:, start:stop] if all_finite(own[0, start:stop]) else np.zeros_like(own[:, start:stop])  # (SPEC C3)
         square_R, products_RK = _differences(part, center[start:stop], project, start)
+        lengths.append(fixed_norm(part[0]))
         squares.append(square_R)
         products.append(products_RK)
-    return _clipped(np.concatenate(squares), np.concatenate(products), np.fromiter(taus, np.float64))
+    return _clipped(np.array(lengths), np.concatenate(squares), np.concatenate(products), np.fromiter(taus, np.float64))
 
 
 def right_reports(rows_RD: Tensor, center_D: Tensor, project: Project, start: int, tau: float) -> ReportNumbers:
     """What all contributors should say about one part that begins at `start`: a row for each, in the place of parts."""
     squares_R, products_RK = _differences(rows_RD.numpy(), center_D.numpy(), project, start)
-    return _clipped(squares_R, products_RK, np.full(len(rows_RD), tau))
+    lengths_R = np.array([fixed_norm(row_D) for row_D in rows_RD.numpy()])
+    return _clipped(lengths_R, squares_R, products_RK, np.full(len(rows_RD), tau))
 
 
 def _differences(
@@ -56,18 +58,23 @@ def _differences(
 
 
 def _clipped(
-    squares_R: NDArray[np.float64], products_RK: NDArray[np.float64], tau_R: NDArray[np.float64]
+    lengths_R: NDArray[np.float64],
+    squares_R: NDArray[np.float64],
+    products_RK: NDArray[np.float64],
+    tau_R: NDArray[np.float64],
 ) -> ReportNumbers:
     norms_R = np.sqrt(squares_R)
-    return ReportNumbers(norms_R, products_RK * (tau_R / np.maximum(norms_R, tau_R))[:, None])
+    return ReportNumbers(lengths_R, norms_R, products_RK * (tau_R / np.maximum(norms_R, tau_R))[:, None])
 
 
 def relative_errors(said: ReportNumbers, right: ReportNumbers, tau_P: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Row by row the largest difference: norms relative to themselves, projections to `min(norm, τ)` (SPEC D2, V1)."""
+    """Row by row the largest difference: lengths relative to themselves, projections to `min(norm, τ)` (SPEC D2, V1)."""
+    off_length_P = np.abs(said.lengths_P - right.lengths_P)
     off_norm_P = np.abs(said.norms_P - right.norms_P)
     off_P = np.abs(said.projections_PK - right.projections_PK).max(axis=1)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         # Where nothing but zero is right, any difference is infinitely large.
+        length_error_P = np.where(off_length_P == 0, 0.0, off_length_P / right.lengths_P)
         norm_error_P = np.where(off_norm_P == 0, 0.0, off_norm_P / right.norms_P)
         error_P = np.where(off_P == 0, 0.0, off_P / np.minimum(right.norms_P, tau_P))
-    return np.maximum(norm_error_P, error_P)
+    return np.maximum(length_error_P, np.maximum(norm_error_P, error_P))

@@ -1,12 +1,12 @@
 """Who does what in a step: a pure function of the agreed randomness."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle, islice
 
 from troth.crypto import Digest, PeerId, Seed, derive, stream, tagged_hash
 from troth.protocol.parts import Bounds, part_bounds
-from troth.protocol.records import StepRecord
+from troth.protocol.records import Owed, StepRecord
 from troth.protocol.roster import Roster
 from troth.protocol.run import Run, effective_validators
 
@@ -26,22 +26,23 @@ class Due:
 
     step: int  # the step before
     contributors: tuple[PeerId, ...]
-    owed: tuple[PeerId, ...] = ()  # contributors of one step earlier, whose validator was lost
-    everyone: bool = False  # a coin B was not opened: everyone audits (SPEC R6)
+    owed: tuple[Owed, ...] = ()  # audits of earlier steps that came to nothing
+    everyone: bool = False  # somebody might have chosen among several draws: everyone audits (SPEC R6)
 
     @classmethod
     def after(cls, record: StepRecord) -> "Due":
         return cls(
             record.step,
             tuple(PeerId(peer) for peer in record.contributors),
-            tuple(PeerId(peer) for peer in record.owed),
+            record.owed,
             bool(record.struck),
         )
 
     @classmethod
     def between(cls, before: StepRecord, record: StepRecord) -> "Due":
-        """What was due in a step that followed on another: nothing, where the run began anew in between (SPEC B5)."""
-        return cls.after(before) if record.incarnation == before.incarnation else cls(before.step, ())
+        """What was due in a step that followed on another: where the run began anew in between, everyone audits (SPEC B5)."""
+        due = cls.after(before)
+        return due if record.incarnation == before.incarnation else replace(due, everyone=True)
 
 
 NOTHING_DUE = Due(-1, ())
@@ -74,27 +75,28 @@ def draw_roles(run: Run, roster: Roster, randomness: Digest, due: Due) -> Roles:
     """Auditors, distinct targets among last step's contributors, and owners, all from `randomness` (SPEC R3–R7, B4).
 
     In the first step nobody has contributed yet: all contribute, nobody audits. Who left since is still a target, who was
-    banned is not: nothing more could come of it.
+    banned is not: nothing more could come of it. Where too few are left to spare a validator, all contribute and audit.
     """
     members = roster.members
     count = effective_validators(len(members), run.parameters.validators) if due.contributors else 0
+    everyone = due.everyone or (count == 0 and roster.liars > 0)  # too few to spare one, but liars may be left [R6]
     order = [members[k] for k in stream(randomness, "validators").permutation(len(members))]
     fresh = {peer for when, peer in roster.returns if when >= due.step - 1}  # they contribute, and are audited for it
     targets = sorted(set(due.contributors) - set(roster.banned))
-    if due.everyone and count:
+    if everyone:
         validators: tuple[PeerId, ...] = ()
         dealt = list(_in_a_cycle(members, targets, randomness))
     else:
         validators = tuple(peer for peer in order if peer not in fresh)[:count]
         dealt = list(_to_validators(validators, targets, randomness))
-    auditors = [peer for peer in order if peer in validators or not validators] if count else []
-    owed = sorted(set(due.owed) - set(roster.banned))
+    auditors = [peer for peer in order if peer in validators or not validators] if count or everyone else []
+    owed = [audit for audit in sorted(due.owed) if audit.target not in roster.banned]
     just_back = {peer for when, peer in roster.returns if when == due.step - 1} & set(targets)
     extra = sorted(just_back - {target for _, target in dealt})
     pairs = [
         *((auditor, Audit(target, due.step)) for auditor, target in dealt),
         *((auditor, Audit(target, due.step)) for auditor, target in _in_turn(auditors, extra)),
-        *((auditor, Audit(target, due.step - 1)) for auditor, target in _in_turn(auditors, owed)),
+        *_again(auditors, owed, roster),
     ]
     contributors = sorted(set(members) - set(validators))
     owners = tuple(contributors[k] for k in stream(randomness, "owners").permutation(len(contributors)))
@@ -134,6 +136,15 @@ def _in_a_cycle(
             before = (*reversed(ring[:place]), *reversed(ring[place + 1 :]))
             for auditor in islice((other for other in before if other in members), CYCLE_AUDITORS):
                 yield auditor, peer
+
+
+def _again(auditors: Sequence[PeerId], owed: Sequence[Owed], roster: Roster) -> Iterator[tuple[PeerId, Audit]]:
+    """Audits that came to nothing, to auditors who were there in that step, and so have what they need (SPEC R7)."""
+    since = {peer: when for when, peer in roster.returns}
+    for number, audit in enumerate(owed):
+        able = [peer for peer in auditors if since.get(peer, -1) < audit.step and peer != audit.target]
+        if able:
+            yield able[number % len(able)], Audit(PeerId(audit.target), audit.step)
 
 
 def _in_turn(auditors: Sequence[PeerId], owed: Sequence[PeerId]) -> Iterator[tuple[PeerId, PeerId]]:

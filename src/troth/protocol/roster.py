@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from troth.crypto import PeerId, valid_peer
 from troth.protocol.messages import Knocking
 from troth.protocol.records import StepRecord
-from troth.protocol.run import Run, effective_validators
+from troth.protocol.run import Run
+from troth.protocol.scales import Scales
 
 MOST_STRIKES = 3  # within …
 STRIKE_STEPS = 1000  # … so many steps: a peer with that many is expelled
@@ -25,6 +26,8 @@ class Roster:
 
     members: tuple[PeerId, ...]
     banned: tuple[PeerId, ...] = ()
+    byzantine: int = 0  # b: the most liars among all who were ever members
+    admitted: int = 0  # how many were ever members
     strikes: tuple[tuple[int, PeerId], ...] = ()  # in which step
     feuds: tuple[tuple[int, PeerId, PeerId], ...] = ()  # since which step who does not reach whom
     away: tuple[tuple[int, PeerId], ...] = ()  # since which step who is absent
@@ -35,7 +38,8 @@ class Roster:
 
     @classmethod
     def founding(cls, run: Run) -> "Roster":
-        return cls(run.founders)
+        most = (len(run.founders) - 1) // 2  # beyond the guarantee: what can be promised at most
+        return cls(run.founders, byzantine=min(run.parameters.byzantine, most), admitted=len(run.founders))
 
     def after(self, record: StepRecord) -> "Roster":
         """The roster of the next step (SPEC T5, N1, N3, F3, B3). A key that left before its verdict is banned all the same."""
@@ -53,6 +57,8 @@ class Roster:
         return Roster(
             members=tuple(sorted(staying - banned)),
             banned=tuple(sorted(banned)),
+            byzantine=self.byzantine,
+            admitted=self.admitted,
             strikes=(
                 *(strike for strike in self.strikes if strike[0] > oldest),
                 *((step, PeerId(peer)) for peer in (*record.struck, *record.slowed)),
@@ -117,34 +123,32 @@ class Roster:
         )
 
     @property
-    def majority(self) -> int:
-        """More than half of the members: no two disjoint groups have it, and liars alone never do."""
-        return len(self.members) // 2 + 1
+    def quorum(self) -> int:
+        """More than half of the members, and more than all liars that may be left: no two quorums are disjoint, and none
+        consists of liars (SPEC G1). Not the majority of those who are left: seven liars would be that after three honest
+        drop-outs."""
+        return max(len(self.members) // 2 + 1, self.liars + 1)
+
+    @property
+    def liars(self) -> int:
+        """`L`: how many liars there may still be. Only bans lower it: nobody can tell who is gone for good (SPEC G1)."""
+        return max(0, self.byzantine - self.liars_gone)
 
     @property
     def liars_gone(self) -> int:
         """How many were banned; who was so under two keys is one."""
         return len(set(self.banned) - {new for old, new in self.heirs if old in self.banned})
 
-    def liars_left(self, run: Run) -> int:
-        """`b_t`: how many liars among the members the guarantee still covers (SPEC G1)."""
-        members = len(self.members)
-        active = effective_validators(members, run.parameters.validators)
-        still_hidden = run.parameters.byzantine - self.liars_gone
-        outnumbered = (members - active + 1) // 2 - 1
-        return max(0, still_hidden if run.parameters.beyond_guarantee else min(still_hidden, outnumbered))
+    def moves(self, members: int, contributors: int) -> bool:
+        """Whether a step may change the model (SPEC G2): with no more than `b` gone for whatever reason, since those may be
+        the liars; or if liars cannot be half of the contributors. With more gone, the run pauses until some are back."""
+        return self.admitted - members <= self.byzantine or 2 * self.liars < contributors
 
-    def enough(self, run: Run, contributors: int) -> bool:
-        """Whether a step with so many contributors may change the model (SPEC G2).
 
-        Not with fewer than `2·b_t + 1`, among whom the liars might be the majority; not with half of the founders gone
-        for reasons other than bans; and not while liars may remain but nobody can be spared to validate.
-        """
-        floor = (len(run.founders) - self.liars_gone) // 2 + 1
-        unwatched = effective_validators(len(self.members), run.parameters.validators) == 0
-        if unwatched and run.parameters.byzantine > self.liars_gone:
-            return False
-        return contributors >= max(2 * self.liars_left(run) + 1, floor)
+def scales_after(scales: Scales, record: StepRecord, roster: Roster, run: Run) -> Scales:
+    """The scales of the next step; τ does not follow distances of which liars may have reported half (SPEC A6)."""
+    outnumbered = 2 * roster.liars >= len(record.contributors)
+    return scales.after(record.spread, record.applied, run.parameters, outnumbered=outnumbered)
 
 
 def _with_heirs(banned: set[PeerId], heirs: Iterable[Pair]) -> set[PeerId]:

@@ -1,17 +1,17 @@
 """What a peer carries from one step to the next."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from torch import Tensor
 
 from troth.crypto import Digest, Identity, PeerId, Signature
 from troth.protocol.channel import Channel, Doubles, Entropy, Work
-from troth.protocol.messages import Announced
+from troth.protocol.messages import Announced, Kind
 from troth.protocol.parts import Bounds
 from troth.protocol.primitives import Primitives
-from troth.protocol.records import StepRecord
+from troth.protocol.records import StepRecord, encode_record
 from troth.protocol.roles import NOTHING_DUE, Audit, Due, first_randomness
 from troth.protocol.roster import Roster
 from troth.protocol.run import Run
@@ -31,7 +31,11 @@ class LeftOutError(CannotGoOnError):
 
 
 class StalledError(CannotGoOnError):
-    """More than half of the members are gone: whoever is left must not decide for them (SPEC N4)."""
+    """No quorum is left: whoever is must not decide for the others (SPEC N4)."""
+
+
+class UncertifiedError(StalledError):
+    """No quorum signed the last record: nobody can prove it, so everyone goes back to the state before it (SPEC U2)."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +56,22 @@ class Peer(Generic[T]):
 
 
 @dataclass(frozen=True)
+class LastRecord:
+    """The record of the step before: with their Commits its members sign it (SPEC U2)."""
+
+    record: StepRecord
+    digest: Digest
+    quorum: int  # of its own members
+
+    @classmethod
+    def of(cls, record: StepRecord, roster: Roster, tools: Primitives) -> "LastRecord":
+        """`roster` is that of the record's own step."""
+        return cls(record, tools.digest(encode_record(record)), roster.quorum)
+
+
+@dataclass(frozen=True)
 class Kept(Generic[T]):
-    """What is kept of a step until the next two have audited it (SPEC K1)."""
+    """What is kept of a step while an audit of it may be due (SPEC K1)."""
 
     step: int
     training: T  # the state that gradients were taken at
@@ -71,6 +89,10 @@ class Kept(Generic[T]):
     def contributors(self) -> tuple[PeerId, ...]:
         return tuple(sorted(self.commits))
 
+    def accused(self, target: PeerId, kind: Kind) -> Announced:
+        """The message in which the target lied, if it is guilty of this (SPEC E1)."""
+        return (self.commits if kind == Kind.GRADIENT else self.reports)[target]
+
 
 @dataclass(frozen=True)
 class State(Generic[T]):
@@ -83,12 +105,17 @@ class State(Generic[T]):
     earlier_randomness: Digest  # r of the step before: seeds
     scales: Scales
     due: Due  # what is to be audited
-    kept: Mapping[int, Kept[T]]  # of the last two steps
+    kept: Mapping[int, Kept[T]]  # of the last two steps, and of those whose audit is owed
     incarnation: int = 0  # how often the run has begun anew
+    last: LastRecord | None = None  # None at the start of the run
 
     def anew(self, incarnation: int) -> "State[T]":
-        """The same, when the run begins anew here: what was kept for audits is lost, so nothing is due (SPEC B5)."""
-        return replace(self, due=Due(self.step - 1, ()), kept={}, incarnation=incarnation)
+        """The same, when the run begins anew here: everyone audits, since a draw may have been thrown away (SPEC B5)."""
+        return replace(self, due=replace(self.due, everyone=True), incarnation=incarnation)
+
+    @property
+    def closed(self) -> bool:
+        return self.last is not None and self.last.record.closing
 
     @classmethod
     def first(cls, run: Run, training: T) -> "State[T]":
@@ -102,8 +129,8 @@ class Outcome(Generic[T]):
     """A finished step: where the peer stands now, and what it can show for it."""
 
     state: State[T]
-    record: StepRecord
-    record_signatures: Mapping[PeerId, Signature]
+    record: StepRecord  # certified by the next step's Commits
+    certificate: Mapping[PeerId, Signature]  # of the record before
     commits: Mapping[PeerId, Announced]
     accuses: Mapping[int, Mapping[PeerId, Announced]]  # by attempt
     votes: Mapping[int, Mapping[PeerId, Announced]]  # by attempt
@@ -111,3 +138,4 @@ class Outcome(Generic[T]):
     attempts: int  # how often Clip to Vote were gone through
     audited: tuple[Audit, ...]  # whose work this peer recomputed as auditor
     looked_on: bool = False  # and took no part
+    closing: Mapping[PeerId, Signature] = field(default_factory=dict)  # of the record itself, if it is the run's last

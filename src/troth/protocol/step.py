@@ -4,7 +4,7 @@ Clauses in brackets are those of SPEC.md. Announcements reach all members alike;
 nothing at all.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TypeVar
 
@@ -41,14 +41,15 @@ from troth.protocol.messages import (
     said_as,
 )
 from troth.protocol.parts import CommittedParts, Parcel, commit_parts, opens, rows_of
-from troth.protocol.primitives import from_blob, to_blob
+from troth.protocol.primitives import fixed_norm, from_blob, to_blob
 from troth.protocol.quarrels import Quarrels
-from troth.protocol.records import StepRecord, encode_record, record_bytes_to_sign
-from troth.protocol.reports import ACCUSE_AT, make_report
+from troth.protocol.records import StepRecord, record_bytes_to_sign
+from troth.protocol.reports import ACCUSE_AT, CONVICT_AT, make_report
 from troth.protocol.roles import Due, gradient_seed
-from troth.protocol.scales import far_parts, pooled_norm
-from troth.protocol.state import Kept, LeftOutError, Outcome, Peer, StalledError, State
-from troth.protocol.trials import Trials, audit_ballots, heard_owners, part_ballots
+from troth.protocol.roster import scales_after
+from troth.protocol.scales import far_parts, pooled_norm, update_factor, whole_norm
+from troth.protocol.state import Kept, LastRecord, LeftOutError, Outcome, Peer, State
+from troth.protocol.trials import AUDIT_KINDS, Docket, Trials, audit_ballots, heard_owners, part_ballots
 
 # P parts, D coordinates
 T = TypeVar("T")
@@ -70,13 +71,15 @@ async def run_step(peer: Peer[T], state: State[T]) -> Outcome[T]:
             reported = await report(attempt, reduced, gradient_D)  # [A5]
             accuses = await check_and_accuse(attempt, reduced, reported, trials)  # [V1, D1–D3, T1]
             quarrels.hear(accuses, attempt.members)  # [F1, F3]
-            votes = await vote(attempt, reduced, reported, accuses, trials)  # [V2, V3, T2, T3, T6]
-            trials.judge(attempt.number, accuses, votes)  # [T4]
+            docket = docket_of(attempt, reduced, reported, accuses, trials)  # [V2, V3, T1, T2]
+            lay_open = partial(disputed_ballots, attempt, reduced, reported, accuses, docket)
+            votes = await vote(attempt, docket, lay_open)  # [T3, T6]
+            trials.judge(attempt.number, accuses, votes, docket)  # [T4]
             break
         except Dropped as dropped:
             quarrels.did_not_come(attempt.missed(dropped.disputed), attempt.members)  # [F1]
             attempt = attempt.again(dropped)  # [N1, N2, N4]
-    return await conclude(attempt, reduced, reported, accuses, trials, quarrels)  # [R1, G2, U1, U2, K1, T5, B3]
+    return conclude(attempt, reduced, reported, accuses, trials, quarrels)  # [R1, G2, U1–U3, K1, T5, B3]
 
 
 async def compute_gradient(here: Here[T]) -> Tensor | None:
@@ -98,8 +101,18 @@ async def commit(here: Here[T], parts: CommittedParts | None) -> Attempt[T]:
         hardware=peer.work.hardware_class() if peer.run.parameters.deviation is not None else None,
         knocks=tuple(peer.channel.knocks(here.state.step))[:MOST_KNOCKS],  # [B3]
         took=peer.channel.took(),  # [Q8]
+        length=None if parts is None else whole_norm(parts.lengths),  # [V3]
+        signature=sign_last(here),  # [U2]
     )
     return Attempt.first(here, coins, await peer.channel.announce(place, message))
+
+
+def sign_last(here: Here[T]) -> Signature | None:
+    """The record of the step before becomes certain with this step's Commits."""
+    last, peer = here.state.last, here.peer
+    if last is None or peer.me not in last.record.members:
+        return None
+    return peer.identity.sign(record_bytes_to_sign(peer.run.id, last.record.step, peer.me, last.digest))
 
 
 async def scatter(attempt: Attempt[T], parts: CommittedParts | None) -> Attempt[T]:
@@ -147,11 +160,11 @@ async def clip(attempt: Attempt[T], witnessed: frozenset[Delivery]) -> Clipped:
     message = clip_message(attempt, centers_D, blobs, missing, witnessed)
     clips = await channel.announce(attempt.place(Phase.CLIP), message)  # [A2, N2]
     fresh = {peer for peer, said in clips.items() if attempt.number == 0 or None not in _coins(said)}
-    attempt.expect(fresh)  # [N1]
+    attempt.expect({peer for peer in fresh if said_as(clips[peer], Clip).basis == attempt.basis})  # [N1, E1]
     centers = agreed_centers(attempt, clips)  # [N1]
     wanted = {part: Digest(center.digest) for part, center in centers.items()}
     gathered = await channel.gather(attempt.place(Phase.CLIP), blobs, wanted)
-    return Clipped(clips, centers, fitting(attempt, gathered, wanted), rows)
+    return Clipped(clips, centers, fitting(attempt, gathered, centers), rows)
 
 
 def arrived_parcels(attempt: Attempt[T], part: int) -> dict[PeerId, Parcel]:
@@ -174,14 +187,14 @@ def clip_message(
     """Digest and norm of every aggregate; from the second attempt on with commitments to fresh coins."""
     place, me, tools = attempt.place(Phase.CLIP), attempt.here.peer.me, attempt.here.peer.tools
     told = tuple(
-        Center(part, tools.digest(blobs[part]), float(torch.linalg.vector_norm(center_D, dtype=torch.float64)))
+        Center(part, tools.digest(blobs[part]), fixed_norm(center_D.numpy()))
         for part, center_D in sorted(centers_D.items())
     )
     a, b = (coin_commitment(coin, place, me, name) for coin, name in ((attempt.coins.a, "A"), (attempt.coins.b, "B")))
     seen = bitmap([delivery in witnessed for delivery in attempt.handed_round])
     if not attempt.number:
-        return Clip(told, missing=tuple(missing), witnessed=seen)
-    return Clip(told, a, b, tuple(missing), seen)
+        return Clip(told, missing=tuple(missing), witnessed=seen, basis=attempt.basis)
+    return Clip(told, a, b, tuple(missing), seen, attempt.basis)
 
 
 async def reveal(attempt: Attempt[T], clipped: Clipped, quarrels: Quarrels) -> Reduced:
@@ -195,7 +208,7 @@ async def reveal(attempt: Attempt[T], clipped: Clipped, quarrels: Quarrels) -> R
     attempt.expect(coins)  # [N1]
     held_by_P = bits_of([said_as(reveals[peer], Reveal).held for peer in coins], len(parts))
     holders = held_by_P.sum(axis=0)
-    withheld = {attempt.owners[part] for part in parts if holders[part] < here.state.roster.majority}
+    withheld = {attempt.owners[part] for part in parts if holders[part] < here.state.roster.quorum}
     if withheld:  # nobody honest need have it: its owner is out [N1]
         raise Dropped(withheld)
     missed = {
@@ -207,7 +220,7 @@ async def reveal(attempt: Attempt[T], clipped: Clipped, quarrels: Quarrels) -> R
     held = dict(clipped.held)
     if (holders < len(coins)).any() or len(held) < len(parts):  # some honest peer has it: all fetch it
         wanted = {part: Digest(clipped.centers[part].digest) for part in parts if part not in held}
-        held |= fitting(attempt, await channel.gather(attempt.place(Phase.REVEAL), held, wanted), wanted)
+        held |= fitting(attempt, await channel.gather(attempt.place(Phase.REVEAL), held, wanted), clipped.centers)
     if len(held) < len(parts):
         raise LeftOutError("more than half hold an aggregate that does not reach this peer")
     aggregate_D = from_blob(bytearray().join(held[part] for part in parts))
@@ -221,15 +234,22 @@ async def report(attempt: Attempt[T], reduced: Reduced, gradient_D: Tensor | Non
     if gradient_D is not None:
         project = partial(tools.project, reduced.projection_key, parameters.projections, parameters.size)
         numbers = make_report(gradient_D, reduced.aggregate_D, project, here.roles.bounds, here.taus).pack()
-    announced = await here.peer.channel.announce(attempt.place(Phase.REPORT), Report(numbers))
+    announced = await here.peer.channel.announce(attempt.place(Phase.REPORT), Report(numbers, reduced.basis))
     unpacked: dict[PeerId, ReportNumbers] = {}
     for contributor in sorted(attempt.roots.keys() & announced.keys()):
         raw = said_as(announced[contributor], Report).numbers
         told = ReportNumbers.unpack(raw, len(attempt.owners), parameters.projections)
-        if not isinstance(told, Malformed):
+        if not isinstance(told, Malformed) and adds_up(told, said_as(attempt.commits[contributor], Commit)):
             unpacked[contributor] = told
-    attempt.expect({peer for peer in announced if peer in unpacked or peer not in attempt.roots})  # [N1]
+    right = {peer for peer, said in announced.items() if said_as(said, Report).basis == reduced.basis}  # [E1]
+    attempt.expect({peer for peer in right if peer in unpacked or peer not in attempt.roots})  # [N1]
     return Reported(announced, {peer: unpacked[peer] for peer in attempt.roots})
+
+
+def adds_up(told: ReportNumbers, commit: Commit) -> bool:
+    """Whether the parts are as long as the whole was said to be: owners and auditors check the parts (SPEC V3)."""
+    assert commit.length is not None
+    return abs(whole_norm(told.lengths_P.tolist()) - commit.length) <= CONVICT_AT * commit.length
 
 
 async def check_and_accuse(attempt: Attempt[T], reduced: Reduced, reported: Reported, trials: Trials) -> Announcements:
@@ -237,36 +257,45 @@ async def check_and_accuse(attempt: Attempt[T], reduced: Reduced, reported: Repo
     here, step, accusations = attempt.here, attempt.here.state.step, []
     for part in attempt.my_parts if not here.peer.looks_on else ():
         for reporter in wrong_reporters(attempt, part, reduced, reported):
-            accusations.append(Accusation(reporter, Kind.REPORT, step, part))
+            payload = reported.announced[reporter].envelope.payload
+            accusations.append(Accusation(reporter, Kind.REPORT, step, part, here.peer.tools.digest(payload)))
     if trials.audits_are_open and not here.peer.looks_on:
         accusations += await audit_targets(attempt)
     blame = here.peer.channel.blame()  # [F1]
-    message = Accuse(tuple(accusations), attempt.coins.b, tuple(sorted(blame.unheard)), tuple(sorted(blame.incomplete)))
+    unheard, incomplete = tuple(sorted(blame.unheard)), tuple(sorted(blame.incomplete))
+    basis = reported.basis(here.peer.tools)  # [E1]
+    message = Accuse(tuple(accusations), attempt.coins.b, unheard, incomplete, basis)
     accuses = await here.peer.channel.announce(attempt.place(Phase.ACCUSE), message)
-    shown = {peer: said_as(said, Accuse).coin for peer, said in accuses.items()}
+    said = {peer: said_as(announced, Accuse) for peer, announced in accuses.items()}
+    shown = {peer: accuse.coin for peer, accuse in said.items() if accuse.basis == basis}
     opened = attempt.right_coins("B", reduced.clipped.clips, shown)
-    attempt.need_majority(opened)  # [N4]
+    attempt.need_quorum(opened)  # [N4]
     trials.strike(attempt.members.difference(opened))  # [N3]
     return {peer: accuses[peer] for peer in opened}
 
 
 async def audit_targets(attempt: Attempt[T]) -> list[Accusation]:
-    """Recompute what one's targets did, in the step before or, if their auditor was lost, in the one before that."""
+    """Recompute what one's targets did, in the step before or, if that came to nothing, in an earlier one."""
     here, found = attempt.here, []
     for due in here.roles.audits.get(here.peer.me, ()):
-        finding = await audit(here.peer, here.state.kept[due.step], due.target)
+        if due.step not in here.state.kept:
+            continue  # this peer has just come back: others were asked too, or will be [R7]
+        kept = here.state.kept[due.step]
+        finding = await audit(here.peer, kept, due.target)
         kind = finding.accusation(bits_count=enough_of_my_class(attempt))
-        found += [Accusation(due.target, kind, due.step)] if kind is not None else []
+        if kind is not None:
+            message = here.peer.tools.digest(kept.accused(due.target, kind).envelope.payload)
+            found.append(Accusation(due.target, kind, due.step, None, message))
     return found
 
 
 def enough_of_my_class(attempt: Attempt[T]) -> bool:
-    """Whether more than half of the members compute the same bits as this peer: only they can judge by bits (SPEC D3)."""
+    """Whether a quorum of the members computes the same bits as this peer: only they can judge by bits (SPEC D3)."""
     peer = attempt.here.peer
     if peer.run.parameters.deviation is None:
         return True
     alike = [said for said in attempt.commits.values() if said_as(said, Commit).hardware == peer.work.hardware_class()]
-    return len(alike) >= attempt.here.state.roster.majority
+    return len(alike) >= attempt.here.state.roster.quorum
 
 
 def wrong_reporters(attempt: Attempt[T], part: int, reduced: Reduced, reported: Reported) -> list[PeerId]:
@@ -284,51 +313,72 @@ def wrong_reporters(attempt: Attempt[T], part: int, reduced: Reduced, reported: 
     ]
 
 
-async def vote(
+def docket_of(
     attempt: Attempt[T], reduced: Reduced, reported: Reported, accuses: Announcements, trials: Trials
-) -> Announcements:
-    """Only if somebody was accused or the numbers look wrong: everyone recomputes what is disputed."""
+) -> Docket:
+    """What there is to vote on: what was accused, and the parts whose numbers look wrong."""
     here, state = attempt.here, attempt.here.state
     audits = trials.hear_audits(accuses, here.roles)
-    charges = heard_owners(accuses, state.step, attempt.owners, attempt.roots)
+    charges = heard_owners(accuses, state.step, attempt.owners, reported.announced, here.peer.tools)
     norms = [reduced.clipped.centers[part].norm for part in range(len(attempt.owners))]
     disputed = suspicious_parts(reported.numbers, norms, here.taus)  # [V2]
-    disputed |= far_parts(list(reported.numbers.values()), state.scales.cap, here.roles.bounds)  # [V3]
+    disputed |= far_parts(reported.numbers, attempt.length, here.taus, here.roles.bounds)  # [V3]
     disputed |= {charge.part for charge in charges if charge.part is not None}
-    if not audits and not disputed:
+    return Docket(
+        step=state.step,
+        brought=(*audits, *charges),
+        owners={part: attempt.owners[part] for part in sorted(disputed)},
+        contributors=frozenset(attempt.roots),
+        peers=state.roster.admitted,
+    )
+
+
+async def vote(
+    attempt: Attempt[T], docket: Docket, lay_open: Callable[[], Awaitable[list[Ballot]]] | None = None
+) -> Announcements:
+    """Only if somebody was accused or the numbers look wrong: everyone recomputes what is disputed.
+
+    `lay_open` gives the ballots on disputed parts, of which the closing step has none.
+    """
+    here, kept = attempt.here, attempt.here.state.kept
+    audits = [charge for charge in docket.brought if charge.kind in AUDIT_KINDS]
+    if not audits and not docket.owners:
         return {}
     cast: list[Ballot] = []
     targets = {(charge.step, charge.target) for charge in audits}
     back = frozenset(PeerId(knock.key) for knock in returning_after(attempt))
-    here.peer.channel.enter(Entry(attempt.members, apart=here.apart, admitted=back, audits=len(targets)))
+    here.peer.channel.enter(
+        Entry(attempt.members, apart=here.apart, admitted=back, audits=len(targets), disputed=len(docket.owners))
+    )
     for step, target in sorted(targets) if not here.peer.looks_on else ():
-        finding = await audit(here.peer, state.kept[step], target)
-        for charge in audits:
-            if (charge.step, charge.target) == (step, target):
-                cast += audit_ballots(state.kept[step], charge, finding)
-    if disputed and not here.peer.looks_on:
-        cast += await disputed_ballots(attempt, reduced, reported, accuses, sorted(disputed))
+        if step in kept:  # else this peer was not there, and cannot tell
+            finding = await audit(here.peer, kept[step], target)
+            for charge in audits:
+                if (charge.step, charge.target) == (step, target):
+                    cast += audit_ballots(kept[step], charge, finding, here.peer.tools)
+    if docket.owners and lay_open is not None and not here.peer.looks_on:
+        cast += await lay_open()
     votes = await here.peer.channel.announce(attempt.place(Phase.VOTE), Vote(tuple(dict.fromkeys(cast))))
     return {peer: votes[peer] for peer in sorted(attempt.members & votes.keys())}
 
 
 async def disputed_ballots(
-    attempt: Attempt[T], reduced: Reduced, reported: Reported, accuses: Announcements, disputed: list[int]
+    attempt: Attempt[T], reduced: Reduced, reported: Reported, accuses: Announcements, docket: Docket
 ) -> list[Ballot]:
     """Everyone gets what the owners received for the disputed parts, and judges owner and reporters by it."""
-    step, owners = attempt.here.state.step, [(part, attempt.owners[part]) for part in disputed]
-    charges = heard_owners(accuses, step, attempt.owners, attempt.roots)
-    mine = {part: arrived_parcels(attempt, part) for part in attempt.my_parts if part in disputed}
+    owners = sorted(docket.owners.items())
+    charges = [charge for charge in docket.brought if charge.kind == Kind.REPORT]
+    mine = {part: arrived_parcels(attempt, part) for part in attempt.my_parts if part in docket.owners}
     laid_open = await attempt.here.peer.channel.lay_open(attempt.place(Phase.VOTE), mine, owners, len(attempt.roots))
     cast: list[Ballot] = []
     for part, owner in owners:
-        named = frozenset(charge.target for charge in charges if charge.part == part) if owner in accuses else None
+        named = [charge for charge in charges if charge.part == part] if owner in accuses else None
         finding = examine_part(attempt, part, laid_open[part, owner], reduced, reported)
-        cast += part_ballots(owner, step, part, named, finding)
+        cast += part_ballots(owner, docket.step, part, named, finding)
     return cast
 
 
-async def conclude(
+def conclude(
     attempt: Attempt[T],
     reduced: Reduced,
     reported: Reported,
@@ -336,7 +386,7 @@ async def conclude(
     trials: Trials,
     quarrels: Quarrels,
 ) -> Outcome[T]:
-    """The model moves, the guilty leave, and more than half sign what happened."""
+    """The model moves, the guilty leave, and the next Commits sign what happened."""
     here, peer, state = attempt.here, attempt.here.peer, attempt.here.state
     kept = Kept(
         step=state.step,
@@ -351,8 +401,11 @@ async def conclude(
         reports={contributor: reported.announced[contributor] for contributor in attempt.roots},
         heard=frozenset(accuses),
     )
-    enough = state.roster.enough(peer.run, len(kept.commits))
-    training = peer.work.update(state.training, kept.aggregate_D, state.step) if enough else state.training
+    moves = state.roster.moves(len(attempt.members), len(kept.commits))  # [G2]
+    factor = update_factor(reduced.norm, state.scales.longest_update(attempt.length))  # [U3]
+    training = state.training
+    if moves:
+        training = peer.work.update(training, clipped_update(reduced.aggregate_D, factor), state.scales.updates)
     coins = {sender: said_as(said, Accuse).coin for sender, said in accuses.items()}
     doubles = peer.channel.doubles(state.step)
     trials.convict_doubles(doubles)  # [Q6]
@@ -370,10 +423,13 @@ async def conclude(
         randomness=combine("roles", state.step, attempt.number, coins),  # [R1]
         state_before=peer.work.digest(state.training),
         state_after=peer.work.digest(training),
-        updated=enough,
+        updated=moves,
+        updates=state.scales.updates + moves,
         tau=state.scales.tau,
-        cap=state.scales.cap,
         spread=pooled_norm(reported.numbers.values(), here.roles.bounds),
+        length=attempt.length,
+        norm=reduced.norm,
+        factor=factor,
         judgements=trials.judgements,
         absent=tuple(sorted(attempt.out - trials.banned - set(expelled))),
         struck=tuple(sorted(trials.struck)),
@@ -385,7 +441,7 @@ async def conclude(
         returned=returning_after(attempt),  # [B3]
         incarnation=state.incarnation,  # [B5]
     )
-    last_two = {step: old for step, old in state.kept.items() if step >= state.step - 1}
+    needed = {state.step - 1, *(audit.step for audit in (*state.due.owed, *owed))}
     return Outcome(
         state=State(
             step=state.step + 1,
@@ -393,13 +449,14 @@ async def conclude(
             training=training,
             randomness=Digest(record.randomness),
             earlier_randomness=state.randomness,
-            scales=state.scales.after(record.spread, peer.run.parameters),
+            scales=scales_after(state.scales, record, state.roster, peer.run),
             due=Due.after(record),
-            kept={**last_two, state.step: kept},
+            kept={**{step: old for step, old in state.kept.items() if step in needed}, state.step: kept},
             incarnation=state.incarnation,
+            last=LastRecord.of(record, state.roster, peer.tools),
         ),
         record=record,
-        record_signatures=await sign_record(here, record),
+        certificate=attempt.certificate,
         commits=attempt.commits,
         accuses=trials.accuses,
         votes=trials.votes,
@@ -414,19 +471,9 @@ def returning_after(attempt: Attempt[T]) -> tuple[Knocking, ...]:
     return returning(attempt.commits, attempt.here.state.roster, attempt.here.state.step)
 
 
-async def sign_record(here: Here[T], record: StepRecord) -> dict[PeerId, Signature]:
-    """Collected signatures, not an announcement; fewer than a majority would mean that honest peers are gone."""
-    peer, roster, digest = here.peer, here.state.roster, here.peer.tools.digest(encode_record(record))
-
-    def fits(signer: PeerId, signature: Signature) -> bool:
-        signed = record_bytes_to_sign(peer.run.id, record.step, signer, digest)
-        return signer in roster.members and peer.tools.verify(signer, signed, signature)
-
-    signature = peer.identity.sign(record_bytes_to_sign(peer.run.id, record.step, peer.me, digest))
-    right = await peer.channel.sign_record(here.place(Phase.RECORD), signature, fits, roster.majority)
-    if len(right) < roster.majority:
-        raise StalledError(f"step {record.step}: no majority signed its record, only {len(right)} of {roster.majority}")
-    return dict(right)
+def clipped_update(aggregate_D: Tensor, factor: float) -> Tensor:
+    """What the optimizer gets. One rounding of the factor, one multiplication each: the same bits everywhere (SPEC U3)."""
+    return aggregate_D if factor == 1.0 else aggregate_D * torch.tensor(factor, dtype=torch.float32)
 
 
 def _coins(announced: Announced) -> tuple[bytes | None, bytes | None]:

@@ -1,15 +1,16 @@
 """From accusations to judgements: every member recomputes what is disputed, more than half decide."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
-from troth.crypto import PeerId
+from troth.crypto import Digest, PeerId
 from troth.protocol.attempt import Dropped
 from troth.protocol.audits import Finding, PartFinding
 from troth.protocol.channel import Doubles
-from troth.protocol.messages import Accuse, Announced, Ballot, Kind, Verdict, Vote, said_as
-from troth.protocol.records import Judgement
+from troth.protocol.messages import NO_BASIS, Accuse, Announced, Ballot, Kind, Verdict, Vote, said_as
+from troth.protocol.primitives import Primitives
+from troth.protocol.records import MOST_OWED, Judgement, Owed
 from troth.protocol.roles import Audit, Due, Roles
 from troth.protocol.roster import Roster
 from troth.protocol.state import Kept
@@ -29,20 +30,55 @@ class Charge:
     kind: Kind
     step: int  # whose work is disputed
     part: int | None = None
+    message: Digest = NO_BASIS  # the accused one, as the accuser has it
 
     def ballot(self, guilty: bool) -> Ballot:
         return self.cast(Verdict.ACCUSED if guilty else Verdict.ACCUSER)
 
     def cast(self, verdict: Verdict) -> Ballot:
-        return Ballot(self.accuser, self.target, self.kind, self.step, self.part, verdict)
+        return Ballot(self.accuser, self.target, self.kind, self.step, self.part, verdict, self.message)
 
     @classmethod
     def of(cls, ballot: Ballot) -> "Charge":
         accuser = None if ballot.accuser is None else PeerId(ballot.accuser)
-        return cls(accuser, PeerId(ballot.target), ballot.kind, ballot.step, ballot.part)
+        return cls(accuser, PeerId(ballot.target), ballot.kind, ballot.step, ballot.part, Digest(ballot.message))
 
-    def order(self) -> tuple[int, int, int, bytes, bytes]:
-        return self.kind, self.step, -1 if self.part is None else self.part, self.target, self.accuser or b""
+    def order(self) -> tuple[int, int, int, bytes, bytes, bytes]:
+        part = -1 if self.part is None else self.part
+        return self.kind, self.step, part, self.target, self.accuser or b"", self.message
+
+
+@dataclass(frozen=True)
+class Docket:
+    """What may be voted on in an attempt: what was brought, and what recomputing that may bring up."""
+
+    step: int
+    brought: tuple[Charge, ...] = ()  # by auditors and owners
+    owners: Mapping[int, PeerId] = field(default_factory=dict)  # of the disputed parts
+    contributors: frozenset[PeerId] = frozenset()
+    peers: int = 0  # who were ever members: so many parts, at most, had an earlier step
+
+    def admits(self, charge: Charge) -> bool:
+        if charge.accuser is not None:
+            return charge in self.brought
+        if charge.kind == Kind.COVER:  # whoever just came back does not know who owned what then, so all admit it
+            return charge.step in self._audited_reports
+        if charge.step != self.step or charge.part is None or charge.part not in self.owners:
+            return False
+        if charge.kind == Kind.AGGREGATE:
+            return charge.target == self.owners[charge.part]
+        return charge.kind == Kind.REPORT and charge.target in self.contributors
+
+    @property
+    def most_ballots(self) -> int:
+        """What is longer is not counted: it can only be padding, and each ballot costs everyone time."""
+        covers = self.peers * len(self._audited_reports)
+        return len(self.brought) + covers + len(self.owners) * (1 + len(self.contributors))
+
+    @property
+    def _audited_reports(self) -> frozenset[int]:
+        """The steps whose reports were audited, and found wrong."""
+        return frozenset(charge.step for charge in self.brought if charge.kind == Kind.AUDITED_REPORT)
 
 
 def heard_audits(accuses: Mapping[PeerId, Announced], roles: Roles) -> tuple[Charge, ...]:
@@ -52,7 +88,7 @@ def heard_audits(accuses: Mapping[PeerId, Announced], roles: Roles) -> tuple[Cha
     busy recomputing.
     """
     charges = {
-        Charge(accuser, PeerId(said.target), said.kind, said.step)
+        Charge(accuser, PeerId(said.target), said.kind, said.step, None, Digest(said.message))
         for accuser, announced in accuses.items()
         for said in said_as(announced, Accuse).accusations
         if said.kind in AUDIT_KINDS and Audit(PeerId(said.target), said.step) in roles.audits.get(accuser, ())
@@ -61,12 +97,16 @@ def heard_audits(accuses: Mapping[PeerId, Announced], roles: Roles) -> tuple[Cha
 
 
 def heard_owners(
-    accuses: Mapping[PeerId, Announced], step: int, owners: tuple[PeerId, ...], contributors: Iterable[PeerId]
+    accuses: Mapping[PeerId, Announced],
+    step: int,
+    owners: tuple[PeerId, ...],
+    reports: Mapping[PeerId, Announced],
+    tools: Primitives,
 ) -> tuple[Charge, ...]:
     """What owners say of reports about their own parts, in a fixed order (SPEC T1, T2)."""
-    contributing = frozenset(contributors)
+    digests = {peer: tools.digest(said.envelope.payload) for peer, said in reports.items()}
     charges = {
-        Charge(accuser, PeerId(said.target), Kind.REPORT, step, said.part)
+        Charge(accuser, PeerId(said.target), Kind.REPORT, step, said.part, Digest(said.message))
         for accuser, announced in accuses.items()
         for said in said_as(announced, Accuse).accusations
         if said.kind == Kind.REPORT
@@ -74,19 +114,21 @@ def heard_owners(
         and said.part is not None
         and said.part < len(owners)
         and owners[said.part] == accuser != said.target
-        and said.target in contributing
+        and digests.get(PeerId(said.target)) == said.message
     }
     return tuple(sorted(charges, key=Charge.order))
 
 
-def audit_ballots(kept: Kept[T], charge: Charge, finding: Finding) -> list[Ballot]:
+def audit_ballots(kept: Kept[T], charge: Charge, finding: Finding, tools: Primitives) -> list[Ballot]:
     """The verdict on what an auditor says, and on owners who let wrong reports pass (SPEC T3, T7).
 
-    A juror of another class of hardware cannot tell whether bits fit, and says nothing (SPEC D3).
+    A juror of another class of hardware cannot tell whether bits fit, and says nothing (SPEC D3). An accusation of a message
+    that was never sent is false (SPEC E1).
     """
     guilty = finding.guilty_of(charge.kind)
     if guilty is None:
         return []
+    guilty &= charge.message == tools.digest(kept.accused(charge.target, charge.kind).envelope.payload)
     found = finding.covered if guilty and charge.kind == Kind.AUDITED_REPORT else ()
     suspects = kept.heard - {charge.target}  # an owner that fell silent in Accuse covered nobody
     covering = sorted({(kept.owners[part], part) for part in found if kept.owners[part] in suspects})
@@ -97,7 +139,7 @@ def audit_ballots(kept: Kept[T], charge: Charge, finding: Finding) -> list[Ballo
 
 
 def part_ballots(
-    owner: PeerId, step: int, part: int, named: frozenset[PeerId] | None, finding: PartFinding | None
+    owner: PeerId, step: int, part: int, named: Sequence[Charge] | None, finding: PartFinding | None
 ) -> list[Ballot]:
     """Verdicts on a disputed part: its owner, those it named, and those it should have named (SPEC T6, T7).
 
@@ -106,33 +148,35 @@ def part_ballots(
     against_owner = Charge(None, owner, Kind.AGGREGATE, step, part)
     if finding is None:
         return [against_owner.cast(Verdict.WITHHELD)]
-    covered = finding.covered(named or frozenset())
+    covered = finding.covered(frozenset(charge.target for charge in named or ()))
     guilty_owner = finding.aggregate_wrong or (bool(covered) and named is not None)
     return [
         against_owner.ballot(guilty_owner),
-        *(Charge(owner, peer, Kind.REPORT, step, part).ballot(finding.convicts(peer)) for peer in sorted(named or ())),
+        *(charge.ballot(finding.convicts(charge.target)) for charge in named or ()),
         *(Charge(None, peer, Kind.REPORT, step, part).ballot(True) for peer in covered),
     ]
 
 
-def judge(attempt: int, votes: Mapping[PeerId, Announced], roster: Roster) -> tuple[Judgement, ...]:
-    """More than half of the members at step start decide each charge: accused, accuser, or nobody (SPEC T4).
+def judge(attempt: int, votes: Mapping[PeerId, Announced], roster: Roster, docket: Docket) -> tuple[Judgement, ...]:
+    """A quorum of the members at step start decides each charge: accused, accuser, or nobody (SPEC T4).
 
-    A charge that fewer than half voted on is no charge at all: a single juror cannot bring one up.
+    Charges that were brought are decided or dismissed; those that recomputing brings up count if a quorum votes on them.
+    What a juror says of anything else is dropped before it is counted.
     """
-    tally: dict[Charge, dict[Verdict, int]] = {}
+    tally: dict[Charge, dict[Verdict, int]] = {charge: dict.fromkeys(Verdict, 0) for charge in docket.brought}
     for voter, announced in votes.items():
-        assert isinstance(announced.message, Vote)
-        if voter in roster.members:
-            for charge, verdict in _verdicts(announced.message).items():
-                tally.setdefault(charge, dict.fromkeys(Verdict, 0))[verdict] += 1
+        vote = said_as(announced, Vote)
+        if voter in roster.members and len(vote.ballots) <= docket.most_ballots:
+            for charge, verdict in _verdicts(vote).items():
+                if docket.admits(charge):
+                    tally.setdefault(charge, dict.fromkeys(Verdict, 0))[verdict] += 1
     judgements = []
     for charge in sorted(tally, key=Charge.order):
         counts = tally[charge]
-        if sum(counts.values()) >= roster.majority:
-            decided = next((verdict for verdict, count in counts.items() if count >= roster.majority), None)
+        if charge in docket.brought or sum(counts.values()) >= roster.quorum:
+            decided = next((verdict for verdict, count in counts.items() if count >= roster.quorum), None)
             against = counts[Verdict.ACCUSED] + counts[Verdict.WITHHELD]
-            if decided is None and charge.kind == Kind.AGGREGATE and against >= roster.majority:
+            if decided is None and charge.kind == Kind.AGGREGATE and against >= roster.quorum:
                 decided = Verdict.WITHHELD  # shown to some, it would otherwise split the jury and get away
             judgements.append(
                 Judgement(charge.accuser, charge.target, charge.kind, charge.step, charge.part, attempt, decided)
@@ -161,7 +205,7 @@ class Trials:
         return frozenset(j.banned for j in self.judgements if j.banned is not None)
 
     def strike(self, silent: frozenset[PeerId]) -> None:
-        """These did not open their coin B (SPEC N3)."""
+        """These did not open their coin B, or had an attempt repeated whose coins were open (SPEC N3)."""
         self.struck |= silent
 
     def hear_audits(self, accuses: Mapping[PeerId, Announced], roles: Roles) -> tuple[Charge, ...]:
@@ -170,14 +214,25 @@ class Trials:
         self._auditors = frozenset(accuses)
         return heard_audits(accuses, roles)
 
-    def judge(self, attempt: int, accuses: Mapping[PeerId, Announced], votes: Mapping[PeerId, Announced]) -> None:
-        """Take down what was decided. Without an owner that cheated or withheld the attempt is repeated (SPEC N1)."""
-        new = judge(attempt, votes, self._roster)
+    def judge(
+        self,
+        attempt: int,
+        accuses: Mapping[PeerId, Announced],
+        votes: Mapping[PeerId, Announced],
+        docket: Docket,
+    ) -> None:
+        """Take down what was decided. Without an owner that cheated or withheld the attempt is repeated (SPEC N1).
+
+        The coins that draw auditors are open by now. Whoever makes the others discard them is struck, so that everyone audits
+        in the next step: else an owner that dislikes a draw would accuse, lay nothing open, and get another (SPEC N3, R6).
+        """
+        new = judge(attempt, votes, self._roster, docket)
         self.judgements += new
         self.accuses[attempt], self.votes[attempt] = accuses, votes
         cheated = {j.banned for j in new if j.banned is not None and j.kind == Kind.AGGREGATE}
         withheld = {PeerId(j.target) for j in new if j.verdict == Verdict.WITHHELD}
         if cheated or withheld:
+            self.strike(frozenset(cheated | withheld))
             raise Dropped(cheated | withheld)
 
     def convict_doubles(self, doubles: Doubles) -> None:
@@ -186,13 +241,21 @@ class Trials:
             kind = Kind.EQUIVOCATION
             self.judgements += (Judgement(None, peer, kind, place.step, None, place.attempt, Verdict.ACCUSED),)
 
-    def lost_audits(self, roles: Roles, due: Due) -> tuple[tuple[PeerId, ...], tuple[PeerId, ...]]:
-        """Whose audit was lost for the first time, and whose for the second (SPEC R7)."""
-        done = {audit for auditor in self._auditors or () for audit in roles.audits.get(auditor, ())}
+    def lost_audits(self, roles: Roles, due: Due) -> tuple[tuple[Owed, ...], tuple[PeerId, ...]]:
+        """Audits that came to nothing, since their auditor was lost or their trial dismissed: those to be dealt again, and whose
+        were dealt often enough (SPEC R7)."""
+        dismissed = {
+            Audit(PeerId(j.target), j.step) for j in self.judgements if j.kind in AUDIT_KINDS and j.verdict is None
+        }
+        done = {audit for auditor in self._auditors or () for audit in roles.audits.get(auditor, ())} - dismissed
         dealt = {audit for audits in roles.audits.values() for audit in audits}
-        owed = {audit.target for audit in dealt - done if audit.step == due.step} - self.banned
-        again = {target for target in due.owed if Audit(target, due.step - 1) not in done}
-        return tuple(sorted(owed)), tuple(sorted(again - set(self._roster.banned) - self.banned))
+        dealt |= {Audit(PeerId(owed.target), owed.step) for owed in due.owed}  # with nobody to deal it to
+        before = {Audit(PeerId(owed.target), owed.step): owed.times for owed in due.owed}
+        gone = self.banned | set(self._roster.banned)
+        lost = {audit: before.get(audit, 0) + 1 for audit in dealt - done if audit.target not in gone}
+        owed = [Owed(audit.target, audit.step, times) for audit, times in lost.items() if times <= MOST_OWED]
+        often = {audit.target for audit, times in lost.items() if times > MOST_OWED}
+        return tuple(sorted(owed)), tuple(sorted(often))
 
 
 def _verdicts(vote: Vote) -> dict[Charge, Verdict]:

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from troth.crypto import Context, Digest, PeerId, Seed, Signature, stream
+from troth.crypto import Context, Digest, PeerId, Seed, stream
 from troth.protocol.announce import Blame
 from troth.protocol.channel import Channel, Delivery, Doubles, Entry, PartParcels, Showing
 from troth.protocol.messages import Announced, Knocking, Measured, Message
 from troth.protocol.parts import Parcel
 from troth.protocol.state import CannotGoOnError
 
-_CALLS = 9  # a quiet step has eight calls of the channel, one with a trial ten: every phase and what is between them
+_CALLS = 8  # a quiet step has seven calls of the channel, one with a trial nine: every phase and what is between them
 
 
 class PowerCutError(CannotGoOnError):
@@ -97,9 +97,3 @@ class DroppingChannel:
     ) -> Mapping[Delivery, Parcel]:
         self._count(context)
         return await self._channel.pass_on(context, parcels, wanted, fits)
-
-    async def sign_record(
-        self, context: Context, signature: Signature, fits: Callable[[PeerId, Signature], bool], enough: int
-    ) -> Mapping[PeerId, Signature]:
-        self._count(context)
-        return await self._channel.sign_record(context, signature, fits, enough)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from troth.crypto import Context, Digest, Identity, PeerId, Signature, signed_bytes
+from troth.crypto import Context, Digest, Identity, PeerId, signed_bytes
 from troth.protocol.announce import Blame
 from troth.protocol.channel import Delivery, Doubles, Entry, PartParcels, Showing
 from troth.protocol.messages import Announced, Envelope, Knocking, Malformed, Measured, Message, seal, wire_bytes
@@ -40,11 +40,6 @@ class AskLayOpen(Ask):
 @dataclass
 class AskPassOn(Ask):
     parcels: Mapping[Delivery, tuple[PeerId, Parcel]]
-
-
-@dataclass
-class AskSign(Ask):
-    signature: Signature
 
 
 class FaithfulChannel:
@@ -120,12 +115,6 @@ class FaithfulChannel:
         blobs: Mapping[int, bytes] = await AskGather(mine, wanted)
         return blobs
 
-    async def sign_record(
-        self, context: Context, signature: Signature, fits: Callable[[PeerId, Signature], bool], enough: int
-    ) -> Mapping[PeerId, Signature]:
-        signatures: Mapping[PeerId, Signature] = await AskSign(signature)
-        return {peer: signature for peer, signature in signatures.items() if fits(peer, signature)}
-
 
 class FaithfulExchange:
     """The other end: hands everything to everyone, and counts the bytes that one member receives."""
@@ -142,7 +131,6 @@ class FaithfulExchange:
             AskLayOpen: self._lay_open,
             AskPassOn: self._pass_on,
             AskAnnounce: self._announce,
-            AskSign: self._sign,
         }
 
     def _announce(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, Mapping[PeerId, Envelope]]:
@@ -199,11 +187,6 @@ class FaithfulExchange:
                 if owner in passed:
                     passed[owner].setdefault(delivery, []).append(parcel)
         return passed
-
-    def _sign(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, dict[PeerId, Signature]]:
-        everyone = {peer: ask.signature for peer, ask in asks.items()}
-        self.announced_bytes += sum(len(signature) + 32 for signature in everyone.values()) - 96
-        return dict.fromkeys(asks, everyone)
 
 
 def _header_bytes(context: Context, sender: PeerId) -> int:

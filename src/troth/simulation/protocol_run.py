@@ -5,16 +5,17 @@ here: this file builds peers, lets them run, and looks at what they agreed on.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 from troth.attacks import Coalition, Plot
 from troth.crypto import Identity, PeerId, derive
-from troth.evidence.bans import BanEvidence, History, ban_evidence, reason_for
+from troth.evidence.bans import BanEvidence, History, evidence_name, reason_for
 from troth.protocol.channel import Channel
+from troth.protocol.closing import close_run
 from troth.protocol.coins import SeededEntropy
 from troth.protocol.primitives import Primitives
-from troth.protocol.records import Judgement, encode_record
+from troth.protocol.records import encode_record
 from troth.protocol.run import Parameters, Run
 from troth.protocol.state import CannotGoOnError, Outcome, Peer, StalledError, State
 from troth.protocol.step import run_step
@@ -56,6 +57,7 @@ class ProtocolSimulation:
         self.absent: list[int] = []  # left the roster without a ban
         self.agreement = True
         self.audits = self.tolerant_audits = self.trials = self.attempts = self.attacked_steps = self.steps_done = 0
+        self.updates = 0  # steps that moved the model
         self.diverged_at: int | None = None
         self.trace: list[bytes] = []  # every step's record, as the first honest peer signed it
 
@@ -117,14 +119,13 @@ class ProtocolSimulation:
         """Train, reporting after every step; ends early when too few are left to decide anything."""
         scenario = self.scenario
         for step in range(scenario.total_steps):
-            outcomes = self._step()
-            if not outcomes:
-                self.stalled = "; ".join(
-                    sorted({str(why) for why in self.gone.values() if isinstance(why, StalledError)})
-                )
+            seen = self._look_at(self._step(run_step))
+            if seen is None:
                 return
-            seen = outcomes[min(outcomes, key=lambda peer: (peer not in self.honest, peer))]
-            bans = self._look_at(seen, outcomes)
+            bans = self._new_bans(seen)
+            if step == scenario.total_steps - 1:
+                ended = self._look_at(self._step(close_run))  # [U4]
+                bans += self._new_bans(ended) if ended is not None else ()
             attacked = self.coalition.active(step) and bool(self._liars_alive())
             self.attacked_steps += attacked
             done = self.steps_done = step + 1
@@ -138,13 +139,14 @@ class ProtocolSimulation:
                 metrics=self.evaluate() if due else None,
                 bans=bans,
                 absent=tuple(self.numbers[peer] for peer in sorted(seen.record.leaving - set(seen.record.banned))),
-                guarantee=seen.state.roster.liars_left(self.run),
+                guarantee=seen.state.roster.liars,
+                moved=seen.record.updated,
             )
 
-    def _step(self) -> dict[PeerId, Outcome[Training]]:
+    def _step(self, run: Callable[..., Coroutine[Any, Any, Outcome[Training]]]) -> dict[PeerId, Outcome[Training]]:
         """All members run one step together; whoever was banned or is gone is not asked again."""
         members = [peer for peer in self.states[self._witness()].roster.members if peer not in self.gone]
-        coroutines = {peer: run_step(self.peers[peer], self.states[peer]) for peer in members}
+        coroutines = {peer: run(self.peers[peer], self.states[peer]) for peer in members}
         ended = run_together(coroutines, {AskGradient: self.pool.answer, **self.exchange.answers()})
         self.states |= {peer: outcome.state for peer, outcome in ended.results.items()}
         self.gone |= ended.stopped
@@ -152,8 +154,12 @@ class ProtocolSimulation:
             self.tools.forget()
         return ended.results
 
-    def _look_at(self, seen: Outcome[Training], outcomes: dict[PeerId, Outcome[Training]]) -> tuple[Ban, ...]:
-        """Check agreement, count, and write down evidence of new bans, all as the first honest peer saw it."""
+    def _look_at(self, outcomes: dict[PeerId, Outcome[Training]]) -> Outcome[Training] | None:
+        """Check agreement, count, and write down evidence, all as the first honest peer saw it; None if nobody went on."""
+        if not outcomes:
+            self.stalled = "; ".join(sorted({str(why) for why in self.gone.values() if isinstance(why, StalledError)}))
+            return None
+        seen = outcomes[min(outcomes, key=lambda peer: (peer not in self.honest, peer))]
         self.agreement = self.agreement and self._agree(outcomes)
         self.trace.append(encode_record(seen.record))
         for auditor, outcome in outcomes.items():
@@ -161,17 +167,22 @@ class ProtocolSimulation:
             self.tolerant_audits += sum(self._differ(auditor, audit.target) for audit in outcome.audited)
         self.trials += len(seen.record.judgements)
         self.attempts += seen.attempts
-        bans: list[Ban] = []
-        for judgement in seen.record.judgements:
-            if judgement.banned is not None and self.numbers[judgement.banned] not in {ban.peer for ban in bans}:
-                evidence = ban_evidence(self.run, self.history, seen, judgement)
-                ban = self._ban(seen, judgement, evidence)
-                self.evidence.append(evidence)
-                bans.append(ban)
-        self.history.add(seen)
-        self.bans += bans
+        self.updates += seen.record.updated
+        self.evidence += self.history.add(seen)
         self.absent += [self.numbers[peer] for peer in sorted(seen.record.leaving - set(seen.record.banned))]
-        return tuple(bans)
+        return seen
+
+    def _new_bans(self, seen: Outcome[Training]) -> tuple[Ban, ...]:
+        """For people, at once; what proves them comes with the next step."""
+        bans: dict[int, Ban] = {}
+        for judgement in seen.record.judgements:
+            if judgement.banned is not None:
+                number = self.numbers[judgement.banned]
+                reason = reason_for(judgement, lambda peer: f"peer {self.numbers[peer]}")
+                file = evidence_name(seen.record.step, f"peer{number}")
+                bans.setdefault(number, Ban(number, seen.record.step, reason, file))
+        self.bans += bans.values()
+        return tuple(bans.values())
 
     def _differ(self, one: PeerId, other: PeerId) -> bool:
         """Whether the two have hardware of different classes."""
@@ -189,13 +200,6 @@ class ProtocolSimulation:
             and same_bits(other.state.training.parameters_D, first.state.training.parameters_D)
             for other in honest[1:]
         )
-
-    def _ban(self, seen: Outcome[Training], judgement: Judgement, evidence: BanEvidence) -> Ban:
-        banned = judgement.banned
-        assert banned is not None
-        number = self.numbers[banned]
-        reason = reason_for(judgement, lambda peer: f"peer {self.numbers[peer]}")
-        return Ban(number, seen.record.step, reason, evidence.file_name(f"peer{number}"))
 
     def _liars_alive(self) -> list[int]:
         return [number for number in self.byzantine if number not in {ban.peer for ban in self.bans}]

@@ -24,4 +24,5 @@ class StepReport:
     metrics: dict[str, float] | None
     bans: tuple[Ban, ...] = ()
     absent: tuple[int, ...] = ()  # who left the roster in this step without a ban
-    guarantee: int | None = None  # how many liars among those alive the protocol still withstands
+    guarantee: int | None = None  # how many liars there may still be
+    moved: bool = True  # whether the model moved

@@ -42,7 +42,8 @@ def simulate(scenario: Scenario, on_step: Callable[[StepReport], None] = lambda 
     evidence: dict[str, BanEvidence] = {}
     if isinstance(simulation, ProtocolSimulation):
         details |= _protocol_details(simulation, steps)
-        evidence = {ban.evidence: proof for ban, proof in zip(simulation.bans, simulation.evidence, strict=True)}
+        names = {peer.hex(): f"peer{number}" for peer, number in simulation.numbers.items()}
+        evidence = {proof.file_name(names[proof.file.banned]): proof for proof in simulation.evidence}
     summary = RunSummary(
         version=troth.__version__,
         peers=scenario.peers,

@@ -115,14 +115,6 @@ class ToldChannel:
             self._tell(f"got from nobody: {', '.join(missing)}", context)
         return passed
 
-    async def sign_record(self, context: Context, *more: Any) -> Any:
-        signatures = await self._alive(self._channel.sign_record(context, *more))
-        needed = len(self._founders) // 2 + 1
-        enough = "" if len(signatures) >= needed else f", by {len(signatures)} only: {needed} are needed"
-        text = f"had the record of step {context.step} signed{enough}"
-        self._timeline.tell(self._peer, text, context, record=context.step)
-        return signatures
-
     def _tell_attempt(self, context: Context) -> None:
         """Somebody is out, or a part did not come: why the peer begins again, as far as one can see."""
         out = self._before - self._members

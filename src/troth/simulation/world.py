@@ -143,7 +143,7 @@ class World:
         crashed = {number for number, drop_out in self.plan.crashes.items() if drop_out.step <= step}
         gone = crashed | self.plan.network.unreached
         staying = [peer for peer in roster.members if peer in self.honest and self.numbers[peer] not in gone]
-        return len(staying) < roster.majority
+        return len(staying) < roster.quorum
 
 
 W = TypeVar("W", bound=TrainingWork)
@@ -278,11 +278,11 @@ class _Stage:
             state: State[Training],
             outer: Channel,
             links: Sequence[Link] = (),
-            earlier: State[Training] | None = None,
+            past: Sequence[State[Training]] = (),
         ) -> Life[Training]:
             work = self.work(_SlowWork).takes(plan.network.slow.get(number, 0.0), line)
             peer = Peer(identity, self.run, work, self._wrapped(identity.peer, outer), entropy, self.tools)
-            return Life(peer, state, opened, links=links, earlier=earlier)
+            return Life(peer, state, opened, links=links, past=past)
 
         def power_goes(seconds: float) -> None:
             line.break_in(seconds, PowerCutError("stopped amid a step"))
@@ -304,7 +304,7 @@ class _Stage:
             self.world.power_back[number] = self.time.now
             again = channel(identity, looks_on=False)
             again.next_pace = inner.next_pace  # it lasts as long as the state does
-            life = born(life.state, again, life.links, life.earlier) if cut.journal else born(first, again)
+            life = born(life.state, again, life.links, life.past) if cut.journal else born(first, again)
             if cut.journal and journal.last_step < life.state.step:  # nothing of this step was signed: simply go on
                 with suppress(LeftOutError, StalledError):
                     await self._note(number, life.take_part(again))

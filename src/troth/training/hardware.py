@@ -181,7 +181,9 @@ class _Comparison:
         away_D = gradient_D.double().numpy() - self._center_D
         starts = self._bounds[:-1]
         projections_KP = np.add.reduceat(self._signs_KD * away_D, starts, axis=1)
-        return ReportNumbers(np.sqrt(np.add.reduceat(away_D * away_D, starts)), projections_KP.T)
+        own_D = gradient_D.double().numpy()
+        lengths_P, norms_P = (np.sqrt(np.add.reduceat(each_D * each_D, starts)) for each_D in (own_D, away_D))
+        return ReportNumbers(lengths_P, norms_P, projections_KP.T)
 
 
 def _usual_norms(away_PD: Tensor, bounds: Bounds) -> NDArray[np.float64]:

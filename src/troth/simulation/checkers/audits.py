@@ -1,11 +1,14 @@
 """Who was drawn to audit does so; an audit that was lost is owed, and then dropped in the open; who comes back is audited."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from troth.crypto import PeerId
+from troth.protocol.records import MOST_OWED
 from troth.protocol.roles import NOTHING_DUE, Audit, Due, Roles, draw_roles, first_randomness
 from troth.protocol.roster import Roster
 from troth.protocol.state import Outcome
+from troth.protocol.trials import AUDIT_KINDS
 from troth.simulation.world import World
 from troth.training.work import Training
 
@@ -15,7 +18,7 @@ def audits(world: World) -> list[str]:
     due, randomness, roster = NOTHING_DUE, first_randomness(world.run)[0], Roster.founding(world.run)
     incarnation = 0
     for outcome in world.witness:
-        due = due if outcome.record.incarnation == incarnation else Due(due.step, ())
+        due = due if outcome.record.incarnation == incarnation else replace(due, everyone=True)
         step, roles = outcome.record.step, draw_roles(world.run, roster, randomness, due)
         found = (
             *_not_as_drawn(world, step, roster, roles),
@@ -39,17 +42,22 @@ def _not_as_drawn(world: World, step: int, roster: Roster, roles: Roles) -> Iter
 
 
 def _lost(world: World, outcome: Outcome[Training], roster: Roster, roles: Roles, due: Due) -> Iterator[str]:
-    """For the first time it is owed, for the second dropped, and the record says both (SPEC R7)."""
+    """What came to nothing is owed, and after the third time dropped, and the record says both (SPEC R7)."""
     record, heard = outcome.record, outcome.accuses[min(outcome.accuses)]
-    done = {audit for auditor in heard for audit in roles.audits.get(auditor, ())}
+    dismissed = {
+        Audit(PeerId(j.target), j.step) for j in record.judgements if j.kind in AUDIT_KINDS and j.verdict is None
+    }
+    done = {audit for auditor in heard for audit in roles.audits.get(auditor, ())} - dismissed
     dealt = {audit for mine in roles.audits.values() for audit in mine}
-    banned = {*roster.banned, *record.banned}
-    owed = {audit.target for audit in dealt - done if audit.step == due.step} - banned
-    dropped = {target for target in due.owed if Audit(target, due.step - 1) not in done} - banned
-    for peer in sorted(owed - set(record.owed)):
-        yield f"the audit of {world.numbers[peer]} was lost, and is not owed"
-    for peer in sorted(dropped - set(record.unaudited)):
-        yield f"the audit of {world.numbers[peer]} was lost twice, and nobody says so"
+    banned, before = {*roster.banned, *record.banned}, {(owed.target, owed.step): owed.times for owed in due.owed}
+    owed = {(owed.target, owed.step) for owed in record.owed}
+    for audit in sorted(dealt - done, key=lambda audit: (audit.target, audit.step)):
+        if audit.target in banned or (audit.target, audit.step) in owed:
+            continue
+        if before.get((audit.target, audit.step), 0) < MOST_OWED:
+            yield f"the audit of {world.numbers[audit.target]} came to nothing, and is not owed"
+        elif audit.target not in record.unaudited:
+            yield f"the audit of {world.numbers[audit.target]} came to nothing too often, and nobody says so"
 
 
 def _back(world: World, step: int) -> Iterator[str]:
@@ -65,5 +73,5 @@ def _back(world: World, step: int) -> Iterator[str]:
         return  # some were lost on the way, and their audits with them
     audited = {audit.target for outcome in theirs if outcome for audit in outcome.audited if audit.step == step - 1}
     for peer in sorted({PeerId(knock.key) for knock in came if knock.key in before.contributors} - audited):
-        if peer not in before.banned and peer not in record.owed:
+        if peer not in before.banned and peer not in {owed.target for owed in record.owed}:
             yield f"{world.numbers.get(peer)} is back, and nobody audits its first step"

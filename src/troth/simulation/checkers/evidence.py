@@ -1,24 +1,28 @@
 """Every ban's evidence verifies offline, from its bytes alone, and names the one who was banned."""
 
-from troth.evidence.bans import History, ban_evidence
+from troth.crypto import PeerId
+from troth.evidence.bans import History
 from troth.evidence.verify import UnprovedError, verify_ban
 from troth.simulation.world import World
 
 
 def evidence(world: World) -> list[str]:
-    broken, history = [], History(world.run)
+    broken, history, banned = [], History(world.run), set[bytes]()
     for outcome in world.witness:
-        proved: set[bytes] = set()
-        for judgement in outcome.record.judgements:
-            if judgement.banned is None or judgement.banned in proved:
-                continue  # one judgement is enough to be banned, and to prove it
-            proved.add(judgement.banned)
+        for made in history.add(outcome):
             try:
-                proof = verify_ban(ban_evidence(world.run, history, outcome, judgement).text)
+                proof = verify_ban(made.text)
             except UnprovedError as error:
-                broken.append(f"step {outcome.record.step}: the ban of {world.numbers[judgement.banned]}: {error}")
+                broken.append(
+                    f"step {made.step}: the ban of {world.numbers[PeerId(bytes.fromhex(made.file.banned))]}: {error}"
+                )
                 continue
-            if proof.banned not in outcome.record.banned:
-                broken.append(f"step {outcome.record.step}: the evidence is about somebody else")
-        history.add(outcome)
+            if proof.banned not in banned:
+                broken.append(f"step {made.step}: the evidence is about somebody else")
+            banned.discard(proof.banned)
+        broken += [
+            f"step {outcome.record.step - 1}: no evidence of the ban of {world.numbers[PeerId(peer)]}"
+            for peer in sorted(banned)
+        ]
+        banned = set(outcome.record.banned)
     return broken
