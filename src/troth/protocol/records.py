@@ -90,6 +90,7 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
         tuple[Knocking, ...], msgspec.Meta(max_length=MOST_KNOCKS)
     ] = ()  # members again after this step
     incarnation: Incarnation = 0  # how often the run had begun anew (SPEC B5)
+    began: bool = False  # the first of its incarnation
     closing: bool = False  # the run's last: nobody contributed, everyone audited (SPEC U4)
 
     @property

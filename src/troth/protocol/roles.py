@@ -35,7 +35,8 @@ class Due:
             record.step,
             tuple(PeerId(peer) for peer in record.contributors),
             record.owed,
-            bool(record.struck),
+            # Who made the others throw a draw away, or a whole step, must not gain by what is drawn instead.
+            everyone=bool(record.struck) or record.began,
         )
 
     @classmethod

@@ -440,6 +440,7 @@ def conclude(
         unaudited=unaudited,
         returned=returning_after(attempt),  # [B3]
         incarnation=state.incarnation,  # [B5]
+        began=state.incarnation > (0 if state.last is None else state.last.record.incarnation),
     )
     needed = {state.step - 1, *(audit.step for audit in (*state.due.owed, *owed))}
     return Outcome(
