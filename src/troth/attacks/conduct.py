@@ -12,7 +12,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from troth.aggregation import centered_clip, clip_residual, residual_tolerance
+from troth.aggregation import centered_clip, judge_center
 from troth.attacks.colluder import ColludingChannel, cast_as
 from troth.attacks.errors import AttackError
 from troth.attacks.gradient import GradientAttack, SignFlip
@@ -98,10 +98,8 @@ def at_the_border(rows_PD: Tensor, tau: float, share: float) -> Tensor:
 
     def off(length: float) -> float:
         away_D = center_D + length * towards_D
-        clipped = torch.linalg.vector_norm(rows_PD.double() - away_D.double(), dim=1).clamp(max=tau).sum()
-        norm = float(torch.linalg.vector_norm(away_D, dtype=torch.float64))
-        tolerance = residual_tolerance(norm, float(clipped), tau=tau, peers=len(rows_PD))
-        return float(torch.linalg.vector_norm(clip_residual(rows_PD, away_D, tau=tau))) / tolerance
+        residual, tolerance = judge_center(rows_PD, away_D, tau=tau)
+        return residual / tolerance
 
     least, most = 0.0, tau
     for _ in range(40):

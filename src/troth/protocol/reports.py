@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from troth.aggregation import flush_subnormals
 from troth.protocol.messages import ReportNumbers
 from troth.protocol.parts import Bounds
 from troth.protocol.primitives import all_finite
@@ -27,7 +28,8 @@ def make_report(
     gradient_D: Tensor, aggregate_D: Tensor, project: Project, bounds: Bounds, taus: Iterable[float]
 ) -> ReportNumbers:
     """`norm = ‖g[p] − ĝ[p]‖` and `s_k = ⟨z_k[p], (g[p] − ĝ[p])·min(1, τ_p/norm)⟩` in float64 (SPEC A5)."""
-    own, center, squares, products = gradient_D.cpu().numpy()[None], aggregate_D.cpu().numpy(), [], []
+    own, center = flush_subnormals(gradient_D).cpu().numpy()[None], aggregate_D.cpu().numpy()  # (SPEC C3)
+    squares, products = [], []
     for start, stop in pairwise(bounds):
         part = own[:, start:stop] if all_finite(own[0, start:stop]) else np.zeros_like(own[:, start:stop])  # (SPEC C3)
         square_R, products_RK = _differences(part, center[start:stop], project, start)

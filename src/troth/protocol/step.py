@@ -9,10 +9,9 @@ from functools import partial
 from typing import TypeVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from troth.aggregation import centered_clip
+from troth.aggregation import centered_clip, exact_norm
 from troth.crypto import Digest, PeerId, Signature, coin_commitment
 from troth.protocol.attempt import Announcements, Attempt, Clipped, Dropped, Here, Reduced, Reported
 from troth.protocol.audits import audit, examine_part, report_errors
@@ -174,8 +173,7 @@ def clip_message(
     """Digest and norm of every aggregate; from the second attempt on with commitments to fresh coins."""
     place, me, tools = attempt.place(Phase.CLIP), attempt.here.peer.me, attempt.here.peer.tools
     told = tuple(
-        Center(part, tools.digest(blobs[part]), float(torch.linalg.vector_norm(center_D, dtype=torch.float64)))
-        for part, center_D in sorted(centers_D.items())
+        Center(part, tools.digest(blobs[part]), exact_norm(center_D)) for part, center_D in sorted(centers_D.items())
     )
     a, b = (coin_commitment(coin, place, me, name) for coin, name in ((attempt.coins.a, "A"), (attempt.coins.b, "B")))
     seen = bitmap([delivery in witnessed for delivery in attempt.handed_round])
@@ -292,7 +290,7 @@ async def vote(
     audits = trials.hear_audits(accuses, here.roles)
     charges = heard_owners(accuses, state.step, attempt.owners, attempt.roots)
     norms = [reduced.clipped.centers[part].norm for part in range(len(attempt.owners))]
-    disputed = suspicious_parts(reported.numbers, norms, here.taus)  # [V2]
+    disputed = suspicious_parts(reported.numbers, norms, reduced.aggregate_D, here.taus, here.roles.bounds)  # [V2]
     disputed |= far_parts(list(reported.numbers.values()), state.scales.cap, here.roles.bounds)  # [V3]
     disputed |= {charge.part for charge in charges if charge.part is not None}
     if not audits and not disputed:
