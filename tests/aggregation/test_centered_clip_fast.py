@@ -90,11 +90,13 @@ def assert_not_below_the_truth(rows_PD: Tensor, tau: float, found: ClippedCenter
 
 
 def assert_solved(rows_PD: Tensor, tau: float, found: ClippedCenter) -> None:
-    pulls = clipped_norms(rows_PD, found.value_D, tau)
-    tolerance = residual_tolerance(norm(found.value_D), pulls, tau=tau, peers=len(rows_PD))
+    away = [float(distance) for distance in distances(rows_PD, found.value_D)]
+    tolerance = residual_tolerance(norm(found.value_D), away, tau=tau, size=rows_PD.shape[1])
     assert true_residual(rows_PD, found.value_D, tau) <= tolerance / 8
     assert found.residual <= found.tolerance / 8
-    assert found.tolerance == pytest.approx(tolerance, rel=1e-9, abs=0)
+    assert found.tolerance == pytest.approx(
+        tolerance, rel=1e-3, abs=0
+    )  # the solver's distances are those before rounding
     assert_not_below_the_truth(rows_PD, tau, found)
 
 
@@ -105,7 +107,6 @@ def test_solved_to_an_eighth_of_the_tolerance(case: str, dtype: torch.dtype) -> 
     rows_PD = make().to(dtype)
     found = solve_centered_clip(rows_PD, tau=tau)
     assert found.value_D.dtype == dtype
-    assert norm(found.value_D) <= 1024 * tau  # beyond this float32 is too coarse, see below
     assert_solved(rows_PD, tau, found)
     assert torch.equal(centered_clip(rows_PD, tau=tau), found.value_D)
 
@@ -147,7 +148,8 @@ def test_equal_rows_come_back_bit_for_bit(peers: int, tau: float, dtype: torch.d
 def test_zero_rows_give_zero(dtype: torch.dtype) -> None:
     found = solve_centered_clip(torch.zeros(16, 100, dtype=dtype), tau=1.0)
     assert torch.equal(found.value_D, torch.zeros(100, dtype=dtype))
-    assert (found.residual, found.tolerance) == (0.0, 0.0)
+    assert found.residual == 0.0
+    assert found.tolerance == 16 * 10 * 2.0**-125  # room for numbers that float32 cannot hold
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -160,15 +162,11 @@ def test_mirrored_rows_meet_at_zero(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("offset", [1e4, 1e6])
 @pytest.mark.parametrize("tau", [0.01, 1.0])
-def test_float32_too_coarse_for_the_radius_is_admitted(offset: float, tau: float) -> None:
-    """With ‖v‖ far beyond 2¹⁰·τ, rounding v to float32 costs more than the tolerance: the residual says so."""
-    rows_PD = (gaussian_rows(8, 16, 100) + offset).float()
-    found = solve_centered_clip(rows_PD, tau=tau)
-    assert norm(found.value_D) > 1024 * tau
-    assert found.residual > found.tolerance / 8
-    assert true_residual(rows_PD, found.value_D, tau) > found.tolerance / 8  # no false alarm either
-    assert_not_below_the_truth(rows_PD, tau, found)
-    assert_solved(rows_PD.double(), tau, solve_centered_clip(rows_PD.double(), tau=tau))  # float64 is fine enough
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_solved_however_far_from_zero(offset: float, tau: float, dtype: torch.dtype) -> None:
+    """‖v‖ is up to 10⁹ τ: rounding v to float32 moves it by more than the radius, and the tolerance knows."""
+    rows_PD = (gaussian_rows(8, 16, 100) + offset).to(dtype)
+    assert_solved(rows_PD, tau, solve_centered_clip(rows_PD, tau=tau))
 
 
 @pytest.mark.parametrize("width", [10, 1000, 100_000])

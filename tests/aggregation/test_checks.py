@@ -178,7 +178,16 @@ def test_clip_weights_at_the_corners() -> None:
 
 
 def test_residual_tolerance_by_hand() -> None:
-    assert residual_tolerance(1.0, 0.0, tau=1.0, peers=16) == 2.0**-17
-    assert residual_tolerance(2.0**20, 0.0, tau=1.0, peers=16) == 2.0**-7  # capped at 2¹⁰·τ
-    assert residual_tolerance(0.0, 16.0, tau=1.0, peers=16) == 2.0**-36
-    assert residual_tolerance(1.0, 2.0**19, tau=1.0, peers=1) == 2.0**-21 + 2.0**-21
+    """[V2] ε = 2⁻²¹·‖v‖ + √d·2⁻¹²⁵, then what moving v by ε does to every pull, and what scalars lose."""
+    assert residual_tolerance(1.0, [0.0] * 16, tau=1.0, size=1) == 2.0**-17  # the other ε is below its last place
+    assert residual_tolerance(0.0, [0.0] * 16, tau=1.0, size=4) == 2.0**-120
+    assert residual_tolerance(0.0, [0.5, 3.0], tau=1.0, size=1) == pytest.approx(1.5 * 2.0**-40, rel=1e-15)
+    assert residual_tolerance(2.0**21, [9.0], tau=1.0, size=1) == pytest.approx(
+        1 / 8, rel=1e-9
+    )  # ε = 1: far rows turn less
+    assert residual_tolerance(2.0**30, [9.0], tau=1.0, size=1) == pytest.approx(
+        2.0, rel=1e-9
+    )  # a pull turns round at most
+    assert residual_tolerance(2.0**30, [2.0**30], tau=1.0, size=1) == pytest.approx(
+        2.0**-21, rel=1e-5
+    )  # no slack by length

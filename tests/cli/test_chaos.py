@@ -245,10 +245,28 @@ def test_the_time_is_up_whatever_is_running(troth: Troth) -> None:
     assert time.monotonic() - start < 60
 
 
+# A shell lets its background jobs ignore SIGINT, and children inherit that.
+AS_IN_A_TERMINAL = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "import runpy; runpy.run_module('troth', run_name='__main__', alter_sys=True)"
+)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="process groups")
 def test_ctrl_c_ends_at_once_and_leaves_no_process(tmp_path: Path) -> None:
-    """As a terminal sends it: to every process of the group."""
-    arguments = [sys.executable, "-m", "troth", "chaos", "--seeds", "0..100000", "--steps", "1", "--peers", "4"]
+    """As a terminal sends it: to every process of the group; also where the suite runs in the background and ignores it."""
+    arguments = [
+        sys.executable,
+        "-c",
+        AS_IN_A_TERMINAL,
+        "chaos",
+        "--seeds",
+        "0..100000",
+        "--steps",
+        "1",
+        "--peers",
+        "4",
+    ]
     running = subprocess.Popen(
         arguments, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )

@@ -111,13 +111,12 @@ def reports(*rows: list[float]) -> dict:  # type: ignore[type-arg]
 def test_sums_that_vanish_and_sums_that_do_not() -> None:
     """[V2] The tolerance is eight times what rounding the aggregate can cost, and no more."""
     balanced = reports([1.0, -2.0], [-1.0, 2.0])
-    assert sum_vanishes(0, balanced, center_norm=1.0, tau=10.0)
+    assert sum_vanishes(0, balanced, center_norm=1.0, tau=10.0, size=9)
     allowed = 2.0**-21 * 2 * 1.0
-    assert sum_vanishes(0, reports([1.0 + 0.9 * allowed, -2.0], [-1.0, 2.0]), 1.0, 10.0)
-    assert not sum_vanishes(0, reports([1.0 + 2 * allowed, -2.0], [-1.0, 2.0]), 1.0, 10.0)
-    assert not sum_vanishes(
-        0, reports([1.0 + 2 * allowed, -2.0], [-1.0, 2.0]), 1e9, 1e-6
-    )  # a long centre buys no slack
+    assert sum_vanishes(0, reports([1.0 + 0.9 * allowed, -2.0], [-1.0, 2.0]), 1.0, 10.0, 9)
+    off = reports([1.0 + 2 * allowed, -2.0], [-1.0, 2.0])
+    assert not sum_vanishes(0, off, 1.0, 10.0, 9)
+    assert not sum_vanishes(0, off, 100.0, 1e-6, 9)  # a centre as long as the rows are far buys no slack
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0.0, 1e-13, 1e-12, 1e-7, 1e-6, 1.0]), st.booleans())
@@ -128,14 +127,16 @@ def test_the_fast_check_decides_as_its_definition(seed: int, shift: float, long:
     tables[-1] = -tables[:-1].sum(axis=0) + shift * generator.normal(size=(3, 16))
     norms = np.sqrt((tables**2).mean(axis=2)) / (generator.uniform(1.5, 3.5) if long else 1.0)
     said = {PeerId(bytes([k])): ReportNumbers(norms[k], tables[k]) for k in range(5)}
-    center, taus = [1.0, 1e-9, 0.0], [5.0, 0.7, 5.0]
+    center, taus, bounds = [1.0, 2.0**-30, 0.0], [5.0, 0.7, 5.0], (0, 1, 2, 5)
     slow = {
         part
         for part in range(3)
-        if not sum_vanishes(part, said, center[part], taus[part])
+        if not sum_vanishes(part, said, center[part], taus[part], bounds[part + 1] - bounds[part])
         or any(too_long(part, numbers, taus[part]) for numbers in said.values())
     }
-    assert suspicious_parts(said, center, taus) == slow
+    aggregate_D = torch.tensor([*center, 0.0, 0.0])
+    assert suspicious_parts(said, center, aggregate_D, taus, bounds) == slow
+    assert suspicious_parts(said, [1.0, 2.0**-30 * (1 + 2e-9), 1e-300], aggregate_D, taus, bounds) == slow | {1, 2}
 
 
 def test_projections_longer_than_their_vector_are_public() -> None:

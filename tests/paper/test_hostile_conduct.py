@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tests.paper.conftest import SMALL, is_what_a_server_would_get, kept_promises, records, rewired, run_on
 from troth.crypto import Context, Identity, PeerId, derive
@@ -273,8 +274,8 @@ def test_reports_of_any_finite_number_are_judged(number: float) -> None:
 def test_sums_of_the_largest_numbers_there_may_be_do_not_vanish(number: float) -> None:
     """[V2, M3] And nobody falls over them."""
     said = {PeerId(bytes([k])): ReportNumbers(np.ones(2), np.full((2, 16), number)) for k in range(3)}
-    assert not sum_vanishes(0, said, 1.0, 1.0)
-    assert suspicious_parts(said, [1.0, 1.0], [1.0, 1.0]) == {0, 1}
+    assert not sum_vanishes(0, said, 1.0, 1.0, 1)
+    assert suspicious_parts(said, [1.0, 1.0], torch.ones(2), [1.0, 1.0], (0, 1, 2)) == {0, 1}
 
 
 def test_parts_that_are_sent_again_take_away_nothing_that_came() -> None:

@@ -14,10 +14,12 @@ from troth.aggregation.centered_clip import (
     centered_clip_published,
     clip_residual,
     clip_weights,
+    judge_center,
     residual_tolerance,
 )
 from troth.aggregation.centered_clip_fast import ClippedCenter, centered_clip, solve_centered_clip
 from troth.aggregation.checks import AggregationError, check_vectors
+from troth.aggregation.exact import exact_norm, flush_subnormals, tree_sum
 from troth.aggregation.geometric_median import geometric_median
 from troth.aggregation.krum import krum, multi_krum
 from troth.aggregation.mean import mean
@@ -65,12 +67,16 @@ __all__ = [
     "check_vectors",
     "clip_residual",
     "clip_weights",
+    "exact_norm",
+    "flush_subnormals",
     "geometric_median",
+    "judge_center",
     "krum",
     "mean",
     "median",
     "multi_krum",
     "residual_tolerance",
     "solve_centered_clip",
+    "tree_sum",
     "trimmed_mean",
 ]

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from troth.aggregation.centered_clip import check_tau, residual_tolerance
 from troth.aggregation.checks import AggregationError, check_shape, check_vectors
+from troth.aggregation.exact import flush_subnormals
 
 # P peers, D coordinates
 Floats = NDArray[np.float64]
@@ -81,7 +82,7 @@ def solve_centered_clip(vectors_PD: Tensor, *, tau: float) -> ClippedCenter:
         found = ClippedCenter(
             value_D=value_D,
             residual=solution.residual_bound + _pull_change(solution.distance_P, rounding, tau),
-            tolerance=residual_tolerance(value_norm, solution.clipped_norms, tau=tau, peers=peers),
+            tolerance=residual_tolerance(value_norm, solution.distance_P.tolist(), tau=tau, size=len(value_D)),
             iterations=iterations,
             reads=2 * round_number,
         )
@@ -103,7 +104,6 @@ class _GramSolution:
     coefficients_P: Floats  # v = reference + Σ coefficients_i (x_i − reference)
     residual_bound: float
     distance_P: Floats
-    clipped_norms: float  # Σ min(‖x_i − v‖, τ)
     iterations: int
 
 
@@ -151,7 +151,6 @@ def _solve_on_gram(gram_PP: Floats, start_P: Floats, tau: float) -> _GramSolutio
         coefficients_P=best.c_P,
         residual_bound=best.residual + _distance_error(gram_PP, best, tau),
         distance_P=best.distance_P,
-        clipped_norms=float(np.minimum(best.distance_P, tau).sum()),
         iterations=iterations,
     )
 
@@ -202,8 +201,8 @@ def _newton(gram_PP: Floats, at: _Iterate, tau: float) -> Floats | None:
 
 
 def _pull_change(distance_P: Floats, moved: float, tau: float) -> float:
-    """How much the residual can change when v moves so far: each row's pull by its weight at the nearer end."""
-    return float((tau / np.maximum(distance_P - moved, tau)).sum() * moved)
+    """How much the residual can change when v moves so far: each row's pull by its weight at the nearer end, or turns round."""
+    return float(np.minimum(2 * tau, tau / np.maximum(distance_P - moved, tau) * moved).sum())
 
 
 def _distance_error(gram_PP: Floats, at: _Iterate, tau: float) -> float:
@@ -272,6 +271,7 @@ def _combine(
         rows_PC = buffer[:, : columns.stop - columns.start].copy_(vectors_PD[:, columns])
         exact_C = torch.mv(rows_PC.T, weights_P).add_(reference_D[columns], alpha=rest)
         value_D[columns] = exact_C
+        value_D[columns] = flush_subnormals(value_D[columns])  # a machine may flush it in reading, so all do
         lost.append(torch.linalg.vector_norm(exact_C.sub_(value_D[columns])))
     # And what float64 itself loses in adding up rows that may be far longer than their combination.
     reach = float(torch.linalg.vector_norm(reference_D, dtype=torch.float64))

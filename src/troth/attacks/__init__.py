@@ -27,6 +27,7 @@ from troth.attacks.gradient import (
     Nudge,
     RandomDirection,
     SignFlip,
+    Subnormal,
     alie_deviations,
 )
 from troth.attacks.schedule import AttackSchedule
@@ -52,6 +53,7 @@ ATTACKS: dict[str, type[GradientAttack]] = {
     "vanish": Vanish,
     "nudge": Nudge,
     "inflate": Inflate,
+    "subnormal": Subnormal,
     "adapt": Adapt,
 }
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from troth.aggregation import centered_clip, clip_residual, residual_tolerance
+from troth.aggregation import centered_clip, exact_norm, judge_center
 from troth.attacks.colluder import ColludingChannel, cast_as
 from troth.attacks.errors import AttackError
 from troth.attacks.gradient import GradientAttack, SignFlip
@@ -38,7 +38,7 @@ from troth.protocol.messages import (
     phase_of,
 )
 from troth.protocol.parts import Parcel, rows_of
-from troth.protocol.primitives import fixed_norm, to_blob
+from troth.protocol.primitives import to_blob
 from troth.protocol.roles import Due, draw_roles
 from troth.protocol.roster import Roster
 from troth.protocol.state import CannotGoOnError
@@ -77,7 +77,7 @@ class ShiftingOwner(ColludingChannel):
     def _forge(self, context: Context, center: Center) -> Center:
         wrong_D = self._wrong(context, center.part)
         self._forged[center.part] = to_blob(wrong_D)
-        return Center(center.part, blob_digest(self._forged[center.part]), fixed_norm(wrong_D.numpy()))
+        return Center(center.part, blob_digest(self._forged[center.part]), exact_norm(wrong_D))
 
     def _wrong(self, context: Context, part: int) -> Tensor:
         rows_PD, attack, parameters = torch.stack(self._rows[part]), self._plot.attack, self._run.parameters
@@ -100,10 +100,8 @@ def at_the_border(rows_PD: Tensor, tau: float, share: float) -> Tensor:
 
     def off(length: float) -> float:
         away_D = center_D + length * towards_D
-        clipped = torch.linalg.vector_norm(rows_PD.double() - away_D.double(), dim=1).clamp(max=tau).sum()
-        norm = float(torch.linalg.vector_norm(away_D, dtype=torch.float64))
-        tolerance = residual_tolerance(norm, float(clipped), tau=tau, peers=len(rows_PD))
-        return float(torch.linalg.vector_norm(clip_residual(rows_PD, away_D, tau=tau))) / tolerance
+        residual, tolerance = judge_center(rows_PD, away_D, tau=tau)
+        return residual / tolerance
 
     least, most = 0.0, tau
     for _ in range(40):

@@ -175,6 +175,19 @@ class Inflate(GradientAttack):
         return own_BD * self.scale
 
 
+@dataclass(frozen=True)
+class Subnormal(GradientAttack):
+    """put `size`, too small for float32 to average, where the own gradient is zero: honest owners are to fail over rounding"""
+
+    size: float = 1e-45
+
+    def __post_init__(self) -> None:
+        positive("size", self.size)
+
+    def forge(self, own_BD: Tensor, honest_HD: Tensor) -> Tensor:
+        return torch.where(own_BD == 0, torch.full_like(own_BD, self.size), own_BD)
+
+
 def alie_deviations(peers: int, byzantine: int) -> float:
     """`z = Φ⁻¹((n − b − s)/(n − b))` with `s = ⌊n/2 + 1⌋ − b` supporters needed (Baruch et al. 2019)."""
     needed = floor(peers / 2 + 1) - byzantine

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from troth.aggregation import clip_residual, residual_tolerance
+from troth.aggregation import judge_center
 from troth.crypto import PeerId
 from troth.protocol.attempt import Attempt, Reduced, Reported
 from troth.protocol.deviation import ACCUSE, CONVICT, deviations
@@ -129,10 +129,8 @@ def examine_part(
         return None
     rows_PD = rows_of([parcels[c] for c in contributors])
     center_D = reduced.aggregate_D[start:stop]
-    norm = float(torch.linalg.vector_norm(center_D, dtype=torch.float64))
-    clipped = float(torch.linalg.vector_norm(rows_PD.double() - center_D.double(), dim=1).clamp(max=tau).sum())
-    residual = float(torch.linalg.vector_norm(clip_residual(rows_PD, center_D, tau=tau)))
-    wrong = residual > residual_tolerance(norm, clipped, tau=tau, peers=len(rows_PD))
+    residual, tolerance = judge_center(rows_PD, center_D, tau=tau)
+    wrong = residual > tolerance
     project = partial(peer.tools.project, reduced.projection_key, parameters.projections, parameters.size)
     said = [reported.numbers[c].part(part) for c in contributors]
     errors_P = report_errors(rows_PD, center_D, project, start, said, tau)

@@ -7,10 +7,11 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from troth.aggregation import exact_norm
 from troth.protocol.attempt import Announcements, Attempt, Dropped
 from troth.protocol.channel import Delivery
 from troth.protocol.messages import Center, Clip, said_as
-from troth.protocol.primitives import all_finite, fixed_norm
+from troth.protocol.primitives import all_finite, from_blob
 
 T = TypeVar("T")
 
@@ -56,8 +57,8 @@ def fitting(attempt: Attempt[T], blobs: Mapping[int, bytes], centers: Mapping[in
         for part, blob in blobs.items()
         if part in centers
         and len(blob) == 4 * (bounds[part + 1] - bounds[part])
-        and all_finite(numbers := np.frombuffer(blob, "<f4"))
-        and fixed_norm(numbers) == centers[part].norm
+        and all_finite(np.frombuffer(blob, "<f4"))
+        and exact_norm(from_blob(blob)) == centers[part].norm
     }
 
 

@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from troth.aggregation import exact_norm, flush_subnormals
 from troth.crypto import Digest, leaf_hash, merkle_tree, root_from_path
-from troth.protocol.primitives import DTYPE, Primitives, all_finite, fixed_norm, to_blobs
+from troth.protocol.primitives import DTYPE, Primitives, all_finite, to_blobs
 
 # D coordinates
 
@@ -42,7 +43,7 @@ class CommittedParts:
     def lengths(self) -> list[float]:
         """Of every part; one that is not finite counts as zeros (SPEC C3)."""
         parts = [np.frombuffer(parcel.blob, "<f4") for parcel in self.parcels]
-        return [fixed_norm(part) if all_finite(part) else 0.0 for part in parts]
+        return [exact_norm(part) if all_finite(part) else 0.0 for part in parts]
 
 
 def commit_parts(gradient_D: Tensor, bounds: Bounds, tools: Primitives) -> CommittedParts:
@@ -53,10 +54,10 @@ def commit_parts(gradient_D: Tensor, bounds: Bounds, tools: Primitives) -> Commi
 
 
 def rows_of(parcels: Sequence[Parcel]) -> Tensor:
-    """The numbers of parts; a part that is not finite counts as zeros, for owners, jurors and its sender alike (SPEC C3)."""
+    """The numbers of parts, for owners and jurors; subnormals count as zero, and so does a part that is not finite (SPEC C3)."""
     rows_PD = np.stack([np.frombuffer(parcel.blob, "<f4") for parcel in parcels])
     rows_PD[[not all_finite(row_D) for row_D in rows_PD]] = 0
-    return torch.from_numpy(rows_PD)
+    return flush_subnormals(torch.from_numpy(rows_PD))
 
 
 def opens(parcel: Parcel, part: int, bounds: Sequence[int], root: Digest, tools: Primitives) -> bool:

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from troth.aggregation import flush_subnormals
 from troth.crypto import (
     Context,
     Digest,
@@ -28,7 +29,6 @@ from troth.protocol.messages import Announced, Envelope, Malformed, Message, Pha
 
 # P vectors, K projections, D coordinates
 
-_NORM_BLOCK = 1 << 15  # numbers whose squares stay in the processor's cache
 _FEW_SIGNS = 1 << 22  # so many are kept as numbers to multiply with: 32 MB
 
 DTYPE = "float32"  # of gradients and aggregates, little-endian
@@ -76,21 +76,6 @@ def all_finite(numbers_D: NDArray[np.float32]) -> bool:
     return math.isfinite(np.einsum("d->", numbers_D)) or bool(np.isfinite(numbers_D).all())
 
 
-def fixed_norm(numbers_D: NDArray[np.float32]) -> float:
-    """The Euclidean length in the same bits everywhere: squares of float32 are exact in float64, and sums are made in a fixed
-    order by elementwise additions, which no library may regroup (SPEC U3)."""
-    sums = []
-    for start in range(0, len(numbers_D), _NORM_BLOCK):
-        block = numbers_D[start : start + _NORM_BLOCK]
-        squares = np.zeros(1 << max(0, len(block) - 1).bit_length())
-        np.multiply(block, block, out=squares[: len(block)], dtype=np.float64)
-        while len(squares) > 1:
-            half = len(squares) // 2
-            squares = np.add(squares[:half], squares[half:], out=squares[:half])
-        sums.append(float(squares[0]))
-    return math.sqrt(math.fsum(sums))
-
-
 def to_blob(numbers_D: Tensor) -> bytes:
     """Float32 numbers as they travel and are hashed."""
     return to_blobs(numbers_D, (0, len(numbers_D)))[0]
@@ -103,6 +88,6 @@ def to_blobs(numbers_D: Tensor, bounds: Sequence[int]) -> tuple[bytes, ...]:
 
 
 def from_blob(blob: bytes | bytearray) -> Tensor:
-    """A bytearray becomes the tensor's memory."""
-    numbers_D = np.frombuffer(blob, "<f4")
-    return torch.from_numpy(numbers_D if isinstance(blob, bytearray) else numbers_D.copy())
+    """The numbers of a blob, subnormals as zero: some machines could not read them otherwise (SPEC C3)."""
+    ours = blob if isinstance(blob, bytearray) else bytearray(blob)  # torch wants memory that may be written to
+    return flush_subnormals(torch.from_numpy(np.frombuffer(ours, "<f4")))

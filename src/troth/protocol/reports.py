@@ -7,9 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from troth.aggregation import exact_norm, flush_subnormals
 from troth.protocol.messages import ReportNumbers
 from troth.protocol.parts import Bounds
-from troth.protocol.primitives import all_finite, fixed_norm
+from troth.protocol.primitives import all_finite
 
 # P parts, R rows, K projections, D coordinates
 
@@ -27,11 +28,12 @@ def make_report(
     gradient_D: Tensor, aggregate_D: Tensor, project: Project, bounds: Bounds, taus: Iterable[float]
 ) -> ReportNumbers:
     """`‖g[p]‖`, `norm = ‖g[p] − ĝ[p]‖` and `s_k = ⟨z_k[p], (g[p] − ĝ[p])·min(1, τ_p/norm)⟩` in float64 (SPEC A5)."""
-    own, center, lengths, squares, products = gradient_D.cpu().numpy()[None], aggregate_D.cpu().numpy(), [], [], []
+    own, center = flush_subnormals(gradient_D).cpu().numpy()[None], aggregate_D.cpu().numpy()  # (SPEC C3)
+    lengths, squares, products = [], [], []
     for start, stop in pairwise(bounds):
         part = own[:, start:stop] if all_finite(own[0, start:stop]) else np.zeros_like(own[:, start:stop])  # (SPEC C3)
         square_R, products_RK = _differences(part, center[start:stop], project, start)
-        lengths.append(fixed_norm(part[0]))
+        lengths.append(exact_norm(part[0]))
         squares.append(square_R)
         products.append(products_RK)
     return _clipped(np.array(lengths), np.concatenate(squares), np.concatenate(products), np.fromiter(taus, np.float64))
@@ -40,7 +42,7 @@ def make_report(
 def right_reports(rows_RD: Tensor, center_D: Tensor, project: Project, start: int, tau: float) -> ReportNumbers:
     """What all contributors should say about one part that begins at `start`: a row for each, in the place of parts."""
     squares_R, products_RK = _differences(rows_RD.numpy(), center_D.numpy(), project, start)
-    lengths_R = np.array([fixed_norm(row_D) for row_D in rows_RD.numpy()])
+    lengths_R = np.array([exact_norm(row_D) for row_D in rows_RD.numpy()])
     return _clipped(lengths_R, squares_R, products_RK, np.full(len(rows_RD), tau))
 
 

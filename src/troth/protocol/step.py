@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from troth.aggregation import centered_clip
+from troth.aggregation import centered_clip, exact_norm
 from troth.crypto import Digest, PeerId, Signature, coin_commitment
 from troth.protocol.attempt import Announcements, Attempt, Clipped, Dropped, Here, Reduced, Reported
 from troth.protocol.audits import audit, examine_part, report_errors
@@ -41,7 +41,7 @@ from troth.protocol.messages import (
     said_as,
 )
 from troth.protocol.parts import CommittedParts, Parcel, commit_parts, opens, rows_of
-from troth.protocol.primitives import fixed_norm, from_blob, to_blob
+from troth.protocol.primitives import from_blob, to_blob
 from troth.protocol.quarrels import Quarrels
 from troth.protocol.records import StepRecord, record_bytes_to_sign
 from troth.protocol.reports import ACCUSE_AT, CONVICT_AT, make_report
@@ -187,8 +187,7 @@ def clip_message(
     """Digest and norm of every aggregate; from the second attempt on with commitments to fresh coins."""
     place, me, tools = attempt.place(Phase.CLIP), attempt.here.peer.me, attempt.here.peer.tools
     told = tuple(
-        Center(part, tools.digest(blobs[part]), fixed_norm(center_D.numpy()))
-        for part, center_D in sorted(centers_D.items())
+        Center(part, tools.digest(blobs[part]), exact_norm(center_D)) for part, center_D in sorted(centers_D.items())
     )
     a, b = (coin_commitment(coin, place, me, name) for coin, name in ((attempt.coins.a, "A"), (attempt.coins.b, "B")))
     seen = bitmap([delivery in witnessed for delivery in attempt.handed_round])
@@ -321,7 +320,7 @@ def docket_of(
     audits = trials.hear_audits(accuses, here.roles)
     charges = heard_owners(accuses, state.step, attempt.owners, reported.announced, here.peer.tools)
     norms = [reduced.clipped.centers[part].norm for part in range(len(attempt.owners))]
-    disputed = suspicious_parts(reported.numbers, norms, here.taus)  # [V2]
+    disputed = suspicious_parts(reported.numbers, norms, here.taus, here.roles.bounds)  # [V2]
     disputed |= far_parts(reported.numbers, attempt.length, here.taus, here.roles.bounds)  # [V3]
     disputed |= {charge.part for charge in charges if charge.part is not None}
     return Docket(

@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
+from troth.aggregation import flush_subnormals
 from troth.crypto import Digest, Seed, tagged_hash
 from troth.protocol.messages import Malformed
 from troth.protocol.primitives import Primitives
@@ -123,8 +124,11 @@ def _named(training: Training) -> dict[str, Tensor]:
 
 
 def finite_or_zero(gradient_D: Tensor) -> Tensor:
-    """A gradient that is not finite counts as zero: a fixed rule, so that auditor and contributor agree on it."""
-    return gradient_D if bool(torch.isfinite(gradient_D).all()) else torch.zeros_like(gradient_D)
+    """A gradient as it is committed to: all zeros if it is not finite, and subnormals are zero (SPEC R2).
+
+    Fixed rules, so that auditor and contributor agree: some hardware flushes subnormals by itself, and some does not.
+    """
+    return flush_subnormals(gradient_D) if bool(torch.isfinite(gradient_D).all()) else torch.zeros_like(gradient_D)
 
 
 def _raw(tensor: Tensor) -> memoryview:

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import torch
 
-from troth.aggregation import clip_residual, residual_tolerance
+from troth.aggregation import judge_center
 from troth.crypto import PeerId
 from troth.protocol.scales import part_taus
 from troth.simulation.world import FORGED, World
@@ -28,8 +28,7 @@ def aggregates(world: World) -> list[str]:
             zip(pairwise(kept.bounds), part_taus(kept.tau, kept.bounds), strict=True)
         ):
             center_D, part_PD = kept.aggregate_D[start:stop], rows_PD[:, start:stop]
-            clipped = torch.linalg.vector_norm(part_PD.double() - center_D.double(), dim=1).clamp(max=tau).sum()
-            tolerance = residual_tolerance(float(center_D.norm()), float(clipped), tau=tau, peers=len(rows))
-            if float(clip_residual(part_PD, center_D, tau=tau).norm()) > 2 * tolerance:
+            residual, tolerance = judge_center(part_PD, center_D, tau=tau)
+            if residual > 2 * tolerance:
                 broken.append(f"step {record.step}: the aggregate of part {part} is not the clipped centre")
     return broken
