@@ -26,6 +26,7 @@ from troth.protocol.state import State
 from troth.training.work import Training, TrainingWork
 
 FORMAT = "troth checkpoint 2"
+_UNCHECKED = Digest(bytes(32))
 _OTHER_FORMAT = re.compile(r"troth checkpoint [0-9]+")
 _SMALL = 1 << 24  # bytes of a model that is saved with every step
 _SELDOM = 50  # times as long as it took to save a large model, until the next is
@@ -56,14 +57,14 @@ class _Saved:
     state: Digest  # of model and optimizer
     incarnation: int
     marks: Marks
-    check: Digest = Digest(bytes(32))  # over all of the above: finds accidents
+    check: Digest = _UNCHECKED  # over all of the above: finds accidents
 
     def checked(self) -> "_Saved":
         return replace(self, check=_digest(self))
 
 
 def _digest(saved: _Saved) -> Digest:
-    return blob_digest(msgspec.json.encode(replace(saved, check=Digest(bytes(32)))))
+    return blob_digest(msgspec.json.encode(replace(saved, check=_UNCHECKED)))
 
 
 class _Format(msgspec.Struct):
@@ -105,7 +106,8 @@ class Checkpoints:
             raise CheckpointError(f"cannot make {folder}: {error.strerror}") from error
 
     def save(self, state: State[Training], marks: Marks | None = None, *, whole: bool = False) -> None:
-        """What the marks name must be on disk. The model goes with it if it is small, if there is time for it, if it is its turn, or if it is asked for."""
+        """What the marks name must be on disk. The model goes with it if it is small, if there is time for it, if it is its turn,
+        or if it is asked for."""
         name = f"step-{state.step:09}"
         digest = self._work.digest(state.training)
         saved = _Saved(
