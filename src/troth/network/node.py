@@ -304,7 +304,7 @@ class Node:
                 continue
             try:
                 evidence = ban_evidence(self.run, self.history, outcome, judgement)
-                disputed = verify_ban(evidence.text).disputed
+                disputed = verify_ban(evidence.text, self.run.id).disputed
             except (UnprovedError, StopIteration, KeyError):
                 continue
             folder.mkdir(exist_ok=True)

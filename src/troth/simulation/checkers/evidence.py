@@ -14,7 +14,7 @@ def evidence(world: World) -> list[str]:
                 continue  # one judgement is enough to be banned, and to prove it
             proved.add(judgement.banned)
             try:
-                proof = verify_ban(ban_evidence(world.run, history, outcome, judgement).text)
+                proof = verify_ban(ban_evidence(world.run, history, outcome, judgement).text, world.run.id)
             except UnprovedError as error:
                 broken.append(f"step {outcome.record.step}: the ban of {world.numbers[judgement.banned]}: {error}")
                 continue
