@@ -3,9 +3,18 @@
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from troth.cli import main
+from troth.crypto import Context, Identity, PeerId, blob_digest, derive
+from troth.evidence.bans import FORMAT, MOST_BYTES, BanFile, Founding, SignedMessage, checksum, sign_off, to_text
+from troth.evidence.verify import verify_ban
+from troth.network.draft import draft
+from troth.network.manifest import Founder
+from troth.protocol.messages import Accusation, Accuse, Ballot, Kind, Phase, Verdict, Vote, seal
+from troth.protocol.records import Judgement, StepRecord, encode_record, record_bytes_to_sign
+from troth.protocol.run import Parameters, Run
 
 RUN = [
     "simulate",
@@ -35,15 +44,20 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def known(run: Path) -> tuple[str, str]:
+    return "--run", str(run / "evidence" / "run")
+
+
 def test_every_ban_of_a_run_verifies_and_is_recomputed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     summary = json.loads((run / "summary.json").read_text())
     assert len(summary["banned"]) == 2
     assert summary["honest_banned"] == 0
     assert summary["agreement"] is True
     for ban in summary["banned"]:
-        assert call("verify", str(run / "evidence" / ban["evidence"])) == 0
+        assert call("verify", str(run / "evidence" / ban["evidence"]), *known(run)) == 0
         said = capsys.readouterr().out
-        assert said.startswith("Proved. Peer ")
+        assert said.startswith("Proved for the run that you named. Peer ")
+        assert "unless 4 members of this run lied together" in said
         assert "indeed not the one that follows from its seed" in said
 
 
@@ -53,9 +67,115 @@ def test_without_the_state_signatures_and_votes_are_checked(
     evidence = next((run / "evidence").glob("*.json"))
     alone = tmp_path / evidence.name
     alone.write_text(evidence.read_text())
-    assert call("verify", str(alone)) == 0
+    assert call("verify", str(alone), *known(run)) == 0
     assert "Not recomputed" in capsys.readouterr().out
-    assert call("verify", "--no-recompute", str(alone)) == 0
+    assert call("verify", "--no-recompute", str(alone), *known(run)) == 0
+    assert "Not recomputed" not in capsys.readouterr().out
+
+
+def test_without_the_run_nothing_is_proved(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """[E1] The file may come from whoever invented the run."""
+    evidence = next((run / "evidence").glob("*.json"))
+    assert call("verify", str(evidence)) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("Unknown run: ")
+    assert "proved" not in said.err.lower()
+    assert (run / "evidence" / "run").read_text().strip() in said.err
+
+
+def test_a_ban_of_another_run_is_not_proof(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evidence = next((run / "evidence").glob("*.json"))
+    assert call("verify", str(evidence), "--run", "ab" * 32) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("Not proved: the file is about run ")
+    assert "ab" * 32 in said.err
+
+
+def test_the_run_is_named_by_its_id_or_its_manifest(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evidence = str(next((run / "evidence").glob("*.json")))
+    name = (run / "evidence" / "run").read_text().strip()
+    assert call("verify", evidence, "--run", name) == 0
+    assert call("verify", evidence, "--run", name.upper()) == 0
+    founders = tuple(Founder(f"peer{k}", Identity.from_secret(derive(0, "founder", k)).peer, "") for k in range(4))
+    other = draft("quadratic:dimension=60", founders).manifest
+    (tmp_path / "run.toml").write_text(other.to_toml())
+    capsys.readouterr()
+    assert call("verify", evidence, "--run", str(tmp_path / "run.toml")) == 1
+    assert f"not about run {other.run.id.hex()}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("named", ["none.toml", "abc", "a.toml", "a.txt", "folder"])
+def test_a_run_that_cannot_be_read_is_an_operators_mistake(
+    run: Path, tmp_path: Path, named: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evidence = str(next((run / "evidence").glob("*.json")).resolve())
+    monkeypatch.chdir(tmp_path)
+    for junk in ("a.toml", "a.txt"):
+        Path(junk).write_bytes(b"\xff\x00" + bytes(200))
+    Path("folder").mkdir()
+    assert call("verify", evidence, "--run", named) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("troth: ")
+    assert "run.toml" in said.err or "a.toml" in said.err
+
+
+def test_an_invented_run_proves_nothing_about_whom_it_names(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """[E1] Four liars found a run with a fifth's public key in it, and ban it there: all signatures fit."""
+    framed = tmp_path / "framed.json"
+    victim, text = framed_ban()
+    framed.write_text(text)
+    assert call("verify", str(framed)) == 1
+    assert call("verify", str(framed), *known(run)) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert victim.hex() not in said.err
+
+
+def framed_ban() -> tuple[PeerId, str]:
+    liars = [Identity.from_secret(derive(0, "liar", k)) for k in range(4)]
+    victim = Identity.from_secret(derive(0, "victim")).peer  # its public key is all that is used
+    keys = tuple(sorted([victim, *(one.peer for one in liars)]))
+    invented = Run(keys, b'{"task":"digits"}', Parameters(size=4810, tau=1.0, byzantine=1), derive(0, "nonce"))
+    accuser, zero = liars[0], bytes(32)
+    judgement = Judgement(accuser.peer, victim, Kind.REPORT, 0, 0, 0, Verdict.ACCUSED)
+    record = StepRecord(0, keys, keys, (zero,) * 5, 5, zero, zero, zero, zero, True, 1.0, None, 0.1, (judgement,))
+    digest = blob_digest(encode_record(record))
+    signatures = {one.peer: one.sign(record_bytes_to_sign(invented.id, 0, one.peer, digest)) for one in liars}
+    accuse = Accuse((Accusation(victim, Kind.REPORT, 0, 0),), zero)
+    vote = Vote((Ballot(accuser.peer, victim, Kind.REPORT, 0, 0, Verdict.ACCUSED),))
+
+    def signed(who: Identity, message: Accuse | Vote, phase: Phase) -> SignedMessage:
+        envelope = seal(who, Context(invented.id, 0, phase), message)
+        return SignedMessage(who.peer.hex(), envelope.payload.hex(), envelope.signature.hex())
+
+    unsummed = BanFile(
+        format=FORMAT,
+        banned=victim.hex(),
+        run=Founding(
+            invented.nonce.hex(),
+            invented.description.decode(),
+            [key.hex() for key in keys],
+            invented.parameters.plain(),
+        ),
+        history=[],
+        before=[],
+        accusation=signed(accuser, accuse, Phase.ACCUSE),
+        votes=[signed(one, vote, Phase.VOTE) for one in sorted(liars, key=lambda one: one.peer)],
+        twice=[],
+        phase=0,
+        record=sign_off(record, signatures),
+        checksum="",
+    )
+    text = to_text(msgspec.structs.replace(unsummed, checksum=checksum(unsummed)))
+    assert verify_ban(text).banned == victim, "in itself it is all right, or this would show nothing"
+    return victim, text
 
 
 def test_a_damaged_file_is_not_proof(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,7 +183,7 @@ def test_a_damaged_file_is_not_proof(run: Path, tmp_path: Path, capsys: pytest.C
     damaged = tmp_path / "damaged.json"
     text = evidence.read_text()
     damaged.write_text(text.replace('"banned": "', '"banned": "0', 1))
-    assert call("verify", str(damaged)) == 1
+    assert call("verify", str(damaged), *known(run)) == 1
     assert capsys.readouterr().err.startswith("Not proved: ")
     damaged.write_bytes(b"\xff\xfe")
     assert call("verify", str(damaged)) == 1
@@ -76,12 +196,17 @@ def test_a_wrong_state_is_not_proof(run: Path, tmp_path: Path) -> None:
         raw = bytearray(state.read_bytes())
         raw[-1] ^= 1
         (tmp_path / state.name).write_bytes(bytes(raw))
-    assert call("verify", str(tmp_path / evidence.name)) == 1
+    assert call("verify", str(tmp_path / evidence.name), *known(run)) == 1
 
 
 def test_a_missing_file_is_an_operators_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("verify", str(tmp_path / "none.json")) == 2
+    assert call("verify", str(tmp_path / "none.json"), "--run", "ab" * 32) == 2
     assert capsys.readouterr().err.startswith("troth: cannot read")
+    large = tmp_path / "large.json"
+    with large.open("wb") as file:
+        file.truncate(MOST_BYTES + 1)
+    assert call("verify", str(large), "--run", "ab" * 32) == 2
+    assert "too large to be evidence" in capsys.readouterr().err
 
 
 def test_beyond_the_guarantee_is_refused_unless_said_and_then_repeated(

@@ -50,11 +50,12 @@ def demo(
     picture = folder / "demo.png"
     plot_runs(runs, picture, f"{_PEERS} peers, {_LIARS} of them liars: digits read correctly")
     files = sorted(swarm.evidence_folder().glob("ban-*.json"))
-    proved = sum(bool(verify_ban(file.read_text(encoding="utf-8"))) for file in files)
+    proved = sum(bool(verify_ban(file.read_text(encoding="utf-8"), swarm.manifest.run.id)) for file in files)
     calm, mean, troth = (summary.metrics["accuracy"] for _, summary in runs)
     caught = len({ban["peer"] for ban in protocol.details["banned"]} & set(protocol.byzantine))
     typer.echo(f"\nPicture:  {picture}")
-    typer.echo(f"Evidence: {swarm.evidence_folder()}: {proved} of {len(files)} files verify (try: troth verify FILE)")
+    typer.echo(f"Evidence: {swarm.evidence_folder()}: {proved} of {len(files)} files verify")
+    typer.echo(f"          (try: troth verify FILE --run {folder / 'run.toml'})")
     typer.echo(f"Time:     {time.monotonic() - started:.0f} s")
     harmed = protocol.details["honest_banned"]
     typer.echo(

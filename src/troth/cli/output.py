@@ -38,19 +38,20 @@ def _config_in(summary: Path) -> Any:
 
 
 def write_evidence(folder: Path, evidence: Mapping[str, "BanEvidence"]) -> None:
-    """One file per ban, and beside it the state that its recomputation starts from. Replaces those of a run before."""
+    """One file per ban, beside it the state that its recomputation starts from, and the run's id; in place of earlier ones."""
     from troth.crypto import Digest
     from troth.evidence import write_text
     from troth.evidence.recompute import StateFile
     from troth.evidence.verify import verify_ban
 
     place = folder / "evidence"
-    for old in (*place.glob("ban-*.json"), *place.glob("state-*.safetensors")):
+    for old in (*place.glob("ban-*.json"), *place.glob("state-*.safetensors"), *place.glob("run")):
         old.unlink()
     if evidence:
         place.mkdir(exist_ok=True)
     for name, ban in evidence.items():
         write_text(place / name, ban.text)
-        disputed = verify_ban(ban.text).disputed
-        if disputed is not None and ban.training is not None:
-            StateFile(Digest(disputed.state_before)).save(ban.training, place)
+        proof = verify_ban(ban.text)
+        write_text(place / "run", proof.run.id.hex() + "\n")
+        if proof.disputed is not None and ban.training is not None:
+            StateFile(Digest(proof.disputed.state_before)).save(ban.training, place)

@@ -172,4 +172,5 @@ def _add_protocol_rows(table: "Table", summary: "RunSummary", folder: Path) -> N
         why = "a single peer trusts itself" if summary.peers == 1 else f"{summary.peers} peers can spare no validator"
         table.add_row("guarantee", f"none against lies: {why} (from 4 peers on one of them may lie)")
     if banned:
-        table.add_row("evidence", f"{folder / 'evidence'} (check one with: troth verify FILE)")
+        check = f"troth verify FILE --run {folder / 'evidence' / 'run'}"
+        table.add_row("evidence", f"{folder / 'evidence'} (check one with: {check})")

@@ -126,7 +126,8 @@ def _print(processes: "Swarm", summary: "RunSummary", folder: Path, seconds: flo
     if details["stalled"]:
         typer.echo(f"stopped    {details['stalled']}")
     if banned:
-        typer.echo(f"evidence   {processes.evidence_folder()} (check one with: troth verify FILE)")
+        check = f"troth verify FILE --run {folder / 'run.toml'}"
+        typer.echo(f"evidence   {processes.evidence_folder()} (check one with: {check})")
     typer.echo(f"logs       {folder}/peer*/log.txt")
     typer.echo(f"summary    {folder / 'summary.json'}")
     typer.echo(f"time       {seconds:.0f} s")

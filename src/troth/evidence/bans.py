@@ -1,8 +1,8 @@
 """Evidence of a ban: everything a stranger needs to check it offline, in one JSON file.
 
 It holds the run's founding data, the signed records that changed the roster, the record of the step before (with what
-contributors had committed to), the accusation, the votes, and the signed record that banned. `verify.py` checks it;
-nothing in it is to be believed without that.
+contributors had committed to), the accusation, the votes that convict, and the signed record that banned. `verify.py` checks
+it; nothing in it is to be believed without that.
 """
 
 import hashlib
@@ -14,14 +14,16 @@ from typing import Any
 import msgspec
 
 from troth.crypto import PeerId, Signature
-from troth.protocol.messages import Announced, Envelope, Kind
+from troth.protocol.messages import Announced, Envelope, Kind, Vote, said_as
 from troth.protocol.records import MOST_OWED, Judgement, StepRecord, encode_record
+from troth.protocol.roster import Roster
 from troth.protocol.run import Run
 from troth.protocol.state import Outcome
 from troth.training.work import Training
 
 FORMAT = "troth ban evidence 5"
 LAST_STEPS = MOST_OWED + 1  # whose work may be disputed: an audit comes a step later, and may come to nothing so often
+MOST_BYTES = 64 << 20  # of a file; honest members' messages come to far less
 
 _REASONS = {
     Kind.GRADIENT: "its gradient of step {step} does not follow from its seed",
@@ -75,7 +77,7 @@ class BanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     history: list[SignedRecord]  # the records before those that changed the roster
     before: list[SignedRecord]  # of the last steps: they hold what contributors committed to
     accusation: SignedMessage | None  # where there was an accuser
-    votes: list[SignedMessage]  # where there was a vote
+    votes: list[SignedMessage]  # where there was a vote: those that convict, as many as it takes
     twice: list[SignedMessage]  # where somebody said two things in one place
     phase: int  # of that place; 0 where there is none
     record: SignedRecord  # of the step that banned
@@ -165,9 +167,7 @@ def ban_evidence(run: Run, history: History, certified: Certified, judgement: Ju
         history=list(history.changes),
         before=[last.signed for last in history.last],
         accusation=_message(accuser) if accuser else None,
-        votes=[_message(vote) for _, vote in sorted(seen.votes.get(judgement.attempt, {}).items())]
-        if not twice
-        else [],
+        votes=[] if twice else _convicting(seen.votes.get(judgement.attempt, {}), judgement, _needed(run, history)),
         twice=[_signed(banned, envelope) for envelope in twice],
         phase=place.phase if place else 0,
         record=certified.signed,
@@ -175,6 +175,24 @@ def ban_evidence(run: Run, history: History, certified: Certified, judgement: Ju
     )
     file = msgspec.structs.replace(unsummed, checksum=checksum(unsummed))
     return BanEvidence(file, seen.record.step, _state_at(judgement.step, history, seen))
+
+
+def _needed(run: Run, history: History) -> int:
+    return (history.last[-1].seen.state.roster if history.last else Roster.founding(run)).quorum
+
+
+def _convicting(votes: Mapping[PeerId, Announced], judgement: Judgement, enough: int) -> list[SignedMessage]:
+    """The shortest: a vote is signed as a whole, so what liars add to theirs stays out as long as others' are enough."""
+    found = [vote for vote in votes.values() if convicts(said_as(vote, Vote), judgement)]
+    shortest = sorted(found, key=lambda vote: (len(vote.envelope.payload), vote.sender))[:enough]
+    return [_message(vote) for vote in sorted(shortest, key=lambda vote: vote.sender)]
+
+
+def convicts(vote: Vote, judgement: Judgement) -> bool:
+    """Whether this is a vote for what was judged. Who votes on one charge twice has no say in it."""
+    charge = (judgement.accuser, judgement.target, judgement.kind, judgement.step, judgement.part)
+    said = [b.verdict for b in vote.ballots if (b.accuser, b.target, b.kind, b.step, b.part) == charge]
+    return said == [judgement.verdict]
 
 
 def _state_at(step: int, history: History, seen: Outcome[Training]) -> Training | None:
@@ -200,6 +218,8 @@ def checksum(file: BanFile) -> str:
 
 def from_text(text: str) -> BanFile:
     """Parse strictly; raises ValueError for anything but exactly what `to_text` writes, checksum included."""
+    if len(text) > MOST_BYTES:
+        raise ValueError(f"{len(text):,} characters are too many: evidence of a ban has at most {MOST_BYTES:,}")
     try:
         builtins: Any = json.loads(text)
         file = msgspec.convert(builtins, BanFile, strict=True)

@@ -1,7 +1,9 @@
 """Checking evidence of a ban, offline, trusting nothing in the file but what the signatures carry (SPEC E1).
 
 What is proved: starting from the founders named by the run's hash, and following only records that more than half of
-the members before them signed, the banned peer was judged by more than half of the members of its step.
+the members before them signed, the banned peer was judged by more than half of the members of its step. All of this is
+about one run, and anybody can invent a run and put other people's public keys into it: which run it is, the reader must
+know from elsewhere.
 """
 
 from collections.abc import Sequence
@@ -16,11 +18,12 @@ from troth.evidence.bans import (
     BanFile,
     SignedMessage,
     SignedRecord,
+    convicts,
     envelope_of,
     exact_bytes,
     from_text,
 )
-from troth.protocol.messages import Accuse, Kind, Malformed, Message, Phase, Verdict, Vote
+from troth.protocol.messages import Accuse, Kind, Malformed, Message, Phase, Vote
 from troth.protocol.primitives import Primitives
 from troth.protocol.records import Judgement, StepRecord, decode_record, right_signers
 from troth.protocol.roles import Audit, Due, draw_roles
@@ -78,25 +81,35 @@ class Proof:
         beyond = " (a run beyond the guarantee)" if self.run.parameters.beyond_guarantee else ""
         return (
             f"Peer {self.banned.hex()} was banned in step {self.step} of run {self.run.id.hex()}{beyond}: "
-            f"{self.votes} of {self.members} members {what}."
+            f"at least {self.votes} of {self.members} members {what}."
         )
 
+    def rests_on(self) -> str:
+        """What must be true for it, in plain words."""
+        if self.judgement.kind == Kind.EQUIVOCATION:
+            return "Nobody's word is needed for that: both signatures are in the file."
+        return f"That rests on their votes: it is so unless {self.votes} members of this run lied together."
 
-def verify_ban(text: str) -> Proof:
-    """Raise `UnprovedError`, or return what was proved."""
+
+def verify_ban(text: str, run: Digest | None = None) -> Proof:
+    """Raise `UnprovedError`, or return what was proved of this run. Without one, what is proved of a run that may be invented:
+    then the caller has to look at `Proof.run`."""
     try:
         file = from_text(text)
         if file.format != FORMAT:
             raise UnprovedError("unknown format")
-        return _prove(file)
+        founded = _run(file)
+        if run is not None and founded.id != run:
+            raise UnprovedError(f"the file is about run {founded.id.hex()}, not about run {run.hex()}")
+        return _prove(file, founded)
     except UnprovedError:
         raise
     except (ValueError, OverflowError, msgspec.MsgspecError) as error:
         raise UnprovedError(str(error)) from error
 
 
-def _prove(file: BanFile) -> Proof:
-    run, tools = _run(file), Primitives()
+def _prove(file: BanFile, run: Run) -> Proof:
+    tools = Primitives()
     roster, last_step = Roster.founding(run), -1
     for change in file.history:
         old = _record(run, change, roster, tools)
@@ -118,7 +131,7 @@ def _prove(file: BanFile) -> Proof:
         return Proof(run, judgement, tuple(before), record.step, 0, len(roster.members))
     _expect(not file.twice and file.phase == 0, "the file proves something else than it says")
     votes = _count(run, file.votes, record, judgement, roster, tools)
-    _expect(votes >= roster.quorum, f"{votes} of {len(roster.members)} votes are no majority")
+    _expect(votes >= roster.quorum, f"{votes} of {len(roster.members)} votes are no quorum")
     return Proof(run, judgement, tuple(before), record.step, votes, len(roster.members))
 
 
@@ -226,20 +239,15 @@ def _count(
     roster: Roster,
     tools: Primitives,
 ) -> int:
-    """How many members voted as judged. Every message listed must be a member's, and no member may be listed twice."""
+    """How many members voted as judged. Every message listed must be such a vote of a member, and no member listed twice."""
     voters = [_key(message.sender) for message in messages]
     _expect(len(set(voters)) == len(voters), "a vote is listed twice")
     _expect(set(voters) <= set(roster.members), "a vote is not of a member")
-    charge = (judgement.accuser, judgement.target, judgement.kind, judgement.step, judgement.part)
-    count = 0
     for message in messages:
         vote = _open(message, _place(run, record, Phase.VOTE, judgement), tools)
         assert isinstance(vote, Vote)
-        mine: list[Verdict] = [
-            b.verdict for b in vote.ballots if (b.accuser, b.target, b.kind, b.step, b.part) == charge
-        ]
-        count += mine == [judgement.verdict]
-    return count
+        _expect(convicts(vote, judgement), "a vote does not convict")
+    return len(messages)
 
 
 def _key(text: str) -> PeerId:

@@ -4,6 +4,7 @@ Two files for each: `step-N.json` says where the run was, `step-N.safetensors` h
 then renamed: whatever happens, the last one is whole.
 """
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,9 +14,10 @@ from typing import Any
 
 import msgspec
 
-from troth.crypto import Digest
+from troth.crypto import Digest, blob_digest
 from troth.errors import OperatorError
 from troth.evidence import write_bytes
+from troth.protocol.journal import Slot
 from troth.protocol.messages import Malformed
 from troth.protocol.roles import Due
 from troth.protocol.roster import Roster
@@ -24,12 +26,22 @@ from troth.protocol.state import LastRecord, State
 from troth.training.work import Training, TrainingWork
 
 FORMAT = "troth checkpoint 2"
+_UNCHECKED = Digest(bytes(32))
+_OTHER_FORMAT = re.compile(r"troth checkpoint [0-9]+")
 _SMALL = 1 << 24  # bytes of a model that is saved with every step
 _SELDOM = 50  # times as long as it took to save a large model, until the next is
 
 
 class CheckpointError(OperatorError):
     """It cannot be written, or is not of this run; the message names the fix."""
+
+
+@dataclass(frozen=True)
+class Marks:
+    """How far the other files had come when a checkpoint was written: one that ends earlier now was cut, or is an older copy."""
+
+    journal: Digest | None = None  # the chain's end
+    signed: Slot = (-1, 0, 0, 0)  # the last slot
 
 
 @dataclass(frozen=True)
@@ -43,8 +55,21 @@ class _Saved:
     scales: Scales
     due: Due
     state: Digest  # of model and optimizer
-    incarnation: int = 0
-    last: LastRecord | None = None
+    incarnation: int
+    last: LastRecord | None
+    marks: Marks
+    check: Digest = _UNCHECKED  # over all of the above: finds accidents
+
+    def checked(self) -> "_Saved":
+        return replace(self, check=_digest(self))
+
+
+def _digest(saved: _Saved) -> Digest:
+    return blob_digest(msgspec.json.encode(replace(saved, check=_UNCHECKED)))
+
+
+class _Format(msgspec.Struct):
+    format: str
 
 
 @dataclass(frozen=True)
@@ -81,8 +106,9 @@ class Checkpoints:
         except OSError as error:
             raise CheckpointError(f"cannot make {folder}: {error.strerror}") from error
 
-    def save(self, state: State[Training], *, whole: bool = False) -> None:
-        """The model goes with it if it is small, if there is time for it, if it is its turn, or if it is asked for."""
+    def save(self, state: State[Training], marks: Marks | None = None, *, whole: bool = False) -> None:
+        """What the marks name must be on disk. The model goes with it if it is small, if there is time for it, if it is its turn,
+        or if it is asked for."""
         name = f"step-{state.step:09}"
         digest = self._work.digest(state.training)
         saved = _Saved(
@@ -97,7 +123,8 @@ class Checkpoints:
             digest,
             state.incarnation,
             state.last,
-        )
+            marks or Marks(),
+        ).checked()
         small = 4 * state.training.parameters_D.numel() <= _SMALL
         try:
             if small or whole or state.step % self._every == 0 or self._clock() >= self._next:
@@ -118,6 +145,11 @@ class Checkpoints:
         for path in (*models, *stands):
             if path.stem not in kept:
                 path.unlink()
+
+    def marks(self) -> Marks:
+        """Of the newest."""
+        paths = sorted(self._folder.glob("step-*.json"), reverse=True)
+        return next((saved.marks for path in paths if (saved := self._read(path)) is not None), Marks())
 
     def last(self, first: State[Training]) -> Found:
         """The newest; the first state if there is none."""
@@ -149,10 +181,20 @@ class Checkpoints:
 
     def _read(self, path: Path) -> _Saved | None:
         try:
-            saved = msgspec.json.decode(path.read_bytes(), type=_Saved)
+            raw = path.read_bytes()
+            kind = msgspec.json.decode(raw, type=_Format).format
+            saved = msgspec.json.decode(raw, type=_Saved) if kind == FORMAT else None
         except (OSError, ValueError):
             return None
-        if saved.format != FORMAT or saved.run != self._run:
+        if saved is None:
+            if _OTHER_FORMAT.fullmatch(kind):
+                raise CheckpointError(
+                    f"{path} was written by another version of Troth: use that one, or choose another folder with --folder"
+                )
+            return None
+        if saved.check != _digest(saved):
+            return None
+        if saved.run != self._run:
             raise CheckpointError(f"{path} belongs to another run: choose another folder with --folder")
         return saved
 

@@ -19,7 +19,7 @@ from troth.evidence import write_bytes, write_text
 from troth.evidence.bans import BanEvidence, History, reason_for
 from troth.evidence.recompute import StateFile
 from troth.evidence.verify import UnprovedError, verify_ban
-from troth.network.checkpoints import Checkpoints
+from troth.network.checkpoints import Checkpoints, Marks
 from troth.network.inbox import Inbox
 from troth.network.journal import Journal
 from troth.network.line import NetworkLine, NetworkThread
@@ -168,7 +168,9 @@ class Node:
         self.checkpoints = Checkpoints(
             folder / "checkpoints", self.run.id, self.work, keep=self.options.keep_checkpoints
         )
-        self.journal = Journal(folder / "journal", self.run.id)
+        self.journal = Journal(folder / "journal", self.run.id, after=self.checkpoints.marks().journal)
+        if self.journal.cut:
+            self.watcher.note(f"the journal's last line was torn: {self.journal.cut} bytes of it are cut off")
         self.metrics = Metrics(folder, port=self.options.metrics_port, tensorboard=self.options.tensorboard)
 
     # Who it is now
@@ -189,6 +191,7 @@ class Node:
     def live(self) -> None:
         """Train to the end. Raises `BannedError` if the others put this peer out."""
         known = self._slots_path.exists()
+        signed = self.checkpoints.marks().signed if known else Marks().signed
         self._open_network(self._now_as())
         try:
             if not known and not self._begins_with_the_others():
@@ -199,7 +202,7 @@ class Node:
                 Identity.generate().save(self._heir_path)
                 self._open_network(self._now_as())
                 known = True
-            self.slots = FileSlots(self._slots_path)
+            self.slots = FileSlots(self._slots_path, signed)
             try:
                 drive(self._from_here(known))
             finally:
@@ -280,20 +283,23 @@ class Node:
 
     def _keep(self, outcome: Outcome[Training]) -> None:
         self._write_evidence(self.history.add(outcome))
-        self.checkpoints.save(outcome.state, whole=outcome.state.scales.updates >= self.manifest.steps)
+        self.checkpoints.save(outcome.state, self._marks(), whole=outcome.state.scales.updates >= self.manifest.steps)
         self.outcome = outcome
+
+    def _marks(self) -> Marks:
+        return Marks(self.journal.settle(), self.slots.last)
 
     def _keep_model(self) -> None:
         """When it stops: if all others stop too, nobody else has the model (SPEC B5)."""
         if self.life is not None and self.life.lacks is None:
-            self.checkpoints.save(self.life.state, whole=True)
+            self.checkpoints.save(self.life.state, self._marks(), whole=True)
 
     def _write_evidence(self, made: Sequence[BanEvidence]) -> None:
         """Of bans whose record is certified. Who came back may lack the records that lead to it; then others have it."""
         folder = self.options.folder / "evidence"
         for evidence in made:
             try:
-                proof = verify_ban(evidence.text)
+                proof = verify_ban(evidence.text, self.run.id)
             except UnprovedError:
                 continue
             folder.mkdir(exist_ok=True)
@@ -336,7 +342,7 @@ class Node:
     def _end(self, life: Life[Training]) -> None:
         """The model for whoever wants to use it, and what proves where it comes from."""
         folder, training = self.options.folder, life.state.training
-        self.checkpoints.save(life.state, whole=True)
+        self.checkpoints.save(life.state, self._marks(), whole=True)
         named = {
             name: piece.contiguous().clone() for name, piece in self.problem.layout.views(training.parameters_D).items()
         }

@@ -1,17 +1,20 @@
 """Which places this peer has signed, on disk: a power cut must not look like a lie (SPEC B1)."""
 
 import os
+import re
 from pathlib import Path
 
 import msgspec
 
-from troth.crypto import Context
+from troth.crypto import Context, tagged_hash
 from troth.errors import OperatorError
 from troth.evidence import sync_folder, write_bytes
 from troth.protocol.frames import Begun
 from troth.protocol.journal import SignedBeforeError, Slot, slot_of
 
 _NONE: Slot = (-1, 0, 0, 0)
+_WHOLE = re.compile(r"([0-9]+ ){4}[0-9a-f]{8}")
+_BEGINNING = re.compile(r"([0-9]+ ){0,3}[0-9]*|([0-9]+ ){4}[0-9a-f]{0,8}")
 _MOST_LINES = 4096  # then the file begins anew with the last line
 
 
@@ -22,18 +25,28 @@ class SlotsError(OperatorError):
 class FileSlots:
     """`protocol.journal.Journal` in a file. A line for each place, written and synced before anything is signed for it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, at_least: Slot = _NONE) -> None:
+        """`at_least` is what was signed when the last checkpoint was written: less is an older copy."""
         self._path = path
         try:
-            lines = (
-                path.read_text(encoding="ascii").split("\n")[:-1] if path.exists() else []
-            )  # a torn line was not signed
-            self._last = max((_parse(line) for line in lines), default=_NONE)
-            self._begin()
+            self._last = self._read()
         except ValueError as error:
             raise SlotsError(f"{path} is damaged: move it away, and this peer comes back under a new key") from error
         except OSError as error:
+            raise SlotsError(f"cannot read {path}: {error.strerror}") from error
+        if self._last < at_least:
+            raise SlotsError(
+                f"{path} is older than the last checkpoint: put the newer one back, or move it away, and this peer comes back "
+                "under a new key"
+            )
+        try:
+            self._begin()
+        except OSError as error:
             raise SlotsError(f"cannot write {path}: {error.strerror}") from error
+
+    def _read(self) -> Slot:
+        *lines, torn = self._path.read_text(encoding="ascii").split("\n") if self._path.exists() else [""]
+        return max((_parse(line) for line in [*lines, *_whole(torn)]), default=_NONE)
 
     def _begin(self) -> None:
         """A short file, in place of the old one at once."""
@@ -80,6 +93,10 @@ class FileSlots:
         return self._path.with_suffix(".begun")
 
     @property
+    def last(self) -> Slot:
+        return self._last
+
+    @property
     def last_step(self) -> int:
         return self._last[0]
 
@@ -92,9 +109,26 @@ class FileSlots:
 
 
 def _line(slot: Slot) -> bytes:
-    return (" ".join(map(str, slot)) + "\n").encode()
+    said = " ".join(map(str, slot))
+    return f"{said} {_check(said)}\n".encode()
+
+
+def _check(said: str) -> str:
+    """Finds accidents: a changed digit could let a slot be signed twice."""
+    return tagged_hash("troth/slot/1", said.encode()).hex()[:8]
 
 
 def _parse(line: str) -> Slot:
-    step, incarnation, attempt, phase = map(int, line.split(" "))
+    said, _, check = line.rpartition(" ")
+    step, incarnation, attempt, phase = map(int, said.split(" "))
+    if check != _check(said):
+        raise ValueError("the line was changed")
     return step, incarnation, attempt, phase
+
+
+def _whole(torn: str) -> list[str]:
+    """Of a last line without its end: what is not whole was not signed. What is no beginning of a line is damage."""
+    torn = torn.rstrip("\0")  # a power cut may leave such
+    if not _BEGINNING.fullmatch(torn):
+        raise ValueError("not the beginning of a line")
+    return [torn] if _WHOLE.fullmatch(torn) else []

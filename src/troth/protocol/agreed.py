@@ -19,6 +19,7 @@ from troth.protocol.frames import (
     BlobWanted,
     Busy,
     Certificate,
+    Chained,
     Decided,
     Frame,
     Knock,
@@ -46,17 +47,19 @@ from troth.protocol.messages import (
     Measured,
     Message,
     Phase,
+    most_bytes,
     said_as,
     seal,
 )
 from troth.protocol.pace import Pace, Stopwatch
 from troth.protocol.parts import Parcel
 from troth.protocol.primitives import Primitives
-from troth.protocol.shelf import Shelf
+from troth.protocol.shelf import Room, Shelf
 from troth.protocol.sighting import Sighting
 from troth.protocol.state import StalledError
 
 R = TypeVar("R", Announcement, Sighting)
+K = TypeVar("K")
 
 
 class Line(Protocol):
@@ -105,11 +108,12 @@ class AgreedChannel:
         self._silent: dict[int, set[PeerId]] = defaultdict(set)  # by step: whom an announcement missed (SPEC Q7)
         self._doubles: dict[int, dict[PeerId, tuple[Context, Envelope, Envelope]]] = defaultdict(dict)
         self._running: tuple[Context, Announcement | Sighting] | None = None
-        self._shelf = Shelf(bounds.room)  # frames for announcements that have not begun here
+        self._room = Room(bounds.room)  # for everything that others put here
+        self._shelf = Shelf(self._room)  # packets for announcements that have not begun here
         self._needed: int | None = None  # the step from which on somebody who comes back needs to know everything
         self._parts: dict[Context, dict[int, dict[PeerId, Parcel]]] = defaultdict(lambda: defaultdict(dict))
         self._shown: dict[Context, dict[Showing, dict[PeerId, Parcel]]] = defaultdict(lambda: defaultdict(dict))
-        self._blobs = Blobs(self._send, tools)
+        self._blobs = Blobs(self._send, tools, self._room)
         self.write_down: Callable[[Context, Mapping[PeerId, Announced]], None] = lambda _place, _said: None
 
     # Announcements
@@ -161,8 +165,8 @@ class AgreedChannel:
 
     def _take_up(self, context: Context) -> None:
         """What came for this place before this peer was there."""
-        for sender, frame in self._shelf.take(context):
-            self._dispatch(sender, Packet(context, frame))
+        for sender, packet in self._shelf.take(context):
+            self._dispatch(sender, packet)
 
     async def _finish(self, context: Context, running: Announcement | Sighting) -> Mapping[PeerId, Announced]:
         decision = await self._until_decided(running)
@@ -291,10 +295,10 @@ class AgreedChannel:
             most, may_come = 4 * len(self._entry.members), self._may_come(place)
             self._blobs.hand_out(sender, place, Digest(frame.digest), most=most, may_come=may_come)
             return
-        if not self._may_come(place):
+        if not self._may_come(place) or not self._matters(packet):
             return
         if self._running is None and self._looks_on:
-            self._keep_for_later(sender, place, frame)
+            self._keep_for_later(sender, packet)
             return
         if isinstance(frame, AGREEMENT):
             if self._running is not None and self._running[0] == place:
@@ -305,18 +309,53 @@ class AgreedChannel:
             elif place in self._ended and isinstance(frame, Certificate):
                 self._ended[place].hear(sender, frame, self._line.now())  # it tells how long that takes
             elif self._key(place) > self._newest:
-                self._shelf.put(sender, place, frame, self._most_early)
+                self._shelf.put(sender, packet, self._most_early)
             return
-        if not self._shelf.has_room(sender, frame):
+        self._keep(sender, packet)
+
+    def _keep(self, sender: PeerId, packet: Packet) -> None:
+        """Blobs and signatures, each once, as far as the sender has room."""
+        place, frame = packet.place, packet.frame
+        if isinstance(frame, BlobSent):
+            self._blobs.put_from(sender, place, frame.blob, packet.size)
             return
+        if not self._room.has(sender, packet.size):
+            return  # before anything is looked up: even an empty table takes up memory
         match frame:
             case PartSent():
-                self._parts[place][frame.part].setdefault(sender, Parcel(frame.blob, tuple(map(Digest, frame.path))))
-            case BlobSent():
-                self._blobs.put(place, frame.blob)
+                parcel = Parcel(frame.blob, tuple(map(Digest, frame.path)))
+                kept = _put(self._parts[place][frame.part], sender, parcel)
             case PartShown():
                 parcel = Parcel(frame.blob, tuple(map(Digest, frame.path)))
-                self._shown[place][frame.part, sender].setdefault(PeerId(frame.contributor), parcel)
+                kept = _put(self._shown[place][frame.part, sender], PeerId(frame.contributor), parcel)
+            case _:
+                kept = False
+        if kept:
+            self._room.take(sender, packet.size, place.step)
+
+    def _matters(self, packet: Packet) -> bool:
+        """What nobody here will ever look at takes up nobody's room."""
+        place, frame = packet.place, packet.frame
+        match frame:
+            case Decided():
+                return self._looks_on  # members decide for themselves
+            case Value(envelope) | Chained(envelope=envelope) | Relayed(frame=Value(envelope)):
+                # Too long for any message of its phase: for every honest peer alike, so it was never said.
+                return len(envelope.payload) <= most_bytes(place.phase) and not self._only_looked_at(place)
+            case View() | Certificate() | Relayed():
+                return not self._only_looked_at(place)
+            case PartSent() | PartShown():
+                return not self._abandoned(place)
+            case _:
+                return isinstance(frame, BlobSent)
+
+    def _abandoned(self, place: Context) -> bool:
+        """An attempt that was given up: its parts are sent again, if anybody still needs them."""
+        return self._running is not None and self._key(place)[:2] < self._newest[:2]
+
+    def _only_looked_at(self, place: Context) -> bool:
+        """A step that this peer has no say in: of its announcements it needs what members decided, and no more."""
+        return self._looks_on and self._running is not None and place.step == self._running[0].step
 
     def _hear_waiting(self, sender: PeerId, place: Context, frame: Waiting, here: Context) -> None:
         """It is in no step (SPEC B5). Who only looks on stops looking when more than half have left the step. Members do not
@@ -326,12 +365,12 @@ class AgreedChannel:
         if self._looks_on and frame.step == here.step and frame.incarnation > here.incarnation:
             self._left |= {sender} & self._entry.members
 
-    def _keep_for_later(self, sender: PeerId, place: Context, frame: Frame) -> None:
+    def _keep_for_later(self, sender: PeerId, packet: Packet) -> None:
         """While it is not known yet which step to look on from: of each sender its last two steps, then all from that one on."""
-        first = place.step - 1 if self._needed is None else self._needed
-        if place.step >= first:
+        first = packet.place.step - 1 if self._needed is None else self._needed
+        if packet.place.step >= first:
             self._shelf.drop_before(first, sender)
-            self._shelf.put(sender, place, frame, self._most_early)
+            self._shelf.put(sender, packet, self._most_early)
 
     def look_on_from(self, step: int) -> None:
         self._needed = step
@@ -344,8 +383,8 @@ class AgreedChannel:
 
     @property
     def kept_bytes(self) -> int:
-        """What others have put here, about."""
-        return self._shelf.kept_bytes
+        """What others have put here: early packets, parts, blobs and signatures, by their length on the line."""
+        return self._room.kept_bytes
 
     def _may_speak(self, sender: PeerId) -> bool:
         """Strangers may ask and knock, no more: keys cost nothing."""
@@ -518,12 +557,21 @@ class AgreedChannel:
         self._stopwatch.delayed(max((ended.lag for ended in self._ended.values()), default=0.0))
         self._stopwatch.next_step()
         self._ended.clear()
-        self._shelf.begin(step)
+        self._shelf.drop_before(step)
         for kept in (self._parts, self._shown):
             for place in [place for place in kept if place.step < step]:
                 del kept[place]
+        self._room.over(step)
         for by_step in (self._silent, self._doubles):
             for old in [old for old in by_step if old < step]:
                 del by_step[old]
         self.gate.forget(step)
         self._blobs.next_step(watched=bool(self.gate.watchers))
+
+
+def _put(table: dict[PeerId, K], key: PeerId, value: K) -> bool:
+    """The first counts; whether this is it."""
+    if key in table:
+        return False
+    table[key] = value
+    return True

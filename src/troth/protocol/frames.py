@@ -3,7 +3,8 @@
 What comes in is hostile until it was checked: bounded before it is parsed, parsed strictly, and never an exception (SPEC M3).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Annotated, NewType
 
 import msgspec
@@ -176,6 +177,12 @@ class Packet:
 
     place: Context
     frame: Frame
+    arrived: int | None = field(default=None, compare=False, repr=False)  # in so many bytes, from a network
+
+    @cached_property
+    def size(self) -> int:
+        """Its length on the line: what it costs whoever keeps it. Between peers in one process it is encoded once to know."""
+        return len(encode_packet(self)) if self.arrived is None else self.arrived
 
 
 # Bytes
@@ -213,4 +220,5 @@ def decode_packet(raw: bytes | bytearray | memoryview, most_bytes: int) -> Packe
     except (ValueError, RecursionError) as error:  # msgspec's own are ValueErrors; so is a tag that is no text
         return Malformed(str(error)[:200])
     place = wire.place
-    return Packet(Context(Digest(place.run), place.step, place.phase, place.attempt, place.incarnation), wire.frame)
+    context = Context(Digest(place.run), place.step, place.phase, place.attempt, place.incarnation)
+    return Packet(context, wire.frame, len(raw))

@@ -198,6 +198,11 @@ _MOST_BYTES: Mapping[Phase, int] = {
 }
 
 
+def most_bytes(phase: int) -> int:
+    """No message of this phase is longer; -1 where nothing is announced."""
+    return _MOST_BYTES.get(Phase(phase), -1)
+
+
 @dataclass(frozen=True)
 class Malformed:
     """A payload that is no message of its phase: the sender's fault, with the reason."""

@@ -1,80 +1,95 @@
-"""What others have put here: bounded for each of them, so that nobody takes up more memory than its share, whatever it sends."""
+"""Memory that other peers take up here: one bound for each of them, whatever kinds of frames it sends.
+
+What counts is the length of a packet as it came off the line, from its arrival until nothing of it is kept any more.
+"""
 
 from collections import Counter, defaultdict
 
 from troth.crypto import Context, PeerId
-from troth.protocol.frames import BlobSent, Chained, Decided, Frame, PartSent, PartShown, Value
-from troth.protocol.messages import Envelope
+from troth.protocol.frames import Packet
 
-_SMALL = 1024  # bytes that any frame counts for
+_BOOKKEEPING = 1024  # bytes that every packet counts for beside its own: else very many tiny ones would be free
 
 
-class Shelf:
-    """Frames for places that this peer has not reached yet. It counts the bytes of what is kept elsewhere, too."""
+class Room:
+    """How many bytes of each sender are kept; nobody has more than `most`."""
 
-    def __init__(self, room: int) -> None:
-        self._room = room  # bytes that one peer may take up in a step
-        self._frames: dict[Context, list[tuple[PeerId, Frame]]] = defaultdict(list)
-        self._count: Counter[PeerId] = Counter()  # of frames, by who sent them
-        self._bytes: Counter[PeerId] = Counter()
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._taken: Counter[PeerId] = Counter()
+        self._by_step: dict[int, Counter[PeerId]] = defaultdict(Counter)  # of what goes when its step is over
 
-    def has_room(self, sender: PeerId, frame: Frame) -> bool:
-        """Counts it, too."""
-        self._bytes[sender] += _size(frame)
-        return self._bytes[sender] <= self._room
+    def has(self, sender: PeerId, size: int) -> bool:
+        return self._taken[sender] + size + _BOOKKEEPING <= self._most
 
-    def put(self, sender: PeerId, place: Context, frame: Frame, most: int) -> None:
-        """Unless there are so many of this sender, or they are too large."""
-        if self._count[sender] < most and self.has_room(sender, frame):
-            self._count[sender] += 1
-            self._frames[place].append((sender, frame))
+    def take(self, sender: PeerId, size: int, step: int | None = None) -> bool:
+        """Count a packet, if there is room for it: until it is given back, or until its step is over."""
+        if not self.has(sender, size):
+            return False
+        self._taken[sender] += size + _BOOKKEEPING
+        if step is not None:
+            self._by_step[step][sender] += size + _BOOKKEEPING
+        return True
 
-    def take(self, place: Context) -> list[tuple[PeerId, Frame]]:
-        """What came for this place, in the order in which it did."""
-        taken = self._frames.pop(place, [])
-        for sender, frame in taken:
-            self._let_go(sender, frame)
-        return taken
+    def give_back(self, sender: PeerId, size: int) -> None:
+        self._return(sender, size + _BOOKKEEPING)
 
-    def drop_before(self, step: int, of: PeerId) -> None:
-        """One sender's frames of earlier steps."""
-        for place in [place for place in self._frames if place.step < step]:
-            kept = [(sender, frame) for sender, frame in self._frames[place] if sender != of]
-            for sender, frame in self._frames.pop(place):
-                if sender == of:
-                    self._let_go(sender, frame)
-            if kept:
-                self._frames[place] = kept
+    def over(self, before: int) -> None:
+        """Nothing is kept any more that was taken for steps before this one."""
+        for step in [step for step in self._by_step if step < before]:
+            for sender, size in self._by_step.pop(step).items():
+                self._return(sender, size)
 
-    def _let_go(self, sender: PeerId, frame: Frame) -> None:
-        self._count[sender] -= 1
-        self._bytes[sender] -= _size(frame)
-
-    def begin(self, step: int) -> None:
-        """A step: nothing of those before it is kept, and everybody has all its room again."""
-        for place in [place for place in self._frames if place.step < step]:
-            del self._frames[place]
-        self._bytes.clear()
-        self._count = Counter(sender for frames in self._frames.values() for sender, _ in frames)
-
-    @property
-    def frames(self) -> int:
-        return sum(map(len, self._frames.values()))
+    def _return(self, sender: PeerId, size: int) -> None:
+        self._taken[sender] -= size
+        assert self._taken[sender] >= 0, "more was given back than was taken"
+        if not self._taken[sender]:
+            del self._taken[sender]
 
     @property
     def kept_bytes(self) -> int:
-        """About."""
-        return sum(self._bytes.values()) + _SMALL * sum(self._count.values())
+        """Of everyone: their packets' lengths, and the same for the bookkeeping of each."""
+        return self._taken.total()
 
 
-def _size(frame: Frame) -> int:
-    """About how many bytes it takes up."""
-    match frame:
-        case PartSent(blob=blob) | PartShown(blob=blob) | BlobSent(blob=blob):
-            return len(blob) + _SMALL
-        case Value(Envelope(payload=blob)) | Chained(envelope=Envelope(payload=blob)):
-            return len(blob) + _SMALL
-        case Decided(said=said):
-            return sum(len(envelope.payload) + _SMALL for envelope in said.values())
-        case _:
-            return _SMALL
+class Shelf:
+    """Bounded buffer, per sender, for packets that arrive before this peer is where they belong."""
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self._packets: dict[Context, list[tuple[PeerId, Packet]]] = defaultdict(list)
+        self._count: Counter[PeerId] = Counter()
+
+    def put(self, sender: PeerId, packet: Packet, most: int) -> None:
+        """Unless there is no room, or so many of this sender are here: each may cost a signature check when it is taken."""
+        if self._count[sender] < most and self._room.take(sender, packet.size):
+            self._count[sender] += 1
+            self._packets[packet.place].append((sender, packet))
+
+    def take(self, place: Context) -> list[tuple[PeerId, Packet]]:
+        """What came for this place, in the order in which it did."""
+        taken = self._packets.pop(place, [])
+        for sender, packet in taken:
+            self._let_go(sender, packet)
+        return taken
+
+    def drop_before(self, step: int, of: PeerId | None = None) -> None:
+        """Packets of earlier steps: of one sender, or of all."""
+        for place in [place for place in self._packets if place.step < step]:
+            packets = self._packets.pop(place)
+            kept = [one for one in packets if of is not None and one[0] != of]
+            for sender, packet in packets:
+                if of is None or sender == of:
+                    self._let_go(sender, packet)
+            if kept:
+                self._packets[place] = kept
+
+    def _let_go(self, sender: PeerId, packet: Packet) -> None:
+        self._count[sender] -= 1
+        if not self._count[sender]:
+            del self._count[sender]
+        self._room.give_back(sender, packet.size)
+
+    @property
+    def frames(self) -> int:
+        return self._count.total()

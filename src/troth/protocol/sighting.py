@@ -25,7 +25,7 @@ class Sighting:
         self._tools = tools
         rounds = (len(self._members) + 1) // 2
         self._patience = timing.views_due + (2 * rounds + 6) * timing.delta
-        self._told: dict[PeerId, Decided] = {}
+        self._told: dict[PeerId, _Kind] = {}  # digests only: what was said may be long, and everyone sends it
         self._earlier = 0.0
         self._decided_at: float | None = None
         self.decision: Decision | None = None
@@ -55,9 +55,8 @@ class Sighting:
             return
         if not self._signed(frame):
             return
-        self._told[sender] = frame
-        kinds = Counter(self._kind(told) for told in self._told.values())
-        if kinds[self._kind(frame)] >= self._quorum:
+        kind = self._told[sender] = self._kind(frame)
+        if Counter(self._told.values())[kind] >= self._quorum:
             said = {PeerId(peer): envelope for peer, envelope in frame.said.items()}
             self._decide(Decision(said, {PeerId(peer): pair for peer, pair in frame.twice.items()}), now)
 

@@ -87,13 +87,13 @@ def heard_audits(accuses: Mapping[PeerId, Announced], roles: Roles) -> tuple[Cha
     Only the auditor that was drawn for a target may accuse it of what it did in that step: else liars could keep everyone
     busy recomputing.
     """
-    charges = {
+    charges = [
         Charge(accuser, PeerId(said.target), said.kind, said.step, None, Digest(said.message))
         for accuser, announced in accuses.items()
         for said in said_as(announced, Accuse).accusations
         if said.kind in AUDIT_KINDS and Audit(PeerId(said.target), said.step) in roles.audits.get(accuser, ())
-    }
-    return tuple(sorted(charges, key=Charge.order))
+    ]
+    return _first_of_each(charges)
 
 
 def heard_owners(
@@ -105,7 +105,7 @@ def heard_owners(
 ) -> tuple[Charge, ...]:
     """What owners say of reports about their own parts, in a fixed order (SPEC T1, T2)."""
     digests = {peer: tools.digest(said.envelope.payload) for peer, said in reports.items()}
-    charges = {
+    charges = [
         Charge(accuser, PeerId(said.target), Kind.REPORT, step, said.part, Digest(said.message))
         for accuser, announced in accuses.items()
         for said in said_as(announced, Accuse).accusations
@@ -115,8 +115,17 @@ def heard_owners(
         and said.part < len(owners)
         and owners[said.part] == accuser != said.target
         and digests.get(PeerId(said.target)) == said.message
-    }
-    return tuple(sorted(charges, key=Charge.order))
+    ]
+    return _first_of_each(charges)
+
+
+def _first_of_each(charges: Sequence[Charge]) -> tuple[Charge, ...]:
+    """One per accuser, target, kind, step and part: two that name different messages would be judged apart, and the votes on
+    them would prove neither (SPEC T1)."""
+    first: dict[tuple[object, ...], Charge] = {}
+    for charge in charges:
+        first.setdefault((charge.accuser, charge.target, charge.kind, charge.step, charge.part), charge)
+    return tuple(sorted(first.values(), key=Charge.order))
 
 
 def audit_ballots(kept: Kept[T], charge: Charge, finding: Finding, tools: Primitives) -> list[Ballot]:

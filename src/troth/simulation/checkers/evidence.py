@@ -11,7 +11,7 @@ def evidence(world: World) -> list[str]:
     for outcome in world.witness:
         for made in history.add(outcome):
             try:
-                proof = verify_ban(made.text)
+                proof = verify_ban(made.text, world.run.id)
             except UnprovedError as error:
                 broken.append(
                     f"step {made.step}: the ban of {world.numbers[PeerId(bytes.fromhex(made.file.banned))]}: {error}"
