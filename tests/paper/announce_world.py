@@ -88,6 +88,7 @@ class Member:
     decided_at: float | None = None
     was_slow: bool = False
     timer: float | None = None
+    sees_gone: set[PeerId] = field(default_factory=set)
 
     @property
     def peer(self) -> PeerId:
@@ -639,6 +640,9 @@ class _Wire:
 
     def send(self, to: PeerId, packet: Packet) -> None:
         self.world.carry(self.member, to, cast(Frame, packet.frame))
+
+    def gone(self) -> frozenset[PeerId]:
+        return frozenset(self.member.sees_gone)
 
     async def receive(self, until: float) -> tuple[PeerId, Packet] | None:
         raise NotImplementedError("frames are delivered by hand")

@@ -101,7 +101,7 @@ class _UncheckedCertificate(Announcement):
     """A certificate is believed for its form."""
 
     def _proves(self, certificate: Certificate) -> bool:
-        return self._viewed and self._all_in() and set(certificate.views) == set(self._members)
+        return set(certificate.views) == set(self._members) - set(certificate.gone)
 
 
 class _FirstTaken(Announcement):
@@ -349,6 +349,9 @@ class _FailingLine:
             raise _PowerCutError
         self._left -= 1
         self._line.send(to, packet)
+
+    def gone(self) -> frozenset[PeerId]:
+        return frozenset(self._line.gone())
 
     async def receive(self, until: float) -> tuple[PeerId, Packet] | None:
         heard: tuple[PeerId, Packet] | None = await self._line.receive(until)

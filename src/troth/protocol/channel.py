@@ -32,6 +32,8 @@ class Entry:
     far: frozenset[int] = frozenset()  # parts whose owners do not reach this peer
     admitted: frozenset[PeerId] = frozenset()  # who will be a member after this step
     audits: int = 1  # gradients that somebody has to recompute before the next Accuse or Vote
+    liars: int = 0  # that may be among the members
+    quorum: int = 0  # of the members at step start, for everything that needs one; 0: more than half, and liars unknown
 
 
 class Channel(Protocol):
