@@ -168,11 +168,10 @@ class Announcement:
 
     @property
     def _values_due(self) -> float:
-        """Later, if all that is missing may still be passed on to me."""
-        if not self._apart:
-            return self._timing.values_due
-        missing = set(self._members) - self._direct.keys()
-        return self._timing.relayed_values_due if missing and missing <= self._apart else self._timing.values_due
+        """Later, if something that is missing may still be passed on to me."""
+        if self._apart and not self._apart.isdisjoint(set(self._members) - self._direct.keys()):
+            return self._timing.relayed_values_due
+        return self._timing.values_due
 
     # The clock
 
@@ -180,7 +179,7 @@ class Announcement:
         if self.decision is not None:
             return
         if self._slow_since is None:
-            if not self._viewed and (self._missing() is not None or now >= self._values_due):
+            if not self._viewed and (self._missing(now) is not None or now >= self._values_due):
                 self._sign_view(now)
             self._certify(now)
             if self.decision is None and self._viewed and now >= self._timing.views_due:
@@ -222,21 +221,21 @@ class Announcement:
 
     # The quiet path
 
-    def _missing(self) -> tuple[PeerId, ...] | None:
-        """Who has broken off without a word, if all others have spoken and are enough; else None."""
+    def _missing(self, now: float) -> tuple[PeerId, ...] | None:
+        """Who was not heard by now and will not be, if the others are enough to go on without them; else None (SPEC Q9)."""
         if self._doubled:
             return None
         if len(self._direct) == len(self._members):
             return ()
-        if self._quorum is None or not self._gone or len(self._direct) < self._quorum:
+        if self._quorum is None or len(self._direct) < self._quorum:
             return None
         missing = tuple(peer for peer in self._members if peer not in self._direct)
-        return missing if self._gone.issuperset(missing) else None
+        return missing if now >= self._values_due or self._gone.issuperset(missing) else None
 
     def _sign_view(self, now: float) -> None:
         self._viewed_at = now
         self._in_time = frozenset(self._direct)
-        missing = self._missing()
+        missing = self._missing(now)
         self._seen = None if missing is None else (self._values_digest(), missing)
         seen = self._seen or (None, ())
         view = View(seen[0], self._identity.sign(view_bytes(self._context, *seen)), seen[1])
@@ -358,14 +357,16 @@ class Announcement:
         """Whoever spoke in the end, but not to me in time; and whose view was wrong (SPEC F1)."""
         late = set(said) - self._in_time
         unviewed = set(said) - (self._views.keys() - self._views_late)
-        wrong = {peer for peer, views in self._views.items() if not any(self._right(seen, said) for seen in views)}
+        right = self._right_view(said)
+        wrong = {peer for peer, views in self._views.items() if right not in views} if right is not None else set()
         return Blame(frozenset((late | unviewed) - {self._me}), frozenset(wrong - {self._me}))
 
-    def _right(self, seen: Seen, said: Mapping[PeerId, Envelope]) -> bool:
-        """Where somebody was silent, or double, a view can be of much; but nobody who spoke was gone."""
-        if len(said) < len(self._members):
-            return not said.keys() & set(seen[1])
-        return seen == (values_digest({peer: self._tools.digest(said[peer].payload) for peer in said}), ())
+    def _right_view(self, said: Mapping[PeerId, Envelope]) -> Seen | None:
+        """What everyone should have seen; None where somebody was double, or too few were left, and views have no say."""
+        missing = tuple(peer for peer in self._members if peer not in said)
+        if missing and (self._quorum is None or len(said) < self._quorum or not self._accepted.keys() <= said.keys()):
+            return None
+        return values_digest({peer: self._tools.digest(said[peer].payload) for peer in said}), missing
 
     def _decide(self, decision: Decision, now: float) -> None:
         self.decision = decision
