@@ -134,6 +134,9 @@ class _Recorder:
     def send(self, to: PeerId, packet: Packet) -> None:
         self.sent.append((to, packet))
 
+    def gone(self) -> frozenset[PeerId]:
+        return frozenset()
+
     async def receive(self, until: float) -> tuple[PeerId, Packet] | None:
         return None
 

@@ -91,6 +91,9 @@ class FedLine:
         assert isinstance(decode_packet(encode_packet(packet), 2 * MOST_BYTES), Packet), "an honest peer sends this"
         self.sent += 1
 
+    def gone(self) -> frozenset[PeerId]:
+        return frozenset()
+
     async def receive(self, until: float) -> tuple[PeerId, Packet] | None:
         self._calls += 1
         assert self._calls < 1_000_000, "this does not end"

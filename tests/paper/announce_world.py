@@ -20,7 +20,17 @@ import msgspec
 
 from troth.crypto import Context, Digest, Identity, PeerId, blob_digest, signed_bytes
 from troth.protocol.agreed import AgreedChannel
-from troth.protocol.announce import Announcement, Decision, Timing, chain_bytes, view_bytes
+from troth.protocol.announce import (
+    Announcement,
+    Decision,
+    Seen,
+    Timing,
+    chain_bytes,
+    rounds,
+    values_digest,
+    view_bytes,
+    with_chain,
+)
 from troth.protocol.channel import Entry
 from troth.protocol.frames import Agreement as Frame
 from troth.protocol.frames import Certificate, Chained, Packet, Relayed, Value, View
@@ -88,6 +98,9 @@ class Member:
     decided_at: float | None = None
     was_slow: bool = False
     timer: float | None = None
+    sees_gone: set[PeerId] = field(default_factory=set)  # whose connections are closed, here
+    stopped: bool = False  # it lost power
+    left_to_send: int | None = None  # packets, until it does
 
     @property
     def peer(self) -> PeerId:
@@ -108,24 +121,31 @@ class World:
         members: int | None = None,
         liars: int | None = None,
         fifo: bool | None = None,
+        departures: bool = False,
     ) -> None:
+        self._departs = Random(f"departures {seed}") if departures else None
         self.draw = draw = Random(seed)
         self.seed = seed
         n = members if members is not None else draw.randint(3, 9)
         most = (n + 1) // 2 - 1
         drawn = most if draw.random() < 0.8 else draw.randint(0, most)
+        if self._departs is not None:
+            drawn = self._departs.randint(0, most)
         f = drawn if liars is None else liars
+        self.quorum = max(n // 2 + 1, f + 1)
         self.tools = CheapPrimitives()
         keys = draw.sample(KEYS, n)
         self.liars, honest = keys[:f], keys[f:]
         self.everyone = tuple(sorted(key.peer for key in keys))
-        self.rounds = most + 1
+        self.rounds = rounds(n, f)
         self.allowance = draw.choice([0.0, 0.3, 2.0])
         self.fifo = draw.random() < 0.5 if fifo is None else fifo
         self.delays = draw.choice(["fast", "slow", "any", "extreme", "links"])
         self._links: dict[tuple[PeerId, PeerId], float] = {}
         self._last: dict[tuple[PeerId, PeerId], float] = {}
-        self.honest = [self._member(key, kind) for key in honest]
+        members = [self._member(key, kind) for key in honest]
+        crashes = self._crashes(most - f)
+        self.crashing, self.honest = members[:crashes], members[crashes:]
         self.events: list[tuple[float, int, int, Callable[[], None]]] = []
         self._order = count()
         self._wire: dict[int, tuple[Frame, Frame | None]] = {}
@@ -133,6 +153,7 @@ class World:
         self.undecodable = 0
         self.longest = 0.0  # that a frame between honest members took
         self.crash: str | None = None
+        self.all_see = True
         self.adversary = self._adversary()
 
     def _adversary(self) -> "Adversary":
@@ -142,9 +163,70 @@ class World:
         draw = self.draw
         start = draw.choice([0.0, DELTA, draw.random() * DELTA])
         timing = Timing(start, self.allowance, DELTA)
-        core = kind(PLACE, cast(Identity, key), self.everyone, timing, self.tools)
+        core = self._core(key, kind, timing)
         says_at = start + self.allowance * draw.choice([0.0, 1.0, draw.random()])
         return Member(key, core, timing, says_at, sealed(key, b"said by " + key.peer[:4]))
+
+    def _core(self, key: Key, kind: type[Announcement], timing: Timing) -> Announcement:
+        numbers = len(self.liars), self.quorum
+        return kind(PLACE, cast(Identity, key), self.everyone, timing, self.tools, frozenset(), *numbers)
+
+    # Departures
+
+    def _crashes(self, most: int) -> int:
+        """How many honest members lose power; with the liars no minority beyond what the rounds are for."""
+        return 0 if self._departs is None or most < 1 else self._departs.randint(0, most)
+
+    def _plan_departures(self, draw: Random) -> None:
+        for member in self.crashing:
+            if draw.random() < 0.5:
+                member.left_to_send = draw.randrange(3 * len(self.everyone))
+            else:
+                moments = [0.0, member.says_at, draw.uniform(0, member.timing.views_due + 4 * DELTA)]
+                self.at(draw.choice(moments), partial(self._stop, member))
+        for liar in self.liars:
+            self._plan_breaks(draw, liar)
+
+    def _plan_breaks(self, draw: Random, liar: Key) -> None:
+        """It breaks off towards all, some or one, at one moment or many; and may be back."""
+        towards = draw.choice(["nobody", "all", "all", "some", "one"])
+        one, due = draw.choice(self.honest), self.honest[0].timing.values_due
+        together = draw.choice([0.0, draw.uniform(0, due), due - INSTANT])
+        for member in self.honest:
+            chosen = {"nobody": False, "all": True, "some": draw.random() < 0.5, "one": member is one}[towards]
+            if chosen:
+                when = together if draw.random() < 0.7 else draw.uniform(0, member.timing.views_due)
+                self.at(when, partial(self._notice, member, liar.peer, gone=True))
+                if draw.random() < 0.3:
+                    self.at(when + draw.random() * 3, partial(self._notice, member, liar.peer, gone=False))
+
+    def _stop(self, member: Member) -> None:
+        """All others see it within Δ; or some do not, since a machine without power closes nothing. It may be back, and then has
+        nothing to say here."""
+        if member.stopped:
+            return
+        member.stopped = True
+        draw = cast(Random, self._departs)
+        self.all_see = draw.random() < 0.7
+        back = draw.random() < 0.2
+        for other in (*self.honest, *self.crashing):
+            if other is not member and (self.all_see or draw.random() < 0.5):
+                seen = self.now + self._delay((member.peer, other.peer))
+                self.at(seen, partial(self._notice, other, member.peer, gone=True))
+                if back:
+                    self.at(seen + draw.random() * 2, partial(self._notice, other, member.peer, gone=False))
+
+    def _notice(self, member: Member, who: PeerId, *, gone: bool) -> None:
+        if member.stopped:
+            return
+        (member.sees_gone.add if gone else member.sees_gone.discard)(who)
+        self._look_round(member)
+        member.core.tick(self.now)
+        self._after(member)
+
+    def _look_round(self, member: Member) -> None:
+        if member.core.decision is None:
+            member.core.broken_off(member.sees_gone)
 
     # Events
 
@@ -153,10 +235,12 @@ class World:
         heapq.heappush(self.events, (max(when, self.now), self.draw.randrange(1 << 30), next(self._order), do))
 
     def run(self) -> Self:
-        for member in self.honest:
+        for member in (*self.honest, *self.crashing):
             self.at(member.says_at, partial(self._says, member))
             self._rearm(member)
         self.adversary.plan()
+        if self._departs is not None:
+            self._plan_departures(self._departs)
         handled = 0
         while self.events:
             handled += 1
@@ -170,13 +254,17 @@ class World:
         return self
 
     def _says(self, member: Member) -> None:
+        if member.stopped:
+            return
+        self._look_round(member)
         member.core.say(member.envelope, self.now)
         self._after(member)
 
     def deliver(self, to: Member, sender: PeerId, frame: Frame) -> None:
         decoded = self._decoded(frame)
-        if decoded is None:
+        if decoded is None or to.stopped:
             return
+        self._look_round(to)
         to.core.hear(sender, decoded, self.now)
         self._after(to)
 
@@ -192,18 +280,29 @@ class World:
         return known[1]
 
     def _tick(self, member: Member, timer: float) -> None:
-        if member.timer == timer:
+        if member.timer == timer and not member.stopped:
             member.timer = None
+            self._look_round(member)
             member.core.tick(self.now)
             self._after(member)
 
     def _hand_out(self, member: Member) -> None:
         for frame in member.core.take():
             self._note(member, frame)
-            for other in self.honest:
-                if other is not member:
-                    self._send(member, other, frame)
+            for other in self._in_any_order(member):
+                if member.left_to_send is not None:
+                    member.left_to_send -= 1
+                    if member.left_to_send < 0:
+                        self._stop(member)
+                        return
+                self._send(member, other, frame)
             self.adversary.sees(member, frame)
+
+    def _in_any_order(self, sender: Member) -> list[Member]:
+        others = [other for other in (*self.honest, *self.crashing) if other is not sender]
+        if sender.left_to_send is not None:
+            cast(Random, self._departs).shuffle(others)  # who gets the last of it
+        return others
 
     def _note(self, member: Member, frame: Frame) -> None:
         member.sent.append((self.now, frame))
@@ -333,11 +432,13 @@ class World:
 
     def _quiet(self) -> str | None:
         """Without liars no rounds begin, and it takes two message delays after the last value."""
-        if self.liars:
+        if self.liars or any(member.sent for member in self.crashing) or not self.all_see:
             return None
         if any(isinstance(frame, Chained) for member in self.honest for _, frame in member.sent):
             return "a chain"
         last = max(member.says_at for member in self.honest)
+        if self.crashing:  # they never said a word, and all know by then
+            last = max(last, *(member.says_at for member in self.crashing)) + DELTA
         slowest = max(cast(float, member.decided_at) for member in self.honest)
         return None if slowest < last + 2 * DELTA else f"took {slowest - last:.3f} after the last value"
 
@@ -352,7 +453,7 @@ class Adversary:
         self.world, self.draw = world, world.draw
         self.liars = world.liars
         self.theme = self.draw.choice(_THEMES)
-        self.views: dict[bytes, dict[bytes, bytes]] = {}  # digest → signer → signature
+        self.views: dict[Seen, dict[bytes, bytes]] = {}  # what was seen → signer → signature
         self.chains: dict[tuple[bytes, bytes], dict[bytes, bytes]] = {}  # item → signer → signature, all that were seen
         self.replies: dict[PeerId, set[bytes]] = {}
         self.values = {
@@ -385,6 +486,28 @@ class Adversary:
             self._plan_early_chains(liar)
         if self.liars and self.draw.random() < 0.3:
             self._plan_replays()
+        departs = self.world._departs
+        if departs is not None and self.liars:
+            for member in self.world.honest:
+                if departs.random() < 0.5:
+                    when = departs.uniform(0, member.timing.views_due + 2 * DELTA)
+                    self.world.at(when, partial(self._name_honest, departs, member))
+
+    def _name_honest(self, draw: Random, member: Member) -> None:
+        """As gone, to it or to somebody else: in views, and in certificates of those that liars and honest members signed."""
+        world, liar = self.world, draw.choice(self.liars)
+        honest = [other.peer for other in (*world.honest, *world.crashing)]
+        number = draw.choice([1, 1, len(honest), len(honest), draw.randint(1, len(honest))])
+        gone = tuple(sorted(draw.sample(honest, number)))
+        digests = {key.peer: blob_digest(self.values[key.peer][0].payload) for key in self.liars}
+        digests |= {m.peer: blob_digest(m.envelope.payload) for m in (*world.honest, *world.crashing)}
+        seen: Seen = (values_digest({peer: digests[peer] for peer in digests if peer not in gone}), gone)
+        views = self.views.setdefault(seen, {})
+        views.update({key.peer: key.sign(view_bytes(PLACE, *seen)) for key in self.liars})
+        to = draw.choice([member, member, draw.choice(world.honest)])
+        world.deliver(to, liar.peer, View(seen[0], views[liar.peer], gone))
+        if draw.random() < 0.7:
+            world.deliver(to, liar.peer, self._certificate(seen, self._chain(b"", cast(bytes, seen[0]), 1)))
 
     def _plan_values(self, liar: Key) -> None:
         draw, (v, w, x) = self.draw, self.values[liar.peer]
@@ -467,16 +590,17 @@ class Adversary:
         if not self.liars:
             return
         match frame:
-            case View(values, signature) if values is not None:
-                first = values not in self.views
-                self.views.setdefault(values, {})[member.peer] = signature
+            case View(values, signature, gone) if values is not None:
+                seen = (values, gone)
+                first = seen not in self.views
+                self.views.setdefault(seen, {})[member.peer] = signature
                 if first:
-                    self._answer_view(values)
-                if self._complete(values):
-                    self._certificate_in_hand(values)
+                    self._answer_view(seen)
+                if self._complete(seen):
+                    self._certificate_in_hand(seen)
             case Certificate():
                 self.chains.setdefault((b"", frame.values), {}).update(frame.chain)
-                self.views.setdefault(frame.values, {}).update(frame.views)
+                self.views.setdefault((frame.values, frame.gone), {}).update(frame.views)
             case Chained():
                 item = (frame.originator, blob_digest(frame.envelope.payload))
                 self.chains.setdefault(item, {}).update(frame.chain)
@@ -485,11 +609,12 @@ class Adversary:
         if self.theme == "chaos" and self.draw.random() < 0.15:
             self._meddle(frame)
 
-    def _answer_view(self, values: bytes) -> None:
+    def _answer_view(self, seen: Seen) -> None:
         draw, world = self.draw, self.world
+        values = seen[0]
         for liar in self.liars:
-            view = View(values, liar.sign(view_bytes(PLACE, values)))
-            self.views[values][liar.peer] = view.signature
+            view = View(values, liar.sign(view_bytes(PLACE, *seen)), seen[1])
+            self.views[seen][liar.peer] = view.signature
             nothing = View(None, liar.sign(view_bytes(PLACE, None)))
             for member in world.honest:
                 due = member.timing.views_due
@@ -516,20 +641,21 @@ class Adversary:
                     case _:
                         pass
 
-    def _complete(self, values: bytes) -> bool:
-        return self.views[values].keys() >= set(self.world.everyone)
+    def _complete(self, seen: Seen) -> bool:
+        return self.views[seen].keys() >= set(self.world.everyone) - set(seen[1])
 
-    def _certificate_in_hand(self, values: bytes) -> None:
+    def _certificate_in_hand(self, seen: Seen) -> None:
         """Everyone's views, before any honest member has them all: to one of them, on the quiet path."""
         if self.draw.random() < 0.3:
             target = self.one
             moments = [target.timing.views_due - INSTANT, target.timing.views_due - DELTA, self.world.now]
             when = self.draw.choice(moments)
             liar = self.draw.choice(self.liars)
-            self.world.at(when, lambda: self.world.deliver(target, liar.peer, self._certificate(values, {})))
+            self.world.at(when, lambda: self.world.deliver(target, liar.peer, self._certificate(seen, {})))
 
-    def _certificate(self, values: bytes, chain: Mapping[bytes, bytes]) -> Certificate:
-        return Certificate(values, dict(self.views[values]), dict(chain))
+    def _certificate(self, seen: Seen, chain: Mapping[bytes, bytes]) -> Certificate:
+        views = {peer: signature for peer, signature in self.views[seen].items() if peer not in seen[1]}
+        return Certificate(cast(bytes, seen[0]), views, dict(chain), seen[1])
 
     def sees_slow(self, member: Member) -> None:
         """Its rounds are known now: prepare what arrives in their last moments."""
@@ -567,16 +693,18 @@ class Adversary:
 
     def _release_certificate(self, member: Member, number: int) -> None:
         draw = self.draw
-        values = draw.choice(sorted(self.views))
-        chain = self._chain(b"", values, number)
-        certificate = self._certificate(values, chain)
-        if not self._complete(values) or draw.random() < 0.1:  # forge what is missing
+        seen = draw.choice(sorted(self.views, key=repr))
+        chain = self._chain(b"", cast(bytes, seen[0]), number)
+        certificate = self._certificate(seen, chain)
+        if not self._complete(seen) or draw.random() < 0.1:  # forge what is missing
             views: dict[bytes, bytes] = {
-                peer: self.views[values].get(peer, draw.randbytes(64)) for peer in self.world.everyone
+                peer: self.views[seen].get(peer, draw.randbytes(64))
+                for peer in self.world.everyone
+                if peer not in seen[1]
             }
             if draw.random() < 0.2:
                 views.popitem()
-            certificate = Certificate(values, views, chain)
+            certificate = Certificate(certificate.values, views, chain, seen[1])
         self.world.deliver(member, draw.choice(self.liars).peer, certificate)
 
     def _chain(self, originator: bytes, digest: bytes, number: int) -> dict[bytes, bytes]:
@@ -612,7 +740,7 @@ class Adversary:
             item = (frame.originator, blob_digest(frame.envelope.payload))
             passed = Chained(frame.originator, frame.envelope, {**frame.chain, **self._chain(*item, 2)})
         elif isinstance(frame, Certificate):
-            passed = Certificate(frame.values, frame.views, {**frame.chain, **self._chain(b"", frame.values, 2)})
+            passed = with_chain(frame, {**frame.chain, **self._chain(b"", frame.values, 2)})
         for member in self._some():
             slow = member.core._slow_since
             when = world.now + draw.random() * 3
@@ -640,6 +768,9 @@ class _Wire:
     def send(self, to: PeerId, packet: Packet) -> None:
         self.world.carry(self.member, to, cast(Frame, packet.frame))
 
+    def gone(self) -> frozenset[PeerId]:
+        return frozenset(self.member.sees_gone)
+
     async def receive(self, until: float) -> tuple[PeerId, Packet] | None:
         raise NotImplementedError("frames are delivered by hand")
 
@@ -655,10 +786,11 @@ class FeudWorld(World):
         *,
         members: int | None = None,
         liars: int | None = None,
+        departures: bool = False,
     ) -> None:
         self._feuds = Random(f"feuds {seed}")
         self.relayed: dict[PeerId, int] = {}  # how many frames each has passed on
-        super().__init__(seed, kind, members=members, liars=liars)
+        super().__init__(seed, kind, members=members, liars=liars, departures=departures)
         self._channels = {member.peer: self._channel(member) for member in self.honest}
         self._by_peer = {member.peer: member for member in self.honest}
 
@@ -694,8 +826,12 @@ class FeudWorld(World):
         member = super()._member(key, kind)
         member.timing = replace(member.timing, relayed=bool(self.pairs))
         apart = self.apart[key.peer]
-        member.core = kind(PLACE, cast(Identity, key), self.everyone, member.timing, self.tools, apart)
+        numbers = len(self.liars), self.quorum
+        member.core = kind(PLACE, cast(Identity, key), self.everyone, member.timing, self.tools, apart, *numbers)
         return member
+
+    def _crashes(self, most: int) -> int:
+        return 0  # who is blamed for a power cut is another matter
 
     def _channel(self, member: Member) -> AgreedChannel:
         channel = AgreedChannel(cast(Identity, member.key), _Wire(self, member), Pace(DELTA), self.tools)
@@ -772,9 +908,10 @@ class FeudWorld(World):
 
     @property
     def was_slow(self) -> bool:
-        """Whether it took all rounds, though all were heard and nobody was double: else somebody is out or banned for it."""
+        """Whether it took all rounds, though nobody was double, and those who spoke were enough to go on without the rest."""
         decision = self.decisions()[0]
-        return len(decision.said) == len(self.everyone) and self.honest[0].core._certificate is None
+        enough = len(decision.said) >= self.quorum and not decision.twice
+        return enough and self.honest[0].core._certificate is None
 
     def quarrels(self, *, named: str = "nobody", left: PeerId | None = None) -> Quarrels:
         """The honest say whom they did not hear; liars name whom they like. One of them may be out of the step by then."""
@@ -857,11 +994,11 @@ class FeudAdversary(Adversary):
         )
         self._send(when, self.draw.choice(self.liars), member, Relayed(liar.peer, value))
 
-    def _answer_view(self, values: bytes) -> None:
-        super()._answer_view(values)
+    def _answer_view(self, seen: Seen) -> None:
+        super()._answer_view(seen)
         draw = self.draw
         for liar in self.liars:
-            view = View(values, liar.sign(view_bytes(PLACE, values)))
+            view = View(seen[0], liar.sign(view_bytes(PLACE, *seen)), seen[1])
             for member in self.world.honest:
                 if liar.peer in self.world.apart[member.peer] and draw.random() < 0.2:
                     due = member.timing.views_due

@@ -60,6 +60,9 @@ class Bent:
     def later(self, seconds: float, to: PeerId, packet: Packet) -> None:
         self._held.append((self.now() + seconds, to, packet))
 
+    def gone(self) -> frozenset[PeerId]:
+        return self._line.gone()
+
     async def receive(self, until: float) -> tuple[PeerId, Packet] | None:
         while True:
             wake = min((when for when, _, _ in self._held), default=until)

@@ -5,7 +5,7 @@ protocol itself on virtual time.
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
 from random import Random
@@ -15,10 +15,10 @@ from typing import Any, ClassVar, cast
 import msgspec
 import pytest
 
-from tests.paper.announce_world import DELTA, ELSEWHERE, KEYS, PLACE, CheapPrimitives, Key, World, sealed
+from tests.paper.announce_world import DELTA, ELSEWHERE, KEYS, PLACE, CheapPrimitives, FeudWorld, Key, World, sealed
 from troth.crypto import Digest, Identity, PeerId, blob_digest, derive
 from troth.protocol.agreed import AgreedChannel
-from troth.protocol.announce import Announcement, Timing, chain_bytes, view_bytes
+from troth.protocol.announce import Announcement, Blame, Seen, Timing, chain_bytes, view_bytes
 from troth.protocol.channel import Entry
 from troth.protocol.coins import SeededEntropy
 from troth.protocol.frames import Agreement as Frame
@@ -101,7 +101,7 @@ class _UncheckedCertificate(Announcement):
     """A certificate is believed for its form."""
 
     def _proves(self, certificate: Certificate) -> bool:
-        return self._viewed and self._all_in() and set(certificate.views) == set(self._members)
+        return set(certificate.views) == set(self._members) - set(certificate.gone)
 
 
 class _FirstTaken(Announcement):
@@ -170,6 +170,138 @@ def test_planted_bugs_are_caught(bug: type[Announcement], promise: str, within: 
     """[Q1–Q6] Each rule is needed, and the adversary is strong enough to show it: some seed breaks the promise."""
     broken = (World(seed, bug).run().broken() for seed in range(within))
     assert any(why is not None and why.startswith(promise) for why in broken)
+
+
+# Members who leave (SPEC Q9), and more liars than half of those who take part (SPEC Q6)
+
+
+@pytest.mark.parametrize("hundred", range(20))
+def test_promises_hold_whoever_breaks_off(hundred: int) -> None:
+    """[Q9] Power cuts that all see, or some; in the middle of sending; liars that break off towards some, or claim that others
+    have; and whoever is back."""
+    runs = {seed: World(seed, departures=True).run().broken() for seed in range(100 * hundred, 100 * hundred + 100)}
+    assert {seed: why for seed, why in runs.items() if why is not None} == {}
+
+
+def _mostly_liars(seed: int, kind: type[Announcement] = Announcement) -> World:
+    """Any number of them, as when honest members are out of the step."""
+    members = Random(seed).randint(3, 9)
+    return World(seed, kind, members=members, liars=Random(-seed).randint(1, members - 1), departures=True)
+
+
+@pytest.mark.parametrize("hundred", range(10))
+def test_promises_hold_though_most_who_take_part_lie(hundred: int) -> None:
+    """[Q6] The rounds are for so many liars as there may be, not for a share of those who take part."""
+    runs = {seed: _mostly_liars(seed).run().broken() for seed in range(100 * hundred, 100 * hundred + 100)}
+    assert {seed: why for seed, why in runs.items() if why is not None} == {}
+
+
+@pytest.mark.parametrize("hundred", range(10))
+def test_whoever_breaks_off_towards_some_pays_as_if_it_had_kept_its_value_from_them(hundred: int) -> None:
+    """[F1, F3, Q9] No honest member is struck or set apart from another; all rounds cost a liar a strike or a pair."""
+    for seed in range(100 * hundred, 100 * hundred + 100):
+        world = FeudWorld(seed, departures=True).run()
+        assert (world.broken() or world.served() or world.standing() or world.costs()) is None, seed
+
+
+class _HalfTheRounds(Announcement):
+    """As many as are enough against a minority of those who take part."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._rounds = min(self._rounds, (len(self._members) + 1) // 2)
+
+
+def test_rounds_for_a_minority_are_too_few_where_most_lie() -> None:
+    """[Q6] The same liars, with the rounds that a minority of them would need."""
+    assert any(
+        (_mostly_liars(seed, _HalfTheRounds).run().broken() or "").startswith("agreement") for seed in range(800)
+    )
+
+
+class _AFewCertify(Announcement):
+    """Those who are left need not be a quorum: liars alone may say that all others are gone."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._quorum = 1
+
+
+class _Impatient(Announcement):
+    """Names whoever has not spoken yet, though it has not broken off."""
+
+    def _missing(self, now: float) -> tuple[PeerId, ...] | None:
+        return super()._missing(max(now, self._values_due))
+
+
+class _ChangesItsMind(Announcement):
+    """Signs another view when somebody is back, and speaks."""
+
+    def hear(self, sender: PeerId, frame: Frame, now: float, via: PeerId | None = None) -> None:
+        named = self._seen[1] if self._seen is not None else ()
+        if isinstance(frame, Value) and sender in named and self.decision is None and self._slow_since is None:
+            self._viewed_at = self._seen = None
+        super().hear(sender, frame, now, via)
+
+
+class _QuorumCertifies(Announcement):
+    """A quorum of equal views is taken for a certificate, whatever the others saw."""
+
+    def _proves(self, certificate: Certificate) -> bool:
+        signed = view_bytes(self._context, certificate.values, certificate.gone)
+        right = [p for p, signature in certificate.views.items() if self._tools.verify(PeerId(p), signed, signature)]
+        return len(right) >= cast(int, self._quorum)
+
+
+@pytest.mark.parametrize(
+    ("bug", "promise", "within"),
+    [
+        (_AFewCertify, "validity", 200),
+        (_Impatient, "validity", 50),
+        (_ChangesItsMind, "agreement", 2000),
+        (_QuorumCertifies, "agreement", 400),
+        (_CertificateExempt, "agreement", 2000),
+        (_KeepsCertificate, "agreement", 400),
+    ],
+)
+def test_bugs_about_departures_are_caught(bug: type[Announcement], promise: str, within: int) -> None:
+    """[Q9] Each rule is needed: some seed breaks the promise."""
+    broken = (World(seed, bug, departures=True).run().broken() for seed in range(within))
+    assert any(why is not None and why.startswith(promise) for why in broken)
+
+
+class _NamesFoes(Announcement):
+    """Takes the word of a bad line, though others would pass on what comes from there."""
+
+    def broken_off(self, gone: Collection[PeerId]) -> None:
+        self._gone = frozenset(gone)
+
+
+class _NoSay(Announcement):
+    """Where somebody was silent, views have no say."""
+
+    def _right_view(self, said: Mapping[PeerId, Envelope]) -> Seen | None:
+        return super()._right_view(said) if len(said) == len(self._members) else None
+
+
+class _ForgivesHiddenViews(Announcement):
+    """Where somebody was silent, nobody is named for a view that did not come."""
+
+    def _blame(self, said: Mapping[PeerId, Envelope]) -> Blame:
+        blame = super()._blame(said)
+        return (
+            blame if len(said) == len(self._members) else Blame(frozenset(set(said) - self._in_time), blame.incomplete)
+        )
+
+
+@pytest.mark.parametrize(
+    ("bug", "promise", "within"),
+    [(_NamesFoes, "standing", 400), (_NoSay, "costs", 400), (_ForgivesHiddenViews, "costs", 400)],
+)
+def test_bugs_about_blame_for_departures_are_caught(bug: type[Announcement], promise: str, within: int) -> None:
+    """[F1, F3, Q9] Each rule is needed: without it an honest member pays, or nobody does."""
+    worlds = (FeudWorld(seed, bug, departures=True).run() for seed in range(within))
+    assert any(getattr(world, promise)() is not None for world in worlds if world.broken() is None)
 
 
 class _OriginatorCounts(Announcement):
@@ -349,6 +481,9 @@ class _FailingLine:
             raise _PowerCutError
         self._left -= 1
         self._line.send(to, packet)
+
+    def gone(self) -> frozenset[PeerId]:
+        return frozenset(self._line.gone())
 
     async def receive(self, until: float) -> tuple[PeerId, Packet] | None:
         heard: tuple[PeerId, Packet] | None = await self._line.receive(until)

@@ -216,6 +216,9 @@ class _Told:
     def send(self, to: PeerId, packet: Packet) -> None:
         self.sent.append((to, packet))
 
+    def gone(self) -> frozenset[PeerId]:
+        return frozenset()
+
     async def receive(self, until: float) -> tuple[PeerId, Packet]:
         if not self.left:
             raise PowerCutError("nothing more comes")

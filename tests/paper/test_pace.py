@@ -188,7 +188,7 @@ def test_delta_grows_where_the_network_is_slower_than_the_least(crashes: dict[in
         seen = see(made).kept_promises()
     gone = {4: [4]} if crashes else {}
     assert seen.named("absent", "struck", "slowed", "expelled") == gone
-    assert seen.slow.keys() == gone.keys()
+    assert seen.slow == {}  # who falls silent has broken off, and all see that (SPEC Q9)
     assert all(pace.delta > 1.99 for pace in _paces(seen))
     with _bounds(replace(TIGHT, stretch=1.0)):
         seen = see(made)

@@ -136,6 +136,9 @@ class LyingLine:
     def now(self) -> float:
         return self._line.now()
 
+    def gone(self) -> frozenset[PeerId]:
+        return self._line.gone()
+
     async def receive(self, until: float) -> tuple[PeerId, Packet] | None:
         while True:
             wakes = min(until, self._last_round.next_due)

@@ -70,7 +70,11 @@ class Line(Protocol):
     def send(self, to: PeerId, packet: Packet) -> None: ...
 
     async def receive(self, until: float) -> tuple[PeerId, Packet] | None:
-        """The next packet, and who sent it; None if nothing came until then."""
+        """The next packet, and who sent it; None if nothing came until then, or when it has changed who is gone."""
+        ...
+
+    def gone(self) -> frozenset[PeerId]:
+        """Who was connected, is not any more, and cannot be reached at once (SPEC Q9)."""
         ...
 
 
@@ -102,7 +106,8 @@ class AgreedChannel:
         self._relayed: dict[PeerId, set[Frame]] = defaultdict(set)  # in this announcement
         self._blame = Blame()
         self.gate = Gate(self._send, tools)
-        self._quorum = 0  # more than half of the members at the start of the step
+        self._quorum = 0  # at least more than half of the members at the start of the step
+        self._proved: set[Context] = set()  # announcements of this step whose proof the onlookers have
         self._left: set[PeerId] = set()  # who waits for this step to be made again
         self._members: tuple[PeerId, ...] = ()
         self._silent: dict[int, set[PeerId]] = defaultdict(set)  # by step: whom an announcement missed (SPEC Q7)
@@ -133,9 +138,8 @@ class AgreedChannel:
     async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
         if self._looks_on:
             timing = self._open(context)
-            return await self._finish(
-                context, self._run(context, Sighting(context, self._members, self._quorum, timing, self._tools))
-            )
+            sighting = Sighting(context, self._members, self._voices, timing, self._tools, self._quorum or None)
+            return await self._finish(context, self._run(context, sighting))
         running = self._begin(context)
         self._journal.claim(context)  # before it is signed: a slot is signed once, whatever happens (SPEC B1)
         running.say(seal(self._identity, context, message), self._line.now())
@@ -143,7 +147,15 @@ class AgreedChannel:
 
     def _begin(self, context: Context) -> Announcement:
         timing, apart = self._open(context), self._entry.apart.get(self._me, frozenset())
-        return self._run(context, Announcement(context, self._identity, self._members, timing, self._tools, apart))
+        numbers = self._entry.liars, self._quorum or None
+        return self._run(
+            context, Announcement(context, self._identity, self._members, timing, self._tools, apart, *numbers)
+        )
+
+    @property
+    def _voices(self) -> int:
+        """So many are not all liars."""
+        return self._entry.liars + 1 if self._entry.quorum else self._quorum
 
     def _open(self, context: Context) -> Timing:
         """Who takes part, and when it began; with Commit another step, and another pace."""
@@ -152,7 +164,7 @@ class AgreedChannel:
             self.pace = self.next_pace
         self._members = tuple(sorted(self._entry.members - self._silent[context.step]))
         if context.phase == Phase.COMMIT:
-            self._quorum = len(self._entry.members) // 2 + 1
+            self._quorum = max(len(self._entry.members) // 2 + 1, self._entry.liars + 1, self._entry.quorum)
             self._left.clear()
         now = self._line.now()
         return self._timing(context, now if self._last is None or self._last.ends is None else self._last.ends)
@@ -183,14 +195,21 @@ class AgreedChannel:
             self.next_pace = self.bounds.after([said_as(said, Commit).took for said in agreed.values()])
         if isinstance(running, Announcement):
             self._ended[context] = running
+            self._show_proof(context, running)
         self.write_down(context, agreed)
         return agreed
 
     def _tell_watchers(self, context: Context, decision: Decision) -> None:
-        if self.gate.watchers:
+        if self.gate.watchers and decision.said:  # nothing: the others went on without this peer
             said = {bytes(peer): envelope for peer, envelope in decision.said.items()}
             twice = {bytes(peer): pair for peer, pair in decision.twice.items()}
             self.send_each(context, sorted(self.gate.watchers), Decided(said, twice))
+
+    def _show_proof(self, context: Context, ended: Announcement) -> None:
+        """To those who look on, once: with this they need nobody else's word (SPEC B2)."""
+        if self.gate.watchers and context not in self._proved and (proof := ended.proof(self._voices)) is not None:
+            self._proved.add(context)
+            self.send_each(context, sorted(self.gate.watchers), proof)
 
     def doubles(self, step: int) -> Doubles:
         return dict(self._doubles[step])
@@ -233,8 +252,13 @@ class AgreedChannel:
     def _tick(self) -> None:
         if self._running is not None:
             context, running = self._running
+            self._look_round(running)
             running.tick(self._line.now())
             self._flush(context, running)
+
+    def _look_round(self, running: Announcement | Sighting) -> None:
+        if isinstance(running, Announcement) and running.decision is None:
+            running.broken_off(self._line.gone())
 
     def _flush(self, context: Context, running: Announcement | Sighting) -> None:
         if frames := running.take():
@@ -304,10 +328,12 @@ class AgreedChannel:
             if self._running is not None and self._running[0] == place:
                 running = self._running[1]
                 self._pass_on(sender, place, frame)
+                self._look_round(running)
                 running.hear(sender, frame, self._line.now())
                 self._flush(place, running)
             elif place in self._ended and isinstance(frame, Certificate):
                 self._ended[place].hear(sender, frame, self._line.now())  # it tells how long that takes
+                self._show_proof(place, self._ended[place])
             elif self._key(place) > self._newest:
                 self._shelf.put(sender, packet, self._most_early)
             return
@@ -342,7 +368,9 @@ class AgreedChannel:
             case Value(envelope) | Chained(envelope=envelope) | Relayed(frame=Value(envelope)):
                 # Too long for any message of its phase: for every honest peer alike, so it was never said.
                 return len(envelope.payload) <= most_bytes(place.phase) and not self._only_looked_at(place)
-            case View() | Certificate() | Relayed():
+            case Certificate():
+                return True  # it shows who looks on what was decided, and members how long that takes
+            case View() | Relayed():
                 return not self._only_looked_at(place)
             case PartSent() | PartShown():
                 return not self._abandoned(place)
@@ -421,7 +449,7 @@ class AgreedChannel:
         directly = {part: senders - otherwise for part, senders in expected.items()}
         await self._wait_for_blobs(
             self._due(),
-            lambda: sum(len(senders - mine[part].keys()) for part, senders in directly.items()),
+            lambda: sum(len(senders - mine[part].keys() - self._line.gone()) for part, senders in directly.items()),
             sum(map(len, directly.values())),
         )
         return {
@@ -557,6 +585,7 @@ class AgreedChannel:
         self._stopwatch.delayed(max((ended.lag for ended in self._ended.values()), default=0.0))
         self._stopwatch.next_step()
         self._ended.clear()
+        self._proved.clear()
         self._shelf.drop_before(step)
         for kept in (self._parts, self._shown):
             for place in [place for place in kept if place.step < step]:

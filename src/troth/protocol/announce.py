@@ -1,12 +1,12 @@
-"""Agreement on who said what, among any minority of liars: one announcement as a state machine (SPEC Q1–Q6, F1, F2).
+"""Agreement on who said what, among any minority of liars: one announcement as a state machine (SPEC Q1–Q6, Q9, F1, F2).
 
 Frames and the time go in, frames come out; nothing here waits, sends or reads a clock. The quiet path takes two message delays:
-everyone's value, then everyone's view of all values. If that does not end in a certificate, values travel in chains of
-signatures, as in Dolev and Strong's broadcast, which needs no honest majority.
+everyone's value, then everyone's view of all values, without those who have broken off. If that does not end in a certificate,
+values travel in chains of signatures, as in Dolev and Strong's broadcast, which needs no honest majority.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,6 +15,8 @@ from troth.protocol.frames import Agreement as Frame
 from troth.protocol.frames import Certificate, Chained, Relayed, Value, View
 from troth.protocol.messages import Envelope
 from troth.protocol.primitives import Primitives
+
+Seen = tuple[bytes | None, tuple[bytes, ...]]  # what a view is of: the digest of the values, and who has broken off
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Blame:
     unheard: frozenset[PeerId] = frozenset()  # whose value or view did not come in time
     incomplete: frozenset[PeerId] = (
         frozenset()
-    )  # who claimed not to have heard everyone, or something else than was said
+    )  # who claimed not to have heard everyone, or something else than was said, or that somebody who spoke was gone
 
 
 class Announcement:
@@ -68,6 +70,9 @@ class Announcement:
         timing: Timing,
         tools: Primitives,
         apart: frozenset[PeerId] = frozenset(),  # whose frames come to me through others
+        liars: int = 0,  # that may be among the members
+        quorum: int
+        | None = None,  # that has to be left if others break off (SPEC Q9); None: nobody is certified as gone
     ) -> None:
         self._apart = apart
         self._context = context
@@ -76,18 +81,20 @@ class Announcement:
         self._members = tuple(sorted(members))
         self._timing = timing
         self._tools = tools
-        self._rounds = (len(self._members) + 1) // 2  # f + 1 with f = ⌈n/2⌉ − 1
+        self._quorum = quorum
+        self._rounds = rounds(len(self._members), liars)
+        self._gone: frozenset[PeerId] = frozenset()  # who has broken off, by what the line says
         self._direct: dict[PeerId, dict[Digest, Envelope]] = {}
-        self._views: dict[PeerId, dict[Digest | None, View]] = {}  # two, of a liar: one that fits is enough
+        self._views: dict[PeerId, dict[Seen, View]] = {}  # two, of a liar: one that fits is enough
         self._views_late: set[PeerId] = set()
         self._brought: Counter[tuple[PeerId, PeerId]] = Counter()  # views, by who brings whose
         self._doubled = False  # somebody sent two values
         self._viewed_at: float | None = None  # when the own view was signed
         self._half_viewed_at: float | None = None  # when views of more than half of the members were there
-        self._certifiers: set[PeerId] = set()
+        self._certifiers: dict[PeerId, bytes | None] = {}  # with their signatures, not checked
         self._half_certified_at: float | None = None  # the same for certificates
         self._in_time: frozenset[PeerId] = frozenset()  # whose values were there when the view was signed
-        self._seen: Digest | None = None  # the digest of all values, if they were
+        self._seen: Seen | None = None  # all values, if they were, and who was gone
         self._certificate: Certificate | None = None
         self._slow_since: float | None = None
         self._accepted: dict[PeerId, dict[Digest, Envelope]] = {}
@@ -115,6 +122,10 @@ class Announcement:
             return []
         out, self._out = self._out, []
         return out
+
+    def broken_off(self, gone: Collection[PeerId]) -> None:
+        """Who is not connected at this moment, and was; said before every `hear` and `tick` where it may have changed."""
+        self._gone = frozenset(gone) - self._apart  # the line to these is bad anyway: others say for them (SPEC F2)
 
     @property
     def _viewed(self) -> bool:
@@ -157,11 +168,10 @@ class Announcement:
 
     @property
     def _values_due(self) -> float:
-        """Later, if all that is missing may still be passed on to me."""
-        if not self._apart:
-            return self._timing.values_due
-        missing = set(self._members) - self._direct.keys()
-        return self._timing.relayed_values_due if missing and missing <= self._apart else self._timing.values_due
+        """Later, if something that is missing may still be passed on to me."""
+        if self._apart and not self._apart.isdisjoint(set(self._members) - self._direct.keys()):
+            return self._timing.relayed_values_due
+        return self._timing.values_due
 
     # The clock
 
@@ -169,7 +179,7 @@ class Announcement:
         if self.decision is not None:
             return
         if self._slow_since is None:
-            if not self._viewed and (self._all_in() or now >= self._values_due):
+            if not self._viewed and (self._missing(now) is not None or now >= self._values_due):
                 self._sign_view(now)
             self._certify(now)
             if self.decision is None and self._viewed and now >= self._timing.views_due:
@@ -201,7 +211,7 @@ class Announcement:
                     self._remember_view(sender, frame, now, via or sender)
             case Certificate():
                 self._hear_certificate(frame, now)
-                self._count_certificate(sender, now)
+                self._count_certificate(sender, frame.chain.get(sender), now)
             case Chained():
                 self._hear_chained(frame)
             case Relayed(originator, relayed):
@@ -211,60 +221,83 @@ class Announcement:
 
     # The quiet path
 
-    def _all_in(self) -> bool:
-        return len(self._direct) == len(self._members) and not self._doubled
+    def _missing(self, now: float) -> tuple[PeerId, ...] | None:
+        """Who was not heard by now and will not be, if the others are enough to go on without them; else None (SPEC Q9)."""
+        if self._doubled:
+            return None
+        if len(self._direct) == len(self._members):
+            return ()
+        if self._quorum is None or len(self._direct) < self._quorum:
+            return None
+        missing = tuple(peer for peer in self._members if peer not in self._direct)
+        return missing if now >= self._values_due or self._gone.issuperset(missing) else None
 
     def _sign_view(self, now: float) -> None:
         self._viewed_at = now
         self._in_time = frozenset(self._direct)
-        self._seen = self._values_digest() if self._all_in() else None
-        view = View(self._seen, self._identity.sign(view_bytes(self._context, self._seen)))
-        self._views[self._me] = {self._seen: view}
+        missing = self._missing(now)
+        self._seen = None if missing is None else (self._values_digest(), missing)
+        seen = self._seen or (None, ())
+        view = View(seen[0], self._identity.sign(view_bytes(self._context, *seen)), seen[1])
+        self._views[self._me] = {seen: view}
         self._count_views(now)
         self._out.append(view)
 
     def _values_digest(self) -> Digest:
-        return _values_digest(self._members, {peer: next(iter(self._direct[peer])) for peer in self._members})
+        return values_digest({peer: next(iter(values)) for peer, values in self._direct.items()})
 
     def _certify(self, now: float) -> None:
-        """`n` equal complete views: decide, and hand them to all, so that nobody decides much later than others (SPEC Q3)."""
-        if self._seen is None or len(self._views) < len(self._members):
+        """Equal complete views of all who are not gone: decide, and hand them to all, so that nobody decides much later than
+        others (SPEC Q3)."""
+        if self._seen is None or len(self._views) < len(self._in_time):
             return
-        views = {
-            peer: self._views[peer][self._seen] for peer in self._members if self._seen in self._views.get(peer, ())
-        }
-        if len(views) == len(self._members):
-            self._hold(Certificate(self._seen, {peer: view.signature for peer, view in views.items()}, {}), now)
+        seen = self._seen
+        views = {peer: self._views[peer][seen] for peer in self._in_time if seen in self._views.get(peer, ())}
+        if len(views) == len(self._in_time):
+            assert seen[0] is not None
+            signatures: dict[bytes, bytes] = {peer: views[peer].signature for peer in sorted(views)}
+            self._hold(Certificate(seen[0], signatures, {}, seen[1]), now)
 
     def _hold(self, certificate: Certificate, now: float) -> None:
         self._certificate = self._with_my_signature(certificate)
         self._out.append(self._certificate)
-        self._count_certificate(self._me, now)
-        self._decide(Decision({peer: next(iter(self._direct[peer].values())) for peer in self._members}, {}), now)
+        self._count_certificate(self._me, self._certificate.chain[self._me], now)
+        said = {peer: next(iter(self._direct[peer].values())) for peer in self._members if peer in self._in_time}
+        self._decide(Decision(said, {}), now)
 
-    def _count_certificate(self, sender: PeerId, now: float) -> None:
+    def _count_certificate(self, sender: PeerId, signature: bytes | None, now: float) -> None:
         """Everyone hands one to all when it decides; what is in it was checked then, or does not matter any more."""
-        self._certifiers.add(sender)
+        self._certifiers.setdefault(sender, signature)
         if self._half_certified_at is None and 2 * len(self._certifiers) > len(self._members):
             self._half_certified_at = now
 
     def _with_my_signature(self, certificate: Certificate) -> Certificate:
         mine = self._identity.sign(chain_bytes(self._context, b"", certificate.values))
-        return Certificate(certificate.values, certificate.views, {**certificate.chain, self._me: mine})
+        return with_chain(certificate, {**certificate.chain, self._me: mine})
 
     def _hear_certificate(self, certificate: Certificate, now: float) -> None:
-        if self.decision is not None or certificate.values != self._seen:
+        if self.decision is not None:
             return
-        if not self._proves(certificate):
+        if self._me in certificate.gone:
+            if self._proves(certificate):  # the others go on without me; what they said is nothing to me any more
+                self._decide(Decision({}, {}), now)
+            return
+        if (certificate.values, certificate.gone) != self._seen or not self._proves(certificate):
             return
         signers = self._signers(b"", certificate.values, certificate.chain)
         if self._slow_since is None or len(signers) >= self._round_now:
-            self._hold(
-                Certificate(certificate.values, certificate.views, signers), now
-            )  # to all, with one more signature
+            self._hold(with_chain(certificate, signers), now)  # to all, with one more signature
 
     def _proves(self, certificate: Certificate) -> bool:
-        return proves(self._context, frozenset(self._members), certificate, self._tools)
+        return proves(self._context, frozenset(self._members), certificate, self._tools, self._quorum)
+
+    def proof(self, voices: int) -> Certificate | None:
+        """The certificate, signed by so many members that one is honest: it has decided by it, so all have (SPEC B2)."""
+        if self._certificate is None or len(self._certifiers) < voices:
+            return None
+        others = {bytes(peer): signature for peer, signature in self._certifiers.items() if signature is not None}
+        signers = self._signers(b"", self._certificate.values, {**others, **self._certificate.chain})
+        return with_chain(self._certificate, signers) if len(signers) >= voices else None
 
     # The slow path
 
@@ -321,14 +354,19 @@ class Announcement:
         self.blame = self._blame(said)
 
     def _blame(self, said: Mapping[PeerId, Envelope]) -> Blame:
-        """Whoever spoke in the end, but not to me in time (SPEC F1). Where somebody was silent, views have no say."""
+        """Whoever spoke in the end, but not to me in time; and whose view was wrong (SPEC F1)."""
         late = set(said) - self._in_time
-        if len(said) < len(self._members):
-            return Blame(frozenset(late))
-        digest = _values_digest(self._members, {peer: self._tools.digest(said[peer].payload) for peer in said})
-        wrong = {peer for peer, views in self._views.items() if digest not in views}
         unviewed = set(said) - (self._views.keys() - self._views_late)
+        right = self._right_view(said)
+        wrong = {peer for peer, views in self._views.items() if right not in views} if right is not None else set()
         return Blame(frozenset((late | unviewed) - {self._me}), frozenset(wrong - {self._me}))
+
+    def _right_view(self, said: Mapping[PeerId, Envelope]) -> Seen | None:
+        """What everyone should have seen; None where somebody was double, or too few were left, and views have no say."""
+        missing = tuple(peer for peer in self._members if peer not in said)
+        if missing and (self._quorum is None or len(said) < self._quorum or not self._accepted.keys() <= said.keys()):
+            return None
+        return values_digest({peer: self._tools.digest(said[peer].payload) for peer in said}), missing
 
     def _decide(self, decision: Decision, now: float) -> None:
         self.decision = decision
@@ -347,14 +385,14 @@ class Announcement:
         return self._tools.verify(sender, signed_bytes(self._context, sender, digest), envelope.signature)
 
     def _signed(self, sender: PeerId, view: View) -> bool:
-        return self._tools.verify(sender, view_bytes(self._context, view.values), view.signature)
+        return self._tools.verify(sender, view_bytes(self._context, view.values, view.gone), view.signature)
 
     def _remember_view(self, sender: PeerId, view: View, now: float, via: PeerId) -> None:
         """Two from each who brings some: else two wrong ones would leave no room for the right one that others pass on."""
         self._brought[via, sender] += 1
         if self._brought[via, sender] <= 2:
             known = self._views.setdefault(sender, {})
-            known[None if view.values is None else Digest(view.values)] = view
+            known[view.values, view.gone] = view
             self._views_late |= {sender} if len(known) == 1 and now > self._timing.views_due else set()
             self._count_views(now)
 
@@ -369,12 +407,26 @@ class Announcement:
             self._doubled |= len(known) == 2
 
 
-def proves(context: Context, members: frozenset[PeerId], certificate: Certificate, tools: Primitives) -> bool:
-    """Whether every member signed this view."""
-    return set(certificate.views) == members and all(
-        tools.verify(PeerId(peer), view_bytes(context, certificate.values), signature)
+def rounds(members: int, liars: int) -> int:
+    """Of the slow path (SPEC Q6). Whoever is out of the step may have been honest, so the liars are no share of these members."""
+    return max(1, min(members - 1, max((members + 1) // 2, liars + 1)))
+
+
+def proves(
+    context: Context, members: frozenset[PeerId], certificate: Certificate, tools: Primitives, quorum: int | None
+) -> bool:
+    """Whether every member signed this view, but for those who have broken off; and the others are enough (SPEC Q9)."""
+    gone = frozenset(certificate.gone)
+    if gone and (quorum is None or len(certificate.views) < quorum or not gone <= members):
+        return False
+    return certificate.views.keys() == members - gone and all(
+        tools.verify(PeerId(peer), view_bytes(context, certificate.values, certificate.gone), signature)
         for peer, signature in certificate.views.items()
     )
+
+
+def with_chain(certificate: Certificate, chain: Mapping[bytes, bytes]) -> Certificate:
+    return Certificate(certificate.values, certificate.views, dict(chain), certificate.gone)
 
 
 def _bytes(tag: str, context: Context, *parts: bytes) -> bytes:
@@ -382,12 +434,13 @@ def _bytes(tag: str, context: Context, *parts: bytes) -> bytes:
     return tagged_hash(tag, place, *parts)
 
 
-def _values_digest(members: Iterable[PeerId], digests: Mapping[PeerId, Digest]) -> Digest:
-    return tagged_hash("troth/values/1", *(part for peer in members for part in (peer, digests[peer])))
+def values_digest(digests: Mapping[PeerId, Digest]) -> Digest:
+    """Of these members' values, and of nobody else's: of other members it is another."""
+    return tagged_hash("troth/values/1", *(part for peer in sorted(digests) for part in (peer, digests[peer])))
 
 
-def view_bytes(context: Context, values: bytes | None) -> bytes:
-    return _bytes("troth/view/1", context, values or b"")
+def view_bytes(context: Context, values: bytes | None, gone: Iterable[bytes] = ()) -> bytes:
+    return _bytes("troth/view/2", context, values or b"", *gone)
 
 
 def chain_bytes(context: Context, originator: bytes, digest: bytes) -> bytes:

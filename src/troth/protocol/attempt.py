@@ -3,12 +3,13 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Generic, TypeVar
 
 from torch import Tensor
 
 from troth.crypto import Context, Digest, PeerId, Signature
-from troth.protocol.channel import Delivery
+from troth.protocol.channel import Delivery, Entry
 from troth.protocol.coins import Coins, right_openings
 from troth.protocol.messages import Announced, Center, Clip, Commit, Phase, ReportNumbers, said_as
 from troth.protocol.parts import Parcel, opens
@@ -55,6 +56,22 @@ class Here(Generic[T]):
     def apart(self) -> dict[PeerId, frozenset[PeerId]]:
         """Who does not reach whom (SPEC F2)."""
         return self.state.roster.apart()
+
+    def entry(
+        self,
+        members: frozenset[PeerId],
+        *,
+        awaited: Mapping[int, frozenset[PeerId]] = MappingProxyType({}),
+        far: frozenset[int] = frozenset(),
+        admitted: frozenset[PeerId] = frozenset(),
+        audits: int = 1,
+        disputed: int = 1,
+    ) -> Entry:
+        """What an attempt among these is like for this peer."""
+        roster = self.state.roster
+        return Entry(
+            members, awaited, self.apart, far, admitted, audits, disputed, liars=roster.liars, quorum=roster.quorum
+        )
 
     @cached_property
     def taus(self) -> tuple[float, ...]:

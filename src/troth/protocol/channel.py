@@ -33,6 +33,8 @@ class Entry:
     admitted: frozenset[PeerId] = frozenset()  # who will be a member after this step
     audits: int = 1  # gradients that somebody has to recompute before the next Accuse or Vote
     disputed: int = 1  # parts that are laid open before the next Vote
+    liars: int = 0  # that may be among the members
+    quorum: int = 0  # of the members at step start, for everything that needs one; 0: more than half, and liars unknown
 
 
 class Channel(Protocol):

@@ -9,7 +9,6 @@ from typing import TypeVar
 
 from troth.crypto import PeerId, Signature
 from troth.protocol.attempt import Announcements, Attempt, Here
-from troth.protocol.channel import Entry
 from troth.protocol.messages import NO_BASIS, Accuse, Close, Commit, Kind, Phase, said_as
 from troth.protocol.records import StepRecord, record_bytes_to_sign
 from troth.protocol.roles import Due, Roles, draw_roles
@@ -56,7 +55,7 @@ def closing_roles(peer: Peer[T], state: State[T]) -> Roles:
 
 async def certify(here: Here[T]) -> Attempt[T]:
     peer, several = here.peer, here.peer.run.parameters.deviation is not None
-    peer.channel.enter(Entry(frozenset(here.state.roster.members), apart=here.apart))
+    peer.channel.enter(here.entry(frozenset(here.state.roster.members)))
     message = Commit(
         root=None,
         coin_a=NO_BASIS,  # nothing is drawn any more
@@ -72,7 +71,7 @@ async def certify(here: Here[T]) -> Attempt[T]:
 async def accuse(attempt: Attempt[T]) -> Announcements:
     here = attempt.here
     most = max(map(len, here.roles.audits.values()), default=0)
-    here.peer.channel.enter(Entry(attempt.members, apart=here.apart, audits=most))
+    here.peer.channel.enter(here.entry(attempt.members, audits=most))
     found = [] if here.peer.looks_on else await audit_targets(attempt)
     message = Accuse(tuple(found), NO_BASIS)
     announced = await here.peer.channel.announce(attempt.place(Phase.ACCUSE), message)

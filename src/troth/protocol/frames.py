@@ -5,12 +5,24 @@ What comes in is hostile until it was checked: bounded before it is parsed, pars
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Annotated, NewType
 
 import msgspec
 
 from troth.crypto import Context, Digest
-from troth.protocol.messages import MOST_MEMBERS, Bytes32, Bytes64, Envelope, Incarnation, Malformed, Part, Phase, Step
+from troth.protocol.messages import (
+    MOST_MEMBERS,
+    Bytes32,
+    Bytes64,
+    Envelope,
+    Incarnation,
+    Keys,
+    Malformed,
+    Part,
+    Phase,
+    Step,
+)
 
 Signatures = Annotated[dict[Bytes32, Bytes64], msgspec.Meta(max_length=MOST_MEMBERS)]
 Path = Annotated[tuple[Bytes32, ...], msgspec.Meta(max_length=32)]
@@ -19,6 +31,12 @@ MOST_LINKS = 512  # records in one answer to somebody who comes back
 
 class _Frame(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True):
     pass
+
+
+def _check_order(keys: tuple[bytes, ...]) -> None:
+    """Else one set could be written, and signed, in several ways."""
+    if any(one >= other for one, other in pairwise(keys)):
+        raise ValueError("keys that are not in order, or not distinct")
 
 
 # Agreement (SPEC Q1–Q6)
@@ -31,18 +49,29 @@ class Value(_Frame, frozen=True):
 
 
 class View(_Frame, frozen=True):
-    """The digest of all values that the sender holds; None where one is missing, which nobody can certify."""
+    """The digest of all values that the sender holds; None where one is missing, which nobody can certify, unless it is the value
+    of somebody who has broken off (SPEC Q9)."""
 
     values: Bytes32 | None
     signature: Bytes64
+    gone: Keys = ()  # in their order
+
+    def __post_init__(self) -> None:
+        _check_order(self.gone)
+        if self.values is None and self.gone:
+            raise ValueError("an incomplete view names nobody")
 
 
 class Certificate(_Frame, frozen=True):
-    """Everyone's equal views. The values need not travel: whoever signed such a view has them."""
+    """Equal views of everyone but those who have broken off. The values need not travel: whoever signed such a view has them."""
 
     values: Bytes32
     views: Signatures
     chain: Signatures
+    gone: Keys = ()
+
+    def __post_init__(self) -> None:
+        _check_order(self.gone)
 
 
 class Chained(_Frame, frozen=True):

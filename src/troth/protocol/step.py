@@ -16,7 +16,7 @@ from troth.aggregation import centered_clip, exact_norm
 from troth.crypto import Digest, PeerId, Signature, coin_commitment
 from troth.protocol.attempt import Announcements, Attempt, Clipped, Dropped, Here, Reduced, Reported
 from troth.protocol.audits import audit, examine_part, report_errors
-from troth.protocol.channel import Delivery, Entry
+from troth.protocol.channel import Delivery
 from troth.protocol.checks import suspicious_parts
 from troth.protocol.coins import combine
 from troth.protocol.delivered import agreed_centers, bitmap, bits_of, fitting
@@ -93,7 +93,7 @@ async def compute_gradient(here: Here[T]) -> Tensor | None:
 async def commit(here: Here[T], parts: CommittedParts | None) -> Attempt[T]:
     """Gradient and both coins, before anyone knows what will be asked."""
     peer, place, coins = here.peer, here.place(Phase.COMMIT), here.peer.entropy.coins(here.state.step, 0)
-    peer.channel.enter(Entry(frozenset(here.state.roster.members), apart=here.apart))
+    peer.channel.enter(here.entry(frozenset(here.state.roster.members)))
     message = Commit(
         root=parts.root if parts else None,
         coin_a=coin_commitment(coins.a, place, peer.me, "A"),
@@ -120,11 +120,11 @@ async def scatter(attempt: Attempt[T], parts: CommittedParts | None) -> Attempt[
     moved = {part: owner for part, owner in enumerate(attempt.owners) if attempt.newly_owned(part)}
     parcels = {part: (owner, parts.parcels[part]) for part, owner in moved.items()} if parts else {}
     awaited = {part: frozenset(attempt.roots) for part in attempt.my_parts if part in moved}
-    channel, apart = attempt.here.peer.channel, attempt.here.apart
-    far = frozenset(k for k, owner in enumerate(attempt.owners) if owner in apart.get(attempt.here.peer.me, ()))
-    most = max(map(len, attempt.here.roles.audits.values()), default=0)
+    here, channel = attempt.here, attempt.here.peer.channel
+    far = frozenset(k for k, owner in enumerate(attempt.owners) if owner in here.apart.get(here.peer.me, ()))
+    most = max(map(len, here.roles.audits.values()), default=0)
     back = frozenset(PeerId(knock.key) for knock in returning_after(attempt))
-    channel.enter(Entry(attempt.members, awaited, apart, far, back, most))
+    channel.enter(here.entry(attempt.members, awaited=awaited, far=far, admitted=back, audits=most))
     return attempt.receiving(await channel.scatter(attempt.place(Phase.CLIP), parcels))
 
 
@@ -347,7 +347,7 @@ async def vote(
     targets = {(charge.step, charge.target) for charge in audits}
     back = frozenset(PeerId(knock.key) for knock in returning_after(attempt))
     here.peer.channel.enter(
-        Entry(attempt.members, apart=here.apart, admitted=back, audits=len(targets), disputed=len(docket.owners))
+        here.entry(attempt.members, admitted=back, audits=len(targets), disputed=len(docket.owners))
     )
     for step, target in sorted(targets) if not here.peer.looks_on else ():
         if step in kept:  # else this peer was not there, and cannot tell

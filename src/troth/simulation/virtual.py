@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Generic, TypeVar
 
-from troth.crypto import PeerId
-from troth.protocol.frames import Packet
+from troth.crypto import Context, Digest, PeerId
+from troth.protocol.frames import Packet, View
 from troth.protocol.state import CannotGoOnError
 from troth.simulation.faults import Deliver
 
@@ -32,9 +32,25 @@ class _Wait:
         return (yield self)
 
 
+_CLOSING = Packet(
+    Context(Digest(bytes(32)), 0, 1), View(None, bytes(64))
+)  # stands for the end of a connection, and a new one
+
+
+@dataclass(frozen=True)
+class _Notice:
+    """Somebody's machine stopped, or started again: its connections are closed, or back."""
+
+    peer: PeerId
+    number: int  # a later one counts
+    stopped: bool
+
+
 @dataclass
 class _Node:
     coroutine: Coroutine[Any, Any, Any]
+    stops: int = 0  # and starts
+    notices: dict[PeerId, _Notice] = field(default_factory=dict)
     inbox: deque[tuple[PeerId, Packet]] = field(default_factory=deque)
     waiting: _Wait | None = None
     timers: set[float] = field(default_factory=set)  # that are set already: most waits end early, and repeat
@@ -46,7 +62,7 @@ class VirtualTime(Generic[R]):
     def __init__(self, deliver: Deliver, watch: Watch | None = None) -> None:
         self._deliver = deliver
         self._watch = watch
-        self._events: list[tuple[float, int, PeerId, tuple[PeerId, Packet] | None]] = []  # None is a timer
+        self._events: list[tuple[float, int, PeerId, tuple[PeerId, Packet] | _Notice | None]] = []  # None is a timer
         self._order = count()
         self._nodes: dict[PeerId, _Node] = {}
         self._pending: set[PeerId] = set()  # who has to end before it is over
@@ -94,9 +110,40 @@ class VirtualTime(Generic[R]):
             for node in self._nodes.values():
                 node.coroutine.close()
 
-    def _handle(self, peer: PeerId, what: tuple[PeerId, Packet] | None) -> None:
+    def gone(self, sight_of: PeerId) -> frozenset[PeerId]:
+        """Whose connections are closed, as far as that one has noticed."""
+        node = self._nodes[self._homes.get(sight_of, sight_of)]
+        if not node.notices:
+            return frozenset()
+        stopped = {peer for peer, notice in node.notices.items() if notice.stopped}
+        return frozenset(peer for peer, home in self._homes.items() if home in stopped)
+
+    def _tell_others(self, peer: PeerId, *, stopped: bool) -> None:
+        """A link's delay later, where a packet would arrive."""
+        node = self._nodes[peer]
+        if (node.stops % 2 == 1) == stopped:
+            return
+        node.stops += 1
+        for other in [other for other in self._nodes if other != peer]:
+            for delay in self._deliver(peer, other, _CLOSING, self.now)[:1]:
+                notice = _Notice(peer, node.stops, stopped)
+                heapq.heappush(self._events, (self.now + delay, next(self._order), other, notice))
+
+    def _notice(self, node: _Node, notice: _Notice) -> bool:
+        """Whether it is news."""
+        known = node.notices.get(notice.peer)
+        if known is not None and known.number > notice.number:
+            return False
+        node.notices[notice.peer] = notice
+        return True
+
+    def _handle(self, peer: PeerId, what: tuple[PeerId, Packet] | _Notice | None) -> None:
         node = self._nodes.get(peer)
-        if node is None or node.waiting is None:
+        if isinstance(what, _Notice) and node is not None:
+            if self._notice(node, what) and node.waiting is not None and not (node.waiting.busy or node.waiting.off):
+                self._advance(peer, None)
+            return
+        if node is None or node.waiting is None or isinstance(what, _Notice):
             return
         if what is None:
             node.timers.discard(self.now)
@@ -120,8 +167,10 @@ class VirtualTime(Generic[R]):
             except CannotGoOnError as why:
                 self.stopped[peer] = why
                 self._pending.discard(peer)
+                self._tell_others(peer, stopped=True)
                 return
             assert isinstance(wait, _Wait)
+            self._tell_others(peer, stopped=wait.off)
             if wait.off:
                 node.inbox.clear()
             if node.inbox and not wait.busy:
@@ -153,6 +202,9 @@ class VirtualLine:
     def send(self, to: PeerId, packet: Packet) -> None:
         self._break_if_due()
         self._time.send(self._me, to, packet)
+
+    def gone(self) -> frozenset[PeerId]:
+        return self._time.gone(self._me)
 
     def break_in(self, seconds: float, error: CannotGoOnError) -> None:
         """Unless it will break earlier: whatever the peer does with the line after that raises this, once."""

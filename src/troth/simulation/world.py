@@ -168,7 +168,7 @@ class _NotedLine:
         self._me = me
         self._said = said
         self._line = line
-        self.now, self.receive = line.now, line.receive
+        self.now, self.receive, self.gone = line.now, line.receive, line.gone
 
     def send(self, to: PeerId, packet: Packet) -> None:
         self._line.send(to, packet)
