@@ -362,20 +362,17 @@ class AgreedChannel:
     def _matters(self, packet: Packet) -> bool:
         """What nobody here will ever look at takes up nobody's room."""
         place, frame = packet.place, packet.frame
-        match frame:
-            case Decided():
-                return self._looks_on  # members decide for themselves
-            case Value(envelope) | Chained(envelope=envelope) | Relayed(frame=Value(envelope)):
-                # Too long for any message of its phase: for every honest peer alike, so it was never said.
-                return len(envelope.payload) <= most_bytes(place.phase) and not self._only_looked_at(place)
-            case Certificate():
-                return True  # it shows who looks on what was decided, and members how long that takes
-            case View() | Relayed():
-                return not self._only_looked_at(place)
-            case PartSent() | PartShown():
-                return not self._abandoned(place)
-            case _:
-                return isinstance(frame, BlobSent)
+        said = frame.frame if type(frame) is Relayed else frame  # exact types: this is asked of every packet
+        if type(said) is Value or type(said) is Chained:
+            # Too long for any message of its phase: for every honest peer alike, so it was never said.
+            return len(said.envelope.payload) <= most_bytes(place.phase) and not self._only_looked_at(place)
+        if type(said) is View:
+            return not self._only_looked_at(place)
+        if type(said) is PartSent or type(said) is PartShown:
+            return not self._abandoned(place)
+        if type(said) is Decided:
+            return self._looks_on  # members decide for themselves
+        return type(said) is BlobSent or type(said) is Certificate
 
     def _abandoned(self, place: Context) -> bool:
         """An attempt that was given up: its parts are sent again, if anybody still needs them."""

@@ -198,9 +198,12 @@ _MOST_BYTES: Mapping[Phase, int] = {
 }
 
 
+_BY_NUMBER = {int(phase): most for phase, most in _MOST_BYTES.items()}  # an enum's hash is slow, and every packet asks
+
+
 def most_bytes(phase: int) -> int:
     """No message of this phase is longer; -1 where nothing is announced."""
-    return _MOST_BYTES.get(Phase(phase), -1)
+    return _BY_NUMBER.get(int(phase), -1)
 
 
 @dataclass(frozen=True)
