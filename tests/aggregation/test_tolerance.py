@@ -139,11 +139,11 @@ def test_a_wrong_aggregate_is_found(peers: int, offset: float) -> None:
 def test_two_long_rows_of_equal_numbers_convict_nobody(width: int) -> None:
     """[T6] Sums in few accumulators drift when all terms are alike; liars of opposite signs made that the whole residual."""
     rows_PD = torch.zeros(9, width)
-    rows_PD[0] = 1.3719
-    rows_PD[1, ::2], rows_PD[1, 1::2] = -1.8271, -0.9167
-    rows_PD[2, 0] = -1e30
-    for tau in (1e-4, 1e-2, 1.0):
-        assert share(rows_PD, centered_clip(rows_PD, tau=tau), tau) <= 0.5
+    for one, other in ((1.3719, -0.9167), (0.7777, -1e30), (1e-20, -1.9)):
+        rows_PD[0], rows_PD[1] = one, other
+        for tau in (1e-3, 0.1):
+            assert share(rows_PD, torch.zeros(width), tau * one) <= 0.1  # exactly the clipped centre
+            assert share(rows_PD, centered_clip(rows_PD, tau=tau * one), tau * one) <= 0.5
 
 
 @pytest.mark.parametrize("factor", [1e-38, 1e-20, 1.0, 1e30])
