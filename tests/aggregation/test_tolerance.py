@@ -32,7 +32,8 @@ SHAPES = ["cloud", "duplicates", "two points", "zeros but one", "mirrored", "lia
 def grid_rows(shape: str, seed: int, peers: int, width: int, offset: float, spread: float) -> Tensor:
     """Rows around a point `offset` away from zero, about `spread` apart; as float32, as they travel."""
     rows_PD = gaussian_rows(seed, peers + 1, width)
-    direction_D, rows_PD = rows_PD[0] / float(rows_PD[0].norm()), rows_PD[1:] / width**0.5
+    direction_D: Tensor = rows_PD[0] / float(rows_PD[0].norm())
+    rows_PD = rows_PD[1:].div(width**0.5)
     if shape == "duplicates":
         rows_PD = rows_PD[torch.arange(peers) % max(1, peers // 3)]
     if shape == "two points":
@@ -44,8 +45,8 @@ def grid_rows(shape: str, seed: int, peers: int, width: int, offset: float, spre
     if shape == "liars":
         rows_PD[: (peers - 1) // 2] *= 1e8
     if shape == "subnormal":
-        return (rows_PD * 2.0**-126 * spread).float()
-    return (offset * direction_D + spread * rows_PD).float()
+        return rows_PD.mul(2.0**-126 * spread).float()
+    return rows_PD.mul(spread).add(direction_D.mul(offset)).float()
 
 
 def share(rows_PD: Tensor, v_D: Tensor, tau: float) -> float:
