@@ -32,7 +32,8 @@ SHAPES = ["cloud", "duplicates", "two points", "zeros but one", "mirrored", "lia
 def grid_rows(shape: str, seed: int, peers: int, width: int, offset: float, spread: float) -> Tensor:
     """Rows around a point `offset` away from zero, about `spread` apart; as float32, as they travel."""
     rows_PD = gaussian_rows(seed, peers + 1, width)
-    direction_D, rows_PD = rows_PD[0] / float(rows_PD[0].norm()), rows_PD[1:] / width**0.5
+    direction_D: Tensor = rows_PD[0] / float(rows_PD[0].norm())
+    rows_PD = rows_PD[1:].div(width**0.5)
     if shape == "duplicates":
         rows_PD = rows_PD[torch.arange(peers) % max(1, peers // 3)]
     if shape == "two points":
@@ -44,8 +45,8 @@ def grid_rows(shape: str, seed: int, peers: int, width: int, offset: float, spre
     if shape == "liars":
         rows_PD[: (peers - 1) // 2] *= 1e8
     if shape == "subnormal":
-        return (rows_PD * 2.0**-126 * spread).float()
-    return (offset * direction_D + spread * rows_PD).float()
+        return rows_PD.mul(2.0**-126 * spread).float()
+    return rows_PD.mul(spread).add(direction_D.mul(offset)).float()
 
 
 def share(rows_PD: Tensor, v_D: Tensor, tau: float) -> float:
@@ -139,11 +140,11 @@ def test_a_wrong_aggregate_is_found(peers: int, offset: float) -> None:
 def test_two_long_rows_of_equal_numbers_convict_nobody(width: int) -> None:
     """[T6] Sums in few accumulators drift when all terms are alike; liars of opposite signs made that the whole residual."""
     rows_PD = torch.zeros(9, width)
-    rows_PD[0] = 1.3719
-    rows_PD[1, ::2], rows_PD[1, 1::2] = -1.8271, -0.9167
-    rows_PD[2, 0] = -1e30
-    for tau in (1e-4, 1e-2, 1.0):
-        assert share(rows_PD, centered_clip(rows_PD, tau=tau), tau) <= 0.5
+    for one, other in ((1.3719, -0.9167), (0.7777, -1e30), (1e-20, -1.9)):
+        rows_PD[0], rows_PD[1] = one, other
+        for tau in (1e-3, 0.1):
+            assert share(rows_PD, torch.zeros(width), tau * one) <= 0.1  # exactly the clipped centre
+            assert share(rows_PD, centered_clip(rows_PD, tau=tau * one), tau * one) <= 0.5
 
 
 @pytest.mark.parametrize("factor", [1e-38, 1e-20, 1.0, 1e30])

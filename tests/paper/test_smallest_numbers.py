@@ -70,7 +70,7 @@ def test_owners_jurors_and_reporters_read_subnormals_as_zero() -> None:
     assert torch.equal(rows_of(sent.parcels).flatten(), right_D)
     assert torch.equal(from_blob(to_blob(gradient_D)), right_D)
 
-    def project(start: int, vectors_PD: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+    def project(start: int, vectors_PD: np.ndarray) -> np.ndarray:
         return tools.project(tagged_hash("key"), 16, 6, start, vectors_PD)
 
     aggregate_D, taus = torch.zeros(6), np.array([1e-30, 1e-30])

@@ -152,7 +152,7 @@ def _v2_with_local_floats() -> Any:
     def local(*given: Any) -> set[int]:
         share = 0.75 + 0.05 * (7 * next(turn) % 11)  # up to a quarter more or less
 
-        def tolerance(*numbers: float, **scales: Any) -> float:
+        def tolerance(*numbers: Any, **scales: Any) -> float:
             return share * residual_tolerance(*numbers, **scales)
 
         with patch.object(checks_module, "residual_tolerance", tolerance):

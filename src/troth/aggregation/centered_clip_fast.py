@@ -12,10 +12,16 @@ Three things make this exact where a plain Gram matrix is not:
   costs one P×P solve more and doubles the digits; it is taken when it helps.
 * *The norm of the residual* is not computed from `w`, which would leave √ε, but from the difference between the weights
   and the coefficients of `v`, which is small itself.
+
+Bits do not depend on the number of threads: chunks and orders are fixed, and sums are einsum's, which starts none. Below 200
+rows LAPACK solves with one thread; another LAPACK may round Newton's step differently, so bits are not promised across machines.
+Nobody compares them (SPEC A1).
 """
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -24,13 +30,15 @@ from torch import Tensor
 
 from troth.aggregation.centered_clip import check_tau, residual_tolerance
 from troth.aggregation.checks import AggregationError, check_shape, check_vectors
-from troth.aggregation.exact import flush_subnormals
+from troth.aggregation.exact import Floats, flush_in_place
 
-# P peers, D coordinates
-Floats = NDArray[np.float64]
+# P peers, D coordinates, C coordinates of a chunk
+T = TypeVar("T")
 
-_CHUNK_NUMBERS = 1 << 20  # numbers in a thread's float64 buffer: 8 MB
-_GRAM_ERROR = 2.0**-46  # relative error of a float64 inner product; measured below 2⁻⁵⁰ at D = 10⁷
+_CHUNK_NUMBERS = 1 << 18  # numbers in a thread's float64 buffer: 2 MB
+_RUN = 512  # products that are added up one after the other, before sums are added in pairs
+_ROWS = 2  # of the Gram matrix in one call
+_GRAM_ERROR = 2.0**-45  # relative error of a float64 inner product, whatever the numbers: 2⁻⁴⁵ for a run in two lanes
 _SUM_ERROR = 2.0**-51  # relative error of a float64 sum of a few rows
 _MOST_ROUNDS = 4
 _MOST_STALLS = 12
@@ -70,7 +78,7 @@ def solve_centered_clip(vectors_PD: Tensor, *, tau: float) -> ClippedCenter:
     )
     best: ClippedCenter | None = None
     for round_number in range(1, _MOST_ROUNDS + 1):
-        gram_PP = _gram(vectors_PD, reference_D)
+        gram_PP = _gram(vectors_PD, reference_D, central_row if round_number == 1 else None)
         if not (gram_PP.diagonal() < _LARGEST**2).all():
             check_vectors(vectors_PD)  # names the row
             raise AggregationError(f"rows longer than {_LARGEST:.0e} cannot be squared: scale the vectors down")
@@ -121,14 +129,14 @@ class _Iterate:
 
 
 def _iterate(gram_PP: Floats, c_P: Floats, tau: float) -> _Iterate:
-    gram_c_P = gram_PP @ c_P
-    v_squared = float(c_P @ gram_c_P)
+    gram_c_P = _times(gram_PP, c_P)
+    v_squared = _dot(c_P, gram_c_P)
     distance_P = np.sqrt(np.maximum(gram_PP.diagonal() - 2 * gram_c_P + v_squared, 0.0))
     weight_P = tau / np.maximum(distance_P, tau)
     error_P = weight_P / weight_P.sum() - c_P
     # With the error of the inner products added: else two long opposite rows could hide a difference in them.
-    lost = _GRAM_ERROR * float(np.abs(error_P) @ np.sqrt(gram_PP.diagonal())) ** 2
-    residual = float(weight_P.sum() * np.sqrt(max(error_P @ gram_PP @ error_P, 0.0) + lost))
+    lost = _GRAM_ERROR * _dot(np.abs(error_P), np.sqrt(gram_PP.diagonal())) ** 2
+    residual = float(weight_P.sum() * np.sqrt(max(_dot(error_P, _times(gram_PP, error_P)), 0.0) + lost))
     return _Iterate(c_P, gram_c_P, v_squared, distance_P, weight_P, error_P, residual)
 
 
@@ -162,8 +170,9 @@ def _line_search(gram_PP: Floats, at: _Iterate, direction_P: Floats, tau: float)
     """
 
     def slope(point: _Iterate) -> float:
-        return float(point.weight_P.sum() * (point.error_P @ gram_PP @ direction_P))
+        return float(point.weight_P.sum() * _dot(point.error_P, gram_direction_P))
 
+    gram_direction_P = _times(gram_PP, direction_P)
     start, low, high, length = slope(at), 0.0, np.inf, 1.0
     point = at
     for _ in range(_MOST_HALVINGS):
@@ -189,8 +198,8 @@ def _newton(gram_PP: Floats, at: _Iterate, tau: float) -> Floats | None:
     around_v_PP = gram_PP - at.gram_c_P[:, None] - at.gram_c_P[None, :] + at.v_squared
     u_scale_P = np.where(clipped_P, np.sqrt(at.weight_P) / np.maximum(at.distance_P, tau), 0.0)
     u_dot_u_PP = around_v_PP * u_scale_P[:, None] * u_scale_P[None, :]
-    gram_error_P = gram_PP @ at.error_P  # R = W Σ error_i (x_i − reference)
-    u_dot_r_P = u_scale_P * total * (gram_error_P - at.c_P @ gram_error_P)
+    gram_error_P = _times(gram_PP, at.error_P)  # R = W Σ error_i (x_i − reference)
+    u_dot_r_P = u_scale_P * total * (gram_error_P - _dot(at.c_P, gram_error_P))
     try:
         q_P = np.linalg.solve(total * np.eye(len(gram_PP)) - u_dot_u_PP, u_dot_r_P)
     except np.linalg.LinAlgError:
@@ -208,10 +217,19 @@ def _pull_change(distance_P: Floats, moved: float, tau: float) -> float:
 def _distance_error(gram_PP: Floats, at: _Iterate, tau: float) -> float:
     """How far the residual can be off because distances come from rounded inner products."""
     norm_P = np.sqrt(gram_PP.diagonal())
-    squared_error_P = _GRAM_ERROR * (np.abs(at.c_P) @ norm_P + norm_P) ** 2
+    squared_error_P = _GRAM_ERROR * (_dot(np.abs(at.c_P), norm_P) + norm_P) ** 2
     touched_P = at.distance_P**2 + squared_error_P > tau**2  # only clipped rows have a weight that depends on distance
     error_P = tau * squared_error_P / (2 * np.maximum(at.distance_P, tau) ** 2)
     return float(error_P[touched_P].sum())
+
+
+def _times(gram_PP: Floats, numbers_P: Floats) -> Floats:
+    products_P: Floats = np.einsum("ij,j->i", gram_PP, numbers_P)  # not by BLAS, as every sum here
+    return products_P
+
+
+def _dot(left_P: Floats, right_P: Floats) -> float:
+    return float(np.einsum("i,i->", left_P, right_P))
 
 
 # -------------------------------------------------------------------------------------------------- reads of the matrix
@@ -223,36 +241,59 @@ def _central_row(vectors_PD: Tensor) -> int:
     Only a guess that saves a round: an adversary who spoils it costs time, not accuracy.
     """
     stride = max(1, vectors_PD.shape[1] // _SAMPLE)
-    sample_PD = vectors_PD[:, ::stride][:, :_SAMPLE].double()
-    distance_PP = (sample_PD[:, None] - sample_PD[None, :]).square().sum(dim=2)
+    sample_PD = vectors_PD[:, ::stride][:, :_SAMPLE].detach().cpu().double().numpy()
+    distance_PP = np.square(sample_PD[:, None] - sample_PD[None, :]).sum(axis=2)
     half = (len(sample_PD) - 1) // 2
-    return int(distance_PP.sort(dim=1).values[:, half].argmin())
+    return int(np.sort(distance_PP, axis=1)[:, half].argmin())
 
 
-def _gram(vectors_PD: Tensor, reference_D: Tensor) -> Floats:
-    """`⟨x_i − r, x_j − r⟩` in float64, chunk by chunk, on all cores.
+def _gram(vectors_PD: Tensor, reference_D: Tensor, at_row: int | None = None) -> Floats:
+    """`⟨x_i − r, x_j − r⟩` in float64, chunk by chunk, on all cores; `at_row`: the row that r is.
 
-    A product of 16 thin rows is too small for BLAS to share among threads, so the threads are ours. Partial sums
-    are added in chunk order: which thread is faster does not show in the bits.
+    Partial sums are added in chunk order: which thread is faster does not show in the bits.
     """
-    chunks = _chunks(vectors_PD)
-    workers = 1 if vectors_PD.is_cuda else min(torch.get_num_threads(), len(chunks))
+    if vectors_PD.is_cuda:
+        return _gram_on_gpu(vectors_PD, reference_D)
+    rows_PD, center_D, peers = vectors_PD.detach().numpy(), reference_D.detach().numpy(), len(vectors_PD)
+    others = [row for row in range(peers) if row != at_row]  # around itself a row is zero
 
-    def partial_grams(mine: list[slice]) -> list[Tensor]:
-        buffer = _buffer(vectors_PD, chunks)
-        grams = []
-        for columns in mine:
-            around_PC = buffer[:, : columns.stop - columns.start]
-            around_PC.copy_(vectors_PD[:, columns]).sub_(reference_D[columns])
-            grams.append(around_PC @ around_PC.T)
-        return grams
+    def partial_grams(mine: list[slice]) -> list[Floats]:
+        buffer_PC = np.empty((len(others), _whole_runs(mine[0])))
+        return [_gram_of_chunk(rows_PD[:, columns], others, center_D[columns], buffer_PC) for columns in mine]
 
-    if workers == 1:
-        partial = partial_grams(chunks)
-    else:
-        with ThreadPoolExecutor(workers) as pool:
-            shares = list(pool.map(partial_grams, [chunks[k::workers] for k in range(workers)]))
-        partial = [shares[k % workers][k // workers] for k in range(len(chunks))]
+    gram_PP = np.zeros((peers, peers))
+    if others:
+        gram_PP[np.ix_(others, others)] = np.add.reduce(_on_all_cores(partial_grams, _chunks(vectors_PD)))
+    return gram_PP + np.triu(gram_PP, 1).T
+
+
+def _gram_of_chunk(rows_PC: NDArray[Any], others: list[int], center_C: NDArray[Any], buffer_OC: Floats) -> Floats:
+    """The upper triangle, in runs of `_RUN` products. Einsum starts no threads; BLAS splits its sums among them."""
+    width = len(center_C)
+    around_OC = buffer_OC[:, : _whole_runs(slice(0, width))]
+    around_OC[:, width:] = 0.0
+    for around_C, row in zip(around_OC[:, :width], others, strict=True):
+        around_C[:] = rows_PC[row]
+    around_OC[:, :width] -= center_C.astype(np.float64)
+    around_ONR = around_OC.reshape(len(others), -1, min(_RUN, around_OC.shape[1]))
+    gram_OO = np.zeros((len(others), len(others)))
+    for i in range(0, len(others), _ROWS):
+        some_OON = np.einsum("inr,jnr->ijn", around_ONR[i : i + _ROWS], around_ONR[i:])
+        gram_OO[i : i + _ROWS, i:] = some_OON.sum(axis=2)
+    return np.triu(gram_OO)
+
+
+def _whole_runs(columns: slice) -> int:
+    width = columns.stop - columns.start
+    return int(width if width < _RUN else -(-width // _RUN) * _RUN)
+
+
+def _gram_on_gpu(vectors_PD: Tensor, reference_D: Tensor) -> Floats:
+    """The same with matrix products: a GPU has no number of threads to depend on."""
+    partial = []
+    for columns in _chunks(vectors_PD):
+        around_PC = vectors_PD[:, columns].double().sub_(reference_D[columns])
+        partial.append(around_PC @ around_PC.T)
     gram_PP: Floats = torch.stack(partial).sum(dim=0).cpu().numpy()
     return (gram_PP + gram_PP.T) / 2
 
@@ -261,31 +302,43 @@ def _combine(
     vectors_PD: Tensor, reference_D: Tensor, coefficients_P: Floats, norms_P: Floats
 ) -> tuple[Tensor, float, float]:
     """`v = r + Σ c_i (x_i − r)`, the norm of what rounding it to the output format cost, and its own norm."""
-    weights_P = torch.from_numpy(coefficients_P).to(vectors_PD.device)
     rest = 1.0 - float(coefficients_P.sum())  # the reference's own weight: 0 when the rows make up all of v
-    value_D = torch.empty_like(vectors_PD[0])
-    chunks = _chunks(vectors_PD)
-    buffer = _buffer(vectors_PD, chunks)
-    lost = []
-    for columns in chunks:
-        rows_PC = buffer[:, : columns.stop - columns.start].copy_(vectors_PD[:, columns])
-        exact_C = torch.mv(rows_PC.T, weights_P).add_(reference_D[columns], alpha=rest)
-        value_D[columns] = exact_C
-        value_D[columns] = flush_subnormals(value_D[columns])  # a machine may flush it in reading, so all do
-        lost.append(torch.linalg.vector_norm(exact_C.sub_(value_D[columns])))
+    rows_PD, center_D = vectors_PD.detach().cpu().numpy(), reference_D.detach().cpu().numpy()
+    value_D = np.empty_like(center_D)
+
+    def combine(mine: list[slice]) -> list[tuple[float, float, float]]:
+        buffer_PC, squares = np.empty((len(rows_PD), mine[0].stop - mine[0].start)), []
+        for columns in mine:
+            wide_PC = buffer_PC[:, : columns.stop - columns.start]
+            wide_PC[:] = rows_PD[:, columns]
+            exact_C, center_C = np.einsum("p,pc->c", coefficients_P, wide_PC), center_D[columns].astype(np.float64)
+            if rest:
+                exact_C += rest * center_C
+            value_D[columns] = exact_C
+            flush_in_place(value_D[columns])  # some machines flush subnormals in reading, so all do
+            rounded_C = value_D[columns].astype(np.float64)
+            exact_C -= rounded_C
+            squares.append((_dot(exact_C, exact_C), _dot(rounded_C, rounded_C), _dot(center_C, center_C)))
+        return squares
+
+    lost, length, reach = np.sqrt(np.add.reduce(_on_all_cores(combine, _chunks(vectors_PD)))).tolist()
     # And what float64 itself loses in adding up rows that may be far longer than their combination.
-    reach = float(torch.linalg.vector_norm(reference_D, dtype=torch.float64))
-    summed = float(np.abs(coefficients_P) @ norms_P) + (float(np.abs(coefficients_P).sum()) + abs(rest)) * reach
+    summed = _dot(np.abs(coefficients_P), norms_P) + (float(np.abs(coefficients_P).sum()) + abs(rest)) * reach
     equal = not norms_P.any()  # then v is a row as it is
-    rounding = float(torch.linalg.vector_norm(torch.stack(lost))) + (0.0 if equal else _SUM_ERROR * summed)
-    return value_D, rounding, float(torch.linalg.vector_norm(value_D, dtype=torch.float64))
+    return torch.from_numpy(value_D).to(vectors_PD.device), lost + (0.0 if equal else _SUM_ERROR * summed), length
+
+
+def _on_all_cores(work: Callable[[list[slice]], list[T]], chunks: list[slice]) -> list[T]:
+    """Share chunks among threads; results come in the order of chunks."""
+    workers = min(torch.get_num_threads(), len(chunks))
+    if workers == 1:
+        return work(chunks)
+    with ThreadPoolExecutor(workers) as pool:
+        shares = list(pool.map(work, [chunks[k::workers] for k in range(workers)]))
+    return [shares[k % workers][k // workers] for k in range(len(chunks))]
 
 
 def _chunks(vectors_PD: Tensor) -> list[slice]:
     peers, width = vectors_PD.shape
-    chunk = max(1, _CHUNK_NUMBERS // peers)
+    chunk = max(_RUN, _CHUNK_NUMBERS // peers // _RUN * _RUN)
     return [slice(start, min(start + chunk, width)) for start in range(0, width, chunk)]
-
-
-def _buffer(vectors_PD: Tensor, chunks: list[slice]) -> Tensor:
-    return torch.empty(len(vectors_PD), chunks[0].stop, dtype=torch.float64, device=vectors_PD.device)

@@ -5,6 +5,7 @@ more than one might think: 10⁵ equal squares by 10⁻¹², which is more than 
 """
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,6 +28,13 @@ def flush_subnormals(numbers: Tensor) -> Tensor:
         return numbers
     bits = numbers.contiguous().view(torch.int32)
     return torch.where((bits & _EXPONENT) == 0, 0, bits).view(torch.float32)
+
+
+def flush_in_place(numbers: NDArray[Any]) -> None:
+    """The same for an array, where it is."""
+    if numbers.dtype == np.float32:
+        bits = numbers.view(np.uint32)
+        np.copyto(bits, 0, where=(bits & _EXPONENT) == 0)
 
 
 def tree_sum(terms: Floats) -> Floats:
