@@ -207,10 +207,10 @@ class World:
             return
         member.stopped = True
         draw = cast(Random, self._departs)
-        self.all_see = draw.random() < 0.7
-        back = draw.random() < 0.2
+        sees, back = draw.random() < 0.7, draw.random() < 0.2
+        self.all_see &= sees and not back
         for other in (*self.honest, *self.crashing):
-            if other is not member and (self.all_see or draw.random() < 0.5):
+            if other is not member and (sees or draw.random() < 0.5):
                 seen = self.now + self._delay((member.peer, other.peer))
                 self.at(seen, partial(self._notice, other, member.peer, gone=True))
                 if back:
@@ -462,6 +462,16 @@ class Adversary:
         self.view_mode = {key.peer: self._view_mode() for key in self.liars}
         self.one = self.draw.choice(world.honest)  # on whom everything is tried
         self.restraint = self.draw.random()
+        self.leaver, self.reveals = self._leaver()
+
+    def _leaver(self) -> tuple[Key | None, bool]:
+        """Sometimes all is about one that says nothing: the others keep their views, or its value, for later."""
+        departs = self.world._departs
+        if departs is None or len(self.liars) < 2 or departs.random() < 0.5:
+            return None, True
+        common = departs.choice(["none", "one", "incomplete", "split", "nothing"])
+        self.view_mode = dict.fromkeys(self.view_mode, common)
+        return departs.choice(self.liars), departs.random() < 0.5
 
     def _nonce(self) -> bytes:
         return bytes(32) if self.draw.random() < 0.8 else self.draw.randbytes(32)
@@ -516,6 +526,8 @@ class Adversary:
             mode = draw.choice(["fair", "fair", "last", "resigned"])
         if self.theme == "second" and draw.random() < 0.7:
             mode = draw.choice(["fair", "some", "one", "silent"])
+        if self.leaver is not None:
+            mode = "silent" if liar is self.leaver else "fair"
         for member in self.world.honest:
             due = member.timing.values_due
             early = draw.uniform(0, due - INSTANT)
@@ -544,7 +556,7 @@ class Adversary:
 
     def _plan_early_chains(self, liar: Key) -> None:
         draw = self.draw
-        if draw.random() > {"early": 0.9, "hidden": 0.3}.get(self.theme, 0.4):
+        if draw.random() > {"early": 0.9, "hidden": 0.3}.get(self.theme, 0.4) or self.leaver is not None:
             return
         for member in self._some() if draw.random() < 0.7 else [self.one]:
             timing = member.timing
@@ -631,6 +643,8 @@ class Adversary:
                         self._send(draw.choice([soon, last]), liar, member, view)
                     case "last":
                         self._send(last, liar, member, view)
+                    case "nothing":
+                        self._send(world.now, liar, member, nothing)
                     case "incomplete":
                         self._send(soon, liar, member, nothing if draw.random() < 0.5 else view)
                     case "split":
@@ -678,6 +692,10 @@ class Adversary:
         """A value, mostly a second one: to all in the first round, or to one in the last moment of another."""
         draw, rounds = self.draw, self.world.rounds
         envelope = self.values[liar.peer][1 if draw.random() < 0.7 else draw.randint(0, 2)]
+        if self.leaver is not None:
+            if liar is not self.leaver or not self.reveals:
+                return
+            envelope = self.values[liar.peer][0]
         openly = self.theme == "hidden" and draw.random() < 0.8
         number = 1 if openly else rounds if draw.random() < 0.4 else draw.randint(1, rounds)
         if not openly and member is not self.one and draw.random() < 0.8:
@@ -913,8 +931,9 @@ class FeudWorld(World):
         enough = len(decision.said) >= self.quorum and not decision.twice
         return enough and self.honest[0].core._certificate is None
 
-    def quarrels(self, *, named: str = "nobody", left: PeerId | None = None) -> Quarrels:
-        """The honest say whom they did not hear; liars name whom they like. One of them may be out of the step by then."""
+    def quarrels(self, *, named: str = "nobody", left: PeerId | None = None, doubting: bool = True) -> Quarrels:
+        """The honest say whom they did not hear; liars name whom they like, and doubt the honest. One of them may be out of the
+        step by then, and whoever was silent is."""
         roster = self.roster
         accuses = {
             member.peer: Accuse((), bytes(32), tuple(member.core.blame.unheard), tuple(member.core.blame.incomplete))
@@ -923,12 +942,13 @@ class FeudWorld(World):
         honest = tuple(member.peer for member in self.honest)
         for key in self.liars:
             unheard = {"nobody": (), "itself": (key.peer,), "foes": tuple(self.apart[key.peer])}[named]
-            accuses[key.peer] = Accuse((), bytes(32), unheard, honest)
+            accuses[key.peer] = Accuse((), bytes(32), unheard, honest if doubting else ())
+        there = set(self.decisions()[0].said) - {left}
         heard = {
-            peer: Announced(peer, said, Envelope(b"", bytes(64))) for peer, said in accuses.items() if peer != left
+            peer: Announced(peer, said, Envelope(b"", bytes(64))) for peer, said in accuses.items() if peer in there
         }
         quarrels = Quarrels(roster, _STEP)
-        quarrels.hear(heard, set(self.everyone) - {left})
+        quarrels.hear(heard, there)
         return quarrels
 
     @property
@@ -952,7 +972,7 @@ class FeudWorld(World):
         """Whoever forces all rounds pays with a strike or with a pair that was not apart before."""
         liars = {key.peer for key in self.liars}
         for named in ("nobody", "itself", "foes"):
-            quarrels = self.quarrels(named=named)
+            quarrels = self.quarrels(named=named, doubting=False)
             if self.was_slow and not quarrels.new and not quarrels.slowed & liars:
                 return f"all rounds, and it costs nobody anything; liars name {named}"
         return None

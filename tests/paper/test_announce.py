@@ -296,7 +296,7 @@ class _ForgivesHiddenViews(Announcement):
 
 @pytest.mark.parametrize(
     ("bug", "promise", "within"),
-    [(_NamesFoes, "standing", 400), (_NoSay, "costs", 400), (_ForgivesHiddenViews, "costs", 400)],
+    [(_NamesFoes, "standing", 400), (_NoSay, "costs", 1000), (_ForgivesHiddenViews, "costs", 1000)],
 )
 def test_bugs_about_blame_for_departures_are_caught(bug: type[Announcement], promise: str, within: int) -> None:
     """[F1, F3, Q9] Each rule is needed: without it an honest member pays, or nobody does."""

@@ -22,6 +22,7 @@ class Inbox:
         self._taken: Counter[PeerId] = Counter()
         self._change = threading.Condition()
         self._failure: BaseException | None = None
+        self._woken = False
 
     def put(self, sender: PeerId, message: Received) -> bool:
         """Whether there is room for more of this sender; who goes on regardless is not read from."""
@@ -41,10 +42,20 @@ class Inbox:
             self._failure = failure
             self._change.notify()
 
-    def get(self, until: float) -> tuple[PeerId, Received] | None:
-        """The next message, or None if there is none until then, by the monotonic clock."""
+    def wake(self) -> None:
+        """Whoever waits for the next message should look round."""
         with self._change:
+            self._woken = True
+            self._change.notify()
+
+    def get(self, until: float) -> tuple[PeerId, Received] | None:
+        """The next message, or None if there is none until then, by the monotonic clock, or if it is woken."""
+        with self._change:
+            woken, self._woken = self._woken, False
             while not self._messages:
+                if woken or self._woken:
+                    self._woken = False
+                    return None
                 if self._failure is not None:
                     raise RuntimeError("the network stopped") from self._failure
                 left = until - time.monotonic()

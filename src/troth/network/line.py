@@ -26,8 +26,15 @@ _BULK = (PartSent, BlobSent, PartShown, StateShown)
 class NetworkLine:
     """`protocol.agreed.Line` over a mesh in another thread. `receive` blocks the thread that calls it."""
 
-    def __init__(self, post: Callable[[PeerId, Lane, bytes], None], inbox: Inbox, most_bytes: int) -> None:
+    def __init__(
+        self,
+        post: Callable[[PeerId, Lane, bytes], None],
+        inbox: Inbox,
+        most_bytes: int,
+        gone: Callable[[], frozenset[PeerId]] = frozenset,
+    ) -> None:
         self._post = post
+        self.gone = gone
         self._inbox = inbox
         self._most_bytes = most_bytes
         self._last: tuple[Packet, Wire] | None = None  # the same packet often goes to everyone
@@ -77,6 +84,10 @@ class NetworkThread:
         if self._thread.is_alive() and self._main is not None:
             self._loop.call_soon_threadsafe(self._main.cancel)
             self._thread.join(timeout=10.0)
+
+    def gone(self) -> frozenset[PeerId]:
+        """Who has broken off, as the mesh sees it now."""
+        return self.mesh.gone
 
     def post(self, to: PeerId, lane: Lane, message: bytes) -> None:
         self._outbox.append((to, lane, message))

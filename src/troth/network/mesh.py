@@ -50,6 +50,8 @@ class _Neighbour:
     held: deque[tuple[float, Lane, bytes]] = field(default_factory=deque)  # what is to be sent when it is back
     held_bytes: int = 0
     lost_at: float = field(default_factory=time.monotonic)
+    lost: bool = False  # it was connected, and is not any more
+    gone: bool = False  # and dialling it again has failed since
     trouble: str = "not reached yet"
 
     @property
@@ -93,6 +95,15 @@ class Mesh:
     @property
     def connected(self) -> frozenset[PeerId]:
         return frozenset(peer for peer, one in list(self._neighbours.items()) if one.connection is not None)
+
+    @property
+    def gone(self) -> frozenset[PeerId]:
+        """Who was connected, is not any more, and could not be dialled again (SPEC Q9); nobody, if it may be one's own line.
+        Whoever gave no address is waited for."""
+        members = [one for peer, one in list(self._neighbours.items()) if peer in self._members]
+        if 2 * sum(one.up for one in members) < len(members):
+            return frozenset()
+        return frozenset(peer for peer, one in list(self._neighbours.items()) if one.gone)
 
     @property
     def standings(self) -> dict[PeerId, Standing]:
@@ -194,6 +205,9 @@ class Mesh:
                 connection = await self._transport.dial(neighbour.address, peer)
             except UnreachableError as error:
                 neighbour.trouble = str(error)
+                if neighbour.lost and not neighbour.up:
+                    neighbour.gone = True
+                    self._inbox.wake()
                 await asyncio.sleep(retry)
                 retry = min(_LAST_RETRY_S, retry * 1.5)
                 continue
@@ -287,7 +301,7 @@ class Mesh:
     def _take(self, peer: PeerId, connection: Connection) -> None:
         """The newest connection is the one to send on; what still comes on an older one is heard."""
         neighbour = self._neighbours.setdefault(peer, _Neighbour(""))
-        neighbour.connection = connection
+        neighbour.connection, neighbour.lost, neighbour.gone = connection, False, False
         self._say(connection, self._mine)
         fresh = time.monotonic() - self._hold_s
         while neighbour.held:
@@ -300,6 +314,7 @@ class Mesh:
         neighbour = self._neighbours[peer]
         if neighbour.connection is connection:
             neighbour.connection, neighbour.lost_at, neighbour.trouble = None, time.monotonic(), "lost"
+            neighbour.lost = True
             if not neighbour.address and peer not in self._members:
                 del self._neighbours[peer]
 

@@ -396,7 +396,9 @@ class Node:
 
         self.network = NetworkThread(make, inbox)
         self.network.start()
-        self.line = NetworkLine(self.network.post, inbox, max(limits.most_bulk_bytes, limits.most_control_bytes))
+        self.line = NetworkLine(
+            self.network.post, inbox, max(limits.most_bulk_bytes, limits.most_control_bytes), self.network.gone
+        )
 
     def _transport(self, me: Identity, limits: Limits) -> Transport:
         """Anyone may connect: the mesh asks who it is."""
