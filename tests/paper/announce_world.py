@@ -953,7 +953,11 @@ class FeudWorld(World):
 
     @property
     def roster(self) -> Roster:
-        return Roster(self.everyone, feuds=tuple((0, min(pair), max(pair)) for pair in sorted(self.pairs, key=sorted)))
+        return Roster(
+            self.everyone,
+            byzantine=len(self.liars),
+            feuds=tuple((0, min(pair), max(pair)) for pair in sorted(self.pairs, key=sorted)),
+        )
 
     def standing(self) -> str | None:
         """No honest member is struck or expelled, and none is set apart from another; unless it is the lines."""

@@ -31,6 +31,7 @@ from troth.protocol.messages import (
     Clip,
     Close,
     Commit,
+    Confirm,
     Envelope,
     Knocking,
     Message,
@@ -72,6 +73,8 @@ def another(message: Message) -> Message:
             return msgspec.structs.replace(message, centers=message.centers[:-1])
         case Reveal():
             return msgspec.structs.replace(message, coin=bytes(32))
+        case Confirm():
+            return Confirm(bytes(byte ^ 1 for byte in message.held))
         case Report():
             return msgspec.structs.replace(message, numbers=bytes(len(message.numbers)) or bytes(8))
         case Accuse():

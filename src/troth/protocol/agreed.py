@@ -39,6 +39,7 @@ from troth.protocol.frames import (
 from troth.protocol.gate import Gate
 from troth.protocol.journal import Journal, MemoryJournal
 from troth.protocol.messages import (
+    ATTEMPTS_PER_MEMBER,
     Announced,
     Commit,
     Envelope,
@@ -106,6 +107,7 @@ class AgreedChannel:
         self._relayed: dict[PeerId, set[Frame]] = defaultdict(set)  # in this announcement
         self._blame = Blame()
         self.gate = Gate(self._send, tools)
+        self._began_with = 0  # members at the start of the step
         self._quorum = 0  # at least more than half of the members at the start of the step
         self._proved: set[Context] = set()  # announcements of this step whose proof the onlookers have
         self._left: set[PeerId] = set()  # who waits for this step to be made again
@@ -164,6 +166,7 @@ class AgreedChannel:
             self.pace = self.next_pace
         self._members = tuple(sorted(self._entry.members - self._silent[context.step]))
         if context.phase == Phase.COMMIT:
+            self._began_with = len(self._entry.members)
             self._quorum = max(len(self._entry.members) // 2 + 1, self._entry.liars + 1, self._entry.quorum)
             self._left.clear()
         now = self._line.now()
@@ -229,6 +232,7 @@ class AgreedChannel:
             Phase.COMMIT: pace.delta + pace.compute,  # the gradient
             Phase.CLIP: 3 * exchange,  # parts; and disputed ones, handed round and passed on
             Phase.REVEAL: exchange,
+            Phase.CONFIRM: exchange,  # what Reveal left undecided is asked for from everyone
             Phase.REPORT: exchange,
             Phase.ACCUSE: pace.compute * max(1, self._entry.audits),
             Phase.VOTE: exchange + self._more_bulk + pace.compute * max(1, self._entry.audits),
@@ -423,7 +427,8 @@ class AgreedChannel:
             return self._looks_on or place.step <= first + 1  # who comes back does not know yet which step it will be
         now = self._running[0]
         same = place.run == now.run and place.incarnation == now.incarnation
-        return same and now.step <= place.step <= now.step + 1 and 0 <= place.attempt <= 4 * len(self._entry.members)
+        most = ATTEMPTS_PER_MEMBER * max(self._began_with, len(self._entry.members))
+        return same and now.step <= place.step <= now.step + 1 and 0 <= place.attempt < most
 
     @staticmethod
     def _key(place: Context) -> tuple[int, int, int]:
@@ -461,11 +466,10 @@ class AgreedChannel:
             self._blobs.put(context, blob)
         if context.phase == Phase.CLIP:
             self._to_all(context, [BlobSent(blob) for blob in mine.values()])
-        # What does not come by itself: ask everyone.
-        asked = wanted.keys() & self._entry.far if context.phase == Phase.CLIP else wanted.keys()
-        missing = [wanted[part] for part in sorted(asked) if wanted[part] not in self._blobs]
-        for digest in missing:
-            self.send_each(context, self._members, BlobWanted(digest))
+        for part, digest in sorted(wanted.items()):  # what does not come by itself
+            if digest not in self._blobs:
+                known = self._entry.far.get(part, frozenset()) if context.phase == Phase.CLIP else self._members
+                self.send_each(context, sorted(known), BlobWanted(digest))
         if not (
             self._looks_on and context.phase == Phase.CLIP
         ):  # an onlooker has no time to lose: it asks after Reveal

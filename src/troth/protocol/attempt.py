@@ -1,6 +1,6 @@
 """One attempt at a step: who takes part in it, who owns what, and what has arrived so far (SPEC N1, N2)."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from torch import Tensor
 
-from troth.crypto import Context, Digest, PeerId, Signature
+from troth.crypto import Context, Digest, PeerId, Signature, derive
 from troth.protocol.channel import Delivery, Entry
 from troth.protocol.coins import Coins, right_openings
 from troth.protocol.messages import Announced, Center, Clip, Commit, Phase, ReportNumbers, said_as
@@ -27,10 +27,20 @@ Announcements = Mapping[PeerId, Announced]
 class Dropped(Exception):  # noqa: N818 (a turn of events, not an error)
     """These are out of the step, or these parts did not reach their owner; the attempt is repeated (SPEC N1, N5)."""
 
-    def __init__(self, peers: Collection[PeerId], disputed: Collection[Delivery] = ()) -> None:
+    def __init__(
+        self,
+        peers: Collection[PeerId],
+        disputed: Collection[Delivery] = (),
+        undecided: Mapping[Delivery, frozenset[PeerId]] | None = None,
+        missed: Mapping[PeerId, Collection[PeerId]] | None = None,
+    ) -> None:
         super().__init__(f"{len(peers)} are out, {len(disputed)} parts did not come")
         self.peers = frozenset(peers)
         self.disputed = frozenset(disputed)
+        self.undecided = (
+            undecided or {}
+        )  # of the disputed: handed round, but nobody can tell; and who says that it came
+        self.missed = missed or {}  # who says that whose parts did not come (SPEC F1)
 
 
 @dataclass(frozen=True)
@@ -62,7 +72,7 @@ class Here(Generic[T]):
         members: frozenset[PeerId],
         *,
         awaited: Mapping[int, frozenset[PeerId]] = MappingProxyType({}),
-        far: frozenset[int] = frozenset(),
+        far: Mapping[int, frozenset[PeerId]] = MappingProxyType({}),
         admitted: frozenset[PeerId] = frozenset(),
         audits: int = 1,
         disputed: int = 1,
@@ -90,10 +100,9 @@ class Attempt(Generic[T]):
     commits: Announcements
     received: Mapping[int, Mapping[PeerId, Parcel]] = field(default_factory=dict)  # parts that this peer owns
     just_out: frozenset[PeerId] = frozenset()  # because of the attempt before
-    disputed: frozenset[Delivery] = (
-        frozenset()
-    )  # parts that the owner did not get, by its own account in the last attempt
-    complaints: tuple[PeerId, ...] = ()  # who said so in this step, once for each attempt
+    disputed: frozenset[Delivery] = frozenset()  # what owners did not get, by their own account in the last attempt
+    undecided: Mapping[Delivery, frozenset[PeerId]] = field(default_factory=dict)  # of these: handed round before
+    witnessed: Mapping[Delivery, Parcel] = field(default_factory=dict)  # others' parts that this peer is to pass on
 
     @classmethod
     def first(cls, here: Here[T], coins: Coins, commits: Announcements) -> "Attempt[T]":
@@ -118,7 +127,8 @@ class Attempt(Generic[T]):
             just_out=why.peers,
             coins=self.here.peer.entropy.coins(self.here.state.step, self.number + 1),
             disputed=why.disputed,
-            complaints=(*self.complaints, *sorted({self.owners[part] for part, _ in why.disputed})),
+            undecided=why.undecided,
+            witnessed={delivery: self.witnessed[delivery] for delivery in why.undecided if delivery in self.witnessed},
         )._checked()
 
     def _checked(self) -> "Attempt[T]":
@@ -189,27 +199,46 @@ class Attempt(Generic[T]):
         """Whether the part has to be sent again: in the first attempt every part, later those whose owner went out."""
         return self.number == 0 or self.here.roles.owner_of(part, self.out - self.just_out) != self.owners[part]
 
+    def relay(self, one: PeerId, other: PeerId) -> PeerId | None:
+        """Who carries blobs between two who are apart: drawn anew in every step among those who are apart from neither, so that
+        what does not come this way sets another pair apart (SPEC F2)."""
+        apart = self.here.apart
+        able = sorted(self.members - {one, other} - apart.get(one, frozenset()) - apart.get(other, frozenset()))
+        draw = derive(self.here.state.randomness, "relay", min(one, other), max(one, other))
+        return able[int.from_bytes(draw) % len(able)] if able else None
+
     @cached_property
-    def handed_round(self) -> list[Delivery]:
-        """Parts that go to everyone, in a fixed order: those in dispute, and those between two who are apart (SPEC N5, F2)."""
-        apart = {
-            (part, contributor)
+    def relays(self) -> dict[Delivery, PeerId | None]:
+        """Parts that do not go to their owner directly, since it and the contributor are apart (SPEC F2)."""
+        return {
+            (part, contributor): self.relay(owner, contributor)
             for part, owner in enumerate(self.owners)
             if self.newly_owned(part)
-            for contributor in self.here.apart.get(owner, frozenset()) & self.roots.keys()
+            for contributor in sorted(self.here.apart.get(owner, frozenset()) & self.roots.keys())
         }
-        return sorted(apart | {delivery for delivery in self.disputed if delivery[1] in self.roots})
 
-    def missed(self, deliveries: Collection[Delivery]) -> dict[PeerId, set[PeerId]]:
-        """Whose parts which owners miss."""
-        return {owner: {who for part, who in deliveries if self.owners[part] == owner} for owner in set(self.owners)}
+    @cached_property
+    def handed_round(self) -> list[Delivery]:
+        """Parts that go to everyone, in a fixed order: those in dispute, and those that nobody can carry (SPEC N5)."""
+        stranded = {delivery for delivery, relay in self.relays.items() if relay is None}
+        disputed = {(part, who) for part, who in self.disputed if who in self.roots and not self.newly_owned(part)}
+        return sorted(stranded | disputed)
+
+    def to_witness(self, peer: PeerId) -> list[Delivery]:
+        """Parts that go through this peer's hands: it says in Clip which of them came."""
+        return sorted({*self.handed_round, *(delivery for delivery, relay in self.relays.items() if relay == peer)})
 
     def receiving(self, parcels: Mapping[int, Mapping[PeerId, Parcel]]) -> "Attempt[T]":
         """With these parts, where they were asked for: what somebody sends again must not replace what has arrived."""
         asked = {part: parcels[part] for part in self.my_parts if part in parcels and self.newly_owned(part)}
         return replace(self, received={**self.received, **asked})
 
-    def witnessing(self, parcels: Mapping[Delivery, Parcel]) -> "Attempt[T]":
+    def carrying(self, parcels: Iterable[tuple[Delivery, Parcel]]) -> "Attempt[T]":
+        """With others' parts that this peer is to pass on: of several, one that is what was committed to."""
+        fitting = {delivery: parcel for delivery, parcel in parcels if self.fits(delivery, parcel)}
+        return replace(self, witnessed={**self.witnessed, **fitting})
+
+    def served(self, parcels: Mapping[Delivery, Parcel]) -> "Attempt[T]":
         """With parts of one's own that others passed on, whoever did (SPEC N5)."""
         received = {part: dict(senders) for part, senders in self.received.items()}
         for (part, contributor), parcel in parcels.items():

@@ -29,7 +29,7 @@ class Entry:
     members: frozenset[PeerId]  # who takes part in its announcements
     awaited: Mapping[int, frozenset[PeerId]] = field(default_factory=dict)  # whose parts this peer is to receive
     apart: Mapping[PeerId, frozenset[PeerId]] = field(default_factory=dict)  # who do not reach each other (SPEC F2)
-    far: frozenset[int] = frozenset()  # parts whose owners do not reach this peer
+    far: Mapping[int, frozenset[PeerId]] = field(default_factory=dict)  # whom to ask for which aggregates (SPEC F2)
     admitted: frozenset[PeerId] = frozenset()  # who will be a member after this step
     audits: int = 1  # gradients that somebody has to recompute before the next Accuse or Vote
     disputed: int = 1  # parts that are laid open before the next Vote

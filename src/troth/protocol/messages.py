@@ -24,12 +24,14 @@ Keys = Annotated[tuple[Bytes32, ...], msgspec.Meta(max_length=MOST_MEMBERS)]
 Step = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
 Part = Annotated[int, msgspec.Meta(ge=0, lt=MOST_MEMBERS)]
 MOST_MILLISECONDS = 2**31 - 1
+Held = Annotated[bytes, msgspec.Meta(max_length=MOST_MEMBERS // 8)]  # one bit per part
 Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=MOST_MILLISECONDS)]
 Incarnation = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 MOST_ACCUSATIONS = 2 * MOST_MEMBERS  # an honest owner must be able to name every liar
 MOST_CHARGES = 32 * MOST_MEMBERS  # every owner, of 250, may name every liar
 MOST_KNOCKS = 32  # in one step
-_MOST_WITNESSED = 1 << 14  # bytes: every eighth of all pairs of members is in dispute
+ATTEMPTS_PER_MEMBER = 2  # no step can take more (SPEC N1)
+_MOST_WITNESSED = MOST_MEMBERS**2 // 8  # bytes: with fewer, liars' complaints could make honest messages too long
 _LARGEST = 2.0**400  # no honest number comes near, and sums of squares of such numbers are still numbers
 _MOST_REPORT_BYTES = 8 * MOST_MEMBERS * 66
 
@@ -38,12 +40,13 @@ class Phase(IntEnum):
     COMMIT = 1
     CLIP = 2
     REVEAL = 3
-    REPORT = 4
-    ACCUSE = 5
-    VOTE = 6
-    RECORD = 7
-    KNOCK = 8
-    BEGIN = 9
+    CONFIRM = 4
+    REPORT = 5
+    ACCUSE = 6
+    VOTE = 7
+    RECORD = 8
+    KNOCK = 9
+    BEGIN = 10
 
 
 class Kind(IntEnum):
@@ -113,7 +116,7 @@ class Clip(_Message, frozen=True):
     coin_a: Bytes32 | None = None
     coin_b: Bytes32 | None = None
     missing: Keys = ()  # whose parts did not come
-    witnessed: Annotated[bytes, msgspec.Meta(max_length=_MOST_WITNESSED)] = b""  # which of those handed round came here
+    witnessed: Annotated[bytes, msgspec.Meta(max_length=_MOST_WITNESSED)] = b""  # which parts to be passed on came here
     basis: Bytes32 = NO_BASIS  # the digest of the roots that it was made from (SPEC E1)
 
 
@@ -121,7 +124,13 @@ class Reveal(_Message, frozen=True):
     """Coin A, and which aggregates this peer holds, one bit per part (SPEC A3, A4)."""
 
     coin: Bytes32
-    held: Annotated[bytes, msgspec.Meta(max_length=MOST_MEMBERS // 8)]
+    held: Held
+
+
+class Confirm(_Message, frozen=True):
+    """Which aggregates this peer holds now: said again only if Reveal left one undecided (SPEC A3)."""
+
+    held: Held
 
 
 class Report(_Message, frozen=True):
@@ -173,12 +182,13 @@ class Close(_Message, frozen=True):
     signature: Bytes64
 
 
-Message = Commit | Clip | Reveal | Report | Accuse | Vote | Close
+Message = Commit | Clip | Reveal | Confirm | Report | Accuse | Vote | Close
 
 _KINDS: Mapping[Phase, type[Message]] = {
     Phase.COMMIT: Commit,
     Phase.CLIP: Clip,
     Phase.REVEAL: Reveal,
+    Phase.CONFIRM: Confirm,
     Phase.REPORT: Report,
     Phase.ACCUSE: Accuse,
     Phase.VOTE: Vote,
@@ -191,6 +201,7 @@ _MOST_BYTES: Mapping[Phase, int] = {
     Phase.COMMIT: 256 + 70 * MOST_KNOCKS,
     Phase.CLIP: 194 + 98 * MOST_MEMBERS + _MOST_WITNESSED,
     Phase.REVEAL: 64 + MOST_MEMBERS // 8,
+    Phase.CONFIRM: 16 + MOST_MEMBERS // 8,
     Phase.REPORT: 50 + _MOST_REPORT_BYTES,
     Phase.ACCUSE: 98 + 98 * MOST_ACCUSATIONS + 68 * MOST_MEMBERS,
     Phase.VOTE: 16 + 122 * MOST_CHARGES,
@@ -267,7 +278,7 @@ class Announced:
     envelope: Envelope
 
 
-M = TypeVar("M", Commit, Clip, Reveal, Report, Accuse, Vote, Close)
+M = TypeVar("M", Commit, Clip, Reveal, Confirm, Report, Accuse, Vote, Close)
 
 
 def said_as(announced: Announced, kind: type[M]) -> M:
@@ -311,6 +322,7 @@ __all__ = [
     "Clip",
     "Close",
     "Commit",
+    "Confirm",
     "Digest",
     "Envelope",
     "Kind",

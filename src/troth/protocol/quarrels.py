@@ -20,12 +20,17 @@ class Quarrels:
         self._known = roster.apart()
         self._served = roster.apart(before=step - 1)  # by others, in all announcements that are spoken of in this step
         self._pairs: set[Pair] = set()
-        self.slowed: frozenset[PeerId] = frozenset()  # more than half say so, or they cannot name anybody
+        self._blamed: frozenset[PeerId] = frozenset()  # a quorum says so, or they cannot name anybody
 
     def did_not_come(self, missed: Mapping[PeerId, Collection[PeerId]], members: Collection[PeerId]) -> None:
         """Who says that whose messages did not come. Whoever misses at least half of the members has a bad line itself."""
-        deaf = {peer for peer, others in missed.items() if 2 * len(set(others) & set(members)) >= len(members) > 1}
-        self.slowed |= deaf
+        count = len(members)
+        deaf = {
+            peer
+            for peer, others in missed.items()
+            if count > 1 and self._roster.is_half(len(set(others) & set(members)), count)
+        }
+        self._blamed |= deaf
         for peer, others in missed.items():
             if peer not in deaf:
                 self._pairs |= {(min(peer, other), max(peer, other)) for other in others if other not in (peer, *deaf)}
@@ -34,6 +39,12 @@ class Quarrels:
     def new(self) -> tuple[Pair, ...]:
         """Those that were not known before."""
         return tuple(sorted(pair for pair in self._pairs if pair[1] not in self._known.get(pair[0], ())))
+
+    @property
+    def slowed(self) -> frozenset[PeerId]:
+        """Who is struck: who is to blame, and who is in a new pair and in more than there are liars."""
+        involved = {peer for pair in self.new for peer in pair}
+        return self._blamed | (self._roster.quarrelsome(self.new) & involved)
 
     def hear(self, accuses: Mapping[PeerId, Announced], members: Collection[PeerId]) -> None:
         """What everyone says about announcements that took the slow path."""
@@ -49,7 +60,7 @@ class Quarrels:
             peer for peer, others in unheard.items() if others & alone or others - self._served.get(peer, frozenset())
         }
         without_reason = {peer for peer, count in doubted.items() if count >= self._roster.quorum} - explained
-        self.slowed |= (mute | without_reason) & set(members)
+        self._blamed |= (mute | without_reason) & set(members)
         # An honest member signs one view: all others doubt it, and it says why, or none.
         split = {peer for peer, count in doubted.items() if count < self._roster.quorum} - explained
         new = {

@@ -7,6 +7,7 @@ import msgspec
 
 from troth.crypto import Context, Digest, PeerId, Signature, signed_bytes, tagged_hash
 from troth.protocol.messages import (
+    ATTEMPTS_PER_MEMBER,
     MOST_CHARGES,
     MOST_KNOCKS,
     MOST_MEMBERS,
@@ -23,7 +24,7 @@ from troth.protocol.messages import (
 from troth.protocol.primitives import Primitives
 
 MOST_OWED = 3  # times that an audit is dealt again
-Attempt = Annotated[int, msgspec.Meta(ge=0, lt=2 * MOST_MEMBERS)]
+Attempt = Annotated[int, msgspec.Meta(ge=0, lt=ATTEMPTS_PER_MEMBER * MOST_MEMBERS)]
 Pairs = Annotated[tuple[tuple[Bytes32, Bytes32], ...], msgspec.Meta(max_length=32 * MOST_MEMBERS)]
 
 
@@ -81,7 +82,7 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     struck: Keys = ()  # did not open coin B
     slowed: Keys = ()  # forced the slow path on everyone: struck too
     feuds: Pairs = ()  # who did not reach whom, by the account of one of them; the smaller key first
-    expelled: Keys = ()  # were struck too often, or do not reach half of the members: no longer members, but not banned
+    expelled: Keys = ()  # were struck too often, or cannot get along with half of the members: no longer members, but not banned
     owed: Annotated[
         tuple[Owed, ...], msgspec.Meta(max_length=MOST_OWED * MOST_MEMBERS)
     ] = ()  # audits to be dealt again

@@ -75,7 +75,7 @@ class Roster:
         )
 
     def expelled(self, step: int, struck: Iterable[PeerId], pairs: Iterable[Pair]) -> tuple[PeerId, ...]:
-        """For whom it was once too often, or who by now does not reach half of the members (SPEC N3, F3)."""
+        """For whom it was once too often, or who by now is apart from half of the members (SPEC N3, F3)."""
         new = list(struck)
         recent = [peer for when, peer in self.strikes if when > step - STRIKE_STEPS]
         often = {
@@ -83,11 +83,24 @@ class Roster:
             for peer in new
             if sum(old in _ancestors(peer, self.heirs) for old in recent) + new.count(peer) >= MOST_STRIKES
         }
-        apart = self.apart(pairs)
-        alone = {
-            peer for peer, others in apart.items() if len(self.members) > 3 and 2 * len(others) >= len(self.members)
-        }
+        apart, count = self.apart(pairs), len(self.members)
+        alone = {peer for peer, others in apart.items() if count > 3 and self.is_half(len(others), count)}
         return tuple(sorted(often | alone))
+
+    def is_half(self, count: int, of: int) -> bool:
+        """At least half of them, and more than liars can be: in a small roster these are half of it (SPEC N5, F3)."""
+        return 2 * count >= of and count > self.liars
+
+    def quarrelsome(self, pairs: Iterable[Pair]) -> frozenset[PeerId]:
+        """Whoever with these is apart from more members than there are liars (SPEC F3). Whoever has most comes first, and its
+        pairs count for nobody else: a few bad lines must not be held against everyone at the other end."""
+        left = {peer: set(others) for peer, others in self.apart(pairs).items()}
+        found: set[PeerId] = set()
+        while (most := max(map(len, left.values()), default=0)) > self.liars:
+            worst = {peer for peer, others in left.items() if len(others) == most}
+            found |= worst
+            left = {peer: others - worst for peer, others in left.items() if peer not in worst}
+        return frozenset(found)
 
     def apart(self, pairs: Iterable[Pair] = (), before: int | None = None) -> dict[PeerId, frozenset[PeerId]]:
         """Which members do not reach each other; `before` a step, or as of now."""

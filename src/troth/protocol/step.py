@@ -5,10 +5,10 @@ nothing at all.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,17 +19,17 @@ from troth.protocol.audits import audit, examine_part, report_errors
 from troth.protocol.channel import Delivery
 from troth.protocol.checks import suspicious_parts
 from troth.protocol.coins import combine
-from troth.protocol.delivered import agreed_centers, bitmap, bits_of, fitting
+from troth.protocol.delivered import agreed_centers, bitmap, fitting, lacking, undecided_aggregates
 from troth.protocol.gate import returning
 from troth.protocol.messages import (
     MOST_KNOCKS,
     Accusation,
     Accuse,
-    Announced,
     Ballot,
     Center,
     Clip,
     Commit,
+    Confirm,
     Kind,
     Knocking,
     Malformed,
@@ -48,7 +48,7 @@ from troth.protocol.reports import ACCUSE_AT, CONVICT_AT, make_report
 from troth.protocol.roles import Due, gradient_seed
 from troth.protocol.roster import scales_after
 from troth.protocol.scales import far_parts, pooled_norm, update_factor, whole_norm
-from troth.protocol.state import Kept, LastRecord, LeftOutError, Outcome, Peer, State
+from troth.protocol.state import Kept, LastRecord, LeftOutError, Outcome, Peer, StalledError, State
 from troth.protocol.trials import AUDIT_KINDS, Docket, Trials, audit_ballots, heard_owners, part_ballots
 
 # P parts, D coordinates
@@ -65,8 +65,8 @@ async def run_step(peer: Peer[T], state: State[T]) -> Outcome[T]:
     while True:
         try:
             attempt = await scatter(attempt, parts)  # [C3, N1]
-            attempt, witnessed = await hand_round(attempt, parts)  # [N5]
-            clipped = await clip(attempt, witnessed)  # [A1, A2]
+            attempt = await hand_round(attempt, parts)  # [N5, F2]
+            clipped = await clip(attempt)  # [A1, A2]
             reduced = await reveal(attempt, clipped, quarrels)  # [A3, A4]
             reported = await report(attempt, reduced, gradient_D)  # [A5]
             accuses = await check_and_accuse(attempt, reduced, reported, trials)  # [V1, D1–D3, T1]
@@ -77,7 +77,7 @@ async def run_step(peer: Peer[T], state: State[T]) -> Outcome[T]:
             trials.judge(attempt.number, accuses, votes, docket)  # [T4]
             break
         except Dropped as dropped:
-            quarrels.did_not_come(attempt.missed(dropped.disputed), attempt.members)  # [F1]
+            quarrels.did_not_come(dropped.missed, attempt.members)  # [F1]
             attempt = attempt.again(dropped)  # [N1, N2, N4]
     return conclude(attempt, reduced, reported, accuses, trials, quarrels)  # [R1, G2, U1–U3, K1, T5, B3]
 
@@ -116,39 +116,65 @@ def sign_last(here: Here[T]) -> Signature | None:
 
 
 async def scatter(attempt: Attempt[T], parts: CommittedParts | None) -> Attempt[T]:
-    """Every part to its owner; in a later attempt those whose owner is out."""
+    """Every part to its owner, or to whoever carries it there; in a later attempt those whose owner is out."""
+    me, channel, relays = attempt.here.peer.me, attempt.here.peer.channel, attempt.relays
     moved = {part: owner for part, owner in enumerate(attempt.owners) if attempt.newly_owned(part)}
-    parcels = {part: (owner, parts.parcels[part]) for part, owner in moved.items()} if parts else {}
+    to = {part: relays.get((part, me)) or owner for part, owner in moved.items()}
+    parcels = {part: (to[part], parts.parcels[part]) for part in moved} if parts else {}
     awaited = {part: frozenset(attempt.roots) for part in attempt.my_parts if part in moved}
-    here, channel = attempt.here, attempt.here.peer.channel
-    far = frozenset(k for k, owner in enumerate(attempt.owners) if owner in here.apart.get(here.peer.me, ()))
-    most = max(map(len, here.roles.audits.values()), default=0)
+    carried = {delivery for delivery, relay in relays.items() if relay == me}
+    for part in {part for part, _ in carried}:
+        awaited[part] = frozenset(who for about, who in carried if about == part)
+    most = max(map(len, attempt.here.roles.audits.values()), default=0)
     back = frozenset(PeerId(knock.key) for knock in returning_after(attempt))
-    channel.enter(here.entry(attempt.members, awaited=awaited, far=far, admitted=back, audits=most))
-    return attempt.receiving(await channel.scatter(attempt.place(Phase.CLIP), parcels))
+    far = far_aggregates(attempt)
+    channel.enter(attempt.here.entry(attempt.members, awaited=awaited, far=far, admitted=back, audits=most))
+    arrived = await channel.scatter(attempt.place(Phase.CLIP), parcels)
+    found = [((part, who), arrived[part][who]) for part, who in carried if who in arrived.get(part, {})]
+    return attempt.receiving(arrived).carrying(found)
 
 
-async def hand_round(attempt: Attempt[T], parts: CommittedParts | None) -> tuple[Attempt[T], frozenset[Delivery]]:
-    """Where a part does not reach its owner, its contributor hands it to everyone, and everyone passes it on."""
-    deliveries = attempt.handed_round
-    if not deliveries or attempt.here.peer.looks_on:
-        return attempt, frozenset()
-    me, channel = attempt.here.peer.me, attempt.here.peer.channel
-    mine = {part: {me: parts.parcels[part]} for part, who in deliveries if parts and who == me}
-    apart = attempt.here.apart.get(me, frozenset())  # these hand nothing to me; others will
-    shown = await channel.lay_open(attempt.place(Phase.CLIP), mine, [d for d in deliveries if d[1] not in apart], 1)
-    seen = {
-        (part, who): parcels[who]
-        for (part, who), parcels in shown.items()
-        if who in parcels and attempt.fits((part, who), parcels[who])
+def far_aggregates(attempt: Attempt[T]) -> dict[int, frozenset[PeerId]]:
+    """Whom to ask for aggregates of those who are apart from this peer: one relay, or everyone where there is none."""
+    me = attempt.here.peer.me
+    far = {
+        part: attempt.relay(me, who) for part, who in enumerate(attempt.owners) if who in attempt.here.apart.get(me, ())
     }
-    passed_on = {(part, who): (attempt.owners[part], parcel) for (part, who), parcel in seen.items()}
-    wanted = [delivery for delivery in deliveries if delivery[0] in attempt.my_parts]
-    attempt = attempt.witnessing(await channel.pass_on(attempt.place(Phase.CLIP), passed_on, wanted, attempt.fits))
-    return attempt, frozenset(seen)
+    return {part: attempt.members if relay is None else frozenset({relay}) for part, relay in far.items()}
 
 
-async def clip(attempt: Attempt[T], witnessed: frozenset[Delivery]) -> Clipped:
+async def hand_round(attempt: Attempt[T], parts: CommittedParts | None) -> Attempt[T]:
+    """Where a part does not reach its owner, its contributor hands it to everyone, and everyone passes it on."""
+    deliveries = {*attempt.handed_round, *attempt.relays}
+    if not deliveries or attempt.here.peer.looks_on:
+        return attempt
+    channel, place = attempt.here.peer.channel, attempt.place(Phase.CLIP)
+    if attempt.handed_round:
+        attempt = attempt.carrying(await shown_to_all(attempt, parts))
+    passed_on = {delivery: (attempt.owners[delivery[0]], parcel) for delivery, parcel in attempt.witnessed.items()}
+    wanted = [delivery for delivery in sorted(deliveries) if delivery[0] in attempt.my_parts]
+    return attempt.served(await channel.pass_on(place, passed_on, wanted, attempt.fits))
+
+
+async def shown_to_all(attempt: Attempt[T], parts: CommittedParts | None) -> list[tuple[Delivery, Parcel]]:
+    """Contributors hand round what owners miss; what stayed undecided is handed round by everyone who has it (SPEC N5)."""
+    me, deliveries, undecided = attempt.here.peer.me, attempt.handed_round, attempt.undecided
+    mine: dict[int, dict[PeerId, Parcel]] = {}
+    for part, who in deliveries:
+        if (part, who) in attempt.witnessed:
+            mine.setdefault(part, {})[who] = attempt.witnessed[part, who]
+        elif parts and who == me:
+            mine.setdefault(part, {})[me] = parts.parcels[part]
+    holders = {(part, holder) for (part, _), who in undecided.items() for holder in who}
+    apart = attempt.here.apart.get(me, frozenset())  # these hand nothing to me; others will
+    wanted = sorted(showing for showing in {*deliveries, *holders} if showing[1] not in apart)
+    count = 1 + len(undecided)  # nobody knows how many will come: with such, all wait as long as it may take
+    shown = await attempt.here.peer.channel.lay_open(attempt.place(Phase.CLIP), mine, wanted, count)
+    found = [((part, who), parcel) for (part, _), parcels in shown.items() for who, parcel in parcels.items()]
+    return [(delivery, parcel) for delivery, parcel in found if delivery in deliveries]
+
+
+async def clip(attempt: Attempt[T]) -> Clipped:
     """Every owner clips its part of everyone's gradient; everyone collects the aggregates."""
     here, channel = attempt.here, attempt.here.peer.channel
     arrived = {part: arrived_parcels(attempt, part) for part in attempt.my_parts}  # [C3]
@@ -157,11 +183,10 @@ async def clip(attempt: Attempt[T], witnessed: frozenset[Delivery]) -> Clipped:
     rows = {part: rows_of(list(parcels.values())) for part, parcels in whole.items()}
     centers_D = {part: centered_clip(rows_PD, tau=here.taus[part]) for part, rows_PD in rows.items()}  # [A1]
     blobs = {part: to_blob(center_D) for part, center_D in centers_D.items()}
-    message = clip_message(attempt, centers_D, blobs, missing, witnessed)
-    clips = await channel.announce(attempt.place(Phase.CLIP), message)  # [A2, N2]
-    fresh = {peer for peer, said in clips.items() if attempt.number == 0 or None not in _coins(said)}
-    attempt.expect({peer for peer in fresh if said_as(clips[peer], Clip).basis == attempt.basis})  # [N1, E1]
-    centers = agreed_centers(attempt, clips)  # [N1]
+    message = clip_message(attempt, centers_D, blobs, missing)
+    said = await channel.announce(attempt.place(Phase.CLIP), message)  # [A2, N2]
+    clips = {peer: clip for peer, clip in said.items() if counts_as_clip(attempt, said_as(clip, Clip))}
+    centers = agreed_centers(attempt, clips)  # [N1, N5]
     wanted = {part: Digest(center.digest) for part, center in centers.items()}
     gathered = await channel.gather(attempt.place(Phase.CLIP), blobs, wanted)
     return Clipped(clips, centers, fitting(attempt, gathered, centers), rows)
@@ -182,7 +207,6 @@ def clip_message(
     centers_D: Mapping[int, Tensor],
     blobs: Mapping[int, bytes],
     missing: list[PeerId],
-    witnessed: frozenset[Delivery],
 ) -> Clip:
     """Digest and norm of every aggregate; from the second attempt on with commitments to fresh coins."""
     place, me, tools = attempt.place(Phase.CLIP), attempt.here.peer.me, attempt.here.peer.tools
@@ -190,10 +214,15 @@ def clip_message(
         Center(part, tools.digest(blobs[part]), exact_norm(center_D)) for part, center_D in sorted(centers_D.items())
     )
     a, b = (coin_commitment(coin, place, me, name) for coin, name in ((attempt.coins.a, "A"), (attempt.coins.b, "B")))
-    seen = bitmap([delivery in witnessed for delivery in attempt.handed_round])
+    seen = bitmap([delivery in attempt.witnessed for delivery in attempt.to_witness(me)])
     if not attempt.number:
         return Clip(told, missing=tuple(missing), witnessed=seen, basis=attempt.basis)
     return Clip(told, a, b, tuple(missing), seen, attempt.basis)
+
+
+def counts_as_clip(attempt: Attempt[T], said: Clip) -> bool:
+    """Made from the agreed gradients, and from the second attempt on with fresh coins (SPEC E1, N2)."""
+    return said.basis == attempt.basis and (attempt.number == 0 or None not in (said.coin_a, said.coin_b))
 
 
 async def reveal(attempt: Attempt[T], clipped: Clipped, quarrels: Quarrels) -> Reduced:
@@ -205,25 +234,38 @@ async def reveal(attempt: Attempt[T], clipped: Clipped, quarrels: Quarrels) -> R
         "A", clipped.clips, {peer: said_as(said, Reveal).coin for peer, said in reveals.items()}
     )
     attempt.expect(coins)  # [N1]
-    held_by_P = bits_of([said_as(reveals[peer], Reveal).held for peer in coins], len(parts))
-    holders = held_by_P.sum(axis=0)
-    withheld = {attempt.owners[part] for part in parts if holders[part] < here.state.roster.quorum}
-    if withheld:  # nobody honest need have it: its owner is out [N1]
-        raise Dropped(withheld)
-    missed = {
-        peer: {attempt.owners[part] for part in np.flatnonzero(~held_P)}
-        for peer, held_P in zip(coins, held_by_P, strict=True)
-        if not held_P.all()
-    }
-    quarrels.did_not_come(missed, attempt.members)  # [F1]
-    held = dict(clipped.held)
-    if (holders < len(coins)).any() or len(held) < len(parts):  # some honest peer has it: all fetch it
-        wanted = {part: Digest(clipped.centers[part].digest) for part in parts if part not in held}
-        held |= fitting(attempt, await channel.gather(attempt.place(Phase.REVEAL), held, wanted), clipped.centers)
-    if len(held) < len(parts):
-        raise LeftOutError("more than half hold an aggregate that does not reach this peer")
-    aggregate_D = from_blob(bytearray().join(held[part] for part in parts))
+    held = {peer: said_as(reveals[peer], Reveal).held for peer in coins}
+    quarrels.did_not_come(lacking(attempt, held), attempt.members)  # [F1]
+    undecided = undecided_aggregates(attempt, held, parts)
+    clipped = await fetch(attempt, clipped, Phase.REVEAL, held)
+    if undecided:
+        clipped = await confirm(attempt, clipped, undecided)
+    if len(clipped.held) < len(parts):
+        raise LeftOutError("somebody honest holds an aggregate that does not reach this peer")
+    aggregate_D = from_blob(bytearray().join(clipped.held[part] for part in parts))
     return Reduced(clipped, aggregate_D, combine("projections", here.state.step, attempt.number, coins))
+
+
+async def confirm(attempt: Attempt[T], clipped: Clipped, undecided: list[int]) -> Clipped:
+    """Everyone has asked everyone for what stayed undecided, and says again what it holds."""
+    place, channel = attempt.place(Phase.CONFIRM), attempt.here.peer.channel
+    message = Confirm(bitmap([part in clipped.held for part in range(len(attempt.owners))]))
+    confirms = await channel.announce(place, message)
+    attempt.expect(confirms)  # [N1]
+    held = {peer: said_as(confirms[peer], Confirm).held for peer in sorted(attempt.members)}
+    if undecided_aggregates(attempt, held, undecided):
+        raise StalledError("too few members are left to tell whether an aggregate was handed out")  # [A3]
+    return await fetch(attempt, clipped, Phase.CONFIRM, held)
+
+
+async def fetch(attempt: Attempt[T], clipped: Clipped, phase: Phase, held: Mapping[PeerId, bytes]) -> Clipped:
+    """Unless everyone holds everything: each asks all others for what it lacks."""
+    parts = range(len(attempt.owners))
+    if not lacking(attempt, held) and len(clipped.held) == len(parts):
+        return clipped
+    wanted = {part: Digest(clipped.centers[part].digest) for part in parts if part not in clipped.held}
+    gathered = await attempt.here.peer.channel.gather(attempt.place(phase), clipped.held, wanted)
+    return replace(clipped, held={**clipped.held, **fitting(attempt, gathered, clipped.centers)})
 
 
 async def report(attempt: Attempt[T], reduced: Reduced, gradient_D: Tensor | None) -> Reported:
@@ -474,8 +516,3 @@ def returning_after(attempt: Attempt[T]) -> tuple[Knocking, ...]:
 def clipped_update(aggregate_D: Tensor, factor: float) -> Tensor:
     """What the optimizer gets. One rounding of the factor, one multiplication each: the same bits everywhere (SPEC U3)."""
     return aggregate_D if factor == 1.0 else aggregate_D * torch.tensor(factor, dtype=torch.float32)
-
-
-def _coins(announced: Announced) -> tuple[bytes | None, bytes | None]:
-    said = said_as(announced, Clip)
-    return said.coin_a, said.coin_b

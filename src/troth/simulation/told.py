@@ -144,6 +144,8 @@ class ToldChannel:
                 return "no aggregate, and no reason for it"
             case Phase.REVEAL:
                 return "its coin is wrong, or too few have its aggregate"
+            case Phase.CONFIRM:
+                return "too few have its aggregate"
             case Phase.REPORT:
                 return "its report is in no form"
             case _:
