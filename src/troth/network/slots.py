@@ -9,9 +9,8 @@ from troth.crypto import Context
 from troth.errors import OperatorError
 from troth.evidence import sync_folder, write_bytes
 from troth.protocol.frames import Begun
-from troth.protocol.journal import SignedBeforeError, Slot, slot_of
+from troth.protocol.journal import NO_SLOT, SignedBeforeError, Slot, slot_of
 
-_NONE: Slot = (-1, 0, 0, 0)
 _MOST_LINES = 4096  # then the file begins anew with the last line
 
 
@@ -28,7 +27,7 @@ class FileSlots:
             lines = (
                 path.read_text(encoding="ascii").split("\n")[:-1] if path.exists() else []
             )  # a torn line was not signed
-            self._last = max((_parse(line) for line in lines), default=_NONE)
+            self._last = max((_parse(line) for line in lines), default=NO_SLOT)
             self._begin()
         except ValueError as error:
             raise SlotsError(f"{path} is damaged: move it away, and this peer comes back under a new key") from error
@@ -39,7 +38,7 @@ class FileSlots:
         """A short file, in place of the old one at once."""
         fresh = self._path.with_suffix(".new")
         with fresh.open("wb") as file:
-            if self._last[0] >= 0:
+            if self._last != NO_SLOT:
                 file.write(_line(self._last))
             file.flush()
             os.fsync(file.fileno())
@@ -81,20 +80,22 @@ class FileSlots:
 
     @property
     def last_step(self) -> int:
-        return self._last[0]
+        return self._last[1]
 
     @property
     def last_incarnation(self) -> int:
-        return self._last[1]
+        return self._last[0]
 
     def close(self) -> None:
         os.close(self._file)
 
 
 def _line(slot: Slot) -> bytes:
-    return (" ".join(map(str, slot)) + "\n").encode()
+    """Step, incarnation, attempt, phase."""
+    incarnation, step, *rest = slot
+    return (" ".join(map(str, (step, incarnation, *rest))) + "\n").encode()
 
 
 def _parse(line: str) -> Slot:
     step, incarnation, attempt, phase = map(int, line.split(" "))
-    return step, incarnation, attempt, phase
+    return incarnation, step, attempt, phase

@@ -56,6 +56,9 @@ class Plan:
     crashes: Mapping[int, DropOut]
     network: Network
     blackout: Mapping[int, DropOut] = field(default_factory=dict)  # when it goes for all honest peers, in one step
+    confirmed: float = (
+        60.0  # seconds after which people say that those who are honest are enough to begin anew (SPEC B5)
+    )
 
     @property
     def lying(self) -> frozenset[int]:
@@ -232,6 +235,7 @@ class _Stage:
         self.lines: list[LyingLine] = []
         self.board: dict[Any, Any] = {}
         self.channels: dict[int, AgreedChannel] = {}  # of honest peers, the last of each
+        self.stopped_at: float | None = None  # when somebody first knew that the run had stopped
 
     def work(self, kind: Callable[..., W]) -> W:
         rates = SCHEDULES["constant"](_RATE, self.plan.steps)
@@ -282,7 +286,7 @@ class _Stage:
         ) -> Life[Training]:
             work = self.work(_SlowWork).takes(plan.network.slow.get(number, 0.0), line)
             peer = Peer(identity, self.run, work, self._wrapped(identity.peer, outer), entropy, self.tools)
-            return Life(peer, state, opened, links=links, past=past)
+            return Life(peer, state, opened, links=links, past=past, restart_with=self.confirmed)
 
         def power_goes(seconds: float) -> None:
             line.break_in(seconds, PowerCutError("stopped amid a step"))
@@ -305,7 +309,10 @@ class _Stage:
             again = channel(identity, looks_on=False)
             again.next_pace = inner.next_pace  # it lasts as long as the state does
             life = born(life.state, again, life.links, life.past) if cut.journal else born(first, again)
-            if cut.journal and journal.last_step < life.state.step:  # nothing of this step was signed: simply go on
+            here = (life.state.incarnation, life.state.step)
+            if (
+                cut.journal and (journal.last_incarnation, journal.last_step) < here
+            ):  # nothing of it was signed: simply go on
                 with suppress(LeftOutError, StalledError):
                     await self._note(number, life.take_part(again))
                     return
@@ -313,7 +320,14 @@ class _Stage:
             if number in self.world.steady and not plan.blackout:
                 raise
         self.world.left_step[number] = self.time.now
+        self.stopped_at = self.time.now if self.stopped_at is None else self.stopped_at
         await self._note(number, life.come_back(heir))
+
+    def confirmed(self) -> int | None:
+        """People talk to each other after a while, and agree on beginning with those who are honest."""
+        if self.stopped_at is None or self.time.now < self.stopped_at + self.plan.confirmed:
+            return None
+        return self.plan.peers - len(self.plan.lying)
 
     async def _note(self, number: int, steps: AsyncIterator[Outcome[Training]]) -> None:
         async for outcome in steps:
