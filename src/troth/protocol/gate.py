@@ -121,7 +121,7 @@ def right_requests(place: Context, knocks: Iterable[Knocking], roster: Roster, t
 
 
 def returning(commits: Mapping[PeerId, Announced], roster: Roster, step: int) -> tuple[Returned, ...]:
-    """Whoever may come back, and is listed by anyone: a request proves itself, and liars cannot keep it out by silence (SPEC B3)."""
+    """Whoever may come back, and is listed by anyone: a request proves itself, and silence keeps nobody out (SPEC B3)."""
     listed = {Returned(knock.member, knock.key) for said in commits.values() for knock in said_as(said, Commit).knocks}
     may = sorted((back for back in listed if roster.may_return(back, step)), key=lambda back: (back.member, back.key))
     once = {back.member: back for back in reversed(may)}
