@@ -21,6 +21,7 @@ from troth.protocol.frames import (
     Frame,
     PartSent,
     PartShown,
+    Ready,
     Relayed,
     Value,
     View,
@@ -113,7 +114,7 @@ def not_finite(message: Message, draw: Stream) -> Message:
 def false_knock(message: Commit, gone: PeerId, draw: Stream) -> Commit:
     """As if that one wanted to come back, under a key that is none of its own."""
     key = Identity.from_secret(draw.words(4).tobytes()).peer
-    return msgspec.structs.replace(message, knocks=(*message.knocks, Knocking(gone, key)))
+    return msgspec.structs.replace(message, knocks=(*message.knocks, Knocking(gone, key, draw.words(8).tobytes())))
 
 
 def false_signature(message: Commit, identity: Identity, place: Context) -> Commit:
@@ -138,8 +139,8 @@ def false_waiting(frame: Waiting | Begun, draw: Stream) -> Waiting | Begun:
             msgspec.structs.replace(frame, tip=bytes(32)),
             msgspec.structs.replace(frame, step=frame.step + 1),
             Waiting(*place, None),
-            Waiting(*place, bytes(64)),
-            Begun(*place, {bytes([k]) * 32: bytes(64) for k in range(9)}),
+            Waiting(*place, Ready(1, bytes(64))),
+            Begun(*place, {bytes([k]) * 32: Ready(1, bytes(64)) for k in range(9)}),
         ),
     )
 

@@ -34,8 +34,15 @@ def join(
         Path | None, typer.Option(help="For journal, checkpoints, evidence and the model; default: runs/NAME-KEY.")
     ] = None,
     founding_s: Annotated[
-        float, typer.Option(help="Seconds after which more than half begin, or begin anew, without the rest.")
+        float, typer.Option(help="Seconds after which enough members begin, or begin anew, without the rest.")
     ] = 120.0,
+    restart_with: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Begin, or begin anew, with so many members, if you all agree that the rest is gone; never fewer than a quorum.",
+        ),
+    ] = None,
     bandwidth: Annotated[float | None, typer.Option(help="Send at most so many megabytes a second.")] = None,
     libp2p: Annotated[
         bool,
@@ -77,7 +84,7 @@ def join(
     from troth.cli.key import load_identity
     from troth.network.manifest import Manifest
     from troth.network.node import BannedError, Libp2pOptions, Node, Options
-    from troth.protocol.comeback import PutOutError
+    from troth.protocol.comeback import ForkedError, PutOutError
 
     if threads:
         torch.set_num_threads(threads)
@@ -94,6 +101,7 @@ def join(
         listen=listen,
         addresses=elsewhere,
         founding_s=founding_s,
+        restart_with=restart_with,
         bytes_per_second=None if bandwidth is None else bandwidth * 1e6,
         metrics_port=metrics_port,
         libp2p=Libp2pOptions(tuple(initial_peer or ()), tuple(relay or ()), tuple(announce or ()), serve_relay)
@@ -114,6 +122,9 @@ def join(
     except KeyboardInterrupt:
         typer.echo(f"stopped; the others go on, and the same command comes back (everything is in {place})", err=True)
         sys.exit(130)
+    except ForkedError as why:
+        typer.echo(f"{why} (this peer's is in {place}/journal)", err=True)
+        raise typer.Exit(1) from why
     except (BannedError, PutOutError) as why:
         typer.echo(f"{why}: see {place}/journal for what the others say", err=True)
         raise typer.Exit(1) from why

@@ -28,7 +28,7 @@ from troth.training.work import Training, TrainingWork
 FORMAT = "troth checkpoint 2"
 _UNCHECKED = Digest(bytes(32))
 _OTHER_FORMAT = re.compile(r"troth checkpoint [0-9]+")
-_SMALL = 1 << 24  # bytes of a model that is saved with every step
+SMALL = 1 << 24  # bytes of a model that is saved with every step
 _SELDOM = 50  # times as long as it took to save a large model, until the next is
 
 
@@ -78,7 +78,7 @@ class Found:
 
     state: State[Training]
     lacks: Digest | None  # of the model, where that was not saved: the state then holds the run's first one
-    earlier: State[Training] | None = None  # the one before
+    past: tuple[State[Training], ...] = ()  # those just before, oldest first
 
 
 class Checkpoints:
@@ -125,7 +125,7 @@ class Checkpoints:
             state.last,
             marks or Marks(),
         ).checked()
-        small = 4 * state.training.parameters_D.numel() <= _SMALL
+        small = 4 * state.training.parameters_D.numel() <= SMALL
         try:
             if small or whole or state.step % self._every == 0 or self._clock() >= self._next:
                 began = self._clock()
@@ -154,11 +154,14 @@ class Checkpoints:
     def last(self, first: State[Training]) -> Found:
         """The newest; the first state if there is none."""
         paths = sorted(self._folder.glob("step-*.json"), reverse=True)
-        found = list(islice((one for path in paths if (one := self._found(path, first)) is not None), 2))
+        found = list(islice((one for path in paths if (one := self._found(path, first)) is not None), 3))
         if not found:
             return Found(first, None)
-        newest, earlier = found[0], found[-1].state if len(found) > 1 else first
-        return replace(newest, earlier=earlier if earlier.step == newest.state.step - 1 else None)
+        newest, past = found[0], list[State[Training]]()
+        for earlier in (*(one.state for one in found[1:]), first):
+            if len(past) < 2 and earlier.step == newest.state.step - len(past) - 1:
+                past.insert(0, earlier)
+        return replace(newest, past=tuple(past))
 
     def _found(self, path: Path, first: State[Training]) -> Found | None:
         saved = self._read(path)
@@ -197,6 +200,19 @@ class Checkpoints:
         if saved.run != self._run:
             raise CheckpointError(f"{path} belongs to another run: choose another folder with --folder")
         return saved
+
+    def digest(self, training: Training) -> Digest:
+        return self._work.digest(training)
+
+    def save_model(self, step: int, training: Training) -> None:
+        """Of an earlier step, unless it is there."""
+        path = self._folder / f"step-{step:09}.safetensors"
+        if not path.exists():
+            write_bytes(path, self._work.pack(training))
+
+    def model(self, step: int, digest: Digest) -> Training | None:
+        """Of an earlier step, if it is still there."""
+        return self._model(self._folder / f"step-{step:09}.safetensors", digest)
 
     def _model(self, path: Path, digest: Digest) -> Training | None:
         if not path.exists():

@@ -25,15 +25,16 @@ class StepNews:
     left: tuple[str, ...] = ()  # without a ban, and may come back
     expelled: tuple[str, ...] = ()  # without a ban, and may not
     returned: tuple[str, ...] = ()
+    paused_for: tuple[str, ...] | None = None  # the model did not move, since these are gone
     looked_on: bool = False
-    anew: bool = False  # the run went on with it after more than half had stopped
+    anew: bool = False  # the run went on with it after too many had stopped
     metrics: dict[str, float] | None = None  # of the model, where it was evaluated
 
     def sentences(self) -> list[str]:
         """What is worth a line of its own."""
         step = self.step - 1
         return [
-            *([f"step {step}: the run goes on, after more than half had stopped"] if self.anew else []),
+            *([f"step {step}: the run goes on, after too many had stopped"] if self.anew else []),
             *(f"step {step}: {who} is banned: {why}" for who, why in self.banned),
             *(f"step {step}: {who} is absent, and no longer a member" for who in self.left),
             *(f"step {step}: {who} is expelled: its line failed too often" for who in self.expelled),
@@ -43,6 +44,8 @@ class StepNews:
     def line(self, metrics: str) -> str:
         """Where it stands."""
         looks_on = "  (looks on)" if self.looked_on else ""
+        if self.paused_for is not None:
+            looks_on += f"  paused: too few to train, until some of {', '.join(self.paused_for) or 'them'} are back"
         slow = f"  Δ {self.delta_s:.1f} s" if self.delta_s > self.least_delta_s else ""
         loss = "–" if isnan(self.loss) else f"{self.loss:.3f}"  # who only looks on has computed none yet
         return (

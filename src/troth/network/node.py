@@ -22,6 +22,7 @@ from troth.evidence.verify import UnprovedError, verify_ban
 from troth.network.checkpoints import Checkpoints, Marks
 from troth.network.inbox import Inbox
 from troth.network.journal import Journal
+from troth.network.kept import KeptSteps
 from troth.network.line import NetworkLine, NetworkThread
 from troth.network.manifest import Manifest, ManifestError, mismatches
 from troth.network.memory import keep_memory
@@ -46,7 +47,6 @@ from troth.training.work import Training, TrainingWork
 
 R = TypeVar("R")
 _LARGE = 1 << 20  # parameters
-_CALM = (0, 10, 40)  # steps that a peer looks on before it comes back for the first, second, third time
 _LOOK_EVERY_S = 0.02
 _TELL_EVERY_S = 3.0
 _MOST_CONTROL_BYTES = 1 << 25  # who comes back is told what everyone announced, and the records of many steps
@@ -108,7 +108,8 @@ class Options:
     folder: Path
     listen: str  # host:port
     addresses: dict[PeerId, str] = field(default_factory=dict)  # other than the manifest's
-    founding_s: float = 120.0  # after that a majority begins without the rest
+    founding_s: float = 120.0  # after that enough members begin, or begin anew, without the rest
+    restart_with: int | None = None  # so many are enough for that; by default as many as no forgotten record can miss
     evaluate_every: int = 10
     bytes_per_second: float | None = None
     keep_checkpoints: int = 3
@@ -168,6 +169,7 @@ class Node:
         self.checkpoints = Checkpoints(
             folder / "checkpoints", self.run.id, self.work, keep=self.options.keep_checkpoints
         )
+        self.kept = KeptSteps(folder / "checkpoints", self.run.id, self.checkpoints)
         self.journal = Journal(folder / "journal", self.run.id, after=self.checkpoints.marks().journal)
         if self.journal.cut:
             self.watcher.note(f"the journal's last line was torn: {self.journal.cut} bytes of it are cut off")
@@ -240,14 +242,14 @@ class Node:
         peer = Peer(self.identity, self.run, self.work, outside, self.body.entropy(), self.tools)
         life = Life(
             peer,
-            found.state,
+            self.kept.onto(found.state),
             self._open_onlooker,
             self.manifest.steps,
-            calm=_CALM,
             links=self.journal.links(found.state.step) or self.journal.links(found.state.step - 1),
             lacks=found.lacks,
-            past=() if found.earlier is None else (found.earlier,),
+            past=[self.kept.onto(state) for state in found.past],
             patience=self.options.founding_s,
+            restart_with=lambda: self.options.restart_with,
         )
         life.write_down = self.journal.recorded
         return life
@@ -283,6 +285,7 @@ class Node:
 
     def _keep(self, outcome: Outcome[Training]) -> None:
         self._write_evidence(self.history.add(outcome))
+        self.kept.save(outcome.state)
         self.checkpoints.save(outcome.state, self._marks(), whole=outcome.state.scales.updates >= self.manifest.steps)
         self.outcome = outcome
 
@@ -292,6 +295,7 @@ class Node:
     def _keep_model(self) -> None:
         """When it stops: if all others stop too, nobody else has the model (SPEC B5)."""
         if self.life is not None and self.life.lacks is None:
+            self.kept.save(self.life.state, whole=True)
             self.checkpoints.save(self.life.state, self._marks(), whole=True)
 
     def _write_evidence(self, made: Sequence[BanEvidence]) -> None:
@@ -310,9 +314,10 @@ class Node:
     def _tell(self, outcome: Outcome[Training], seconds: float) -> None:
         assert self._channel is not None
         record, state, name = outcome.record, outcome.state, self.manifest.name_of
-        due = state.step % self.options.evaluate_every == 0 or state.step == self.manifest.steps
+        updates, paused = state.scales.updates, not record.updated and not record.closing
+        due = not paused and (updates % self.options.evaluate_every == 0 or updates == self.manifest.steps)
         news = StepNews(
-            step=state.step,
+            step=state.scales.updates,
             of=self.manifest.steps,
             seconds=seconds,
             loss=self.work.loss,
@@ -331,6 +336,7 @@ class Node:
             left=tuple(name(PeerId(peer)) for peer in record.absent),
             expelled=tuple(name(PeerId(peer)) for peer in record.expelled),
             returned=tuple(name(PeerId(knock.member)) for knock in record.returned),
+            paused_for=tuple(name(gone.peer) for gone in state.roster.away) if paused else None,
             looked_on=outcome.looked_on,
             anew=record.incarnation > self._incarnation,
             metrics=self.problem.evaluate(state.training.parameters_D) if due else None,
@@ -360,11 +366,11 @@ class Node:
     async def _wait_for_stragglers(self, life: Life[Training]) -> None:
         """Whoever is still on its way needs a majority of the others to tell it how it ended."""
         assert self._channel is not None
-        wanted = set(life.state.roster.may_ask) - {life.peer.me}
+        wanted, last = set(life.state.roster.may_ask) - {life.peer.me}, life.state.step
         until = time.monotonic() + 10 * self.manifest.pace.delta
         while time.monotonic() < until:
             standings = self.network.mesh.standings
-            if all(standings[peer].step >= self.manifest.steps for peer in wanted & standings.keys()):
+            if all(standings[peer].step >= last for peer in wanted & standings.keys()):
                 return
             await life.linger(self._channel, self.manifest.pace.delta / 4)
 
@@ -423,29 +429,30 @@ class Node:
         self.network.stop()
 
     def _begins_with_the_others(self) -> bool:
-        """Wait until everyone is there, or a majority and patience is over. False if the run goes on already."""
-        founders, mesh = set(self.run.founders), self.network.mesh
-        majority, mine = len(founders) // 2 + 1, {self.identity.peer}
+        """Wait until everyone is there, or patience is over and as many as a restart needs (SPEC B5). False if the run goes
+        on already."""
+        founders, mesh, roster = set(self.run.founders), self.network.mesh, self.first.roster
+        enough, mine = roster.restart_quorum, {self.identity.peer}
+        if self.options.restart_with is not None:
+            enough = min(enough, max(roster.quorum, self.options.restart_with))
         started = told = time.monotonic()
         while True:
             now, standings = time.monotonic(), mesh.standings
             here = founders & (standings.keys() | mine)
             begun = {peer for peer in here - mine if standings[peer].begun}
             refused = {peer: why for peer, why in mesh.refused.items() if peer in founders - here}
-            if here == mine and (len(refused) >= majority or refused.keys() == founders - mine):
+            if here == mine and (len(refused) >= roster.quorum or refused.keys() == founders - mine):
                 names = ", ".join(self.manifest.name_of(peer) for peer in sorted(refused))
                 raise ManifestError(
                     f"{names} cannot train with this peer: {next(iter(refused.values()))}; everybody needs the same run.toml"
                 )
-            if sum(standings[peer].step > 0 for peer in begun) >= max(1, majority - 1):
+            if sum(standings[peer].step > 0 for peer in begun) > roster.liars:
                 return False
             complete = here == founders
-            ready = complete or (len(here) >= majority and now >= started + self.options.founding_s)
+            ready = complete or (len(here) >= enough and now >= started + self.options.founding_s)
             self._stand(0, ready=ready, begun=False)
             agreed = {peer for peer in here - mine if standings[peer].ready}
-            if ready and (
-                len(agreed) == len(founders) - 1 or (len(agreed) + 1 >= majority and (begun or not complete))
-            ):
+            if ready and (len(agreed) == len(founders) - 1 or (len(agreed) + 1 >= enough and (begun or not complete))):
                 self._stand(0, ready=True, begun=True)
                 return True
             if now >= told + _TELL_EVERY_S:
@@ -455,7 +462,8 @@ class Node:
                     for peer in sorted(founders - mine - agreed)
                 ]
                 self.watcher.note(
-                    f"{len(agreed) + 1} of {len(founders)} founders are here; waiting for {', '.join(missing)}"
+                    f"{len(agreed) + 1} of {len(founders)} founders are here, {enough} are needed; "
+                    f"waiting for {', '.join(missing)}"
                 )
             time.sleep(_LOOK_EVERY_S)
 
@@ -463,9 +471,12 @@ class Node:
         """For people: where it is, and for whom it waits."""
         channel, life = self._channel, self.life
         if life is not None and life.meeting is not None and life.meeting.waits:
-            missing = life.meeting.missing
+            missing, members = life.meeting.missing, len(life.state.roster.members)
             names = ", ".join(self.manifest.name_of(peer) for peer in sorted(missing)) or "them to be ready"
-            return f"nobody is in a step: the run goes on from step {life.state.step} when enough are here; waits for {names}"
+            return (
+                f"stopped: {members - len(missing)} of {members} members are here, and with {life.meeting.least} the run goes "
+                f"on from step {life.state.step}; waits for {names} (people may agree on fewer: --restart-with)"
+            )
         where = channel.waits_for if channel is not None else None
         if where is None:
             return None

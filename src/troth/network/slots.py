@@ -10,9 +10,8 @@ from troth.crypto import Context, tagged_hash
 from troth.errors import OperatorError
 from troth.evidence import sync_folder, write_bytes
 from troth.protocol.frames import Begun
-from troth.protocol.journal import SignedBeforeError, Slot, slot_of
+from troth.protocol.journal import NO_SLOT, SignedBeforeError, Slot, slot_of
 
-_NONE: Slot = (-1, 0, 0, 0)
 _WHOLE = re.compile(r"([0-9]+ ){4}[0-9a-f]{8}")
 _BEGINNING = re.compile(r"([0-9]+ ){0,3}[0-9]*|([0-9]+ ){4}[0-9a-f]{0,8}")
 _MOST_LINES = 4096  # then the file begins anew with the last line
@@ -25,7 +24,7 @@ class SlotsError(OperatorError):
 class FileSlots:
     """`protocol.journal.Journal` in a file. A line for each place, written and synced before anything is signed for it."""
 
-    def __init__(self, path: Path, at_least: Slot = _NONE) -> None:
+    def __init__(self, path: Path, at_least: Slot = NO_SLOT) -> None:
         """`at_least` is what was signed when the last checkpoint was written: less is an older copy."""
         self._path = path
         try:
@@ -46,13 +45,13 @@ class FileSlots:
 
     def _read(self) -> Slot:
         *lines, torn = self._path.read_text(encoding="ascii").split("\n") if self._path.exists() else [""]
-        return max((_parse(line) for line in [*lines, *_whole(torn)]), default=_NONE)
+        return max((_parse(line) for line in [*lines, *_whole(torn)]), default=NO_SLOT)
 
     def _begin(self) -> None:
         """A short file, in place of the old one at once."""
         fresh = self._path.with_suffix(".new")
         with fresh.open("wb") as file:
-            if self._last[0] >= 0:
+            if self._last != NO_SLOT:
                 file.write(_line(self._last))
             file.flush()
             os.fsync(file.fileno())
@@ -98,32 +97,33 @@ class FileSlots:
 
     @property
     def last_step(self) -> int:
-        return self._last[0]
+        return self._last[1]
 
     @property
     def last_incarnation(self) -> int:
-        return self._last[1]
+        return self._last[0]
 
     def close(self) -> None:
         os.close(self._file)
 
 
 def _line(slot: Slot) -> bytes:
+    """Incarnation, step, attempt, phase, and a checksum."""
     said = " ".join(map(str, slot))
     return f"{said} {_check(said)}\n".encode()
 
 
 def _check(said: str) -> str:
     """Finds accidents: a changed digit could let a slot be signed twice."""
-    return tagged_hash("troth/slot/1", said.encode()).hex()[:8]
+    return tagged_hash("troth/slot/2", said.encode()).hex()[:8]
 
 
 def _parse(line: str) -> Slot:
     said, _, check = line.rpartition(" ")
-    step, incarnation, attempt, phase = map(int, said.split(" "))
+    incarnation, step, attempt, phase = map(int, said.split(" "))
     if check != _check(said):
         raise ValueError("the line was changed")
-    return step, incarnation, attempt, phase
+    return incarnation, step, attempt, phase
 
 
 def _whole(torn: str) -> list[str]:

@@ -562,9 +562,9 @@ class AgreedChannel:
                 self._dispatch(sender, packet)
         return None
 
-    def next_incarnation(self, step: int, now: int) -> int:
-        """In which this peer has signed nothing of this step yet."""
-        return max(now, self._journal.last_incarnation if self._journal.last_step >= step else 0) + 1
+    def next_incarnation(self, now: int) -> int:
+        """In which this peer has signed nothing yet."""
+        return max(now, self._journal.last_incarnation) + 1
 
     @property
     def begun(self) -> Begun | None:

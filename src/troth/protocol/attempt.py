@@ -11,6 +11,7 @@ from torch import Tensor
 from troth.crypto import Context, Digest, PeerId, Signature, derive
 from troth.protocol.channel import Delivery, Entry
 from troth.protocol.coins import Coins, right_openings
+from troth.protocol.gate import right_requests
 from troth.protocol.messages import Announced, Center, Clip, Commit, Phase, ReportNumbers, said_as
 from troth.protocol.parts import Parcel, opens
 from troth.protocol.primitives import Primitives
@@ -112,10 +113,12 @@ class Attempt(Generic[T]):
         counted = {
             peer: said
             for peer, said in heard.items()
-            if (_root(said) is not None) == (peer in owners) and signs_last(here, said)
+            if (_root(said) is not None) == (peer in owners) and signs_last(here, said) and lists_requests(here, said)
         }
-        attempt = cls(here, 0, members - counted.keys(), coins, counted)._checked()
-        attempt.need_certificate()
+        attempt = cls(here, 0, members - counted.keys(), coins, counted)
+        if attempt.certifies_last and here.state.last is not None:
+            here.peer.certified(here.state.last.record, attempt.certificate)  # also if this peer is left out here
+        attempt._checked().need_certificate()
         return attempt
 
     def again(self, why: Dropped) -> "Attempt[T]":
@@ -162,10 +165,15 @@ class Attempt(Generic[T]):
         said = {peer: said_as(announced, Commit).signature for peer, announced in self.commits.items()}
         return {peer: Signature(signature) for peer, signature in said.items() if signature is not None}
 
+    @property
+    def certifies_last(self) -> bool:
+        last = self.here.state.last
+        return last is None or len(self.certificate) >= last.quorum
+
     def need_certificate(self) -> None:
         """All hold the same Commits, so all go on or none does: signatures cannot be handed to some only (SPEC U2)."""
         last = self.here.state.last
-        if last is not None and len(self.certificate) < last.quorum:
+        if last is not None and not self.certifies_last:
             raise UncertifiedError(
                 f"step {last.record.step}: {len(self.certificate)} signed its record, {last.quorum} are needed"
             )
@@ -318,6 +326,13 @@ def signs_last(here: Here[T], commit: Announced) -> bool:
         return signature is None
     signed = record_bytes_to_sign(here.peer.run.id, last.record.step, commit.sender, last.digest)
     return signature is not None and here.peer.tools.verify(commit.sender, signed, signature)
+
+
+def lists_requests(here: Here[T], commit: Announced) -> bool:
+    """Whether everything that it lists is a request to come back, signed for this step, one for each who is absent (SPEC B3)."""
+    knocks = said_as(commit, Commit).knocks
+    right = right_requests(here.place(Phase.KNOCK), knocks, here.state.roster, here.peer.tools)
+    return len(right) == len(knocks)
 
 
 def _root(commit: Announced) -> Digest | None:

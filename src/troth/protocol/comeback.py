@@ -1,12 +1,12 @@
 """Coming back after a power cut or a broken line (SPEC B1–B4): catch up, look on for two steps, knock, be a member again.
 
-Nothing that one peer says is believed: records are followed from what this peer knew itself, each signed by more than half of
-the members before it; that the last one is the newest, more than half of its members say; the state has the digest in it.
+One voice is enough, since nothing is believed: records are followed from what this peer knew itself, each signed by a quorum of
+the members before it, and the state has the digest in the last of them.
 """
 
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Generic, TypeVar
 
@@ -29,14 +29,15 @@ from troth.protocol.frames import (
     SyncWanted,
     Waiting,
 )
-from troth.protocol.gate import MOST_AHEAD
+from troth.protocol.gate import MOST_AHEAD, request_bytes
+from troth.protocol.gathering import proven
 from troth.protocol.journal import SignedBeforeError
-from troth.protocol.meeting import Meeting
+from troth.protocol.meeting import Meeting, tip_of
 from troth.protocol.messages import Malformed, Phase
 from troth.protocol.primitives import Primitives
-from troth.protocol.records import StepRecord, decode_record, encode_record, right_signers
+from troth.protocol.records import Returned, StepRecord, decode_record, encode_record, right_signers
 from troth.protocol.roles import Due
-from troth.protocol.roster import STRIKE_STEPS, Roster, scales_after
+from troth.protocol.roster import Roster, scales_after
 from troth.protocol.run import Run
 from troth.protocol.state import CannotGoOnError, LastRecord, LeftOutError, Outcome, Peer, StalledError, State
 from troth.protocol.step import run_step
@@ -51,6 +52,10 @@ _MOST_WAIT = 30.0
 
 class PutOutError(CannotGoOnError):
     """Banned or expelled: there is no way back but the door."""
+
+
+class ForkedError(CannotGoOnError):
+    """The others hold another history, and a quorum signed it: people have to find out how (SPEC B2)."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +76,10 @@ class Followed:
 
 
 def follow(run: Run, known: State[T], model: Digest, links: Sequence[Link], tools: Primitives) -> Followed | None:
-    """The records that go on from this state and its model, if each follows on the one before and more than half of its
-    members signed it. Of a step that was made again there are two: what follows on the other one leads elsewhere (SPEC B5)."""
+    """The records that go on from this state and its model, if each follows on the one before and a quorum of its members
+    signed it. Of a step that was made again there may be two: what follows on the other one leads elsewhere (SPEC B5)."""
     records: list[StepRecord] = []
+    incarnation = known.incarnation
     roster, scales, seeds, roles = known.roster, known.scales, known.earlier_randomness, known.randomness
     for link in links:
         try:
@@ -82,15 +88,19 @@ def follow(run: Run, known: State[T], model: Digest, links: Sequence[Link], tool
             return None
         here = (known.step + len(records), roster.members, model, seeds, scales.tau, scales.updates + record.updated)
         said = (record.step, record.members, record.state_before, record.seed_randomness, record.tau, record.updates)
-        if here != said:
-            return None
-        signatures = {PeerId(peer): Signature(signature) for peer, signature in link.signatures.items()}
-        if len(right_signers(run.id, record.step, link.record, roster.members, signatures, tools)) < roster.quorum:
+        if here != said or record.incarnation < incarnation or not has_quorum(run, link, record, roster, tools):
             return None
         records.append(record)
+        incarnation = record.incarnation
         roster, scales = roster.after(record), scales_after(scales, record, roster, run)
         model, seeds, roles = Digest(record.state_after), roles, Digest(record.randomness)
     return Followed(tuple(records), roster) if records else None
+
+
+def has_quorum(run: Run, link: Link, record: StepRecord, roster: Roster, tools: Primitives) -> bool:
+    """Whether a quorum of these members signed it (SPEC U2)."""
+    signatures = {PeerId(peer): Signature(signature) for peer, signature in link.signatures.items()}
+    return len(right_signers(run.id, record.step, link.record, roster.members, signatures, tools)) >= roster.quorum
 
 
 def state_after(run: Run, state: State[T], followed: Followed, training: T, tools: Primitives) -> State[T]:
@@ -114,11 +124,60 @@ def state_after(run: Run, state: State[T], followed: Followed, training: T, tool
     )
 
 
-def _step_of(link: Link) -> int | None:
+def _record_of(link: Link) -> StepRecord | None:
     try:
-        return decode_record(link.record).step
+        return decode_record(link.record)
     except msgspec.MsgspecError:
         return None
+
+
+def _step_of(link: Link) -> int:
+    """Of one that was checked before."""
+    return decode_record(link.record).step
+
+
+@dataclass(frozen=True)
+class _Shown(Generic[T]):
+    """Records that somebody showed, and that go on from a state of this peer's own."""
+
+    known: State[T]
+    followed: Followed
+    links: tuple[Link, ...]
+    begun: Begun | None
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """The longest counts; of two as long, that of the later incarnation."""
+        return self.followed.step, self.followed.records[-1].incarnation
+
+
+@dataclass
+class _Voices(Generic[T]):
+    """What those say who are in a step."""
+
+    said: dict[PeerId, _Shown[T]] = field(default_factory=dict)
+    first: float | None = None  # when somebody spoke first
+
+    def hear(self, sender: PeerId, shown: _Shown[T], now: float) -> None:
+        self.said[sender] = shown
+        self.first = now if self.first is None else self.first
+
+    def newest(self, now: float, patience: float) -> _Shown[T] | None:
+        """The longest that anyone shows, as soon as somebody honest has spoken, or must have: else liars who answer quickly
+        would have this peer look on in a step that is long over."""
+        if self.first is None:
+            return None
+        best = max(self.said.values(), key=lambda shown: shown.order)
+        voices = self.said.keys() & set(best.followed.roster.members)
+        return best if len(voices) > best.followed.roster.liars or now >= self.first + patience else None
+
+    def tellers(self, best: _Shown[T]) -> list[PeerId]:
+        """Whom to ask for the state: first those who showed just this."""
+        return sorted(self.said, key=lambda peer: (self.said[peer].followed.tip != best.followed.tip, peer))
+
+    def forget(self) -> None:
+        self.said.clear()
+        self.first = None
 
 
 @dataclass(frozen=True)
@@ -151,21 +210,22 @@ class Life(Generic[T]):
         state: State[T],
         open_channel: Callable[[Identity], AgreedChannel],
         ends: int | None = None,
-        calm: Sequence[int] = (0,),
         links: Sequence[Link] = (),
         lacks: Digest | None = None,
         past: Sequence[State[T]] = (),
         patience: float = _MOST_WAIT,
+        restart_with: Callable[[], int | None] = lambda: None,
     ) -> None:
-        self.peer = peer
+        self.peer = replace(peer, certified=self._certified)
         self.state = state
         self._seat = peer.identity  # the key that the others know
         self._open_channel = open_channel  # that looks on
         self._ends = ends  # after so many updates
-        self._calm = calm  # how many steps to look on before knocking, by how often one came back lately
         self._links: deque[Link] = deque(links, maxlen=MOST_LINKS)  # up to the last record
         self.lacks = lacks  # the model's digest, if all but the model is known
         self._patience = patience  # with members who are not there when the run is to begin anew
+        self._restart_with = restart_with  # how many are enough for that, if people say so
+        self._serving: AgreedChannel | None = None  # while this peer is a member
         self._watching: dict[PeerId, _Watcher] = {}
         self.meeting: Meeting[T] | None = None  # with others in no step, while this peer is in none
         self.past: tuple[State[T], ...] = tuple(past)  # the states before the last two records, oldest first
@@ -175,6 +235,7 @@ class Life(Generic[T]):
 
     async def take_part(self, channel: AgreedChannel) -> AsyncIterator[Outcome[T]]:
         """One step after another as a member. Raises `CannotGoOnError` when the others go on without this peer."""
+        self._serving = channel
         self._open_gate(channel)
         while not self.over:
             outcome = await self._next_step()
@@ -186,12 +247,13 @@ class Life(Generic[T]):
                 how = "banned" if self.peer.me in outcome.record.banned else "expelled, since its line failed too often"
                 raise PutOutError(f"this peer was {how}, in step {outcome.record.step}")
             self._open_gate(channel)
-            self._serve(channel)
+            self._admit(channel)
 
     async def come_back(self, heir: Identity, tries: int = 8) -> AsyncIterator[Outcome[T]]:
         """Look on until this peer is a member again, under its own key or the heir's; then go on as one."""
         for _ in range(tries):
             self._step_back()
+            self._serving = None
             channel = self._open_channel(heir)
             self.peer = replace(self.peer, identity=heir, channel=channel, looks_on=True)
             anew = await self._catch_up(channel)
@@ -214,25 +276,17 @@ class Life(Generic[T]):
 
     async def _look_on(self, channel: AgreedChannel) -> AsyncIterator[Outcome[T]]:
         """Until it is a member, and has what audits of the last two steps need (SPEC B3, B4)."""
-        looked, ahead, calm = 0, 1, self._calm_steps({self._seat.peer, self.peer.me})
+        looked = knocked = 0
         while self.peer.me not in self.state.roster.members or len(self.state.kept) < 2:
-            if looked >= calm:
-                self._knock(channel, ahead)
-                ahead = min(2 * ahead, MOST_AHEAD)
-            elif looked % (_LOOKING // 2) == 1:
-                self._ask(channel, self.state.roster.members, self.state.step)  # to look on for longer
+            knocked += self._knock(channel, min(1 << max(0, knocked - 1), MOST_AHEAD))
             looked += 1
+            if looked % (_LOOKING // 2) == 0:
+                self._ask(channel, self.state.roster.members, self.state.step)  # to look on for longer
             outcome = await self._next_step()
             self._went(outcome)
             yield outcome
             if self._seat.peer in self.state.roster.banned:
                 raise PutOutError(f"this peer was banned in step {outcome.record.step}")
-
-    def _calm_steps(self, mine: set[PeerId]) -> int:
-        """Nobody may come back often: whose line failed again makes sure first that it is better now."""
-        since = self.state.step - STRIKE_STEPS
-        times = sum(peer in mine and when > since for when, peer in self.state.roster.returns)
-        return self._calm[min(times, len(self._calm) - 1)]
 
     @property
     def links(self) -> tuple[Link, ...]:
@@ -249,7 +303,8 @@ class Life(Generic[T]):
         until = channel.now() + seconds
         while channel.now() < until:
             await channel.hear_outside(min(until, channel.now() + channel.pace.delta))
-            self._serve(channel)
+            self._admit(channel)
+            self._show(channel)
 
     async def _next_step(self) -> Outcome[T]:
         """After the last update, the step that closes the run (SPEC U4)."""
@@ -257,25 +312,35 @@ class Life(Generic[T]):
         return await (close_run(self.peer, self.state) if over else run_step(self.peer, self.state))
 
     def _went(self, outcome: Outcome[T]) -> None:
-        """A step has ended: its Commits certified the record before; its own is certified by the next (SPEC U2)."""
-        if self.state.last is not None:
-            self._certified(self.state.last.record, outcome.certificate)
+        """A step has ended; the next one's Commits certify its record, or the closing step's own signatures (SPEC U2, U4)."""
         self.past, self.state = (*self.past[-1:], self.state), outcome.state
         if outcome.closing:
             self._certified(outcome.record, outcome.closing)
 
     def _certified(self, record: StepRecord, signatures: Mapping[PeerId, Signature]) -> None:
+        """From here on it can be shown to others, and is not made again while somebody honest who waits has it."""
         link = Link(encode_record(record), {bytes(peer): bytes(said) for peer, said in signatures.items()})
-        if not self._links or _step_of(self._links[-1]) != record.step:
+        if not self._links or self._links[-1].record != link.record:
+            self._drop_links(record.step)
             self._links.append(link)
             self.write_down([link])
+        if self._serving is not None:
+            self._show(self._serving)
 
     def _step_back(self) -> None:
-        """Out of a step, a peer stands where it can prove that the run was: before a record that is not certified yet."""
+        """Out of a step, a peer stands where it can prove that the run was: before a record that is not certified."""
         last = self.state.last
-        certified = last is None or (bool(self._links) and _step_of(self._links[-1]) == last.record.step)
-        if not certified and self.past:
+        certified = last is None or (bool(self._links) and self._links[-1].record == encode_record(last.record))
+        if last is not None and not certified and self.past:
             self.state, self.past = self.past[-1], self.past[:-1]
+            model = Digest(last.record.state_before)
+            self.lacks = None if self.peer.work.digest(self.state.training) == model else model
+            self._drop_links(self.state.step)
+
+    def _drop_links(self, step: int) -> None:
+        """Those of this step and later ones."""
+        while self._links and _step_of(self._links[-1]) >= step:
+            self._links.pop()
 
     @property
     def earlier(self) -> State[T] | None:
@@ -285,13 +350,13 @@ class Life(Generic[T]):
     # For others
 
     def _open_gate(self, channel: AgreedChannel) -> None:
-        channel.gate.may_knock = self.state.roster.may_ask
+        channel.gate.roster = self.state.roster
 
-    def _serve(self, channel: AgreedChannel) -> None:
-        """Those who were gone and ask get the records they lack, and look on for some steps."""
-        roster, step, first = self.state.roster, self.state.step, self.state.step - len(self._links)
+    def _admit(self, channel: AgreedChannel) -> None:
+        """Between two steps: those who were gone and ask hear everything from here on, for some steps."""
+        roster, step, oldest = self.state.roster, self.state.step, self._oldest_link
         for member, asking in channel.gate.asking.items():
-            if first <= asking.since < step or (self.meeting is not None and asking.since == step):
+            if oldest <= asking.since <= step:
                 older = [key for key, watcher in self._watching.items() if watcher.member == member]
                 for key in older:
                     del self._watching[key]
@@ -301,25 +366,40 @@ class Life(Generic[T]):
             for peer, watcher in sorted(self._watching.items())
             if step < watcher.first + _LOOKING
             and (watcher.first == step or (watcher.member in roster.may_ask and peer not in roster.members))
-            and first <= watcher.since
+            and oldest <= watcher.since
         }
-        waits = self.meeting is not None
-        shown = {peer: SyncShown(tuple(self._links)[w.since - first :], waits) for peer, w in self._watching.items()}
-        training = self.state.training
-        digest = self.peer.work.digest(training)
-        raw = (channel.gate.state(digest) or self.peer.work.pack(training)) if shown else b""
-        channel.gate.show(Context(self.peer.run.id, step, Phase.KNOCK), shown, (digest, raw))
+        channel.gate.watch(self._watching.keys())
+
+    def _show(self, channel: AgreedChannel) -> None:
+        """To them the records that they lack: in a step as soon as the last one is certified, so that they stand where it
+        began."""
+        place = Context(self.peer.run.id, self.state.step, Phase.KNOCK)
+        if not self._watching:
+            channel.gate.show(place, {}, None)
+            return
+        waits, links, oldest = self.meeting is not None, self.links, self._oldest_link
+        shown = {
+            peer: SyncShown(links[max(0, watcher.since - oldest) :], waits, channel.begun)
+            for peer, watcher in self._watching.items()
+        }
+        digest = self.peer.work.digest(self.state.training)
+        raw = channel.gate.state(digest) or self.peer.work.pack(self.state.training)
+        channel.gate.show(place, shown, (digest, raw))
+
+    @property
+    def _oldest_link(self) -> int:
+        return _step_of(self._links[0]) if self._links else self.state.step
 
     # For oneself
 
     async def _catch_up(self, channel: AgreedChannel) -> bool:
-        """Ask everyone what has happened, and believe more than half (SPEC B2). True if it turns out that nobody is in a step,
-        and enough members to begin anew are here (SPEC B5)."""
-        said: dict[PeerId, Followed] = {}
-        meeting = self.meeting = Meeting(self.peer, channel, self._patience)
+        """Ask everyone what has happened, and take the longest history (SPEC B2). True if it turns out that nobody is in a
+        step, and enough members to begin anew are here (SPEC B5)."""
+        voices: _Voices[T] = _Voices()
+        meeting = self.meeting = Meeting(self.peer, channel, self._patience, self._restart_with)
         meeting.stand(self.state, waits=self.lacks is None)
         asked = served = 0
-        while asked < _ASKING or meeting.has_majority:
+        while asked < _ASKING or meeting.has_enough:
             everyone, asked = self._enter(channel), asked + 1
             since = self.earlier if self.earlier is not None and not asked % 2 else self.state
             self._ask(channel, everyone, since.step)
@@ -328,8 +408,11 @@ class Life(Generic[T]):
                 heard = await channel.hear_outside(min(until, meeting.pause()))
                 if meeting.waits and served < asked:  # seldom: it may be much, and anyone may ask
                     served = asked
-                    self._serve(channel)
-                if heard is not None and await self._hear(channel, meeting, *heard, said):
+                    self._admit(channel)
+                    self._show(channel)
+                if heard is not None:
+                    await self._hear(channel, meeting, *heard, voices)
+                if await self._goes_on(channel, voices):
                     self.meeting = None
                     self._ask(channel, self.state.roster.members, self.state.step)  # it looks on from here
                     return False
@@ -347,63 +430,92 @@ class Life(Generic[T]):
         return sorted(everyone)
 
     async def _hear(
-        self,
-        channel: AgreedChannel,
-        meeting: Meeting[T],
-        sender: PeerId,
-        frame: Outside,
-        said: dict[PeerId, Followed],
-    ) -> bool:
-        """Whether this peer stands now where those are who go on."""
+        self, channel: AgreedChannel, meeting: Meeting[T], sender: PeerId, frame: Outside, voices: _Voices[T]
+    ) -> None:
         if isinstance(frame, Waiting | Busy | Begun):
             meeting.hear(sender, frame)
         if not isinstance(frame, SyncShown):
-            return False
+            return
         await self._complete(channel, meeting)
-        known = self._known_before(frame.links)
-        followed = follow(self.peer.run, known, self._model_of(known), frame.links, self.peer.tools)
-        if followed is None or sender not in followed.roster.members:
+        shown = self._shown(frame)
+        if shown is None:
+            return
+        if frame.waits or sender in meeting.waiting_at(shown.followed.step):  # it goes on with nothing
+            voices.said.pop(sender, None)
+            if shown.followed.tip not in self._hopeless:
+                self._borrow(channel, meeting, shown)
+                voices.forget()
+        else:
+            voices.hear(sender, shown, channel.now())
+
+    async def _goes_on(self, channel: AgreedChannel, voices: _Voices[T]) -> bool:
+        """Whether this peer stands now where those are who go on."""
+        best = voices.newest(channel.now(), channel.bounds.until_left(self.state.roster.quorum))
+        if best is None:
             return False
-        waiting = {*meeting.waiting_at(followed.step), *([sender] if frame.waits else [])}  # these go on with nothing
-        if sender in waiting:
-            if known is self.state and followed.tip not in self._hopeless:
-                self._borrow(channel, meeting, followed, frame.links)
-            return False
-        said[sender] = followed
-        alike = {peer for peer, others in said.items() if others.tip == followed.tip}
-        backers = sorted(alike & set(followed.roster.members) - waiting)
-        if len(backers) < followed.roster.quorum:
-            return False
-        channel.look_on_from(followed.step)
-        training = await self._fetch(channel, backers, Digest(followed.records[-1].state_after))
+        channel.look_on_from(best.followed.step)
+        training = await self._fetch(channel, voices.tellers(best), Digest(best.followed.records[-1].state_after))
         if training is None:
+            voices.forget()
             return False
-        self._stand(known, followed, frame.links, training)
-        self._make_own(known.step)
+        self._stand(best, training)
+        self._make_own(best.known.step)
+        begun = best.begun
+        if begun is not None and begun.incarnation > self.state.incarnation and self._is_proved(begun, self.state):
+            self.state = self.state.anew(begun.incarnation)  # the step that goes on now was begun anew
         return True
 
-    def _known_before(self, links: Sequence[Link]) -> State[T]:
-        """The state that these records may follow on: of this peer's own last record there may be another by now (SPEC B5)."""
-        earlier = self.earlier
-        if earlier is not None and links and _step_of(links[0]) == earlier.step:
-            return earlier
-        return self.state
+    def _shown(self, frame: SyncShown) -> _Shown[T] | None:
+        """What somebody shows, if it is all signed and goes on from what this peer knows: from its last record, or from the
+        one before if the others made its last one again (SPEC B5)."""
+        links, earlier, tools = frame.links, self.earlier, self.peer.tools
+        if earlier is not None and self._links and links and links[0].record == self._links[-1].record:
+            links = links[1:]
+        first = _record_of(links[0]) if links else None
+        if first is None:
+            return None
+        known = earlier if earlier is not None and first.step == earlier.step else self.state
+        followed = follow(self.peer.run, known, self._model_of(known), links, tools)
+        if followed is None and first.step == known.step and (known is earlier or earlier is None):
+            self._stop_if_forked(known, links[0], first)
+        if followed is None or (known is earlier and not self._is_superseded(first, frame.begun)):
+            return None
+        return _Shown(known, followed, links, frame.begun)
+
+    def _is_superseded(self, by: StepRecord, begun: Begun | None) -> bool:
+        """Of two records of one step, the one of the later incarnation counts, with the proof that it began."""
+        assert self.state.last is not None
+        assert self.earlier is not None
+        later = begun is not None and self.state.last.record.incarnation < by.incarnation == begun.incarnation
+        return later and begun is not None and self._is_proved(begun, self.earlier)
+
+    def _is_proved(self, begun: Begun, at: State[T]) -> bool:
+        tip, roster = tip_of(self.peer.run, at, self._model_of(at)), at.roster
+        return proven(begun, tip, roster.members, roster.quorum, self.peer.tools) is not None
+
+    def _stop_if_forked(self, known: State[T], link: Link, record: StepRecord) -> None:
+        """What a quorum signed and does not go on from here is another history, and older than this peer's last record."""
+        if has_quorum(self.peer.run, link, record, known.roster, self.peer.tools):
+            raise ForkedError(
+                f"two histories: a quorum signed a record of step {record.step} (incarnation {record.incarnation}) that does "
+                f"not go on from this peer's, whose last is of step {self.state.step - 1} (incarnation "
+                f"{self.state.incarnation}); keep this folder, compare journals with the others, and agree which one counts"
+            )
 
     def _model_of(self, known: State[T]) -> Digest:
         """The digest of the model that belongs to this state, also where the model itself is not here."""
-        if self._links:
-            last = decode_record(self._links[-1].record)
-            return Digest(last.state_after if known is self.state else last.state_before)
+        if known.last is not None:
+            return Digest(known.last.record.state_after)
+        if known is self.earlier and self.state.last is not None:
+            return Digest(self.state.last.record.state_before)
         return self.lacks or self.peer.work.digest(known.training)
 
-    def _stand(self, known: State[T], followed: Followed, links: Sequence[Link], training: T) -> None:
-        before = reduce(Roster.after, followed.records[:-1], known.roster)
-        earlier = Followed(followed.records[:-1], before)
-        if known is self.earlier and self._links:
-            self._links.pop()  # there is another by now
-        self._links.extend(links)
-        run, tools = self.peer.run, self.peer.tools
-        self.past = (state_after(run, known, earlier, known.training, tools) if earlier.records else known,)
+    def _stand(self, shown: _Shown[T], training: T) -> None:
+        known, followed, run, tools = shown.known, shown.followed, self.peer.run, self.peer.tools
+        before = Followed(followed.records[:-1], reduce(Roster.after, followed.records[:-1], known.roster))
+        self._drop_links(known.step)
+        self._links.extend(shown.links)
+        self.past = (state_after(run, known, before, known.training, tools) if before.records else known,)
         self.state = state_after(run, known, followed, training, tools)
 
     def _make_own(self, since: int) -> None:
@@ -414,14 +526,14 @@ class Life(Generic[T]):
 
     # To begin anew (SPEC B5)
 
-    def _borrow(self, channel: AgreedChannel, meeting: Meeting[T], followed: Followed, links: Sequence[Link]) -> None:
+    def _borrow(self, channel: AgreedChannel, meeting: Meeting[T], shown: _Shown[T]) -> None:
         """From one who waits ahead: what the members signed is so, however few have it. The model is still to come, and until
         then this peer waits nowhere; if it never comes, everything is as before."""
         now = channel.now()
         before = self._lent or _Lent(self.state, self.lacks, self.past, self.links, frozenset(), now)
-        self._lent = replace(before, tips=before.tips | {followed.tip}, since=now)
-        self._stand(self.state, followed, links, self.state.training)
-        self.lacks = Digest(followed.records[-1].state_after)
+        self._lent = replace(before, tips=before.tips | {shown.followed.tip}, since=now)
+        self._stand(shown, self.state.training)
+        self.lacks = Digest(shown.followed.records[-1].state_after)
         channel.look_on_from(self.state.step)
         meeting.stand(self.state, waits=False)
 
@@ -469,11 +581,18 @@ class Life(Generic[T]):
                         return training
         return None
 
-    def _knock(self, channel: AgreedChannel, ahead: int) -> None:
+    def _knock(self, channel: AgreedChannel, ahead: int) -> bool:
         """For the next step; and when that came too late, for more and more of those after it (SPEC B3)."""
-        for step in range(self.state.step + 1, self.state.step + 1 + ahead):
-            place = Context(self.peer.run.id, step, Phase.KNOCK)
-            channel.send_each(place, self.state.roster.members, Knock(self._seat.peer, self._testament(place)))
+        roster, seat, now = self.state.roster, self._seat, self.state
+        since, back = roster.absent_since(seat.peer), Returned(seat.peer, self.peer.me)
+        steps = [k for k in range(now.step + 1, now.step + 1 + ahead) if roster.may_return(back, k)]
+        if since is None or not steps:
+            return False
+        for step in steps:
+            place = Context(self.peer.run.id, step, Phase.KNOCK, incarnation=now.incarnation)
+            signature = seat.sign(request_bytes(place, seat.peer, self.peer.me, since))
+            channel.send_each(place, roster.members, Knock(seat.peer, signature))
+        return True
 
     def _testament(self, place: Context) -> Signature:
         return self._seat.sign(signed_bytes(place, self._seat.peer, Digest(self.peer.me)))

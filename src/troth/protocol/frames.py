@@ -145,11 +145,28 @@ class SyncWanted(_Frame, frozen=True):
     signature: Bytes64
 
 
+class Ready(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A member's word that it begins anew if at least so many do."""
+
+    least: Annotated[int, msgspec.Meta(ge=1, le=MOST_MEMBERS)]
+    signature: Bytes64
+
+
+class Begun(_Frame, frozen=True):
+    """Enough are ready: whoever sees this begins (SPEC B5)."""
+
+    step: Step
+    tip: Bytes32
+    incarnation: Incarnation
+    ready: Annotated[dict[Bytes32, Ready], msgspec.Meta(max_length=MOST_MEMBERS)]
+
+
 class SyncShown(_Frame, frozen=True):
-    """What has happened since."""
+    """What has happened since: certified records only (SPEC U2)."""
 
     links: Annotated[tuple[Link, ...], msgspec.Meta(max_length=MOST_LINKS)]
     waits: bool = False  # the sender is in no step itself
+    begun: Begun | None = None  # why the last of them belong to another incarnation, or the step that goes on does
 
 
 class StateWanted(_Frame, frozen=True):
@@ -175,22 +192,13 @@ class Waiting(_Frame, frozen=True):
     step: Step  # that would come next
     tip: Bytes32  # of everything in common up to there
     incarnation: Incarnation  # that it would be
-    ready: Bytes64 | None  # signed, when it sees enough others who wait for the same
+    ready: Ready | None  # when it sees enough others who wait for the same
 
 
 class Busy(_Frame, frozen=True):
     """The sender is in a step, as far as it knows: an answer to who waits."""
 
     step: Step
-
-
-class Begun(_Frame, frozen=True):
-    """More than half are ready: whoever sees this begins."""
-
-    step: Step
-    tip: Bytes32
-    incarnation: Incarnation
-    ready: Signatures
 
 
 Agreement = Value | View | Certificate | Chained | Relayed | Decided

@@ -1,16 +1,17 @@
 """A member's side of coming back: who asks, who looks on, who knocks (SPEC B2, B3)."""
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from troth.crypto import Context, Digest, PeerId, signed_bytes
+from troth.crypto import Context, Digest, PeerId, signed_bytes, tagged_hash
 from troth.protocol.frames import Frame, Knock, StateShown, StateWanted, SyncShown, SyncWanted
 from troth.protocol.messages import MOST_KNOCKS, Announced, Commit, Knocking, Phase, said_as
 from troth.protocol.primitives import Primitives
+from troth.protocol.records import Returned
 from troth.protocol.roster import Roster
 
-MOST_AHEAD = 16  # steps for which somebody may knock
+MOST_AHEAD = 8  # steps for which a request may be signed: one, unless its owner's line takes longer than a step
 _MOST_STATES = 16  # that are kept for onlookers: a slow line takes longer than a quick step
 _STATES_BYTES = 1 << 26  # if they are small; two in any case
 
@@ -29,12 +30,12 @@ class Gate:
     def __init__(self, send: Callable[[PeerId, Context, Frame], None], tools: Primitives) -> None:
         self._send = send
         self._tools = tools
-        self.may_knock: frozenset[PeerId] = frozenset()  # members, and who was one not long ago
+        self.roster = Roster(())  # of the step that this member is in, or that comes next
         self.asking: dict[PeerId, Asking] = {}  # by who it was
         self.watchers: frozenset[PeerId] = frozenset()  # who looks on in this step
         self._states: dict[Digest, bytes] = {}  # for them: the model at the start of the last steps
         self._served: set[PeerId] = set()  # who got the model in this step
-        self._knocks: dict[int, dict[PeerId, PeerId]] = defaultdict(dict)  # by step: under which key who knocks
+        self._knocks: dict[int, dict[PeerId, Knocking]] = defaultdict(dict)  # by step and who it was
 
     def hear(self, sender: PeerId, place: Context, frame: SyncWanted | StateWanted | Knock, step: int) -> None:
         """`step` is the one that this member is in."""
@@ -48,12 +49,13 @@ class Gate:
                     self._served.add(sender)
                     self._send(sender, place, StateShown(state))
             case Knock():
-                if step < place.step <= step + MOST_AHEAD and self._speaks_for(sender, place, frame):
-                    self._knocks[place.step][PeerId(frame.member)] = sender
+                knock = Knocking(frame.member, sender, frame.signature)
+                if step < place.step <= step + MOST_AHEAD and is_request(place, knock, self.roster, self._tools):
+                    self._knocks[place.step][PeerId(frame.member)] = knock
 
-    def _speaks_for(self, sender: PeerId, place: Context, frame: SyncWanted | Knock) -> bool:
+    def _speaks_for(self, sender: PeerId, place: Context, frame: SyncWanted) -> bool:
         """Whether the old key signed that this one comes in its place."""
-        if frame.member not in self.may_knock or place.phase != Phase.KNOCK:
+        if frame.member not in self.roster.may_ask or place.phase != Phase.KNOCK:
             return False
         if not (0 <= place.attempt < 1 << 16 and 0 <= place.incarnation < 1 << 32):
             return False
@@ -61,24 +63,27 @@ class Gate:
         return self._tools.verify(PeerId(frame.member), signed, frame.signature)
 
     def knocks(self, step: int) -> list[Knocking]:
-        return [Knocking(member, key) for member, key in sorted(self._knocks.get(step, {}).items())]
+        return [knock for _, knock in sorted(self._knocks.get(step, {}).items())]
 
     def admits(self, peer: PeerId) -> bool:
         """Whether it looks on or has knocked: it may be a member sooner than this peer knows."""
-        return peer in self.watchers or any(peer in knocks.values() for knocks in self._knocks.values())
+        return peer in self.watchers or any(
+            peer == knock.key for knocks in self._knocks.values() for knock in knocks.values()
+        )
 
-    def show(
-        self,
-        place: Context,
-        shown: Mapping[PeerId, SyncShown],
-        state: tuple[Digest, bytes],
-    ) -> None:
-        """Between two steps: these get the records that they lack, and hear everything from here on."""
+    def watch(self, peers: Collection[PeerId]) -> None:
+        """Between two steps: these hear everything from here on."""
         self.asking.clear()
+        self.watchers = frozenset(peers)
+
+    def show(self, place: Context, shown: Mapping[PeerId, SyncShown], state: tuple[Digest, bytes] | None) -> None:
+        """As soon as the last record is certified: these get the records that they lack, and may ask for the model."""
+        if state is None:
+            self._states.clear()
+            return
         if state[0] not in self._states:  # in one that waits it may stay the same for long
             self._served.clear()
-        self.watchers = frozenset(shown)
-        self._states = {**self._states, state[0]: state[1]} if shown else {}
+        self._states = {**self._states, state[0]: state[1]}
         most = max(2, min(_MOST_STATES, _STATES_BYTES // max(1, len(state[1]))))
         while len(self._states) > most:
             del self._states[next(iter(self._states))]
@@ -94,9 +99,30 @@ class Gate:
             del self._knocks[old]
 
 
-def returning(commits: Mapping[PeerId, Announced], roster: Roster, step: int) -> tuple[Knocking, ...]:
-    """Whom more than half of the members heard knocking, if it may come back (SPEC B3)."""
-    heard = Counter(knock for said in commits.values() for knock in set(said_as(said, Commit).knocks))
-    agreed = [knock for knock, count in heard.items() if count >= roster.quorum and roster.may_return(knock, step)]
-    once = {knock.member: knock for knock in sorted(agreed, key=lambda knock: (knock.member, knock.key), reverse=True)}
+def request_bytes(place: Context, member: PeerId, key: PeerId, since: int) -> bytes:
+    """What a member signs that wants to come back after this step, under this key. It names the step in which it fell out: a
+    request that a liar kept from an earlier absence is worth nothing (SPEC B3)."""
+    what = tagged_hash("troth/return/1", since.to_bytes(8, "big"), key)
+    return signed_bytes(place._replace(phase=Phase.KNOCK, attempt=0), member, what)
+
+
+def is_request(place: Context, knock: Knocking, roster: Roster, tools: Primitives) -> bool:
+    """Whether the member is absent, and signed this for the step at this place."""
+    member, since = PeerId(knock.member), roster.absent_since(PeerId(knock.member))
+    if since is None or not 0 <= place.incarnation < 1 << 32:
+        return False
+    return tools.verify(member, request_bytes(place, member, PeerId(knock.key), since), knock.signature)
+
+
+def right_requests(place: Context, knocks: Iterable[Knocking], roster: Roster, tools: Primitives) -> list[Knocking]:
+    """Those that may be listed in Commit: one for each who is absent."""
+    once = {knock.member: knock for knock in knocks if is_request(place, knock, roster, tools)}
+    return [once[member] for member in sorted(once)][:MOST_KNOCKS]
+
+
+def returning(commits: Mapping[PeerId, Announced], roster: Roster, step: int) -> tuple[Returned, ...]:
+    """Whoever may come back, and is listed by anyone: a request proves itself, and silence keeps nobody out (SPEC B3)."""
+    listed = {Returned(knock.member, knock.key) for said in commits.values() for knock in said_as(said, Commit).knocks}
+    may = sorted((back for back in listed if roster.may_return(back, step)), key=lambda back: (back.member, back.key))
+    once = {back.member: back for back in reversed(may)}
     return tuple(once[member] for member in sorted(once))[:MOST_KNOCKS]

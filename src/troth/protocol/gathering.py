@@ -1,15 +1,15 @@
-"""Beginning anew after more than half have stopped (SPEC B5): one member's part, as a state machine.
+"""Beginning anew after too many have stopped (SPEC B5): one member's part, as a state machine.
 
 Nobody is in a step, so nobody leads the way. Members wait until enough of them stand at the same place, and sign that they are
-ready; more than half of such signatures make everyone begin who sees them, so that all do within one message delay. Frames and
-the time go in, frames come out; nothing here sends or reads a clock.
+ready; enough of such signatures make everyone begin who sees them, so that all do within one message delay. Frames and the time
+go in, frames come out; nothing here sends or reads a clock.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from troth.crypto import Context, Digest, Identity, PeerId, Signature, signed_bytes
-from troth.protocol.frames import Begun, Busy, Waiting
+from troth.crypto import Context, Digest, Identity, PeerId, signed_bytes, tagged_hash
+from troth.protocol.frames import Begun, Busy, Ready, Waiting
 from troth.protocol.messages import Phase
 from troth.protocol.primitives import Primitives
 
@@ -27,9 +27,17 @@ class Tip:
 class Patience:
     """In seconds."""
 
-    absent: float  # for members who are not here, once a majority is; ten times that if those are fewer than `enough`
+    absent: float  # for members who are not here, once enough are
     word: float  # for how long somebody is taken to be where it said
     busy: float  # for members who say that they are in a step, beyond that
+
+
+@dataclass(frozen=True)
+class Enough:
+    """How many members have to wait."""
+
+    quorum: int  # in any case
+    alone: int  # for a member to begin by itself (`Roster.restart_quorum`)
 
 
 class Gathering:
@@ -43,23 +51,34 @@ class Gathering:
         incarnation: int,
         patience: Patience,
         tools: Primitives,
+        enough: Enough,
         before: Begun | None = None,  # the last time that it began, which came to nothing
-        enough: int = 0,  # to be stronger than all liars there may be
     ) -> None:
         self._identity = identity
         self._me = identity.peer
         self._members = frozenset(members)
-        self._majority = len(self._members) // 2 + 1
-        self._enough = max(self._majority, enough)
+        self._enough = enough
+        self._least = enough.alone  # with so many this member begins
         self._tip = tip
         self._patience = patience
         self._tools = tools
         self._heard: dict[PeerId, tuple[Waiting, float]] = {}
         self._busy: dict[PeerId, float] = {}  # who said that it is in a step, and when last
-        self._majority_since: float | None = None
+        self._enough_since: float | None = None
         self._before = before if before is not None and self._is_here(before) else None
+        self._refused: Begun | None = None  # begun with fewer than this member does
         self._mine = Waiting(tip.step, tip.digest, incarnation, None)
         self.begun: Begun | None = None  # from here on this member is in a step again
+
+    def allow(self, number: int, now: float) -> None:
+        """Its people say that so many are enough; never fewer than a quorum, and not more than begin by themselves."""
+        least = min(self._enough.alone, max(self._enough.quorum, number))
+        if least == self._least:
+            return
+        self._least = least
+        if self._refused is not None:
+            self._late(self._refused, now)
+        self.tick(now)
 
     def hear(self, sender: PeerId, frame: Waiting | Busy | Begun, now: float) -> None:
         """What a member says; that others are ready counts, whoever brings the proof."""
@@ -79,14 +98,14 @@ class Gathering:
         if self.begun is not None:
             return
         here = self._here(now)
-        if len(here) < self._majority:
-            self._majority_since = None
-        elif self._majority_since is None:
-            self._majority_since = now
-        if self._do(here, now):
+        if len(here) < self._least:
+            self._enough_since = None
+        elif self._enough_since is None:
+            self._enough_since = now
+        if self._do(len(here), now):
             self._be_ready()
-        ready = self._ready(here)
-        if self._do(ready.keys(), now):
+        ready = agreed(self._ready(here))
+        if bytes(self._me) in ready and self._do(len(ready), now):
             self._begin(self._mine.incarnation, ready)
 
     @property
@@ -98,11 +117,16 @@ class Gathering:
     @property
     def deadline(self) -> float | None:
         """When `tick` may have something to do, if nothing is heard before."""
-        return None if self._majority_since is None else self._majority_since + self._patience.absent
+        return None if self._enough_since is None else self._enough_since + self._patience.absent
 
     def missing(self, now: float) -> frozenset[PeerId]:
         """For people: who is not here."""
         return self._members - self._here(now)
+
+    @property
+    def least(self) -> int:
+        """For people: with how many this member begins."""
+        return self._least
 
     def _is_here(self, frame: Waiting | Begun) -> bool:
         return (frame.step, frame.tip) == (self._tip.step, self._tip.digest)
@@ -120,28 +144,25 @@ class Gathering:
     def _is_genuine(self, sender: PeerId, frame: Waiting) -> bool:
         if frame.ready is None or (sender in self._heard and self._heard[sender][0] == frame):
             return True
-        return bool(self._right(frame.incarnation, {sender: frame.ready}))
+        return is_ready(self._tip, frame.incarnation, sender, frame.ready, self._tools)
 
-    def _ready(self, here: frozenset[PeerId]) -> dict[bytes, bytes]:
+    def _ready(self, here: frozenset[PeerId]) -> dict[bytes, Ready]:
         """Of those, who signed that it is ready."""
         said = {peer: self._heard[peer][0].ready for peer in here - {self._me}} | {self._me: self._mine.ready}
         return {bytes(peer): ready for peer, ready in said.items() if ready is not None}
 
-    def _do(self, who: Collection[bytes], now: float) -> bool:
-        """Whether these are enough to begin with: all, or after a while as many as outnumber all liars that there may be, or
-        after a long while more than half."""
-        if len(who) == len(self._members):
+    def _do(self, count: int, now: float) -> bool:
+        """Whether so many are enough to begin with: all, or after a while as many as this member asks for."""
+        if count == len(self._members):
             return True
-        if self._majority_since is None or self._somebody_is_busy(now):
+        if self._enough_since is None or self._somebody_is_busy(now):
             return False
-        waited = now - self._majority_since
-        few = len(who) >= self._majority and waited >= 10 * self._patience.absent
-        return few or (len(who) >= self._enough and waited >= self._patience.absent)
+        return count >= self._least and now >= self._enough_since + self._patience.absent
 
     def _somebody_is_busy(self, now: float) -> bool:
         """It will be here soon, or the run goes on; liars may say so too, but all of them together not for ever."""
-        assert self._majority_since is not None
-        ends = self._majority_since + self._patience.absent + self._patience.busy
+        assert self._enough_since is not None
+        ends = self._enough_since + self._patience.absent + self._patience.busy
         return now < ends and any(last >= now - self._patience.word for last in self._busy.values())
 
     def _late(self, begun: Begun, now: float) -> None:
@@ -151,38 +172,62 @@ class Gathering:
             for peer, (frame, when) in self._heard.items()
             if frame.incarnation > begun.incarnation and when >= now - self._patience.word
         }
-        if len(left) < self._majority:
+        if len(left) < self._enough.quorum:
             self._begin(begun.incarnation, begun.ready)
-        elif begun.incarnation >= self._mine.incarnation and self.begun is None and self._is_proved(begun):
+        elif begun.incarnation >= self._mine.incarnation and self.begun is None and self._right(begun) is not None:
             self._before = begun
             self._mine = Waiting(self._tip.step, self._tip.digest, begun.incarnation + 1, None)
+        if self.begun is None:
+            self._refused = begun
 
     def _be_ready(self) -> None:
-        if self._mine.ready is None:
-            incarnation = self._mine.incarnation
-            signature = self._identity.sign(self._signed(incarnation, self._me))
-            self._mine = Waiting(self._tip.step, self._tip.digest, incarnation, signature)
+        if self._mine.ready is None or self._mine.ready.least != self._least:
+            ready = be_ready(self._tip, self._mine.incarnation, self._identity, self._least)
+            self._mine = Waiting(self._tip.step, self._tip.digest, self._mine.incarnation, ready)
 
-    def _begin(self, incarnation: int, ready: Mapping[bytes, bytes]) -> None:
+    def _begin(self, incarnation: int, ready: Mapping[bytes, Ready]) -> None:
         """With what proves it to all others. Never again under an incarnation in which this member may have signed something."""
-        if self.begun is not None or incarnation < self._mine.incarnation or len(ready) < self._majority:
-            return
-        begun = Begun(self._tip.step, self._tip.digest, incarnation, self._right(incarnation, ready))
-        if self._is_proved(begun):
-            self.begun = begun
+        if self.begun is None and incarnation >= self._mine.incarnation:
+            self.begun = self._right(Begun(self._tip.step, self._tip.digest, incarnation, dict(ready)))
 
-    def _is_proved(self, begun: Begun) -> bool:
-        return len(self._right(begun.incarnation, begun.ready)) >= self._majority
+    def _right(self, begun: Begun) -> Begun | None:
+        """What of it is signed and agrees, if it is enough for this member too: fewer are for others to begin with, whose
+        people said so."""
+        proved = proven(begun, self._tip, self._members, self._enough.quorum, self._tools)
+        return proved if proved is not None and len(proved.ready) >= self._least else None
 
-    def _right(self, incarnation: int, ready: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-        """The members' signatures that fit."""
-        return {
-            peer: signature
-            for peer, signature in sorted(ready.items())
-            if peer in self._members
-            and self._tools.verify(PeerId(peer), self._signed(incarnation, PeerId(peer)), Signature(signature))
-        }
 
-    def _signed(self, incarnation: int, peer: PeerId) -> bytes:
-        place = Context(self._tip.run, self._tip.step, Phase.BEGIN, incarnation=incarnation)
-        return signed_bytes(place, peer, self._tip.digest)
+def be_ready(tip: Tip, incarnation: int, identity: Identity, least: int) -> Ready:
+    return Ready(least, identity.sign(_signed(tip, incarnation, identity.peer, least)))
+
+
+def is_ready(tip: Tip, incarnation: int, peer: PeerId, ready: Ready, tools: Primitives) -> bool:
+    return tools.verify(peer, _signed(tip, incarnation, peer, ready.least), ready.signature)
+
+
+def proven(begun: Begun, tip: Tip, members: Iterable[PeerId], quorum: int, tools: Primitives) -> Begun | None:
+    """The proof with the members' signatures that fit, if a quorum of them agreed to begin with so many: one is honest."""
+    if (begun.step, begun.tip) != (tip.step, tip.digest):
+        return None
+    known = frozenset(members)
+    right = {
+        peer: ready
+        for peer, ready in sorted(begun.ready.items())
+        if peer in known and is_ready(tip, begun.incarnation, PeerId(peer), ready, tools)
+    }
+    ready = agreed(right)
+    return Begun(begun.step, begun.tip, begun.incarnation, ready) if len(ready) >= quorum else None
+
+
+def agreed(ready: Mapping[bytes, Ready]) -> dict[bytes, Ready]:
+    """The most of them that are no fewer than any of them asks for."""
+    for most in range(len(ready), 0, -1):
+        content = {peer: one for peer, one in sorted(ready.items()) if one.least <= most}
+        if len(content) >= most:
+            return content
+    return {}
+
+
+def _signed(tip: Tip, incarnation: int, peer: PeerId, least: int) -> bytes:
+    place = Context(tip.run, tip.step, Phase.BEGIN, incarnation=incarnation)
+    return signed_bytes(place, peer, tagged_hash("troth/ready/1", tip.digest, least.to_bytes(2, "big")))

@@ -12,11 +12,13 @@ class SignedBeforeError(CannotGoOnError):
 
 
 Slot = tuple[int, int, int, int]
+NO_SLOT: Slot = (0, -1, 0, 0)
 
 
 def slot_of(place: Context) -> Slot:
-    """In the order in which places follow each other: a run that begins anew repeats a step, not an incarnation of it."""
-    return place.step, place.incarnation, place.attempt, place.phase
+    """In the order in which places follow each other. Incarnations come first: a run that begins anew may go back to an
+    earlier step, and those who signed later ones before must be able to sign it."""
+    return place.incarnation, place.step, place.attempt, place.phase
 
 
 class Journal(Protocol):
@@ -48,7 +50,7 @@ class MemoryJournal:
     """Lasts as long as the object does. Places follow each other, so the last one says it all."""
 
     def __init__(self) -> None:
-        self._last = (-1, 0, 0, 0)
+        self._last = NO_SLOT
         self.begun: Begun | None = None
 
     def claim(self, place: Context) -> None:
@@ -61,8 +63,8 @@ class MemoryJournal:
 
     @property
     def last_step(self) -> int:
-        return self._last[0]
+        return self._last[1]
 
     @property
     def last_incarnation(self) -> int:
-        return self._last[1]
+        return self._last[0]

@@ -1,14 +1,15 @@
 """A member in no step among others (SPEC B5): it says where it waits, hears where they do, and knows when all begin."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
-from troth.crypto import Context, PeerId, tagged_hash
+from troth.crypto import Context, Digest, PeerId, tagged_hash
 from troth.protocol.agreed import AgreedChannel
 from troth.protocol.frames import Begun, Busy, Waiting
-from troth.protocol.gathering import Gathering, Patience, Tip
+from troth.protocol.gathering import Enough, Gathering, Patience, Tip
 from troth.protocol.messages import Phase
+from troth.protocol.run import Run
 from troth.protocol.state import Peer, State
 
 T = TypeVar("T")
@@ -16,13 +17,22 @@ _SAID = 4  # times the least delta since somebody said that it waits: it says so
 _WORD = 10  # times the least delta that somebody is taken to be where it said
 
 
+def tip_of(run: Run, state: State[T], model: Digest) -> Tip:
+    """Where somebody stands who is in no step, with a model of this digest."""
+    common = tagged_hash("troth/tip/1", state.randomness, state.earlier_randomness, model, *state.roster.members)
+    return Tip(run.id, state.step, common)
+
+
 class Meeting(Generic[T]):
     """`stand` says where this peer is; who is no member, or lacks the model, only listens."""
 
-    def __init__(self, peer: Peer[T], channel: AgreedChannel, patience: float) -> None:
+    def __init__(
+        self, peer: Peer[T], channel: AgreedChannel, patience: float, allowed: Callable[[], int | None]
+    ) -> None:
         self._peer = peer
         self._channel = channel
         self._absent = patience
+        self._allowed = allowed  # with how many its people let it begin, if they do
         self._pause = channel.bounds.delta / 2  # between two times that it says where it is
         self._where: dict[PeerId, tuple[Waiting, float]] = {}  # others wait, and when they said so
         self._begun: dict[PeerId, Begun] = {}  # what others began with
@@ -35,17 +45,16 @@ class Meeting(Generic[T]):
         self._state, self._gathering = state, None
         if not waits or self._peer.me not in state.roster.members:
             return
-        model, bounds = self._peer.work.digest(state.training), self._channel.bounds
-        common = tagged_hash("troth/tip/1", state.randomness, state.earlier_randomness, model, *state.roster.members)
+        bounds, roster = self._channel.bounds, state.roster
         self._gathering = Gathering(
             self._peer.identity,
-            state.roster.members,
-            Tip(self._peer.run.id, state.step, common),
-            self._channel.next_incarnation(state.step, state.incarnation),
-            Patience(self._absent, _WORD * bounds.delta, bounds.slowest.until_left(state.roster.quorum)),
+            roster.members,
+            tip_of(self._peer.run, state, self._peer.work.digest(state.training)),
+            self._channel.next_incarnation(state.incarnation),
+            Patience(self._absent, _WORD * bounds.delta, bounds.slowest.until_left(roster.quorum)),
             self._peer.tools,
+            Enough(roster.quorum, roster.restart_quorum),
             self._channel.begun,
-            2 * state.roster.liars + 1,
         )
         self._gathering.tick(self._channel.now())
         for sender, (frame, when) in sorted(self._where.items()):
@@ -58,9 +67,14 @@ class Meeting(Generic[T]):
         return self._gathering is not None
 
     @property
-    def has_majority(self) -> bool:
+    def has_enough(self) -> bool:
         """So that something may come of waiting."""
         return self._gathering is not None and self._gathering.deadline is not None
+
+    @property
+    def least(self) -> int:
+        """For people: with how many it begins."""
+        return self._gathering.least if self._gathering is not None else 0
 
     @property
     def missing(self) -> frozenset[PeerId]:
@@ -103,6 +117,8 @@ class Meeting(Generic[T]):
         """The incarnation that begins now, if one does; written down before anybody is told."""
         if self._gathering is None:
             return None
+        if (allowed := self._allowed()) is not None:
+            self._gathering.allow(allowed, self._channel.now())
         self._gathering.tick(self._channel.now())
         if self._gathering.begun is not None:
             self._channel.begins(self._gathering.begun)

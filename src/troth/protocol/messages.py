@@ -72,10 +72,11 @@ class _Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
 
 class Knocking(_Message, frozen=True):
-    """Who wants to be a member again, and under which key."""
+    """Who wants to be a member again, and under which key; signed by the member for one step (SPEC B3)."""
 
     member: Bytes32
     key: Bytes32
+    signature: Bytes64
 
 
 class Measured(_Message, frozen=True):
@@ -198,7 +199,7 @@ _PHASES: Mapping[type[Message], Phase] = {kind: phase for phase, kind in _KINDS.
 _DECODERS = {phase: msgspec.msgpack.Decoder(kind, strict=True) for phase, kind in _KINDS.items()}
 _ENCODER = msgspec.msgpack.Encoder()
 _MOST_BYTES: Mapping[Phase, int] = {
-    Phase.COMMIT: 256 + 70 * MOST_KNOCKS,
+    Phase.COMMIT: 256 + 136 * MOST_KNOCKS,
     Phase.CLIP: 194 + 98 * MOST_MEMBERS + _MOST_WITNESSED,
     Phase.REVEAL: 64 + MOST_MEMBERS // 8,
     Phase.CONFIRM: 16 + MOST_MEMBERS // 8,

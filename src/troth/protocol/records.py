@@ -15,7 +15,6 @@ from troth.protocol.messages import (
     Incarnation,
     Keys,
     Kind,
-    Knocking,
     Part,
     Phase,
     Step,
@@ -58,6 +57,13 @@ class Owed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     times: Annotated[int, msgspec.Meta(ge=1, le=MOST_OWED)]  # that it came to nothing
 
 
+class Returned(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A member again, and under which key."""
+
+    member: Bytes32
+    key: Bytes32
+
+
 class StepRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Everything a stranger needs to follow the run from one step to the next."""
 
@@ -88,7 +94,7 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     ] = ()  # audits to be dealt again
     unaudited: Keys = ()  # whose audit came to nothing too often
     returned: Annotated[
-        tuple[Knocking, ...], msgspec.Meta(max_length=MOST_KNOCKS)
+        tuple[Returned, ...], msgspec.Meta(max_length=MOST_KNOCKS)
     ] = ()  # members again after this step
     incarnation: Incarnation = 0  # how often the run had begun anew (SPEC B5)
     began: bool = False  # the first of its incarnation

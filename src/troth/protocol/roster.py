@@ -2,19 +2,27 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from troth.crypto import PeerId, valid_peer
-from troth.protocol.messages import Knocking
-from troth.protocol.records import StepRecord
+from troth.protocol.records import Returned, StepRecord
 from troth.protocol.run import Run
 from troth.protocol.scales import Scales
 
 MOST_STRIKES = 3  # within …
 STRIKE_STEPS = 1000  # … so many steps: a peer with that many is expelled
-MOST_AWAY = 500  # steps after which one cannot simply come back
-MOST_RETURNS = 3  # within `STRIKE_STEPS`
+MOST_AWAY = 500  # updates after which one cannot simply come back
+MOST_WAIT = 64  # steps that one stays away at least, however often it came back within `STRIKE_STEPS`
 
 Pair = tuple[PeerId, PeerId]
+
+
+class Away(NamedTuple):
+    """Somebody who is absent."""
+
+    step: int  # in which it fell out
+    peer: PeerId
+    updates: int = 0  # how often the model had moved by then
 
 
 @dataclass(frozen=True)
@@ -30,11 +38,13 @@ class Roster:
     admitted: int = 0  # how many were ever members
     strikes: tuple[tuple[int, PeerId], ...] = ()  # in which step
     feuds: tuple[tuple[int, PeerId, PeerId], ...] = ()  # since which step who does not reach whom
-    away: tuple[tuple[int, PeerId], ...] = ()  # since which step who is absent
+    away: tuple[Away, ...] = ()
     returns: tuple[tuple[int, PeerId], ...] = ()  # in which step who was let in again, under the key it has now
     left: tuple[PeerId, ...] = ()  # who went in the step before
     put_out: tuple[PeerId, ...] = ()  # who was expelled, ever
     heirs: tuple[Pair, ...] = ()  # keys that were given up, and those that took their place
+    updates: int = 0  # how often the model has moved
+    paused: bool = False  # it did not in the step before: too few were there (SPEC G2)
 
     @classmethod
     def founding(cls, run: Run) -> "Roster":
@@ -52,8 +62,8 @@ class Roster:
 
         banned = _with_heirs({*self.banned, *record.banned}, heirs)
         staying = {*(peer for peer in self.members if peer not in record.leaving), *(key for _, key in back)}
-        away = [(when, peer) for when, peer in self.away if when > step - MOST_AWAY and peer not in dict(back)]
-        absent = [(step, PeerId(peer)) for peer in record.absent]
+        away = [gone for gone in self.away if gone.peer not in dict(back)]
+        absent = [Away(step, PeerId(peer), record.updates) for peer in record.absent]
         return Roster(
             members=tuple(sorted(staying - banned)),
             banned=tuple(sorted(banned)),
@@ -67,11 +77,13 @@ class Roster:
                 *((when, now(one), now(other)) for when, one, other in self.feuds if when > oldest),
                 *((step, PeerId(one), PeerId(other)) for one, other in record.feuds),
             ),
-            away=tuple((when, peer) for when, peer in (*away, *absent) if peer not in banned),
+            away=tuple(gone for gone in (*away, *absent) if gone.peer not in banned),
             returns=(*(old for old in self.returns if old[0] > oldest), *((step, key) for _, key in back)),
             left=tuple(sorted(record.leaving)),
             put_out=tuple(sorted({*self.put_out, *map(PeerId, record.expelled)})),
             heirs=heirs,
+            updates=record.updates,
+            paused=not record.updated,
         )
 
     def expelled(self, step: int, struck: Iterable[PeerId], pairs: Iterable[Pair]) -> tuple[PeerId, ...]:
@@ -113,27 +125,34 @@ class Roster:
 
     @property
     def may_ask(self) -> frozenset[PeerId]:
-        """Members, who was one not long ago, and earlier keys of these."""
-        now = {*self.members, *(peer for _, peer in self.away)}
+        """Members, those who are absent, and earlier keys of these."""
+        now = {*self.members, *(gone.peer for gone in self.away)}
         return frozenset(now.union(*(_ancestors(peer, self.heirs) for peer in now)))
 
-    def may_return(self, knock: Knocking, step: int) -> bool:
-        """Whoever was absent, not for too long and not too often; under its own key or one that was never seen (SPEC B3)."""
+    def absent_since(self, member: PeerId) -> int | None:
+        return next((gone.step for gone in self.away if gone.peer == member), None)
+
+    def may_return(self, knock: Returned, step: int) -> bool:
+        """Whoever is absent, not for too long, under its own key or one that was never seen, and after a wait that doubles
+        with every return: a flaky line costs time, not the place. While the run pauses nobody has to wait (SPEC B3)."""
         member, key = PeerId(knock.member), PeerId(knock.key)
-        recent = [peer for when, peer in self.returns if when > step - STRIKE_STEPS]
-        line = {member, *_ancestors(member, self.heirs)}
-        known = {
-            *self.members,
-            *self.banned,
-            *self.put_out,
-            *(peer for _, peer in self.away),
-            *(k for pair in self.heirs for k in pair),
-        }
-        return (
-            any(peer == member and when >= step - MOST_AWAY for when, peer in self.away)
-            and sum(peer in line for peer in recent) < MOST_RETURNS
-            and (key == member or (key not in known and valid_peer(key)))
-        )
+        gone = next((gone for gone in self.away if gone.peer == member), None)
+        if gone is None or (key != member and (key in self._known or not valid_peer(key))):
+            return False
+        waits = step < gone.step + self._wait(member, step)
+        return self.paused or not (waits or self.updates - gone.updates > MOST_AWAY)
+
+    def _wait(self, member: PeerId, step: int) -> int:
+        """`2^k` steps, after k returns within the last thousand, whatever its keys were called in between."""
+        line = _ancestors(member, self.heirs)
+        times = sum(peer in line for when, peer in self.returns if when > step - STRIKE_STEPS)
+        return min(1 << min(times, 16), MOST_WAIT)
+
+    @property
+    def _known(self) -> frozenset[PeerId]:
+        """Keys that were ever seen."""
+        heirs = {key for pair in self.heirs for key in pair}
+        return frozenset({*self.members, *self.banned, *self.put_out, *(gone.peer for gone in self.away), *heirs})
 
     @property
     def quorum(self) -> int:
@@ -141,6 +160,12 @@ class Roster:
         consists of liars (SPEC G1). Not the majority of those who are left: seven liars would be that after three honest
         drop-outs."""
         return max(len(self.members) // 2 + 1, self.liars + 1)
+
+    @property
+    def restart_quorum(self) -> int:
+        """With so many waiting a restart begins by itself: of any quorum that signed something later, one of them is honest
+        and has it (SPEC B5)."""
+        return len(self.members) + self.liars - self.quorum + 1
 
     @property
     def liars(self) -> int:

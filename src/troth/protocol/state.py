@@ -1,6 +1,6 @@
 """What a peer carries from one step to the next."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
@@ -38,6 +38,13 @@ class UncertifiedError(StalledError):
     """No quorum signed the last record: nobody can prove it, so everyone goes back to the state before it (SPEC U2)."""
 
 
+Certified = Callable[[StepRecord, Mapping[PeerId, Signature]], None]
+
+
+def _goes_unheard(_record: StepRecord, _signatures: Mapping[PeerId, Signature]) -> None:
+    pass
+
+
 @dataclass(frozen=True)
 class Peer(Generic[T]):
     """One member: who it is, and what it was given to work with."""
@@ -49,6 +56,7 @@ class Peer(Generic[T]):
     entropy: Entropy
     tools: Primitives
     looks_on: bool = False  # hears everything and says nothing, to come back later (SPEC B2)
+    certified: Certified = _goes_unheard  # told of a record as soon as it is, whatever becomes of the step (SPEC U2)
 
     @property
     def me(self) -> PeerId:

@@ -20,9 +20,8 @@ from troth.protocol.channel import Delivery
 from troth.protocol.checks import suspicious_parts
 from troth.protocol.coins import combine
 from troth.protocol.delivered import agreed_centers, bitmap, fitting, lacking, undecided_aggregates
-from troth.protocol.gate import returning
+from troth.protocol.gate import returning, right_requests
 from troth.protocol.messages import (
-    MOST_KNOCKS,
     Accusation,
     Accuse,
     Ballot,
@@ -43,7 +42,7 @@ from troth.protocol.messages import (
 from troth.protocol.parts import CommittedParts, Parcel, commit_parts, opens, rows_of
 from troth.protocol.primitives import from_blob, to_blob
 from troth.protocol.quarrels import Quarrels
-from troth.protocol.records import StepRecord, record_bytes_to_sign
+from troth.protocol.records import Returned, StepRecord, record_bytes_to_sign
 from troth.protocol.reports import ACCUSE_AT, CONVICT_AT, make_report
 from troth.protocol.roles import Due, gradient_seed
 from troth.protocol.roster import scales_after
@@ -99,12 +98,18 @@ async def commit(here: Here[T], parts: CommittedParts | None) -> Attempt[T]:
         coin_a=coin_commitment(coins.a, place, peer.me, "A"),
         coin_b=coin_commitment(coins.b, place, peer.me, "B"),
         hardware=peer.work.hardware_class() if peer.run.parameters.deviation is not None else None,
-        knocks=tuple(peer.channel.knocks(here.state.step))[:MOST_KNOCKS],  # [B3]
+        knocks=tuple(requests(here)),  # [B3]
         took=peer.channel.took(),  # [Q8]
         length=None if parts is None else whole_norm(parts.lengths),  # [V3]
         signature=sign_last(here),  # [U2]
     )
     return Attempt.first(here, coins, await peer.channel.announce(place, message))
+
+
+def requests(here: Here[T]) -> list[Knocking]:
+    """Of those who knocked, whoever is absent at the start of this step."""
+    place, peer = here.place(Phase.KNOCK), here.peer
+    return right_requests(place, peer.channel.knocks(here.state.step), here.state.roster, peer.tools)
 
 
 def sign_last(here: Here[T]) -> Signature | None:
@@ -509,7 +514,7 @@ def conclude(
     )
 
 
-def returning_after(attempt: Attempt[T]) -> tuple[Knocking, ...]:
+def returning_after(attempt: Attempt[T]) -> tuple[Returned, ...]:
     return returning(attempt.commits, attempt.here.state.roster, attempt.here.state.step)
 
 

@@ -28,8 +28,6 @@ ATTACKS = (
     "adapt",
 )
 
-_SIGNING = 7  # the call of the channel in a quiet step that collects signatures of the record
-
 
 @dataclass(frozen=True)
 class Verdict:
@@ -74,19 +72,20 @@ def draw_plan(seed: int, *, least_peers: int = 4, most_peers: int = 16, steps: i
     zeal = {number: (dice.chance() ** 2, dice.pick(steps)) for number in lying}
     network = _draw_network(dice, peers, honest, loss, cuts)
     blackout = {} if crashes or loss or cuts else _draw_blackout(seed, honest, steps)
-    return Plan(seed, peers, steps, liars, forge_from, attacks, zeal, crashes, network, blackout)
+    confirmed = 30.0 + 90 * float(stream(seed, "people").uniform(1)[0])
+    return Plan(seed, peers, steps, liars, forge_from, attacks, zeal, crashes, network, blackout, confirmed)
 
 
 def _draw_blackout(seed: int, honest: list[int], steps: int) -> dict[int, DropOut]:
     """In every second world the power goes for everyone within one step: at a moment of it that is each one's own, or for all
-    while they sign its record, so that some hold it and others do not."""
+    while they sign its record with the next Commit, so that some hold it certified and others do not."""
     draw, count = stream(seed, "blackout"), len(honest)
     if draw.integers(2, 1)[0]:
         return {}
     step, late = int(draw.integers(max(1, steps // 2), 1)[0]), bool(draw.integers(2, 1)[0])
-    calls = [_SIGNING] * count if late else draw.integers(9, count).tolist()
+    calls = [0] * count if late else draw.integers(9, count).tolist()
     downs, amid = (20 * draw.uniform(count)).tolist(), ((1 if late else 2) * draw.uniform(count)).tolist()
-    return {honest[k]: DropOut(step, calls[k], downs[k], True, amid[k]) for k in range(count)}
+    return {honest[k]: DropOut(step + late, calls[k], downs[k], True, amid[k]) for k in range(count)}
 
 
 def _draw_failures(

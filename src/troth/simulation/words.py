@@ -8,7 +8,6 @@ from troth.protocol.messages import (
     Clip,
     Commit,
     Kind,
-    Knocking,
     Malformed,
     Message,
     Phase,
@@ -16,7 +15,7 @@ from troth.protocol.messages import (
     Vote,
     decode,
 )
-from troth.protocol.records import Judgement, StepRecord
+from troth.protocol.records import Judgement, Returned, StepRecord
 from troth.simulation.world import Plan
 
 _KEYS = ("identity", "incarnation")  # what peers' keys are derived as: the first, and that of whoever lost its journal
@@ -79,7 +78,7 @@ class Words:
                 return self.number(one)
             case (bytes(first), bytes(second)):
                 return "–".join(sorted((self.number(first), self.number(second)), key=by_number))
-            case Knocking(member=member, key=key):
+            case Returned(member=member, key=key):
                 return self.number(key) + ("" if key == member else " (under a new key)")
             case _:
                 return ""

@@ -19,7 +19,7 @@ from troth.protocol.comeback import Life
 from troth.protocol.frames import Link, Packet, Value
 from troth.protocol.journal import MemoryJournal
 from troth.protocol.pace import Pace
-from troth.protocol.records import StepRecord
+from troth.protocol.records import StepRecord, encode_record
 from troth.protocol.roles import gradient_seed
 from troth.protocol.roster import Roster
 from troth.protocol.run import Parameters, Run
@@ -56,6 +56,9 @@ class Plan:
     crashes: Mapping[int, DropOut]
     network: Network
     blackout: Mapping[int, DropOut] = field(default_factory=dict)  # when it goes for all honest peers, in one step
+    confirmed: float = (
+        60.0  # seconds after which people say that those who are honest are enough to begin anew (SPEC B5)
+    )
 
     @property
     def lying(self) -> frozenset[int]:
@@ -102,6 +105,7 @@ class World:
     _gradients: dict[tuple[int, PeerId], Tensor] = field(default_factory=dict)
     step_ends: dict[int, float] = field(default_factory=dict)  # when the first peer had ended a step
     paces: dict[int, set[Pace]] = field(default_factory=dict)  # by step, of survivors: two would be too many
+    incarnations: dict[int, int] = field(default_factory=dict)  # in which each step was made last
 
     @cached_property
     def honest(self) -> frozenset[PeerId]:
@@ -232,6 +236,8 @@ class _Stage:
         self.lines: list[LyingLine] = []
         self.board: dict[Any, Any] = {}
         self.channels: dict[int, AgreedChannel] = {}  # of honest peers, the last of each
+        self.stopped_at: float | None = None  # when somebody first knew that the run had stopped
+        self.certified: dict[int, set[bytes]] = {}  # records that honest peers could prove
 
     def work(self, kind: Callable[..., W]) -> W:
         rates = SCHEDULES["constant"](_RATE, self.plan.steps)
@@ -273,6 +279,7 @@ class _Stage:
             return cast(AgreedChannel, self._wrapped(who.peer, channel(who)))
 
         entropy = _FreshCoins(plan.seed, number)
+        certified = self.certified.setdefault(number, set())
 
         def born(
             state: State[Training],
@@ -282,7 +289,9 @@ class _Stage:
         ) -> Life[Training]:
             work = self.work(_SlowWork).takes(plan.network.slow.get(number, 0.0), line)
             peer = Peer(identity, self.run, work, self._wrapped(identity.peer, outer), entropy, self.tools)
-            return Life(peer, state, opened, links=links, past=past)
+            life = Life(peer, state, opened, links=links, past=past, restart_with=self.confirmed)
+            life.write_down = lambda made: certified.update(link.record for link in made)
+            return life
 
         def power_goes(seconds: float) -> None:
             line.break_in(seconds, PowerCutError("stopped amid a step"))
@@ -305,7 +314,10 @@ class _Stage:
             again = channel(identity, looks_on=False)
             again.next_pace = inner.next_pace  # it lasts as long as the state does
             life = born(life.state, again, life.links, life.past) if cut.journal else born(first, again)
-            if cut.journal and journal.last_step < life.state.step:  # nothing of this step was signed: simply go on
+            here = (life.state.incarnation, life.state.step)
+            if (
+                cut.journal and (journal.last_incarnation, journal.last_step) < here
+            ):  # nothing of it was signed: simply go on
                 with suppress(LeftOutError, StalledError):
                     await self._note(number, life.take_part(again))
                     return
@@ -313,18 +325,37 @@ class _Stage:
             if number in self.world.steady and not plan.blackout:
                 raise
         self.world.left_step[number] = self.time.now
+        self.stopped_at = self.time.now if self.stopped_at is None else self.stopped_at
         await self._note(number, life.come_back(heir))
+
+    def confirmed(self) -> int | None:
+        """People talk to each other after a while, and agree on beginning with those who are honest."""
+        if self.stopped_at is None or self.time.now < self.stopped_at + self.plan.confirmed:
+            return None
+        return self.plan.peers - len(self.plan.lying)
 
     async def _note(self, number: int, steps: AsyncIterator[Outcome[Training]]) -> None:
         async for outcome in steps:
-            channel = self.channels[number]
-            self.world.outcomes[number][outcome.record.step] = outcome
-            self.world.step_ends.setdefault(outcome.record.step, self.time.now)
-            self.world.most_kept = max(self.world.most_kept, channel.kept_bytes)
-            if number in self.world.survivors and not outcome.looked_on:
-                self.world.paces.setdefault(outcome.record.step, set()).add(channel.pace)
-            if outcome.record.step >= self.plan.steps - 1:
+            channel, world, step = self.channels[number], self.world, outcome.record.step
+            self._discard(number, step)
+            world.outcomes[number][step] = outcome
+            if outcome.record.incarnation > world.incarnations.get(step, -1):  # what was made before was thrown away
+                world.incarnations[step], world.step_ends[step] = outcome.record.incarnation, self.time.now
+                world.paces.pop(step, None)
+            world.most_kept = max(world.most_kept, channel.kept_bytes)
+            latest = outcome.record.incarnation == world.incarnations[step]
+            if number in world.survivors and not outcome.looked_on and latest:
+                world.paces.setdefault(step, set()).add(channel.pace)
+            if step >= self.plan.steps - 1:
                 return
+
+    def _discard(self, number: int, step: int) -> None:
+        """What this peer held and could not prove, when it goes on elsewhere than right after it (SPEC U2)."""
+        held = self.world.outcomes[number]
+        if held and max(held) != step - 1:
+            for old, outcome in list(held.items()):
+                if old >= step or encode_record(outcome.record) not in self.certified[number]:
+                    del held[old]
 
     def _wrapped(self, peer: PeerId, channel: Channel) -> Channel:
         return channel if self.wrap is None else self.wrap(peer, channel)
