@@ -345,7 +345,7 @@ class _Stage:
         if number in plan.attacks:
             attack, start = make_attack(plan.attacks[number]), plan.zeal[number][1]
             colluders = frozenset(self.identities[k].peer for k in plan.lying)
-            plot = Plot(attack, colluders, self.run, lambda step: step >= start, self.board)
+            plot = Plot(attack, colluders, self.run, lambda step: step >= start, self.board, lambda: state)
             channel = attack.conduct(inner, identity.peer, plot)
         work = self.work(_LyingWork).lie_from(identity.peer, plan.forge_from.get(number, plan.steps), self.world.forged)
         entropy = _FreshCoins(plan.seed, number)
