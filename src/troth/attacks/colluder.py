@@ -48,6 +48,12 @@ class ColludingChannel:
         self._run = plot.run
         self._active = plot.active
 
+    def __getattr__(self, name: str) -> Any:
+        """What coming back needs of a channel, beside what a step does."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.__dict__["_honest"], name)
+
     def enter(self, entry: Entry) -> None:
         self._honest.enter(entry)
 

@@ -28,6 +28,7 @@ ATTACKS = (
     "adapt",
 )
 
+LATER_CONDUCTS = frozenset({"hoard-signatures", "flood"})  # drawn by `draw_wide` only: seeds stay the worlds they were
 _SIGNING = 7  # the call of the channel in a quiet step that collects signatures of the record
 
 
@@ -62,7 +63,7 @@ def draw_plan(seed: int, *, least_peers: int = 4, most_peers: int = 16, steps: i
     order = dice.stream.permutation(peers).tolist()
     lying, honest = order[:byzantine], order[byzantine:]
     crashes, loss, cuts = _draw_failures(dice, honest, peers, steps)
-    names = sorted(CONDUCTS)
+    names = sorted(set(CONDUCTS) - LATER_CONDUCTS)
     liars = {number: frozenset(names[k] for k in dice.stream.sample(len(names), dice.pick(5))) for number in lying}
     attacks = {number: ATTACKS[dice.pick(len(ATTACKS))] for number in lying if dice.pick(2)}
     if together:
