@@ -259,7 +259,7 @@ class LyingLine:
             yield from impersonations(self._identity, place, victim, said[victim], members, self._draw)
 
     def _again(self, place: Context) -> Iterator[Packet]:
-        if self._does("flood", 0.05):
+        if self._does("flood", 0.02):
             yield from early_and_large(self._identity, place)
         if self._sent and self._does("replay", 0.1):
             yield pick(self._draw, self._sent)

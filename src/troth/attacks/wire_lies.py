@@ -49,7 +49,7 @@ _OVERSIZE = 400_000  # bytes, of payloads and blobs; more than a message of most
 _OVERSIZE_IN = {Phase.REPORT: 600_000, Phase.VOTE: 3_000_000}  # these may be longer
 _NUMBERS = (math.nan, math.inf, -math.inf, 1e308, 2.0**400)  # the last is the largest that is allowed
 _LONGEST_PATH = 32
-_EARLY_FRAMES, _EARLY_BYTES = 16, 1 << 21  # of each kind
+_EARLY_FRAMES, _EARLY_BYTES = 8, 1 << 20  # of each kind
 
 
 def pick(draw: Stream, options: Sequence[T]) -> T:

@@ -43,16 +43,17 @@ def _sizes(value: Any, seen: set[int]) -> Iterator[int]:
 class MeasuredLine:
     """A line that has its peer looked at whenever so much has come in, amid a step as well."""
 
-    def __init__(self, line: Line, look: Callable[[], None]) -> None:
+    def __init__(self, line: Line, look: Callable[[], int]) -> None:
         self._line = line
         self._look = look
-        self._came = 0
+        self._came, self._often = 0, _OFTEN
         self.now, self.send = line.now, line.send
 
     async def receive(self, until: float) -> tuple[PeerId, Packet] | None:
-        if self._came >= _OFTEN:
-            self._came = 0
-            self._look()
+        if (
+            self._came >= self._often
+        ):  # the more is held, the longer it takes to look, and the less a little more matters
+            self._came, self._often = 0, max(_OFTEN, self._look() // 8)
         heard = await self._line.receive(until)
         if heard is not None:
             self._came += len(encode_packet(heard[1]))

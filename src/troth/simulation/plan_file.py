@@ -15,7 +15,7 @@ from troth.attacks.wire import CONDUCTS
 from troth.choices import parse_spec
 from troth.errors import OperatorError
 from troth.protocol.run import most_byzantine
-from troth.simulation.chaos import ATTACKS
+from troth.simulation.chaos import WIDE_ATTACKS
 from troth.simulation.world import TASKS, Plan
 
 FORMAT = "troth/chaos/1"
@@ -108,7 +108,7 @@ def flaw(plan: Plan) -> str | None:
     conducts = sorted({name for liar in plan.liars.values() for name in liar} - set(CONDUCTS))
     if conducts:
         return f"unknown conduct '{_printable(conducts[0])}'"
-    attacks = sorted(set(plan.attacks.values()) - set(ATTACKS))
+    attacks = sorted(set(plan.attacks.values()) - set(WIDE_ATTACKS))
     if attacks:
         return f"unknown attack '{_printable(attacks[0])}'"
     return _wrong_number(plan)

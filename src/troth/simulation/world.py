@@ -89,6 +89,15 @@ class Plan:
         """Within the full guarantee: of all members no more are faulty, lying or gone at any time, than was promised."""
         return len(self.lying | self.shaky) <= self.promised
 
+    @property
+    def fair(self) -> bool:
+        """Whether the honest who stay outnumber the liars, and nobody who comes back finds a run without it."""
+        bad, shaky = len(self.lying), len(self.shaky - self.blackout.keys())
+        back = self.network.unreached or any(drop_out.down is not None for drop_out in self.crashes.values())
+        if back and 2 * (bad + shaky) >= self.peers:
+            return False
+        return not bad + shaky or self.peers - bad - shaky >= bad + 2
+
     def __str__(self) -> str:
         lies = "; ".join(f"{number}: {', '.join(sorted(c)) or 'nothing'}" for number, c in sorted(self.liars.items()))
         return (
@@ -183,7 +192,7 @@ class World:
         crashed = {number for number, drop_out in self.plan.crashes.items() if drop_out.step <= step}
         gone = crashed | self.plan.network.unreached
         staying = [peer for peer in roster.members if peer in self.honest and self.numbers[peer] not in gone]
-        return len(staying) < roster.majority
+        return len(staying) < max(len(roster.members) // 2, self.plan.promised - roster.liars_gone) + 1
 
 
 W = TypeVar("W", bound=TrainingWork)
@@ -311,8 +320,10 @@ class _Stage:
             self.channels[number] = AgreedChannel(who, mine, BOUNDS, self.tools, journal, looks_on=looks_on)
             return self.channels[number]
 
-        def look() -> None:
-            self.world.most_held = max(self.world.most_held, held_bytes(self.channels[number]))
+        def look() -> int:
+            held = held_bytes(self.channels[number])
+            self.world.most_held = max(self.world.most_held, held)
+            return held
 
         def opened(who: Identity) -> AgreedChannel:
             return cast(AgreedChannel, self._wrapped(who.peer, channel(who)))

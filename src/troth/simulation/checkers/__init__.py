@@ -45,4 +45,9 @@ CHECKERS: dict[str, Callable[[World], list[str]]] = {
     "safety": safety,
 }
 
-__all__ = ["CHECKERS"]
+# What holds with at most b liars, however many honest peers are gone.
+OF_SAFETY = frozenset(
+    {"agreement", "no honest ban", "evidence", "signed", "slots", "coins", "bounds", "memory", "safety"}
+)
+
+__all__ = ["CHECKERS", "OF_SAFETY"]
