@@ -1,6 +1,6 @@
 """Attackers, wrapped around honest peers from outside. Production code never imports this package."""
 
-from troth.attacks.absence import Leave
+from troth.attacks.absence import BlockReturns, Leave
 from troth.attacks.burden import Complain, PadVotes
 from troth.attacks.coalition import Coalition
 from troth.attacks.colluder import Plot
@@ -34,6 +34,7 @@ from troth.attacks.gradient import (
 )
 from troth.attacks.reroll import Reroll
 from troth.attacks.schedule import AttackSchedule
+from troth.attacks.strategist import Strategist
 from troth.choices import build, parse_spec, pick
 
 ATTACKS: dict[str, type[GradientAttack]] = {
@@ -62,6 +63,8 @@ ATTACKS: dict[str, type[GradientAttack]] = {
     "reroll": Reroll,
     "pad-votes": PadVotes,
     "complain": Complain,
+    "block-returns": BlockReturns,
+    "strategist": Strategist,
 }
 
 

@@ -19,6 +19,7 @@ from troth.attacks.colluder import ColludingChannel
 from troth.attacks.cover import CoveringColluder
 from troth.attacks.gradient import GradientAttack
 from troth.crypto import Context, PeerId
+from troth.protocol.channel import Entry
 from troth.protocol.messages import Announced, Message, Report, ReportNumbers
 from troth.protocol.scales import lower_median
 
@@ -61,6 +62,16 @@ def largest_passing_shift(
 
 class OnceCoveringColluder(CoveringColluder):
     """As owner, puts whatever the attack names into its part, against the mean of its rows."""
+
+    _members: frozenset[PeerId] = frozenset()
+
+    def enter(self, entry: Entry) -> None:
+        self._members = entry.members
+        super().enter(entry)
+
+    def _contributors(self) -> tuple[PeerId, ...]:
+        """Those of this attempt: a helper that is out absorbs nothing."""
+        return tuple(peer for peer in super()._contributors() if peer in self._members)
 
     def _wrong(self, context: Context, part: int) -> Tensor:
         rows_CD = torch.stack(self._rows[part])

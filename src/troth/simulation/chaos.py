@@ -37,6 +37,8 @@ WIDE_ATTACKS = (
     "reroll",
     "pad-votes:ballots=500",
     "complain",
+    "block-returns",
+    "strategist",
 )
 LATER_CONDUCTS = frozenset({"hoard-signatures", "flood"})  # drawn by `draw_wide` only: seeds stay the worlds they were
 _SIGNING = 7  # the call of the channel in a quiet step that collects signatures of the record

@@ -12,7 +12,7 @@ from troth.simulation.world import TASKS, Plan
 Draw = Callable[..., Plan]
 
 _LARGE = (17, 40)  # peers, in one world of twelve
-_FEW_STEPS = 6  # of these
+_FEW_STEPS = 3  # of these
 _LONG = (65, 80)  # steps, in one world of twelve
 _FEW_PEERS = 6  # of these
 _QUIET = TASKS[4]  # nearly without noise, for a radius that is far below the gradients
