@@ -37,7 +37,7 @@ USUAL = Outlook(liars=7, members=16, contributing=6, contributors=15, gone=0, wa
     ],
 )
 def test_the_best_lie_of_a_moment(change: dict[str, int], lie: str | None) -> None:
-    outlook = replace(USUAL, **change)
+    outlook = replace(USUAL, **change)  # type: ignore[arg-type]
     assert best_lie(outlook) == lie
 
 

@@ -35,7 +35,7 @@ TEN = dataclasses.replace(SMALL, peers=10, byzantine=4, steps=40, evaluate_every
 SIXTEEN = Scenario(task="quadratic:dimension=60", byzantine=7, attack_start=2, steps=60, evaluate_every=60)
 ON_CONDUCT = [name for name, attack in ATTACKS.items() if attack.needs_protocol]
 # These harm the model, for a while: a lie about a gradient or a covered aggregate stays in it.
-HARMFUL = ("covered-aggregate", "covered-once", "lying-jury", "grind", "adapt", "reroll", "pad-votes")
+HARMFUL = ("covered-aggregate", "covered-once", "lying-jury", "grind", "adapt", "reroll", "pad-votes", "strategist")
 
 
 def numbers_of(simulation: ProtocolSimulation, peers: Iterable[bytes]) -> set[int]:

@@ -79,7 +79,8 @@ class OnceCoveringColluder(CoveringColluder):
         towards_D = -mean_D / (float(torch.linalg.vector_norm(mean_D)) or 1.0)
         length = self._plot.attack.length
         if length is not None:
-            return (length * towards_D).float()
+            forged_D: Tensor = (length * towards_D).float()
+            return forged_D
         tau, helpers = self._tau(rows_CD.shape[1]), len(self._colluders & set(self._contributors()))
         told_C = torch.linalg.vector_norm(rows_CD, dim=1, dtype=torch.float64).tolist()
         shift = largest_passing_shift(rows_CD, towards_D, tau=tau, helpers=helpers, told_C=told_C)

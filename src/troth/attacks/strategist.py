@@ -112,8 +112,9 @@ class Head:
     def decide(self, step: int, state: State[object], commits: Mapping[PeerId, Announced]) -> None:
         if step in self._taken:
             return
-        self._taken[step] = best_lie(self._outlook(state, commits))
-        self.moves.update([self._taken[step]] if self._taken[step] else [])
+        lie = self._taken[step] = best_lie(self._outlook(state, commits))
+        if lie is not None:
+            self.moves[lie] += 1
 
     def takes(self, *lies: str) -> Callable[[int], bool]:
         return lambda step: self._taken.get(step) in lies
