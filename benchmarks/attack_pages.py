@@ -37,6 +37,7 @@ VARIANTS = {
     "silent-validation": Variant("sign-flip" + " + silent-validation" * 6),  # else there would be nothing to keep quiet
     "nudge": Variant("nudge:size=0.03", {"hardware": 3, "deviation": 0.01}),
     "inflate": Variant(options={"tau_auto": 0.25}),
+    "covered-once": Variant(options={"attack_stop": START + 1}),  # once
 }
 
 
@@ -78,7 +79,12 @@ def result(job: tuple[str | None, int]) -> Result:
 def command(name: str) -> str:
     variant = VARIANTS.get(name, Variant())
     attacks = [f"--attack {spec}" for spec in (variant.attack or name).split(ALSO)]
-    names = {"tau_auto": "tau-auto", "hardware": "hardware", "deviation": "hardware-deviation"}
+    names = {
+        "tau_auto": "tau-auto",
+        "hardware": "hardware",
+        "deviation": "hardware-deviation",
+        "attack_stop": "attack-stop",
+    }
     options = [f"--{names[key]} {value:g}" for key, value in variant.options.items()]
     return " ".join(["troth simulate --byzantine", str(LIARS), *attacks, *options])
 

@@ -12,8 +12,9 @@ import pytest
 
 from tests.cli.conftest import Troth
 from tests.simulation.planted import planted
-from troth.simulation import chaos, side_by_side
+from troth.simulation import side_by_side
 from troth.simulation.chaos import Verdict
+from troth.simulation.draws import DRAWS
 from troth.simulation.faults import Network
 from troth.simulation.plan_file import FORMAT, PlanFile, load, to_text
 from troth.simulation.world import Plan
@@ -71,6 +72,7 @@ def test_a_terminal_gets_a_bar(troth: Troth, monkeypatch: pytest.MonkeyPatch) ->
         (("--peers", "0"), "--peers must be from 1 to 24"),
         (("--peers", "4..25"), "--peers must be from 1 to 24"),
         (("--peers", "²"), "--peers is a number, or A..B"),
+        (("--draw", "wild"), "unknown draw 'wild': did you mean wide"),
         (("--steps", "0"), "--steps must be at least 1"),
         (("--minutes", "0"), "--minutes must be above 0"),
         (("--minutes", "nan"), "--minutes must be above 0"),
@@ -107,7 +109,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         liar = frozenset({"equivocate", "garbage"})
         return Plan(seed, 5, 2, {2: liar}, {}, {}, {2: (1.0, 0)}, {}, Network(latency=0.3))
 
-    monkeypatch.setattr(chaos, "draw_plan", draw)
+    monkeypatch.setitem(DRAWS, "classic", draw)
     monkeypatch.setattr(side_by_side, "judge_all", in_this_process)
     with planted("the first of two equivocating values taken"):
         yield

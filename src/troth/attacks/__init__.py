@@ -1,5 +1,7 @@
 """Attackers, wrapped around honest peers from outside. Production code never imports this package."""
 
+from troth.attacks.absence import BlockReturns, Leave
+from troth.attacks.burden import Complain, PadVotes
 from troth.attacks.coalition import Coalition
 from troth.attacks.colluder import Plot
 from troth.attacks.conduct import (
@@ -15,6 +17,7 @@ from troth.attacks.conduct import (
 )
 from troth.attacks.coordinator import Adapt
 from troth.attacks.cover import CoveredAggregate
+from troth.attacks.cover_once import CoveredOnce
 from troth.attacks.errors import AttackError
 from troth.attacks.gradient import (
     ALittleIsEnough,
@@ -30,7 +33,9 @@ from troth.attacks.gradient import (
     Subnormal,
     alie_deviations,
 )
+from troth.attacks.reroll import Reroll
 from troth.attacks.schedule import AttackSchedule
+from troth.attacks.strategist import Strategist
 from troth.choices import build, parse_spec, pick
 
 ATTACKS: dict[str, type[GradientAttack]] = {
@@ -55,6 +60,13 @@ ATTACKS: dict[str, type[GradientAttack]] = {
     "inflate": Inflate,
     "subnormal": Subnormal,
     "adapt": Adapt,
+    "covered-once": CoveredOnce,
+    "leave": Leave,
+    "reroll": Reroll,
+    "pad-votes": PadVotes,
+    "complain": Complain,
+    "block-returns": BlockReturns,
+    "strategist": Strategist,
 }
 
 

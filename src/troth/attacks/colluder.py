@@ -12,6 +12,7 @@ from troth.protocol.channel import Channel, Delivery, Doubles, Entry, PartParcel
 from troth.protocol.messages import Accuse, Announced, Ballot, Knocking, Measured, Message, Verdict, Vote
 from troth.protocol.parts import Parcel
 from troth.protocol.run import Run
+from troth.protocol.state import State
 
 Choose = Callable[[Mapping[PeerId, Announced]], Message | None]
 
@@ -33,6 +34,7 @@ class Plot:
     run: Run
     active: Callable[[int], bool]  # whether the coalition attacks in this step
     board: dict[Any, Any] = field(default_factory=dict)  # what they tell each other
+    state: Callable[[], State[Any]] | None = None  # what this member's own code holds at the start of the step
 
 
 class ColludingChannel:
@@ -45,6 +47,12 @@ class ColludingChannel:
         self._colluders = plot.colluders
         self._run = plot.run
         self._active = plot.active
+
+    def __getattr__(self, name: str) -> Any:
+        """What coming back needs of a channel, beside what a step does."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.__dict__["_honest"], name)
 
     def enter(self, entry: Entry) -> None:
         self._honest.enter(entry)

@@ -7,7 +7,7 @@ because nobody knows, when reports are made, whom the next step will audit: that
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -90,12 +90,27 @@ class CoveringColluder(ShiftingOwner):
         if self._me not in helpers:
             return honest
         for part, missing_K in self._missing_by_part(context).items():
-            projections_PK[part] -= missing_K / len(helpers)
+            projections_PK[part] = self._share(context, part, projections_PK[part], missing_K, helpers)
             tau = self._tau(self._bounds()[part + 1] - self._bounds()[part])
-            longest = math.sqrt(float(np.square(projections_PK[part]).mean())) / 2.5
-            norms_P[part] = max(norms_P[part], min(longest * 1.01, tau))
+            least = min(math.sqrt(float(np.square(projections_PK[part]).mean())) / 2.5 * 1.01, tau)
+            norms_P[part] = self._told_norm(float(norms_P[part]), least)
         absorbing = ReportNumbers(numbers.lengths_P, norms_P, projections_PK)
         return msgspec.structs.replace(honest, numbers=absorbing.pack())
+
+    def _share(
+        self,
+        context: Context,
+        part: int,
+        right_K: NDArray[np.float64],
+        missing_K: NDArray[np.float64],
+        helpers: Collection[PeerId],
+    ) -> NDArray[np.float64]:
+        """What this helper reports in place of what would be right."""
+        return right_K - missing_K / len(helpers)
+
+    def _told_norm(self, right: float, least: float) -> float:
+        """The distance to report, where its projections allow no shorter one than `least` (SPEC V2)."""
+        return max(right, least)
 
     def _guessed_targets(self, context: Context) -> set[PeerId]:
         """Whom the next step audits, if the coins that draw it were those already open. With two coins they are not."""
@@ -118,7 +133,8 @@ class CoveringColluder(ShiftingOwner):
         return part_bounds(self._run.parameters.size, self._parts)
 
     def _tau(self, length: int) -> float:
-        return self._run.parameters.tau * math.sqrt(length / self._run.parameters.size)
+        whole = self._run.parameters.tau if self._plot.state is None else self._plot.state().scales.tau
+        return whole * math.sqrt(length / self._run.parameters.size)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from troth.attacks.wire_lies import (
     Blob,
     announcing,
     another,
+    early_and_large,
     false_decision,
     false_knock,
     false_signature,
@@ -46,7 +47,7 @@ from troth.protocol.frames import (
     View,
     Waiting,
 )
-from troth.protocol.messages import Announced, Commit, Malformed, Message, Phase, decode, encode, seal
+from troth.protocol.messages import Announced, Commit, Malformed, Message, Phase, Vote, decode, encode, seal
 
 CONDUCTS = {
     "equivocate": "say one thing to some and another to others",
@@ -76,6 +77,8 @@ CONDUCTS = {
     "feud": "send nothing at all to one peer, always the same",
     "late": "let everything arrive late",
     "just-in-time": "let everything arrive just before it is due",
+    "hoard-signatures": "hand signatures of the record, and sometimes what one commits to, to one honest peer only",
+    "flood": "send large frames for what has not begun yet, in kinds that look small",
 }
 _MOMENT = 0.1  # seconds
 _DELAYED = ("late", "just-in-time")  # the network that the liar is on sees to these
@@ -87,6 +90,8 @@ class LateChannel(AgreedChannel):
     async def announce_last(
         self, context: Context, choose: Callable[[Mapping[PeerId, Announced]], Message | None]
     ) -> Mapping[PeerId, Announced]:
+        if self._looks_on:
+            return await self.announce(context, Vote(()))  # it says nothing
         running = self._begin(context)
         due = (running.deadline or self._line.now()) - 2.1 * self.pace.delta  # else it would come too late for some
         await self._wait(due, lambda: len(running.heard) >= len(self._members) - 1)
@@ -125,9 +130,12 @@ class LyingLine:
         self._others: dict[bytes, Value] = {}
         self._two_sides: dict[Context, dict[PeerId, Value] | None] = {}  # whom it told what, if it forges a certificate
         self._last_round = LastRound(identity, fellows, draw)
+        self._fellows = frozenset(fellows)
+        self._hoarded: dict[Context, bool] = {}  # in which announcements of this step
         self._onlookers: set[PeerId] = set()  # who asked what has happened, and is no member
         self._sent: list[Packet] = []
         self.lies: dict[str, int] = {}
+        self.free: Callable[[], bool] = lambda: True  # whether it does not wait for something
 
     def follow(self, channel: AgreedChannel) -> None:
         """Lies that need the right moment keep the pace that its own code keeps."""
@@ -188,12 +196,13 @@ class LyingLine:
         self._instead.clear()
         self._others.clear()
         self._two_sides.clear()
+        self._hoarded.clear()
         self._last_round.forget(step)
 
     # Whether
 
     def _would(self, conduct: str) -> bool:
-        return conduct in self._conducts and self._step >= self._start
+        return conduct in self._conducts and self._step >= self._start and self.free()
 
     def _does(self, conduct: str, chance: float = 0.5) -> bool:
         if not self._would(conduct) or float(self._draw.uniform(1)[0]) >= chance * self._zeal:
@@ -247,6 +256,8 @@ class LyingLine:
             yield from impersonations(self._identity, place, victim, said[victim], members, self._draw)
 
     def _again(self, place: Context) -> Iterator[Packet]:
+        if self._does("flood", 0.02):
+            yield from early_and_large(self._identity, place)
         if self._sent and self._does("replay", 0.1):
             yield pick(self._draw, self._sent)
         if not self._would("replay-elsewhere"):
@@ -274,6 +285,8 @@ class LyingLine:
     def _value(self, to: PeerId, place: Context, value: Value) -> Iterator[Frame]:
         if self._does("mute", 0.2) or self._does("selective"):
             return
+        if place.phase == Phase.COMMIT and self._keeps_commit(place) and self._hoards(to):
+            return
         if place not in self._two_sides:
             self._two_sides[place] = {} if self._does("forged-certificate", 0.2) else None
         sides = self._two_sides[place]
@@ -288,6 +301,17 @@ class LyingLine:
             yield self._other(place, value)
         else:
             yield self._instead[place] or value
+
+    def _hoards(self, to: PeerId) -> bool:
+        """To all honest peers but one, the same for all liars: it alone is to hold what makes a quorum."""
+        honest = sorted(self._met.keys() - self._fellows)
+        return self._would("hoard-signatures") and bool(honest) and to not in self._fellows and to != honest[0]
+
+    def _keeps_commit(self, place: Context) -> bool:
+        """Signatures under the last record travel in it."""
+        if place not in self._hoarded:
+            self._hoarded[place] = self._does("hoard-signatures")
+        return self._hoarded[place]
 
     def _false_payload(self, place: Context, payload: bytes) -> bytes | None:
         """Decided once for an announcement: said to some only, it would be an equivocation and no more."""

@@ -19,6 +19,7 @@ from troth.protocol.frames import (
     Chained,
     Decided,
     Frame,
+    Packet,
     PartSent,
     PartShown,
     Ready,
@@ -50,6 +51,7 @@ _OVERSIZE = 400_000  # bytes, of payloads and blobs; more than a message of most
 _OVERSIZE_IN = {Phase.REPORT: 600_000, Phase.VOTE: 3_000_000}  # these may be longer
 _NUMBERS = (math.nan, math.inf, -math.inf, 1e308, 2.0**400)  # the last is the largest that is allowed
 _LONGEST_PATH = 32
+_EARLY_FRAMES, _EARLY_BYTES = 8, 1 << 20  # of each kind
 
 
 def pick(draw: Stream, options: Sequence[T]) -> T:
@@ -165,6 +167,15 @@ def with_wrong_path(frame: PartSent | PartShown, draw: Stream) -> PartSent | Par
     path = frame.path
     paths = (path[::-1] if path[::-1] != path else (bytes(32),), (), path[:-1], (*path, *[bytes(32)] * _LONGEST_PATH))
     return msgspec.structs.replace(frame, path=pick(draw, paths))
+
+
+def early_and_large(identity: Identity, place: Context) -> Iterator[Packet]:
+    """For the next step: relayed values and decisions as long as a vote may be, which nobody can check yet."""
+    later, payload = place._replace(step=place.step + 1, phase=Phase.VOTE), bytes(_EARLY_BYTES)
+    for number in range(_EARLY_FRAMES):
+        envelope = Envelope(payload, bytes([number]) * 64)
+        yield Packet(later, Relayed(identity.peer, Value(envelope)))
+        yield Packet(later, Decided({}, {bytes(identity.peer): (envelope, envelope)}))
 
 
 # Views, and what claims to be somebody else's

@@ -31,6 +31,12 @@ def chaos(
     seeds: Annotated[str, typer.Option(help="Which worlds: A..B, from A to before B.")] = "0..100",
     peers: Annotated[str, typer.Option(help="How many peers: a number, or A..B.")] = "4..16",
     steps: Annotated[int, typer.Option(help="How many steps in each world.")] = 20,
+    draw: Annotated[
+        str,
+        typer.Option(
+            help="Which kind of worlds: classic, wide (more of everything), or beyond (safety alone is promised)."
+        ),
+    ] = "classic",
     minutes: Annotated[float | None, typer.Option(help="Stop after so many minutes, whatever is left.")] = None,
     seed: Annotated[int | None, typer.Option(help="One world only.")] = None,
     plan: Annotated[Path | None, typer.Option(help="One world only: the plan.json of one that broke.")] = None,
@@ -65,24 +71,27 @@ def chaos(
     if out is not None and out.exists() and not out.is_dir():
         raise ChaosError(f"--out {out} is a file: choose a folder")
 
-    from troth.simulation.chaos import draw_plan
+    from troth.choices import pick
+    from troth.simulation.draws import DRAWS
     from troth.simulation.plan_file import MOST_PEERS, load
 
     if least < 1 or most > MOST_PEERS:
         raise ChaosError(f"--peers must be from 1 to {MOST_PEERS}, got {peers}")
 
-    def draw(number: int) -> "Plan":
-        return draw_plan(number, least_peers=least, most_peers=most, steps=steps)
+    drawing = pick(DRAWS, draw, "draw")
 
-    replay = f"--peers {peers} --steps {steps}"
+    def drawn_from(number: int) -> "Plan":
+        return drawing(number, least_peers=least, most_peers=most, steps=steps)
+
+    replay = f"--peers {peers} --steps {steps}" + ("" if draw == "classic" else f" --draw {draw}")
     try:
         if plan is not None:
             file = load(plan)
             broken = bool(_one(file.drawn if drawn else file.smallest, trace=trace))
         elif seed is not None:
-            broken = _seed(draw(seed), out or Path(f"chaos-{seed}"), replay, trace=trace, smaller=not no_shrink)
+            broken = _seed(drawn_from(seed), out or Path(f"chaos-{seed}"), replay, trace=trace, smaller=not no_shrink)
         else:
-            broken = _many(range(first, last), draw, out or Path(), replay, minutes, smaller=not no_shrink)
+            broken = _many(range(first, last), drawn_from, out or Path(), replay, minutes, smaller=not no_shrink)
     except KeyboardInterrupt:
         typer.echo("troth: interrupted", err=True)
         raise SystemExit(_INTERRUPTED) from None
@@ -142,14 +151,14 @@ def _played(plan: "Plan", timeline: "Timeline | None") -> "tuple[World | None, l
 
     import torch
 
-    from troth.simulation.checkers import CHECKERS
+    from troth.simulation.chaos import broken_in
     from troth.simulation.world import play
 
     torch.set_num_threads(1)  # as in `judge`
     world = None
     try:
         world = play(plan) if timeline is None else play(plan, timeline.watch, timeline.wrap)
-        return world, [f"{name}: {what}" for name, check in CHECKERS.items() for what in check(world)], ""
+        return world, broken_in(world), ""
     except Exception as error:
         return world, [f"crash: {type(error).__name__}: {error}"], traceback.format_exc()
 

@@ -17,7 +17,7 @@ import msgspec
 from troth.crypto import Digest, blob_digest
 from troth.errors import OperatorError
 from troth.evidence import write_bytes
-from troth.protocol.journal import Slot
+from troth.protocol.journal import NO_SLOT, Slot
 from troth.protocol.messages import Malformed
 from troth.protocol.roles import Due
 from troth.protocol.roster import Roster
@@ -41,7 +41,7 @@ class Marks:
     """How far the other files had come when a checkpoint was written: one that ends earlier now was cut, or is an older copy."""
 
     journal: Digest | None = None  # the chain's end
-    signed: Slot = (-1, 0, 0, 0)  # the last slot
+    signed: Slot = NO_SLOT  # the last
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 import torch
 
 from troth.attacks.wire import CONDUCTS
-from troth.crypto import stream
+from troth.crypto import Stream, stream
 from troth.protocol.run import most_byzantine
-from troth.simulation.checkers import CHECKERS
+from troth.simulation.checkers import CHECKERS, OF_SAFETY
+from troth.simulation.checkers.progress import excused
 from troth.simulation.drop_outs import DropOut
 from troth.simulation.faults import Cut, Network
 from troth.simulation.world import Plan, World, play
@@ -28,6 +29,19 @@ ATTACKS = (
     "adapt",
 )
 
+WIDE_ATTACKS = (
+    *ATTACKS,
+    "covered-once",
+    "covered-once:scale=edge",
+    "leave",
+    "reroll",
+    "pad-votes:ballots=500",
+    "complain",
+    "block-returns",
+    "strategist",
+)
+LATER_CONDUCTS = frozenset({"hoard-signatures", "flood"})  # drawn by `draw_wide` only: seeds stay the worlds they were
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -39,11 +53,11 @@ class Verdict:
     counts: Counter[str] = field(default_factory=Counter)
 
 
-class _Dice:
+class Dice:
     """What a seed decides."""
 
-    def __init__(self, seed: int) -> None:
-        self.stream = stream(seed, "chaos")
+    def __init__(self, draws: Stream) -> None:
+        self.stream = draws
 
     def pick(self, count: int) -> int:
         return int(self.stream.integers(count, 1)[0])
@@ -53,14 +67,14 @@ class _Dice:
 
 
 def draw_plan(seed: int, *, least_peers: int = 4, most_peers: int = 16, steps: int = 20) -> Plan:
-    dice = _Dice(seed)
+    dice = Dice(stream(seed, "chaos"))
     peers = least_peers + dice.pick(most_peers - least_peers + 1)
     together = not dice.pick(8)  # all that there may be, for a lie that needs the signatures of all liars
     byzantine = most_byzantine(peers, 1) if together else dice.pick(most_byzantine(peers, 1) + 1)
     order = dice.stream.permutation(peers).tolist()
     lying, honest = order[:byzantine], order[byzantine:]
     crashes, loss, cuts = _draw_failures(dice, honest, peers, steps)
-    names = sorted(CONDUCTS)
+    names = sorted(set(CONDUCTS) - LATER_CONDUCTS)
     liars = {number: frozenset(names[k] for k in dice.stream.sample(len(names), dice.pick(5))) for number in lying}
     attacks = {number: ATTACKS[dice.pick(len(ATTACKS))] for number in lying if dice.pick(2)}
     if together:
@@ -89,7 +103,7 @@ def _draw_blackout(seed: int, honest: list[int], steps: int) -> dict[int, DropOu
 
 
 def _draw_failures(
-    dice: _Dice, honest: list[int], peers: int, steps: int
+    dice: Dice, honest: list[int], peers: int, steps: int
 ) -> tuple[dict[int, DropOut], dict[int, float], list[Cut]]:
     """Whom power fails, whose packets get lost, who is cut off."""
     crashes: dict[int, DropOut] = {}
@@ -117,7 +131,7 @@ def _draw_failures(
     return crashes, loss, cuts
 
 
-def _draw_network(dice: _Dice, peers: int, honest: list[int], loss: dict[int, float], cuts: list[Cut]) -> Network:
+def _draw_network(dice: Dice, peers: int, honest: list[int], loss: dict[int, float], cuts: list[Cut]) -> Network:
     pick, chance = dice.pick, dice.chance
     share = (0.05 + 0.85 * chance()) * (0.5 if (narrow := not pick(3)) else 1.0)
     links = chance() if pick(2) else 0.0
@@ -139,8 +153,14 @@ def judge(plan: Plan) -> Verdict:
         world = play(plan)
     except Exception as error:  # a peer that falls over is a broken promise too
         return Verdict(plan.seed, str(plan), [f"crash: {type(error).__name__}: {error}"])
-    broken = [f"{name}: {what}" for name, check in CHECKERS.items() for what in check(world)]
-    return Verdict(plan.seed, str(plan), broken, counts(world))
+    return Verdict(plan.seed, str(plan), broken_in(world), counts(world))
+
+
+def broken_in(world: World) -> list[str]:
+    """What was promised and not kept: everything, or safety alone where more are gone than anything else is promised for."""
+    everything = world.plan.within or world.plan.fair
+    promised = {name: check for name, check in CHECKERS.items() if everything or name in OF_SAFETY}
+    return [f"{name}: {what}" for name, check in promised.items() for what in check(world)]
 
 
 def counts(world: World) -> Counter[str]:
@@ -151,6 +171,11 @@ def counts(world: World) -> Counter[str]:
     return Counter(
         {
             "worlds": 1,
+            "worlds within the full guarantee": int(plan.within),
+            "worlds beyond the full guarantee": int(not plan.within),
+            "worlds of which safety alone is promised": int(not plan.within and not plan.fair),
+            "worlds excused from progress": int(excused(world)),
+            "updates": sum(record.updated for record in records),
             "steps": len(records),
             "packets": world.packets,
             "packets lost": world.lost,

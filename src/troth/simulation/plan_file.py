@@ -15,11 +15,12 @@ from troth.attacks.wire import CONDUCTS
 from troth.choices import parse_spec
 from troth.errors import OperatorError
 from troth.protocol.run import most_byzantine
-from troth.simulation.chaos import ATTACKS
-from troth.simulation.world import _TASK, Plan
+from troth.simulation.chaos import WIDE_ATTACKS
+from troth.simulation.world import TASKS, Plan
 
 FORMAT = "troth/chaos/1"
-MOST_PEERS = int(parse_spec(_TASK)[1]["dimension"])  # a vector cannot be cut into more parts than it has numbers
+DIMENSIONS = {task: int(parse_spec(task)[1]["dimension"]) for task in TASKS}
+MOST_PEERS = DIMENSIONS[TASKS[0]]  # a vector cannot be cut into more parts than it has numbers
 MOST_STEPS = 10_000
 _MOST_BYTES = 1 << 20
 _LARGEST = 1e9  # of any number in a plan but the seed
@@ -87,8 +88,10 @@ def from_bytes(raw: bytes) -> PlanFile:
 
 def flaw(plan: Plan) -> str | None:
     """Why no world can be played from this, or None."""
-    if not 1 <= plan.peers <= MOST_PEERS:
-        return f"peers must be from 1 to {MOST_PEERS}, got {plan.peers}"
+    if plan.task not in TASKS:
+        return f"unknown task '{_printable(plan.task)}'"  # a name could be that of any file
+    if not 1 <= plan.peers <= DIMENSIONS[plan.task]:
+        return f"peers must be from 1 to {DIMENSIONS[plan.task]}, got {plan.peers}"
     if not 1 <= plan.steps <= MOST_STEPS:
         return f"steps must be from 1 to {MOST_STEPS}, got {plan.steps}"
     strangers = sorted(peers_in(plan) - set(range(plan.peers)))
@@ -97,13 +100,15 @@ def flaw(plan: Plan) -> str | None:
     most = most_byzantine(plan.peers, 1)
     if len(plan.lying) > most:
         return f"{len(plan.lying)} liars among {plan.peers} peers: at most {most}"
+    if not len(plan.lying) <= plan.promised <= most:
+        return f"byzantine must be from {len(plan.lying)}, who lie, to {most}, got {plan.promised}"
     liars = plan.liars.keys()
     if not plan.forge_from.keys() | plan.attacks.keys() <= liars or plan.zeal.keys() != liars:
         return "forge_from and attacks must be of liars, and zeal of all of them"
     conducts = sorted({name for liar in plan.liars.values() for name in liar} - set(CONDUCTS))
     if conducts:
         return f"unknown conduct '{_printable(conducts[0])}'"
-    attacks = sorted(set(plan.attacks.values()) - set(ATTACKS))
+    attacks = sorted(set(plan.attacks.values()) - set(WIDE_ATTACKS))
     if attacks:
         return f"unknown attack '{_printable(attacks[0])}'"
     return _wrong_number(plan)
@@ -113,6 +118,8 @@ def _wrong_number(plan: Plan) -> str | None:
     rate = plan.network.bytes_per_second
     if rate is not None and rate <= 0:
         return f"bytes_per_second must be above 0, got {rate}"
+    if not 2.0**-300 <= plan.tau <= _LARGEST or not (plan.tau_auto is None or 0 < plan.tau_auto <= 0.5):
+        return f"tau must be above 0, and tau_auto at most 0.5, got {plan.tau} and {plan.tau_auto}"
     for ahead, faster in plan.network.clocks.values():
         if abs(ahead) > _LARGEST or not -0.5 <= faster <= 0.5:
             return f"a clock may be ahead by up to {_LARGEST:g} and faster by up to 0.5, got {ahead} and {faster}"

@@ -97,13 +97,16 @@ class ProtocolSimulation:
             channel: Channel = faithful
             if identity.peer in colluders:
                 attack = self.coalition.attack_of(number)
-                plot = Plot(attack, colluders, self.run, self.coalition.active, board)
+                plot = Plot(attack, colluders, self.run, self.coalition.active, board, self._state_of(identity.peer))
                 channel = attack.conduct(faithful, identity.peer, plot)
             elif identity.peer in drop_outs:
                 channel = DroppingChannel(faithful, drop_outs[identity.peer])
             work, entropy = works[number % len(works)], SeededEntropy(scenario.seed, number)
             self.peers[identity.peer] = Peer(identity, self.run, work, channel, entropy, self.tools)
         self.states: dict[PeerId, State[Training]] = dict.fromkeys(self.peers, first)
+
+    def _state_of(self, peer: PeerId) -> Callable[[], State[Training]]:
+        return lambda: self.states[peer]
 
     def evaluate(self) -> dict[str, float]:
         """As the first honest peer would; the others hold the same bits, or `agreement` is false."""

@@ -79,12 +79,13 @@ class _Hunt:
         self._told = told
         self._clock = clock
         self._tried = {plan_bytes(plan)}
-        self._fair = _fair(plan)
+        self._fair = plan.fair  # with more failing than the protocol can bear, a broken promise is no bug
+        self._within = plan.within
 
     def tries(self, plan: Plan) -> bool:
         """Play it, unless it was played before, and keep it if it is broken too."""
         key = plan_bytes(plan)
-        if key in self._tried or flaw(plan) is not None or (self._fair and not _fair(plan)):
+        if key in self._tried or flaw(plan) is not None or not self._alike(plan):
             return False
         if not self._left or self._clock() >= self._until:
             raise _EnoughError
@@ -95,6 +96,10 @@ class _Hunt:
             self.best = plan
         self._told(self.best, len(self._tried) - 1)
         return found
+
+    def _alike(self, plan: Plan) -> bool:
+        """Whether no less is promised of it: else a broken promise might be none."""
+        return plan.fair >= self._fair and plan.within >= self._within
 
     def greedily(self, smaller: Callable[[Plan], Iterator[Plan]]) -> None:
         """One after the other; what was taken away shifts the rest to its place."""
@@ -110,15 +115,6 @@ class _Hunt:
             middle = (low + self.best.steps) // 2
             if not self.tries(replace(self.best, steps=middle)):
                 low = middle + 1
-
-
-def _fair(plan: Plan) -> bool:
-    """Whether it could have been drawn: with more failing than the protocol can bear, a broken promise is no bug."""
-    bad, shaky = len(plan.lying), len(plan.shaky - plan.blackout.keys())
-    back = plan.network.unreached or any(drop_out.down is not None for drop_out in plan.crashes.values())
-    if back and 2 * (bad + shaky) >= plan.peers:
-        return False
-    return not bad + shaky or plan.peers - bad - shaky >= bad + 2
 
 
 # Ways to be smaller, the boldest first

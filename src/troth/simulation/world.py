@@ -28,6 +28,7 @@ from troth.protocol.step import run_step
 from troth.simulation.drop_outs import DropOut, DroppingChannel, PowerCutError
 from troth.simulation.faults import Deliver, Network, deliveries
 from troth.simulation.memo import MemoPrimitives
+from troth.simulation.memory import MeasuredLine, held_bytes
 from troth.simulation.virtual import VirtualLine, VirtualTime, Watch
 from troth.training import OPTIMIZERS, SCHEDULES, Problem, make_task
 from troth.training.work import Training, TrainingWork
@@ -36,9 +37,16 @@ Wrap = Callable[[PeerId, Channel], Channel]
 
 # D coordinates
 
-_TASK, _TAU, _RATE = "quadratic:dimension=24", 0.1, 0.1
+TASKS = (  # that a world may train; the first unless its plan says otherwise
+    "quadratic:dimension=24",
+    "quadratic:dimension=48",
+    "factors:dimension=24",
+    "factors:dimension=48",
+    "quadratic:dimension=24,noise=0.00001",
+)
+TAU, _RATE = 0.1, 0.1
 _MOST_EVENTS = 3_000_000
-BOUNDS = Pace(stretch=4.0)
+BOUNDS = Pace(stretch=4.0, room=1 << 22)
 FORGED = -10.0  # what liars multiply their gradients by
 
 
@@ -59,6 +67,12 @@ class Plan:
     confirmed: float = (
         60.0  # seconds after which people say that those who are honest are enough to begin anew (SPEC B5)
     )
+    byzantine: int | None = None  # b, which the run promises to withstand; None: as many as lie
+    task: str = TASKS[0]
+    tau: float = TAU
+    tau_auto: float | None = None
+    waits: bool = False  # liars behave until somebody is gone
+    liars_return: bool = False  # whoever of them was left out comes back
 
     @property
     def lying(self) -> frozenset[int]:
@@ -69,13 +83,45 @@ class Plan:
         """Honest peers whom power or network fails."""
         return (frozenset(self.crashes) | frozenset(self.blackout) | self.network.unreached) - self.lying
 
+    @property
+    def promised(self) -> int:
+        return len(self.lying) if self.byzantine is None else self.byzantine
+
+    @property
+    def within(self) -> bool:
+        """Within the full guarantee: of all members no more are faulty, lying or gone at any time, than was promised."""
+        return len(self.lying | self.shaky) <= self.promised
+
+    @property
+    def fair(self) -> bool:
+        """Whether the honest who stay outnumber the liars, and nobody who comes back finds a run without it."""
+        bad, shaky = len(self.lying), len(self.shaky - self.blackout.keys())
+        back = self.network.unreached or any(drop_out.down is not None for drop_out in self.crashes.values())
+        if back and 2 * (bad + shaky) >= self.peers:
+            return False
+        return not bad + shaky or self.peers - bad - shaky >= bad + 2
+
     def __str__(self) -> str:
         lies = "; ".join(f"{number}: {', '.join(sorted(c)) or 'nothing'}" for number, c in sorted(self.liars.items()))
         return (
             f"{self.peers} peers, {self.steps} steps, liars on the wire {{{lies or 'none'}}}, in the protocol "
             f"{dict(self.attacks) or 'none'}, wrong gradients from step {dict(self.forge_from) or 'never'}, "
             f"crashes {dict(self.crashes) or 'none'}, blackout {dict(self.blackout) or 'none'}, {self.network}"
+            f"{self._unusual}"
         )
+
+    @property
+    def _unusual(self) -> str:
+        told = {
+            f"b = {self.promised}": self.byzantine is not None,
+            self.task: self.task != TASKS[0],
+            f"tau {self.tau:g}": self.tau != TAU,
+            f"tau auto {self.tau_auto}": self.tau_auto is not None,
+            "liars wait until somebody is gone": self.waits,
+            "liars come back": self.liars_return,
+            "beyond the full guarantee": not self.within,
+        }
+        return "".join(f", {what}" for what, said in told.items() if said)
 
 
 @dataclass
@@ -97,7 +143,10 @@ class World:
         default_factory=dict
     )  # when somebody knew that the others had gone on, or stopped
     said: dict[tuple[PeerId, Context], set[Digest]] = field(default_factory=dict)  # by honest peers whom power fails
-    most_kept: int = 0  # bytes of others that a channel held at the end of a step
+    most_held: int = 0  # bytes of others that a channel held at any time
+    histories: dict[tuple[int, int], set[bytes]] = field(
+        default_factory=dict
+    )  # by step and incarnation: records that honest peers ever held
     packets: int = 0
     lost: int = 0
     doubled: int = 0
@@ -198,11 +247,12 @@ class _LyingWork(TrainingWork):
 
     def lie_from(self, me: PeerId, step: int, forged: set[tuple[bytes, int]]) -> "_LyingWork":
         self._me, self._from, self._forged = me, step, forged
+        self.free: Callable[[], bool] = lambda: True
         return self
 
     async def gradient(self, training: Training, seed: Seed, step: int) -> Tensor:
         honest_D = await super().gradient(training, seed, step)
-        if step < self._from:
+        if step < self._from or not self.free():
             return honest_D
         self._forged.add((self._me, step))
         return honest_D * FORGED
@@ -220,7 +270,7 @@ class _Stage:
         self.plan = plan
         self.wrap = wrap
         self.tools = MemoPrimitives()
-        self.problem = Problem(make_task(_TASK), lanes_for=plan.peers)
+        self.problem = Problem(make_task(plan.task), lanes_for=plan.peers)
         self.identities = [Identity.from_secret(derive(plan.seed, "identity", k)) for k in range(plan.peers)]
         self.heirs = {
             number: Identity.from_secret(derive(plan.seed, "incarnation", number))
@@ -229,7 +279,7 @@ class _Stage:
         }
         keys = {identity.peer: number for number, identity in enumerate(self.identities)}
         numbers = {**keys, **{identity.peer: number for number, identity in self.heirs.items()}}
-        parameters = Parameters(size=self.problem.size, tau=_TAU, byzantine=len(plan.lying))
+        parameters = Parameters(size=self.problem.size, tau=plan.tau, byzantine=plan.promised, tau_auto=plan.tau_auto)
         self.run = Run(tuple(sorted(keys)), b"chaos", parameters, derive(plan.seed, "run"))
         self.world = World(plan, self.run, numbers, self.work(TrainingWork))
         self.time: VirtualTime[None] = VirtualTime(_deliveries(plan, numbers), watch)
@@ -272,8 +322,14 @@ class _Stage:
             mine: Line = line if who is identity else self.time.line(who.peer, *clock, home=identity.peer)
             if cut:
                 mine = _NotedLine(mine, who.peer, self.world.said)
+            mine = MeasuredLine(mine, look)
             self.channels[number] = AgreedChannel(who, mine, BOUNDS, self.tools, journal, looks_on=looks_on)
             return self.channels[number]
+
+        def look() -> int:
+            held = held_bytes(self.channels[number])
+            self.world.most_held = max(self.world.most_held, held)
+            return held
 
         def opened(who: Identity) -> AgreedChannel:
             return cast(AgreedChannel, self._wrapped(who.peer, channel(who)))
@@ -336,14 +392,15 @@ class _Stage:
 
     async def _note(self, number: int, steps: AsyncIterator[Outcome[Training]]) -> None:
         async for outcome in steps:
-            channel, world, step = self.channels[number], self.world, outcome.record.step
+            channel, world, record = self.channels[number], self.world, outcome.record
+            step = record.step
             self._discard(number, step)
             world.outcomes[number][step] = outcome
-            if outcome.record.incarnation > world.incarnations.get(step, -1):  # what was made before was thrown away
-                world.incarnations[step], world.step_ends[step] = outcome.record.incarnation, self.time.now
+            if record.incarnation > world.incarnations.get(step, -1):  # what was made before was thrown away
+                world.incarnations[step], world.step_ends[step] = record.incarnation, self.time.now
                 world.paces.pop(step, None)
-            world.most_kept = max(world.most_kept, channel.kept_bytes)
-            latest = outcome.record.incarnation == world.incarnations[step]
+            world.histories.setdefault((step, record.incarnation), set()).add(encode_record(record))
+            latest = record.incarnation == world.incarnations[step]
             if number in world.survivors and not outcome.looked_on and latest:
                 world.paces.setdefault(step, set()).add(channel.pace)
             if step >= self.plan.steps - 1:
@@ -373,12 +430,21 @@ class _Stage:
         inner = LateChannel(identity, lying_line, BOUNDS, self.tools, journal)
         lying_line.follow(inner)
         channel: Channel = inner
+
+        def free() -> bool:
+            """Whoever has just come back is audited (SPEC B4), and behaves."""
+            back = any(peer == identity.peer and when == state.step - 1 for when, peer in state.roster.returns)
+            return not back and (not plan.waits or len(state.roster.members) < plan.peers)
+
+        lying_line.free = free
+        plot: Plot | None = None
         if number in plan.attacks:
             attack, start = make_attack(plan.attacks[number]), plan.zeal[number][1]
             colluders = frozenset(self.identities[k].peer for k in plan.lying)
-            plot = Plot(attack, colluders, self.run, lambda step: step >= start, self.board)
+            plot = Plot(attack, colluders, self.run, lambda step: step >= start and free(), self.board, lambda: state)
             channel = attack.conduct(inner, identity.peer, plot)
         work = self.work(_LyingWork).lie_from(identity.peer, plan.forge_from.get(number, plan.steps), self.world.forged)
+        work.free = free
         entropy = _FreshCoins(plan.seed, number)
         peer = Peer(identity, self.run, work, self._wrapped(identity.peer, channel), entropy, self.tools)
         state = State.first(self.run, work.first(derive(plan.seed, "model")))
@@ -388,14 +454,24 @@ class _Stage:
                 if peer.me not in state.roster.members:
                     return
         except (LeftOutError, StalledError):
-            if not plan.blackout:
+            if not (plan.blackout or plan.liars_return):
                 raise
 
             def opened(who: Identity) -> AgreedChannel:
-                return AgreedChannel(who, lying_line, BOUNDS, self.tools, journal, looks_on=True)
+                if not plan.liars_return or plot is None:
+                    return AgreedChannel(who, lying_line, BOUNDS, self.tools, journal, looks_on=True)
+                late = LateChannel(who, lying_line, BOUNDS, self.tools, journal, looks_on=True)
+                return cast(AgreedChannel, plot.attack.conduct(late, who.peer, plot))
 
-            async for _ in Life(peer, state, opened, plan.steps).come_back(identity):
-                pass
+            life = Life(peer, state, opened, plan.steps)
+            while True:
+                try:
+                    async for outcome in life.come_back(identity):
+                        state = outcome.state
+                    return
+                except (LeftOutError, StalledError):
+                    if not plan.liars_return:
+                        raise
 
 
 def _deliveries(plan: Plan, numbers: Mapping[PeerId, int]) -> Deliver:

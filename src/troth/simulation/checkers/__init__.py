@@ -13,9 +13,11 @@ from troth.simulation.checkers.evidence import evidence
 from troth.simulation.checkers.follows import follows
 from troth.simulation.checkers.harm import harm
 from troth.simulation.checkers.knocks import knocks
+from troth.simulation.checkers.memory import memory
 from troth.simulation.checkers.no_honest_ban import no_honest_ban
 from troth.simulation.checkers.pace import pace
 from troth.simulation.checkers.progress import progress
+from troth.simulation.checkers.safety import safety
 from troth.simulation.checkers.signed import signed
 from troth.simulation.checkers.slots import slots
 from troth.simulation.checkers.standing import standing
@@ -39,6 +41,13 @@ CHECKERS: dict[str, Callable[[World], list[str]]] = {
     "follows": follows,
     "comeback": comeback,
     "bounds": bounds,
+    "memory": memory,
+    "safety": safety,
 }
 
-__all__ = ["CHECKERS"]
+# What holds with at most b liars, however many honest peers are gone.
+OF_SAFETY = frozenset(
+    {"agreement", "no honest ban", "evidence", "signed", "slots", "coins", "bounds", "memory", "safety"}
+)
+
+__all__ = ["CHECKERS", "OF_SAFETY"]

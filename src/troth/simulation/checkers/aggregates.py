@@ -5,17 +5,22 @@ from itertools import pairwise
 import torch
 
 from troth.aggregation import judge_center
+from troth.choices import parse_spec
 from troth.crypto import PeerId
 from troth.protocol.scales import part_taus
 from troth.simulation.world import FORGED, World
 
 # P contributors, D coordinates
 
+COVERING = frozenset({"covered-aggregate", "covered-once", "adapt", "strategist"})
+
 
 def aggregates(world: World) -> list[str]:
-    """Colluders who cover for each other pass until they are audited (SPEC T7), so worlds with them are left out."""
-    if {"covered-aggregate", "adapt"} & set(world.plan.attacks.values()):
-        return []
+    """Colluders who cover for each other pass until they are audited (SPEC T7): of their own parts, and no others.
+
+    How far those may be off is what `harm` bounds.
+    """
+    covering = {peer for peer, number in world.numbers.items() if _covers(world.plan.attacks.get(number, ""))}
     broken = []
     for outcome in world.witness:
         record, kept = outcome.record, outcome.state.kept[outcome.record.step]
@@ -27,8 +32,14 @@ def aggregates(world: World) -> list[str]:
         for part, ((start, stop), tau) in enumerate(
             zip(pairwise(kept.bounds), part_taus(kept.tau, kept.bounds), strict=True)
         ):
+            if kept.owners[part] in covering:
+                continue
             center_D, part_PD = kept.aggregate_D[start:stop], rows_PD[:, start:stop]
             residual, tolerance = judge_center(part_PD, center_D, tau=tau)
             if residual > 2 * tolerance:
                 broken.append(f"step {record.step}: the aggregate of part {part} is not the clipped centre")
     return broken
+
+
+def _covers(attack: str) -> bool:
+    return parse_spec(attack)[0] in COVERING

@@ -1,9 +1,8 @@
-"""Messages and memory are bounded: nobody can make the honest send without end, or keep what they do not need."""
+"""Messages are bounded: nobody can make the honest send without end."""
 
 from troth.simulation.world import World
 
 _WAITING = 8  # packets in a second, from everyone to everyone
-_MOST_KEPT = 1 << 20  # bytes from each peer at the end of a step: worlds are small
 
 
 def bounds(world: World) -> list[str]:
@@ -19,6 +18,4 @@ def bounds(world: World) -> list[str]:
         most += int(_WAITING * world.seconds) * peers * peers
     if world.packets > most:
         broken.append(f"{world.packets} packets in {steps} steps with {attempts} attempts: at most {most}")
-    if world.most_kept > peers * _MOST_KEPT:
-        broken.append(f"a peer kept {world.most_kept} bytes of others")
     return broken

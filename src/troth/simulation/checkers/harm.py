@@ -1,35 +1,69 @@
-"""Harm is bounded by the clipping: liars pull an aggregate no farther than so many radii as they are, whatever they do."""
+"""Harm is bounded in every step, also where liars cover for each other: no update goes far from what the honest would do."""
 
+from collections.abc import Iterator
 from itertools import pairwise
 
 import torch
+from torch import Tensor
 
 from troth.crypto import PeerId
-from troth.protocol.scales import part_taus
+from troth.protocol.scales import lower_median, part_taus
+from troth.protocol.state import Outcome
 from troth.simulation.world import World
+from troth.training.work import Training
 
-# P contributors, D coordinates
-_UNSEEN = (
-    2.5 * 10**0.5
-)  # a report may be 2.5 radii long, and measures a vector of more than √10 times that in 2 of 10⁶ draws
+# C honest contributors, D coordinates
+
+_FARTHEST = 4.0  # lengths that an aggregate may be away from the contributors (SPEC V3)
+_LEAST_SHARE = 0.05  # of a whole gradient's length, for parts that are nearly zero
+_LONGEST = 2.0  # usual lengths that an update may have
+_LOOKS_BACK = 64
+_ROUNDING = 1e-3
+MOMENTUM = 0.9  # of the optimizer of these worlds
 
 
 def harm(world: World) -> list[str]:
-    """The pull of the honest on the aggregate, clipped, is what the liars must hold against it."""
-    broken = []
+    """Every part is within reach of an honest contributor, and every update is about as long as honest gradients are.
+
+    Medians over contributors lie between honest extremes where liars are fewer than half of them; with more, beyond the
+    full guarantee, nobody can say what the model is worth.
+    """
+    broken: list[str] = []
+    applied: list[float] = []
     for outcome in world.witness:
-        record, kept = outcome.record, outcome.state.kept[outcome.record.step]
-        honest = [peer for peer in map(PeerId, record.contributors) if peer in world.honest]
-        if not honest:
-            continue
-        rows_PD = torch.stack([world.right_gradient(outcome, peer) for peer in honest]).double()
-        liars = len(record.contributors) - len(honest)
-        for part, ((start, stop), tau) in enumerate(
-            zip(pairwise(kept.bounds), part_taus(kept.tau, kept.bounds), strict=True)
-        ):
-            away_PD = rows_PD[:, start:stop] - kept.aggregate_D[start:stop].double()
-            norms_P = torch.linalg.vector_norm(away_PD, dim=1).clamp(min=1e-300)
-            pull_D = (away_PD * (tau / norms_P).clamp(max=1.0)[:, None]).sum(dim=0)
-            if float(pull_D.norm()) > _UNSEEN * tau * liars + 1e-5 * tau * len(honest):
-                broken.append(f"step {record.step}: part {part} is pulled by more than {liars} liars can")
+        honest = [peer for peer in map(PeerId, outcome.record.contributors) if peer in world.honest]
+        moved_D = applied_gradient(outcome)
+        if 2 * len(honest) > len(outcome.record.contributors):
+            rows_CD = torch.stack([world.right_gradient(outcome, peer) for peer in honest]).double()
+            found = [*_far_parts(outcome, rows_CD), *_too_long(outcome, rows_CD, moved_D, applied)]
+            broken += [f"step {outcome.record.step}: {what}" for what in found]
+        applied = [*applied, float(moved_D.norm())][-_LOOKS_BACK:] if outcome.record.updated else applied
     return broken
+
+
+def applied_gradient(outcome: Outcome[Training]) -> Tensor:
+    """What the optimizer was given, as its state shows it: whatever was clipped on the way, this moved the model."""
+    before, after = outcome.state.kept[outcome.record.step].training, outcome.state.training
+    return after.optimizer["momentum"].double() - MOMENTUM * before.optimizer["momentum"].double()
+
+
+def _far_parts(outcome: Outcome[Training], rows_CD: Tensor) -> Iterator[str]:
+    kept = outcome.state.kept[outcome.record.step]
+    if not outcome.record.updated:
+        return
+    spans, whole = list(pairwise(kept.bounds)), float(rows_CD.norm(dim=1).max())
+    for part, ((start, stop), tau) in enumerate(zip(spans, part_taus(kept.tau, kept.bounds), strict=True)):
+        part_CD, share = rows_CD[:, start:stop], ((stop - start) / kept.bounds[-1]) ** 0.5
+        nearest = float((part_CD - kept.aggregate_D[start:stop].double()).norm(dim=1).min())
+        most = _FARTHEST * max(float(part_CD.norm(dim=1).max()), tau, _LEAST_SHARE * share * whole)
+        if not nearest <= most * (1 + _ROUNDING):
+            yield f"part {part} is {nearest:.3g} away from all honest contributors, at most {most:.3g}"
+
+
+def _too_long(outcome: Outcome[Training], rows_CD: Tensor, moved_D: Tensor, applied: list[float]) -> Iterator[str]:
+    if not outcome.record.updated:
+        return
+    usual = max(float(rows_CD.norm(dim=1).max()), outcome.record.tau, lower_median(applied) if applied else 0.0)
+    length = float(moved_D.norm())
+    if not length <= _LONGEST * usual * (1 + _ROUNDING):
+        yield f"an update of length {length:.3g}, at most {_LONGEST * usual:.3g}"

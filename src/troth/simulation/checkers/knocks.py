@@ -5,9 +5,9 @@ from troth.simulation.world import World
 
 
 def knocks(world: World) -> list[str]:
-    """In these worlds only honest peers come back, and liars after a blackout (SPEC B3)."""
+    """Honest peers come back, and liars after a blackout or where the plan says so (SPEC B3)."""
     broken = []
-    expected = world.plan.shaky | (world.plan.lying if world.plan.blackout else frozenset())
+    expected = world.plan.shaky | (world.plan.lying if world.plan.blackout or world.plan.liars_return else frozenset())
     for record in world.records:
         for knock in record.returned:
             gone, back = world.numbers[PeerId(knock.member)], world.numbers.get(PeerId(knock.key))

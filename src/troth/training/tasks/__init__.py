@@ -7,12 +7,14 @@ from pathlib import Path
 from troth.choices import ChoiceError, build, parse_spec, pick
 from troth.training.task import Task
 from troth.training.tasks.digits import Digits, DigitsCNN
+from troth.training.tasks.factors import Factors
 from troth.training.tasks.quadratic import Quadratic
 
 TASKS: dict[str, type[Task]] = {
     "digits": Digits,
     "digits-cnn": DigitsCNN,
     "quadratic": Quadratic,
+    "factors": Factors,
 }
 
 

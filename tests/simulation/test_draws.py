@@ -1,0 +1,118 @@
+"""What is drawn: the worlds of old stay as they were, wide ones have more in them, and beyond ones promise safety alone."""
+
+import hashlib
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from troth.simulation.chaos import LATER_CONDUCTS, WIDE_ATTACKS, draw_plan, judge
+from troth.simulation.draws import DRAWS, draw_beyond, draw_wide
+from troth.simulation.drop_outs import DropOut
+from troth.simulation.faults import Network
+from troth.simulation.plan_file import FORMAT, PlanFile, flaw, from_bytes, to_text
+from troth.simulation.shrink import shrink
+from troth.simulation.world import TASKS, Plan
+
+WIDE = [draw_wide(seed) for seed in range(400)]
+BEYOND = [draw_beyond(seed) for seed in range(200)]
+
+
+def test_the_worlds_of_old_stay_as_they_were() -> None:
+    def told(plan: Plan) -> str:
+        liars = sorted((number, sorted(conducts)) for number, conducts in plan.liars.items())
+        drawn = (plan.forge_from, plan.attacks, plan.zeal, plan.crashes)
+        items = [sorted(each.items()) for each in drawn]
+        fields = (plan.seed, plan.peers, plan.steps, liars, *items, plan.network, sorted(plan.blackout.items()))
+        return repr(fields)
+
+    digest = hashlib.sha256("".join(told(draw_plan(seed)) for seed in range(200)).encode()).hexdigest()
+    assert digest == "d33666be31059976ab67b3191ee12566efdb6c0cef599c53055988ffb6a1f0d0"
+
+
+@pytest.mark.parametrize("plans", [WIDE, BEYOND], ids=["wide", "beyond"])
+def test_every_world_can_be_played_and_written_down(plans: list[Plan]) -> None:
+    assert [flaw(plan) for plan in plans if flaw(plan)] == []
+    for plan in plans[:40]:
+        text = to_text(PlanFile(FORMAT, ("x",), plan)).encode()
+        assert from_bytes(text).drawn == plan
+
+
+def test_wide_worlds_have_what_others_lack() -> None:
+    large = [plan for plan in WIDE if plan.peers > 16]
+    long = [plan for plan in WIDE if plan.steps > 64]
+    assert 0.04 < len(large) / len(WIDE) <= 0.1
+    assert 0.04 < len(long) / len(WIDE) <= 0.1
+    assert not [plan for plan in large if plan.steps > 64]
+    assert max(plan.peers for plan in WIDE) > 30
+    assert {plan.task for plan in WIDE} == set(TASKS)
+    assert {attack for plan in WIDE for attack in plan.attacks.values()} == set(WIDE_ATTACKS)
+    assert {conduct for plan in WIDE for liar in plan.liars.values() for conduct in liar} >= LATER_CONDUCTS
+    counts = Counter(
+        waits=sum(plan.waits for plan in WIDE),
+        auto=sum(plan.tau_auto is not None for plan in WIDE),
+        returns=sum(plan.liars_return for plan in WIDE),
+        small=sum(plan.tau < 0.1 for plan in WIDE),
+        within=sum(plan.within and bool(plan.crashes) for plan in WIDE),
+        safety=sum(not plan.within and not plan.fair for plan in WIDE),
+    )
+    assert min(counts.values()) > 5
+
+
+def test_beyond_the_guarantee_are_all_liars_and_a_crash() -> None:
+    assert not any(plan.within for plan in BEYOND)
+    assert all(plan.crashes and len(plan.lying) == plan.promised for plan in BEYOND)
+    assert all(set(range(plan.peers)) - plan.lying - plan.shaky for plan in BEYOND), "somebody stays to tell"
+    assert sum(plan.fair for plan in BEYOND) < len(BEYOND) / 5
+
+
+def plan_of(**given: object) -> Plan:
+    liars = {0: frozenset[str](), 1: frozenset[str]()}
+    plan = Plan(1, 7, 4, liars, {}, {}, dict.fromkeys(liars, (1.0, 1)), {}, Network())
+    return replace(plan, **given)  # type: ignore[arg-type]
+
+
+def test_a_plan_knows_its_tier() -> None:
+    """At most b of the members ever admitted are faulty, lying or gone; a promise with slack covers a crash."""
+    one_gone = {2: DropOut(1, 0, 5.0)}
+    assert plan_of().within
+    assert not plan_of(crashes=one_gone).within
+    assert plan_of(crashes=one_gone, liars={0: frozenset()}, zeal={0: (1.0, 1)}, byzantine=2).within
+    assert not plan_of(blackout={number: DropOut(1, 0, 5.0) for number in range(2, 7)}).within
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"task": "/tmp/evil.py"}, "unknown task"),
+        ({"byzantine": 1}, "byzantine must be from 2"),
+        ({"byzantine": 3}, "byzantine must be from 2"),
+        ({"tau": 0.0}, "tau must be above 0"),
+        ({"tau_auto": 0.7}, "tau must be above 0"),
+        ({"peers": 25}, "peers must be from 1 to 24"),
+    ],
+)
+def test_plans_that_cannot_be_played_are_refused(given: dict[str, object], why: str) -> None:
+    assert why in (flaw(plan_of(**given)) or "")
+
+
+def test_shrinking_takes_away_what_is_new_and_promises_no_less() -> None:
+    """Everything at its default, if that breaks too; never a world of which less is promised."""
+    large = plan_of(task=TASKS[2], tau=0.01, tau_auto=0.25, waits=True, liars_return=True, byzantine=2)
+    small = shrink(large, lambda plan: plan.peers >= 5, most_worlds=300)
+    assert (small.task, small.tau, small.tau_auto) == (TASKS[0], 0.1, None)
+    assert not small.waits
+    assert not small.liars_return
+    assert small.within
+
+
+def test_safety_alone_is_promised_beyond() -> None:
+    """And counted as such."""
+    plan = next(plan for plan in (draw_beyond(seed, most_peers=5, steps=3) for seed in range(9)) if not plan.fair)
+    counts = judge(plan).counts
+    assert counts["worlds of which safety alone is promised"] == counts["worlds beyond the full guarantee"] == 1
+    assert counts["worlds within the full guarantee"] == 0
+
+
+def test_each_draw_has_a_name() -> None:
+    assert list(DRAWS) == ["classic", "wide", "beyond"]
