@@ -50,8 +50,9 @@ def agreed_centers(attempt: Attempt[T], clips: Announcements) -> dict[int, Cente
         for center in said[owner].centers
         if center.part == part
     }
-    named = {owner: attempt.roots.keys() & set(clip.missing) for owner, clip in said.items()}
     out = set(attempt.members - clips.keys())
+    spoke = attempt.roots.keys() - out  # nobody is blamed for lacking what those who are gone did not send
+    named = {owner: spoke & set(clip.missing) for owner, clip in said.items()}
     counts = Counter(peer for missed in named.values() for peer in missed)
     out |= {peer for peer, count in counts.items() if len(said) > 1 and roster.is_half(count, len(said))}
     witnesses = witnesses_of(attempt, clips)
@@ -59,8 +60,10 @@ def agreed_centers(attempt: Attempt[T], clips: Announcements) -> dict[int, Cente
     for part, owner in enumerate(attempt.owners):
         if owner in said and part not in centers:
             lost = lost_deliveries(attempt, part, named[owner])
+            if not lost and attempt.roots.keys() & out & set(said[owner].missing):
+                continue
             facts = {d: weigh(len(witnesses[d]), len(clips), roster) for d in lost if d in witnesses}
-            if not lost or roster.is_half(len(lost), len(attempt.roots)) or Fact.BELIEVED in facts.values():
+            if not lost or roster.is_half(len(lost), len(spoke)) or Fact.BELIEVED in facts.values():
                 out.add(owner)  # nothing is missing, or so much that it must be its own line, or it was handed the part
             else:
                 denied = {delivery for delivery in lost if facts.get(delivery) == Fact.DENIED}

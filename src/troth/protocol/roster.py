@@ -11,6 +11,7 @@ from troth.protocol.scales import Scales
 
 MOST_STRIKES = 3  # within …
 STRIKE_STEPS = 1000  # … so many steps: a peer with that many is expelled
+BAD_LINES = 2  # that a member may have to others without anybody lying, however few liars the run is meant for
 MOST_AWAY = 500  # updates after which one cannot simply come back
 MOST_WAIT = 64  # steps that one stays away at least, however often it came back within `STRIKE_STEPS`
 
@@ -104,11 +105,11 @@ class Roster:
         return 2 * count >= of and count > self.liars
 
     def quarrelsome(self, pairs: Iterable[Pair]) -> frozenset[PeerId]:
-        """Whoever with these is apart from more members than there are liars (SPEC F3). Whoever has most comes first, and its
-        pairs count for nobody else: a few bad lines must not be held against everyone at the other end."""
+        """Whoever with these is apart from more members than there are liars, or bad lines (SPEC F3). Whoever has most comes
+        first, and its pairs count for nobody else: a bad line must not be held against everyone at its other end."""
         left = {peer: set(others) for peer, others in self.apart(pairs).items()}
         found: set[PeerId] = set()
-        while (most := max(map(len, left.values()), default=0)) > self.liars:
+        while (most := max(map(len, left.values()), default=0)) > max(self.liars, BAD_LINES):
             worst = {peer for peer, others in left.items() if len(others) == most}
             found |= worst
             left = {peer: others - worst for peer, others in left.items() if peer not in worst}

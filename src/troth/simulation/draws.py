@@ -33,7 +33,7 @@ def draw_wide(seed: int, *, least_peers: int = 4, most_peers: int = 16, steps: i
     most = most_byzantine(plan.peers, 1)
     if not dice.pick(10):
         return _with_crashes(dice, plan)
-    return replace(plan, byzantine=most) if dice.pick(2) else plan
+    return replace(plan, byzantine=most) if dice.pick(8) else plan
 
 
 def draw_beyond(seed: int, *, least_peers: int = 4, most_peers: int = 16, steps: int = 20) -> Plan:

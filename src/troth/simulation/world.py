@@ -19,7 +19,7 @@ from troth.protocol.comeback import Life
 from troth.protocol.frames import Link, Packet, Value
 from troth.protocol.journal import MemoryJournal
 from troth.protocol.pace import Pace
-from troth.protocol.records import StepRecord, encode_record
+from troth.protocol.records import StepRecord, decode_record, encode_record
 from troth.protocol.roles import gradient_seed
 from troth.protocol.roster import Roster
 from troth.protocol.run import Parameters, Run
@@ -346,8 +346,14 @@ class _Stage:
             work = self.work(_SlowWork).takes(plan.network.slow.get(number, 0.0), line)
             peer = Peer(identity, self.run, work, self._wrapped(identity.peer, outer), entropy, self.tools)
             life = Life(peer, state, opened, links=links, past=past, restart_with=self.confirmed)
-            life.write_down = lambda made: certified.update(link.record for link in made)
+            life.write_down = prove
             return life
+
+        def prove(made: Sequence[Link]) -> None:
+            certified.update(link.record for link in made)
+            for link in made:
+                record = decode_record(link.record)
+                self.world.histories.setdefault((record.step, record.incarnation), set()).add(link.record)
 
         def power_goes(seconds: float) -> None:
             line.break_in(seconds, PowerCutError("stopped amid a step"))
@@ -399,7 +405,6 @@ class _Stage:
             if record.incarnation > world.incarnations.get(step, -1):  # what was made before was thrown away
                 world.incarnations[step], world.step_ends[step] = record.incarnation, self.time.now
                 world.paces.pop(step, None)
-            world.histories.setdefault((step, record.incarnation), set()).add(encode_record(record))
             latest = record.incarnation == world.incarnations[step]
             if number in world.survivors and not outcome.looked_on and latest:
                 world.paces.setdefault(step, set()).add(channel.pace)

@@ -19,7 +19,7 @@ def safety(world: World) -> list[str]:
 def _several_histories(world: World) -> Iterator[str]:
     for (step, incarnation), records in sorted(world.histories.items()):
         if len(records) > 1:
-            yield f"step {step}, incarnation {incarnation}: honest peers held {len(records)} records of it"
+            yield f"step {step}, incarnation {incarnation}: honest peers hold {len(records)} certified records of it"
 
 
 def _made_by_liars(world: World) -> Iterator[str]:

@@ -5,6 +5,9 @@ from troth.simulation.world import World
 
 
 def standing(world: World) -> list[str]:
+    """Within the full guarantee: where more fail than there may be liars, their lines are held against others too (SPEC F3)."""
+    if not world.plan.within:
+        return []
     broken = []
     for record in world.records:
         held = {"absent": record.absent, "struck": (*record.struck, *record.slowed), "expelled": record.expelled}
