@@ -60,11 +60,12 @@ class ShiftingOwner(ColludingChannel):
         received = await super().scatter(context, parcels)
         kept = self._rows if context.attempt else {}
         lengths = {part: len(parcel.blob) for part, (_, parcel) in parcels.items()}  # others may send anything
-        self._rows = kept | {
-            part: list(rows_of([parcel for parcel in sent.values() if len(parcel.blob) == lengths[part]]))
+        fitting = {
+            part: [parcel for parcel in sent.values() if len(parcel.blob) == lengths[part]]
             for part, sent in received.items()
             if part in lengths
         }
+        self._rows = kept | {part: list(rows_of(parcels)) for part, parcels in fitting.items() if parcels}
         return received
 
     async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:

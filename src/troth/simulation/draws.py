@@ -33,7 +33,10 @@ def draw_wide(seed: int, *, least_peers: int = 4, most_peers: int = 16, steps: i
     most = most_byzantine(plan.peers, 1)
     if not dice.pick(10):
         return _with_crashes(dice, plan)
-    return replace(plan, byzantine=most) if dice.pick(8) else plan
+    if not dice.pick(8):
+        return plan
+    plan = replace(plan, byzantine=most)
+    return _within(plan) if not plan.within and dice.pick(2) else plan
 
 
 def draw_beyond(seed: int, *, least_peers: int = 4, most_peers: int = 16, steps: int = 20) -> Plan:
@@ -73,6 +76,15 @@ def _with_training(dice: Dice, plan: Plan, *, large: bool) -> Plan:
             kind, (plan.task, plan.tau)
         )
     return replace(plan, task=task, tau=tau, tau_auto=0.25 if not dice.pick(5) else None)
+
+
+def _within(plan: Plan) -> Plan:
+    """With no more peers whom power or network fails than the full guarantee covers, the first of them."""
+    failing = frozenset(sorted(plan.shaky - plan.blackout.keys())[: plan.promised - len(plan.lying)])
+    cuts = tuple(replace(cut, apart=cut.apart & failing) for cut in plan.network.cuts if cut.apart & failing)
+    loss = {number: share for number, share in plan.network.loss.items() if number in failing}
+    crashes = {number: cut for number, cut in plan.crashes.items() if number in failing | plan.lying}
+    return replace(plan, crashes=crashes, blackout={}, network=replace(plan.network, cuts=cuts, loss=loss))
 
 
 def _with_crashes(dice: Dice, plan: Plan) -> Plan:
