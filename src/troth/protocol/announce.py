@@ -391,7 +391,9 @@ class Announcement:
         """Two from each who brings some: else two wrong ones would leave no room for the right one that others pass on."""
         self._brought[via, sender] += 1
         if self._brought[via, sender] <= 2:
-            if self._slow_since is None:  # else it is too late: a wrong one in time would pay for the right one afterwards
+            if (
+                self._slow_since is None
+            ):  # else it is too late: a wrong one in time would pay for the right one afterwards
                 self._views.setdefault(sender, {})[view.values, view.gone] = view
             self._count_view(sender, now)
 
