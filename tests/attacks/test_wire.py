@@ -311,7 +311,7 @@ def test_a_late_certificate_is_right_and_has_the_signatures_of_all_liars() -> No
     ((victim, packet),) = liar.due(liar.next_due)
     assert victim == HONEST[1].peer
     assert isinstance(packet.frame, Certificate)
-    assert proves(PLACE, frozenset(who.peer for who in (ME, FELLOW, *HONEST)), packet.frame, Primitives())
+    assert proves(PLACE, frozenset(who.peer for who in (ME, FELLOW, *HONEST)), packet.frame, Primitives(), None)
     assert set(packet.frame.chain) == {ME.peer, FELLOW.peer}
     assert liar.next_due == math.inf
 
@@ -333,7 +333,7 @@ def test_a_forged_certificate_proves_nothing() -> None:
     assert isinstance(certificate, Certificate)
     assert view == signed_view(ME, PLACE, certificate.values)
     assert set(certificate.views) == set(said)
-    assert not proves(PLACE, frozenset(said), certificate, Primitives())
+    assert not proves(PLACE, frozenset(said), certificate, Primitives(), None)
 
 
 def test_what_is_said_of_those_who_were_gone() -> None:

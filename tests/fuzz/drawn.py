@@ -59,7 +59,10 @@ def _value(info: inspect.Type, random: Random) -> Any:
             length = _length(info, random, MOST_ITEMS)
             return {_value(info.key_type, random): _value(info.value_type, random) for _ in range(length)}
         case inspect.StructType():
-            return info.cls(**{field.name: _value(field.type, random) for field in info.fields})
+            fields = {field.name: _value(field.type, random) for field in info.fields}
+            if "gone" in fields:  # in order, each once, and only where there are values; else it is no frame (SPEC Q9)
+                fields["gone"] = tuple(sorted(set(fields["gone"]))) if fields["values"] is not None else ()
+            return info.cls(**fields)
         case _:
             raise NotImplementedError(f"messages hold a type that is not drawn yet: {info}")
 

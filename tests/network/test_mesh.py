@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import socket
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from troth.crypto import Digest, Identity, Seed, derive
 from troth.network.draft import Wishes, draft
 from troth.network.inbox import Inbox
 from troth.network.manifest import Founder, Manifest, ManifestError
-from troth.network.mesh import Mesh
+from troth.network.mesh import Mesh, _Neighbour
 from troth.network.news import StepNews
 from troth.network.node import Node, Options
 from troth.network.session import VERSION, Hello, vouching_bytes
@@ -65,6 +66,9 @@ class _Pair:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def stop(self, number: int) -> None:
+        self._tasks[number].cancel()
+
     @staticmethod
     def _transport(identity: Identity) -> TcpTransport:
         return TcpTransport(identity, Limits(1 << 16, 1 << 20, 1 << 22), admits=lambda _: True)
@@ -73,6 +77,30 @@ class _Pair:
         async with asyncio.timeout(10):
             while not what():
                 await asyncio.sleep(0.01)
+
+
+def test_whoever_hangs_up_and_cannot_be_dialled_is_gone_until_it_is_back() -> None:
+    """[Q9] Not who was never here, nor who gave no address; and whoever waits for a message is woken."""
+
+    async def part() -> None:
+        async with _Pair() as pair:
+            assert not any(mesh.gone for mesh in pair.meshes)
+            await pair.until(lambda: all(len(mesh.connected) == 1 for mesh in pair.meshes))
+            third = _Neighbour("", connection=pair.meshes[1]._neighbours[IDS[0].peer].connection)
+            pair.meshes[1]._neighbours[IDS[2].peer] = third  # somebody else is still there
+            pair.meshes[1]._members |= {IDS[2].peer}
+            pair.stop(0)
+            await pair.until(lambda: pair.meshes[1].gone == {IDS[0].peer})
+            assert pair.inboxes[1].get(time.monotonic() + 60) is None
+            third.connection = None
+            assert not pair.meshes[1].gone  # it may be its own line
+        async with _Pair() as pair:
+            await pair.until(lambda: all(len(mesh.connected) == 1 for mesh in pair.meshes))
+            pair.stop(1)
+            await pair.until(lambda: not pair.meshes[0].connected)
+            assert not pair.meshes[0].gone
+
+    asyncio.run(part())
 
 
 def test_peers_of_one_run_meet_and_hear_each_other() -> None:

@@ -143,9 +143,9 @@ class World:
         self.delays = draw.choice(["fast", "slow", "any", "extreme", "links"])
         self._links: dict[tuple[PeerId, PeerId], float] = {}
         self._last: dict[tuple[PeerId, PeerId], float] = {}
-        members = [self._member(key, kind) for key in honest]
+        truthful = [self._member(key, kind) for key in honest]
         crashes = self._crashes(most - f)
-        self.crashing, self.honest = members[:crashes], members[crashes:]
+        self.crashing, self.honest = truthful[:crashes], truthful[crashes:]
         self.events: list[tuple[float, int, int, Callable[[], None]]] = []
         self._order = count()
         self._wire: dict[int, tuple[Frame, Frame | None]] = {}

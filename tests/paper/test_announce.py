@@ -460,6 +460,71 @@ def test_two_signatures_of_one_value_are_no_lie() -> None:
         assert core.decision.said[liar.peer].payload == b"the same"
 
 
+def test_who_is_gone_is_written_in_one_way() -> None:
+    """[Q9, M3] Else one set could be signed in several ways; and an incomplete view names nobody."""
+    one, other = sorted(key.peer for key in KEYS[:2])
+    right: list[Frame] = [View(bytes(32), bytes(64), (one, other)), Certificate(bytes(32), {}, {}, (one, other))]
+    for frame in right:
+        raw = msgspec.msgpack.encode(frame)
+        assert msgspec.msgpack.decode(raw, type=Frame) == frame
+        for gone in ((other, one), (one, one), (one[:-1],), (one,) * (MOST_MEMBERS + 1)):
+            wrong = msgspec.msgpack.encode([*msgspec.msgpack.decode(raw)[:-1], gone])
+            with pytest.raises(msgspec.ValidationError):
+                msgspec.msgpack.decode(wrong, type=Frame)
+    with pytest.raises(ValueError, match="names nobody"):
+        View(None, bytes(64), (one,))
+
+
+def _broken(members: int, *, heard: int, gone: int, liars: int = 0, now: float = 0.5) -> Announcement:
+    """The first of so many, who has heard so many, itself included; the last have broken off."""
+    keys, tools = KEYS[:members], CheapPrimitives()
+    quorum = max(members // 2 + 1, liars + 1)
+    everyone, timing = [key.peer for key in keys], Timing(0.0, 0.0, DELTA)
+    core = Announcement(PLACE, cast(Identity, keys[0]), everyone, timing, tools, frozenset(), liars, quorum)
+    core.broken_off(everyone[members - gone :] if gone else [])
+    core.say(sealed(keys[0], b"first"), now)
+    for key in keys[1:heard]:
+        core.hear(key.peer, Value(sealed(key, b"another")), now)
+    return core
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"members": 8, "heard": 7, "gone": 1}, 1),  # before anything is due
+        ({"members": 8, "heard": 6, "gone": 1}, None),  # one may still speak
+        ({"members": 8, "heard": 6, "gone": 1, "now": 2 * DELTA}, None),  # by then nothing counts any more
+        ({"members": 8, "heard": 5, "gone": 3}, 3),
+        ({"members": 8, "heard": 4, "gone": 4}, None),  # the other half may say the same
+        ({"members": 8, "heard": 5, "gone": 3, "liars": 5}, None),  # all of these may be liars
+    ],
+)
+def test_who_has_broken_off_is_named_where_a_quorum_is_left(given: dict[str, Any], named: int | None) -> None:
+    """[Q9] At once; of a network cut in two neither half goes on by itself, nor do liars alone."""
+    core = _broken(**given)
+    views = [frame for frame in core.take() if isinstance(frame, View)]
+    assert [len(view.gone) for view in views if view.values is not None] == ([] if named is None else [named])
+
+
+def test_whoever_is_certified_as_gone_is_left_behind() -> None:
+    """[Q9] It decides nothing by itself; and liars alone, or views that do not fit, leave nobody behind."""
+    everyone = [key.peer for key in KEYS[:5]]
+    me, others = KEYS[0], KEYS[1:5]
+    signed = view_bytes(PLACE, bytes(32), (me.peer,))
+    views: dict[bytes, bytes] = {key.peer: key.sign(signed) for key in others}
+    few: dict[bytes, bytes] = {key.peer: views[key.peer] for key in others[:3]}
+    gone = tuple(sorted((me.peer, others[3].peer)))
+    two: dict[bytes, bytes] = {key.peer: key.sign(view_bytes(PLACE, bytes(32), gone)) for key in others[:3]}
+    for given, left in ((views, True), (few, False), (two, False)):
+        core = Announcement(
+            PLACE, cast(Identity, me), everyone, Timing(0.0, 0.0, DELTA), CheapPrimitives(), frozenset(), 3, 4
+        )
+        core.say(sealed(me, b"here"), 0.1)
+        core.hear(others[0].peer, Certificate(bytes(32), given, {}, gone if given is two else (me.peer,)), 0.5)
+        assert (core.decision is not None) == left
+        assert core.decision is None or not core.decision.said
+
+
 # Whole steps on virtual time
 
 
@@ -621,6 +686,16 @@ def _others_go_on(done: _Steps) -> None:
 def test_whoever_stops_between_phases_is_absent_and_not_banned(call: int) -> None:
     """[Q6, Q7] One of five crashes before each call of its channel in turn: the others finish, and agree."""
     _others_go_on(_run(seed=call, crash=DropOut(step=1, call=call)))
+
+
+@pytest.mark.parametrize("call", [0, 1, 2, 4, 5, 6])
+def test_a_departure_costs_a_round_trip_and_no_timeout(call: int) -> None:
+    """[Q9] One of eight stops before a call of its channel: no rounds, and at most another attempt beside a quiet step."""
+    quiet = _run(peers=8, steps=1, most=0.1, steady=True).seconds
+    done = _run(peers=8, steps=2, most=0.1, steady=True, crash=DropOut(step=1, call=call))
+    assert not done.chains
+    assert len(done.agreed()) == 2
+    assert done.seconds - quiet < 2 * quiet
 
 
 @pytest.mark.parametrize("seed", range(16))

@@ -20,7 +20,7 @@ from troth.evidence.bans import History
 from troth.evidence.verify import Proof, verify_ban
 from troth.protocol import step as step_module
 from troth.protocol.agreed import AgreedChannel
-from troth.protocol.announce import Timing, view_bytes
+from troth.protocol.announce import Timing, chain_bytes, values_digest, view_bytes
 from troth.protocol.channel import Channel, Entry
 from troth.protocol.coins import SeededEntropy
 from troth.protocol.comeback import Followed, ForkedError, Life, _Shown, _Voices, follow, state_after
@@ -1053,6 +1053,43 @@ def test_a_certificate_that_only_an_onlooker_gets_does_not_set_its_clock() -> No
         sighting.hear(PEERS[teller], Decided(right, {}), 20.0)
     assert sighting.ends is not None
     assert sighting.ends >= 20.0 - 2.0
+
+
+@pytest.mark.parametrize("gone", [(), (6,)])
+@pytest.mark.parametrize(
+    ("flaw", "believed"),
+    [
+        ("none", True),
+        ("liars hold it", False),
+        ("a view is missing", False),
+        ("of another end", False),
+        ("few left", False),
+    ],
+)
+def test_one_voice_is_enough_with_a_certificate_that_an_honest_member_decided_by(
+    flaw: str, believed: bool, gone: tuple[int, ...]
+) -> None:
+    """[B2, Q9] Three liars can complete a certificate that nobody decided by: so a fourth has to sign that it did."""
+    gone = (4, 5, 6) if flaw == "few left" else gone
+    said = _said(*(k for k in range(7) if k not in gone))
+    seen = (
+        values_digest({PeerId(peer): blob_digest(envelope.payload) for peer, envelope in said.items()}),
+        tuple(sorted(PEERS[k] for k in gone)),
+    )
+    views: dict[bytes, bytes] = {peer: WHO[PeerId(peer)].sign(view_bytes(_PLACE, *seen)) for peer in said}
+    if flaw == "a view is missing":
+        views[PEERS[3]] = views[PEERS[2]]
+    holders = PEERS[: 3 if flaw == "liars hold it" else 4]
+    chain: dict[bytes, bytes] = {peer: WHO[peer].sign(chain_bytes(_PLACE, b"", seen[0])) for peer in holders}
+    sighting = Sighting(_PLACE, PEERS, 4, Timing(0.0, 0.0, 1.0), Primitives(), 5)
+    told = Decided({peer: said[peer] for peer in sorted(said)[1:]} if flaw == "of another end" else said, {})
+    sighting.hear(PEERS[0], told, 1.0)
+    before = sighting.decision
+    sighting.hear(PEERS[0], Certificate(seen[0], views, chain, seen[1]), 1.0)
+    decision = sighting.decision
+    assert before is None
+    assert (decision is not None) == believed
+    assert decision is None or decision.said.keys() == said.keys()
 
 
 class _Bytes:

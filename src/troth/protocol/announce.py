@@ -86,7 +86,7 @@ class Announcement:
         self._gone: frozenset[PeerId] = frozenset()  # who has broken off, by what the line says
         self._direct: dict[PeerId, dict[Digest, Envelope]] = {}
         self._views: dict[PeerId, dict[Seen, View]] = {}  # two, of a liar: one that fits is enough
-        self._views_late: set[PeerId] = set()
+        self._viewers: set[PeerId] = set()  # whose views have come, in time or not
         self._brought: Counter[tuple[PeerId, PeerId]] = Counter()  # views, by who brings whose
         self._doubled = False  # somebody sent two values
         self._viewed_at: float | None = None  # when the own view was signed
@@ -240,7 +240,7 @@ class Announcement:
         seen = self._seen or (None, ())
         view = View(seen[0], self._identity.sign(view_bytes(self._context, *seen)), seen[1])
         self._views[self._me] = {seen: view}
-        self._count_views(now)
+        self._count_view(self._me, now)
         self._out.append(view)
 
     def _values_digest(self) -> Digest:
@@ -356,7 +356,7 @@ class Announcement:
     def _blame(self, said: Mapping[PeerId, Envelope]) -> Blame:
         """Whoever spoke in the end, but not to me in time; and whose view was wrong (SPEC F1)."""
         late = set(said) - self._in_time
-        unviewed = set(said) - (self._views.keys() - self._views_late)
+        unviewed = set(said) - self._views.keys()
         right = self._right_view(said)
         wrong = {peer for peer, views in self._views.items() if right not in views} if right is not None else set()
         return Blame(frozenset((late | unviewed) - {self._me}), frozenset(wrong - {self._me}))
@@ -391,13 +391,15 @@ class Announcement:
         """Two from each who brings some: else two wrong ones would leave no room for the right one that others pass on."""
         self._brought[via, sender] += 1
         if self._brought[via, sender] <= 2:
-            known = self._views.setdefault(sender, {})
-            known[view.values, view.gone] = view
-            self._views_late |= {sender} if len(known) == 1 and now > self._timing.views_due else set()
-            self._count_views(now)
+            if (
+                self._slow_since is None
+            ):  # else it is too late: a wrong one in time would pay for the right one afterwards
+                self._views.setdefault(sender, {})[view.values, view.gone] = view
+            self._count_view(sender, now)
 
-    def _count_views(self, now: float) -> None:
-        if self._half_viewed_at is None and 2 * len(self._views) > len(self._members):
+    def _count_view(self, sender: PeerId, now: float) -> None:
+        self._viewers.add(sender)
+        if self._half_viewed_at is None and 2 * len(self._viewers) > len(self._members):
             self._half_viewed_at = now
 
     def _remember(self, sender: PeerId, envelope: Envelope) -> None:
