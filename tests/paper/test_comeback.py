@@ -49,6 +49,7 @@ from troth.protocol.messages import (
     Envelope,
     Kind,
     Knocking,
+    Malformed,
     Message,
     Phase,
     Verdict,
@@ -935,6 +936,69 @@ def test_one_knock_for_a_seat_counts() -> None:
         assert returning(_commits(listed), _roster(), 8) == (Returned(PEERS[-1], one.key),)
 
 
+class _Hears:
+    """A channel that lists no requests."""
+
+    def __init__(self, inner: Channel) -> None:
+        self._inner: Any = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def knocks(self, step: int) -> list[Knocking]:
+        return []
+
+
+def test_who_is_listed_by_one_member_only_is_back_as_soon_as_any() -> None:
+    """[B3] Seven liars of sixteen would otherwise keep out whomever a power cut takes."""
+    listing = keys(1, 5)[4]
+
+    def wrap(peer: PeerId, channel: Channel) -> Channel:
+        return channel if peer == listing or not isinstance(channel, AgreedChannel) else cast(Channel, _Hears(channel))
+
+    made = plan(liars=(), crashes={GONE: DropOut(2, 4, 5.0)}, steps=9)
+    with_one, with_all = see(made, wrap=wrap).kept_promises(), see(made).kept_promises()
+    assert with_one.returned == with_all.returned == {min(with_all.returned): [GONE]}
+
+
+# Too few (SPEC G2, N4, B5): four founders, of whom one may lie
+
+
+class _Helpful(Lies):
+    serves = True
+
+
+def _moved(seen: Seen) -> str:
+    return "".join("m" if record.updated else "." for record in seen.records)
+
+
+def test_of_four_one_is_gone_and_the_rest_trains_on() -> None:
+    """[G2] It may be the liar."""
+    seen = see(plan(peers=4, steps=8, crashes={1: DropOut(2, 2)}), _Helpful()).kept_promises()
+    assert _moved(seen) == "mmmmmmmm"
+    assert [len(record.members) for record in seen.records] == [4, 4, 4, 3, 3, 3, 3, 3]
+
+
+def test_of_four_two_are_gone_and_the_run_pauses_until_one_is_back() -> None:
+    """[G2, B3] Records go on, the model does not move, and updates are not used up."""
+    crashes = {1: DropOut(2, 2), 2: DropOut(4, 2, 20.0)}
+    seen = see(plan(peers=4, steps=36, crashes=crashes), _Helpful()).kept_promises()
+    ((back, who),) = seen.returned.items()
+    assert who == [2]
+    assert _moved(seen) == "m" * 4 + "." * (back - 3) + "m" * (35 - back)
+    assert [record.updates for record in seen.records][back] == 4
+
+
+def test_of_four_two_are_gone_at_once_and_the_run_stops_until_one_is_back() -> None:
+    """[N4, B5] Two are no quorum; three are as many as begin by themselves."""
+    cuts = {1: DropOut(2, 2, 40.0), 2: DropOut(2, 2, 400.0)}
+    seen = see(replace(plan(peers=4, steps=10), blackout=cuts))
+    assert len(seen.records) == 10
+    assert seen.records[-1].incarnation >= 1
+    assert seen.named("absent", "banned", "expelled") == {2: [2]}
+    assert seen.world.step_ends[2] > 40.0
+
+
 # The first step after it (SPEC B4)
 
 
@@ -1195,3 +1259,14 @@ def test_who_has_a_slow_line_comes_back_while_the_others_step_quickly(away: floa
     seen = see(plan(liars=(), crashes=crashes, steps=130, network=network)).kept_promises()
     assert list(seen.returned.values()) == [[GONE]]
     assert min(seen.returned) < 120
+
+
+def test_a_signature_under_a_record_is_no_message() -> None:
+    """[U2, U4, Q6] Close carries one under the run's last record: shown as a second message of its announcement, it would make
+    an honest member one that said two things."""
+    run, (link, *_), _ = _past()
+    place = Context(run.id, decode_record(link.record).step, Phase.RECORD)
+    for peer, signature in link.signatures.items():
+        assert isinstance(Primitives().open(place, PeerId(peer), Envelope(link.record, signature)), Malformed)
+        digest = Primitives().digest(link.record)
+        assert not Primitives().verify(PeerId(peer), signed_bytes(place, PeerId(peer), digest), signature)

@@ -24,7 +24,7 @@ from troth.protocol.state import LastRecord, State
 from troth.training.work import Training, TrainingWork
 
 FORMAT = "troth checkpoint 2"
-SMALL = 1 << 24  # bytes of a model that is saved with every step
+_SMALL = 1 << 24  # bytes of a model that is saved with every step
 _SELDOM = 50  # times as long as it took to save a large model, until the next is
 
 
@@ -98,7 +98,7 @@ class Checkpoints:
             state.incarnation,
             state.last,
         )
-        small = 4 * state.training.parameters_D.numel() <= SMALL
+        small = self.is_small(state.training)
         try:
             if small or whole or state.step % self._every == 0 or self._clock() >= self._next:
                 began = self._clock()
@@ -158,6 +158,10 @@ class Checkpoints:
         if saved.format != FORMAT or saved.run != self._run:
             raise CheckpointError(f"{path} belongs to another run: choose another folder with --folder")
         return saved
+
+    def is_small(self, training: Training) -> bool:
+        """Whether it is saved with every step."""
+        return 4 * training.parameters_D.numel() <= _SMALL
 
     def digest(self, training: Training) -> Digest:
         return self._work.digest(training)

@@ -232,6 +232,7 @@ class Life(Generic[T]):
         self._lent: _Lent[T] | None = None  # where this peer stood before it took over a record whose model it lacks
         self._hopeless: set[bytes] = set()  # records whose model nobody hands out
         self.write_down: Callable[[Sequence[Link]], None] = lambda _links: None  # certified records
+        self.threw_away: Callable[[StepRecord], None] = lambda _record: None  # one that nobody can prove
 
     async def take_part(self, channel: AgreedChannel) -> AsyncIterator[Outcome[T]]:
         """One step after another as a member. Raises `CannotGoOnError` when the others go on without this peer."""
@@ -336,6 +337,7 @@ class Life(Generic[T]):
             model = Digest(last.record.state_before)
             self.lacks = None if self.peer.work.digest(self.state.training) == model else model
             self._drop_links(self.state.step)
+            self.threw_away(last.record)
 
     def _drop_links(self, step: int) -> None:
         """Those of this step and later ones."""
@@ -450,7 +452,7 @@ class Life(Generic[T]):
 
     async def _goes_on(self, channel: AgreedChannel, voices: _Voices[T]) -> bool:
         """Whether this peer stands now where those are who go on."""
-        best = voices.newest(channel.now(), channel.bounds.until_left(self.state.roster.quorum))
+        best = voices.newest(channel.now(), channel.bounds.quiet_step)
         if best is None:
             return False
         channel.look_on_from(best.followed.step)
