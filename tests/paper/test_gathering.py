@@ -247,6 +247,24 @@ def test_what_a_member_signed_for_more_does_not_count_for_fewer() -> None:
     assert one.begun is None
 
 
+def test_who_signed_a_record_that_others_may_go_on_from_does_not_begin_before_it_without_them() -> None:
+    """[B5, U2] In it two of five left. One of the other three stops before it knows that a quorum signed it too; it and the two
+    who left are three of five, and those two are two of three: both would go on."""
+    after = Roster(tuple(KEYS[:3]))
+    for others, begins in (((3, 4), False), ((1, 3), True)):
+        counts = Enough(3, 3, after)
+        one = Gathering(SOME[0], KEYS[:5], TIP, 1, Patience(30.0, 10.0, 100.0), _Tools(), counts)
+        for now in range(0, 90, 5):
+            for peer in others:
+                one.hear(KEYS[peer], ready(peer), float(now))
+        one.hear(KEYS[3], proof(0, *others), 90.0)
+        assert (one.begun is not None) == begins
+    one = Gathering(SOME[0], KEYS[:5], TIP, 1, Patience(30.0, 10.0, 100.0), _Tools(), Enough(3, 3, after))
+    one.allow(3, 0.0)
+    one.hear(KEYS[3], proof(2, 3, 4), 1.0)
+    assert one.begun is not None, "its people say so"
+
+
 def test_who_is_told_later_that_fewer_are_enough_still_begins_with_the_others() -> None:
     """[B5] They began a moment before its people spoke."""
     one, few = gathering(members=7, enough=6), proof(1, 2, 3, 4, least=4)

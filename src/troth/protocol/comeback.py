@@ -229,6 +229,9 @@ class Life(Generic[T]):
         self._watching: dict[PeerId, _Watcher] = {}
         self.meeting: Meeting[T] | None = None  # with others in no step, while this peer is in none
         self.past: tuple[State[T], ...] = tuple(past)  # the states before the last two records, oldest first
+        self._unsure: tuple[int, Roster] | None = (
+            None  # a step whose record this peer threw away, and the roster after it
+        )
         self._lent: _Lent[T] | None = None  # where this peer stood before it took over a record whose model it lacks
         self._hopeless: set[bytes] = set()  # records whose model nobody hands out
         self.write_down: Callable[[Sequence[Link]], None] = lambda _links: None  # certified records
@@ -333,6 +336,7 @@ class Life(Generic[T]):
         last = self.state.last
         certified = last is None or (bool(self._links) and self._links[-1].record == encode_record(last.record))
         if last is not None and not certified and self.past:
+            self._unsure = last.record.step, self.state.roster
             self.state, self.past = self.past[-1], self.past[:-1]
             model = Digest(last.record.state_before)
             self.lacks = None if self.peer.work.digest(self.state.training) == model else model
@@ -399,7 +403,7 @@ class Life(Generic[T]):
         step, and enough members to begin anew are here (SPEC B5)."""
         voices: _Voices[T] = _Voices()
         meeting = self.meeting = Meeting(self.peer, channel, self._patience, self._restart_with)
-        meeting.stand(self.state, waits=self.lacks is None)
+        self._stand_in(meeting, waits=self.lacks is None)
         asked = served = 0
         while asked < _ASKING or meeting.has_enough:
             everyone, asked = self._enter(channel), asked + 1
@@ -537,7 +541,7 @@ class Life(Generic[T]):
         self._stand(shown, self.state.training)
         self.lacks = Digest(shown.followed.records[-1].state_after)
         channel.look_on_from(self.state.step)
-        meeting.stand(self.state, waits=False)
+        self._stand_in(meeting, waits=False)
 
     def _give_up_borrowing(self, channel: AgreedChannel, meeting: Meeting[T]) -> None:
         lent = self._lent
@@ -548,7 +552,11 @@ class Life(Generic[T]):
         self._links.extend(lent.links)
         self._hopeless |= lent.tips
         channel.look_on_from(self.state.step)
-        meeting.stand(self.state, waits=self.lacks is None)
+        self._stand_in(meeting, waits=self.lacks is None)
+
+    def _stand_in(self, meeting: Meeting[T], *, waits: bool) -> None:
+        step, roster = self._unsure or (None, None)
+        meeting.stand(self.state, waits=waits, unsure=roster if step == self.state.step else None)
 
     async def _complete(self, channel: AgreedChannel, meeting: Meeting[T]) -> None:
         """The model alone, from those who wait at the same place."""
@@ -558,7 +566,7 @@ class Life(Generic[T]):
         if training is not None:
             self.state = replace(self.state, training=training)
             self._make_own(self.state.step)
-            meeting.stand(self.state, waits=True)
+            self._stand_in(meeting, waits=True)
 
     def _ask(self, channel: AgreedChannel, peers: Iterable[PeerId], since: int) -> None:
         """What has happened since this step, and to be told from now on."""
