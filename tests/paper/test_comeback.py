@@ -1,4 +1,4 @@
-"""Coming back after a power cut or a broken line, among liars who would rather not have one back (SPEC B1–B4)."""
+"""Coming back after a power cut or a broken line, among liars who would rather not have one back (SPEC B1–B8)."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -202,7 +202,7 @@ def test_who_lost_power_between_phases_is_back_within_a_few_steps(call: int, jou
 
 @pytest.mark.parametrize("healed", [64, 70, 74])
 def test_who_is_cut_off_again_while_it_is_served_can_still_look_on(healed: int) -> None:
-    """[B2] It asked between two cuts, and members sent into the void for a while; then it asks again, soon."""
+    """[B7] It asked between two cuts, and members sent into the void for a while; then it asks again, soon."""
     alone = frozenset({GONE})
     network = Network(latency=0.1, cuts=(Cut(alone, 6.0, 30.0), Cut(alone, 44.0, float(healed))))
     world = see(plan(liars=(), peers=5, steps=40, network=network)).kept_promises().world
@@ -459,7 +459,7 @@ def test_records_from_one_voice_are_enough_and_the_longest_counts() -> None:
 
 
 def test_liars_who_answer_first_with_the_past_do_not_decide_where_to_look_on() -> None:
-    """[B2] Somebody honest must have spoken, or had the time to: then the longest counts."""
+    """[B7] Somebody honest must have spoken, or had the time to: then the longest counts."""
     behind, voices = _Behind(), _Voices[Any]()
     past, now = behind.see(*behind.shown[:2]), behind.see(*behind.shown)
     assert past is not None
@@ -836,7 +836,7 @@ def test_who_lists_what_is_no_request_is_out(lie: str) -> None:
 
 
 def test_who_may_come_back() -> None:
-    """[B3] Who was absent, for at most 500 updates; not who is a member, was banned, expelled, or never was one."""
+    """[B8] Who was absent, for at most 500 updates; not who is a member, was banned, expelled, or never was one."""
     absent, member, stranger = PEERS[-1], PEERS[0], HEIRS[0]
     assert _roster().may_return(Returned(absent, absent), 8)
     assert _roster(updates=5 + MOST_AWAY).may_return(Returned(absent, absent), 900)
@@ -848,7 +848,7 @@ def test_who_may_come_back() -> None:
 
 
 def test_under_which_key_one_may_come_back() -> None:
-    """[B3] One's own, or one that was never seen: not another member's, a banned one, or one that was given up; and a key."""
+    """[B8] One's own, or one that was never seen: not another member's, a banned one, or one that was given up; and a key."""
     absent = PEERS[-1]
     roster = _roster(banned=(HEIRS[1],), heirs=((HEIRS[2], HEIRS[3]),))
     allowed = {absent: True, HEIRS[0]: True, PEERS[0]: False, HEIRS[1]: False, HEIRS[2]: False, HEIRS[3]: False}
@@ -857,7 +857,7 @@ def test_under_which_key_one_may_come_back() -> None:
 
 
 def test_who_comes_back_often_waits_longer_each_time() -> None:
-    """[B3] 2^k steps after k returns within a thousand, at most 64, whatever its keys were called; nobody is out for it."""
+    """[B8] 2^k steps after k returns within a thousand, at most 64, whatever its keys were called; nobody is out for it."""
     absent = PEERS[-1]
 
     def first(returns: Sequence[tuple[int, PeerId]], **given: Any) -> int:
@@ -874,7 +874,7 @@ def test_who_comes_back_often_waits_longer_each_time() -> None:
 
 
 def test_while_the_run_pauses_nobody_has_to_wait() -> None:
-    """[B3, G2] It pauses because too few are there. Steps that do not move the model do not count against who is gone, either."""
+    """[B8, G2] It pauses because too few are there. Steps that do not move the model do not count against who is gone, either."""
     absent = PEERS[-1]
     often = tuple((k, absent) for k in range(9))
     assert not _roster(returns=often).may_return(Returned(absent, absent), 8)

@@ -1,4 +1,4 @@
-"""Coming back after a power cut or a broken line (SPEC B1–B4): catch up, look on for two steps, knock, be a member again.
+"""Coming back after a power cut or a broken line (SPEC B1–B8): catch up, look on for two steps, knock, be a member again.
 
 One voice is enough, since nothing is believed: records are followed from what this peer knew itself, each signed by a quorum of
 the members before it, and the state has the digest in the last of them.
@@ -164,7 +164,7 @@ class _Voices(Generic[T]):
 
     def newest(self, now: float, patience: float) -> _Shown[T] | None:
         """The longest that anyone shows, as soon as somebody honest has spoken, or must have: else liars who answer quickly
-        would have this peer look on in a step that is long over."""
+        would have this peer look on in a step that is long over (SPEC B7)."""
         if self.first is None:
             return None
         best = max(self.said.values(), key=lambda shown: shown.order)
@@ -473,7 +473,7 @@ class Life(Generic[T]):
 
     def _shown(self, frame: SyncShown) -> _Shown[T] | None:
         """What somebody shows, if it is all signed and goes on from what this peer knows: from its last record, or from the
-        one before if the others made its last one again (SPEC B5)."""
+        one before if the others made its last one again (SPEC B2)."""
         links, earlier, tools = frame.links, self.earlier, self.peer.tools
         if earlier is not None and self._links and links and links[0].record == self._links[-1].record:
             links = links[1:]
@@ -530,7 +530,7 @@ class Life(Generic[T]):
         self.lacks = self._lent = None
         self.write_down(self.links[max(0, len(self._links) - (self.state.step - first)) :])
 
-    # To begin anew (SPEC B5)
+    # To begin anew (SPEC B5, B6)
 
     def _borrow(self, channel: AgreedChannel, meeting: Meeting[T], shown: _Shown[T]) -> None:
         """From one who waits ahead: what the members signed is so, however few have it. The model is still to come, and until

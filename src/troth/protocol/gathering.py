@@ -1,4 +1,4 @@
-"""Beginning anew after too many have stopped (SPEC B5): one member's part, as a state machine.
+"""Beginning anew after too many have stopped (SPEC B5, B9): one member's part, as a state machine.
 
 Nobody is in a step, so nobody leads the way. Members wait until enough of them stand at the same place, and sign that they are
 ready; enough of such signatures make everyone begin who sees them, so that all do within one message delay. Frames and the time
@@ -163,7 +163,7 @@ class Gathering:
 
     def _suffice(self, who: Collection[bytes]) -> bool:
         """As many as this member asks for; and if it signed a record that the others may have certified without it, so many of
-        the members after that record that the rest cannot go on from there."""
+        the members after that record that the rest cannot go on from there (SPEC B9)."""
         unsure = self._enough.unsure
         if len(who) < self._least:
             return False
