@@ -17,7 +17,7 @@ from troth.evidence import write_bytes
 from troth.network.checkpoints import CheckpointError, Checkpoints, Marks
 from troth.network.journal import Journal, JournalError, read_journal
 from troth.network.slots import FileSlots, SlotsError
-from troth.protocol.frames import Begun
+from troth.protocol.frames import Begun, Ready
 from troth.protocol.journal import SignedBeforeError
 from troth.protocol.messages import Announced, Envelope, Phase
 from troth.protocol.primitives import Primitives
@@ -56,7 +56,7 @@ def test_a_slot_is_signed_once_whatever_happens(tmp_path: Path) -> None:
 
 def test_a_new_beginning_is_remembered(tmp_path: Path) -> None:
     """[B1, B5] A step that is made again has places of its own; and what proves that it began lasts as they do."""
-    slots, begun = FileSlots(tmp_path / "slots"), Begun(3, bytes(32), 1, {bytes(32): bytes(64)})
+    slots, begun = FileSlots(tmp_path / "slots"), Begun(3, bytes(32), 1, {bytes(32): Ready(3, bytes(64))})
     assert slots.begun is None
     slots.claim(place(3, Phase.VOTE, attempt=4))
     slots.begins(begun)

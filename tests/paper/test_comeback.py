@@ -1,4 +1,4 @@
-"""Coming back after a power cut or a broken line, among liars who would rather not have one back (SPEC B1–B4)."""
+"""Coming back after a power cut or a broken line, among liars who would rather not have one back (SPEC B1–B8)."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -49,6 +49,7 @@ from troth.protocol.messages import (
     Envelope,
     Kind,
     Knocking,
+    Malformed,
     Message,
     Phase,
     Verdict,
@@ -204,7 +205,7 @@ def test_who_lost_power_between_phases_is_back_within_a_few_steps(call: int, jou
 
 @pytest.mark.parametrize("healed", [64, 70, 74])
 def test_who_is_cut_off_again_while_it_is_served_can_still_look_on(healed: int) -> None:
-    """[B2] It asked between two cuts, and members sent into the void for a while; then it asks again, soon."""
+    """[B7] It asked between two cuts, and members sent into the void for a while; then it asks again, soon."""
     alone = frozenset({GONE})
     network = Network(latency=0.1, cuts=(Cut(alone, 6.0, 30.0), Cut(alone, 44.0, float(healed))))
     world = see(plan(liars=(), peers=5, steps=40, network=network)).kept_promises().world
@@ -461,7 +462,7 @@ def test_records_from_one_voice_are_enough_and_the_longest_counts() -> None:
 
 
 def test_liars_who_answer_first_with_the_past_do_not_decide_where_to_look_on() -> None:
-    """[B2] Somebody honest must have spoken, or had the time to: then the longest counts."""
+    """[B7] Somebody honest must have spoken, or had the time to: then the longest counts."""
     behind, voices = _Behind(), _Voices[Any]()
     past, now = behind.see(*behind.shown[:2]), behind.see(*behind.shown)
     assert past is not None
@@ -838,7 +839,7 @@ def test_who_lists_what_is_no_request_is_out(lie: str) -> None:
 
 
 def test_who_may_come_back() -> None:
-    """[B3] Who was absent, for at most 500 updates; not who is a member, was banned, expelled, or never was one."""
+    """[B8] Who was absent, for at most 500 updates; not who is a member, was banned, expelled, or never was one."""
     absent, member, stranger = PEERS[-1], PEERS[0], HEIRS[0]
     assert _roster().may_return(Returned(absent, absent), 8)
     assert _roster(updates=5 + MOST_AWAY).may_return(Returned(absent, absent), 900)
@@ -850,7 +851,7 @@ def test_who_may_come_back() -> None:
 
 
 def test_under_which_key_one_may_come_back() -> None:
-    """[B3] One's own, or one that was never seen: not another member's, a banned one, or one that was given up; and a key."""
+    """[B8] One's own, or one that was never seen: not another member's, a banned one, or one that was given up; and a key."""
     absent = PEERS[-1]
     roster = _roster(banned=(HEIRS[1],), heirs=((HEIRS[2], HEIRS[3]),))
     allowed = {absent: True, HEIRS[0]: True, PEERS[0]: False, HEIRS[1]: False, HEIRS[2]: False, HEIRS[3]: False}
@@ -859,7 +860,7 @@ def test_under_which_key_one_may_come_back() -> None:
 
 
 def test_who_comes_back_often_waits_longer_each_time() -> None:
-    """[B3] 2^k steps after k returns within a thousand, at most 64, whatever its keys were called; nobody is out for it."""
+    """[B8] 2^k steps after k returns within a thousand, at most 64, whatever its keys were called; nobody is out for it."""
     absent = PEERS[-1]
 
     def first(returns: Sequence[tuple[int, PeerId]], **given: Any) -> int:
@@ -876,7 +877,7 @@ def test_who_comes_back_often_waits_longer_each_time() -> None:
 
 
 def test_while_the_run_pauses_nobody_has_to_wait() -> None:
-    """[B3, G2] It pauses because too few are there. Steps that do not move the model do not count against who is gone, either."""
+    """[B8, G2] It pauses because too few are there. Steps that do not move the model do not count against who is gone, either."""
     absent = PEERS[-1]
     often = tuple((k, absent) for k in range(9))
     assert not _roster(returns=often).may_return(Returned(absent, absent), 8)
@@ -936,6 +937,69 @@ def test_one_knock_for_a_seat_counts() -> None:
     one, other = (_request(PEERS[-1], key) for key in sorted(HEIRS[:2]))
     for listed in ({0: [other], 1: [one]}, {0: [one], 1: [other]}):
         assert returning(_commits(listed), _roster(), 8) == (Returned(PEERS[-1], one.key),)
+
+
+class _Hears:
+    """A channel that lists no requests."""
+
+    def __init__(self, inner: Channel) -> None:
+        self._inner: Any = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def knocks(self, step: int) -> list[Knocking]:
+        return []
+
+
+def test_who_is_listed_by_one_member_only_is_back_as_soon_as_any() -> None:
+    """[B3] Seven liars of sixteen would otherwise keep out whomever a power cut takes."""
+    listing = keys(1, 5)[4]
+
+    def wrap(peer: PeerId, channel: Channel) -> Channel:
+        return channel if peer == listing or not isinstance(channel, AgreedChannel) else cast(Channel, _Hears(channel))
+
+    made = plan(liars=(), crashes={GONE: DropOut(2, 4, 5.0)}, steps=9)
+    with_one, with_all = see(made, wrap=wrap).kept_promises(), see(made).kept_promises()
+    assert with_one.returned == with_all.returned == {min(with_all.returned): [GONE]}
+
+
+# Too few (SPEC G2, N4, B5): four founders, of whom one may lie
+
+
+class _Helpful(Lies):
+    serves = True
+
+
+def _moved(seen: Seen) -> str:
+    return "".join("m" if record.updated else "." for record in seen.records)
+
+
+def test_of_four_one_is_gone_and_the_rest_trains_on() -> None:
+    """[G2] It may be the liar."""
+    seen = see(plan(peers=4, steps=8, crashes={1: DropOut(2, 2)}), _Helpful()).kept_promises()
+    assert _moved(seen) == "mmmmmmmm"
+    assert [len(record.members) for record in seen.records] == [4, 4, 4, 3, 3, 3, 3, 3]
+
+
+def test_of_four_two_are_gone_and_the_run_pauses_until_one_is_back() -> None:
+    """[G2, B3] Records go on, the model does not move, and updates are not used up."""
+    crashes = {1: DropOut(2, 2), 2: DropOut(4, 2, 20.0)}
+    seen = see(plan(peers=4, steps=36, crashes=crashes), _Helpful()).kept_promises()
+    ((back, who),) = seen.returned.items()
+    assert who == [2]
+    assert _moved(seen) == "m" * 4 + "." * (back - 3) + "m" * (35 - back)
+    assert [record.updates for record in seen.records][back] == 4
+
+
+def test_of_four_two_are_gone_at_once_and_the_run_stops_until_one_is_back() -> None:
+    """[N4, B5] Two are no quorum; three are as many as begin by themselves."""
+    cuts = {1: DropOut(2, 2, 40.0), 2: DropOut(2, 2, 400.0)}
+    seen = see(replace(plan(peers=4, steps=10), blackout=cuts))
+    assert len(seen.records) == 10
+    assert seen.records[-1].incarnation >= 1
+    assert seen.named("absent", "banned", "expelled") == {2: [2]}
+    assert seen.world.step_ends[2] > 40.0
 
 
 # The first step after it (SPEC B4)
@@ -1235,3 +1299,14 @@ def test_who_has_a_slow_line_comes_back_while_the_others_step_quickly(away: floa
     seen = see(plan(liars=(), crashes=crashes, steps=150, network=network)).kept_promises()
     assert list(seen.returned.values()) == [[GONE]]
     assert min(seen.returned) < 140
+
+
+def test_a_signature_under_a_record_is_no_message() -> None:
+    """[U2, U4, Q6] Close carries one under the run's last record: shown as a second message of its announcement, it would make
+    an honest member one that said two things."""
+    run, (link, *_), _ = _past()
+    place = Context(run.id, decode_record(link.record).step, Phase.RECORD)
+    for peer, signature in link.signatures.items():
+        assert isinstance(Primitives().open(place, PeerId(peer), Envelope(link.record, signature)), Malformed)
+        digest = Primitives().digest(link.record)
+        assert not Primitives().verify(PeerId(peer), signed_bytes(place, PeerId(peer), digest), signature)

@@ -247,6 +247,24 @@ def test_what_a_member_signed_for_more_does_not_count_for_fewer() -> None:
     assert one.begun is None
 
 
+def test_who_signed_a_record_that_others_may_go_on_from_does_not_begin_before_it_without_them() -> None:
+    """[B9, U2] In it two of five left. One of the other three stops before it knows that a quorum signed it too; it and the two
+    who left are three of five, and those two are two of three: both would go on."""
+    after = Roster(tuple(KEYS[:3]))
+    for others, begins in (((3, 4), False), ((1, 3), True)):
+        counts = Enough(3, 3, after)
+        one = Gathering(SOME[0], KEYS[:5], TIP, 1, Patience(30.0, 10.0, 100.0), _Tools(), counts)
+        for now in range(0, 90, 5):
+            for peer in others:
+                one.hear(KEYS[peer], ready(peer), float(now))
+        one.hear(KEYS[3], proof(0, *others), 90.0)
+        assert (one.begun is not None) == begins
+    one = Gathering(SOME[0], KEYS[:5], TIP, 1, Patience(30.0, 10.0, 100.0), _Tools(), Enough(3, 3, after))
+    one.allow(3, 0.0)
+    one.hear(KEYS[3], proof(2, 3, 4), 1.0)
+    assert one.begun is not None, "its people say so"
+
+
 def test_who_is_told_later_that_fewer_are_enough_still_begins_with_the_others() -> None:
     """[B5] They began a moment before its people spoke."""
     one, few = gathering(members=7, enough=6), proof(1, 2, 3, 4, least=4)
@@ -385,7 +403,7 @@ def blackout(call: int, amid: Sequence[float] = (0.0,) * 5) -> Seen:
 
 
 def test_all_stop_and_all_go_on() -> None:
-    """[B5, R6] The step that was not finished is made again, with fresh coins, and everyone audits the one before: a draw
+    """[B6, R6] The step that was not finished is made again, with fresh coins, and everyone audits the one before: a draw
     may have been thrown away."""
     seen = blackout(REVEALING)
     assert [record.incarnation for record in seen.records] == [0, 0, 0, 1, 1, 1, 1, 1]
@@ -405,7 +423,7 @@ def certifying(amid: Sequence[float], downs: Sequence[float] = (5.0, 6.0, 7.0, 8
 
 @pytest.mark.parametrize("holds", [{0}, {1, 4}, {0, 1, 2, 3}])
 def test_what_is_certified_is_not_made_again_though_one_alone_has_it(holds: set[int]) -> None:
-    """[B5, U2] Some have the agreed Commits of step 4 when the power goes, the rest borrows the record of step 3 from them."""
+    """[B6, U2] Some have the agreed Commits of step 4 when the power goes, the rest borrows the record of step 3 from them."""
     seen = certifying([0.95 if number in holds else 0.3 for number in range(5)]).kept_promises()
     assert [record.incarnation for record in seen.records] == [0, 0, 0, 0, 1, 1, 1, 1]
     assert seen.named("absent") == {}
@@ -419,7 +437,7 @@ def test_without_borrowing_the_run_would_not_go_on_with_all() -> None:
 
 
 def test_what_nobody_can_prove_is_made_again() -> None:
-    """[U2, B5] All hold the record of step 3, and none the signatures of a quorum: nobody could show it to others."""
+    """[U2, B6] All hold the record of step 3, and none the signatures of a quorum: nobody could show it to others."""
     seen = certifying([0.2] * 5).kept_promises()
     assert [record.incarnation for record in seen.records] == [0, 0, 0, 1, 1, 1, 1, 1]
     assert seen.named("absent") == {}
@@ -451,7 +469,7 @@ def test_who_is_behind_is_not_drawn_into_looking_on_where_nobody_goes_on() -> No
 
 
 def test_a_record_whose_model_nobody_hands_out_is_given_back() -> None:
-    """[B5] Whoever alone holds it could keep everyone waiting."""
+    """[B6] Whoever alone holds it could keep everyone waiting."""
     with patch.object(Life, "_complete", no_model):
         seen = certifying([0.95, 0.3, 0.3, 0.3, 0.3], downs=(5.0,) * 5)
     assert len(seen.records) == 8

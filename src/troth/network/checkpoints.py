@@ -28,7 +28,7 @@ from troth.training.work import Training, TrainingWork
 FORMAT = "troth checkpoint 2"
 _UNCHECKED = Digest(bytes(32))
 _OTHER_FORMAT = re.compile(r"troth checkpoint [0-9]+")
-SMALL = 1 << 24  # bytes of a model that is saved with every step
+_SMALL = 1 << 24  # bytes of a model that is saved with every step
 _SELDOM = 50  # times as long as it took to save a large model, until the next is
 
 
@@ -125,7 +125,7 @@ class Checkpoints:
             state.last,
             marks or Marks(),
         ).checked()
-        small = 4 * state.training.parameters_D.numel() <= SMALL
+        small = self.is_small(state.training)
         try:
             if small or whole or state.step % self._every == 0 or self._clock() >= self._next:
                 began = self._clock()
@@ -200,6 +200,10 @@ class Checkpoints:
         if saved.run != self._run:
             raise CheckpointError(f"{path} belongs to another run: choose another folder with --folder")
         return saved
+
+    def is_small(self, training: Training) -> bool:
+        """Whether it is saved with every step."""
+        return 4 * training.parameters_D.numel() <= _SMALL
 
     def digest(self, training: Training) -> Digest:
         return self._work.digest(training)

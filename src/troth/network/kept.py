@@ -11,7 +11,7 @@ import msgspec
 
 from troth.crypto import Digest, PeerId
 from troth.evidence import write_bytes
-from troth.network.checkpoints import SMALL, CheckpointError, Checkpoints
+from troth.network.checkpoints import CheckpointError, Checkpoints
 from troth.protocol.messages import Announced, Bytes32, Envelope, Malformed, Phase, decode
 from troth.protocol.primitives import from_blob, to_blob
 from troth.protocol.state import Kept, State
@@ -48,7 +48,7 @@ class KeptSteps:
     def save(self, state: State[Training], *, whole: bool = False) -> None:
         """What the step before this state leaves to be audited."""
         kept = state.kept.get(state.step - 1)
-        if kept is None or not (whole or 4 * kept.aggregate_D.numel() <= SMALL):
+        if kept is None or not (whole or self._checkpoints.is_small(kept.training)):
             return
         try:
             self._checkpoints.save_model(kept.step, kept.training)  # there already, if it is small

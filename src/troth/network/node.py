@@ -40,6 +40,7 @@ from troth.protocol.comeback import Life
 from troth.protocol.journal import Journal as Slots
 from troth.protocol.messages import Phase
 from troth.protocol.primitives import Primitives
+from troth.protocol.records import StepRecord
 from troth.protocol.run import Run
 from troth.protocol.state import CannotGoOnError, LeftOutError, Outcome, Peer, StalledError
 from troth.training import Problem
@@ -251,7 +252,7 @@ class Node:
             patience=self.options.founding_s,
             restart_with=lambda: self.options.restart_with,
         )
-        life.write_down = self.journal.recorded
+        life.write_down, life.threw_away = self.journal.recorded, self._threw_away
         return life
 
     def _open_channel(self, me: Identity) -> AgreedChannel:
@@ -310,6 +311,20 @@ class Node:
             write_text(folder / evidence.file_name(self.manifest.name_of(proof.banned)), evidence.text)
             if (disputed := proof.disputed) is not None and evidence.training is not None:
                 StateFile(Digest(disputed.state_before)).save(evidence.training, folder)
+
+    def _threw_away(self, record: StepRecord) -> None:
+        """A record that was not certified. Its audits are made again by everyone, so wrong work is found again; two signed
+        messages for one place prove an equivocation to anyone, and are kept for people."""
+        name, seen = self.manifest.name_of, self.history.uncertified
+        self.watcher.note(f"step {record.step} was not certified before the run stopped, and is made again")
+        for judgement in record.judgements:
+            if judgement.banned is not None:
+                self.watcher.note(f"it had banned {name(judgement.banned)}: {reason_for(judgement, name)}")
+        for peer, (place, *twice) in (seen.doubles if seen is not None and seen.record == record else {}).items():
+            folder, said = self.options.folder / "evidence", [[one.payload.hex(), one.signature.hex()] for one in twice]
+            folder.mkdir(exist_ok=True)
+            proof = {"run": place.run.hex(), "place": list(place[1:]), "sender": peer.hex(), "said": said}
+            write_text(folder / f"thrown-away-step{record.step}-{name(peer)}.json", json.dumps(proof, indent=1) + "\n")
 
     def _tell(self, outcome: Outcome[Training], seconds: float) -> None:
         assert self._channel is not None

@@ -1,4 +1,4 @@
-"""Coming back after a power cut or a broken line (SPEC B1–B4): catch up, look on for two steps, knock, be a member again.
+"""Coming back after a power cut or a broken line (SPEC B1–B8): catch up, look on for two steps, knock, be a member again.
 
 One voice is enough, since nothing is believed: records are followed from what this peer knew itself, each signed by a quorum of
 the members before it, and the state has the digest in the last of them.
@@ -164,7 +164,7 @@ class _Voices(Generic[T]):
 
     def newest(self, now: float, patience: float) -> _Shown[T] | None:
         """The longest that anyone shows, as soon as somebody honest has spoken, or must have: else liars who answer quickly
-        would have this peer look on in a step that is long over."""
+        would have this peer look on in a step that is long over (SPEC B7)."""
         if self.first is None:
             return None
         best = max(self.said.values(), key=lambda shown: shown.order)
@@ -229,9 +229,13 @@ class Life(Generic[T]):
         self._watching: dict[PeerId, _Watcher] = {}
         self.meeting: Meeting[T] | None = None  # with others in no step, while this peer is in none
         self.past: tuple[State[T], ...] = tuple(past)  # the states before the last two records, oldest first
+        self._unsure: tuple[int, Roster] | None = (
+            None  # a step whose record this peer threw away, and the roster after it
+        )
         self._lent: _Lent[T] | None = None  # where this peer stood before it took over a record whose model it lacks
         self._hopeless: set[bytes] = set()  # records whose model nobody hands out
         self.write_down: Callable[[Sequence[Link]], None] = lambda _links: None  # certified records
+        self.threw_away: Callable[[StepRecord], None] = lambda _record: None  # one that nobody can prove
 
     async def take_part(self, channel: AgreedChannel) -> AsyncIterator[Outcome[T]]:
         """One step after another as a member. Raises `CannotGoOnError` when the others go on without this peer."""
@@ -332,10 +336,12 @@ class Life(Generic[T]):
         last = self.state.last
         certified = last is None or (bool(self._links) and self._links[-1].record == encode_record(last.record))
         if last is not None and not certified and self.past:
+            self._unsure = last.record.step, self.state.roster
             self.state, self.past = self.past[-1], self.past[:-1]
             model = Digest(last.record.state_before)
             self.lacks = None if self.peer.work.digest(self.state.training) == model else model
             self._drop_links(self.state.step)
+            self.threw_away(last.record)
 
     def _drop_links(self, step: int) -> None:
         """Those of this step and later ones."""
@@ -397,7 +403,7 @@ class Life(Generic[T]):
         step, and enough members to begin anew are here (SPEC B5)."""
         voices: _Voices[T] = _Voices()
         meeting = self.meeting = Meeting(self.peer, channel, self._patience, self._restart_with)
-        meeting.stand(self.state, waits=self.lacks is None)
+        self._stand_in(meeting, waits=self.lacks is None)
         asked = served = 0
         while asked < _ASKING or meeting.has_enough:
             everyone, asked = self._enter(channel), asked + 1
@@ -450,7 +456,7 @@ class Life(Generic[T]):
 
     async def _goes_on(self, channel: AgreedChannel, voices: _Voices[T]) -> bool:
         """Whether this peer stands now where those are who go on."""
-        best = voices.newest(channel.now(), channel.bounds.until_left(self.state.roster.quorum))
+        best = voices.newest(channel.now(), channel.bounds.quiet_step)
         if best is None:
             return False
         channel.look_on_from(best.followed.step)
@@ -467,7 +473,7 @@ class Life(Generic[T]):
 
     def _shown(self, frame: SyncShown) -> _Shown[T] | None:
         """What somebody shows, if it is all signed and goes on from what this peer knows: from its last record, or from the
-        one before if the others made its last one again (SPEC B5)."""
+        one before if the others made its last one again (SPEC B2)."""
         links, earlier, tools = frame.links, self.earlier, self.peer.tools
         if earlier is not None and self._links and links and links[0].record == self._links[-1].record:
             links = links[1:]
@@ -524,7 +530,7 @@ class Life(Generic[T]):
         self.lacks = self._lent = None
         self.write_down(self.links[max(0, len(self._links) - (self.state.step - first)) :])
 
-    # To begin anew (SPEC B5)
+    # To begin anew (SPEC B5, B6)
 
     def _borrow(self, channel: AgreedChannel, meeting: Meeting[T], shown: _Shown[T]) -> None:
         """From one who waits ahead: what the members signed is so, however few have it. The model is still to come, and until
@@ -535,7 +541,7 @@ class Life(Generic[T]):
         self._stand(shown, self.state.training)
         self.lacks = Digest(shown.followed.records[-1].state_after)
         channel.look_on_from(self.state.step)
-        meeting.stand(self.state, waits=False)
+        self._stand_in(meeting, waits=False)
 
     def _give_up_borrowing(self, channel: AgreedChannel, meeting: Meeting[T]) -> None:
         lent = self._lent
@@ -546,7 +552,11 @@ class Life(Generic[T]):
         self._links.extend(lent.links)
         self._hopeless |= lent.tips
         channel.look_on_from(self.state.step)
-        meeting.stand(self.state, waits=self.lacks is None)
+        self._stand_in(meeting, waits=self.lacks is None)
+
+    def _stand_in(self, meeting: Meeting[T], *, waits: bool) -> None:
+        step, roster = self._unsure or (None, None)
+        meeting.stand(self.state, waits=waits, unsure=roster if step == self.state.step else None)
 
     async def _complete(self, channel: AgreedChannel, meeting: Meeting[T]) -> None:
         """The model alone, from those who wait at the same place."""
@@ -556,7 +566,7 @@ class Life(Generic[T]):
         if training is not None:
             self.state = replace(self.state, training=training)
             self._make_own(self.state.step)
-            meeting.stand(self.state, waits=True)
+            self._stand_in(meeting, waits=True)
 
     def _ask(self, channel: AgreedChannel, peers: Iterable[PeerId], since: int) -> None:
         """What has happened since this step, and to be told from now on."""

@@ -1,17 +1,18 @@
-"""Beginning anew after too many have stopped (SPEC B5): one member's part, as a state machine.
+"""Beginning anew after too many have stopped (SPEC B5, B9): one member's part, as a state machine.
 
 Nobody is in a step, so nobody leads the way. Members wait until enough of them stand at the same place, and sign that they are
 ready; enough of such signatures make everyone begin who sees them, so that all do within one message delay. Frames and the time
 go in, frames come out; nothing here sends or reads a clock.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from troth.crypto import Context, Digest, Identity, PeerId, signed_bytes, tagged_hash
 from troth.protocol.frames import Begun, Busy, Ready, Waiting
 from troth.protocol.messages import Phase
 from troth.protocol.primitives import Primitives
+from troth.protocol.roster import Roster
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Enough:
 
     quorum: int  # in any case
     alone: int  # for a member to begin by itself (`Roster.restart_quorum`)
+    unsure: Roster | None = None  # after a record that this member signed and cannot prove: others may go on from it
 
 
 class Gathering:
@@ -59,6 +61,7 @@ class Gathering:
         self._members = frozenset(members)
         self._enough = enough
         self._least = enough.alone  # with so many this member begins
+        self._by_hand = False
         self._tip = tip
         self._patience = patience
         self._tools = tools
@@ -73,9 +76,9 @@ class Gathering:
     def allow(self, number: int, now: float) -> None:
         """Its people say that so many are enough; never fewer than a quorum, and not more than begin by themselves."""
         least = min(self._enough.alone, max(self._enough.quorum, number))
-        if least == self._least:
+        if self._by_hand and least == self._least:
             return
-        self._least = least
+        self._least, self._by_hand = least, True
         if self._refused is not None:
             self._late(self._refused, now)
         self.tick(now)
@@ -98,14 +101,14 @@ class Gathering:
         if self.begun is not None:
             return
         here = self._here(now)
-        if len(here) < self._least:
+        if not self._suffice(here):
             self._enough_since = None
         elif self._enough_since is None:
             self._enough_since = now
-        if self._do(len(here), now):
+        if self._do(here, now):
             self._be_ready()
         ready = agreed(self._ready(here))
-        if bytes(self._me) in ready and self._do(len(ready), now):
+        if bytes(self._me) in ready and self._do(ready.keys(), now):
             self._begin(self._mine.incarnation, ready)
 
     @property
@@ -151,13 +154,20 @@ class Gathering:
         said = {peer: self._heard[peer][0].ready for peer in here - {self._me}} | {self._me: self._mine.ready}
         return {bytes(peer): ready for peer, ready in said.items() if ready is not None}
 
-    def _do(self, count: int, now: float) -> bool:
-        """Whether so many are enough to begin with: all, or after a while as many as this member asks for."""
-        if count == len(self._members):
-            return True
-        if self._enough_since is None or self._somebody_is_busy(now):
+    def _do(self, who: Collection[bytes], now: float) -> bool:
+        """Whether these are enough to begin with: at once if they are all, else after a while."""
+        if not self._suffice(who) or self._enough_since is None:
             return False
-        return count >= self._least and now >= self._enough_since + self._patience.absent
+        waited = now >= self._enough_since + self._patience.absent and not self._somebody_is_busy(now)
+        return waited or len(who) == len(self._members)
+
+    def _suffice(self, who: Collection[bytes]) -> bool:
+        """As many as this member asks for; and if it signed a record that the others may have certified without it, so many of
+        the members after that record that the rest cannot go on from there (SPEC B9)."""
+        unsure = self._enough.unsure
+        if len(who) < self._least:
+            return False
+        return self._by_hand or unsure is None or len({*who} & {*unsure.members}) >= unsure.restart_quorum
 
     def _somebody_is_busy(self, now: float) -> bool:
         """It will be here soon, or the run goes on; liars may say so too, but all of them together not for ever."""
@@ -194,7 +204,7 @@ class Gathering:
         """What of it is signed and agrees, if it is enough for this member too: fewer are for others to begin with, whose
         people said so."""
         proved = proven(begun, self._tip, self._members, self._enough.quorum, self._tools)
-        return proved if proved is not None and len(proved.ready) >= self._least else None
+        return proved if proved is not None and self._suffice(proved.ready.keys()) else None
 
 
 def be_ready(tip: Tip, incarnation: int, identity: Identity, least: int) -> Ready:

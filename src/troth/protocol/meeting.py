@@ -9,6 +9,7 @@ from troth.protocol.agreed import AgreedChannel
 from troth.protocol.frames import Begun, Busy, Waiting
 from troth.protocol.gathering import Enough, Gathering, Patience, Tip
 from troth.protocol.messages import Phase
+from troth.protocol.roster import Roster
 from troth.protocol.run import Run
 from troth.protocol.state import Peer, State
 
@@ -41,7 +42,8 @@ class Meeting(Generic[T]):
         self._state: State[T] | None = None
         self._gathering: Gathering | None = None
 
-    def stand(self, state: State[T], *, waits: bool) -> None:
+    def stand(self, state: State[T], *, waits: bool, unsure: Roster | None = None) -> None:
+        """`unsure`: the roster after a record that this peer may have signed, and threw away."""
         self._state, self._gathering = state, None
         if not waits or self._peer.me not in state.roster.members:
             return
@@ -53,7 +55,7 @@ class Meeting(Generic[T]):
             self._channel.next_incarnation(state.incarnation),
             Patience(self._absent, _WORD * bounds.delta, bounds.slowest.until_left(roster.quorum)),
             self._peer.tools,
-            Enough(roster.quorum, roster.restart_quorum),
+            Enough(roster.quorum, roster.restart_quorum, unsure),
             self._channel.begun,
         )
         self._gathering.tick(self._channel.now())

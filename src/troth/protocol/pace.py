@@ -42,6 +42,11 @@ class Pace:
             stretch=1.0,
         )
 
+    @property
+    def quiet_step(self) -> float:
+        """How long a step may take in which nobody is late and nothing is disputed."""
+        return self.compute + 3 * (2 * self.delta + self.bulk) + 10 * self.delta
+
     def until_left(self, majority: int) -> float:
         """How long somebody may be in a step that the others have left: what it is in ends, and then the next announcement."""
         exchanges = 3 * (2 * self.delta + self.bulk)

@@ -133,7 +133,9 @@ def decode_record(raw: bytes) -> StepRecord:
 
 
 def record_bytes_to_sign(run: Digest, step: int, signer: PeerId, record_digest: Digest) -> bytes:
-    return signed_bytes(Context(run, step, Phase.RECORD), signer, record_digest)
+    """Tagged, so that it is no payload's digest: else anyone could show the signature that Close carries under the last record
+    as a second message of its announcement, and its signer as one that said two things."""
+    return signed_bytes(Context(run, step, Phase.RECORD), signer, tagged_hash("troth/record/1", record_digest))
 
 
 def roots_basis(roots: Mapping[PeerId, Digest]) -> Digest:

@@ -135,7 +135,7 @@ class Roster:
 
     def may_return(self, knock: Returned, step: int) -> bool:
         """Whoever is absent, not for too long, under its own key or one that was never seen, and after a wait that doubles
-        with every return: a flaky line costs time, not the place. While the run pauses nobody has to wait (SPEC B3)."""
+        with every return: a flaky line costs time, not the place. While the run pauses nobody has to wait (SPEC B8)."""
         member, key = PeerId(knock.member), PeerId(knock.key)
         gone = next((gone for gone in self.away if gone.peer == member), None)
         if gone is None or (key != member and (key in self._known or not valid_peer(key))):

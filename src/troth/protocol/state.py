@@ -118,7 +118,7 @@ class State(Generic[T]):
     last: LastRecord | None = None  # None at the start of the run
 
     def anew(self, incarnation: int) -> "State[T]":
-        """The same, when the run begins anew here: everyone audits, since a draw may have been thrown away (SPEC B5)."""
+        """The same, when the run begins anew here: everyone audits, since a draw may have been thrown away (SPEC B6)."""
         return replace(self, due=replace(self.due, everyone=True), incarnation=incarnation)
 
     @property
