@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeVar
 
 from troth.crypto import Digest, PeerId
@@ -60,7 +61,7 @@ class Docket:
 
     def admits(self, charge: Charge) -> bool:
         if charge.accuser is not None:
-            return charge in self.brought
+            return charge in self.heard
         if charge.kind == Kind.COVER:  # whoever just came back does not know who owned what then, so all admit it
             return charge.step in self._audited_reports
         if charge.step != self.step or charge.part is None or charge.part not in self.owners:
@@ -75,7 +76,12 @@ class Docket:
         covers = self.peers * len(self._audited_reports)
         return len(self.brought) + covers + len(self.owners) * (1 + len(self.contributors))
 
-    @property
+    @cached_property
+    def heard(self) -> frozenset[Charge]:
+        """What was brought, to look up: every juror may vote on all of it."""
+        return frozenset(self.brought)
+
+    @cached_property
     def _audited_reports(self) -> frozenset[int]:
         """The steps whose reports were audited, and found wrong."""
         return frozenset(charge.step for charge in self.brought if charge.kind == Kind.AUDITED_REPORT)
@@ -84,16 +90,17 @@ class Docket:
 def heard_audits(accuses: Mapping[PeerId, Announced], roles: Roles) -> tuple[Charge, ...]:
     """What auditors say of their targets, in a fixed order (SPEC T1, T2).
 
-    Only the auditor that was drawn for a target may accuse it of what it did in that step: else liars could keep everyone
-    busy recomputing.
+    Only the auditor that was drawn for a target may accuse it of what it did in that step, and only once, its first word: else
+    liars could keep everyone busy recomputing, or bring more charges, each naming another message, than a vote can hold.
     """
-    charges = {
-        Charge(accuser, PeerId(said.target), said.kind, said.step, None, Digest(said.message))
-        for accuser, announced in accuses.items()
-        for said in said_as(announced, Accuse).accusations
-        if said.kind in AUDIT_KINDS and Audit(PeerId(said.target), said.step) in roles.audits.get(accuser, ())
-    }
-    return tuple(sorted(charges, key=Charge.order))
+    charges: dict[tuple[PeerId, Audit], Charge] = {}
+    for accuser, announced in accuses.items():
+        for said in said_as(announced, Accuse).accusations:
+            audit = Audit(PeerId(said.target), said.step)
+            if said.kind in AUDIT_KINDS and audit in roles.audits.get(accuser, ()):
+                charge = Charge(accuser, audit.target, said.kind, said.step, None, Digest(said.message))
+                charges.setdefault((accuser, audit), charge)
+    return tuple(sorted(charges.values(), key=Charge.order))
 
 
 def heard_owners(
@@ -173,7 +180,7 @@ def judge(attempt: int, votes: Mapping[PeerId, Announced], roster: Roster, docke
     judgements = []
     for charge in sorted(tally, key=Charge.order):
         counts = tally[charge]
-        if charge in docket.brought or sum(counts.values()) >= roster.quorum:
+        if charge in docket.heard or sum(counts.values()) >= roster.quorum:
             decided = next((verdict for verdict, count in counts.items() if count >= roster.quorum), None)
             against = counts[Verdict.ACCUSED] + counts[Verdict.WITHHELD]
             if decided is None and charge.kind == Kind.AGGREGATE and against >= roster.quorum:
