@@ -153,7 +153,9 @@ def test_where_none_can_be_spared_but_a_liar_may_be_left_everyone_audits(members
     roster = dataclasses.replace(Roster.founding(run), members=KEYS[:members])
     roles = draw_roles(run, roster, Digest(derive(seed)), Due(STEP, KEYS[:4]))
     assert (roles.validators, sorted(roles.owners)) == ((), list(KEYS[:members]))
-    expected = {(auditor, Audit(target, STEP)) for auditor in KEYS[:members] for target in KEYS[:4] if target != auditor}
+    expected = {
+        (auditor, Audit(target, STEP)) for auditor in KEYS[:members] for target in KEYS[:4] if target != auditor
+    }
     assert set(pairs(roles)) == expected
     caught = dataclasses.replace(roster, banned=(KEYS[3],))  # L = 0
     assert draw_roles(run, caught, Digest(derive(seed)), Due(STEP, KEYS[:4])).audits == {}
@@ -402,7 +404,9 @@ def test_an_audit_that_is_lost_with_its_validator_is_owed_and_convicts(losses: i
     for lost in range(losses):
         record = told[4 + lost]
         assert Owed(target, 3, lost + 1) in record.owed  # beside what the lost one was to audit of the step before
-        (gone,) = [peer for peer in simulation.gone if peer in (record.struck if call == BEFORE_ACCUSE else record.absent)]
+        (gone,) = [
+            peer for peer in simulation.gone if peer in (record.struck if call == BEFORE_ACCUSE else record.absent)
+        ]
         assert [old.absent for old in told].count((gone,)) == 1
     # Where a coin was missed it was still dealt audits in the next step, but others have the same targets.
     assert all(record.owed == () for record in told if not 4 <= record.step < 4 + losses)

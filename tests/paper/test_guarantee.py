@@ -139,7 +139,9 @@ def test_with_one_of_two_back_the_model_moves_again() -> None:
     gone = msgspec.structs.replace(RECORD, members=KEYS[:4], absent=KEYS[:2])
     roster = roster.after(gone)
     assert (roster.members, roster.quorum, roster.moves(2, 2)) == (KEYS[2:4], 2, False)
-    back = msgspec.structs.replace(RECORD, step=gone.step + 9, members=KEYS[2:4], returned=(Knocking(KEYS[0], KEYS[0]),))
+    back = msgspec.structs.replace(
+        RECORD, step=gone.step + 9, members=KEYS[2:4], returned=(Knocking(KEYS[0], KEYS[0]),)
+    )
     roster = roster.after(back)
     assert (roster.members, roster.quorum, roster.moves(3, 3)) == ((KEYS[0], *KEYS[2:4]), 2, True)
 

@@ -343,9 +343,7 @@ def test_what_stays_below_the_limit_moves_the_model_no_farther_than_twice_as_usu
     for step, record in enumerate(told):
         applied = [old.norm * old.factor for old in told[:step] if old.updated]
         longest = 2 * (
-            max(record.length, record.tau)
-            if len(applied) < 8
-            else max(lower_median(applied[-64:]), record.length / 16)
+            max(record.length, record.tau) if len(applied) < 8 else max(lower_median(applied[-64:]), record.length / 16)
         )
         assert record.factor == min(1.0, longest / record.norm)
         assert record.applied is None or record.applied <= longest * (1 + 1e-15)
