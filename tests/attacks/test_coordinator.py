@@ -8,7 +8,7 @@ import pytest
 from troth.attacks import coordinator as module
 from troth.attacks.coordinator import COIN, COVER, WITHHOLD, WRONG, Coordinator
 from troth.crypto import Context, PeerId
-from troth.protocol.messages import Accuse, Announced, Commit, Envelope, Kind, Message, Phase
+from troth.protocol.messages import Accuse, Announced, Commit, Envelope, Kind, Message, Phase, Verdict
 from troth.protocol.roster import MOST_STRIKES
 from troth.protocol.run import Parameters, Run
 from troth.simulation.checkers import CHECKERS

@@ -54,6 +54,11 @@ def rewired(simulation: ProtocolSimulation, peer: PeerId, wrap: Callable[[Channe
 
 
 def records(simulation: ProtocolSimulation) -> list[StepRecord]:
+    """Of the steps that train; the one that closes the run comes after them."""
+    return [record for record in all_records(simulation) if not record.closing]
+
+
+def all_records(simulation: ProtocolSimulation) -> list[StepRecord]:
     return [decode_record(raw) for raw in simulation.trace]
 
 
@@ -75,7 +80,7 @@ def is_what_a_server_would_get(simulation: ProtocolSimulation) -> bool:
     """Whether a trusted server with the same contributors, seeds and bounds, and no lies, ends with the same bits."""
     scenario = simulation.scenario
     work = TrainingWork(simulation.problem, scenario.make_optimizer(), scenario.rates(), Primitives())
-    served = replay(simulation.run, work, work.first(derive(scenario.seed, "model")), records(simulation))
+    served = replay(simulation.run, work, work.first(derive(scenario.seed, "model")), all_records(simulation))
     return torch.equal(served.parameters_D, simulation.states[last_standing(simulation)].training.parameters_D)
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import msgspec
 import pytest
 
-from tests.paper.conftest import SMALL, kept_promises, records, rewired
+from tests.paper.conftest import SMALL, all_records, kept_promises, rewired
 from tests.paper.test_audit_all import BEFORE_REPORT, ONCE
 from tests.paper.watched import CALM, Saying, Watched
 from troth.crypto import Context, PeerId
@@ -25,7 +25,7 @@ CLOSING = LAST + 1
 
 def ends(run: Watched) -> tuple[StepRecord, StepRecord, Outcome[Training]]:
     """The last step's record, the closing one, and what one member made of it."""
-    *_, last, closing = records(run)
+    *_, last, closing = all_records(run)
     return last, closing, next(iter(run.outcomes[-1].values()))
 
 
@@ -34,7 +34,7 @@ def test_a_quiet_run_is_audited_and_signed() -> None:
     run = Watched().play()
     last, closing, outcome = ends(run)
     assert (closing.step, closing.closing, closing.contributors, closing.updated) == (CLOSING, True, (), False)
-    assert not any(record.closing for record in records(run)[:-1])
+    assert not any(record.closing for record in all_records(run)[:-1])
     assert closing.state_before == closing.state_after == last.state_after
     assert closing.updates == last.updates == 6
     assert outcome.state.closed

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.paper.announce_world import FeudWorld
@@ -235,7 +236,7 @@ class _Quiet(Lies):
         return not isinstance(packet.frame, View) or packet.place.step < LIARS_FROM
 
     def says(self, me: PeerId, place: Context, message: Message) -> Message:
-        return Accuse(message.accusations, message.coin) if isinstance(message, Accuse) else message
+        return msgspec.structs.replace(message, unheard=(), incomplete=()) if isinstance(message, Accuse) else message
 
     def sends(self, line: Bent, to: PeerId, packet: Packet) -> Iterable[Packet]:
         if packet.place.step < LIARS_FROM:
@@ -376,7 +377,7 @@ class _MissesParts(Lies):
         )
         missing = tuple(others)[:1]
         self._named |= set(missing)
-        return Clip((), missing=missing, witnessed=message.witnessed) if missing else message
+        return msgspec.structs.replace(message, centers=(), missing=missing) if missing else message
 
 
 def test_who_says_that_parts_did_not_come_pays_each_attempt_with_a_pair() -> None:
@@ -528,7 +529,11 @@ def test_no_liar_can_force_slow_paths_for_ever(conduct: str) -> None:
 
     class NamesItself(_ClaimsIncomplete):
         def says(self, me: PeerId, place: Context, message: Message) -> Message:
-            return Accuse(message.accusations, message.coin, (me,)) if isinstance(message, Accuse) else message
+            return (
+                msgspec.structs.replace(message, unheard=(me,), incomplete=())
+                if isinstance(message, Accuse)
+                else message
+            )
 
     if conduct.startswith("splits"):
         wrong = (None, bytes(32)) if "two" in conduct else (None,)
