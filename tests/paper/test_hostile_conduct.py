@@ -184,7 +184,7 @@ def _no_length(message: Message) -> Message:
 def test_who_says_it_in_another_form_is_out_and_the_step_goes_on(
     say: Callable[[Message], Message], attempts: int
 ) -> None:
-    """[N1, M3, V3] Also lengths that do not add up. Absent, not banned: no more is known than that it did not say what was asked for."""
+    """[N1, M3, V3] Also lengths that do not add up. Absent, not banned: it did not say what was asked for, no more is known."""
     simulation, contributors = _calm_run()
     odd = contributors[2]
     rewired(simulation, odd, partial(_Saying, other=say))

@@ -309,8 +309,8 @@ COVERED = dataclasses.replace(SMALL, attack="covered-aggregate:shift=1e30", seed
 
 @pytest.mark.parametrize(("when", "steps"), [(0, 2), (20, 22), (7, 8)], ids=["first", "twentieth", "last"])
 def test_a_covered_aggregate_far_away_is_found_at_once(when: int, steps: int) -> None:
-    """[V3, T6] Colluders absorb its traces, so that no public sum shows it; but more than half are too far away. In whatever step:
-    its owners are banned in it, and the model is the one that honest owners would have made."""
+    """[V3, T6] Colluders absorb its traces, so that no public sum shows it; but more than half are too far away. Its
+    owners are banned in that step, whichever it is, and the model is the one that honest owners would have made."""
     once = dataclasses.replace(COVERED, attack_start=when, attack_stop=when + 1, steps=steps, evaluate_every=steps)
     simulation = finished(once)
     banned, record = kept_promises(simulation), records(simulation)[when]
