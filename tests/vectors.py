@@ -34,6 +34,7 @@ from troth.protocol.messages import (
     Ballot,
     Center,
     Clip,
+    Close,
     Commit,
     Kind,
     Knocking,
@@ -48,7 +49,16 @@ from troth.protocol.messages import (
     encode,
     phase_of,
 )
-from troth.protocol.records import Judgement, StepRecord, encode_record
+from troth.protocol.records import (
+    Judgement,
+    Owed,
+    StepRecord,
+    aggregates_basis,
+    encode_record,
+    record_bytes_to_sign,
+    reports_basis,
+    roots_basis,
+)
 from troth.protocol.roles import Due, Roles, draw_roles, first_randomness, gradient_seed
 from troth.protocol.roster import Roster
 from troth.protocol.run import Parameters, Run
@@ -84,23 +94,32 @@ def signed() -> Any:
         "paths": [[node.hex() for node in path] for path in paths],
         "coin": [coin_commitment(b"c" * 32, context, owner.peer, w).hex() for owner in (peer, other) for w in "AB"],
         "randomness": combine("roles", 7, 0, {peer.peer: b"a" * 32, other.peer: b"b" * 32}).hex(),
+        "record": record_bytes_to_sign(context.run, 7, peer.peer, tagged_hash("record")).hex(),
+        "bases": [
+            roots_basis({other.peer: tagged_hash("b"), peer.peer: tagged_hash("a")}).hex(),
+            aggregates_basis([tagged_hash("a"), tagged_hash("b")], tagged_hash("key")).hex(),
+            reports_basis({other.peer: tagged_hash("b"), peer.peer: tagged_hash("a")}).hex(),
+        ],
     }
 
 
 def messages() -> Any:
     """One message of every phase, as bytes."""
     examples: list[Message] = [
-        Commit(b"a" * 32, b"b" * 32, b"c" * 32),
+        Commit(b"a" * 32, b"b" * 32, b"c" * 32, length=2.5),
         Commit(None, b"b" * 32, b"c" * 32),
-        Commit(b"a" * 32, b"b" * 32, b"c" * 32, b"h" * 32),
+        Commit(b"a" * 32, b"b" * 32, b"c" * 32, b"h" * 32, length=0.0, signature=b"s" * 64),
         Commit(None, b"b" * 32, b"c" * 32, None, (Knocking(b"p" * 32, b"q" * 32),), Measured(7, 300, 2**31 - 1)),
         Clip((Center(3, b"d" * 32, 1.5),)),
         Clip((), b"a" * 32, b"b" * 32),
         Clip((), missing=(b"j" * 32,)),
+        Clip((), witnessed=b"\x05", basis=b"r" * 32),
         Reveal(b"e" * 32, bytes([255])),
-        Report(ReportNumbers(np.array([1.0]), np.array([[2.0, -3.0]])).pack()),
-        Accuse((Accusation(b"f" * 32, Kind.GRADIENT, 6),), b"g" * 32),
+        Report(ReportNumbers(np.array([0.5]), np.array([1.0]), np.array([[2.0, -3.0]])).pack(), b"s" * 32),
+        Accuse((Accusation(b"f" * 32, Kind.GRADIENT, 6, None, b"t" * 32),), b"g" * 32, basis=b"u" * 32),
         Vote((Ballot(None, b"i" * 32, Kind.AGGREGATE, 7, 2, Verdict.ACCUSED),)),
+        Vote((Ballot(b"v" * 32, b"i" * 32, Kind.REPORT, 7, 2, Verdict.ACCUSER, b"t" * 32),)),
+        Close(b"s" * 64),
     ]
     record = StepRecord(
         step=3,
@@ -113,18 +132,23 @@ def messages() -> Any:
         state_before=b"e" * 32,
         state_after=b"f" * 32,
         updated=True,
+        updates=4,
         tau=0.5,
-        cap=2.0,
         spread=1.5,
+        length=3.0,
+        norm=2.0,
+        factor=0.75,
         judgements=(Judgement(b"a" * 32, b"b" * 32, Kind.GRADIENT, 2, None, 0, None),),
         absent=(b"h" * 32,),
         struck=(b"i" * 32,),
         slowed=(b"m" * 32,),
         feuds=((b"n" * 32, b"o" * 32),),
         expelled=(b"j" * 32,),
-        owed=(b"k" * 32,),
+        owed=(Owed(b"k" * 32, 2, 1),),
         unaudited=(b"l" * 32,),
         returned=(Knocking(b"p" * 32, b"q" * 32),),
+        incarnation=1,
+        closing=True,
     )
     return [[phase_of(example).name, encode(example).hex()] for example in examples] + [encode_record(record).hex()]
 
@@ -151,7 +175,8 @@ def roles() -> Any:
     first, before = first_randomness(run)
     roster = Roster.founding(run)
     drawn = draw_roles(run, roster, first, Due(6, founders))
-    everyone = draw_roles(run, roster, first, Due(6, founders[:5], owed=founders[2:4], everyone=True))
+    owed = tuple(Owed(peer, 5, 2) for peer in founders[2:4])
+    everyone = draw_roles(run, roster, first, Due(6, founders[:5], owed=owed, everyone=True))
     return {
         "run": run.id.hex(),
         "first": [first.hex(), before.hex()],

@@ -8,7 +8,7 @@ import pytest
 from troth.attacks import coordinator as module
 from troth.attacks.coordinator import COIN, COVER, WITHHOLD, WRONG, Coordinator
 from troth.crypto import Context, PeerId
-from troth.protocol.messages import Accuse, Announced, Commit, Envelope, Kind, Message, Phase
+from troth.protocol.messages import Accuse, Announced, Commit, Envelope, Kind, Message, Phase, Verdict
 from troth.protocol.roster import MOST_STRIKES
 from troth.protocol.run import Parameters, Run
 from troth.simulation.checkers import CHECKERS
@@ -26,7 +26,7 @@ def announced(messages: Mapping[PeerId, Message]) -> dict[PeerId, Announced]:
 
 def commits(contributors: tuple[PeerId, ...], validators: tuple[PeerId, ...] = ()) -> dict[PeerId, Announced]:
     roots = {**dict.fromkeys(contributors, bytes(32)), **dict.fromkeys(validators)}
-    return announced({peer: Commit(root, bytes(32), bytes(32)) for peer, root in roots.items()})
+    return announced({peer: Commit(root, bytes(32), bytes(32), length=1.0) for peer, root in roots.items()})
 
 
 def head(*followers: PeerId, colluders: tuple[PeerId, ...] = LIARS) -> Coordinator:
@@ -145,6 +145,15 @@ def test_three_of_nine_break_no_promise(seed: int, monkeypatch: pytest.MonkeyPat
     assert len(world.records) == 15
     assert heads.moves[COVER] > 0
     assert sum(heads.moves[move] for move in (COVER, WRONG, WITHHOLD)) <= 14, "one risk in a step"
-    assert sum(len(record.struck) for record in world.records) == heads.moves[COIN]
+    # Whoever has an attempt repeated whose coins were open is struck as well, with or without a ban [N3].
+    discarded = {
+        (record.step, PeerId(j.target))
+        for record in world.records
+        for j in record.judgements
+        if j.kind == Kind.AGGREGATE and j.verdict in (Verdict.ACCUSED, Verdict.WITHHELD)
+    }
+    struck = {(record.step, PeerId(peer)) for record in world.records for peer in record.struck}
+    assert discarded <= struck
+    assert len(struck - discarded) == heads.moves[COIN]
     kinds = {judgement.kind for record in world.records for judgement in record.judgements}
     assert kinds <= {Kind.AUDITED_REPORT, Kind.COVER, Kind.AGGREGATE}

@@ -41,6 +41,7 @@ from troth.protocol.messages import (
     Accuse,
     Center,
     Clip,
+    Close,
     Commit,
     Malformed,
     Message,
@@ -61,12 +62,13 @@ from troth.simulation.world import Plan, World, play
 PLACE = Context(Digest(b"r" * 32), 3, Phase.REPORT)
 ME, OTHER = (Identity.from_secret(derive(0, name)) for name in ("me", "other"))
 MESSAGES: dict[Phase, Message] = {
-    Phase.COMMIT: Commit(bytes(32), b"a" * 32, b"b" * 32),
+    Phase.COMMIT: Commit(bytes(32), b"a" * 32, b"b" * 32, length=1.5, signature=bytes(64)),
     Phase.CLIP: Clip((Center(0, bytes(32), 1.0), Center(1, bytes(32), 2.0))),
     Phase.REVEAL: Reveal(b"c" * 32, b"\x03"),
     Phase.REPORT: Report(b"\x3f" * (8 * 34)),
     Phase.ACCUSE: Accuse((), b"d" * 32),
     Phase.VOTE: Vote(()),
+    Phase.RECORD: Close(b"e" * 64),
 }
 STEPS = 4
 AGAINST_WHO_WAS_GONE = {"mislead": 1.0, "false-knock": 120.0}  # and for how long: it has to look on, or to stay away
@@ -205,7 +207,7 @@ def signed(phase: Phase, payload: bytes) -> Value:
     return announcing(ME, PLACE._replace(phase=phase), payload)
 
 
-@pytest.mark.parametrize("phase", [Phase.CLIP, Phase.REPORT])
+@pytest.mark.parametrize("phase", [Phase.COMMIT, Phase.CLIP, Phase.REPORT])
 def test_numbers_that_are_none(phase: Phase) -> None:
     """[M3] All but the largest that is allowed are refused."""
     draw = stream(0, "numbers")

@@ -29,7 +29,7 @@ ATOMS: tuple[Any, ...] = (
     *(0.0, -0.0, 1.0, 1e308, math.inf, -math.inf, math.nan),
     *("", "Value", "value", "Chained", "x" * 300),
     *(b"", bytes(31), bytes(32), b"\xff" * 32, bytes(33), bytes(63), bytes(64), bytes(65), bytes(5000)),
-    *([], {}, [[]], [None] * 2000, {k: k for k in range(1100)}, ["Value"], ["RecordSigned", bytes(64)]),
+    *([], {}, [[]], [None] * 2000, {k: k for k in range(1100)}, ["Value"], ["Busy", 7]),
     msgspec.msgpack.Ext(1, b""),
     msgspec.msgpack.Ext(-1, bytes(8)),
 )

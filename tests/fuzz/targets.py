@@ -35,6 +35,7 @@ from troth.protocol.frames import Frame, Link, Packet, decode_packet, encode_pac
 from troth.protocol.messages import (
     Accuse,
     Clip,
+    Close,
     Commit,
     Malformed,
     Message,
@@ -57,6 +58,7 @@ PHASES: dict[Phase, type[Message]] = {
     Phase.REPORT: Report,
     Phase.ACCUSE: Accuse,
     Phase.VOTE: Vote,
+    Phase.RECORD: Close,
 }
 FRAMES: tuple[type[Any], ...] = get_args(Frame)
 CHANNEL_PACKETS, ANNOUNCEMENT_PACKETS = 60, 16  # in one session
@@ -120,7 +122,11 @@ def message_bytes(phase: Phase, random: Random) -> bytes:
             centers = (msgspec.structs.replace(center, norm=random.uniform(0, 9)) for center in message.centers)
             message = msgspec.structs.replace(message, centers=tuple(centers))
         case Report():
-            message = Report(struct.pack("<6d", *(random.uniform(-9, 9) for _ in range(6))))
+            message = msgspec.structs.replace(
+                message, numbers=struct.pack("<6d", *(random.uniform(-9, 9) for _ in range(6)))
+            )
+        case Commit():
+            message = msgspec.structs.replace(message, length=None if message.root is None else random.uniform(0, 9))
     return encode(message)
 
 
@@ -133,6 +139,9 @@ def feed_message(phase: Phase, raw: bytes) -> Fed:
     match message:
         case Clip():
             numbers = [center.norm for center in message.centers]
+        case Commit():
+            assert (message.root is None) == (message.length is None)
+            numbers = [message.length or 0.0]
         case Report():
             numbers = [number for (number,) in struct.iter_unpack("<d", message.numbers)]
         case _:

@@ -47,7 +47,6 @@ from troth.protocol.frames import (
     Packet,
     PartSent,
     PartShown,
-    RecordSigned,
     Relayed,
     Value,
     View,
@@ -67,7 +66,7 @@ def test_the_recordings_hold_what_members_say_to_each_other() -> None:
     """The quiet way, the slow one, blobs, and what is passed on: else the sessions would test little."""
     kinds = {type(packet.frame) for recording in recorded() for _, _, packet in recording}
     assert kinds >= {Value, View, Certificate, Chained, Relayed}
-    assert kinds >= {PartSent, BlobSent, BlobWanted, PartShown, RecordSigned}
+    assert kinds >= {PartSent, BlobSent, BlobWanted, PartShown}
 
 
 def test_without_lies_everyone_is_heard() -> None:

@@ -33,8 +33,11 @@ def finished(
 def run_on(
     simulation: ProtocolSimulation, until: Callable[[ProtocolSimulation], bool] = lambda _: False
 ) -> ProtocolSimulation:
+    """To the end, or until there is nothing more to see; evidence waits for the step after, which certifies the ban [U2]."""
+    done = False
     for _ in simulation.steps():
-        if until(simulation):
+        done = done or until(simulation)
+        if done and len(simulation.evidence) == len(simulation.bans):
             break
     return simulation
 
@@ -51,6 +54,11 @@ def rewired(simulation: ProtocolSimulation, peer: PeerId, wrap: Callable[[Channe
 
 
 def records(simulation: ProtocolSimulation) -> list[StepRecord]:
+    """Of the steps that train; the one that closes the run comes after them."""
+    return [record for record in all_records(simulation) if not record.closing]
+
+
+def all_records(simulation: ProtocolSimulation) -> list[StepRecord]:
     return [decode_record(raw) for raw in simulation.trace]
 
 
@@ -72,7 +80,7 @@ def is_what_a_server_would_get(simulation: ProtocolSimulation) -> bool:
     """Whether a trusted server with the same contributors, seeds and bounds, and no lies, ends with the same bits."""
     scenario = simulation.scenario
     work = TrainingWork(simulation.problem, scenario.make_optimizer(), scenario.rates(), Primitives())
-    served = replay(simulation.run, work, work.first(derive(scenario.seed, "model")), records(simulation))
+    served = replay(simulation.run, work, work.first(derive(scenario.seed, "model")), all_records(simulation))
     return torch.equal(served.parameters_D, simulation.states[last_standing(simulation)].training.parameters_D)
 
 
@@ -84,7 +92,7 @@ def last_standing(simulation: ProtocolSimulation) -> PeerId:
 def last_kept(simulation: ProtocolSimulation, peer: PeerId | None = None) -> Kept[Training]:
     """What this peer, by default the first honest one, keeps of the last step."""
     state = simulation.states[peer or simulation.honest[0]]
-    return state.kept[state.step - 1]
+    return state.kept[max(state.kept)]  # closing keeps nothing of its own
 
 
 @pytest.fixture(scope="session")

@@ -68,7 +68,7 @@ def test_a_cheating_owner_costs_one_more_attempt_and_nobody_else_does() -> None:
         assert record.banned
         assert (set(record.banned) & set(record.contributors) == set()) == again
         assert record.parts == 6
-        assert simulation.attempts == 5 + again + len({ban.step for ban in simulation.bans} - {3}) * again
+        assert simulation.attempts == 6 + again + len({ban.step for ban in simulation.bans} - {3}) * again
 
 
 def test_a_new_attempt_has_new_coins() -> None:
@@ -103,7 +103,9 @@ def test_not_a_number_ruins_nothing() -> None:
 
 def reports(*rows: list[float]) -> dict:  # type: ignore[type-arg]
     return {
-        bytes([k]): ReportNumbers(np.array([math.sqrt(sum(x * x for x in row) / len(row))]), np.array([row]))
+        bytes([k]): ReportNumbers(
+            np.ones(1), np.array([math.sqrt(sum(x * x for x in row) / len(row))]), np.array([row])
+        )
         for k, row in enumerate(rows)
     }
 
@@ -126,7 +128,7 @@ def test_the_fast_check_decides_as_its_definition(seed: int, shift: float, long:
     tables = generator.normal(size=(5, 3, 16))
     tables[-1] = -tables[:-1].sum(axis=0) + shift * generator.normal(size=(3, 16))
     norms = np.sqrt((tables**2).mean(axis=2)) / (generator.uniform(1.5, 3.5) if long else 1.0)
-    said = {PeerId(bytes([k])): ReportNumbers(norms[k], tables[k]) for k in range(5)}
+    said = {PeerId(bytes([k])): ReportNumbers(norms[k], norms[k], tables[k]) for k in range(5)}
     center, taus, bounds = [1.0, 2.0**-30, 0.0], [5.0, 0.7, 5.0], (0, 1, 2, 5)
     slow = {
         part
@@ -141,16 +143,16 @@ def test_the_fast_check_decides_as_its_definition(seed: int, shift: float, long:
 
 def test_projections_longer_than_their_vector_are_public() -> None:
     """[V2] At 2.5 times min(norm, τ)."""
-    numbers = ReportNumbers(np.array([1.0]), np.full((1, 16), 2.4))
+    numbers = ReportNumbers(np.ones(1), np.ones(1), np.full((1, 16), 2.4))
     assert not too_long(0, numbers, tau=10.0)
-    assert too_long(0, ReportNumbers(np.array([1.0]), np.full((1, 16), 2.6)), tau=10.0)
+    assert too_long(0, ReportNumbers(np.ones(1), np.ones(1), np.full((1, 16), 2.6)), tau=10.0)
     assert too_long(0, numbers, tau=0.5)
 
 
 def test_honest_runs_never_come_near_the_public_bounds() -> None:
     """[V2] No dispute in a calm run of 16 on digits: one attempt a step, no trial."""
     calm = finished(Scenario(steps=12, evaluate_every=12))
-    assert (calm.attempts, calm.trials) == (12, 0)
+    assert (calm.attempts, calm.trials) == (12 + 1, 0)  # and the closing step
 
 
 def test_whoever_is_out_has_no_vote_and_no_coin_in_later_attempts() -> None:

@@ -109,7 +109,7 @@ def test_the_mean_square_of_projections_is_the_squared_length() -> None:
 
 def test_reports_survive_packing_and_wrong_lengths_are_refused() -> None:
     """[A5, M3]"""
-    report = ReportNumbers(np.array([1.0, 2.0]), np.arange(6.0).reshape(2, 3))
+    report = ReportNumbers(np.array([3.0, 0.0]), np.array([1.0, 2.0]), np.arange(6.0).reshape(2, 3))
     again = ReportNumbers.unpack(report.pack(), 2, 3)
     assert isinstance(again, ReportNumbers)
     assert np.array_equal(again.norms_P, report.norms_P)
@@ -125,20 +125,30 @@ def test_how_far_a_report_may_be_off() -> None:
     for off, accused, convicted in ((0.5e-9, False, False), (1.5e-9, False, True), (2.5e-9, True, True)):
         projections = right.projections_PK.copy()
         projections[1, 3] += off * unit
-        errors_P = relative_errors(ReportNumbers(right.norms_P, projections), right, np.array(TAUS))
+        errors_P = relative_errors(ReportNumbers(right.lengths_P, right.norms_P, projections), right, np.array(TAUS))
         assert (errors_P[1] > ACCUSE_AT, errors_P[1] > CONVICT_AT) == (accused, convicted)
         assert errors_P[0] == errors_P[2] == 0
     norms = right.norms_P.copy()
     norms[2] *= 1 + 3e-9
-    errors_P = relative_errors(ReportNumbers(norms, right.projections_PK), right, np.array(TAUS))
+    errors_P = relative_errors(ReportNumbers(right.lengths_P, norms, right.projections_PK), right, np.array(TAUS))
     assert errors_P[2] > ACCUSE_AT
+    for off, accused, convicted in ((0.5e-9, False, False), (1.5e-9, False, True), (2.5e-9, True, True)):
+        lengths = right.lengths_P.copy()
+        lengths[0] *= 1 + off
+        errors_P = relative_errors(ReportNumbers(lengths, right.norms_P, right.projections_PK), right, np.array(TAUS))
+        assert (errors_P[0] > ACCUSE_AT, errors_P[0] > CONVICT_AT) == (accused, convicted)
+        assert errors_P[1] == errors_P[2] == 0
 
 
 def test_where_only_zero_is_right_any_difference_is_too_much() -> None:
     """[D2] A report about a gradient that equals the aggregate."""
-    zero = ReportNumbers(np.zeros(1), np.zeros((1, 16)))
-    off = ReportNumbers(np.zeros(1), np.full((1, 16), 1e-300))
-    assert relative_errors(off, zero, np.ones(1))[0] == np.inf
+    zero = ReportNumbers(np.zeros(1), np.zeros(1), np.zeros((1, 16)))
+    for off in (
+        ReportNumbers(np.zeros(1), np.zeros(1), np.full((1, 16), 1e-300)),
+        ReportNumbers(np.zeros(1), np.full(1, 1e-300), np.zeros((1, 16))),
+        ReportNumbers(np.full(1, 1e-300), np.zeros(1), np.zeros((1, 16))),
+    ):
+        assert relative_errors(off, zero, np.ones(1))[0] == np.inf
     assert relative_errors(zero, zero, np.ones(1))[0] == 0
 
 

@@ -131,7 +131,7 @@ def test_with_one_coin_they_go_free(monkeypatch: pytest.MonkeyPatch) -> None:
     simulation = finished(FORESIGHT)
     kept_promises(simulation)
     assert (simulation.bans, simulation.absent, simulation.trials) == ([], [], 0)
-    assert len(simulation.trace) == 60
+    assert len(records(simulation)) == 60
     assert simulation.audits == 59
     assert not is_what_a_server_would_get(simulation), "and they did shift the model"
 
@@ -152,7 +152,7 @@ def test_withheld_aggregates_are_aggregated_by_another() -> None:
     owners = set(simulation.byzantine) - validators_of(simulation, told[START])
     assert numbers_of(simulation, told[START].absent) == owners != set()
     assert told[START].parts == 6, "parts and bounds stay"
-    assert simulation.attempts == 9 + len({record.step for record in told if record.absent})
+    assert simulation.attempts == 10 + len({record.step for record in told if record.absent})
     assert is_what_a_server_would_get(simulation)
 
 
@@ -235,7 +235,7 @@ def test_who_vanishes_is_absent_and_not_banned(after: str) -> None:
     assert (set(told[START + 1].contributors) == there) == late, "a missed coin has everyone audit"
     counted = numbers_of(simulation, told[START].contributors) & set(simulation.byzantine)
     assert bool(counted) == late, "a report was given, so its gradient stays in"
-    assert simulation.attempts == 9 + (not late)
+    assert simulation.attempts == 10 + (not late)
     assert simulation.trials == 0
     assert is_what_a_server_would_get(simulation)
 
@@ -288,7 +288,7 @@ def test_drop_outs_among_liars_break_no_promise(seed: int) -> None:
     simulation = finished(scenario)
     kept_promises(simulation)
     assert simulation.stalled is None
-    assert len(simulation.trace) == 10
+    assert len(records(simulation)) == 10
     left = numbers_of(simulation, simulation.states[last_standing(simulation)].roster.members)
     honest = set(range(10)) - set(simulation.byzantine)
     assert len(left & honest) >= len(honest) - 2
@@ -299,7 +299,7 @@ def test_an_honest_majority_goes_on_when_honest_peers_lose_power() -> None:
     scenario = dataclasses.replace(SMALL, peers=9, byzantine=0, drop_outs=3, steps=12, evaluate_every=12)
     simulation = finished(scenario)
     assert kept_promises(simulation) == {}
-    assert len(simulation.trace) == 12
+    assert len(records(simulation)) == 12
     assert len(simulation.gone) == 3
     assert set(simulation.absent) <= numbers_of(simulation, simulation.gone)
     assert all(record.updated for record in records(simulation))
@@ -312,8 +312,7 @@ def test_an_honest_majority_goes_on_when_honest_peers_lose_power() -> None:
         (0, 2, "4 of 9 members are left, 5 are needed"),  # Commit
         (3, 2, "4 of 9 members are left, 5 are needed"),  # the aggregates
         (6, 2, "4 of 9 members are left, 5 are needed"),  # Accuse
-        (7, 2, "no majority signed its record, only 4 of 5"),
-        (8, 3, "4 of 9 members are left, 5 are needed"),  # Commit of the next step
+        (7, 3, "4 of 9 members are left, 5 are needed"),  # Commit of the next step
     ],
 )
 def test_a_minority_does_not_go_on_alone(call: int, told: int, why: str) -> None:

@@ -15,8 +15,8 @@ from tests.paper.test_roles import KEYS, run_of
 from troth.crypto import Digest, PeerId, derive
 from troth.evidence.recompute import Recomputed, recompute
 from troth.evidence.verify import verify_ban
-from troth.protocol.messages import Accuse, Announced, Envelope, Kind
-from troth.protocol.records import Judgement, StepRecord
+from troth.protocol.messages import Accuse, Announced, Envelope, Kind, Verdict, Vote
+from troth.protocol.records import MOST_OWED, Judgement, Owed, StepRecord
 from troth.protocol.roles import Audit, Due, Roles, draw_roles
 from troth.protocol.roster import Roster
 from troth.protocol.trials import Trials
@@ -36,9 +36,12 @@ RECORD = StepRecord(
     state_before=bytes(32),
     state_after=bytes(32),
     updated=True,
+    updates=STEP + 1,
     tau=1.0,
-    cap=None,
     spread=1.0,
+    length=1.0,
+    norm=1.0,
+    factor=1.0,
     judgements=(),
 )
 
@@ -52,7 +55,7 @@ def situations(draw: st.DrawFn, everyone: bool) -> tuple[Roster, Due, Roles, int
     due = Due(
         STEP,
         tuple(sorted(draw(st.sets(st.sampled_from(KEYS), min_size=1)))),
-        owed=tuple(sorted(draw(st.sets(st.sampled_from(KEYS), max_size=6)))),
+        owed=tuple(Owed(peer, STEP - 1, 1) for peer in sorted(draw(st.sets(st.sampled_from(KEYS), max_size=6)))),
         everyone=everyone,
     )
     asked = draw(st.integers(1, 5))
@@ -75,7 +78,7 @@ def test_when_everyone_audits_all_contribute_and_each_target_has_five_auditors(
     assert sorted(roles.owners) == list(roster.members)
     dealt = Counter(audit for _, audit in pairs(roles))
     last = {Audit(peer, STEP) for peer in due.contributors if peer not in roster.banned}
-    owed = {Audit(peer, STEP - 1) for peer in due.owed if peer not in roster.banned}
+    owed = {Audit(PeerId(audit.target), STEP - 1) for audit in due.owed if audit.target not in roster.banned}
     others = {audit: len(set(roster.members) - {audit.target}) for audit in last}
     assert dealt == {**{audit: min(5, count) for audit, count in others.items()}, **dict.fromkeys(owed, 1)}
     assert all(auditor in roster.members and auditor != audit.target for auditor, audit in pairs(roles))
@@ -97,7 +100,7 @@ def test_otherwise_validators_alone_audit_and_do_what_is_owed_besides(
     assert set(last.values()) <= {1}
     assert sum(last.values()) in (min(count, len(candidates)), min(count, len(candidates)) - 1)
     assert {audit.target for audit in dealt if audit.step == STEP} <= candidates
-    owed = {peer for peer in due.owed if peer not in roster.banned}
+    owed = {PeerId(audit.target) for audit in due.owed if audit.target not in roster.banned}
     done = {audit.target for audit in dealt if audit.step == STEP - 1}
     # With a single validator nobody else could do what is owed by that one.
     assert done == (owed - set(roles.validators) if count == 1 else owed)
@@ -131,56 +134,115 @@ def test_cycles_are_drawn_and_not_given() -> None:
     assert max(abs(count - 40) for count in seen.values()) < 5 * 40**0.5
 
 
-def test_three_members_can_spare_no_validator_and_audit_nobody() -> None:
-    """[R3, R6] Also after a missing coin."""
+def test_three_members_can_spare_no_validator_and_audit_nobody_unless_asked_to() -> None:
+    """[R3, R6] Without liars to fear nobody audits; after a missing coin everyone does, and what is owed."""
     run = run_of(3)
-    roles = draw_roles(run, Roster.founding(run), Digest(bytes(32)), Due(STEP, run.founders, run.founders, True))
-    assert (roles.audits, roles.validators, len(roles.owners)) == ({}, (), 3)
+    quiet = draw_roles(run, Roster.founding(run), Digest(bytes(32)), Due(STEP, run.founders))
+    assert (quiet.audits, quiet.validators, len(quiet.owners)) == ({}, (), 3)
+    owed = tuple(Owed(peer, STEP - 1, 1) for peer in run.founders)
+    asked = draw_roles(run, Roster.founding(run), Digest(bytes(32)), Due(STEP, run.founders, owed, everyone=True))
+    assert (asked.validators, len(asked.owners)) == ((), 3)
+    dealt = Counter(audit for _, audit in pairs(asked))
+    assert dealt == {Audit(peer, step): count for peer in run.founders for step, count in ((STEP, 2), (STEP - 1, 1))}
+
+
+@given(st.integers(2, 3), st.integers(0, 10**6))
+def test_where_none_can_be_spared_but_a_liar_may_be_left_everyone_audits(members: int, seed: int) -> None:
+    """[R3, R6] Four founders of whom one may lie, and some are gone: all contribute, and all are audited by all others."""
+    run = run_of(4, byzantine=1)
+    roster = dataclasses.replace(Roster.founding(run), members=KEYS[:members])
+    roles = draw_roles(run, roster, Digest(derive(seed)), Due(STEP, KEYS[:4]))
+    assert (roles.validators, sorted(roles.owners)) == ((), list(KEYS[:members]))
+    expected = {
+        (auditor, Audit(target, STEP)) for auditor in KEYS[:members] for target in KEYS[:4] if target != auditor
+    }
+    assert set(pairs(roles)) == expected
+    caught = dataclasses.replace(roster, banned=(KEYS[3],))  # L = 0
+    assert draw_roles(run, caught, Digest(derive(seed)), Due(STEP, KEYS[:4])).audits == {}
+
+
+def test_an_owed_audit_is_dealt_to_who_was_there_then() -> None:
+    """[R7] Whoever came back in or after that step has not kept what it takes."""
+    run = run_of(16, validators=5)
+    returns = tuple((STEP - 2 + k % 3, KEYS[k]) for k in range(12))
+    roster = dataclasses.replace(Roster.founding(run), returns=returns)
+    due = Due(STEP, KEYS, tuple(Owed(peer, STEP - 1, 2) for peer in KEYS[12:]))
+    able = {*KEYS[12:], *(peer for when, peer in returns if when < STEP - 1)}
+    for k in range(40):
+        roles = draw_roles(run, roster, Digest(derive(k)), due)
+        dealt = [(auditor, audit) for auditor, audit in pairs(roles) if audit.step == STEP - 1]
+        assert all(auditor in able & set(roles.validators) and auditor != audit.target for auditor, audit in dealt)
+        if len(able & set(roles.validators)) > 1:
+            assert Counter(audit.target for _, audit in dealt) == dict.fromkeys(KEYS[12:], 1)
 
 
 def test_a_record_says_what_the_next_step_has_to_audit() -> None:
     """[R6, R7]"""
     assert Due.after(RECORD) == Due(STEP, KEYS[:5])
-    record = msgspec.structs.replace(RECORD, struck=(KEYS[8],), owed=KEYS[1:3])
-    assert Due.after(record) == Due(STEP, KEYS[:5], KEYS[1:3], everyone=True)
+    owed = tuple(Owed(peer, STEP - 1, 2) for peer in KEYS[1:3])
+    record = msgspec.structs.replace(RECORD, struck=(KEYS[8],), owed=owed)
+    assert Due.after(record) == Due(STEP, KEYS[:5], owed, everyone=True)
 
 
 def accuse_of(peer: PeerId) -> Announced:
     return Announced(peer, Accuse((), bytes(32)), Envelope(b"", bytes(64)))
 
 
+FIRST = (Owed(KEYS[2], STEP, 1),)
+OTHERS = (Owed(KEYS[3], STEP, 1),)
+
+
 @pytest.mark.parametrize(
-    ("heard", "owed", "unaudited"),
+    ("heard", "times", "owed", "unaudited"),
     [
-        (KEYS[:2], (), ()),
-        (KEYS[1:2], (KEYS[2],), ()),
-        (KEYS[:1], (KEYS[3],), (KEYS[4],)),
-        ((), KEYS[2:4], (KEYS[4],)),
+        (KEYS[:2], 3, (), ()),
+        (KEYS[1:2], 3, FIRST, ()),
+        (KEYS[:1], 1, (*OTHERS, Owed(KEYS[4], STEP - 1, 2)), ()),
+        (KEYS[:1], 2, (*OTHERS, Owed(KEYS[4], STEP - 1, 3)), ()),
+        (KEYS[:1], 3, OTHERS, (KEYS[4],)),
+        ((), 3, (*FIRST, *OTHERS), (KEYS[4],)),
     ],
 )
 def test_an_audit_is_done_by_whoever_was_heard(
-    heard: tuple[PeerId, ...], owed: tuple[PeerId, ...], unaudited: tuple[PeerId, ...]
+    heard: tuple[PeerId, ...], times: int, owed: tuple[Owed, ...], unaudited: tuple[PeerId, ...]
 ) -> None:
-    """[R7] Lost for the first time: owed. Lost for the second time: said so, and dropped."""
+    """[R7] Come to nothing up to three times: owed. Once more: said so, and dropped."""
+    owed = tuple(sorted(owed))
     audits = {KEYS[0]: (Audit(KEYS[2], STEP),), KEYS[1]: (Audit(KEYS[3], STEP), Audit(KEYS[4], STEP - 1))}
-    roles, due = Roles(audits, KEYS[:2], KEYS[2:], (0, 1)), Due(STEP, KEYS[2:], owed=KEYS[4:5])
+    roles = Roles(audits, KEYS[:2], KEYS[2:], (0, 1))
+    due = Due(STEP, KEYS[2:], owed=(Owed(KEYS[4], STEP - 1, times),))
     trials = Trials(Roster(KEYS))
     trials.hear_audits({peer: accuse_of(peer) for peer in heard}, roles)
     assert not trials.audits_are_open
     trials.hear_audits({peer: accuse_of(peer) for peer in KEYS}, roles)  # audits are heard once
     assert trials.lost_audits(roles, due) == (owed, unaudited)
     guilty = {KEYS[2], KEYS[4]}
-    trials.judgements = tuple(Judgement(None, peer, Kind.COVER, STEP, 0, 0, 1) for peer in sorted(guilty))  # type: ignore[arg-type]
-    left = tuple(peer for peer in owed if peer not in guilty), tuple(peer for peer in unaudited if peer not in guilty)
-    assert trials.lost_audits(roles, due) == left
+    trials.judgements = tuple(Judgement(None, peer, Kind.COVER, STEP, 0, 0, Verdict.ACCUSED) for peer in sorted(guilty))
+    left = tuple(audit for audit in owed if audit.target not in guilty)
+    assert trials.lost_audits(roles, due) == (left, tuple(peer for peer in unaudited if peer not in guilty))
 
 
-def test_what_nobody_could_be_dealt_is_unaudited() -> None:
+@pytest.mark.parametrize("verdict", [None, Verdict.ACCUSER], ids=["dismissed", "decided"])
+def test_a_dismissed_audit_is_owed_too(verdict: Verdict | None) -> None:
+    """[R7, T4] Its auditor was heard, but too few jurors were: else one crash in the trial's step would free the liar."""
+    audits = {KEYS[0]: (Audit(KEYS[2], STEP),), KEYS[1]: (Audit(KEYS[3], STEP),)}
+    roles, trials = Roles(audits, KEYS[:2], KEYS[2:], (0, 1)), Trials(Roster(KEYS))
+    trials.hear_audits({peer: accuse_of(peer) for peer in KEYS}, roles)
+    trials.judgements = (Judgement(KEYS[0], KEYS[2], Kind.GRADIENT, STEP, None, 0, verdict),)
+    due = Due(STEP, KEYS[2:])
+    assert trials.lost_audits(roles, due) == ((FIRST, ()) if verdict is None else ((), ()))
+
+
+def test_what_nobody_could_be_dealt_is_owed_and_in_the_end_unaudited() -> None:
     """[R7] The only validator is the one that is owed: it cannot audit itself, and the record says so."""
     roles = Roles({KEYS[0]: (Audit(KEYS[2], STEP),)}, KEYS[:1], KEYS[1:], (0, 1))
     trials = Trials(Roster(KEYS))
     trials.hear_audits({KEYS[0]: accuse_of(KEYS[0])}, roles)
-    assert trials.lost_audits(roles, Due(STEP, KEYS[2:], owed=KEYS[:1])) == ((), KEYS[:1])
+    for times in range(1, MOST_OWED):
+        due = Due(STEP, KEYS[2:], owed=(Owed(KEYS[0], STEP - times, times),))
+        assert trials.lost_audits(roles, due) == ((Owed(KEYS[0], STEP - times, times + 1),), ())
+    due = Due(STEP, KEYS[2:], owed=(Owed(KEYS[0], STEP - MOST_OWED, MOST_OWED),))
+    assert trials.lost_audits(roles, due) == ((), KEYS[:1])
 
 
 @given(st.lists(st.integers(0, 2500), max_size=8, unique=True), st.integers(0, 2500))
@@ -249,8 +311,9 @@ def test_a_peer_that_withholds_its_coin_three_times_is_expelled() -> None:
         assert (record.contributors == record.members) == everyone
         assert (silent in record.members) == (record.step <= 6)
         assert record.absent == ()
-    # One in each of the quiet steps 1, 3, 5, 6 and 8; in steps 2, 4 and 7 five for each of six contributors of the step before.
-    assert simulation.audits == 5 + 3 * 6 * 5
+    # One in each of the quiet steps 1, 3, 5, 6 and 8; in steps 2, 4 and 7 five for each of six contributors of the step before;
+    # at the end five for each of the last five.
+    assert simulation.audits == 5 + 3 * 6 * 5 + 5 * 5
 
 
 @pytest.fixture(scope="module")
@@ -292,8 +355,9 @@ def test_grinding_saves_nobody_compared_to_plain_lying(ground: ProtocolSimulatio
     assert not liars_gone(plain)
 
 
-# With this seed an honest validator audits a liar in step 4, the step after the only one in which it lied.
-ONCE = dataclasses.replace(SMALL, attack_stop=4, steps=8, evaluate_every=8, seed=5)
+# With this seed an honest validator audits a liar in step 4, the step after the only one in which it lied; and if that one is
+# lost, others who are honest.
+ONCE = dataclasses.replace(SMALL, peers=16, attack_stop=4, steps=10, evaluate_every=10, seed=3)
 
 
 @cache
@@ -301,8 +365,9 @@ def _undisturbed() -> ProtocolSimulation:
     return finished(ONCE, until=lambda s: bool(s.bans))
 
 
+@cache
 def once_and_cut(*cuts: tuple[int, int]) -> tuple[ProtocolSimulation, PeerId]:
-    """The liar's auditor loses power in step 4, at this call; then whoever was drawn in its place, at that call."""
+    """The liar's auditor loses power in step 4, at this call; then whoever was drawn in its place, at that call, and so on."""
     probe = _undisturbed()
     judgement = verify_ban(probe.evidence[0].text).judgement
     assert (probe.bans[0].step, judgement.step) == (4, 3)
@@ -328,37 +393,82 @@ BEFORE_REPORT, BEFORE_ACCUSE = 5, 6  # calls of the channel: commit, scatter, cl
 
 
 @pytest.mark.parametrize("call", [BEFORE_REPORT, BEFORE_ACCUSE])
-def test_an_audit_that_is_lost_with_its_validator_is_owed_and_convicts(call: int) -> None:
-    """[R7, E1] The lie of step 3 is judged in step 5, with evidence that reaches back two records."""
-    simulation, target = once_and_cut((4, call))
+@pytest.mark.parametrize("losses", [1, 2, 3])
+def test_an_audit_that_is_lost_with_its_validator_is_owed_and_convicts(losses: int, call: int) -> None:
+    """[R7, K1, E1] The lie of step 3 is judged up to four steps later, with evidence that reaches back so far."""
+    simulation, target = once_and_cut(*((4 + lost, call) for lost in range(losses)))
     assert kept_promises(simulation) == {simulation.numbers[target]: Kind.GRADIENT}
     told = records(simulation)
-    (gone,) = simulation.gone
-    assert isinstance(simulation.gone[gone], PowerCutError)
-    assert told[4].owed == (target,)
-    assert (told[4].struck, told[4].absent) == (((gone,), ()) if call == BEFORE_ACCUSE else ((), (gone,)))
-    assert [record.absent for record in told].count((gone,)) == 1
-    # Where its coin was missed it was still dealt audits in step 5, but others have the same targets.
-    assert all(record.owed == () for record in told if record.step != 4)
+    assert len(simulation.gone) == losses
+    assert all(isinstance(why, PowerCutError) for why in simulation.gone.values())
+    for lost in range(losses):
+        record = told[4 + lost]
+        assert Owed(target, 3, lost + 1) in record.owed  # beside what the lost one was to audit of the step before
+        (gone,) = [
+            peer for peer in simulation.gone if peer in (record.struck if call == BEFORE_ACCUSE else record.absent)
+        ]
+        assert [old.absent for old in told].count((gone,)) == 1
+    # Where a coin was missed it was still dealt audits in the next step, but others have the same targets.
+    assert all(record.owed == () for record in told if not 4 <= record.step < 4 + losses)
+    assert all(target != owed.target or owed.step == 3 for record in told for owed in record.owed)
     assert all(record.unaudited == () for record in told)
     (ban,), (evidence,) = simulation.bans, simulation.evidence
     proof = verify_ban(evidence.text)
-    assert (ban.step, proof.judgement.step, [record.step for record in proof.before]) == (5, 3, [3, 4])
-    assert proof.disputed == told[3]
+    assert (ban.step, proof.judgement.step, proof.disputed) == (4 + losses, 3, told[3])
+    assert [record.step for record in proof.before] == list(range(losses, 4 + losses))
     assert recompute(proof, evidence.training) is Recomputed.CONFIRMED
     assert "of step 3" in proof.sentence()
 
 
 @pytest.mark.parametrize("call", [BEFORE_REPORT, BEFORE_ACCUSE])
-def test_an_audit_that_is_lost_twice_is_dropped_and_the_record_says_so(call: int) -> None:
-    """[R7] Kept are two steps, not more: the liar of step 3 gets away with it, and everyone can see that."""
-    simulation, target = once_and_cut((4, call), (5, call))
+def test_an_audit_that_is_lost_four_times_is_dropped_and_the_record_says_so(call: int) -> None:
+    """[R7, K1] What it takes is not kept for ever: the liar of step 3 gets away with it, and everyone can see that."""
+    simulation, target = once_and_cut(*((4 + lost, call) for lost in range(4)))
     assert kept_promises(simulation) == {}
     told = records(simulation)
-    assert (told[4].owed, told[5].unaudited) == ((target,), (target,))
-    assert target not in told[5].owed
-    assert all(target not in (*record.owed, *record.unaudited) for record in told[6:])
-    assert len(simulation.gone) == 2
+    of_the_lie = [[owed for owed in record.owed if (owed.target, owed.step) == (target, 3)] for record in told]
+    assert of_the_lie == [[Owed(target, 3, record.step - 3)] if 4 <= record.step < 7 else [] for record in told]
+    assert [record.unaudited for record in told] == [(target,) if record.step == 7 else () for record in told]
+    witness = simulation.states[next(peer for peer in simulation.honest if peer not in simulation.gone)]
+    assert 3 not in witness.kept
+    assert len(simulation.gone) == 4
+
+
+class _Mute:
+    """Wraps a channel: casts no vote in these steps, as one whose machine stops in the trial."""
+
+    def __init__(self, inner: FaithfulChannel, steps: tuple[int, ...]) -> None:
+        self._inner, self._steps = inner, steps
+
+    def __getattr__(self, name: str):  # type: ignore[no-untyped-def]
+        return getattr(self._inner, name)
+
+    async def announce(self, context, message):  # type: ignore[no-untyped-def]
+        if isinstance(message, Vote) and context.step in self._steps:
+            return await self._inner.announce_last(context, lambda _: None)
+        return await self._inner.announce(context, message)
+
+
+DISMISSED = dataclasses.replace(ONCE, seed=13)  # the same, if it is to be done again by others
+
+
+@pytest.mark.parametrize("dismissals", [1, 3, 4])
+def test_a_trial_that_is_dismissed_is_held_again(dismissals: int) -> None:
+    """[R7, T4] Too few vote, the liar is not convicted; the audit is dealt again, three times at most."""
+    simulation, steps = ProtocolSimulation(DISMISSED), tuple(range(4, 4 + dismissals))
+    for peer in simulation.honest[:8]:
+        rewired(simulation, peer, lambda channel: _Mute(channel, steps))  # type: ignore[arg-type]
+    run_on(simulation)
+    told = records(simulation)
+    probe = verify_ban(finished(DISMISSED, until=lambda s: bool(s.bans)).evidence[0].text)
+    guilty = simulation.numbers[probe.banned]
+    assert kept_promises(simulation) == ({guilty: Kind.GRADIENT} if dismissals < 4 else {})
+    for step in steps:
+        (judgement,) = [j for j in told[step].judgements if j.target == probe.banned]
+        assert judgement.verdict is None
+    times = [{owed.times for owed in told[step].owed if owed.target == probe.banned} for step in steps]
+    assert times == [{1}, {2}, {3}, set()][:dismissals]
+    assert [record.step for record in told if probe.banned in record.unaudited] == ([7] if dismissals == 4 else [])
 
 
 def test_evidence_of_an_owed_audit_says_that_it_was_owed() -> None:

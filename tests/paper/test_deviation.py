@@ -85,7 +85,7 @@ def test_a_wrong_norm_counts_by_itself() -> None:
     """SPEC D3: projections that fit do not excuse a norm that does not."""
     own_D, zeros_D = torch.ones(SIZE), torch.zeros(SIZE)
     own = report(own_D, zeros_D, NO_CLIPPING)
-    said = ReportNumbers(own.norms_P + np.array([0, 3, 0, 0]), own.projections_PK)
+    said = ReportNumbers(own.lengths_P, own.norms_P + np.array([0, 3, 0, 0]), own.projections_PK)
     expected = [0, 3 / np.sqrt(15), 0, 0]
     np.testing.assert_allclose(deviations(said, own, own_D, BOUNDS, NO_CLIPPING), expected, rtol=1e-12)
 
@@ -95,7 +95,7 @@ def test_a_part_near_zero_counts_as_a_tenth_of_an_even_share() -> None:
     own_D = torch.ones(SIZE)
     own_D[:15] = 0
     own = report(own_D, torch.zeros(SIZE), NO_CLIPPING)
-    said = ReportNumbers(own.norms_P + 1e-3, own.projections_PK)
+    said = ReportNumbers(own.lengths_P, own.norms_P + 1e-3, own.projections_PK)
     least = 0.1 * np.sqrt(45) * np.sqrt(15 / 60)
     found_P = deviations(said, own, own_D, BOUNDS, NO_CLIPPING)
     np.testing.assert_allclose(found_P, 1e-3 / np.array([least, *[np.sqrt(15)] * 3]), rtol=1e-9)
@@ -105,7 +105,7 @@ def test_usual_norms_keep_a_small_gradient_from_magnifying_what_does_no_harm() -
     """SPEC D3."""
     own_D = torch.full((SIZE,), 1e-6)
     own = report(own_D, torch.zeros(SIZE), NO_CLIPPING)
-    said = ReportNumbers(own.norms_P + 1e-6, own.projections_PK)
+    said = ReportNumbers(own.lengths_P, own.norms_P + 1e-6, own.projections_PK)
     usual_P = np.array([0, 1, 2, 1e-9])
     found_P = deviations(said, own, own_D, BOUNDS, NO_CLIPPING, usual_P)
     alone_P = deviations(said, own, own_D, BOUNDS, NO_CLIPPING)
@@ -119,7 +119,7 @@ class TestHostile:
         """SPEC D3: warnings are errors here, and "not a number" would pass every threshold."""
         own_D = vector(seed, "gradient")
         own = report(own_D, vector(seed, "aggregate"), CLIPPED)
-        said = ReportNumbers(np.array(norms), np.tile(row, (PARTS, 1)))
+        said = ReportNumbers(np.array(norms), np.array(norms), np.tile(row, (PARTS, 1)))
         found_P = deviations(said, own, own_D, BOUNDS, CLIPPED)
         assert (found_P >= 0).all()
 
@@ -131,7 +131,7 @@ class TestHostile:
         own_D = vector(0, "gradient")
         tau_P = np.full(PARTS, 1e-80)
         own = report(own_D, torch.zeros(SIZE), tau_P)
-        said = ReportNumbers(np.full(PARTS, norm), np.full((PARTS, ROWS), projection))
+        said = ReportNumbers(np.full(PARTS, norm), np.full(PARTS, norm), np.full((PARTS, ROWS), projection))
         assert (deviations(said, own, own_D, BOUNDS, tau_P) > 1e50).all()
 
 
@@ -147,7 +147,7 @@ class TestZeroGradient:
         """SPEC D3: however small; its square would vanish."""
         norms_P, projections_PK = np.zeros(PARTS), np.zeros((PARTS, ROWS))
         norms_P[1] = projections_PK[2, 7] = least
-        said = ReportNumbers(norms_P, projections_PK)
+        said = ReportNumbers(norms_P, norms_P, projections_PK)
         found_P = deviations(said, self.own, torch.zeros(SIZE), BOUNDS, NO_CLIPPING)
         assert found_P.tolist() == [0, np.inf, np.inf, 0]
 

@@ -14,7 +14,7 @@ from troth.crypto import Context, Identity, PeerId, blob_digest, derive
 from troth.evidence.bans import BanEvidence, BanFile, SignedMessage, SignedRecord, checksum, from_text, to_text
 from troth.evidence.verify import UnprovedError, verify_ban
 from troth.protocol.messages import Accuse, Kind, Message, Phase, Verdict, Vote, decode, seal
-from troth.protocol.records import StepRecord, decode_record, encode_record, record_bytes_to_sign
+from troth.protocol.records import Owed, StepRecord, decode_record, encode_record, record_bytes_to_sign
 from troth.protocol.run import Parameters, Run
 from troth.simulation import ProtocolSimulation
 
@@ -45,7 +45,8 @@ class Forger:
         """The same charge with changes, wherever it is said: in the accusation, in every ballot and in the record."""
 
         def accusation(accuse: Accuse) -> Accuse:
-            return Accuse(tuple(msgspec.structs.replace(a, **changes) for a in accuse.accusations), accuse.coin)
+            changed = tuple(msgspec.structs.replace(a, **changes) for a in accuse.accusations)
+            return msgspec.structs.replace(accuse, accusations=changed)
 
         def ballots(vote: Vote) -> Vote:
             return Vote(tuple(msgspec.structs.replace(b, **changes) for b in vote.ballots))
@@ -178,7 +179,8 @@ def test_a_judgement_is_of_the_step_that_was_audited(forger: Forger) -> None:
     assert forger.refusal(**forger.charged(step=audited)) == ""
     assert "not drawn" in forger.refusal(**forger.charged(step=audited - 1))
     assert "had not contributed" in forger.refusal(**forger.charged(step=forger.step))
-    for elsewhere in (audited - 2, 0, forger.step + 1):
+    assert "not drawn" in forger.refusal(**forger.charged(step=audited - 3))
+    for elsewhere in (audited - 4, forger.step + 1):
         assert "not among the records" in forger.refusal(**forger.charged(step=elsewhere))
 
 
@@ -210,21 +212,22 @@ def test_an_audit_without_an_accuser_is_none(forger: Forger) -> None:
 
 
 @pytest.mark.parametrize("evidence", [0, 1])
-def test_the_two_records_before_are_all_there_and_in_order(attacked: ProtocolSimulation, evidence: int) -> None:
+def test_the_records_before_are_all_there_and_in_order(attacked: ProtocolSimulation, evidence: int) -> None:
     """[E1] None dropped, none twice, none exchanged, and none that the others do not lead to."""
     forger = Forger(attacked, attacked.evidence[evidence])
-    earlier, last = forger.file.before
+    *earlier, last = forger.file.before
+    assert len(earlier) == 3
     for wrong in (
         [],
-        [earlier],
+        earlier,
         [last],
-        [last, earlier],
-        [earlier, earlier],
-        [last, last],
-        [earlier, earlier, last],
-        [earlier, last, last],
-        [earlier, last, forger.file.record],
-        [*forger.file.history, earlier, last, forger.file.record],
+        [last, *earlier],
+        [*earlier, earlier[-1]],
+        [*earlier[:-1], last],
+        [*earlier[1:], last],
+        [*earlier, last, last],
+        [*earlier, last, forger.file.record],
+        [*forger.file.history, *earlier, last, forger.file.record],
     ):
         assert forger.refusal(before=wrong) != ""
 
@@ -233,7 +236,7 @@ def test_a_ban_between_the_records_is_seen(attacked: ProtocolSimulation) -> None
     """[E1, T5] Whom an earlier record banned, expelled or found absent does not sign or vote in the next."""
     forger = Forger(attacked, attacked.evidence[1])
     someone = next(peer for peer in attacked.honest if peer.hex() != forger.file.banned)
-    for place in (0, 1):
+    for place in range(4):
         for how in ("absent", "expelled"):
             before = list(forger.file.before)
             before[place] = forger.record(before[place], **{how: (someone,)})
@@ -244,7 +247,9 @@ def test_a_debt_that_is_not_there_makes_no_accuser(attacked: ProtocolSimulation)
     """[E1, R4, R7] Nor does another draw, but for a few."""
     forger = Forger(attacked, attacked.evidence[1])
     audited = bytes.fromhex(forger.file.banned)
-    assert forger.refusal(before=forger.last(owed=(audited,))) == "", "what is owed besides changes nothing"
+    assert forger.refusal(before=forger.last(owed=(Owed(audited, forger.step - 2, 1),))) == "", (
+        "what is owed besides changes nothing"
+    )
     reasons = [forger.refusal(before=forger.last(randomness=derive(k))) for k in range(20)]
     assert reasons.count("the accuser was not drawn to audit the accused") >= 10
     assert set(reasons) <= {"the accuser was not drawn to audit the accused", ""}

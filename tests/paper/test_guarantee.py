@@ -1,10 +1,20 @@
 """How many liars are covered, and when the model stands still."""
 
+import dataclasses
+from functools import partial
+from itertools import pairwise
+
+import msgspec
 import pytest
 
+from tests.paper.conftest import SMALL, kept_promises, records, rewired, run_on
+from tests.paper.test_audit_all import RECORD
 from tests.paper.test_roles import KEYS, run_of
+from troth.protocol.messages import Knocking
 from troth.protocol.roster import Roster
 from troth.protocol.run import Parameters, Run, RunError, most_byzantine
+from troth.simulation import ProtocolSimulation
+from troth.simulation.drop_outs import DropOut, DroppingChannel
 
 
 @pytest.mark.parametrize(
@@ -20,37 +30,120 @@ def test_how_many_liars_a_run_may_promise_to_withstand(members: int, validators:
 
 
 def test_beyond_the_guarantee_must_be_said() -> None:
-    """[G1]"""
+    """[G1] No more is promised then than a majority allows."""
     run = Run(KEYS, b"", Parameters(size=100, tau=1.0, byzantine=8, validators=1, beyond_guarantee=True), bytes(32))
-    assert Roster.founding(run).liars_left(run) == 8
+    assert Roster.founding(run).liars == 7
 
 
-def test_the_guarantee_shrinks_with_bans() -> None:
-    """[G1] b_t = min(b − bans, ⌈(n_t − m_t)/2⌉ − 1)."""
-    run, roster = run_of(16, byzantine=7), Roster(KEYS)
+def without(roster: Roster, *, banned: int = 0, gone: int = 0) -> Roster:
+    """The first are banned, the next are gone."""
+    out, members = roster.members[:banned], roster.members[banned + gone :]
+    return dataclasses.replace(roster, members=members, banned=(*roster.banned, *out))
+
+
+def test_only_bans_lower_the_number_of_liars() -> None:
+    """[G1] L = b − bans, however many left: nobody can tell who is gone for good. One under two keys counts once."""
+    founders = Roster.founding(run_of(16, byzantine=7))
     for bans in range(8):
-        assert roster.liars_left(run) == 7 - bans
-        roster = Roster(roster.members[1:], (*roster.banned, roster.members[0]))
+        for gone in range(8):
+            assert without(founders, banned=bans, gone=gone).liars == 7 - bans
+    twice = dataclasses.replace(founders, banned=KEYS[:3], heirs=((KEYS[0], KEYS[1]),))
+    assert (twice.liars_gone, twice.liars) == (2, 5)
+    assert without(founders, banned=9).liars == 0
 
 
-def test_too_few_contributors_change_nothing() -> None:
-    """[G2] 2·b_t + 1 of them, and more than half of the founders less bans."""
-    run, roster = run_of(16, byzantine=7), Roster(KEYS)
-    assert roster.enough(run, 15)
-    assert not roster.enough(run, 14)
-    calm = run_of(16)
-    assert roster.enough(calm, 9)
-    assert not roster.enough(calm, 8)
-    assert Roster(KEYS[4:]).enough(calm, 9)
+@pytest.mark.parametrize(
+    ("banned", "gone", "quorum"),
+    [
+        (0, 0, 9),
+        (0, 1, 8),
+        (0, 2, 8),
+        (0, 3, 8),
+        (0, 7, 8),
+        (0, 8, 8),
+        (0, 9, 8),
+        (1, 0, 8),
+        (7, 0, 5),
+        (7, 4, 3),
+        (3, 6, 5),
+    ],
+)
+def test_a_quorum_is_a_majority_and_more_than_all_liars(banned: int, gone: int, quorum: int) -> None:
+    """[G1] Else seven liars would be one as soon as three honest members were gone."""
+    roster = without(Roster.founding(run_of(16, byzantine=7)), banned=banned, gone=gone)
+    assert roster.quorum == quorum
+    assert 2 * quorum > len(roster.members)
+    assert quorum > roster.liars
 
 
-def test_no_update_while_liars_may_remain_and_nobody_can_validate() -> None:
-    """[G2] Four members with one possible liar can spare a validator, three cannot."""
-    run = run_of(4, byzantine=1)
-    assert Roster(KEYS[:4]).enough(run, 3)
-    assert not Roster(KEYS[:3]).enough(run, 3)
-    assert run_of(3).parameters.byzantine == 0
-    assert Roster(KEYS[:3]).enough(run_of(3), 3)
+@pytest.mark.parametrize(
+    ("banned", "gone", "contributors", "moves"),
+    [
+        (0, 0, 15, True),
+        (0, 7, 8, True),  # they may be all of the liars
+        (0, 8, 8, False),  # one of them is honest, and those who are left may be half liars
+        (0, 8, 15, True),  # but not if all those contribute (they do not)
+        (7, 0, 6, True),
+        (7, 4, 5, True),  # no liar is left
+        (1, 6, 8, True),
+        (1, 7, 8, False),
+        (3, 8, 9, True),  # four liars of nine
+        (3, 8, 8, False),
+    ],
+)
+def test_when_the_model_moves(banned: int, gone: int, contributors: int, moves: bool) -> None:
+    """[G2] At most b gone, for whatever reason; or fewer than half of the contributors can be liars."""
+    roster = without(Roster.founding(run_of(16, byzantine=7)), banned=banned, gone=gone)
+    assert roster.moves(len(roster.members), contributors) == moves
+    # Whoever goes in the step itself counts as gone.
+    before = without(Roster.founding(run_of(16, byzantine=7)), banned=banned)
+    assert before.moves(16 - banned - gone, contributors) == moves
+
+
+# Of four one may lie, and does not.
+FOUR = dataclasses.replace(
+    SMALL, peers=4, byzantine=1, attack_start=11, attack_probability=1e-12, steps=12, evaluate_every=12, tau_auto=0.5
+)
+
+
+@pytest.mark.parametrize("gone", [1, 2])
+def test_of_four_one_may_go_and_with_two_gone_the_run_pauses(gone: int) -> None:
+    """[G2, R6, A6] With three left everyone audits, and the model moves on. With two it stands still, and so do τ and what
+    counts updates: nothing is used up."""
+    simulation = ProtocolSimulation(FOUR)
+    for number, peer in enumerate(simulation.honest[:gone]):
+        rewired(simulation, peer, partial(DroppingChannel, drop_out=DropOut(3 + 2 * number, 0)))
+    run_on(simulation)
+    kept_promises(simulation)
+    told = [record for record in records(simulation) if not record.closing]
+    assert len(told) == 12
+    for before, record in pairwise(told):
+        left = set(record.members) - set(record.absent)
+        paused = len(left) < 3
+        assert record.updated == (not paused)
+        assert record.updates == before.updates + record.updated
+        assert (record.state_after == record.state_before) == paused
+        assert record.contributors == tuple(sorted(left)) or len(record.members) == 4
+    assert told[-1].updates == (12 if gone == 1 else 5)
+    if gone == 2:
+        assert len({record.tau for record in told[5:]}) == 1
+    witness = simulation.states[simulation.honest[-1]]
+    assert witness.scales.updates == told[-1].updates
+    # One audit in each step while a validator can be spared; then everyone's of everyone.
+    assert simulation.audits > 12 * gone
+
+
+def test_with_one_of_two_back_the_model_moves_again() -> None:
+    """[G2, B3] What counts is who is there, not who once was gone."""
+    roster = Roster.founding(run_of(4, byzantine=1))
+    gone = msgspec.structs.replace(RECORD, members=KEYS[:4], absent=KEYS[:2])
+    roster = roster.after(gone)
+    assert (roster.members, roster.quorum, roster.moves(2, 2)) == (KEYS[2:4], 2, False)
+    back = msgspec.structs.replace(
+        RECORD, step=gone.step + 9, members=KEYS[2:4], returned=(Knocking(KEYS[0], KEYS[0]),)
+    )
+    roster = roster.after(back)
+    assert (roster.members, roster.quorum, roster.moves(3, 3)) == ((KEYS[0], *KEYS[2:4]), 2, True)
 
 
 def test_the_run_id_names_everything_that_was_agreed() -> None:

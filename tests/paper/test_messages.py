@@ -13,6 +13,7 @@ from troth.protocol.messages import (
     Ballot,
     Center,
     Clip,
+    Close,
     Commit,
     Kind,
     Malformed,
@@ -34,15 +35,15 @@ ALICE, BOB = (Identity.from_secret(bytes([k]) * 32) for k in (1, 2))
 RUN = Digest(b"r" * 32)
 HERE = Context(RUN, step=7, phase=Phase.COMMIT)
 EXAMPLES: list[Message] = [
-    Commit(b"a" * 32, b"b" * 32, b"c" * 32),
+    Commit(b"a" * 32, b"b" * 32, b"c" * 32, length=2.5, signature=b"s" * 64),
     Commit(None, b"b" * 32, b"c" * 32),
     Commit(None, b"b" * 32, b"c" * 32, b"d" * 32),
     Clip((Center(3, b"d" * 32, 1.5),)),
     Clip((), b"a" * 32, b"b" * 32),
-    Clip((), missing=(b"j" * 32,)),
+    Clip((), missing=(b"j" * 32,), basis=b"k" * 32),
     Reveal(b"e" * 32, b"\xff"),
-    Report(struct.pack("<3d", 1.0, -2.0, 3.0)),
-    Accuse((Accusation(b"f" * 32, Kind.GRADIENT, 6),), b"g" * 32),
+    Report(struct.pack("<3d", 1.0, -2.0, 3.0), b"l" * 32),
+    Accuse((Accusation(b"f" * 32, Kind.GRADIENT, 6, None, b"m" * 32),), b"g" * 32, basis=b"n" * 32),
     Vote(
         (
             Ballot(b"h" * 32, b"i" * 32, Kind.GRADIENT, 6, None, Verdict.ACCUSED),
@@ -50,6 +51,7 @@ EXAMPLES: list[Message] = [
         )
     ),
     Commit(None, b"b" * 32, b"c" * 32, took=Measured(1, 200, 70_000)),
+    Close(b"t" * 64),
 ]
 
 

@@ -1,16 +1,20 @@
 """Audits, accusations, votes: liars are convicted, honest peers are not, nobody else is heard."""
 
 import dataclasses
+import math
+import time
 from collections.abc import Coroutine
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.paper.conftest import SMALL, finished, last_kept
-from troth.crypto import Identity, PeerId, derive
+from troth.crypto import Digest, Identity, PeerId, blob_digest, derive
 from troth.evidence.verify import verify_ban
-from troth.protocol.audits import audit
+from troth.protocol.audits import Finding, audit
 from troth.protocol.messages import (
+    NO_BASIS,
     Accusation,
     Accuse,
     Announced,
@@ -22,15 +26,17 @@ from troth.protocol.messages import (
     Verdict,
     Vote,
 )
+from troth.protocol.primitives import Primitives
 from troth.protocol.roles import Audit, Roles, draw_roles
 from troth.protocol.roster import Roster
-from troth.protocol.trials import Charge, heard_audits, heard_owners, judge
+from troth.protocol.trials import AUDIT_KINDS, Charge, Docket, audit_ballots, heard_audits, heard_owners, judge
 from troth.simulation import ProtocolSimulation
 
 KEYS = tuple(sorted(Identity.from_secret(derive(0, "key", k)).peer for k in range(7)))
 STEP = 9
 CHARGE = Charge(KEYS[0], KEYS[1], Kind.GRADIENT, STEP - 1)
-OWNERS, CONTRIBUTORS = KEYS[3:], frozenset(KEYS[3:])
+OWNERS = KEYS[3:]
+REPORTS = {peer: Announced(peer, Report(b""), Envelope(peer, bytes(64))) for peer in OWNERS}
 ROLES = Roles(
     {KEYS[0]: (Audit(KEYS[1], STEP - 1),), KEYS[2]: (Audit(KEYS[3], STEP - 1), Audit(KEYS[6], STEP - 2))},
     (KEYS[0], KEYS[2]),
@@ -58,6 +64,10 @@ def run_now(coroutine: Coroutine[Any, Any, Any]) -> Any:
     raise AssertionError("an audit asks nobody")
 
 
+def docket(*charges: Charge, **more: Any) -> Docket:
+    return Docket(STEP, charges or (CHARGE,), peers=len(KEYS), **more)
+
+
 def test_only_the_drawn_validator_is_heard() -> None:
     """[T1, T2] Others' accusations, and repetitions, do not reach the docket."""
     wrong_target = Accuse((Accusation(KEYS[4], Kind.GRADIENT, STEP - 1),), bytes(32))
@@ -68,6 +78,14 @@ def test_only_the_drawn_validator_is_heard() -> None:
         KEYS[5]: said(KEYS[5], right_twice),
     }
     assert heard_audits(accuses, ROLES) == (CHARGE,)
+
+
+def test_an_auditor_is_heard_once_about_a_target() -> None:
+    """[T1] Of many accusations, each of another kind or message, the first counts: else two thousand of them would make every
+    honest vote too long to be one."""
+    many = [Accusation(KEYS[1], kind, STEP - 1, None, bytes([k]) * 32) for k in range(200) for kind in AUDIT_KINDS]
+    heard = heard_audits({KEYS[0]: said(KEYS[0], Accuse(tuple(many), bytes(32)))}, ROLES)
+    assert heard == (Charge(KEYS[0], KEYS[1], many[0].kind, STEP - 1, None, Digest(bytes(32))),)
 
 
 @pytest.mark.parametrize("kind", [Kind.GRADIENT, Kind.AUDITED_REPORT, Kind.DEVIATION])
@@ -97,10 +115,11 @@ def test_only_a_parts_owner_is_heard_about_its_reports() -> None:
     owner, other = OWNERS[0], OWNERS[1]
 
     def charges(accuser: PeerId, target: PeerId, part: int | None, step: int = STEP) -> tuple[Charge, ...]:
-        accuse = Accuse((Accusation(target, Kind.REPORT, step, part),) * 2, bytes(32))
-        return heard_owners({accuser: said(accuser, accuse)}, STEP, OWNERS, CONTRIBUTORS)
+        accuse = Accuse((Accusation(target, Kind.REPORT, step, part, message),) * 2, bytes(32))
+        return heard_owners({accuser: said(accuser, accuse)}, STEP, OWNERS, REPORTS, Primitives())
 
-    assert charges(owner, other, 0) == (Charge(owner, other, Kind.REPORT, STEP, 0),)
+    message = blob_digest(other)
+    assert charges(owner, other, 0) == (Charge(owner, other, Kind.REPORT, STEP, 0, message),)
     assert charges(owner, other, 0, STEP - 1) == charges(owner, other, 0, STEP + 1) == ()
     for accuser, target, part in (
         (owner, other, 1),
@@ -110,8 +129,10 @@ def test_only_a_parts_owner_is_heard_about_its_reports() -> None:
         (owner, other, 99),
     ):
         assert charges(accuser, target, part) == ()
-    aggregate = Accuse((Accusation(other, Kind.AGGREGATE, STEP, 0),), bytes(32))
-    assert heard_owners({owner: said(owner, aggregate)}, STEP, OWNERS, CONTRIBUTORS) == ()
+    aggregate = Accuse((Accusation(other, Kind.AGGREGATE, STEP, 0, message),), bytes(32))
+    assert heard_owners({owner: said(owner, aggregate)}, STEP, OWNERS, REPORTS, Primitives()) == ()
+    message = blob_digest(owner)  # not what the accused said
+    assert charges(owner, other, 0) == ()
 
 
 @pytest.mark.parametrize(
@@ -126,11 +147,7 @@ def test_only_a_parts_owner_is_heard_about_its_reports() -> None:
 )
 def test_more_than_half_of_the_members_decide(cast: tuple[Verdict | None, ...], verdict: Verdict | None) -> None:
     """[T4] Accused, accuser, or nobody; three votes of seven decide nothing, even if nobody else votes."""
-    judgements = judge(2, votes(*cast), Roster(KEYS))
-    if len([v for v in cast if v]) < 4:
-        assert judgements == ()  # fewer than half even voted
-        return
-    (judgement,) = judgements
+    (judgement,) = judge(2, votes(*cast), Roster(KEYS), docket())
     assert (judgement.verdict, judgement.attempt) == (verdict, 2)
     banned = {None: None, Verdict.ACCUSED: KEYS[1], Verdict.ACCUSER: KEYS[0]}[verdict]
     assert judgement.banned == banned
@@ -140,9 +157,88 @@ def test_votes_of_outsiders_and_double_ballots_do_not_count() -> None:
     """[T4] Seven keys vote, but only five are members, and one of those votes twice."""
     cast = votes(*(Verdict.ACCUSED,) * 7)
     cast[KEYS[4]] = said(KEYS[4], Vote((CHARGE.ballot(True), CHARGE.ballot(False))))
-    assert judge(0, cast, Roster(KEYS[2:]))[0].verdict == Verdict.ACCUSED  # 4 of 5
+    two = docket(CHARGE, Charge(KEYS[2], KEYS[3], Kind.GRADIENT, STEP - 1))  # so that two ballots are not too many
+    assert judge(0, cast, Roster(KEYS[2:]), two)[0].verdict == Verdict.ACCUSED  # 4 of 5
     cast[KEYS[3]] = cast[KEYS[2]] = said(KEYS[2], Vote(()))
-    assert judge(0, cast, Roster(KEYS[2:])) == ()  # 2 of 5
+    assert judge(0, cast, Roster(KEYS[2:]), two)[0].verdict is None  # 2 of 5
+
+
+def test_a_majority_that_liars_may_be_decides_nothing() -> None:
+    """[T4, G1] Of seven founders three may lie, three are gone: of four left three votes are more than half, and not enough."""
+    roster = Roster(KEYS[:4], byzantine=3, admitted=7)
+    assert judge(0, votes(*(Verdict.ACCUSED,) * 3), roster, docket())[0].verdict is None
+    assert judge(0, votes(*(Verdict.ACCUSED,) * 4), roster, docket())[0].verdict == Verdict.ACCUSED
+
+
+def test_ballots_on_charges_that_nobody_brought_are_dropped() -> None:
+    """[T4] Even if all cast them: of another accuser, target, kind, step, part or message; or of parts that are not disputed."""
+    brought = Charge(OWNERS[0], OWNERS[1], Kind.REPORT, STEP, 0, Digest(b"m" * 32))
+    open_parts = {"owners": {0: OWNERS[0]}, "contributors": frozenset(OWNERS)}
+    invented = [
+        dataclasses.replace(brought, **{field: value})
+        for field, value in {
+            "accuser": OWNERS[2],
+            "target": OWNERS[3],
+            "kind": Kind.GRADIENT,
+            "step": STEP - 1,
+            "part": 1,
+            "message": Digest(b"n" * 32),
+        }.items()
+    ]
+    invented += [
+        Charge(None, OWNERS[1], Kind.AGGREGATE, STEP, 0),  # not its owner
+        Charge(None, OWNERS[0], Kind.AGGREGATE, STEP, 1),  # not disputed
+        Charge(None, OWNERS[0], Kind.AGGREGATE, STEP - 1, 0),
+        Charge(None, KEYS[0], Kind.REPORT, STEP, 0),  # did not contribute
+        Charge(None, OWNERS[1], Kind.GRADIENT, STEP - 1),  # needs an accuser
+        Charge(None, OWNERS[1], Kind.COVER, STEP - 1, 0),  # no report of that step was audited
+        Charge(None, OWNERS[1], Kind.EQUIVOCATION, STEP),
+    ]
+    right = [brought, Charge(None, OWNERS[0], Kind.AGGREGATE, STEP, 0), Charge(None, OWNERS[2], Kind.REPORT, STEP, 0)]
+    this = docket(brought, **open_parts)
+    assert all(map(this.admits, right))
+    for charge in invented:
+        assert not this.admits(charge)
+        everyone = {peer: said(peer, Vote((charge.ballot(True),))) for peer in KEYS}
+        assert [j for j in judge(0, everyone, Roster(KEYS), this) if j.verdict is not None] == []
+    covering = docket(Charge(KEYS[0], KEYS[1], Kind.AUDITED_REPORT, STEP - 1))
+    assert covering.admits(Charge(None, OWNERS[1], Kind.COVER, STEP - 1, 0))
+    assert not covering.admits(Charge(None, OWNERS[1], Kind.COVER, STEP - 2, 0))
+
+
+def test_a_padded_vote_does_not_count() -> None:
+    """[T4] It holds more ballots than there can be charges: each of them would cost everyone time, and evidence its size."""
+    longest = docket(CHARGE, owners={0: OWNERS[0]}, contributors=frozenset(OWNERS)).most_ballots
+    assert longest == 1 + (1 + 4)  # the accusation, the part's owner, and what its contributors reported
+    this = docket()
+    assert this.most_ballots == 1
+    padded = tuple(Charge(None, KEYS[k % 7], Kind.COVER, k, 0).ballot(True) for k in range(this.most_ballots))
+    cast = {peer: said(peer, Vote((CHARGE.ballot(True), *padded))) for peer in KEYS[:4]}
+    assert judge(0, cast, Roster(KEYS), this)[0].verdict is None
+    plain = {peer: said(peer, Vote((CHARGE.ballot(True),))) for peer in KEYS[:4]}
+    assert judge(0, plain, Roster(KEYS), this)[0].verdict == Verdict.ACCUSED
+
+
+def test_counting_long_votes_on_many_charges_is_quick() -> None:
+    """[T4] Seven owners name each other's reports in thousands of parts, and all vote on all: looked up, not searched."""
+    charges = tuple(Charge(a, b, Kind.REPORT, STEP, part) for a in KEYS for b in KEYS for part in range(100))
+    many = docket(*charges)
+    cast = {peer: said(peer, Vote(tuple(charge.ballot(True) for charge in charges))) for peer in KEYS}
+    began = time.process_time()
+    assert len(judge(0, cast, Roster(KEYS), many)) == len(charges) == 4900
+    assert time.process_time() - began < 10  # by searching it takes minutes
+
+
+def test_a_wrong_accusation_is_of_a_message_that_was_never_sent(attacked: ProtocolSimulation) -> None:
+    """[E1, T3] The target did lie, but not in the message that the accuser names: the accuser made it up."""
+    honest, kept = attacked.peers[attacked.honest[0]], last_kept(attacked)
+    target = kept.contributors[0]
+    guilty = Finding(fits=False, report_error=math.inf, deviation=None)
+    right = honest.tools.digest(kept.commits[target].envelope.payload)
+    for message, verdict in ((right, Verdict.ACCUSED), (NO_BASIS, Verdict.ACCUSER)):
+        charge = Charge(KEYS[0], target, Kind.GRADIENT, kept.step, None, message)
+        (ballot,) = audit_ballots(kept, charge, guilty, honest.tools)
+        assert (ballot.verdict, ballot.message) == (verdict, message)
 
 
 def test_liars_are_banned_in_the_step_in_which_an_honest_validator_audits_them(attacked: ProtocolSimulation) -> None:
@@ -154,9 +250,9 @@ def test_liars_are_banned_in_the_step_in_which_an_honest_validator_audits_them(a
 
 
 def test_without_attack_nobody_is_accused() -> None:
-    """[D1] 29 audits, no trial: an honest gradient recomputes to the same bits."""
+    """[D1] 29 audits, and five of each of six at the end; no trial: an honest gradient recomputes to the same bits."""
     calm = finished(dataclasses.replace(SMALL, byzantine=0))
-    assert (calm.audits, calm.trials, calm.bans) == (29, 0, [])
+    assert (calm.audits, calm.trials, calm.bans) == (29 + 5 * 6, 0, [])
 
 
 def test_a_lie_in_the_last_bit_is_found(attacked: ProtocolSimulation) -> None:
@@ -185,7 +281,7 @@ def test_a_lie_in_the_report_is_found(attacked: ProtocolSimulation) -> None:
     assert isinstance(numbers, ReportNumbers)
     projections = numbers.projections_PK.copy()
     projections[0, 0] += 1e-6 * numbers.norms_P[0]
-    lie = said(target, Report(ReportNumbers(numbers.norms_P, projections).pack()))
+    lie = said(target, Report(ReportNumbers(numbers.lengths_P, numbers.norms_P, projections).pack()))
     finding = run_now(audit(honest, dataclasses.replace(kept, reports={**kept.reports, target: lie}), target))
     assert (finding.accusation(bits_count=True), finding.covered) == (Kind.AUDITED_REPORT, (0,))
     assert finding.guilty_of(Kind.AUDITED_REPORT)
@@ -230,5 +326,5 @@ class _FalseAccuser:
             state = self._simulation.states[self._me]
             roles = draw_roles(self._simulation.run, state.roster, state.randomness, state.due)
             lies = tuple(Accusation(a.target, Kind.GRADIENT, a.step) for a in roles.audits.get(self._me, ()))
-            message = Accuse(lies, message.coin)
+            message = msgspec.structs.replace(message, accusations=lies)
         return await self._inner.announce(context, message)

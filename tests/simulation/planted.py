@@ -27,7 +27,7 @@ from troth.protocol import checks as checks_module
 from troth.protocol import step as step_module
 from troth.protocol.agreed import AgreedChannel
 from troth.protocol.announce import Announcement, Timing
-from troth.protocol.attempt import Attempt, Dropped
+from troth.protocol.attempt import Attempt, Dropped, signs_last
 from troth.protocol.checks import suspicious_parts
 from troth.protocol.coins import Coins, SeededEntropy
 from troth.protocol.comeback import Life
@@ -178,11 +178,11 @@ def _paths_unchecked() -> Any:
 def _ban_one_step_early_at_one_peer() -> Any:
     original = step_module.conclude
 
-    async def early(attempt: Attempt[Any], *given: Any) -> Any:
+    def early(attempt: Attempt[Any], *given: Any) -> Any:
         reduced, reported, accuses, trials, quarrels = given
         if attempt.here.peer.me == attempt.here.state.roster.members[0]:
             accuses = {peer: said for peer, said in accuses.items() if peer not in trials.banned}
-        return await original(attempt, reduced, reported, accuses, trials, quarrels)
+        return original(attempt, reduced, reported, accuses, trials, quarrels)
 
     return _instead_of(original, early)
 
@@ -239,16 +239,11 @@ def _coin_reused() -> Any:
 
 
 def _minority_goes_on() -> Any:
-    return patch.object(Attempt, "need_majority", lambda _self, _heard: None)
+    return patch.object(Attempt, "need_quorum", lambda _self, _heard: None)
 
 
 def _record_not_compared() -> Any:
-    original = AgreedChannel.sign_record
-
-    async def careless(self: AgreedChannel, context: Context, signature: Any, _fits: Any, enough: int) -> Any:
-        return await original(self, context, signature, lambda *_: True, enough)
-
-    return patch.object(AgreedChannel, "sign_record", careless)
+    return _instead_of(signs_last, lambda *_: True)
 
 
 def _feuds_not_remembered() -> Any:
@@ -286,7 +281,7 @@ def _first_teller_believed() -> Any:
 
 def _one_knock_is_enough() -> Any:
     def lenient(*given: Any) -> tuple[Knocking, ...]:
-        with patch.object(Roster, "majority", 1):
+        with patch.object(Roster, "quorum", 1):
             return returning(*given)
 
     return _instead_of(returning, lenient)

@@ -103,6 +103,8 @@ def not_finite(message: Message, draw: Stream) -> Message:
     """With numbers that are none, or too large to be squared, where the message has any."""
     number = pick(draw, _NUMBERS)
     match message:
+        case Commit() if message.length is not None:
+            return msgspec.structs.replace(message, length=number)
         case Clip():
             return msgspec.structs.replace(
                 message, centers=tuple(msgspec.structs.replace(center, norm=number) for center in message.centers)

@@ -132,7 +132,9 @@ class History:
         if before is not None and before.record.step < outcome.record.step:
             made = self._certify(before, outcome.certificate)
         self.uncertified = outcome
-        return made + (self._certify(outcome, outcome.closing) if outcome.closing else [])
+        last = outcome.state.last
+        closed = last is not None and len(outcome.closing) >= last.quorum  # else nobody could check it (SPEC U4)
+        return made + (self._certify(outcome, outcome.closing) if closed else [])
 
     def _certify(self, seen: Outcome[Training], signatures: Mapping[PeerId, Signature]) -> list[BanEvidence]:
         certified = Certified(seen, sign_off(seen.record, signatures))

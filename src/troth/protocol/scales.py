@@ -51,9 +51,12 @@ class Scales:
         self, spread: float, applied: float | None, parameters: Parameters, *, outnumbered: bool = False
     ) -> "Scales":
         """The scales of the next step. `spread` is this step's `pooled_norm`, `applied` the length of its update, if there
-        was one; `outnumbered`: liars may be half of those whose distances these are, so that τ must not follow them."""
-        medians = (*self.medians, spread)[-TAU_STEPS:]
-        tau = self.tau if outnumbered or spread == 0 else self._next_tau(medians, parameters)
+        was one; `outnumbered`: liars may be half of those whose distances these are, so that τ must not follow them, neither now
+        nor when more are back."""
+        medians, tau = self.medians, self.tau
+        if not outnumbered and spread > 0:
+            medians = (*medians, spread)[-TAU_STEPS:]
+            tau = self._next_tau(medians, parameters)
         if applied is None:
             return Scales(tau, medians, self.applied, self.updates)
         return Scales(tau, medians, (*self.applied, applied)[-APPLIED_STEPS:], self.updates + 1)

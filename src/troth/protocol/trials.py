@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeVar
 
 from troth.crypto import Digest, PeerId
@@ -60,7 +61,7 @@ class Docket:
 
     def admits(self, charge: Charge) -> bool:
         if charge.accuser is not None:
-            return charge in self.brought
+            return charge in self.heard
         if charge.kind == Kind.COVER:  # whoever just came back does not know who owned what then, so all admit it
             return charge.step in self._audited_reports
         if charge.step != self.step or charge.part is None or charge.part not in self.owners:
@@ -75,7 +76,12 @@ class Docket:
         covers = self.peers * len(self._audited_reports)
         return len(self.brought) + covers + len(self.owners) * (1 + len(self.contributors))
 
-    @property
+    @cached_property
+    def heard(self) -> frozenset[Charge]:
+        """What was brought, to look up: every juror may vote on all of it."""
+        return frozenset(self.brought)
+
+    @cached_property
     def _audited_reports(self) -> frozenset[int]:
         """The steps whose reports were audited, and found wrong."""
         return frozenset(charge.step for charge in self.brought if charge.kind == Kind.AUDITED_REPORT)
@@ -84,16 +90,17 @@ class Docket:
 def heard_audits(accuses: Mapping[PeerId, Announced], roles: Roles) -> tuple[Charge, ...]:
     """What auditors say of their targets, in a fixed order (SPEC T1, T2).
 
-    Only the auditor that was drawn for a target may accuse it of what it did in that step: else liars could keep everyone
-    busy recomputing.
+    Only the auditor that was drawn for a target may accuse it of what it did in that step, and only once, its first word: else
+    liars could keep everyone busy recomputing, or bring more charges, each naming another message, than a vote can hold.
     """
-    charges = [
-        Charge(accuser, PeerId(said.target), said.kind, said.step, None, Digest(said.message))
-        for accuser, announced in accuses.items()
-        for said in said_as(announced, Accuse).accusations
-        if said.kind in AUDIT_KINDS and Audit(PeerId(said.target), said.step) in roles.audits.get(accuser, ())
-    ]
-    return _first_of_each(charges)
+    charges: dict[tuple[PeerId, Audit], Charge] = {}
+    for accuser, announced in accuses.items():
+        for said in said_as(announced, Accuse).accusations:
+            audit = Audit(PeerId(said.target), said.step)
+            if said.kind in AUDIT_KINDS and audit in roles.audits.get(accuser, ()):
+                charge = Charge(accuser, audit.target, said.kind, said.step, None, Digest(said.message))
+                charges.setdefault((accuser, audit), charge)
+    return tuple(sorted(charges.values(), key=Charge.order))
 
 
 def heard_owners(
@@ -105,7 +112,7 @@ def heard_owners(
 ) -> tuple[Charge, ...]:
     """What owners say of reports about their own parts, in a fixed order (SPEC T1, T2)."""
     digests = {peer: tools.digest(said.envelope.payload) for peer, said in reports.items()}
-    charges = [
+    charges = {
         Charge(accuser, PeerId(said.target), Kind.REPORT, step, said.part, Digest(said.message))
         for accuser, announced in accuses.items()
         for said in said_as(announced, Accuse).accusations
@@ -115,17 +122,8 @@ def heard_owners(
         and said.part < len(owners)
         and owners[said.part] == accuser != said.target
         and digests.get(PeerId(said.target)) == said.message
-    ]
-    return _first_of_each(charges)
-
-
-def _first_of_each(charges: Sequence[Charge]) -> tuple[Charge, ...]:
-    """One per accuser, target, kind, step and part: two that name different messages would be judged apart, and the votes on
-    them would prove neither (SPEC T1)."""
-    first: dict[tuple[object, ...], Charge] = {}
-    for charge in charges:
-        first.setdefault((charge.accuser, charge.target, charge.kind, charge.step, charge.part), charge)
-    return tuple(sorted(first.values(), key=Charge.order))
+    }
+    return tuple(sorted(charges, key=Charge.order))
 
 
 def audit_ballots(kept: Kept[T], charge: Charge, finding: Finding, tools: Primitives) -> list[Ballot]:
@@ -182,7 +180,7 @@ def judge(attempt: int, votes: Mapping[PeerId, Announced], roster: Roster, docke
     judgements = []
     for charge in sorted(tally, key=Charge.order):
         counts = tally[charge]
-        if charge in docket.brought or sum(counts.values()) >= roster.quorum:
+        if charge in docket.heard or sum(counts.values()) >= roster.quorum:
             decided = next((verdict for verdict, count in counts.items() if count >= roster.quorum), None)
             against = counts[Verdict.ACCUSED] + counts[Verdict.WITHHELD]
             if decided is None and charge.kind == Kind.AGGREGATE and against >= roster.quorum:

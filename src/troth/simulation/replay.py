@@ -15,14 +15,19 @@ from troth.protocol.records import StepRecord
 from troth.protocol.roles import gradient_seed
 from troth.protocol.run import Run
 from troth.protocol.scales import part_taus
+from troth.protocol.step import clipped_update
 from troth.training.work import Training, TrainingWork, finite_or_zero
 
 # P peers, D coordinates
 
 
 def replay(run: Run, work: TrainingWork, training: Training, records: Iterable[StepRecord]) -> Training:
-    """What honest contributors and an honest server would have made of these steps."""
+    """What honest contributors and an honest server would have made of these steps; updates are cut as the records say."""
+    before = training
     for record in records:
+        if record.closing:  # it may have taken the last step back (SPEC U4)
+            return before if record.state_after == work.digest(before) else training
+        before = training
         seeds = [gradient_seed(Digest(record.seed_randomness), PeerId(peer)) for peer in record.contributors]
         batches = [work.problem.batch(seed) for seed in seeds]
         _, rows_PD = work.problem.gradients(training.parameters_D, batches)
@@ -32,5 +37,6 @@ def replay(run: Run, work: TrainingWork, training: Training, records: Iterable[S
             centered_clip(rows_PD[:, start:stop].contiguous(), tau=tau)
             for (start, stop), tau in zip(pairwise(bounds), part_taus(record.tau, bounds), strict=True)
         ]
-        training = work.update(training, torch.cat(parts), record.step) if record.updated else training
+        if record.updated:
+            training = work.update(training, clipped_update(torch.cat(parts), record.factor), record.updates - 1)
     return training
