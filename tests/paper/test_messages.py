@@ -14,6 +14,7 @@ from troth.protocol.messages import (
     Center,
     Clip,
     Commit,
+    Confirm,
     Kind,
     Malformed,
     Measured,
@@ -41,6 +42,7 @@ EXAMPLES: list[Message] = [
     Clip((), b"a" * 32, b"b" * 32),
     Clip((), missing=(b"j" * 32,)),
     Reveal(b"e" * 32, b"\xff"),
+    Confirm(b"\xff"),
     Report(struct.pack("<3d", 1.0, -2.0, 3.0)),
     Accuse((Accusation(b"f" * 32, Kind.GRADIENT, 6),), b"g" * 32),
     Vote(

@@ -114,10 +114,11 @@ def dropped(
 
 
 def broken_link(attempt: Attempt[T], clips: Announcements, delivery: Delivery) -> tuple[PeerId, PeerId]:
-    """Who did not get the part from whom. A relay says whether it had it, so that one of these two lies (SPEC F2)."""
+    """Who did not get the part from whom. A relay says whether it had it, so that one of these two lies (SPEC F2). In a later
+    attempt, which cost somebody its place, an owner of several parts does not say which of them it misses."""
     (part, contributor), relay = delivery, attempt.relays.get(delivery)
     owner = attempt.owners[part]
-    if relay is None or relay not in clips:
+    if relay is None or relay not in clips or attempt.number > 0:
         return owner, contributor
     return (owner, relay) if delivery in came_to(attempt, clips, relay) else (relay, contributor)
 

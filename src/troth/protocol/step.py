@@ -235,8 +235,8 @@ async def reveal(attempt: Attempt[T], clipped: Clipped, quarrels: Quarrels) -> R
     )
     attempt.expect(coins)  # [N1]
     held = {peer: said_as(reveals[peer], Reveal).held for peer in coins}
+    undecided = undecided_aggregates(attempt, held, parts)  # whoever's machine stopped is out, and apart from nobody
     quarrels.did_not_come(lacking(attempt, held), attempt.members)  # [F1]
-    undecided = undecided_aggregates(attempt, held, parts)
     clipped = await fetch(attempt, clipped, Phase.REVEAL, held)
     if undecided:
         clipped = await confirm(attempt, clipped, undecided)
