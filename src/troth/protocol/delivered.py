@@ -101,7 +101,7 @@ def dropped(
     witnesses: Mapping[Delivery, frozenset[PeerId]],
 ) -> Dropped:
     """Why the attempt ends. What was handed round and stays undecided goes round once more, from everyone who has it: then an
-    honest holder makes it believed, and none makes it denied. Only where too few are left it is still neither (SPEC N5)."""
+    honest holder makes it believed, and none makes it denied. Only where too few are left it is still neither (SPEC N6)."""
     lasting = {d for d in disputed if attempt.owners[d[0]] not in out and d[1] not in out}
     undecided = {delivery: witnesses[delivery] for delivery in lasting if delivery in witnesses}
     if undecided.keys() & attempt.undecided.keys():
