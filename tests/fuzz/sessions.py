@@ -117,7 +117,7 @@ async def one_step(channel: AgreedChannel, me: PeerId, step: int = 0, *, mute: b
 
     order = [one.peer for one in IDS]
     mine, parcel, digest = order.index(me), Parcel(BLOB, (Digest(bytes(32)),)), TOOLS.digest(BLOB)
-    channel.enter(Entry(MEMBERS, {mine: MEMBERS}, APART, frozenset({order.index(FAR)})))
+    channel.enter(Entry(MEMBERS, {mine: MEMBERS}, APART, {order.index(FAR): MEMBERS}))
     for phase in (phase for phase in Phase if phase in ANNOUNCED):
         if mute and phase == Phase.COMMIT:
             continue

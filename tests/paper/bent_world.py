@@ -4,9 +4,9 @@
 who come back, which needs a life of its own.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 from unittest.mock import patch
@@ -16,7 +16,7 @@ from troth.protocol.agreed import AgreedChannel, Line
 from troth.protocol.channel import Channel
 from troth.protocol.coins import SeededEntropy
 from troth.protocol.comeback import Life
-from troth.protocol.frames import Chained, Packet
+from troth.protocol.frames import BlobSent, Chained, Packet, PartSent, PartShown, Value
 from troth.protocol.messages import Announced, Message
 from troth.protocol.records import StepRecord
 from troth.protocol.state import Peer, State
@@ -116,6 +116,8 @@ class Seen:
 
     world: World
     slow: Mapping[int, frozenset[Context]]
+    places: frozenset[Context] = frozenset()  # where something was announced
+    bulk: Mapping[int, int] = field(default_factory=dict)  # bytes of parts and aggregates, by step
 
     @property
     def records(self) -> list[StepRecord]:
@@ -191,13 +193,21 @@ def see(made: Plan, lies: Lies | None = None, wrap: Wrap | None = None) -> Seen:
     """Play it, with hand-made liars if there are any."""
     slow: dict[int, set[tuple[PeerId, Context]]] = defaultdict(set)
 
+    places: set[Context] = set()
+    bulk: Counter[int] = Counter()
+
     def watch(_now: float, sender: PeerId, _to: PeerId, packet: Packet, _delays: Sequence[float]) -> None:
-        if isinstance(packet.frame, Chained):
-            slow[packet.place.step].add((sender, packet.place))
+        match packet.frame:
+            case Chained():
+                slow[packet.place.step].add((sender, packet.place))
+            case Value():
+                places.add(packet.place)
+            case PartSent(blob=blob) | PartShown(blob=blob) | BlobSent(blob=blob):
+                bulk[packet.place.step] += len(blob)
 
     world = play(made, watch, wrap) if lies is None else _play_lies(made, lies, watch, wrap)
     honest = {step: frozenset(place for who, place in found if who in world.honest) for step, found in slow.items()}
-    return Seen(world, {step: places for step, places in honest.items() if places})
+    return Seen(world, {step: found for step, found in honest.items() if found}, frozenset(places), bulk)
 
 
 def _play_lies(made: Plan, lies: Lies, watch: Watch, wrap: Wrap | None) -> World:

@@ -15,6 +15,7 @@ from troth.protocol.messages import (
     Clip,
     Close,
     Commit,
+    Confirm,
     Kind,
     Malformed,
     Measured,
@@ -42,6 +43,7 @@ EXAMPLES: list[Message] = [
     Clip((), b"a" * 32, b"b" * 32),
     Clip((), missing=(b"j" * 32,), basis=b"k" * 32),
     Reveal(b"e" * 32, b"\xff"),
+    Confirm(b"\xff"),
     Report(struct.pack("<3d", 1.0, -2.0, 3.0), b"l" * 32),
     Accuse((Accusation(b"f" * 32, Kind.GRADIENT, 6, None, b"m" * 32),), b"g" * 32, basis=b"n" * 32),
     Vote(

@@ -26,7 +26,7 @@ from troth.protocol.frames import (
     Value,
     View,
 )
-from troth.protocol.messages import Accuse, Announced, Clip, Envelope, Message, Phase
+from troth.protocol.messages import Accuse, Announced, Clip, Envelope, Message, Phase, Reveal
 from troth.protocol.quarrels import Quarrels
 from troth.protocol.records import StepRecord
 from troth.protocol.roster import MOST_STRIKES, STRIKE_STEPS, Roster
@@ -139,6 +139,32 @@ def test_whatever_a_minority_says_no_honest_member_is_struck_or_expelled_for_it(
         pairs = [(KEYS[a], KEYS[b]) for a, b in apart]
         expelled = roster.expelled(5, [KEYS[k] for k in struck], pairs)
         assert {KEYS.index(key) for key in expelled} <= set(liars)
+
+
+def test_who_is_in_more_pairs_than_there_are_liars_is_struck() -> None:
+    """[F3] Honest members are apart from liars only. Whoever is in most pairs comes first; for the others those do not count."""
+    few = Roster(tuple(KEYS), byzantine=1)
+    assert _hear({0: [1]}, roster=few) == (set(), {(0, 1)})
+    assert _hear({0: [1, 2]}, roster=few) == ({0}, {(0, 1), (0, 2)})
+    known = Roster(tuple(KEYS), byzantine=1, feuds=((0, KEYS[0], KEYS[1]), (0, KEYS[0], KEYS[2])))
+    assert _hear({}, roster=known) == (set(), set()), "once for each new pair"
+    assert _hear({3: [0], 4: [0]}, roster=known)[0] == {0}
+    assert _hear({3: [4]}, roster=known)[0] == set(), "who is in no new pair has paid"
+
+
+def test_a_few_bad_lines_are_not_held_against_everyone_at_the_other_end() -> None:
+    """[F3] Where nobody lies, two members whom the others do not reach: these pay, not all others."""
+    safe = Roster(tuple(KEYS), byzantine=0)
+    assert _hear({k: [0, 1] for k in (2, 3, 4)}, roster=safe)[0] == {0, 1}
+
+
+def test_in_a_small_roster_liars_cannot_cut_an_honest_member_off() -> None:
+    """[F3] Three of seven may lie; four are left, one of them honest: it is apart from three of four, and stays."""
+    small = Roster(tuple(KEYS[:4]), byzantine=3, admitted=7)
+    pairs = [(KEYS[0], KEYS[k]) for k in (1, 2, 3)]
+    assert small.expelled(5, [], pairs) == ()
+    assert Roster(tuple(KEYS[:4]), byzantine=2).expelled(5, [], pairs) == (KEYS[0],)
+    assert _hear({0: [1, 2, 3]}, roster=small)[0] == set()
 
 
 # Strikes and feuds in the roster
@@ -422,6 +448,22 @@ def test_an_owner_that_refuses_its_aggregate_to_one_member_makes_it_wait_once() 
     assert len(owning) >= 4
     assert max(seen.seconds[step] for step in owning[1:]) < 1.0
     assert not seen.slow
+
+
+class _Feud(Lies):
+    """In one step all liars say that they lack the aggregates of three parts."""
+
+    def says(self, me: PeerId, place: Context, message: Message) -> Message:
+        if isinstance(message, Reveal) and place.step == LIARS_FROM:
+            return structs.replace(message, held=bytes([message.held[0] & ~0b111]))
+        return message
+
+
+def test_one_lie_does_not_multiply_what_everyone_sends() -> None:
+    """[F2] Three of eight liars are apart from three each, for a thousand steps. A part takes one relay more, not everyone."""
+    seen = see(plan(peers=8, liars=(0, 1, 2), steps=7), _Feud()).kept_promises()
+    assert len(seen.feuds[LIARS_FROM]) >= 6
+    assert max(seen.bulk[step] for step in range(LIARS_FROM + 1, 7)) < 2 * seen.bulk[1]
 
 
 # Found by review

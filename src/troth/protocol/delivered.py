@@ -105,7 +105,7 @@ def dropped(
     witnesses: Mapping[Delivery, frozenset[PeerId]],
 ) -> Dropped:
     """Why the attempt ends. What was handed round and stays undecided goes round once more, from everyone who has it: then an
-    honest holder makes it believed, and none makes it denied. Only where too few are left it is still neither (SPEC N5)."""
+    honest holder makes it believed, and none makes it denied. Only where too few are left it is still neither (SPEC N6)."""
     lasting = {d for d in disputed if attempt.owners[d[0]] not in out and d[1] not in out}
     undecided = {delivery: witnesses[delivery] for delivery in lasting if delivery in witnesses}
     if undecided.keys() & attempt.undecided.keys():
@@ -118,10 +118,11 @@ def dropped(
 
 
 def broken_link(attempt: Attempt[T], clips: Announcements, delivery: Delivery) -> tuple[PeerId, PeerId]:
-    """Who did not get the part from whom. A relay says whether it had it, so that one of these two lies (SPEC F2)."""
+    """Who did not get the part from whom. A relay says whether it had it, so that one of these two lies (SPEC F2). In a later
+    attempt, which cost somebody its place, an owner of several parts does not say which of them it misses."""
     (part, contributor), relay = delivery, attempt.relays.get(delivery)
     owner = attempt.owners[part]
-    if relay is None or relay not in clips:
+    if relay is None or relay not in clips or attempt.number > 0:
         return owner, contributor
     return (owner, relay) if delivery in came_to(attempt, clips, relay) else (relay, contributor)
 

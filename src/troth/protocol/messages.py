@@ -129,7 +129,7 @@ class Reveal(_Message, frozen=True):
 
 
 class Confirm(_Message, frozen=True):
-    """Which aggregates this peer holds now: said again only if Reveal left one undecided (SPEC A3)."""
+    """Which aggregates this peer holds now: said again only if Reveal left one undecided (SPEC N6)."""
 
     held: Held
 

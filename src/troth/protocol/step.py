@@ -162,7 +162,7 @@ async def hand_round(attempt: Attempt[T], parts: CommittedParts | None) -> Attem
 
 
 async def shown_to_all(attempt: Attempt[T], parts: CommittedParts | None) -> list[tuple[Delivery, Parcel]]:
-    """Contributors hand round what owners miss; what stayed undecided is handed round by everyone who has it (SPEC N5)."""
+    """Contributors hand round what owners miss; what stayed undecided is handed round by everyone who has it (SPEC N6)."""
     me, deliveries, undecided = attempt.here.peer.me, attempt.handed_round, attempt.undecided
     mine: dict[int, dict[PeerId, Parcel]] = {}
     for part, who in deliveries:
@@ -240,8 +240,8 @@ async def reveal(attempt: Attempt[T], clipped: Clipped, quarrels: Quarrels) -> R
     )
     attempt.expect(coins)  # [N1]
     held = {peer: said_as(reveals[peer], Reveal).held for peer in coins}
+    undecided = undecided_aggregates(attempt, held, parts)  # whoever's machine stopped is out, and apart from nobody
     quarrels.did_not_come(lacking(attempt, held), attempt.members)  # [F1]
-    undecided = undecided_aggregates(attempt, held, parts)
     clipped = await fetch(attempt, clipped, Phase.REVEAL, held)
     if undecided:
         clipped = await confirm(attempt, clipped, undecided)
@@ -252,14 +252,14 @@ async def reveal(attempt: Attempt[T], clipped: Clipped, quarrels: Quarrels) -> R
 
 
 async def confirm(attempt: Attempt[T], clipped: Clipped, undecided: list[int]) -> Clipped:
-    """Everyone has asked everyone for what stayed undecided, and says again what it holds."""
+    """Everyone has asked everyone for what stayed undecided, and says again what it holds (SPEC N6)."""
     place, channel = attempt.place(Phase.CONFIRM), attempt.here.peer.channel
     message = Confirm(bitmap([part in clipped.held for part in range(len(attempt.owners))]))
     confirms = await channel.announce(place, message)
     attempt.expect(confirms)  # [N1]
     held = {peer: said_as(confirms[peer], Confirm).held for peer in sorted(attempt.members)}
     if undecided_aggregates(attempt, held, undecided):
-        raise StalledError("too few members are left to tell whether an aggregate was handed out")  # [A3]
+        raise StalledError("too few members are left to tell whether an aggregate was handed out")
     return await fetch(attempt, clipped, Phase.CONFIRM, held)
 
 
