@@ -136,9 +136,7 @@ def test_the_fast_check_decides_as_its_definition(seed: int, shift: float, long:
         if not sum_vanishes(part, said, center[part], taus[part], bounds[part + 1] - bounds[part])
         or any(too_long(part, numbers, taus[part]) for numbers in said.values())
     }
-    aggregate_D = torch.tensor([*center, 0.0, 0.0])
-    assert suspicious_parts(said, center, aggregate_D, taus, bounds) == slow
-    assert suspicious_parts(said, [1.0, 2.0**-30 * (1 + 2e-9), 1e-300], aggregate_D, taus, bounds) == slow | {1, 2}
+    assert suspicious_parts(said, center, taus, bounds) == slow
 
 
 def test_projections_longer_than_their_vector_are_public() -> None:

@@ -656,7 +656,7 @@ def test_honest_peers_agree_step_after_step_whatever_the_delays(seed: int) -> No
     for outcome in outcomes:
         assert not outcome.record.absent + outcome.record.struck
         assert outcome.attempts == 1
-        assert len(outcome.record_signatures) >= 3
+        assert outcome.record.step == 0 or len(outcome.certificate) >= 3
 
 
 def test_a_quiet_step_takes_thirteen_message_delays() -> None:

@@ -225,7 +225,10 @@ def test_an_audit_is_done_by_whoever_was_heard(
 @pytest.mark.parametrize("verdict", [None, Verdict.ACCUSER], ids=["dismissed", "decided"])
 def test_a_dismissed_audit_is_owed_too(verdict: Verdict | None) -> None:
     """[R7, T4] Its auditor was heard, but too few jurors were: else one crash in the trial's step would free the liar."""
-    audits = {KEYS[0]: (Audit(KEYS[2], STEP),), KEYS[1]: (Audit(KEYS[3], STEP),)}
+    audits: dict[PeerId, tuple[Audit, ...]] = {
+        KEYS[0]: (Audit(KEYS[2], STEP),),
+        KEYS[1]: (Audit(KEYS[3], STEP),),
+    }
     roles, trials = Roles(audits, KEYS[:2], KEYS[2:], (0, 1)), Trials(Roster(KEYS))
     trials.hear_audits({peer: accuse_of(peer) for peer in KEYS}, roles)
     trials.judgements = (Judgement(KEYS[0], KEYS[2], Kind.GRADIENT, STEP, None, 0, verdict),)
@@ -416,6 +419,7 @@ def test_an_audit_that_is_lost_with_its_validator_is_owed_and_convicts(losses: i
     proof = verify_ban(evidence.text)
     assert (ban.step, proof.judgement.step, proof.disputed) == (4 + losses, 3, told[3])
     assert [record.step for record in proof.before] == list(range(losses, 4 + losses))
+    assert evidence.training is not None
     assert recompute(proof, evidence.training) is Recomputed.CONFIRMED
     assert "of step 3" in proof.sentence()
 

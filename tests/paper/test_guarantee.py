@@ -10,7 +10,7 @@ import pytest
 from tests.paper.conftest import SMALL, kept_promises, records, rewired, run_on
 from tests.paper.test_audit_all import RECORD
 from tests.paper.test_roles import KEYS, run_of
-from troth.protocol.messages import Knocking
+from troth.protocol.records import Returned
 from troth.protocol.roster import Roster
 from troth.protocol.run import Parameters, Run, RunError, most_byzantine
 from troth.simulation import ProtocolSimulation
@@ -140,7 +140,7 @@ def test_with_one_of_two_back_the_model_moves_again() -> None:
     roster = roster.after(gone)
     assert (roster.members, roster.quorum, roster.moves(2, 2)) == (KEYS[2:4], 2, False)
     back = msgspec.structs.replace(
-        RECORD, step=gone.step + 9, members=KEYS[2:4], returned=(Knocking(KEYS[0], KEYS[0]),)
+        RECORD, step=gone.step + 9, members=KEYS[2:4], returned=(Returned(KEYS[0], KEYS[0]),)
     )
     roster = roster.after(back)
     assert (roster.members, roster.quorum, roster.moves(3, 3)) == ((KEYS[0], *KEYS[2:4]), 2, True)

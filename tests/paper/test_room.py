@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.fuzz.drawn import drawn
 from tests.fuzz.targets import FRAMES
-from troth.crypto import Context, Digest, Identity, PeerId, Signature, derive
+from troth.crypto import Context, Digest, Identity, PeerId, derive
 from troth.protocol.agreed import AgreedChannel
 from troth.protocol.channel import Entry
 from troth.protocol.frames import (
@@ -23,7 +23,6 @@ from troth.protocol.frames import (
     Packet,
     PartSent,
     PartShown,
-    RecordSigned,
     Relayed,
     Value,
     View,
@@ -53,6 +52,9 @@ class Quiet:
 
     async def receive(self, until: float) -> None:
         return None
+
+    def gone(self) -> frozenset[PeerId]:
+        return frozenset()
 
 
 def channel(room: int, *, looks_on: bool = False, begun: bool = True) -> AgreedChannel:
@@ -89,7 +91,6 @@ def recounted(at: AgreedChannel) -> int:
             for (part, _), parcels in shown.items()
             for whose, parcel in parcels.items()
         ),
-        *((place, RecordSigned(one)) for place, signed in at._signatures.items() for one in signed.values()),
     )
     blobs = (*at._blobs._here.values(), *(h for old in at._blobs._older for h in old.values()))
     return sum(size(*one) for one in packets) + sum(
@@ -260,11 +261,3 @@ def test_a_packet_counts_as_it_came_off_the_line() -> None:
     assert came == packet
     assert isinstance(came, Packet)
     assert came.size == len(padded) == len(raw) + 3
-
-
-def test_a_signature_is_for_a_record() -> None:
-    at, signed = channel(1 << 20), RecordSigned(Signature(bytes(64)))
-    hear(at, OTHERS[0], LATER, signed)
-    assert at.kept_bytes == 0
-    hear(at, OTHERS[0], HERE._replace(phase=Phase.RECORD), signed)
-    assert at.kept_bytes == size(HERE, signed)

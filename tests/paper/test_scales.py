@@ -14,10 +14,10 @@ from hypothesis import given
 from tests.paper.conftest import SMALL, finished, is_what_a_server_would_get, kept_promises, records
 from tests.paper.test_audit_all import RECORD
 from tests.paper.test_roles import KEYS, run_of
+from troth.aggregation import exact_norm
 from troth.crypto import PeerId
 from troth.protocol.messages import Kind, ReportNumbers
 from troth.protocol.parts import part_bounds
-from troth.protocol.primitives import fixed_norm
 from troth.protocol.roster import Roster, scales_after
 from troth.protocol.run import Parameters, RunError
 from troth.protocol.scales import Scales, far_parts, lower_median, part_taus, pooled_norm, update_factor, whole_norm
@@ -197,7 +197,9 @@ def test_fewer_than_half_cannot_have_a_part_checked(data: st.DataObject, contrib
     """[V3] Nor can they keep one from being checked from which more than half are far away, unless all were shorter."""
     liars = data.draw(st.integers(0, (contributors - 1) // 2))
     wild = st.lists(st.floats(0, 2.0**400), min_size=4, max_size=4)
-    lies = [ReportNumbers(*(np.array(data.draw(wild)) for _ in "ab"), np.zeros((4, 16))) for _ in range(liars)]
+    lies = [
+        ReportNumbers(np.array(data.draw(wild)), np.array(data.draw(wild)), np.zeros((4, 16))) for _ in range(liars)
+    ]
     honest = contributors - liars
     near, away = [say(list(part_taus(d, BOUNDS)), 1.0) for d in (4.0 * (1 - 1e-12), 4.0 * (1 + 1e-12))]
     length = lower_median([*[1.0] * honest, *(data.draw(st.floats(0, 2.0**400)) for _ in lies)])
@@ -251,7 +253,7 @@ def test_the_factor_is_rounded_once() -> None:
     """[U3] In float32, as the optimizer's numbers are; one that is too small for it moves nothing."""
     vector_D = torch.tensor([3.0, -7.0, 1e-40])
     assert clipped_update(vector_D, 1.0) is vector_D
-    assert torch.equal(clipped_update(vector_D, 0.1), vector_D * np.float32(0.1))
+    assert torch.equal(clipped_update(vector_D, 0.1), vector_D * torch.tensor(0.1))
     assert not clipped_update(vector_D, 1e-60).any()
 
 
@@ -263,10 +265,10 @@ def test_a_length_is_right_to_the_last_digits_and_the_same_in_any_memory(numbers
     """[U3, A3] Against exact sums: subnormal, huge or zero; and whatever strides and alignment the array has."""
     row_D = np.array(numbers, dtype=np.float32)
     exact = math.sqrt(math.fsum(float(x) * float(x) for x in row_D))
-    assert fixed_norm(row_D) == pytest.approx(exact, rel=1e-14, abs=0)
+    assert exact_norm(row_D) == pytest.approx(exact, rel=1e-14, abs=0)
     scattered = np.zeros(3 * len(numbers) + 1, dtype=np.float32)[1:]
     scattered[::3] = row_D
-    assert fixed_norm(scattered[::3]) == fixed_norm(row_D)
+    assert exact_norm(scattered[::3]) == exact_norm(row_D)
 
 
 @pytest.mark.parametrize("size", [1, 2**15 - 1, 2**15, 2**15 + 1, 3 * 2**15 + 17])
@@ -277,7 +279,7 @@ def test_long_vectors_have_the_same_length_however_many_threads(size: int, scale
     before, lengths = torch.get_num_threads(), set()
     for threads in (1, 2):
         torch.set_num_threads(threads)
-        lengths.add(fixed_norm(row_D))
+        lengths.add(exact_norm(row_D))
     torch.set_num_threads(before)
     assert len(lengths) == 1
     assert lengths.pop() == pytest.approx(math.sqrt(math.fsum(float(x) ** 2 for x in row_D)), rel=1e-13, abs=0)
@@ -286,7 +288,7 @@ def test_long_vectors_have_the_same_length_however_many_threads(size: int, scale
 def test_the_order_of_additions_is_pinned() -> None:
     """[U3] Halves onto halves within blocks of 2¹⁵: another order would be another last digit, and another model."""
     row_D = (np.arange(1, 40_001) / 7).astype(np.float32)
-    assert fixed_norm(row_D).hex() == "0x1.42302806fdf95p+19"
+    assert exact_norm(row_D).hex() == "0x1.42302806fdf95p+19"
 
 
 def test_tau_follows_a_run_and_inflated_gradients_do_not_push_it() -> None:
@@ -361,7 +363,7 @@ def test_anyone_replays_the_model_from_records_and_aggregates() -> None:
             break
         record, kept = records(simulation)[-1], state.kept[state.step - 1]
         assert record.norm == whole_norm(
-            fixed_norm(kept.aggregate_D[start:stop].numpy()) for start, stop in pairwise(kept.bounds)
+            exact_norm(kept.aggregate_D[start:stop].numpy()) for start, stop in pairwise(kept.bounds)
         )
         training = work.update(training, clipped_update(kept.aggregate_D, record.factor), record.updates - 1)
         assert torch.equal(training.parameters_D, state.training.parameters_D)
