@@ -158,8 +158,8 @@ class Timeline:
                 if digest not in said:
                     said.append(digest)
                 return said.index(digest)
-            case View(values):
-                return values
+            case View(values=values, gone=gone):
+                return values, gone
             case _:
                 return None
 
@@ -172,6 +172,8 @@ class Timeline:
                 return ": ".join(filter(None, (again, brief))), "", ""
             case View(values=None):
                 return f"incomplete: {self._why_incomplete(sender, packet.place)}", "", ""
+            case View(gone=gone) if gone:
+                return f"without {self.words.several(gone)}", "", ""
             case Certificate(chain=chain):
                 before = self.words.several(chain.keys() - {sender})
                 return f"passed on by {before}" if before else "", "", ""
