@@ -505,6 +505,26 @@ def test_out_of_a_step_a_peer_stands_at_its_last_certified_record() -> None:
         assert (life.lacks is None) == certified, "its model before that is not here"
 
 
+def test_who_threw_away_what_others_can_prove_has_it_again_with_all_that_it_kept() -> None:
+    """[U2, B6, K1] Else a blackout while a record is signed would leave nobody who can audit its step."""
+    behind = _knows(2)
+    life, third = behind.life, behind.shown[2]
+    followed = follow(behind.run, life.state, life._model_of(life.state), [third], Primitives())
+    assert followed is not None
+    kept: Any = {2: "what audits need"}
+    after = replace(state_after(behind.run, life.state, followed, "third", Primitives()), kept=kept)
+    life.past, life.state = (*life.past, life.state), after
+    with patch.object(
+        _Named, "digest", lambda _self, name: after.last.record.state_after if name == "third" else bytes(32)
+    ):  # type: ignore[union-attr]
+        life._step_back()
+        assert life.state is not after
+        behind.borrow(third)
+    assert life.state is after
+    assert life.lacks is None
+    assert behind.written == [third]
+
+
 def test_who_steps_back_forgets_what_it_held_beyond() -> None:
     """[U2] Of a step that was made again and not certified, an older record may still be in the journal."""
     behind = _knows(3)

@@ -8,8 +8,8 @@ from math import isnan
 class StepNews:
     """As one peer saw it."""
 
-    step: int  # updates made so far
-    of: int
+    step: int  # that comes next
+    of: int  # updates
     seconds: float  # that it took
     loss: float  # of this peer's last batch
     members: int
@@ -25,6 +25,7 @@ class StepNews:
     left: tuple[str, ...] = ()  # without a ban, and may come back
     expelled: tuple[str, ...] = ()  # without a ban, and may not
     returned: tuple[str, ...] = ()
+    updates: int | None = None  # made so far, if they are not as many as steps
     paused_for: tuple[str, ...] | None = None  # the model did not move, since these are gone
     looked_on: bool = False
     anew: bool = False  # the run went on with it after too many had stopped
@@ -48,8 +49,9 @@ class StepNews:
             looks_on += f"  paused: too few to train, until some of {', '.join(self.paused_for) or 'them'} are back"
         slow = f"  Δ {self.delta_s:.1f} s" if self.delta_s > self.least_delta_s else ""
         loss = "–" if isnan(self.loss) else f"{self.loss:.3f}"  # who only looks on has computed none yet
+        done = self.step if self.updates is None else self.updates
         return (
-            f"step {self.step}/{self.of}  loss {loss}  {metrics}  peers {self.members}  "
+            f"step {done}/{self.of}  loss {loss}  {metrics}  peers {self.members}  "
             f"withstands {self.guarantee}  {self.seconds:.2f} s a step{slow}{looks_on}"
         )
 

@@ -332,7 +332,8 @@ class Node:
         updates, paused = state.scales.updates, not record.updated and not record.closing
         due = not paused and (updates % self.options.evaluate_every == 0 or updates == self.manifest.steps)
         news = StepNews(
-            step=state.scales.updates,
+            step=state.step,
+            updates=updates,
             of=self.manifest.steps,
             seconds=seconds,
             loss=self.work.loss,

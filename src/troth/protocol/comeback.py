@@ -229,9 +229,7 @@ class Life(Generic[T]):
         self._watching: dict[PeerId, _Watcher] = {}
         self.meeting: Meeting[T] | None = None  # with others in no step, while this peer is in none
         self.past: tuple[State[T], ...] = tuple(past)  # the states before the last two records, oldest first
-        self._unsure: tuple[int, Roster] | None = (
-            None  # a step whose record this peer threw away, and the roster after it
-        )
+        self._unsure: State[T] | None = None  # after a record that this peer could not prove, and threw away
         self._lent: _Lent[T] | None = None  # where this peer stood before it took over a record whose model it lacks
         self._hopeless: set[bytes] = set()  # records whose model nobody hands out
         self.write_down: Callable[[Sequence[Link]], None] = lambda _links: None  # certified records
@@ -336,7 +334,7 @@ class Life(Generic[T]):
         last = self.state.last
         certified = last is None or (bool(self._links) and self._links[-1].record == encode_record(last.record))
         if last is not None and not certified and self.past:
-            self._unsure = last.record.step, self.state.roster
+            self._unsure = self.state
             self.state, self.past = self.past[-1], self.past[:-1]
             model = Digest(last.record.state_before)
             self.lacks = None if self.peer.work.digest(self.state.training) == model else model
@@ -523,6 +521,9 @@ class Life(Generic[T]):
         self._links.extend(shown.links)
         self.past = (state_after(run, known, before, known.training, tools) if before.records else known,)
         self.state = state_after(run, known, followed, training, tools)
+        unsure = self._unsure
+        if unsure is not None and unsure.last is not None and encode_record(unsure.last.record) == followed.tip:
+            self.state = unsure  # others can prove it: with what this peer kept for audits
 
     def _make_own(self, since: int) -> None:
         """The records from this step on, and whatever was borrowed before them: the model is here, there is no way back."""
@@ -540,6 +541,10 @@ class Life(Generic[T]):
         self._lent = replace(before, tips=before.tips | {shown.followed.tip}, since=now)
         self._stand(shown, self.state.training)
         self.lacks = Digest(shown.followed.records[-1].state_after)
+        if self.peer.work.digest(self.state.training) == self.lacks:
+            self._make_own(shown.known.step)
+            self._stand_in(meeting, waits=True)
+            return
         channel.look_on_from(self.state.step)
         self._stand_in(meeting, waits=False)
 
@@ -555,8 +560,8 @@ class Life(Generic[T]):
         self._stand_in(meeting, waits=self.lacks is None)
 
     def _stand_in(self, meeting: Meeting[T], *, waits: bool) -> None:
-        step, roster = self._unsure or (None, None)
-        meeting.stand(self.state, waits=waits, unsure=roster if step == self.state.step else None)
+        unsure = self._unsure if self._unsure is not None and self._unsure.step == self.state.step + 1 else None
+        meeting.stand(self.state, waits=waits, unsure=None if unsure is None else unsure.roster)
 
     async def _complete(self, channel: AgreedChannel, meeting: Meeting[T]) -> None:
         """The model alone, from those who wait at the same place."""

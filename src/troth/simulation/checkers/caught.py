@@ -1,5 +1,7 @@
 """Whoever lied about a gradient and was audited by an honest peer that was heard is banned in that step."""
 
+from dataclasses import replace
+
 from troth.protocol.roles import NOTHING_DUE, Due, draw_roles, first_randomness
 from troth.protocol.roster import Roster
 from troth.simulation.world import World
@@ -12,7 +14,7 @@ def caught(world: World) -> list[str]:
     for outcome in world.witness:
         record = outcome.record
         roster = world.witness[record.step - 1].state.roster if record.step else Roster.founding(world.run)
-        due = due if record.incarnation == incarnation else Due(due.step, ())
+        due = due if record.incarnation == incarnation else replace(due, everyone=True)
         roles = draw_roles(world.run, roster, randomness, due)
         lies[record.step] = {peer for peer in record.contributors if (peer, record.step) in world.forged}
         heard = outcome.state.kept[record.step].heard
