@@ -124,13 +124,14 @@ FORESIGHT = dataclasses.replace(SIXTEEN, attack="covered-aggregate:foresight=tru
 
 
 def test_with_one_coin_they_go_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    """[R1] Sixty steps of wrong aggregates, an audit in each of them, and not a single trial."""
+    """[R1, U4] Sixty steps of wrong aggregates, an audit in each of them, and not a single trial until the run is closed."""
     monkeypatch.setattr("troth.simulation.protocol_run.SeededEntropy", _OneCoin)
     simulation = finished(FORESIGHT)
     kept_promises(simulation)
-    assert (simulation.bans, simulation.absent, simulation.trials) == ([], [], 0)
-    assert len(records(simulation)) == 60
-    assert simulation.audits == 59
+    told = records(simulation)
+    assert len(told) == 60
+    assert all((record.judgements, record.absent) == ((), ()) for record in told)
+    assert simulation.audits == 59 + 5 * 15  # only the closing step, which audits everyone, finds somebody
     assert not is_what_a_server_would_get(simulation), "and they did shift the model"
 
 
