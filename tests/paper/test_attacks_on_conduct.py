@@ -186,7 +186,7 @@ def test_accusing_everyone_of_everything_keeps_nobody_busy() -> None:
     assert all(j.step == START for j in by_owners)
     audits = [j for j in record.judgements if j.accuser is not None and j.kind != Kind.REPORT]
     assert all(j.step == START - 1 for j in audits)
-    assert len(audits) <= 3, "one target, and three kinds of audit"
+    assert len(audits) <= 1, "one target, and the first word about it"
 
 
 def test_a_validator_that_never_accuses_delays_and_saves_nobody() -> None:
@@ -195,7 +195,7 @@ def test_a_validator_that_never_accuses_delays_and_saves_nobody() -> None:
     simulation = finished(scenario, until=lambda s: bool(s.bans))
     roles, banned = by_attack(simulation), kept_promises(simulation)
     assert banned == dict.fromkeys(roles["sign-flip"], Kind.GRADIENT)
-    (judgement,) = records(simulation)[-1].judgements
+    (judgement,) = records(simulation)[simulation.bans[0].step].judgements
     assert judgement.accuser in simulation.honest
     assert roles["silent-validation"] <= numbers_of(simulation, records(simulation)[-1].members)
 

@@ -145,7 +145,8 @@ def test_whatever_a_minority_says_no_honest_member_is_struck_or_expelled_for_it(
 def _record(step: int, **said: Any) -> StepRecord:
     """Of a step in which nothing else happened."""
     digests = {name: bytes(32) for name in ("seed_randomness", "randomness", "state_before", "state_after")}
-    numbers = {"parts": 1, "updated": True, "tau": 1.0, "cap": None, "spread": 1.0}
+    scales = dict.fromkeys(("tau", "spread", "length", "norm", "factor"), 1.0)
+    numbers = {"parts": 1, "updated": True, "updates": step + 1, **scales}
     given: dict[str, Any] = {
         "members": tuple(KEYS),
         "contributors": (),
