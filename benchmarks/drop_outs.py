@@ -17,8 +17,9 @@ from rich.progress import track
 
 from troth.crypto import PeerId, stream
 from troth.evidence.verify import verify_ban
+from troth.protocol.messages import Kind
 from troth.protocol.records import StepRecord, decode_record
-from troth.protocol.run import effective_validators, most_byzantine
+from troth.protocol.run import most_byzantine
 from troth.simulation import ProtocolSimulation, Scenario
 from troth.simulation.drop_outs import DropOut, DroppingChannel
 
@@ -76,7 +77,7 @@ def checked_run(seed: int) -> Tally:
     simulation = ProtocolSimulation(drawn(seed))
     for _ in simulation.steps():
         pass
-    records = [decode_record(raw) for raw in simulation.trace]
+    records = [record for record in map(decode_record, simulation.trace) if not record.closing]
     assert simulation.agreement, "honest peers disagree"
     assert {ban.peer for ban in simulation.bans} <= set(simulation.byzantine), "an honest peer was banned"
     for evidence in simulation.evidence:
@@ -87,7 +88,7 @@ def checked_run(seed: int) -> Tally:
     return Tally(
         runs=1,
         steps=len(records),
-        extra_attempts=simulation.attempts - len(records),
+        extra_attempts=simulation.attempts - len(simulation.trace),
         bans=len(simulation.bans),
         stopped=simulation.stalled is not None,
         paused=sum(not record.updated for record in records),
@@ -96,26 +97,38 @@ def checked_run(seed: int) -> Tally:
 
 
 def _must_update(simulation: ProtocolSimulation, record: StepRecord, records: list[StepRecord]) -> bool:
-    """DESIGN §3, "Liars left": enough contributors for the liars that may be left, and somebody to watch them."""
-    founders, b = len(simulation.run.founders), simulation.run.parameters.byzantine
-    bans = len({peer for old in records if old.step < record.step for peer in old.banned})
-    members, validators = len(record.members), effective_validators(len(record.members), 1)
-    covered = min(b - bans, -(-(members - validators) // 2) - 1)
-    if validators == 0 and b > bans:
-        return False
-    return len(record.contributors) >= max(2 * max(0, covered) + 1, (founders - bans) // 2 + 1)
+    """SPEC G2: no more than `b` are gone, for whatever reason, or liars cannot be half of the contributors."""
+    b = simulation.run.parameters.byzantine
+    cheated = {j.banned for j in record.judgements if j.kind == Kind.AGGREGATE} - {None}
+    there = len(set(record.members) - cheated - set(record.absent) - (set(record.expelled) - set(record.contributors)))
+    liars = b - _bans_before(record.step, records)
+    return len(simulation.run.founders) - there <= b or 2 * liars < len(record.contributors)
+
+
+def _bans_before(step: int, records: list[StepRecord]) -> int:
+    return len({peer for old in records if old.step < step for peer in old.banned})
+
+
+def _quorum(simulation: ProtocolSimulation, members: int, step: int, records: list[StepRecord]) -> int:
+    """SPEC G1: more than half, and more than the liars that may be left."""
+    liars = max(0, simulation.run.parameters.byzantine - _bans_before(step, records))
+    return max(members // 2 + 1, liars + 1)
 
 
 def _check_progress(simulation: ProtocolSimulation, records: list[StepRecord]) -> None:
-    """A step ends if more than half of its members are honest and stay until its end; else nobody may go on alone."""
-    drop_outs = _drop_outs(simulation)
+    """A step ends if a quorum of its members, which is one of those before it too, is honest and stays until its end; else
+    nobody may go on alone."""
+    drop_outs, before = _drop_outs(simulation), 0
     for step, members in enumerate(_rosters(simulation, records)):
         staying = [p for p in members if p in simulation.honest and drop_outs.get(p, DropOut(STEPS, 0)).step > step]
-        if 2 * len(staying) > len(members):
+        quorum = _quorum(simulation, len(members), step, records)
+        if len(staying) >= max(quorum, before):
             assert step < len(records), f"step {step} could have ended: {simulation.stalled}"
+        before = quorum
     for record in records:
         alive = [p for p in record.members if drop_outs.get(PeerId(p), DropOut(STEPS, 0)).step >= record.step]
-        assert 2 * len(alive) > len(record.members), f"step {record.step} ended without a majority"
+        quorum = _quorum(simulation, len(record.members), record.step, records)
+        assert len(alive) >= quorum, f"step {record.step} ended without a quorum"
 
 
 def _rosters(simulation: ProtocolSimulation, records: list[StepRecord]) -> Iterator[tuple[PeerId, ...]]:
@@ -157,7 +170,7 @@ evidence verified, and the model moved in exactly the steps in which the design 
 | runs that stopped, since half of the members or more vanished within one step | {total.stopped:,} |
 
 A peer stops before the k-th call of its channel in a step (0 Commit, 1 scatter, 2 Clip, 3 gather, 4 Reveal, 5 Report,
-6 Accuse, 7 record, or later where there is a trial or another attempt):
+6 Accuse, or later where there is a trial or another attempt):
 
 | k | drop-outs |
 | --- | --- |

@@ -55,6 +55,7 @@ from troth.protocol.messages import (
     seal,
 )
 from troth.protocol.primitives import Primitives
+from troth.protocol.records import record_bytes_to_sign
 from troth.simulation.checkers import CHECKERS
 from troth.simulation.drop_outs import DropOut
 from troth.simulation.faults import Network
@@ -352,5 +353,9 @@ def test_what_is_said_of_those_who_were_gone() -> None:
     assert knock.key not in (ME.peer, OTHER.peer)
     said = {who.peer: seal(who, PLACE, MESSAGES[Phase.REPORT]) for who in HONEST}
     assert len(false_decision(said, draw).said) == len(said) - 1
-    record, digest = PLACE._replace(phase=Phase.RECORD), Digest(b"d" * 32)
-    assert not verify(ME.peer, signed_bytes(record, ME.peer, digest), Signature(false_signature(ME, record).signature))
+    digest, false = Digest(b"d" * 32), false_signature(commit, ME, PLACE)
+    assert decode(Phase.COMMIT, encode(false)) == false
+    assert false.signature is not None
+    assert not verify(
+        ME.peer, record_bytes_to_sign(PLACE.run, PLACE.step - 1, ME.peer, digest), Signature(false.signature)
+    )

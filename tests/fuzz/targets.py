@@ -8,6 +8,7 @@ from random import Random
 from typing import Any, get_args
 
 import msgspec
+import numpy as np
 import torch
 
 from tests.fuzz.drawn import drawn
@@ -154,7 +155,8 @@ def feed_message(phase: Phase, raw: bytes) -> Fed:
 
 def report_bytes(random: Random) -> bytes:
     parts, projections = random.randint(1, 5), random.randint(1, 5)
-    return bytes([parts, projections]) + random.randbytes(8 * parts * (projections + 1))
+    rows = (struct.pack("<2d", random.random(), random.random()) + random.randbytes(8 * projections) for _ in range(parts))
+    return bytes([parts, projections]) + b"".join(rows)
 
 
 def feed_report(raw: bytes) -> Fed:
@@ -163,7 +165,8 @@ def feed_report(raw: bytes) -> Fed:
     numbers = ReportNumbers.unpack(raw[2:], parts, projections)
     if isinstance(numbers, Malformed):
         return _fed(False)
-    assert numbers.norms_P.shape == (parts,)
+    assert numbers.lengths_P.shape == numbers.norms_P.shape == (parts,)
+    assert not (np.concatenate([numbers.lengths_P, numbers.norms_P]) < 0).any()
     assert numbers.projections_PK.shape == (parts, projections)
     assert numbers.pack() == raw[2:]
     return _fed(True)

@@ -173,8 +173,8 @@ def test_in_a_small_roster_liars_cannot_cut_an_honest_member_off() -> None:
 def _record(step: int, **said: Any) -> StepRecord:
     """Of a step in which nothing else happened."""
     digests = {name: bytes(32) for name in ("seed_randomness", "randomness", "state_before", "state_after")}
-    numbers = {"parts": 1, "updated": True, "updates": 1, "tau": 1.0, "spread": 1.0}
-    numbers |= {"length": 1.0, "norm": 1.0, "factor": 1.0}
+    scales = dict.fromkeys(("tau", "spread", "length", "norm", "factor"), 1.0)
+    numbers = {"parts": 1, "updated": True, "updates": step + 1, **scales}
     given: dict[str, Any] = {
         "members": tuple(KEYS),
         "contributors": (),
