@@ -463,7 +463,7 @@ def test_one_lie_does_not_multiply_what_everyone_sends() -> None:
     """[F2] Three of eight liars are apart from three each, for a thousand steps. A part takes one relay more, not everyone."""
     seen = see(plan(peers=8, liars=(0, 1, 2), steps=7), _Feud()).kept_promises()
     assert len(seen.feuds[LIARS_FROM]) >= 6
-    assert max(seen.bulk[step] for step in range(LIARS_FROM + 1, 7)) < 2 * seen.bulk[1]
+    assert max(seen.bulk[step] for step in range(LIARS_FROM + 1, 7)) < 1.2 * seen.bulk[1]
 
 
 # Found by review

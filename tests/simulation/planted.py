@@ -343,6 +343,8 @@ NOT_PLANTED: Mapping[str, str] = {  # and why
     "than half of the members at step start, in or out (T4), and liars are fewer than that.",
     "a value, not a certificate, accepted one signature short": "It breaks nothing: f liars make f − 1 signatures beside "
     "its originator, so the last round is to spare for values (decision 11).",
+    "what stays undecided is not said again": "It takes a roster from which some are gone, and a liar that hands its aggregate "
+    "to a number of members that fits: none is drawn. tests/paper/test_delivered.py has it.",
     "feuds never forgotten": "They are to be after 1000 steps, and no world is that long.",
     "a ban does not reach the heir": "A key's work is judged at most two steps later (R4, R7), and it is back under another "
     "three steps later at the earliest, or two if it does not look on. So it takes an audit that was lost and done in the very "
