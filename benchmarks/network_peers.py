@@ -95,9 +95,6 @@ class _TimedChannel:
     async def gather(self, *arguments: Any) -> Any:
         return await self._timed("gather", self._channel.gather, *arguments)
 
-    async def sign_record(self, *arguments: Any) -> Any:
-        return await self._timed("sign the record", self._channel.sign_record, *arguments)
-
     async def _timed(self, name: str, call: Callable[..., Any], *arguments: Any) -> Any:
         self._watch.lap(f"before: {name}")
         result = await call(*arguments)

@@ -352,5 +352,6 @@ def test_what_is_said_of_those_who_were_gone() -> None:
     assert knock.key not in (ME.peer, OTHER.peer)
     said = {who.peer: seal(who, PLACE, MESSAGES[Phase.REPORT]) for who in HONEST}
     assert len(false_decision(said, draw).said) == len(said) - 1
-    record, digest = PLACE._replace(phase=Phase.RECORD), Digest(b"d" * 32)
-    assert not verify(ME.peer, signed_bytes(record, ME.peer, digest), Signature(false_signature(ME, record).signature))
+    signature, digest = false_signature(commit, ME, PLACE).signature, Digest(b"d" * 32)
+    assert signature is not None
+    assert not verify(ME.peer, record_bytes_to_sign(PLACE.run, PLACE.step, ME.peer, digest), Signature(signature))
