@@ -45,8 +45,7 @@ _PHASES = {
     "before: announce report": "projections, report",
     "before: announce accuse": "check reports about the own part (V1); the validator's audit",
     "update": "optimizer",
-    "before: sign the record": "digest of model and optimizer",
-    "before: gradient": "journal and checkpoint, without the model",
+    "before: gradient": "digest of model and optimizer; journal and checkpoint, without the model",
 }
 _ANNOUNCE = "announcements: sign, verify, journal"
 _REST = "the rest"
@@ -176,7 +175,7 @@ def _phases(steps: list[list[Step]]) -> list[tuple[str, float, float]]:
         for step in each:
             network += step[2]
             for lap, (wall, processor) in step[4].items():
-                name = _ANNOUNCE if lap.startswith("announce") or lap == "sign the record" else _PHASES.get(lap, _REST)
+                name = _ANNOUNCE if lap.startswith("announce") else _PHASES.get(lap, _REST)
                 total = spent.setdefault(name, [0.0, 0.0])
                 total[0] += wall
                 total[1] += processor

@@ -44,7 +44,6 @@ def test_padding_changes_no_verdict(padded: ProtocolSimulation) -> None:
     assert padded.trials == 1
 
 
-@pytest.mark.xfail(strict=True, reason="evidence holds whole votes, the padding included")
 def test_evidence_holds_the_votes_that_convict_and_no_more(padded: ProtocolSimulation) -> None:
     bare = finished(dataclasses.replace(SMALL, attack="sign-flip"), until=lambda s: bool(s.bans))
     assert len(padded.evidence[0].text) < 2 * len(bare.evidence[0].text)
@@ -67,6 +66,5 @@ def test_every_complaint_repeats_the_attempt(complained: ProtocolSimulation) -> 
     assert set(complained.absent) <= set(complained.byzantine)
 
 
-@pytest.mark.xfail(strict=True, reason="each owner may complain in half as many attempts as there are members")
 def test_attempts_are_bounded_by_twice_the_members(complained: ProtocolSimulation) -> None:
     assert complained.attempts <= 1 + 2 * 20

@@ -90,7 +90,6 @@ def test_edge_turns_the_aggregate_round() -> None:
     assert np.linalg.norm(forged_D - right_D) > np.linalg.norm(right_D)
 
 
-@pytest.mark.xfail(strict=True, reason="V3 looks back 64 steps, and no update is clipped")
 def test_one_covered_step_does_bounded_harm() -> None:
     """Seven of sixteen, one step of 1e30: the model is not farther off than a few honest steps carry it."""
     simulation = finished(dataclasses.replace(SIXTEEN, attack="covered-once"))

@@ -6,8 +6,6 @@ import os
 from contextlib import suppress
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 import torch
@@ -17,13 +15,13 @@ from troth.evidence import write_bytes
 from troth.network.checkpoints import CheckpointError, Checkpoints, Marks
 from troth.network.journal import Journal, JournalError, read_journal
 from troth.network.slots import FileSlots, SlotsError
-from troth.protocol.frames import Begun, Ready
+from troth.protocol.frames import Begun, Link, Ready
 from troth.protocol.journal import SignedBeforeError
 from troth.protocol.messages import Announced, Envelope, Phase
 from troth.protocol.primitives import Primitives
-from troth.protocol.records import StepRecord, decode_record
+from troth.protocol.records import StepRecord, decode_record, encode_record
 from troth.protocol.run import Parameters, Run
-from troth.protocol.state import Outcome, State
+from troth.protocol.state import State
 from troth.training import OPTIMIZERS, SCHEDULES, Problem, make_task
 from troth.training.work import Training, TrainingWork
 
@@ -217,8 +215,7 @@ def test_records_are_found_again_for_those_who_were_gone(tmp_path: Path, gap: in
     journal = Journal(tmp_path, RUN, steps_per_file=5)
     wrote = {step: record(step) for step in range(12) if step != gap}
     for step, one in wrote.items():
-        signed = {PeerId(bytes(32)): Signature(bytes([step]) * 64)}
-        journal.ended(cast("Outcome[Training]", SimpleNamespace(record=one, record_signatures=signed)))
+        journal.recorded([Link(encode_record(one), {bytes(32): bytes([step]) * 64})])
     journal.close()
     links = Journal(tmp_path, RUN, steps_per_file=5).links(11)
     first = 5 if gap is None else gap + 1  # the last two files are read
@@ -232,8 +229,7 @@ def written(folder: Path, run: Digest = RUN, steps: int = 6, steps_per_file: int
     journal = Journal(folder, run, steps_per_file=steps_per_file)
     for step in range(steps):
         journal.announced(place(step)._replace(run=run), said(step))
-        signed = {PeerId(bytes(32)): Signature(bytes([step]) * 64)}
-        journal.ended(cast("Outcome[Training]", SimpleNamespace(record=record(step), record_signatures=signed)))
+        journal.recorded([Link(encode_record(record(step)), {bytes(32): bytes([step]) * 64})])
     journal.close()
     return journal.settle()
 
@@ -344,7 +340,7 @@ def test_what_no_longer_fits_on_the_disk_is_not_half_written(tmp_path: Path, mon
 
 def record(step: int) -> StepRecord:
     one, key = Digest(bytes(32)), (bytes([1]) * 32,)
-    return StepRecord(step, key, key, key, 1, one, one, one, one, True, 1.0, None, 0.5, ())
+    return StepRecord(step, key, key, key, 1, one, one, one, one, True, step + 1, 1.0, 0.5, 1.0, 1.0, 1.0, ())
 
 
 # Checkpoints
