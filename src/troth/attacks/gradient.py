@@ -164,7 +164,7 @@ class Nudge(GradientAttack):
 
 @dataclass(frozen=True)
 class Inflate(GradientAttack):
-    """send the own gradient `scale` times as long, to push the clipping radius and the norm cap up"""
+    """send the own gradient `scale` times as long, to push the clipping radius and the limits up"""
 
     scale: float = 10.0
 
