@@ -330,6 +330,6 @@ def test_a_commit_with_times_that_are_none_is_malformed(took: object) -> None:
 
 def test_the_longest_commit_is_not_too_long() -> None:
     """[Q8, M3]"""
-    knocks = (Knocking(b"k" * 32, b"l" * 32),) * MOST_KNOCKS
-    longest = Commit(b"a" * 32, b"b" * 32, b"c" * 32, b"d" * 32, knocks, MOST)
+    knocks = (Knocking(b"k" * 32, b"l" * 32, b"m" * 64),) * MOST_KNOCKS
+    longest = Commit(b"a" * 32, b"b" * 32, b"c" * 32, b"d" * 32, knocks, MOST, 1.0, b"s" * 64)
     assert decode(Phase.COMMIT, encode(longest)) == longest
