@@ -514,9 +514,8 @@ def test_who_threw_away_what_others_can_prove_has_it_again_with_all_that_it_kept
     kept: Any = {2: "what audits need"}
     after = replace(state_after(behind.run, life.state, followed, "third", Primitives()), kept=kept)
     life.past, life.state = (*life.past, life.state), after
-    assert after.last is not None
-    model = after.last.record.state_after
-    with patch.object(_Named, "digest", lambda _self, name: model if name == "third" else bytes(32)):
+    model = followed.records[-1].state_after
+    with patch.object(_Named, "digest", lambda _, name: model if name == "third" else bytes(32)):
         life._step_back()
         assert life.state is not after
         behind.borrow(third)
