@@ -153,7 +153,9 @@ def feed_message(phase: Phase, raw: bytes) -> Fed:
 
 def report_bytes(random: Random) -> bytes:
     parts, projections = random.randint(1, 5), random.randint(1, 5)
-    rows = (struct.pack("<2d", random.random(), random.random()) + random.randbytes(8 * projections) for _ in range(parts))
+    rows = (
+        struct.pack("<2d", random.random(), random.random()) + random.randbytes(8 * projections) for _ in range(parts)
+    )
     return bytes([parts, projections]) + b"".join(rows)
 
 

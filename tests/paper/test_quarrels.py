@@ -496,7 +496,7 @@ class _ChainsEarly(_Quiet):
 
     def lies(self, line: Bent, to: PeerId, packet: Packet) -> Iterable[Packet]:
         if isinstance(packet.frame, View):
-            allowed = {Phase.COMMIT: 4.0, Phase.CLIP: 9.0, Phase.REVEAL: 3.0, Phase.REPORT: 3.0, Phase.ACCUSE: 1.0}
+            allowed = {Phase.COMMIT: 2.0, Phase.CLIP: 9.0, Phase.REVEAL: 3.0, Phase.REPORT: 3.0, Phase.ACCUSE: 1.0}
             since = line.now() - self._began.get(packet.place, line.now())
             line.later(allowed[Phase(packet.place.phase)] + 3.1 - since, to, packet)
             return ()
