@@ -197,7 +197,9 @@ def test_fewer_than_half_cannot_have_a_part_checked(data: st.DataObject, contrib
     """[V3] Nor can they keep one from being checked from which more than half are far away, unless all were shorter."""
     liars = data.draw(st.integers(0, (contributors - 1) // 2))
     wild = st.lists(st.floats(0, 2.0**400), min_size=4, max_size=4)
-    lies = [ReportNumbers(*(np.array(data.draw(wild)) for _ in "ab"), np.zeros((4, 16))) for _ in range(liars)]
+    lies = [
+        ReportNumbers(np.array(data.draw(wild)), np.array(data.draw(wild)), np.zeros((4, 16))) for _ in range(liars)
+    ]
     honest = contributors - liars
     near, away = [say(list(part_taus(d, BOUNDS)), 1.0) for d in (4.0 * (1 - 1e-12), 4.0 * (1 + 1e-12))]
     length = lower_median([*[1.0] * honest, *(data.draw(st.floats(0, 2.0**400)) for _ in lies)])
@@ -251,7 +253,7 @@ def test_the_factor_is_rounded_once() -> None:
     """[U3] In float32, as the optimizer's numbers are; one that is too small for it moves nothing."""
     vector_D = torch.tensor([3.0, -7.0, 1e-40])
     assert clipped_update(vector_D, 1.0) is vector_D
-    assert torch.equal(clipped_update(vector_D, 0.1), vector_D * np.float32(0.1))
+    assert torch.equal(clipped_update(vector_D, 0.1), vector_D * torch.tensor(0.1, dtype=torch.float32))
     assert not clipped_update(vector_D, 1e-60).any()
 
 

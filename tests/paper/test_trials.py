@@ -175,7 +175,7 @@ def test_ballots_on_charges_that_nobody_brought_are_dropped() -> None:
     brought = Charge(OWNERS[0], OWNERS[1], Kind.REPORT, STEP, 0, Digest(b"m" * 32))
     open_parts = {"owners": {0: OWNERS[0]}, "contributors": frozenset(OWNERS)}
     invented = [
-        dataclasses.replace(brought, **{field: value})
+        dataclasses.replace(brought, **{field: value})  # type: ignore[arg-type]
         for field, value in {
             "accuser": OWNERS[2],
             "target": OWNERS[3],

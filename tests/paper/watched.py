@@ -45,7 +45,7 @@ class Watched(ProtocolSimulation):
 
     def bend(self, peers: Iterable[PeerId], change: Change) -> "Watched":
         for peer in peers:
-            rewired(self, peer, lambda channel: Saying(channel, change))  # type: ignore[arg-type, return-value]
+            rewired(self, peer, lambda channel: Saying(channel, change))
         return self
 
     def play(self) -> "Watched":
