@@ -73,6 +73,7 @@ def test_every_ban_is_proved_from_the_bytes_of_its_file(attacked: ProtocolSimula
 def test_with_the_state_at_hand_the_recomputation_is_repeated(attacked: ProtocolSimulation) -> None:
     """[E1] And a state that is not the signed one is refused."""
     evidence = attacked.evidence[0]
+    assert evidence.training is not None
     proof = verify_ban(evidence.text)
     assert recompute(proof, evidence.training) is Recomputed.CONFIRMED
     other = dataclasses.replace(evidence.training, parameters_D=evidence.training.parameters_D + 1)
@@ -83,6 +84,7 @@ def test_with_the_state_at_hand_the_recomputation_is_repeated(attacked: Protocol
 def test_a_wrong_ban_is_refuted_and_other_bits_are_noticed(attacked: ProtocolSimulation) -> None:
     """[E1] A framed peer's gradient proves right; where most roots do not come out, nothing is said about anyone."""
     evidence = attacked.evidence[0]
+    assert evidence.training is not None
     proof = verify_ban(evidence.text)
     assert proof.disputed is not None
     assert proof.disputed.step == proof.step - 1 == proof.judgement.step
@@ -217,6 +219,7 @@ def test_a_hostile_description_runs_no_file_and_takes_no_memory(
     monkeypatch.chdir(tmp_path)
     Path("evil.py").write_text("raise SystemExit('executed')")
     evidence = attacked.evidence[0]
+    assert evidence.training is not None
     proof = verify_ban(evidence.text)
     hostile = dataclasses.replace(proof, run=dataclasses.replace(proof.run, description=description))
     with pytest.raises(StateError, match=told):
