@@ -161,18 +161,20 @@ def test_where_none_can_be_spared_but_a_liar_may_be_left_everyone_audits(members
     assert draw_roles(run, caught, Digest(derive(seed)), Due(STEP, KEYS[:4])).audits == {}
 
 
-def test_an_owed_audit_is_dealt_to_who_was_there_then() -> None:
+@pytest.mark.parametrize("everyone", [False, True])
+def test_an_owed_audit_is_dealt_to_who_was_there_then(everyone: bool) -> None:
     """[R7] Whoever came back in or after that step has not kept what it takes."""
-    run = run_of(16, validators=5)
-    returns = tuple((STEP - 2 + k % 3, KEYS[k]) for k in range(12))
+    run, lied = run_of(16, validators=5), STEP - 3
+    returns = tuple((lied - 1 + k % 3, KEYS[k]) for k in range(12))
     roster = dataclasses.replace(Roster.founding(run), returns=returns)
-    due = Due(STEP, KEYS, tuple(Owed(peer, STEP - 1, 2) for peer in KEYS[12:]))
-    able = {*KEYS[12:], *(peer for when, peer in returns if when < STEP - 1)}
+    due = Due(STEP, KEYS, tuple(Owed(peer, lied, 3) for peer in KEYS[12:]), everyone=everyone)
+    able = {*KEYS[12:], *(peer for when, peer in returns if when < lied)}
     for k in range(40):
         roles = draw_roles(run, roster, Digest(derive(k)), due)
-        dealt = [(auditor, audit) for auditor, audit in pairs(roles) if audit.step == STEP - 1]
-        assert all(auditor in able & set(roles.validators) and auditor != audit.target for auditor, audit in dealt)
-        if len(able & set(roles.validators)) > 1:
+        asked = able & set(roles.audits if everyone else roles.validators)
+        dealt = [(auditor, audit) for auditor, audit in pairs(roles) if audit.step == lied]
+        assert all(auditor in asked and auditor != audit.target for auditor, audit in dealt)
+        if len(asked) > 1:
             assert Counter(audit.target for _, audit in dealt) == dict.fromkeys(KEYS[12:], 1)
 
 
@@ -225,10 +227,7 @@ def test_an_audit_is_done_by_whoever_was_heard(
 @pytest.mark.parametrize("verdict", [None, Verdict.ACCUSER], ids=["dismissed", "decided"])
 def test_a_dismissed_audit_is_owed_too(verdict: Verdict | None) -> None:
     """[R7, T4] Its auditor was heard, but too few jurors were: else one crash in the trial's step would free the liar."""
-    audits: dict[PeerId, tuple[Audit, ...]] = {
-        KEYS[0]: (Audit(KEYS[2], STEP),),
-        KEYS[1]: (Audit(KEYS[3], STEP),),
-    }
+    audits: dict[PeerId, tuple[Audit, ...]] = {KEYS[0]: (Audit(KEYS[2], STEP),), KEYS[1]: (Audit(KEYS[3], STEP),)}
     roles, trials = Roles(audits, KEYS[:2], KEYS[2:], (0, 1)), Trials(Roster(KEYS))
     trials.hear_audits({peer: accuse_of(peer) for peer in KEYS}, roles)
     trials.judgements = (Judgement(KEYS[0], KEYS[2], Kind.GRADIENT, STEP, None, 0, verdict),)

@@ -141,8 +141,8 @@ def test_who_was_no_member_then_has_nothing_to_sign() -> None:
 
     digest = state.last.digest
     signature = run.peers[other].identity.sign(record_bytes_to_sign(run.run.id, state.last.record.step, other, digest))
-    everyone = state.last.record.members
-    others = tuple(PeerId(member) for member in everyone if member != other)
+    everyone = tuple(PeerId(member) for member in state.last.record.members)
+    others = tuple(member for member in everyone if member != other)
     assert heard(everyone, signature)
     assert not heard(everyone, None)
     assert heard(others, None)

@@ -253,7 +253,7 @@ def test_the_factor_is_rounded_once() -> None:
     """[U3] In float32, as the optimizer's numbers are; one that is too small for it moves nothing."""
     vector_D = torch.tensor([3.0, -7.0, 1e-40])
     assert clipped_update(vector_D, 1.0) is vector_D
-    assert torch.equal(clipped_update(vector_D, 0.1), vector_D * torch.tensor(0.1))
+    assert torch.equal(clipped_update(vector_D, 0.1), vector_D * torch.tensor(0.1, dtype=torch.float32))
     assert not clipped_update(vector_D, 1e-60).any()
 
 
@@ -287,8 +287,9 @@ def test_long_vectors_have_the_same_length_however_many_threads(size: int, scale
 
 def test_the_order_of_additions_is_pinned() -> None:
     """[U3] Halves onto halves within blocks of 2¹⁵: another order would be another last digit, and another model."""
-    row_D = (np.arange(1, 40_001) / 7).astype(np.float32)
-    assert exact_norm(row_D).hex() == "0x1.42302806fdf95p+19"
+    row_D = (2 / np.arange(1, 40_001)).astype(np.float32)[::-1].copy()
+    assert exact_norm(row_D).hex() == "0x1.48548c1e30eddp+1"
+    assert exact_norm(row_D) != math.sqrt(math.fsum(float(x) ** 2 for x in row_D)), "else any good sum would do"
 
 
 def test_tau_follows_a_run_and_inflated_gradients_do_not_push_it() -> None:

@@ -58,11 +58,17 @@ def test_a_quiet_step() -> None:
     assert [line.split("attempt 0 ")[1] for line in decided] == [
         f"{phase}: all 4 said something (certificate)" for phase in ("commit", "clip", "reveal", "report", "accuse")
     ]
-    assert lines[-3:-1] == [
-        "    0.013  • 0 1 2 3 had the record of step 0 signed",
-        "           = record of step 0: 4 of 4 contributed, the model moved",
-    ]
+    assert lines[-2] == "           = record of step 0: 4 of 4 contributed, the model moved"
     assert len(lines) < 40
+
+
+def test_a_record_is_told_where_it_is_signed() -> None:
+    """With the Commits of the next step."""
+    lines = told(Plan(0, 4, 2, {}, {}, {}, {}, {}, Network()))
+    signed = lines.index("    0.014  • 0 1 2 3 had 4 signatures of the record of step 0")
+    assert "decided step 1 attempt 0 commit" in lines[signed - 1]
+    assert lines[signed + 1] == "           = record of step 0: 4 of 4 contributed, the model moved"
+    assert [line for line in lines if "record of step 1" in line] == lines[-2:-1]
 
 
 def test_times_go_forward() -> None:

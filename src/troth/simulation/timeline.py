@@ -284,14 +284,19 @@ class Timeline:
         yield f"seed {self._plan.seed}: {self._plan}"
         yield "→ sent   ! with a lie   • did or found   = is recorded; LATE is later than the protocol assumes"
         self._place_stops(world)
+        recorded: set[int] = set()
         for line in self._merged():
             if isinstance(line, _Told):
                 yield self._told_line(line)
                 if line.record is not None and world is not None:
+                    recorded.add(line.record)
                     yield from self._record_lines(world, line.record)
             else:
                 yield line
         if world is not None:
+            ended = {step for outcomes in world.outcomes.values() for step in outcomes}
+            for step in sorted(ended - recorded):  # which no step followed, so that nobody signed it
+                yield from self._record_lines(world, step)
             yield f"{world.seconds:9.3f}  the end"
 
     def _place_stops(self, world: World | None) -> None:

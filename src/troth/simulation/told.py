@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from troth.crypto import Context, PeerId
 from troth.protocol.channel import Entry
 from troth.protocol.frames import Packet
-from troth.protocol.messages import Announced, Clip, Message, Phase
+from troth.protocol.messages import Announced, Clip, Close, Commit, Message, Phase
 from troth.protocol.state import CannotGoOnError
 from troth.simulation.words import by_number, phase
 
@@ -83,7 +83,18 @@ class ToldChannel:
         certified = self._timeline.decided(self._peer, context, members, said, twice)
         self._silent |= set() if certified else members - said.keys()
         self._last = _Last(context, said, twice, certified)
+        self._tell_record(context, said)
         return said
+
+    def _tell_record(self, context: Context, said: Mapping[PeerId, Announced]) -> None:
+        """Commits sign the record of the step before, and what comes at the end of the run signs the last (SPEC U2, U4)."""
+        signed = [one.message.signature for one in said.values() if isinstance(one.message, Commit | Close)]
+        count = len(signed) - signed.count(None)
+        if count:
+            step = context.step - (context.phase == Phase.COMMIT)
+            self._timeline.tell(
+                self._peer, f"had {count} signatures of the record of step {step}", context, record=step
+            )
 
     async def scatter(self, context: Context, *more: Any) -> Any:
         self._tell_attempt(context)
