@@ -6,7 +6,7 @@ checked against the design by rules that know nothing of how the protocol decide
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -17,8 +17,9 @@ from rich.progress import track
 
 from troth.crypto import PeerId, stream
 from troth.evidence.verify import verify_ban
+from troth.protocol.messages import Kind
 from troth.protocol.records import StepRecord, decode_record
-from troth.protocol.run import effective_validators, most_byzantine
+from troth.protocol.run import most_byzantine
 from troth.simulation import ProtocolSimulation, Scenario
 from troth.simulation.drop_outs import DropOut, DroppingChannel
 
@@ -76,7 +77,8 @@ def checked_run(seed: int) -> Tally:
     simulation = ProtocolSimulation(drawn(seed))
     for _ in simulation.steps():
         pass
-    records = [decode_record(raw) for raw in simulation.trace]
+    everything = [decode_record(raw) for raw in simulation.trace]
+    records = [record for record in everything if not record.closing]
     assert simulation.agreement, "honest peers disagree"
     assert {ban.peer for ban in simulation.bans} <= set(simulation.byzantine), "an honest peer was banned"
     for evidence in simulation.evidence:
@@ -87,7 +89,7 @@ def checked_run(seed: int) -> Tally:
     return Tally(
         runs=1,
         steps=len(records),
-        extra_attempts=simulation.attempts - len(records),
+        extra_attempts=simulation.attempts - len(everything),
         bans=len(simulation.bans),
         stopped=simulation.stalled is not None,
         paused=sum(not record.updated for record in records),
@@ -96,26 +98,40 @@ def checked_run(seed: int) -> Tally:
 
 
 def _must_update(simulation: ProtocolSimulation, record: StepRecord, records: list[StepRecord]) -> bool:
-    """DESIGN §3, "Liars left": enough contributors for the liars that may be left, and somebody to watch them."""
-    founders, b = len(simulation.run.founders), simulation.run.parameters.byzantine
-    bans = len({peer for old in records if old.step < record.step for peer in old.banned})
-    members, validators = len(record.members), effective_validators(len(record.members), 1)
-    covered = min(b - bans, -(-(members - validators) // 2) - 1)
-    if validators == 0 and b > bans:
-        return False
-    return len(record.contributors) >= max(2 * max(0, covered) + 1, (founders - bans) // 2 + 1)
+    """SPEC G2: no more are gone than there may be liars, or those who may be left are fewer than half of the contributors."""
+    cheated = {judgement.banned for judgement in record.judgements if judgement.kind == Kind.AGGREGATE}
+    staying = set(record.members) - set(record.absent) - cheated
+    gone = len(simulation.run.founders) - len(staying)
+    liars = _liars_left(simulation, record.step, records)
+    return gone <= simulation.run.parameters.byzantine or 2 * liars < len(record.contributors)
+
+
+def _liars_left(simulation: ProtocolSimulation, step: int, records: list[StepRecord]) -> int:
+    """SPEC G1: only bans lower it."""
+    return max(0, simulation.run.parameters.byzantine - len({p for old in records[:step] for p in old.banned}))
 
 
 def _check_progress(simulation: ProtocolSimulation, records: list[StepRecord]) -> None:
-    """A step ends if more than half of its members are honest and stay until its end; else nobody may go on alone."""
-    drop_outs = _drop_outs(simulation)
+    """A step ends if a quorum of its members, and of those of the record before, is honest and stays until its end; else nobody
+    may go on alone (SPEC N4, U2)."""
+    drop_outs, before = _drop_outs(simulation), simulation.run.founders
     for step, members in enumerate(_rosters(simulation, records)):
-        staying = [p for p in members if p in simulation.honest and drop_outs.get(p, DropOut(STEPS, 0)).step > step]
-        if 2 * len(staying) > len(members):
+        staying = {p for p in simulation.honest if drop_outs.get(p, DropOut(STEPS, 0)).step > step}
+        quorums = [
+            (members, _quorum(members, _liars_left(simulation, step, records))),
+            (before, _quorum(before, _liars_left(simulation, max(0, step - 1), records))),
+        ]
+        if all(len(staying & set(peers)) >= quorum for peers, quorum in quorums):
             assert step < len(records), f"step {step} could have ended: {simulation.stalled}"
+        before = members
     for record in records:
         alive = [p for p in record.members if drop_outs.get(PeerId(p), DropOut(STEPS, 0)).step >= record.step]
-        assert 2 * len(alive) > len(record.members), f"step {record.step} ended without a majority"
+        quorum = _quorum(record.members, _liars_left(simulation, record.step, records))
+        assert len(alive) >= quorum, f"step {record.step} ended without a quorum"
+
+
+def _quorum(members: Sequence[bytes], liars: int) -> int:
+    return max(len(members) // 2 + 1, liars + 1)
 
 
 def _rosters(simulation: ProtocolSimulation, records: list[StepRecord]) -> Iterator[tuple[PeerId, ...]]:
@@ -153,11 +169,11 @@ evidence verified, and the model moved in exactly the steps in which the design 
 | steps | {total.steps:,} |
 | attempts beyond the first | {total.extra_attempts:,} |
 | liars banned | {total.bans:,} |
-| steps without an update (too few contributors, or nobody to spare for validating) | {total.paused:,} |
-| runs that stopped, since half of the members or more vanished within one step | {total.stopped:,} |
+| steps without an update (more are gone than the run promised to bear) | {total.paused:,} |
+| runs that stopped, since no quorum was left | {total.stopped:,} |
 
 A peer stops before the k-th call of its channel in a step (0 Commit, 1 scatter, 2 Clip, 3 gather, 4 Reveal, 5 Report,
-6 Accuse, 7 record, or later where there is a trial or another attempt):
+6 Accuse, or later where there is a trial or another attempt):
 
 | k | drop-outs |
 | --- | --- |

@@ -111,7 +111,9 @@ def messages() -> Any:
         Commit(b"a" * 32, b"b" * 32, b"c" * 32, length=2.5),
         Commit(None, b"b" * 32, b"c" * 32),
         Commit(b"a" * 32, b"b" * 32, b"c" * 32, b"h" * 32, length=0.0, signature=b"s" * 64),
-        Commit(None, b"b" * 32, b"c" * 32, None, (Knocking(b"p" * 32, b"q" * 32, b"s" * 64),), Measured(7, 300, 2**31 - 1)),
+        Commit(
+            None, b"b" * 32, b"c" * 32, None, (Knocking(b"p" * 32, b"q" * 32, b"s" * 64),), Measured(7, 300, 2**31 - 1)
+        ),
         Clip((Center(3, b"d" * 32, 1.5),)),
         Clip((), b"a" * 32, b"b" * 32),
         Clip((), missing=(b"j" * 32,)),

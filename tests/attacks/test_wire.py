@@ -55,6 +55,7 @@ from troth.protocol.messages import (
     seal,
 )
 from troth.protocol.primitives import Primitives
+from troth.protocol.records import record_bytes_to_sign
 from troth.simulation.checkers import CHECKERS
 from troth.simulation.drop_outs import DropOut
 from troth.simulation.faults import Network

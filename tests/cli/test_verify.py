@@ -145,7 +145,9 @@ def framed_ban() -> tuple[PeerId, str]:
     invented = Run(keys, b'{"task":"digits"}', Parameters(size=4810, tau=1.0, byzantine=1), derive(0, "nonce"))
     accuser, zero = liars[0], bytes(32)
     judgement = Judgement(accuser.peer, victim, Kind.REPORT, 0, 0, 0, Verdict.ACCUSED)
-    record = StepRecord(0, keys, keys, (zero,) * 5, 5, zero, zero, zero, zero, True, 1, 1.0, 0.1, 1.0, 1.0, 1.0, (judgement,))
+    record = StepRecord(
+        0, keys, keys, (zero,) * 5, 5, zero, zero, zero, zero, True, 1, 1.0, 0.1, 1.0, 1.0, 1.0, (judgement,)
+    )
     digest = blob_digest(encode_record(record))
     signatures = {one.peer: one.sign(record_bytes_to_sign(invented.id, 0, one.peer, digest)) for one in liars}
     accuse = Accuse((Accusation(victim, Kind.REPORT, 0, 0),), zero)

@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -152,7 +151,7 @@ def test_hoarded_signatures_capture_nobody() -> None:
 
 
 def test_signatures_are_hoarded() -> None:
-    assert play(HOARDING).lies["hoard-signatures"] > 3
+    assert play(HOARDING).lies["hoard-signatures"] > 0
 
 
 BLOCKED = plan(
