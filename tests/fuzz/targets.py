@@ -8,6 +8,7 @@ from random import Random
 from typing import Any, get_args
 
 import msgspec
+import numpy as np
 import torch
 
 from tests.fuzz.drawn import drawn
@@ -154,7 +155,9 @@ def feed_message(phase: Phase, raw: bytes) -> Fed:
 
 def report_bytes(random: Random) -> bytes:
     parts, projections = random.randint(1, 5), random.randint(1, 5)
-    return bytes([parts, projections]) + random.randbytes(8 * parts * (projections + 1))
+    numbers = np.array([[random.random() for _ in range(projections + 2)] for _ in range(parts)])
+    numbers[:, 2:] -= 0.5  # projections may be negative, lengths and distances not
+    return bytes([parts, projections]) + numbers.astype("<f8").tobytes()
 
 
 def feed_report(raw: bytes) -> Fed:

@@ -58,9 +58,9 @@ def test_a_quiet_step() -> None:
     assert [line.split("attempt 0 ")[1] for line in decided] == [
         f"{phase}: all 4 said something (certificate)" for phase in ("commit", "clip", "reveal", "report", "accuse")
     ]
-    assert lines[-3:-1] == [
-        "    0.013  • 0 1 2 3 had the record of step 0 signed",
+    assert lines[-2:] == [
         "           = record of step 0: 4 of 4 contributed, the model moved",
+        "    0.012  the end",
     ]
     assert len(lines) < 40
 

@@ -49,12 +49,12 @@ class _Told:
     place: Context | None
     values: bytes  # what was decided, where something was
     peers: dict[int, float] = field(default_factory=dict)  # and when
-    record: int | None = None  # of which step it is the record
 
 
 @dataclass
 class _Headline:
     time: float
+    step: int  # that begins
     text: str
 
 
@@ -234,16 +234,16 @@ class Timeline:
         for number, attack in sorted(plan.attacks.items()):
             lies[attack] += [number] if plan.zeal[number][1] <= step and number in here else []
         told = [f"; {lie}: {spaced(numbers)}" for lie, numbers in lies.items() if numbers]
-        self._entries.append(_Headline(self._now, f"step {step}, members {self.words.several(members)}{''.join(told)}"))
+        self._entries.append(
+            _Headline(self._now, step, f"step {step}, members {self.words.several(members)}{''.join(told)}")
+        )
 
-    def tell(
-        self, peer: PeerId, text: str, place: Context | None = None, values: bytes = b"", record: int | None = None
-    ) -> None:
+    def tell(self, peer: PeerId, text: str, place: Context | None = None, values: bytes = b"") -> None:
         """Peers that do or find the same in the same place share a line."""
         key = (text, place, values) if place is not None else (text, peer, self._now)
         self._decisions[place] |= {values} - {b""}
         if key not in self._told:
-            self._told[key] = _Told(self._now, text, place, values, record=record)
+            self._told[key] = _Told(self._now, text, place, values)
             self._entries.append(self._told[key])
         self._told[key].peers.setdefault(self.words.numbers[peer], self._now)
 
@@ -282,14 +282,17 @@ class Timeline:
         yield f"seed {self._plan.seed}: {self._plan}"
         yield "→ sent   ! with a lie   • did or found   = is recorded; LATE is later than the protocol assumes"
         self._place_stops(world)
+        recorded: set[int] = set()
         for line in self._merged():
             if isinstance(line, _Told):
                 yield self._told_line(line)
-                if line.record is not None and world is not None:
-                    yield from self._record_lines(world, line.record)
+            elif isinstance(line, _Headline):
+                yield from self._records_before(world, line.step, recorded)
+                yield from ("", f"── {line.text}")
             else:
                 yield line
         if world is not None:
+            yield from self._records_before(world, len(world.records), recorded)
             yield f"{world.seconds:9.3f}  the end"
 
     def _place_stops(self, world: World | None) -> None:
@@ -301,7 +304,7 @@ class Timeline:
                 stop = _Told(when, _stopped(why), None, b"", {number: when})
                 self._entries.insert(bisect_right(self._entries, when, key=lambda entry: entry.time), stop)
 
-    def _merged(self) -> Iterator["str | _Told"]:
+    def _merged(self) -> Iterator["str | _Told | _Headline"]:
         """In order; those who send the same at the same time share a line."""
         first: dict[tuple[object, ...], list[int]] = {}
         rows: list[tuple[object, ...] | _Told | _Headline] = []
@@ -314,16 +317,8 @@ class Timeline:
                 first[key].append(entry.sender)
             else:
                 rows.append(entry)
-        recorded: set[int] = set()
         for row in rows:
-            if isinstance(row, _Headline):
-                yield ""
-                yield f"── {row.text}"
-            elif isinstance(row, _Told):
-                if row.record in recorded:
-                    row.record = None
-                elif row.record is not None:
-                    recorded.add(row.record)
+            if isinstance(row, _Told | _Headline):
                 yield row
             else:
                 time, mark, to, kind, where, rest = row
@@ -335,6 +330,12 @@ class Timeline:
         last = max(told.peers.values())
         until = f", the last at {last:.3f}" if last - told.time >= 0.0005 else ""
         return f"{told.time:9.3f}  • {' '.join(map(str, sorted(told.peers)))} {told.text}{values}{until}"
+
+    def _records_before(self, world: World | None, step: int, recorded: set[int]) -> Iterator[str]:
+        """Of steps that were not told of yet: a step has ended when the next one begins."""
+        for before in sorted(set(range(step)) - recorded) if world is not None else ():
+            recorded.add(before)
+            yield from self._record_lines(world, before)
 
     def _record_lines(self, world: World, step: int) -> Iterator[str]:
         """As the honest hold it: once, unless they differ."""
