@@ -310,7 +310,7 @@ def _requests_unchecked() -> Any:
 
 
 def _same_incarnation() -> Any:
-    return patch.object(AgreedChannel, "next_incarnation", lambda _self, _step, now: now)
+    return patch.object(AgreedChannel, "next_incarnation", lambda _self, now: now)
 
 
 def _due_after_a_new_beginning() -> Any:

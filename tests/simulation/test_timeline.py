@@ -87,7 +87,7 @@ def test_what_is_not_sent_is_told_too() -> None:
     lines = told(lying("hide-views", "selective"))
     assert any("! 2 → " in line and "Value" in line and "! selective (" in line for line in lines)
     assert any("View" in line and "! hide-views (" in line for line in lines)
-    assert any("incomplete: nothing of 2" in line for line in lines)
+    assert any("View" in line and "without 2" in line for line in lines)
 
 
 def test_silence_is_told_with_what_follows() -> None:
@@ -95,8 +95,8 @@ def test_silence_is_told_with_what_follows() -> None:
     lines = told(plan)
     story = [
         "• 3 stopped: in step 1",
-        "• 0 1 2 4 decided step 1 attempt 0 clip: by chains after 3 rounds: 3 silent",
-        "• 0 1 2 4 began attempt 1 of step 1: 3 is out (silent in clip)",
+        "• 0 1 2 4 decided step 1 attempt 0 clip: 3 said nothing that counts (certificate)",
+        "• 0 1 2 4 began attempt 1 of step 1: 3 is out (said nothing that counts in clip)",
         "= record of step 1: ",
         "=   absent: 3",
     ]
@@ -105,7 +105,7 @@ def test_silence_is_told_with_what_follows() -> None:
 
 
 def test_whoever_comes_back_is_heard_again() -> None:
-    plan = Plan(1, 5, 8, {}, {}, {}, {}, {3: DropOut(1, 2, 5.0, journal=False)}, Network(latency=0.1))
+    plan = Plan(1, 5, 14, {}, {}, {}, {}, {3: DropOut(1, 2, 5.0, journal=False)}, Network(latency=0.1))
     lines = told(plan)
     assert any("• 3 started again" in line for line in lines)
     assert any("• 3 looked on, to come back" in line for line in lines)

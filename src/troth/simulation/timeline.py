@@ -172,6 +172,8 @@ class Timeline:
                 return ": ".join(filter(None, (again, brief))), "", ""
             case View(values=None):
                 return f"incomplete: {self._why_incomplete(sender, packet.place)}", "", ""
+            case View(gone=gone) if gone:
+                return f"without {self.words.several(map(PeerId, gone))}", "", ""
             case Certificate(chain=chain):
                 before = self.words.several(chain.keys() - {sender})
                 return f"passed on by {before}" if before else "", "", ""
