@@ -209,7 +209,7 @@ def test_three_lying_jurors_of_seven_change_no_verdict() -> None:
     assert kept_promises(simulation) == dict.fromkeys(simulation.byzantine, Kind.GRADIENT)
     assert simulation.trials == 3
     counts = [(proof.votes, proof.members) for proof in (verify_ban(e.text) for e in simulation.evidence)]
-    assert counts == [(4, 7), (4, 6), (4, 5)]
+    assert counts == [(4, 7), (4, 6), (3, 5)], "as many as it takes"
     for judgement in (j for record in records(simulation) for j in record.judgements):
         assert judgement.verdict == Verdict.ACCUSED
 

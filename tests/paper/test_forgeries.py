@@ -149,7 +149,7 @@ def test_votes_must_be_members_and_for_the_verdict(forger: Forger) -> None:
     assert "does not convict" in forger.refusal(votes=acquitted)
     silent = [forger.message(vote, Phase.VOTE, lambda _: Vote(())) for vote in forger.file.votes]
     assert "does not convict" in forger.refusal(votes=silent)
-    assert "no majority" in forger.refusal(votes=forger.file.votes[1:])
+    assert "no quorum" in forger.refusal(votes=forger.file.votes[1:])
     stranger = forger.message(forger.file.votes[0], Phase.VOTE, lambda vote: vote)
     vote = decode(Phase.VOTE, bytes.fromhex(stranger.payload))
     assert isinstance(vote, Vote)

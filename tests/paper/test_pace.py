@@ -197,8 +197,8 @@ def test_delta_grows_where_the_network_is_slower_than_the_least(crashes: dict[in
 
 
 def test_compute_grows_where_gradients_take_longer_than_the_least() -> None:
-    """[Q8] Gradients take 7.5 s, and with the least times they would have to be there after 6 s."""
-    network = Network(least=0.4, slow=dict.fromkeys(range(5), 7.5))
+    """[Q8] Gradients take 6 s, and with the least times they would have to be there after 4 s."""
+    network = Network(least=0.4, slow=dict.fromkeys(range(5), 6.0))
     seen = see(plan(liars=(), network=network)).kept_promises()
     assert seen.slow == {}
     assert {pace.compute for pace in _paces(seen)} == {4.0}

@@ -80,7 +80,7 @@ def test_every_vote_in_the_file_convicts(banned: tuple[ProtocolSimulation, BanEv
         assert not convicts(Vote(JUNK), judgement)
 
 
-@pytest.mark.parametrize(("count", "why"), [(5, "a vote does not convict"), (4, "no majority"), (6, None)])
+@pytest.mark.parametrize(("count", "why"), [(5, "a vote does not convict"), (4, "no quorum"), (6, None)])
 def test_a_file_with_other_votes_is_refused(
     banned: tuple[ProtocolSimulation, BanEvidence], count: int, why: str | None
 ) -> None:

@@ -287,8 +287,8 @@ def test_long_vectors_have_the_same_length_however_many_threads(size: int, scale
 
 def test_the_order_of_additions_is_pinned() -> None:
     """[U3] Halves onto halves within blocks of 2¹⁵: another order would be another last digit, and another model."""
-    row_D = (2 / np.arange(1, 40_001)).astype(np.float32)[::-1].copy()
-    assert exact_norm(row_D).hex() == "0x1.48548c1e30eddp+1"
+    row_D = (np.arange(1, 40_001) * 7919 * 7 % 10_007).astype(np.float32) / np.float32(7)
+    assert exact_norm(row_D).hex() == "0x1.42618d02a2862p+17"
     assert exact_norm(row_D) != math.sqrt(math.fsum(float(x) ** 2 for x in row_D)), "else any good sum would do"
 
 

@@ -51,7 +51,7 @@ def test_a_radius_far_below_the_gradient_convicts_nobody(tau: float) -> None:
         Scenario(task="quadratic:noise=0.00001", peers=8, tau=tau, steps=8, evaluate_every=100, seed=1)
     )
     assert simulation.stalled is None
-    assert (simulation.trials, simulation.bans, len(simulation.trace)) == (0, [], 8)
+    assert (simulation.trials, simulation.bans, len(simulation.trace)) == (0, [], 8 + 1)  # and the closing step
 
 
 def test_a_gradient_is_flushed_before_it_is_committed_to() -> None:
@@ -91,4 +91,4 @@ def test_no_trial_at_all_among_honest_peers(task: str, optimizer: str, peers: in
         Scenario(task=task, peers=peers, optimizer=optimizer, rate=rate, steps=25, evaluate_every=100)
     )
     assert (simulation.trials, simulation.bans, simulation.stalled) == (0, [], None)
-    assert simulation.attempts == len(simulation.trace) == 25
+    assert simulation.attempts == len(simulation.trace) == 25 + 1  # and the closing step

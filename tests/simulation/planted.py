@@ -1,7 +1,7 @@
 """Bugs to plant in the protocol, each of which `troth chaos` must find: a checker that cannot fail checks nothing.
 
-`python -m tests.simulation.planted [A..B] [--only WORD] [--processes N]` looks for the first seed that finds each, and prints
-name, seed, steps and what was broken. `--table` prints that for docs/chaos.md, `--json` as the tests need it:
+`python -m tests.simulation.planted [A..B] [--only WORD] [--worlds DRAW] [--processes N]` looks for the first seed that finds
+each, and prints name, seed, steps and what was broken. `--table` prints that for docs/chaos.md, `--json` as the tests need it:
 
     python -m tests.simulation.planted 0..300 --json > planted.json && mv planted.json tests/simulation/planted_seeds.json
 """
@@ -22,27 +22,28 @@ from typing import Any
 from unittest.mock import patch
 
 from troth.aggregation import residual_tolerance
-from troth.crypto import Context, derive
+from troth.crypto import Context, PeerId, derive
 from troth.protocol import checks as checks_module
 from troth.protocol import step as step_module
 from troth.protocol.agreed import AgreedChannel
 from troth.protocol.announce import Announcement, Timing
-from troth.protocol.attempt import Attempt, Dropped, signs_last
+from troth.protocol.attempt import Attempt, Clipped, Dropped, signs_last
 from troth.protocol.checks import suspicious_parts
 from troth.protocol.coins import Coins, SeededEntropy
 from troth.protocol.comeback import Life
 from troth.protocol.frames import Certificate
-from troth.protocol.gate import returning
+from troth.protocol.gate import is_request
 from troth.protocol.journal import MemoryJournal
 from troth.protocol.messages import Knocking
 from troth.protocol.parts import opens
+from troth.protocol.primitives import Primitives
 from troth.protocol.records import StepRecord
 from troth.protocol.roles import Due, Roles, draw_roles
 from troth.protocol.roster import Roster
 from troth.protocol.sighting import Sighting
 from troth.protocol.state import State
 from troth.protocol.trials import Trials, heard_audits
-from troth.simulation.chaos import draw_plan
+from troth.simulation.draws import DRAWS
 from troth.simulation.side_by_side import verdict_on
 
 STEPS = 12
@@ -246,6 +247,28 @@ def _record_not_compared() -> Any:
     return _instead_of(signs_last, lambda *_: True)
 
 
+def _without_a_certificate() -> Any:
+    return patch.object(Attempt, "need_certificate", lambda _self: None)
+
+
+def _not_said_again() -> Any:
+    """Whoever lacks an aggregate goes by what others say in Reveal, and is left out (SPEC N6)."""
+
+    async def unasked(_attempt: Attempt[Any], clipped: Clipped, _undecided: list[int]) -> Clipped:
+        return clipped
+
+    return _instead_of(step_module.confirm, unasked)
+
+
+def _majority_of_those_left() -> Any:
+    """What was believed before: more than half, however many liars there may be."""
+    return patch.object(Roster, "quorum", property(lambda self: len(self.members) // 2 + 1))
+
+
+def _begins_with_a_quorum() -> Any:
+    return patch.object(Roster, "restart_quorum", property(lambda self: self.quorum))
+
+
 def _feuds_not_remembered() -> Any:
     original = Roster.after
 
@@ -279,16 +302,15 @@ def _first_teller_believed() -> Any:
     return patch.object(Sighting, "__init__", gullible)
 
 
-def _one_knock_is_enough() -> Any:
-    def lenient(*given: Any) -> tuple[Knocking, ...]:
-        with patch.object(Roster, "quorum", 1):
-            return returning(*given)
+def _requests_unchecked() -> Any:
+    def lenient(_place: Context, knock: Knocking, roster: Roster, _tools: Primitives) -> bool:
+        return roster.absent_since(PeerId(knock.member)) is not None
 
-    return _instead_of(returning, lenient)
+    return _instead_of(is_request, lenient)
 
 
 def _same_incarnation() -> Any:
-    return patch.object(AgreedChannel, "next_incarnation", lambda _self, _step, now: now)
+    return patch.object(AgreedChannel, "next_incarnation", lambda _self, now: now)
 
 
 def _due_after_a_new_beginning() -> Any:
@@ -322,10 +344,14 @@ PLANTED: Mapping[str, Plant] = {
     "relays not passed on": _relays_not_passed_on,
     "who came back is not audited": _returned_not_audited,
     "an onlooker believes the first who tells it": _first_teller_believed,
-    "a knock counts if one member lists it": _one_knock_is_enough,
+    "a request to come back counts whoever signed it": _requests_unchecked,
     "feuds not remembered": _feuds_not_remembered,
     "Merkle paths not checked": _paths_unchecked,
     "records not compared when they are signed": _record_not_compared,
+    "a step goes on without the certificate of the record before": _without_a_certificate,
+    "an undecided aggregate is not said again": _not_said_again,
+    "a quorum is more than half of those left": _majority_of_those_left,
+    "a run begins anew with a quorum": _begins_with_a_quorum,
     "a step made again under the same incarnation": _same_incarnation,
     "audits stay due when a run begins anew": _due_after_a_new_beginning,
     "what was signed is not taken from those who wait": _nothing_borrowed,
@@ -356,6 +382,7 @@ NOT_PLANTED: Mapping[str, str] = {  # and why
 class Find:
     """A world that breaks a promise with the bug, and none without."""
 
+    worlds: str  # how they are drawn
     seed: int
     steps: int
     broken: str
@@ -365,29 +392,29 @@ class Find:
         return self.broken.split(":")[0]
 
 
-def broken_by(name: str | None, seed: int, steps: int = STEPS) -> list[str]:
+def broken_by(name: str | None, worlds: str, seed: int, steps: int = STEPS) -> list[str]:
     """With this bug, or with none."""
     with PLANTED[name]() if name is not None else ExitStack():
-        return verdict_on(replace(draw_plan(seed, steps=STEPS), steps=steps)).broken
+        return verdict_on(replace(DRAWS[worlds](seed, steps=STEPS), steps=steps)).broken
 
 
-def find(name: str, seed: int) -> Find | None:
+def find(name: str, worlds: str, seed: int) -> Find | None:
     """Whether this seed finds it; in as few steps as show it."""
-    broken = broken_by(name, seed)
-    if not broken or broken_by(None, seed):
+    broken = broken_by(name, worlds, seed)
+    if not broken or broken_by(None, worlds, seed):
         return None
     least, steps = 1, STEPS
     while least < steps:
         middle = (least + steps) // 2
-        shorter = broken_by(name, seed, middle)
-        if shorter and not broken_by(None, seed, middle):
+        shorter = broken_by(name, worlds, seed, middle)
+        if shorter and not broken_by(None, worlds, seed, middle):
             steps, broken = middle, shorter
         else:
             least = middle + 1
-    return Find(seed, steps, broken[0])
+    return Find(worlds, seed, steps, broken[0])
 
 
-def search(names: list[str], seeds: range, processes: int) -> Iterator[tuple[str, Find | None]]:
+def search(names: list[str], worlds: str, seeds: range, processes: int) -> Iterator[tuple[str, Find | None]]:
     """The first seed of each, as they are found; all processes are busy until the last."""
     left = {name: iter(seeds) for name in names}
     tried = Counter[str]()
@@ -404,7 +431,7 @@ def search(names: list[str], seeds: range, processes: int) -> Iterator[tuple[str
                     if name not in running.values():
                         yield name, best.get(name)
                 else:
-                    running[pool.submit(find, name, seed)] = name
+                    running[pool.submit(find, name, worlds, seed)] = name
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 name, found = running.pop(future), future.result()
                 if found is not None:
@@ -414,32 +441,42 @@ def search(names: list[str], seeds: range, processes: int) -> Iterator[tuple[str
                     yield name, best.get(name)
 
 
-def seeds_of_tests() -> dict[str, tuple[int, int]]:
-    return {name: (seed, steps) for name, (seed, steps) in json.loads(SEEDS.read_text()).items()}
+def seeds_of_tests() -> dict[str, tuple[str, int, int]]:
+    """Which worlds, which of them, and how many steps of it."""
+    return {name: (worlds, seed, steps) for name, (worlds, seed, steps) in json.loads(SEEDS.read_text()).items()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Look for the first seed that finds each planted bug.")
     parser.add_argument("seeds", nargs="?", default="0..300")
     parser.add_argument("--only", default="", help="bugs with this in their name")
+    parser.add_argument("--worlds", choices=sorted(DRAWS), default="classic", help="how they are drawn")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--table", action="store_true", help="as markdown")
     parser.add_argument("--json", action="store_true", help="as the tests read it")
     asked = parser.parse_args()
     first, last = map(int, asked.seeds.split(".."))
     names, found = [name for name in PLANTED if asked.only in name], {}
-    for name, one in search(names, range(first, last), asked.processes):
+    for name, one in search(names, asked.worlds, range(first, last), asked.processes):
         found[name] = one
         if not asked.table and not asked.json:
             print(f"{name}: {f'seed {one.seed}, {one.steps} steps, {one.broken}' if one else 'not found'}", flush=True)
     kept = {name: one for name in names if (one := found[name]) is not None}
     if asked.json:
-        print(json.dumps({name: (one.seed, one.steps) for name, one in kept.items()}, indent=2, ensure_ascii=False))
+        print(
+            json.dumps(
+                {name: (one.worlds, one.seed, one.steps) for name, one in kept.items()}, indent=2, ensure_ascii=False
+            )
+        )
     if asked.table:
-        print("| bug | seed | steps | checker |\n| --- | --- | --- | --- |")
+        print("| bug | worlds | seed | steps | checker |\n| --- | --- | --- | --- | --- |")
         for name in names:
             one = found[name]
-            print(f"| {name} | {one.seed} | {one.steps} | {one.checker} |" if one else f"| {name} | not found | | |")
+            print(
+                f"| {name} | {one.worlds} | {one.seed} | {one.steps} | {one.checker} |"
+                if one
+                else f"| {name} | | not found | | |"
+            )
         print("\nNot planted:\n")
         for name, why in NOT_PLANTED.items():
             print(f"- *{name}.* {why}")

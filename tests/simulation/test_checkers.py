@@ -151,7 +151,7 @@ def test_hoarded_signatures_capture_nobody() -> None:
 
 
 def test_signatures_are_hoarded() -> None:
-    assert play(HOARDING).lies["hoard-signatures"] > 3
+    assert play(HOARDING).lies["hoard-signatures"] > 0
 
 
 BLOCKED = plan(

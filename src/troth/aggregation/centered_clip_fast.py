@@ -242,7 +242,8 @@ def _central_row(vectors_PD: Tensor) -> int:
     """
     stride = max(1, vectors_PD.shape[1] // _SAMPLE)
     sample_PD = vectors_PD[:, ::stride][:, :_SAMPLE].detach().cpu().double().numpy()
-    distance_PP = np.square(sample_PD[:, None] - sample_PD[None, :]).sum(axis=2)
+    with np.errstate(over="ignore", invalid="ignore"):  # what cannot be squared is refused later, by name
+        distance_PP = np.square(sample_PD[:, None] - sample_PD[None, :]).sum(axis=2)
     half = (len(sample_PD) - 1) // 2
     return int(np.sort(distance_PP, axis=1)[:, half].argmin())
 

@@ -46,7 +46,9 @@ class Doorkeeper(FalseAccuser):
             return await self._honest.announce(context, Vote(tuple(map(self._winning, message.ballots))))
         elif isinstance(message, Accuse) and self._half(2):
             message = msgspec.structs.replace(message, accusations=tuple(self._lies(context.step)))
-        return await ColludingChannel.announce(self, context, message)
+        announced = await ColludingChannel.announce(self, context, message)
+        self._note(context.step, message, announced)
+        return announced
 
     def _half(self, more: int) -> bool:
         """Whether we are half of the members at the start of the step; with 2, more than that."""
@@ -62,9 +64,8 @@ class Doorkeeper(FalseAccuser):
         return bitmap([bit and owner != honest[step % len(honest)] for bit, owner in zip(bits, owners, strict=True)])
 
     def _lies(self, step: int) -> list[Accusation]:
-        return [
-            Accusation(peer, Kind.REPORT, step, part) for part in self._mine[:1] for peer in self._honest_contributors
-        ]
+        named = ((peer, part) for part in self._mine[:1] for peer in self._honest_contributors)
+        return [self._lie(peer, Kind.REPORT, step, part) for peer, part in named]
 
     def _winning(self, ballot: Ballot) -> Ballot:
         if ballot.target in self._colluders:

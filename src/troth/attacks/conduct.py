@@ -149,12 +149,16 @@ class FalseAccuser(ColludingChannel):
         if isinstance(message, Accuse) and self._active(context.step):
             message = msgspec.structs.replace(message, accusations=(*message.accusations, *self._lies(context.step)))
         announced = await super().announce(context, message)
+        self._note(context.step, message, announced)
+        return announced
+
+    def _note(self, step: int, message: Message, announced: Mapping[PeerId, Announced]) -> None:
+        """An accusation that names no message which was really sent is not heard (SPEC E1)."""
         if isinstance(message, Commit | Report):
             kinds = (Kind.GRADIENT,) if isinstance(message, Commit) else (k for k in Kind if k != Kind.GRADIENT)
-            recent = {key: digest for key, digest in self._signed.items() if key[0] >= context.step - 2}
+            recent = {key: digest for key, digest in self._signed.items() if key[0] >= step - 2}
             said = {peer: blob_digest(one.envelope.payload) for peer, one in announced.items()}
-            self._signed = recent | {(context.step, kind, p): said[p] for kind in kinds for p in said}
-        return announced
+            self._signed = recent | {(step, kind, p): said[p] for kind in kinds for p in said}
 
     def _lie(self, peer: PeerId, kind: Kind, step: int, part: int | None) -> Accusation:
         """Of a message that was really sent."""

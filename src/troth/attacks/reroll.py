@@ -15,9 +15,9 @@ import msgspec
 from troth.attacks.colluder import ColludingChannel
 from troth.attacks.gradient import SignFlip
 from troth.attacks.public import audits_to_come, contributors_of, owners_now
-from troth.crypto import Context, PeerId
+from troth.crypto import Context, PeerId, blob_digest
 from troth.protocol.channel import Entry, PartParcels, Showing
-from troth.protocol.messages import Accusation, Accuse, Announced, Commit, Kind, Message
+from troth.protocol.messages import Accusation, Accuse, Announced, Commit, Kind, Message, Report
 from troth.protocol.parts import Parcel
 
 
@@ -35,6 +35,7 @@ class Reroller(ColludingChannel):
 
     _members: frozenset[PeerId] = frozenset()
     _commits: Mapping[PeerId, Announced]
+    _reports: Mapping[PeerId, Announced]
 
     @property
     def _rerolls(self) -> Rerolls:
@@ -55,6 +56,8 @@ class Reroller(ColludingChannel):
         announced = await super().announce(context, message)
         if isinstance(message, Commit):
             self._commits = announced
+        if isinstance(message, Report):
+            self._reports = announced
         return announced
 
     def _choose(self, context: Context, said: Accuse, others: Mapping[PeerId, Announced]) -> Accuse:
@@ -65,7 +68,8 @@ class Reroller(ColludingChannel):
             return said
         part = owners_now(self._plot, self._members).index(self._me)
         victim = next(p for p in contributors_of(self._commits, self._members) if p not in self._colluders)
-        false = Accusation(victim, Kind.REPORT, context.step, part)
+        named = blob_digest(self._reports[victim].envelope.payload)  # else it is not heard (SPEC E1)
+        false = Accusation(victim, Kind.REPORT, context.step, part, named)
         return msgspec.structs.replace(said, accusations=(*said.accusations, false))
 
     def _roller(self, context: Context, others: Mapping[PeerId, Announced]) -> PeerId | None:

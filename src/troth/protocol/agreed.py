@@ -104,6 +104,7 @@ class AgreedChannel:
         self._tools = tools
         self._last: Announcement | Sighting | None = None  # the one that ended last: deadlines count from its end
         self._entry = Entry(frozenset())
+        self._step = -1  # that was begun last
         self._relayed: dict[PeerId, set[Frame]] = defaultdict(set)  # in this announcement
         self._blame = Blame()
         self.gate = Gate(self._send, tools)
@@ -127,6 +128,7 @@ class AgreedChannel:
 
     def enter(self, entry: Entry) -> None:
         self._entry = entry
+        self._begin_step(entry.step)  # before it is asked how long things took in the last one
 
     @property
     def waits_for(self) -> tuple[Context, frozenset[PeerId]] | None:
@@ -162,7 +164,7 @@ class AgreedChannel:
     def _open(self, context: Context) -> Timing:
         """Who takes part, and when it began; with Commit another step, and another pace."""
         if context.phase == Phase.COMMIT:
-            self._forget(context.step - 1)
+            self._begin_step(context.step)
             self.pace = self.next_pace
         self._members = tuple(sorted(self._entry.members - self._silent[context.step]))
         if context.phase == Phase.COMMIT:
@@ -580,6 +582,13 @@ class AgreedChannel:
         self.pace, self._stopwatch = self.next_pace, Stopwatch()
         if isinstance(self._last, Sighting):
             self._last.bring_forward(self.pace.delta)
+
+    def _begin_step(self, step: int) -> None:
+        """The last one has ended, if this peer was in one."""
+        if step > self._step:
+            if self._step >= 0:
+                self._forget(step - 1)
+            self._step = step
 
     def _forget(self, step: int) -> None:
         """Nothing grows from step to step."""

@@ -81,7 +81,16 @@ class Here(Generic[T]):
         """What an attempt among these is like for this peer."""
         roster = self.state.roster
         return Entry(
-            members, awaited, self.apart, far, admitted, audits, disputed, liars=roster.liars, quorum=roster.quorum
+            members=members,
+            step=self.state.step,
+            awaited=awaited,
+            apart=self.apart,
+            far=far,
+            admitted=admitted,
+            audits=audits,
+            disputed=disputed,
+            liars=roster.liars,
+            quorum=roster.quorum,
         )
 
     @cached_property

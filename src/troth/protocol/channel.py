@@ -27,6 +27,7 @@ class Entry:
     """What an attempt is like for one peer."""
 
     members: frozenset[PeerId]  # who takes part in its announcements
+    step: int = -1  # of which step it is; -1 for a peer that is in none
     awaited: Mapping[int, frozenset[PeerId]] = field(default_factory=dict)  # whose parts this peer is to receive
     apart: Mapping[PeerId, frozenset[PeerId]] = field(default_factory=dict)  # who do not reach each other (SPEC F2)
     far: Mapping[int, frozenset[PeerId]] = field(default_factory=dict)  # whom to ask for which aggregates (SPEC F2)

@@ -447,7 +447,7 @@ def conclude(
         reports={contributor: reported.announced[contributor] for contributor in attempt.roots},
         heard=frozenset(accuses),
     )
-    moves = state.roster.moves(len(attempt.members), len(kept.commits))  # [G2]
+    moves = state.roster.moves(len(attempt.members), len(kept.commits)) and not trials.undecided(attempt.number)  # [G2]
     factor = update_factor(reduced.norm, state.scales.longest_update(attempt.length))  # [U3]
     training = state.training
     if moves:

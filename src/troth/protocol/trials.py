@@ -211,6 +211,11 @@ class Trials:
     def banned(self) -> frozenset[PeerId]:
         return frozenset(j.banned for j in self.judgements if j.banned is not None)
 
+    def undecided(self, attempt: int) -> bool:
+        """Whether an aggregate of this attempt was disputed, and no quorum cleared it: too few are left to judge it."""
+        judged = (j for j in self.judgements if j.attempt == attempt and j.kind == Kind.AGGREGATE)
+        return any(j.verdict is None for j in judged)
+
     def strike(self, silent: frozenset[PeerId]) -> None:
         """These did not open their coin B, or had an attempt repeated whose coins were open (SPEC N3)."""
         self.struck |= silent

@@ -190,13 +190,15 @@ class World:
 
     @property
     def majority_lost(self) -> bool:
-        """Whether too few steady members were left for the step after the last."""
+        """Whether too few steady members were left for the step after the last, or to certify its record (SPEC U2)."""
         step = len(self.records)
         roster = self.witness[-1].state.roster if step else Roster.founding(self.run)
+        last = self.witness[-1].state.last if step else None
         crashed = {number for number, drop_out in self.plan.crashes.items() if drop_out.step <= step}
         gone = crashed | self.plan.network.unreached
-        staying = [peer for peer in roster.members if peer in self.honest and self.numbers[peer] not in gone]
-        return len(staying) < roster.quorum
+        steady = {peer for peer in self.honest if self.numbers[peer] not in gone}
+        certifies = last is None or len(steady & set(last.record.members)) >= last.quorum
+        return len(steady & set(roster.members)) < roster.quorum or not certifies
 
 
 W = TypeVar("W", bound=TrainingWork)

@@ -16,6 +16,7 @@ import troth
 from troth.evidence import RunSummary, write_text
 from troth.network.manifest import Manifest
 from troth.network.news import StepNews
+from troth.protocol.records import decode_record
 from troth.swarm.child import Ended, Note, Stepped, Told, live
 from troth.swarm.plan import SwarmPlan, folder_of
 
@@ -35,8 +36,10 @@ class Seen:
     def take(self, told: Told) -> None:
         match told:
             case Stepped():
-                self.news.setdefault(told.peer, {})[told.news.step] = told.news
-                self.records.setdefault(told.peer, {})[told.news.step] = told.record
+                # Not the count of updates: pauses and the closing step have none.
+                step = decode_record(told.record).step
+                self.news.setdefault(told.peer, {})[step] = told.news
+                self.records.setdefault(told.peer, {})[step] = told.record
             case Ended():
                 self.ended[told.peer] = told
             case Note():
@@ -154,8 +157,12 @@ class Swarm:
 
     def summary(self, before: dict[str, float]) -> RunSummary:
         """With the same keys as a simulation's; `before` is how good the first model was."""
-        news = [one for _, one in sorted(self.seen.news.get(self.witness, {}).items())]
-        curve = [{"step": 0, **before}, *({"step": one.step, **one.metrics} for one in news if one.metrics)]
+        told = dict(sorted(self.seen.news.get(self.witness, {}).items()))
+        news = list(told.values())
+        measured = {
+            one.step: one.metrics for one in news if one.metrics
+        }  # at last, of the model that the run ends with
+        curve = [{"step": 0, **before}, *({"step": updates, **metrics} for updates, metrics in measured.items())]
         return RunSummary(
             version=troth.__version__,
             peers=self.plan.peers,
@@ -165,7 +172,7 @@ class Swarm:
             defence="troth",
             metrics={name: value for name, value in curve[-1].items() if name != "step"},
             curve=curve,
-            details=self._details(news),
+            details=self._details(told),
             config=self.config,
         )
 
@@ -182,18 +189,20 @@ class Swarm:
             **self.plan.as_dict(),
         }
 
-    def _details(self, news: list[StepNews]) -> dict[str, Any]:
+    def _details(self, told: dict[int, StepNews]) -> dict[str, Any]:
+        """Of what was told of each step, in order."""
+        news, trained = list(told.values()), {one.step - 1 for one in told.values()}
         numbers = {f"peer{number}": number for number in range(self.plan.peers)}
-        banned = {name: (one.step - 1, reason) for one in reversed(news) for name, reason in one.banned}
+        banned = {name: (step, reason) for step, one in reversed(told.items()) for name, reason in one.banned}
         steps, coalition = max(1, len(news)), self.plan.coalition()
         stopped = [f"peer{n}: {self.seen.ended[n].how}" for n in self.honest if n in self.seen.ended]
         records = self.seen.records.get(self.witness, {})
         return {
             "parameters": self.manifest.parameters.size,
             "gradients": "one process for each peer",
-            "attacked_steps": sum(coalition.active(one.step - 1) for one in news),
+            "attacked_steps": sum(map(coalition.active, trained)),
             "diverged_at": None,
-            "attackers_active": self.plan.liars if any(coalition.active(one.step - 1) for one in news) else [],
+            "attackers_active": self.plan.liars if any(map(coalition.active, trained)) else [],
             "banned": [
                 {"peer": numbers[name], "step": step, "reason": reason, "evidence": f"ban-step{step}-{name}.json"}
                 for name, (step, reason) in sorted(banned.items(), key=lambda item: item[1])

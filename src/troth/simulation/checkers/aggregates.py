@@ -23,6 +23,8 @@ def aggregates(world: World) -> list[str]:
     covering = {peer for peer, number in world.numbers.items() if _covers(world.plan.attacks.get(number, ""))}
     broken = []
     for outcome in world.witness:
+        if not outcome.record.updated:
+            continue
         record, kept = outcome.record, outcome.state.kept[outcome.record.step]
         rows = []
         for peer in map(PeerId, record.contributors):
