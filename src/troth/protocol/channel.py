@@ -27,7 +27,6 @@ class Entry:
     """What an attempt is like for one peer."""
 
     members: frozenset[PeerId]  # who takes part in its announcements
-    step: int = -1  # of which step it is; -1 for a peer that is in none
     awaited: Mapping[int, frozenset[PeerId]] = field(default_factory=dict)  # whose parts this peer is to receive
     apart: Mapping[PeerId, frozenset[PeerId]] = field(default_factory=dict)  # who do not reach each other (SPEC F2)
     far: Mapping[int, frozenset[PeerId]] = field(default_factory=dict)  # whom to ask for which aggregates (SPEC F2)
@@ -36,6 +35,7 @@ class Entry:
     disputed: int = 1  # parts that are laid open before the next Vote
     liars: int = 0  # that may be among the members
     quorum: int = 0  # of the members at step start, for everything that needs one; 0: more than half, and liars unknown
+    step: int = -1  # of which step it is; -1 for a peer that is in none
 
 
 class Channel(Protocol):
