@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: nettest bench-hostile bench-network help demo test check bench ban-law drop-outs attack-pages attack-studies fuzz vectors clean
+.PHONY: promises nettest bench-hostile bench-network help demo test check bench ban-law drop-outs attack-pages attack-studies fuzz vectors clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -47,6 +47,9 @@ bench-network: .venv/installed-dev ## a step of ten million parameters against g
 
 ban-law: .venv/installed-dev ## measure how long liars last; rewrites docs/ban-law.md (a few minutes)
 	$(BIN)/python -m benchmarks.ban_law
+
+promises: .venv/installed-dev ## what a thinking attacker still gets; rewrites docs/promises.md (half an hour on two cores)
+	$(BIN)/python -m benchmarks.promises
 
 drop-outs: .venv/installed-dev ## a thousand runs in which peers vanish; rewrites docs/drop-outs.md (about a quarter of an hour)
 	$(BIN)/python -m benchmarks.drop_outs

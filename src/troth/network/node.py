@@ -40,7 +40,7 @@ from troth.protocol.comeback import Life
 from troth.protocol.journal import Journal as Slots
 from troth.protocol.messages import Phase
 from troth.protocol.primitives import Primitives
-from troth.protocol.records import StepRecord
+from troth.protocol.records import StepRecord, decode_record
 from troth.protocol.run import Run
 from troth.protocol.state import CannotGoOnError, LeftOutError, Outcome, Peer, StalledError
 from troth.training import Problem
@@ -373,7 +373,10 @@ class Node:
             "run": self.run.id.hex(),
             "step": life.state.step,
             "state_digest": self.work.digest(training).hex(),
+            "closed": any(decode_record(last.record).closing for last in life.links[-1:]),
         }
+        if not proof["closed"]:
+            self.watcher.note("the run ends unclosed: too few signed its last record, so nobody can prove this model")
         for last in life.links[-1:]:
             proof["record"] = last.record.hex()
             proof["signatures"] = {peer.hex(): signature.hex() for peer, signature in sorted(last.signatures.items())}

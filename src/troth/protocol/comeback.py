@@ -316,7 +316,8 @@ class Life(Generic[T]):
     def _went(self, outcome: Outcome[T]) -> None:
         """A step has ended; the next one's Commits certify its record, or the closing step's own signatures (SPEC U2, U4)."""
         self.past, self.state = (*self.past[-1:], self.state), outcome.state
-        if outcome.closing:
+        last = outcome.state.last
+        if last is not None and len(outcome.closing) >= last.quorum:  # else the run ends unclosed
             self._certified(outcome.record, outcome.closing)
 
     def _certified(self, record: StepRecord, signatures: Mapping[PeerId, Signature]) -> None:

@@ -45,6 +45,7 @@ TASKS = (  # that a world may train; the first unless its plan says otherwise
     "quadratic:dimension=24,noise=0.00001",
 )
 TAU, _RATE = 0.1, 0.1
+_TRIES = 4  # of somebody who comes back and finds nobody in a step
 _MOST_EVENTS = 3_000_000
 BOUNDS = Pace(stretch=4.0, room=1 << 22)
 FORGED = -10.0  # what liars multiply their gradients by
@@ -390,6 +391,10 @@ class _Stage:
                 raise
         self.world.left_step[number] = self.time.now
         self.stopped_at = self.time.now if self.stopped_at is None else self.stopped_at
+        for _ in range(_TRIES - 1):
+            with suppress(LeftOutError, StalledError):  # as `troth join` does, which tries again until it is stopped
+                await self._note(number, life.come_back(heir))
+                return
         await self._note(number, life.come_back(heir))
 
     def confirmed(self) -> int | None:
