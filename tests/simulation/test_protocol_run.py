@@ -23,7 +23,7 @@ def finished(scenario: Scenario) -> ProtocolSimulation:
 def until_the_last_step(scenario: Scenario) -> ProtocolSimulation:
     simulation = ProtocolSimulation(scenario)
     steps = simulation.steps()
-    for _ in range(scenario.steps - 1):
+    for _ in range(scenario.total_steps - 1):
         next(steps)
     return simulation
 

@@ -335,7 +335,9 @@ class Timeline:
 
     def _records_before(self, world: World | None, step: int, recorded: set[int]) -> Iterator[str]:
         """Of steps that were not told of yet: a step has ended when the next one begins."""
-        for before in sorted(set(range(step)) - recorded) if world is not None else ():
+        if world is None:
+            return
+        for before in sorted(set(range(step)) - recorded):
             recorded.add(before)
             yield from self._record_lines(world, before)
 
