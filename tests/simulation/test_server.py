@@ -155,7 +155,7 @@ class TestAttacks:
         assert summary.details["attacked_steps"] == 15
         assert len(summary.byzantine) == 7
 
-    @pytest.mark.parametrize("name", ON_GRADIENTS)
+    @pytest.mark.parametrize("name", [name for name in ON_GRADIENTS if name != "subnormal"])  # lost in any sum
     def test_liars_matter_only_while_they_attack(self, name: str) -> None:
         """Until step 4 bit for bit the run of an honest swarm, after it another one."""
         calm = Scenario(peers=7, steps=8, evaluate_every=1, defence="mean")

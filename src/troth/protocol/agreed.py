@@ -500,7 +500,7 @@ class AgreedChannel:
         fits: Callable[[Delivery, Parcel], bool],
     ) -> Mapping[Delivery, Parcel]:
         shown = self._shown[context]
-        for (part, contributor), (owner, parcel) in parcels.items():
+        for (part, contributor), (owner, parcel) in sorted(parcels.items(), key=lambda item: item[0]):
             if owner != self._me and not self._looks_on:
                 self._send(owner, context, PartShown(part, contributor, parcel.blob, parcel.path))
         found: dict[Delivery, Parcel] = {}
