@@ -142,10 +142,13 @@ def _in_a_cycle(
 def _again(auditors: Sequence[PeerId], owed: Sequence[Owed], roster: Roster) -> Iterator[tuple[PeerId, Audit]]:
     """Audits that came to nothing, to auditors who were there in that step, and so have what they need (SPEC R7)."""
     since = {peer: when for when, peer in roster.returns}
-    for number, audit in enumerate(owed):
+    dealt = dict.fromkeys(auditors, 0)
+    for audit in owed:
         able = [peer for peer in auditors if since.get(peer, -1) < audit.step and peer != audit.target]
         if able:
-            yield able[number % len(able)], Audit(PeerId(audit.target), audit.step)
+            auditor = min(able, key=lambda peer: dealt[peer])  # the first of those with least to do
+            dealt[auditor] += 1
+            yield auditor, Audit(PeerId(audit.target), audit.step)
 
 
 def _in_turn(auditors: Sequence[PeerId], owed: Sequence[PeerId]) -> Iterator[tuple[PeerId, PeerId]]:
