@@ -27,9 +27,10 @@ from troth.protocol.messages import (
     Vote,
 )
 from troth.protocol.primitives import Primitives
+from troth.protocol.records import Judgement
 from troth.protocol.roles import Audit, Roles, draw_roles
 from troth.protocol.roster import Roster
-from troth.protocol.trials import AUDIT_KINDS, Charge, Docket, audit_ballots, heard_audits, heard_owners, judge
+from troth.protocol.trials import AUDIT_KINDS, Charge, Docket, Trials, audit_ballots, heard_audits, heard_owners, judge
 from troth.simulation import ProtocolSimulation
 
 KEYS = tuple(sorted(Identity.from_secret(derive(0, "key", k)).peer for k in range(7)))
@@ -328,3 +329,12 @@ class _FalseAccuser:
             lies = tuple(Accusation(a.target, Kind.GRADIENT, a.step) for a in roles.audits.get(self._me, ()))
             message = msgspec.structs.replace(message, accusations=lies)
         return await self._inner.announce(context, message)
+
+
+@pytest.mark.parametrize(("verdict", "moves"), [(None, False), (Verdict.ACCUSER, True)], ids=["dismissed", "cleared"])
+def test_an_aggregate_that_no_quorum_judged_is_undecided(verdict: Verdict | None, moves: bool) -> None:
+    """[G2] Too few are left to clear it, so it must not move the model; of an earlier attempt it does not matter."""
+    trials = Trials(Roster(tuple(OWNERS)))
+    trials.judgements = (Judgement(None, OWNERS[0], Kind.AGGREGATE, STEP, 0, 1, verdict),)
+    assert trials.undecided(1) is not moves
+    assert not trials.undecided(2)
