@@ -28,8 +28,8 @@ from troth.crypto import derive
 from troth.network.draft import Wishes, draft
 from troth.swarm.plan import SwarmPlan, seats
 
-PEERS, SIZE, ROUNDS, TURNS = 8, 10_000_000, 8, 2
-WARM_UP = 3  # rounds, or steps: buffers grow, and audits begin with the second step
+PEERS, SIZE, ROUNDS, TURNS = 8, 10_000_000, 14, 2
+WARM_UP = 8  # rounds, or steps: buffers grow until the models of the last steps have their places
 TASK = f"benchmarks/flat_task.py:dimension={SIZE}"
 HIVEMIND = Path(os.environ.get("HIVEMIND_VENV", "/tmp/hivemind-venv"))
 

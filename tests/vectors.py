@@ -98,8 +98,8 @@ def signed() -> Any:
         "randomness": combine("roles", 7, 0, {peer.peer: b"a" * 32, other.peer: b"b" * 32}).hex(),
         "record": record_bytes_to_sign(context.run, 7, peer.peer, tagged_hash("record")).hex(),
         "bases": [
-            roots_basis({other.peer: tagged_hash("b"), peer.peer: tagged_hash("a")}).hex(),
-            aggregates_basis([tagged_hash("a"), tagged_hash("b")], tagged_hash("key")).hex(),
+            roots_basis({other.peer: tagged_hash("b"), peer.peer: tagged_hash("a")}, 0.5).hex(),
+            aggregates_basis([tagged_hash("a"), tagged_hash("b")], tagged_hash("key"), 0.5).hex(),
             reports_basis({other.peer: tagged_hash("b"), peer.peer: tagged_hash("a")}).hex(),
         ],
     }

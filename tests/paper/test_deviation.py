@@ -13,7 +13,7 @@ from torch import Tensor
 from troth.crypto import stream, tagged_hash
 from troth.protocol.deviation import ACCUSE, CONVICT, deviations
 from troth.protocol.messages import ReportNumbers
-from troth.protocol.parts import part_bounds
+from troth.protocol.parts import commit_parts, part_bounds
 from troth.protocol.primitives import Primitives
 from troth.protocol.reports import make_report
 
@@ -32,7 +32,7 @@ def vector(seed: int, purpose: str) -> Tensor:
 
 
 def report(gradient_D: Tensor, aggregate_D: Tensor, tau_P: NDArray[np.float64]) -> ReportNumbers:
-    return make_report(gradient_D, aggregate_D, PROJECT, BOUNDS, tau_P.tolist())
+    return make_report(commit_parts(gradient_D, BOUNDS, Primitives()), aggregate_D, PROJECT, tau_P.tolist())
 
 
 @pytest.mark.parametrize("tau_P", [NO_CLIPPING, CLIPPED])

@@ -286,9 +286,9 @@ def test_long_vectors_have_the_same_length_however_many_threads(size: int, scale
 
 
 def test_the_order_of_additions_is_pinned() -> None:
-    """[U3] Halves onto halves within blocks of 2¹⁵: another order would be another last digit, and another model."""
-    row_D = (np.arange(1, 40_001) * 7919 * 7 % 10_007).astype(np.float32) / np.float32(7)
-    assert exact_norm(row_D).hex() == "0x1.42618d02a2862p+17"
+    """[U3] Lanes of 2¹⁴, sixteen deep, then halves onto halves: another order would be another last digit, and another model."""
+    row_D = (np.arange(1, 300_001) * 7919 * 17 % 10_007).astype(np.float32) / np.float32(17)
+    assert exact_norm(row_D).hex() == "0x1.6b8a87e077fccp+17"
     assert exact_norm(row_D) != math.sqrt(math.fsum(float(x) ** 2 for x in row_D)), "else any good sum would do"
 
 

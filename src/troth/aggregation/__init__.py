@@ -19,7 +19,7 @@ from troth.aggregation.centered_clip import (
 )
 from troth.aggregation.centered_clip_fast import ClippedCenter, centered_clip, solve_centered_clip
 from troth.aggregation.checks import AggregationError, check_vectors
-from troth.aggregation.exact import exact_norm, flush_subnormals, tree_sum
+from troth.aggregation.exact import exact_norm, flush_in_place, flush_subnormals, has_subnormals, tree_sum
 from troth.aggregation.geometric_median import geometric_median
 from troth.aggregation.krum import krum, multi_krum
 from troth.aggregation.mean import mean
@@ -68,8 +68,10 @@ __all__ = [
     "clip_residual",
     "clip_weights",
     "exact_norm",
+    "flush_in_place",
     "flush_subnormals",
     "geometric_median",
+    "has_subnormals",
     "judge_center",
     "krum",
     "mean",

@@ -15,16 +15,34 @@ from torch import Tensor
 # P rows, D coordinates
 Floats = NDArray[np.float64]
 
-_BLOCK = 1 << 15  # numbers whose squares stay in the processor's cache
+_LANES = 1 << 14  # sums that grow side by side: they stay in the processor's cache
+_DEPTH = 16  # squares that one of them takes in, before all are added up
+_FEW = 64  # numbers are added up at once, each with all its digits
+_CACHED = 1 << 16  # numbers whose bits are looked at together
 _EXPONENT = 0x7F800000  # bits of a float32; none of them is set in zeros and subnormals
+_MAGNITUDE = 0x7FFFFFFF
+_LEAST_NORMAL = 0x00800000
+
+
+def has_subnormals(numbers_D: NDArray[np.float32]) -> bool:
+    """By integers: on a machine that flushes by itself a comparison would not even see them."""
+    bits_D = np.ascontiguousarray(numbers_D).view(np.uint32)
+    below = np.empty(min(_CACHED, len(bits_D)), np.uint32)
+    for start in range(0, len(bits_D), _CACHED):
+        block = bits_D[start : start + _CACHED]
+        less = below[: len(block)]
+        np.bitwise_and(block, _MAGNITUDE, out=less)
+        np.subtract(less, 1, out=less)  # a zero becomes the largest number of all
+        if less.min() < _LEAST_NORMAL - 1:
+            return True
+    return False
 
 
 def flush_subnormals(numbers: Tensor) -> Tensor:
-    """A copy in which every float32 below 2⁻¹²⁶ is 0; other formats come back as they are.
-
-    By integer masks: on a machine that flushes by itself a comparison would not even see them.
-    """
+    """The same with 0 for every float32 below 2⁻¹²⁶; without such, and in other formats, as it is."""
     if numbers.dtype != torch.float32:
+        return numbers
+    if numbers.device.type == "cpu" and not has_subnormals(numbers.detach().contiguous().view(-1).numpy()):
         return numbers
     bits = numbers.contiguous().view(torch.int32)
     return torch.where((bits & _EXPONENT) == 0, 0, bits).view(torch.float32)
@@ -52,11 +70,24 @@ def tree_sum(terms: Floats) -> Floats:
 
 
 def exact_norm(numbers_D: NDArray[np.float32] | Tensor) -> float:
-    """The length of a vector of float32: squares are exact in float64, blocks are summed as trees, and their sums at once."""
+    """The length of a vector of float32: squares are exact in float64; few are summed at once, many in lanes side by side, lanes
+    as a tree, and what trees give at once."""
     numbers = numbers_D.detach().cpu().numpy() if isinstance(numbers_D, Tensor) else numbers_D
-    squares, sums = np.empty(min(_BLOCK, len(numbers))), []
-    for start in range(0, len(numbers), _BLOCK):
-        block = numbers[start : start + _BLOCK]
-        np.multiply(block, block, out=squares[: len(block)], dtype=np.float64)
-        sums.append(float(tree_sum(squares[: len(block)])))
+    if len(numbers) <= _FEW:
+        return math.sqrt(math.fsum(np.multiply(numbers, numbers, dtype=np.float64).tolist()))
+    lanes, squares, sums = np.empty(min(_LANES, len(numbers))), np.empty(min(_LANES, len(numbers))), []
+    for start in range(0, len(numbers), _LANES * _DEPTH):
+        stop = min(start + _LANES * _DEPTH, len(numbers))
+        _square(numbers[start : min(start + _LANES, stop)], lanes)
+        for first in range(start + _LANES, stop, _LANES):
+            block = numbers[first : min(first + _LANES, stop)]
+            lanes[: len(block)] += _square(block, squares)
+        sums.append(float(tree_sum(lanes[: min(_LANES, stop - start)])))
     return math.sqrt(math.fsum(sums))
+
+
+def _square(numbers_D: NDArray[np.float32], out: Floats) -> Floats:
+    squares = out[: len(numbers_D)]
+    squares[:] = numbers_D
+    squares *= squares
+    return squares

@@ -202,7 +202,7 @@ class Attempt(Generic[T]):
     @cached_property
     def basis(self) -> Digest:
         """What aggregates are made from: signed with them, so that they speak for themselves (SPEC E1)."""
-        return roots_basis(self.roots)
+        return roots_basis(self.roots, self.here.state.scales.tau)
 
     @cached_property
     def owners(self) -> tuple[PeerId, ...]:
@@ -230,8 +230,8 @@ class Attempt(Generic[T]):
         return {
             (part, contributor): self.relay(owner, contributor)
             for part, owner in enumerate(self.owners)
-            if self.newly_owned(part)
-            for contributor in sorted(self.here.apart.get(owner, frozenset()) & self.roots.keys())
+            if owner in self.here.apart and self.newly_owned(part)
+            for contributor in sorted(self.here.apart[owner] & self.roots.keys())
         }
 
     @cached_property
@@ -303,12 +303,13 @@ class Reduced:
     clipped: Clipped
     aggregate_D: Tensor
     projection_key: Digest
+    tau: float
 
     @cached_property
     def basis(self) -> Digest:
         """What reports are about (SPEC E1)."""
         centers = [Digest(self.clipped.centers[part].digest) for part in sorted(self.clipped.centers)]
-        return aggregates_basis(centers, self.projection_key)
+        return aggregates_basis(centers, self.projection_key, self.tau)
 
     @property
     def norm(self) -> float:
@@ -340,6 +341,8 @@ def signs_last(here: Here[T], commit: Announced) -> bool:
 def lists_requests(here: Here[T], commit: Announced) -> bool:
     """Whether everything that it lists is a request to come back, signed for this step, one for each who is absent (SPEC B3)."""
     knocks = said_as(commit, Commit).knocks
+    if not knocks:
+        return True
     right = right_requests(here.place(Phase.KNOCK), knocks, here.state.roster, here.peer.tools)
     return len(right) == len(knocks)
 

@@ -72,11 +72,12 @@ async def audit(peer: Peer[T], kept: Kept[T], target: PeerId) -> Finding:
     assert isinstance(report, Report)
     parameters, taus = peer.run.parameters, np.array(part_taus(kept.tau, kept.bounds))
     comparable = parameters.deviation is None or commit.hardware == peer.work.hardware_class()
-    fits = commit_parts(gradient_D, kept.bounds, peer.tools).root == commit.root if comparable else None
+    parts = commit_parts(gradient_D, kept.bounds, peer.tools)
+    fits = parts.root == commit.root if comparable else None
     if fits is False and parameters.deviation is None:
         return Finding(fits, math.inf, None)
     project = partial(peer.tools.project, kept.projection_key, parameters.projections, parameters.size)
-    right = make_report(gradient_D, kept.aggregate_D, project, kept.bounds, taus)
+    right = make_report(parts, kept.aggregate_D, project, taus)
     said = ReportNumbers.unpack(report.numbers, len(kept.bounds) - 1, parameters.projections)
     assert not isinstance(said, Malformed), "whoever reports too little or too much is out (SPEC N1)"
     deviation = None

@@ -8,12 +8,10 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from troth.aggregation import exact_norm
 from troth.crypto import PeerId
 from troth.protocol.attempt import Announcements, Attempt, Dropped
 from troth.protocol.channel import Delivery
 from troth.protocol.messages import Center, Clip, said_as
-from troth.protocol.primitives import all_finite, from_blob
 from troth.protocol.roster import Roster
 from troth.protocol.state import StalledError
 
@@ -151,16 +149,15 @@ def lacking(attempt: Attempt[T], held: Mapping[PeerId, bytes]) -> dict[PeerId, s
 
 
 def fitting(attempt: Attempt[T], blobs: Mapping[int, bytes], centers: Mapping[int, Center]) -> dict[int, bytes]:
-    """The aggregates that have the length of their part, finite numbers, and the norm that was announced, to the last bit: the
-    length of the update follows from it (SPEC A3, U3). Found by digest, they have that one."""
+    """The aggregates that have the length of their part, numbers that mean the same everywhere, and the norm that was announced,
+    to the last bit: the length of the update follows from it (SPEC A3, U3). Found by digest, they have that one."""
     bounds = attempt.here.roles.bounds
     return {
         part: blob
         for part, blob in blobs.items()
         if part in centers
         and len(blob) == 4 * (bounds[part + 1] - bounds[part])
-        and all_finite(np.frombuffer(blob, "<f4"))
-        and exact_norm(from_blob(blob)) == centers[part].norm
+        and attempt.here.peer.tools.aggregate_norm(blob) == centers[part].norm
     }
 
 

@@ -3,9 +3,11 @@
 A message is the digest of its raw payload bytes; nothing is re-encoded to be checked.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -295,6 +297,11 @@ class ReportNumbers:
     lengths_P: NDArray[np.float64]  # of the gradient's own parts
     norms_P: NDArray[np.float64]  # of their differences from the aggregate
     projections_PK: NDArray[np.float64]
+
+    @cached_property
+    def length(self) -> float:
+        """Of the whole gradient, as it follows from its parts'."""
+        return math.sqrt(math.fsum(length * length for length in self.lengths_P.tolist()))
 
     def pack(self) -> bytes:
         return np.column_stack([self.lengths_P, self.norms_P, self.projections_PK]).astype("<f8").tobytes()

@@ -3,14 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from troth.aggregation import exact_norm, flush_subnormals
+from troth.aggregation import flush_in_place
 from troth.crypto import Digest, leaf_hash, merkle_tree, root_from_path
-from troth.protocol.primitives import DTYPE, Primitives, all_finite, to_blobs
+from troth.protocol.primitives import DTYPE, Primitives, all_finite, ordinary, part_norms, to_blobs
 
 # D coordinates
 
@@ -38,26 +40,42 @@ class CommittedParts:
 
     parcels: tuple[Parcel, ...]
     root: Digest
+    bounds: Bounds
+    numbers_D: NDArray[np.float32]  # as owners read them
 
     @cached_property
-    def lengths(self) -> list[float]:
-        """Of every part; one that is not finite counts as zeros (SPEC C3)."""
-        parts = [np.frombuffer(parcel.blob, "<f4") for parcel in self.parcels]
-        return [exact_norm(part) if all_finite(part) else 0.0 for part in parts]
+    def part_lengths(self) -> NDArray[np.float64]:
+        return part_norms(self.numbers_D, self.bounds)
 
 
 def commit_parts(gradient_D: Tensor, bounds: Bounds, tools: Primitives) -> CommittedParts:
     """Cut and hash a gradient (SPEC C1)."""
     blobs = to_blobs(gradient_D, bounds)
     root, paths = merkle_tree([_leaf(p, blob, tools) for p, blob in enumerate(blobs)])
-    return CommittedParts(tuple(Parcel(blob, path) for blob, path in zip(blobs, paths, strict=True)), root)
+    parcels = tuple(Parcel(blob, path) for blob, path in zip(blobs, paths, strict=True))
+    numbers_D = gradient_D.detach().cpu().numpy()
+    if not ordinary(numbers_D):
+        numbers_D = numbers_D.copy()
+        for start, stop in pairwise(bounds):
+            _read(numbers_D[start:stop])
+    return CommittedParts(parcels, root, bounds, numbers_D)
 
 
 def rows_of(parcels: Sequence[Parcel]) -> Tensor:
-    """The numbers of parts, for owners and jurors; subnormals count as zero, and so does a part that is not finite (SPEC C3)."""
+    """The numbers of parts, for owners and jurors."""
     rows_PD = np.stack([np.frombuffer(parcel.blob, "<f4") for parcel in parcels])
-    rows_PD[[not all_finite(row_D) for row_D in rows_PD]] = 0
-    return flush_subnormals(torch.from_numpy(rows_PD))
+    if not ordinary(rows_PD.ravel()):
+        for row_D in rows_PD:
+            _read(row_D)
+    return torch.from_numpy(rows_PD)
+
+
+def _read(numbers_D: NDArray[np.float32]) -> None:
+    """In place: subnormals count as zero, and so does a part that is not finite (SPEC C3)."""
+    if all_finite(numbers_D):
+        flush_in_place(numbers_D)
+    else:
+        numbers_D[:] = 0
 
 
 def opens(parcel: Parcel, part: int, bounds: Sequence[int], root: Digest, tools: Primitives) -> bool:

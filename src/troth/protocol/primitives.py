@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from troth.aggregation import flush_subnormals
+from troth.aggregation import exact_norm, has_subnormals
 from troth.crypto import (
     Context,
     Digest,
@@ -25,11 +25,13 @@ from troth.crypto import (
     signed_bytes,
     verify,
 )
-from troth.protocol.messages import Announced, Envelope, Malformed, Message, Phase, decode
+from troth.protocol.messages import Announced, Envelope, Malformed, Message, Phase, ReportNumbers, decode
 
 # P vectors, K projections, D coordinates
 
 _FEW_SIGNS = 1 << 22  # so many are kept as numbers to multiply with: 32 MB
+
+_CACHED = 1 << 15  # numbers that are in the processor's cache as float64
 
 DTYPE = "float32"  # of gradients and aggregates, little-endian
 
@@ -40,6 +42,9 @@ class Primitives:
 
     def digest(self, blob: bytes | memoryview) -> Digest:
         return blob_digest(blob)
+
+    def unpack(self, numbers: bytes, parts: int, projections: int) -> ReportNumbers | Malformed:
+        return ReportNumbers.unpack(numbers, parts, projections)
 
     def decode(self, phase: Phase, payload: bytes) -> Message | Malformed:
         return decode(phase, payload)
@@ -60,6 +65,11 @@ class Primitives:
         products_PK: NDArray[np.float64] = vectors_PD @ signs_KD.T
         return products_PK
 
+    def aggregate_norm(self, blob: bytes) -> float | None:
+        """The length of an aggregate to the last bit; None if it holds what no owner makes: not a number, or a subnormal."""
+        numbers_D = np.frombuffer(blob, "<f4")
+        return exact_norm(numbers_D) if ordinary(numbers_D) else None
+
     def coin_commitment(self, coin: bytes, context: Context, owner: PeerId, which: str) -> Digest:
         return coin_commitment(coin, context, owner, which)
 
@@ -76,6 +86,28 @@ def all_finite(numbers_D: NDArray[np.float32]) -> bool:
     return math.isfinite(np.einsum("d->", numbers_D)) or bool(np.isfinite(numbers_D).all())
 
 
+def ordinary(numbers_D: NDArray[np.float32]) -> bool:
+    """Whether they mean the same on every machine: finite, and none of them subnormal (SPEC C3)."""
+    return all_finite(numbers_D) and not has_subnormals(numbers_D)
+
+
+def row_norms(rows_PD: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Lengths to twelve digits or more, not to the last bit: for what others check with a tolerance."""
+    squares_P, width = np.zeros(len(rows_PD)), max(1, _CACHED // len(rows_PD))
+    for start in range(0, rows_PD.shape[1], width):
+        wide_PC = rows_PD[:, start : start + width].astype(np.float64)
+        squares_P += np.einsum("pc,pc->p", wide_PC, wide_PC)
+    return np.sqrt(squares_P)
+
+
+def part_norms(numbers_D: NDArray[np.float32], bounds: Sequence[int]) -> NDArray[np.float64]:
+    """The same of a vector's parts."""
+    if len(numbers_D) <= _CACHED:
+        squares_D = np.square(numbers_D, dtype=np.float64)
+        return np.sqrt(np.add.reduceat(squares_D, bounds[:-1]))
+    return np.concatenate([row_norms(numbers_D[None, start:stop]) for start, stop in pairwise(bounds)])
+
+
 def to_blob(numbers_D: Tensor) -> bytes:
     """Float32 numbers as they travel and are hashed."""
     return to_blobs(numbers_D, (0, len(numbers_D)))[0]
@@ -88,6 +120,6 @@ def to_blobs(numbers_D: Tensor, bounds: Sequence[int]) -> tuple[bytes, ...]:
 
 
 def from_blob(blob: bytes | bytearray) -> Tensor:
-    """The numbers of a blob, subnormals as zero: some machines could not read them otherwise (SPEC C3)."""
+    """The numbers of a blob."""
     ours = blob if isinstance(blob, bytearray) else bytearray(blob)  # torch wants memory that may be written to
-    return flush_subnormals(torch.from_numpy(np.frombuffer(ours, "<f4")))
+    return torch.from_numpy(np.frombuffer(ours, "<f4"))

@@ -1,6 +1,8 @@
 """The record of a step: what everyone agreed on, signed by more than half of the members."""
 
+import struct
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Annotated
 
 import msgspec
@@ -132,20 +134,22 @@ def decode_record(raw: bytes) -> StepRecord:
     return _DECODER.decode(raw)
 
 
+@lru_cache(maxsize=MOST_MEMBERS)  # everyone's signature is looked at in every step, under the same record
 def record_bytes_to_sign(run: Digest, step: int, signer: PeerId, record_digest: Digest) -> bytes:
     """Tagged, so that it is no payload's digest: else anyone could show the signature that Close carries under the last record
     as a second message of its announcement, and its signer as one that said two things."""
     return signed_bytes(Context(run, step, Phase.RECORD), signer, tagged_hash("troth/record/1", record_digest))
 
 
-def roots_basis(roots: Mapping[PeerId, Digest]) -> Digest:
-    """What Clip signs beside the aggregates: the gradients that they were made from (SPEC E1)."""
-    return tagged_hash("troth/basis/roots/1", *(part for peer in sorted(roots) for part in (peer, roots[peer])))
+def roots_basis(roots: Mapping[PeerId, Digest], tau: float) -> Digest:
+    """What Clip signs beside the aggregates: the gradients and the radius that they were made with (SPEC E1)."""
+    pairs = (part for peer in sorted(roots) for part in (peer, roots[peer]))
+    return tagged_hash("troth/basis/roots/2", struct.pack(">d", tau), *pairs)
 
 
-def aggregates_basis(centers: Sequence[Digest], projection_key: Digest) -> Digest:
-    """What Report signs beside the numbers: the aggregates and projections that these are about (SPEC E1)."""
-    return tagged_hash("troth/basis/aggregates/1", projection_key, *centers)
+def aggregates_basis(centers: Sequence[Digest], projection_key: Digest, tau: float) -> Digest:
+    """What Report signs beside the numbers: the aggregates, projections and radius that these are about (SPEC E1)."""
+    return tagged_hash("troth/basis/aggregates/2", struct.pack(">d", tau), projection_key, *centers)
 
 
 def reports_basis(reports: Mapping[PeerId, Digest]) -> Digest:

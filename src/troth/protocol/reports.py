@@ -7,10 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from troth.aggregation import exact_norm, flush_subnormals
 from troth.protocol.messages import ReportNumbers
-from troth.protocol.parts import Bounds
-from troth.protocol.primitives import all_finite
+from troth.protocol.parts import CommittedParts
+from troth.protocol.primitives import row_norms
 
 # P parts, R rows, K projections, D coordinates
 
@@ -24,25 +23,21 @@ COVER_AT = 4e-9  # … and an owner that said nothing is guilty of letting it pa
 _BLOCK = 1 << 18  # coordinates at a time: gradients are large, and float64 copies of them larger
 
 
-def make_report(
-    gradient_D: Tensor, aggregate_D: Tensor, project: Project, bounds: Bounds, taus: Iterable[float]
-) -> ReportNumbers:
+def make_report(own: CommittedParts, aggregate_D: Tensor, project: Project, taus: Iterable[float]) -> ReportNumbers:
     """`‖g[p]‖`, `norm = ‖g[p] − ĝ[p]‖` and `s_k = ⟨z_k[p], (g[p] − ĝ[p])·min(1, τ_p/norm)⟩` in float64 (SPEC A5)."""
-    own, center = flush_subnormals(gradient_D).cpu().numpy()[None], aggregate_D.cpu().numpy()  # (SPEC C3)
-    lengths, squares, products = [], [], []
-    for start, stop in pairwise(bounds):
-        part = own[:, start:stop] if all_finite(own[0, start:stop]) else np.zeros_like(own[:, start:stop])  # (SPEC C3)
-        square_R, products_RK = _differences(part, center[start:stop], project, start)
-        lengths.append(exact_norm(part[0]))
+    center_D, squares, products = aggregate_D.cpu().numpy(), [], []
+    for start, stop in pairwise(own.bounds):
+        square_R, products_RK = _differences(own.numbers_D[None, start:stop], center_D[start:stop], project, start)
         squares.append(square_R)
         products.append(products_RK)
-    return _clipped(np.array(lengths), np.concatenate(squares), np.concatenate(products), np.fromiter(taus, np.float64))
+    tau_P = np.fromiter(taus, np.float64)
+    return _clipped(own.part_lengths, np.concatenate(squares), np.concatenate(products), tau_P)
 
 
 def right_reports(rows_RD: Tensor, center_D: Tensor, project: Project, start: int, tau: float) -> ReportNumbers:
     """What all contributors should say about one part that begins at `start`: a row for each, in the place of parts."""
     squares_R, products_RK = _differences(rows_RD.numpy(), center_D.numpy(), project, start)
-    lengths_R = np.array([exact_norm(row_D) for row_D in rows_RD.numpy()])
+    lengths_R = row_norms(rows_RD.numpy())
     return _clipped(lengths_R, squares_R, products_RK, np.full(len(rows_RD), tau))
 
 

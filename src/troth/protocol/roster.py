@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from troth.crypto import PeerId, valid_peer
@@ -168,7 +169,7 @@ class Roster:
         and has it (SPEC B5)."""
         return len(self.members) + self.liars - self.quorum + 1
 
-    @property
+    @cached_property
     def liars(self) -> int:
         """`L`: how many liars there may still be. Only bans lower it: nobody can tell who is gone for good (SPEC G1)."""
         return max(0, self.byzantine - self.liars_gone)

@@ -12,7 +12,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from troth.aggregation import centered_clip, exact_norm
+from troth.aggregation import centered_clip
 from troth.crypto import Digest, PeerId, Signature, coin_commitment
 from troth.protocol.attempt import Announcements, Attempt, Clipped, Dropped, Here, Reduced, Reported
 from troth.protocol.audits import audit, examine_part, report_errors
@@ -67,7 +67,7 @@ async def run_step(peer: Peer[T], state: State[T]) -> Outcome[T]:
             attempt = await hand_round(attempt, parts)  # [N5, F2]
             clipped = await clip(attempt)  # [A1, A2]
             reduced = await reveal(attempt, clipped, quarrels)  # [A3, A4]
-            reported = await report(attempt, reduced, gradient_D)  # [A5]
+            reported = await report(attempt, reduced, parts)  # [A5]
             accuses = await check_and_accuse(attempt, reduced, reported, trials)  # [V1, D1–D3, T1]
             quarrels.hear(accuses, attempt.members)  # [F1, F3]
             docket = docket_of(attempt, reduced, reported, accuses, trials)  # [V2, V3, T1, T2]
@@ -100,7 +100,7 @@ async def commit(here: Here[T], parts: CommittedParts | None) -> Attempt[T]:
         hardware=peer.work.hardware_class() if peer.run.parameters.deviation is not None else None,
         knocks=tuple(requests(here)),  # [B3]
         took=peer.channel.took(),  # [Q8]
-        length=None if parts is None else whole_norm(parts.lengths),  # [V3]
+        length=None if parts is None else whole_norm(parts.part_lengths.tolist()),  # [V3]
         signature=sign_last(here),  # [U2]
     )
     return Attempt.first(here, coins, await peer.channel.announce(place, message))
@@ -186,9 +186,8 @@ async def clip(attempt: Attempt[T]) -> Clipped:
     missing = sorted({peer for parcels in arrived.values() for peer in attempt.roots.keys() - parcels.keys()})
     whole = {part: parcels for part, parcels in arrived.items() if len(parcels) == len(attempt.roots)}
     rows = {part: rows_of(list(parcels.values())) for part, parcels in whole.items()}
-    centers_D = {part: centered_clip(rows_PD, tau=here.taus[part]) for part, rows_PD in rows.items()}  # [A1]
-    blobs = {part: to_blob(center_D) for part, center_D in centers_D.items()}
-    message = clip_message(attempt, centers_D, blobs, missing)
+    blobs = {part: to_blob(centered_clip(rows_PD, tau=here.taus[part])) for part, rows_PD in rows.items()}  # [A1]
+    message = clip_message(attempt, blobs, missing)
     said = await channel.announce(attempt.place(Phase.CLIP), message)  # [A2, N2]
     clips = {peer: clip for peer, clip in said.items() if counts_as_clip(attempt, said_as(clip, Clip))}
     centers = agreed_centers(attempt, clips)  # [N1, N5]
@@ -207,17 +206,11 @@ def arrived_parcels(attempt: Attempt[T], part: int) -> dict[PeerId, Parcel]:
     }
 
 
-def clip_message(
-    attempt: Attempt[T],
-    centers_D: Mapping[int, Tensor],
-    blobs: Mapping[int, bytes],
-    missing: list[PeerId],
-) -> Clip:
+def clip_message(attempt: Attempt[T], blobs: Mapping[int, bytes], missing: list[PeerId]) -> Clip:
     """Digest and norm of every aggregate; from the second attempt on with commitments to fresh coins."""
     place, me, tools = attempt.place(Phase.CLIP), attempt.here.peer.me, attempt.here.peer.tools
-    told = tuple(
-        Center(part, tools.digest(blobs[part]), exact_norm(center_D)) for part, center_D in sorted(centers_D.items())
-    )
+    norms = {part: tools.aggregate_norm(blob) for part, blob in sorted(blobs.items())}
+    told = tuple(Center(part, tools.digest(blobs[part]), norm) for part, norm in norms.items() if norm is not None)
     a, b = (coin_commitment(coin, place, me, name) for coin, name in ((attempt.coins.a, "A"), (attempt.coins.b, "B")))
     seen = bitmap([delivery in attempt.witnessed for delivery in attempt.to_witness(me)])
     if not attempt.number:
@@ -248,7 +241,9 @@ async def reveal(attempt: Attempt[T], clipped: Clipped, quarrels: Quarrels) -> R
     if len(clipped.held) < len(parts):
         raise LeftOutError("somebody honest holds an aggregate that does not reach this peer")
     aggregate_D = from_blob(bytearray().join(clipped.held[part] for part in parts))
-    return Reduced(clipped, aggregate_D, combine("projections", here.state.step, attempt.number, coins))
+    return Reduced(
+        clipped, aggregate_D, combine("projections", here.state.step, attempt.number, coins), here.state.scales.tau
+    )
 
 
 async def confirm(attempt: Attempt[T], clipped: Clipped, undecided: list[int]) -> Clipped:
@@ -273,18 +268,18 @@ async def fetch(attempt: Attempt[T], clipped: Clipped, phase: Phase, held: Mappi
     return replace(clipped, held={**clipped.held, **fitting(attempt, gathered, clipped.centers)})
 
 
-async def report(attempt: Attempt[T], reduced: Reduced, gradient_D: Tensor | None) -> Reported:
+async def report(attempt: Attempt[T], reduced: Reduced, parts: CommittedParts | None) -> Reported:
     """Contributors say how far they are from the aggregate; whoever says it in another form is out."""
     here, tools, parameters = attempt.here, attempt.here.peer.tools, attempt.here.peer.run.parameters
     numbers = b""
-    if gradient_D is not None:
+    if parts is not None:
         project = partial(tools.project, reduced.projection_key, parameters.projections, parameters.size)
-        numbers = make_report(gradient_D, reduced.aggregate_D, project, here.roles.bounds, here.taus).pack()
+        numbers = make_report(parts, reduced.aggregate_D, project, here.taus).pack()
     announced = await here.peer.channel.announce(attempt.place(Phase.REPORT), Report(numbers, reduced.basis))
     unpacked: dict[PeerId, ReportNumbers] = {}
     for contributor in sorted(attempt.roots.keys() & announced.keys()):
         raw = said_as(announced[contributor], Report).numbers
-        told = ReportNumbers.unpack(raw, len(attempt.owners), parameters.projections)
+        told = tools.unpack(raw, len(attempt.owners), parameters.projections)
         if not isinstance(told, Malformed) and adds_up(told, said_as(attempt.commits[contributor], Commit)):
             unpacked[contributor] = told
     right = {peer for peer, said in announced.items() if said_as(said, Report).basis == reduced.basis}  # [E1]
@@ -295,7 +290,7 @@ async def report(attempt: Attempt[T], reduced: Reduced, gradient_D: Tensor | Non
 def adds_up(told: ReportNumbers, commit: Commit) -> bool:
     """Whether the parts are as long as the whole was said to be: owners and auditors check the parts (SPEC V3)."""
     assert commit.length is not None
-    return abs(whole_norm(told.lengths_P.tolist()) - commit.length) <= CONVICT_AT * commit.length
+    return abs(told.length - commit.length) <= CONVICT_AT * commit.length
 
 
 async def check_and_accuse(attempt: Attempt[T], reduced: Reduced, reported: Reported, trials: Trials) -> Announcements:

@@ -111,7 +111,6 @@ def heard_owners(
     tools: Primitives,
 ) -> tuple[Charge, ...]:
     """What owners say of reports about their own parts, in a fixed order (SPEC T1, T2)."""
-    digests = {peer: tools.digest(said.envelope.payload) for peer, said in reports.items()}
     charges = {
         Charge(accuser, PeerId(said.target), Kind.REPORT, step, said.part, Digest(said.message))
         for accuser, announced in accuses.items()
@@ -121,7 +120,8 @@ def heard_owners(
         and said.part is not None
         and said.part < len(owners)
         and owners[said.part] == accuser != said.target
-        and digests.get(PeerId(said.target)) == said.message
+        and said.target in reports
+        and tools.digest(reports[PeerId(said.target)].envelope.payload) == said.message
     }
     return tuple(sorted(charges, key=Charge.order))
 

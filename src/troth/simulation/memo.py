@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from troth.crypto import Context, Digest, PeerId
-from troth.protocol.messages import Announced, Envelope, Malformed, Message, Phase
+from troth.protocol.messages import Announced, Envelope, Malformed, Message, Phase, ReportNumbers
 from troth.protocol.primitives import Primitives
 
 R = TypeVar("R")
@@ -52,6 +52,13 @@ class MemoPrimitives(Primitives):
             known = self._digests[blob] = super().digest(blob)
         return known
 
+    def unpack(self, numbers: bytes, parts: int, projections: int) -> ReportNumbers | Malformed:
+        key = ("unpack", numbers, parts, projections)
+        if key not in self._known:
+            self._known[key] = super().unpack(numbers, parts, projections)
+        known: ReportNumbers | Malformed = self._known[key]
+        return known
+
     def decode(self, phase: Phase, payload: bytes) -> Message | Malformed:
         key = ("decode", phase, payload)
         if key not in self._known:
@@ -64,6 +71,13 @@ class MemoPrimitives(Primitives):
         known = self._projections.get(question, self._older_projections.get(question))
         if known is None:
             known = self._projections[question] = super().projection(key, rows, size)
+        return known
+
+    def aggregate_norm(self, blob: bytes) -> float | None:
+        key = ("aggregate norm", blob)
+        if key not in self._known:
+            self._known[key] = super().aggregate_norm(blob)
+        known: float | None = self._known[key]
         return known
 
     def coin_commitment(self, coin: bytes, context: Context, owner: PeerId, which: str) -> Digest:
