@@ -13,12 +13,12 @@ from tests.fuzz.drawn import drawn, drawn_field, field_types
 from tests.fuzz.mutate import JSON_ATOMS, bent, bent_tree, damaged
 from tests.paper.conftest import SMALL, finished
 from troth.crypto import Context, Digest, Identity, PeerId, blob_digest, derive, signed_bytes
-from troth.evidence.bans import BanFile, SignedMessage, SignedRecord, checksum, from_text, to_text
+from troth.evidence.form import BanFile, Exhibit, SignedMessage, SignedRecord, checksum, from_text, to_text
 from troth.evidence.verify import Proof, verify_ban
 from troth.protocol.frames import Link
 from troth.protocol.messages import Accuse, Kind, Phase, Vote, encode
 from troth.protocol.primitives import Primitives
-from troth.protocol.records import StepRecord, decode_record, encode_record, record_bytes_to_sign
+from troth.protocol.records import Judgement, StepRecord, decode_record, encode_record, record_bytes_to_sign
 from troth.protocol.run import Parameters, Run
 from troth.simulation import ProtocolSimulation
 from troth.training.work import Training, TrainingWork
@@ -59,6 +59,7 @@ class Forger:
                 votes=[],
                 twice=[SignedMessage(file.banned, payload, "") for payload in ("00", "01")],
                 phase=int(Phase.REPORT),
+                exhibit=None,
             )
         )
 
@@ -79,8 +80,20 @@ class Forger:
                 and self._message(Context(run, step, Phase.ACCUSE, attempt), file.accusation),
                 votes=[self._message(Context(run, step, Phase.VOTE, attempt), vote) for vote in file.votes],
                 twice=[self._message(Context(run, step, file.phase, attempt), message) for message in file.twice],
+                exhibit=file.exhibit and self._exhibit(run, self._disputed(file), file.exhibit),
             )
         return msgspec.structs.replace(file, checksum=checksum(file))
+
+    def _exhibit(self, run: Digest, step: int, old: Exhibit) -> Exhibit:
+        phases = {"commits": Phase.COMMIT, "clips": Phase.CLIP, "reports": Phase.REPORT, "accuses": Phase.ACCUSE}
+        signed: dict[str, Any] = {
+            name: [
+                self._message(Context(run, step, phase, 0 if phase == Phase.COMMIT else old.attempt), message)
+                for message in getattr(old, name)
+            ]
+            for name, phase in phases.items()
+        }
+        return msgspec.structs.replace(old, **signed)
 
     def _link(self, raw: bytes) -> Link:
         """A record with everyone's signatures, for somebody who comes back."""
@@ -91,8 +104,14 @@ class Forger:
         )
 
     def _attempt(self, file: BanFile) -> int:
+        return next((judged.attempt for judged in self._judged(file)), 0)
+
+    def _disputed(self, file: BanFile) -> int:
+        return next((judged.step for judged in self._judged(file)), 0)
+
+    def _judged(self, file: BanFile) -> list[Judgement]:
         judged = decode_record(bytes.fromhex(file.record.record)).judgements
-        return next((j.attempt for j in judged if j.banned is not None and j.banned.hex() == file.banned), 0)
+        return [j for j in judged if j.banned is not None and j.banned.hex() == file.banned]
 
     def _record(self, run: Digest, old: SignedRecord) -> SignedRecord:
         raw = bytes.fromhex(old.record)

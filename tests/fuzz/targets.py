@@ -28,7 +28,7 @@ from tests.fuzz.sessions import (
     session_of,
 )
 from troth.crypto import Context, Digest, PeerId, Signature, valid_peer, verify
-from troth.evidence.bans import BanFile, from_text, to_text
+from troth.evidence.form import BanFile, from_text, to_text
 from troth.evidence.verify import UnprovedError, verify_ban
 from troth.protocol.comeback import follow
 from troth.protocol.delivered import bits_of

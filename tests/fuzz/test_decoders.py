@@ -19,8 +19,9 @@ from tests.fuzz.mutate import ATOMS, HEADERS
 from tests.fuzz.sessions import MOST_BYTES
 from tests.fuzz.targets import BY_NAME, FRAMES, PHASES, TARGETS, Target, feed_message, feed_packet, feed_record
 from troth.crypto import Context, Digest
-from troth.evidence.bans import from_text
-from troth.evidence.recompute import Recomputed, StateError, recompute
+from troth.evidence.beside import StateError
+from troth.evidence.form import from_text
+from troth.evidence.recompute import Recomputed, recompute
 from troth.evidence.verify import UnprovedError, verify_ban
 from troth.protocol.frames import Packet, PartSent, decode_packet, encode_packet
 from troth.protocol.messages import Malformed, Phase

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 
 from tests.paper.conftest import SMALL, finished, kept_promises, liars_gone, records, rewired, run_on
-from tests.paper.test_forgeries import Forger
+from tests.paper.forger import Forger
 from tests.paper.test_roles import KEYS, run_of
 from troth.crypto import Digest, PeerId, derive
 from troth.evidence.recompute import Recomputed, recompute

@@ -11,7 +11,8 @@ import troth.attacks
 from troth.attacks.colluder import ColludingChannel
 from troth.attacks.gradient import SignFlip
 from troth.crypto import Context, Identity, PeerId, derive
-from troth.evidence.bans import MOST_BYTES, BanEvidence, SignedMessage, checksum, convicts, from_text, to_text
+from troth.evidence.bans import BanEvidence, ballot_on, convicts
+from troth.evidence.form import MOST_BYTES, SignedMessage, checksum, from_text, to_text
 from troth.evidence.verify import UnprovedError, verify_ban
 from troth.protocol.messages import Announced, Ballot, Kind, Message, Phase, Verdict, Vote, decode, seal
 from troth.simulation import ProtocolSimulation, Scenario
@@ -89,9 +90,7 @@ def test_a_file_with_other_votes_is_refused(
     proof = verify_ban(evidence.text)
     judgement = proof.judgement
     place = Context(simulation.run.id, proof.step, Phase.VOTE, judgement.attempt)
-    convict = Vote(
-        (Ballot(judgement.accuser, judgement.target, judgement.kind, judgement.step, judgement.part, Verdict.ACCUSED),)
-    )
+    convict = Vote((ballot_on(judgement, Verdict.ACCUSED),))
     members = [Identity.from_secret(derive(1, "identity", number)) for number in range(9)]
     votes = []
     for number, member in enumerate(sorted(members, key=lambda one: one.peer)[:count]):

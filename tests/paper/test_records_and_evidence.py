@@ -10,8 +10,9 @@ import msgspec
 import pytest
 
 from troth.crypto import PeerId, Signature
-from troth.evidence.bans import BanFile, checksum, from_text, to_text
-from troth.evidence.recompute import Recomputed, StateError, recompute
+from troth.evidence.beside import StateError
+from troth.evidence.form import BanFile, checksum, from_text, to_text
+from troth.evidence.recompute import Recomputed, recompute
 from troth.evidence.verify import UnprovedError, verify_ban
 from troth.protocol.records import decode_record, encode_record, right_signers
 from troth.simulation import ProtocolSimulation
@@ -134,6 +135,8 @@ def _forge(text: str, path: tuple[Any, ...]) -> str:
         new = (float.fromhex(old) * 2).hex()
     elif path[-1] in ("format", "description"):
         new = old + " "
+    elif old == "":
+        new = "00" * 32
     else:
         middle = len(old) // 2
         new = old[:middle] + ("0" if old[middle] != "0" else "1") + old[middle + 1 :]

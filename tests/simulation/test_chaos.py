@@ -11,8 +11,9 @@ import pytest
 
 from tests.simulation.planted import PLANTED, broken_by, seeds_of_tests
 from troth.attacks.wire import CONDUCTS
-from troth.evidence.bans import History, from_text, to_text
-from troth.evidence.bans import checksum as checksum_of
+from troth.evidence.bans import History
+from troth.evidence.form import checksum as checksum_of
+from troth.evidence.form import from_text, to_text
 from troth.evidence.verify import UnprovedError, verify_ban
 from troth.protocol.records import encode_record
 from troth.simulation.chaos import ATTACKS, LATER_CONDUCTS, draw_plan, judge

@@ -153,7 +153,7 @@ class FalseAccuser(ColludingChannel):
         return announced
 
     def _note(self, step: int, message: Message, announced: Mapping[PeerId, Announced]) -> None:
-        """An accusation that names no message which was really sent is not heard (SPEC E1)."""
+        """An accusation that names no message which was really sent is not heard (SPEC E2)."""
         if isinstance(message, Commit | Report):
             kinds = (Kind.GRADIENT,) if isinstance(message, Commit) else (k for k in Kind if k != Kind.GRADIENT)
             recent = {key: digest for key, digest in self._signed.items() if key[0] >= step - 2}

@@ -68,7 +68,7 @@ class Reroller(ColludingChannel):
             return said
         part = owners_now(self._plot, self._members).index(self._me)
         victim = next(p for p in contributors_of(self._commits, self._members) if p not in self._colluders)
-        named = blob_digest(self._reports[victim].envelope.payload)  # else it is not heard (SPEC E1)
+        named = blob_digest(self._reports[victim].envelope.payload)  # else it is not heard (SPEC E2)
         false = Accusation(victim, Kind.REPORT, context.step, part, named)
         return msgspec.structs.replace(said, accusations=(*said.accusations, false))
 

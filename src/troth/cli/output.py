@@ -38,20 +38,17 @@ def _config_in(summary: Path) -> Any:
 
 
 def write_evidence(folder: Path, evidence: Mapping[str, "BanEvidence"]) -> None:
-    """One file per ban, beside it the state that its recomputation starts from, and the run's id; in place of earlier ones."""
-    from troth.crypto import Digest
+    """One file per ban, beside it what its recomputation starts from, and the run's id; in place of earlier ones."""
     from troth.evidence import write_text
-    from troth.evidence.recompute import StateFile
+    from troth.evidence.beside import FILES, save_evidence
     from troth.evidence.verify import verify_ban
 
     place = folder / "evidence"
-    for old in (*place.glob("ban-*.json"), *place.glob("state-*.safetensors"), *place.glob("run")):
+    for old in (file for kind in (*FILES, "run") for file in place.glob(kind)):
         old.unlink()
     if evidence:
         place.mkdir(exist_ok=True)
     for name, ban in evidence.items():
-        write_text(place / name, ban.text)
         proof = verify_ban(ban.text)
+        save_evidence(place / name, ban, proof)
         write_text(place / "run", proof.run.id.hex() + "\n")
-        if proof.disputed is not None and ban.training is not None:
-            StateFile(Digest(proof.disputed.state_before)).save(ban.training, place)

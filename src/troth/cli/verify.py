@@ -33,7 +33,7 @@ def verify(
         ),
     ] = None,
     recompute: Annotated[
-        bool, typer.Option(help="Also repeat the disputed gradient, if the state lies beside the file.")
+        bool, typer.Option(help="Also repeat the disputed computation, if what it starts from lies beside the file.")
     ] = True,
     task: Annotated[
         str | None, typer.Option(help="The run's task, if it is a file of its own; it is run, so only if you trust it.")
@@ -56,7 +56,7 @@ def verify(
         raise typer.Exit(1)
     typer.echo(f"Proved for the run that you named. {proof.sentence()} {proof.rests_on()}")
     if recompute:
-        _repeat(proof, evidence.parent, task)
+        _repeat(proof, evidence, task)
 
 
 def _named(run: str) -> "Digest":
@@ -87,7 +87,7 @@ def _named(run: str) -> "Digest":
 
 
 def _read(evidence: Path) -> str:
-    from troth.evidence.bans import MOST_BYTES
+    from troth.evidence.form import MOST_BYTES
 
     try:
         with evidence.open("rb") as file:
@@ -102,21 +102,19 @@ def _read(evidence: Path) -> str:
         _not_proved("the file is not text")
 
 
-def _repeat(proof: "Proof", folder: Path, task: str | None) -> None:
-    """Only a disputed gradient can be repeated from a state."""
-    from troth.crypto import Digest
-    from troth.evidence.recompute import Recomputed, StateError, StateFile, recompute
-    from troth.protocol.messages import Kind
+def _repeat(proof: "Proof", evidence: Path, task: str | None) -> None:
+    """Whatever can be recomputed from what lies beside the file."""
+    from troth.evidence.beside import StateError, load_beside
+    from troth.evidence.recompute import Recomputed, recompute
 
-    if proof.disputed is None or proof.judgement.kind != Kind.GRADIENT:
+    if proof.testimony is None:
         return
-    state_file = StateFile(Digest(proof.disputed.state_before))
     try:
-        training = state_file.load(folder)
-        if training is None:
-            typer.echo(f"Not recomputed: {state_file.name} is not beside the file. Signatures and votes were checked.")
+        beside = load_beside(evidence, proof)
+        if beside.missing is not None:
+            typer.echo(f"Not recomputed: {beside.missing} is not beside the file. Signatures and votes were checked.")
             return
-        result = recompute(proof, training, task)
+        result = recompute(proof, beside.training, beside.blobs, task)
     except StateError as error:
         _not_proved(str(error))
     typer.echo(f"{result.value[0].upper()}{result.value[1:]}.")

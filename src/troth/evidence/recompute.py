@@ -2,37 +2,41 @@
 
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 import msgspec
+import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
 
 from troth.choices import ChoiceError, parse_spec
 from troth.crypto import Digest, PeerId
+from troth.evidence.arithmetic import blob_of, covers, judge_part, project_of, testimony_of
+from troth.evidence.beside import StateError, StateFile
+from troth.evidence.exhibits import Blobs
 from troth.evidence.verify import Proof
-from troth.protocol.messages import Kind, Malformed
-from troth.protocol.parts import commit_parts, part_bounds
-from troth.protocol.primitives import Primitives
+from troth.protocol.messages import Kind
+from troth.protocol.parts import Bounds, CommittedParts, commit_parts, part_bounds
+from troth.protocol.primitives import Primitives, from_blob
+from troth.protocol.records import StepRecord
+from troth.protocol.reports import CONVICT_AT, make_report, relative_errors
 from troth.protocol.roles import gradient_seed
+from troth.protocol.scales import part_taus
 from troth.training.layout import Layout
 from troth.training.optimizers import SGD
 from troth.training.problem import Problem
 from troth.training.schedules import constant
 from troth.training.task import Task
 from troth.training.tasks import TASKS, make_task
-from troth.training.work import Training, TrainingWork, state_digest, training_of
+from troth.training.work import Training, TrainingWork, state_digest
 
 
 class Recomputed(Enum):
-    CONFIRMED = "recomputed here: its gradient is indeed not the one that follows from its seed"
-    REFUTED = "recomputed here: its gradient is the one that follows from its seed, so the ban was wrong"
+    """What this machine found."""
+
+    CONFIRMED = "recomputed here: the ban is right, whatever anyone voted"
+    REFUTED = "recomputed here: the ban is wrong, whatever anyone voted"
     OTHER_CLASS = "not recomputed: this machine computes other bits than the run's members"
-
-
-class StateError(ValueError):
-    """The gradient cannot be recomputed from what is at hand; the message says why."""
 
 
 class _Description(msgspec.Struct):
@@ -60,64 +64,87 @@ def _check_size(task: Task, training: Training, size: int) -> None:
         )
 
 
-@dataclass(frozen=True)
-class StateFile:
-    """Model and optimizer at the step of the disputed gradient, named after their digest."""
-
-    digest: Digest
-
-    @property
-    def name(self) -> str:
-        return f"state-{self.digest.hex()[:16]}.safetensors"
-
-    def save(self, training: Training, folder: Path) -> None:
-        tensors = {f"optimizer.{name}": tensor.contiguous() for name, tensor in training.optimizer.items()}
-        save_file({"parameters": training.parameters_D.contiguous(), **tensors}, folder / self.name)
-
-    def load(self, folder: Path) -> Training | None:
-        path = folder / self.name
-        if not path.is_file():
-            return None
-        try:
-            tensors = load_file(path)
-        except Exception as error:  # the reader has no error type of its own
-            raise StateError(f"{path} is damaged: {error}") from error
-        training = training_of(tensors)
-        if isinstance(training, Malformed):
-            raise StateError(f"{path} is no state: {training.reason}")
-        return training
-
-
-def recompute(proof: Proof, training: Training, task_file: str | None = None) -> Recomputed:
-    """Repeat the gradients of the disputed step from their public seeds.
-
-    Most contributors' gradients must come out as they were committed to: else this machine's bits say nothing. The description
-    comes with the evidence, so it is hostile: it may name a built-in task, of the size that was signed, but never a file to
-    run. Whoever trusts the task's file passes it in.
-    """
-    before = proof.disputed
-    if before is None or proof.judgement.kind != Kind.GRADIENT:
-        raise StateError("only a disputed gradient can be recomputed, and this ban is about something else")
-    if state_digest(training, Primitives()) != before.state_before:
-        raise StateError("the state is not the one that the members signed")
-    described = _described(proof)
-    if described.device == "cuda" and not torch.cuda.is_available():
-        return Recomputed.OTHER_CLASS
-    task = _task(described, task_file)
-    _check_size(task, training, proof.run.parameters.size)
-    problem = Problem(task, device=described.device, one_by_one=described.one_by_one, lanes_for=len(proof.run.founders))
-    work = TrainingWork(problem, SGD(), constant(1.0, 1), Primitives())
-    here = Training(training.parameters_D.to(described.device), {})
-    bounds = part_bounds(proof.run.parameters.size, before.parts)
-    fits = {}
-    for peer, root in zip(before.contributors, before.roots, strict=True):
-        gradient_D = work.gradient_now(here, gradient_seed(Digest(before.seed_randomness), PeerId(peer)))
-        fits[peer] = commit_parts(gradient_D, bounds, Primitives()).root == root
-    others = [fit for peer, fit in fits.items() if peer != proof.judgement.target]
-    if 2 * sum(others) <= len(others):
+def recompute(
+    proof: Proof, training: Training | None, blobs: Blobs = MappingProxyType({}), task_file: str | None = None
+) -> Recomputed:
+    """Repeat the computation that the ban was about, from what was signed."""
+    match proof.judgement.kind:
+        case Kind.GRADIENT:
+            gradients = _Gradients.of(proof, training, task_file)
+            guilty = None if gradients is None else gradients.wrong(PeerId(proof.judgement.target))
+        case Kind.AUDITED_REPORT | Kind.COVER:
+            guilty = _audited(proof, _Gradients.of(proof, training, task_file), blobs)
+        case Kind.REPORT | Kind.AGGREGATE:
+            guilty = judge_part(proof, blobs)
+        case _:
+            raise StateError("nothing can be recomputed here: " + proof.rests_on())
+    if guilty is None:
         return Recomputed.OTHER_CLASS
     accused_banned = proof.banned == proof.judgement.target
-    return Recomputed.CONFIRMED if fits[proof.judgement.target] != accused_banned else Recomputed.REFUTED
+    return Recomputed.CONFIRMED if guilty == accused_banned else Recomputed.REFUTED
+
+
+@dataclass(frozen=True)
+class _Gradients:
+    """What contributors of the disputed step should have computed."""
+
+    step: StepRecord
+    bounds: Bounds
+    work: TrainingWork
+    training: Training
+
+    @classmethod
+    def of(cls, proof: Proof, training: Training | None, task_file: str | None) -> "_Gradients | None":
+        """None on a machine without the run's device. The description comes with the evidence, so it is hostile: it may name a
+        built-in task, of the size that was signed, but never a file to run. Whoever trusts the task's file passes it in."""
+        step = proof.disputed
+        assert step is not None
+        if training is None:
+            raise StateError(f"{StateFile(Digest(step.state_before)).name} is not beside the file")
+        if state_digest(training, Primitives()) != step.state_before:
+            raise StateError("the state is not the one that the members signed")
+        described = _described(proof)
+        if described.device == "cuda" and not torch.cuda.is_available():
+            return None
+        task = _task(described, task_file)
+        _check_size(task, training, proof.run.parameters.size)
+        problem = Problem(
+            task, device=described.device, one_by_one=described.one_by_one, lanes_for=len(proof.run.founders)
+        )
+        work = TrainingWork(problem, SGD(), constant(1.0, 1), Primitives())
+        here = Training(training.parameters_D.to(described.device), {})
+        return cls(step, part_bounds(proof.run.parameters.size, step.parts), work, here)
+
+    def parts(self, peer: PeerId) -> CommittedParts:
+        seed = gradient_seed(Digest(self.step.seed_randomness), peer)
+        return commit_parts(self.work.gradient_now(self.training, seed), self.bounds, Primitives())
+
+    def wrong(self, accused: PeerId) -> bool | None:
+        """Most contributors' gradients must come out as they were committed to: else this machine's bits say nothing."""
+        recorded = zip(self.step.contributors, self.step.roots, strict=True)
+        fits = {peer: self.parts(PeerId(peer)).root == root for peer, root in recorded}
+        others = [fit for peer, fit in fits.items() if peer != accused]
+        return None if 2 * sum(others) <= len(others) else not fits[accused]
+
+
+def _audited(proof: Proof, gradients: _Gradients | None, blobs: Blobs) -> bool | None:
+    """A report of an earlier step, or an owner that let it pass: the gradient it was about must be the one committed to."""
+    if gradients is None:
+        return None
+    shown, part = testimony_of(proof), proof.judgement.part
+    step, bounds = gradients.step, gradients.bounds
+    aggregate_D = torch.cat([from_blob(blob_of(blobs, digest)) for digest in shown.aggregates])
+    taus = np.array(part_taus(step.tau, bounds))
+    for peer, root in sorted(shown.roots.items()):
+        parts = gradients.parts(peer)
+        if parts.root != root:
+            return None
+        errors_P = relative_errors(shown.reports[peer], make_report(parts, aggregate_D, project_of(proof), taus), taus)
+        if part is None:
+            return bool(errors_P.max() > CONVICT_AT)
+        if covers(shown, part, [peer], errors_P[part : part + 1]):
+            return True
+    return False
 
 
 def _task(described: _Description, task_file: str | None) -> Task:

@@ -11,19 +11,12 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from troth.crypto import Context, Digest, PeerId, Signature, signed_bytes, valid_peer
-from troth.evidence.bans import (
-    FORMAT,
-    LAST_STEPS,
-    BanFile,
-    SignedMessage,
-    SignedRecord,
-    convicts,
-    envelope_of,
-    exact_bytes,
-    from_text,
-)
-from troth.protocol.messages import Accuse, Kind, Malformed, Message, Phase, Vote
+from troth.crypto import Context, Digest, PeerId, Signature, signed_bytes
+from troth.evidence.bans import LAST_STEPS, convicts
+from troth.evidence.checking import UnprovedError, expect, key_of, opened
+from troth.evidence.form import FORMAT, BanFile, SignedMessage, SignedRecord, envelope_of, exact_bytes, from_text
+from troth.evidence.testimony import Testimony, testify
+from troth.protocol.messages import Accusation, Accuse, Kind, Phase, Vote, said_as
 from troth.protocol.primitives import Primitives
 from troth.protocol.records import Judgement, StepRecord, decode_record, right_signers
 from troth.protocol.roles import Audit, Due, draw_roles
@@ -31,9 +24,7 @@ from troth.protocol.roster import Roster
 from troth.protocol.run import Parameters, Run, RunError
 from troth.protocol.trials import AUDIT_KINDS
 
-
-class UnprovedError(ValueError):
-    """The file does not prove what it says; the message says where it breaks."""
+__all__ = ["Proof", "UnprovedError", "verify_ban"]
 
 
 _WHAT = {
@@ -56,6 +47,7 @@ class Proof:
     step: int  # the step of the ban
     votes: int
     members: int
+    testimony: Testimony | None = None  # what it can be recomputed from, beyond what the records say
 
     @property
     def disputed(self) -> StepRecord | None:
@@ -88,7 +80,9 @@ class Proof:
         """What must be true for it, in plain words."""
         if self.judgement.kind == Kind.EQUIVOCATION:
             return "Nobody's word is needed for that: both signatures are in the file."
-        return f"That rests on their votes: it is so unless {self.votes} members of this run lied together."
+        if self.testimony is None:
+            return f"That rests on their votes: it is so unless {self.votes} members of this run lied together."
+        return "What it follows from is signed, and in the file or beside it: it can be recomputed."
 
 
 def verify_ban(text: str, run: Digest | None = None) -> Proof:
@@ -113,7 +107,7 @@ def _prove(file: BanFile, run: Run) -> Proof:
     roster, last_step = Roster.founding(run), -1
     for change in file.history:
         old = _record(run, change, roster, tools)
-        _expect(old.step > last_step and old.changes_roster, "the history holds more than changes, in order")
+        expect(old.step > last_step and old.changes_roster, "the history holds more than changes, in order")
         roster, last_step = roster.after(old), old.step
     before: list[StepRecord] = []
     for signed in file.before:
@@ -121,18 +115,22 @@ def _prove(file: BanFile, run: Run) -> Proof:
         roster = roster.after(before[-1])
     record = _record(run, file.record, roster, tools)
     steps = [old.step for old in (*before, record)]
-    _expect(steps[0] > last_step, "the history goes beyond the last steps")
+    expect(steps[0] > last_step, "the history goes beyond the last steps")
     neighbours = list(range(max(0, record.step - LAST_STEPS), record.step + 1))
-    _expect(steps == neighbours, "the records are not of neighbouring steps")
-    judgement = _judgement(record, _key(file.banned))
+    expect(steps == neighbours, "the records are not of neighbouring steps")
+    judgement = _judgement(record, key_of(file.banned))
     _check_accusation(run, file, judgement, record, tuple(before), roster, tools)
     if judgement.kind == Kind.EQUIVOCATION:
         _check_twice(run, file, judgement, record, tools)
         return Proof(run, judgement, tuple(before), record.step, 0, len(roster.members))
-    _expect(not file.twice and file.phase == 0, "the file proves something else than it says")
+    expect(not file.twice and file.phase == 0, "the file proves something else than it says")
     votes = _count(run, file.votes, record, judgement, roster, tools)
-    _expect(votes >= roster.quorum, f"{votes} of {len(roster.members)} votes are no quorum")
-    return Proof(run, judgement, tuple(before), record.step, votes, len(roster.members))
+    expect(votes >= roster.quorum, f"{votes} of {len(roster.members)} votes are no quorum")
+    testimony = None
+    if file.exhibit is not None:
+        disputed = next(old for old in (*before, record) if old.step == judgement.step)
+        testimony = testify(run, file.exhibit, judgement, disputed, tools)
+    return Proof(run, judgement, tuple(before), record.step, votes, len(roster.members), testimony)
 
 
 def _check_accusation(
@@ -145,47 +143,44 @@ def _check_accusation(
     tools: Primitives,
 ) -> None:
     """The accuser said it; and what came of an audit was drawn to be audited, and had contributed."""
-    _expect((file.accusation is not None) == (judgement.accuser is not None), "accuser and accusation do not fit")
+    expect((file.accusation is not None) == (judgement.accuser is not None), "accuser and accusation do not fit")
     disputed = {old.step: old for old in (*before, record)}.get(judgement.step)
-    _expect(disputed is not None, "the disputed step is not among the records")
+    expect(disputed is not None, "the disputed step is not among the records")
     if judgement.kind in (*AUDIT_KINDS, Kind.COVER):
         contributed = disputed is not None and judgement.target in disputed.contributors
-        _expect(contributed and judgement.step < record.step, "the accused had not contributed")
+        expect(contributed and judgement.step < record.step, "the accused had not contributed")
     else:
-        _expect(judgement.step == record.step, "the judgement is of another step's work")
+        expect(judgement.step == record.step, "the judgement is of another step's work")
     if file.accusation is None:
-        _expect(judgement.kind not in AUDIT_KINDS, "an audit has an accuser")
+        expect(judgement.kind not in AUDIT_KINDS, "an audit has an accuser")
         return
-    accusation = _open(file.accusation, _place(run, record, Phase.ACCUSE, judgement), tools)
-    assert isinstance(accusation, Accuse)
-    accuser = _key(file.accusation.sender)
-    _expect(accuser == judgement.accuser, "the accusation is somebody else's")
-    charge = (judgement.target, judgement.kind, judgement.step, judgement.part)
-    _expect(
-        any((a.target, a.kind, a.step, a.part) == charge for a in accusation.accusations),
-        "the accusation is of another",
-    )
+    accusation = said_as(opened(file.accusation, _place(run, record, Phase.ACCUSE, judgement), tools), Accuse)
+    accuser = key_of(file.accusation.sender)
+    expect(accuser == judgement.accuser, "the accusation is somebody else's")
+    charge = Accusation(judgement.target, judgement.kind, judgement.step, judgement.part, judgement.message)
+    expect(charge in accusation.accusations, "the accusation is of another")
     if judgement.kind in AUDIT_KINDS:
         due = Due.between(before[-1], record)
         due = replace(due, everyone=True) if record.closing else due
         roles = draw_roles(run, roster, Digest(before[-1].randomness), due)
         drawn = Audit(PeerId(judgement.target), judgement.step) in roles.audits.get(accuser, ())
-        _expect(drawn, "the accuser was not drawn to audit the accused")
+        expect(drawn, "the accuser was not drawn to audit the accused")
 
 
 def _check_twice(run: Run, file: BanFile, judgement: Judgement, record: StepRecord, tools: Primitives) -> None:
     """Two different payloads, both signed by the banned peer for the same place: nobody's word is needed."""
-    _expect(len(file.twice) == 2 and not file.votes, "an equivocation is proved by two messages")
-    place, banned = _place(run, record, Phase(file.phase), judgement), _key(file.banned)
+    expect(len(file.twice) == 2 and not file.votes, "an equivocation is proved by two messages")
+    expect(file.exhibit is None, "an equivocation needs no exhibit")
+    place, banned = _place(run, record, Phase(file.phase), judgement), key_of(file.banned)
     payloads = set()
     for message in file.twice:
         envelope = envelope_of(message)
         signed = signed_bytes(place, banned, tools.digest(envelope.payload))
-        _expect(
-            _key(message.sender) == banned and tools.verify(banned, signed, envelope.signature), "not its signature"
+        expect(
+            key_of(message.sender) == banned and tools.verify(banned, signed, envelope.signature), "not its signature"
         )
         payloads.add(envelope.payload)
-    _expect(len(payloads) == 2, "the two messages are the same")
+    expect(len(payloads) == 2, "the two messages are the same")
 
 
 def _place(run: Run, record: StepRecord, phase: Phase, judgement: Judgement) -> Context:
@@ -196,7 +191,7 @@ def _run(file: BanFile) -> Run:
     founding = file.run
     try:
         return Run(
-            founders=tuple(_key(peer) for peer in founding.founders),
+            founders=tuple(key_of(peer) for peer in founding.founders),
             description=founding.description.encode(),
             parameters=Parameters.from_plain(founding.parameters),
             nonce=exact_bytes(founding.nonce),
@@ -209,25 +204,18 @@ def _record(run: Run, signed: SignedRecord, roster: Roster, tools: Primitives) -
     """The record, if it follows on this roster and more than half of it signed; every signature listed must fit."""
     raw = exact_bytes(signed.record)
     record = decode_record(raw)
-    _expect(record.members == roster.members, f"the record of step {record.step} is of another roster")
-    _expect(len(record.roots) == len(record.contributors), "the record does not say what everyone committed to")
-    signatures = {_key(peer): Signature(exact_bytes(s)) for peer, s in signed.signatures.items()}
+    expect(record.members == roster.members, f"the record of step {record.step} is of another roster")
+    expect(len(record.roots) == len(record.contributors), "the record does not say what everyone committed to")
+    signatures = {key_of(peer): Signature(exact_bytes(s)) for peer, s in signed.signatures.items()}
     right = right_signers(run.id, record.step, raw, roster.members, signatures, tools)
-    _expect(len(right) == len(signed.signatures), f"a signature of the record of step {record.step} does not fit")
-    _expect(len(right) >= roster.quorum, f"too few signed the record of step {record.step}")
+    expect(len(right) == len(signed.signatures), f"a signature of the record of step {record.step} does not fit")
+    expect(len(right) >= roster.quorum, f"too few signed the record of step {record.step}")
     return record
-
-
-def _open(message: SignedMessage, place: Context, tools: Primitives) -> Message:
-    announced = tools.open(place, _key(message.sender), envelope_of(message))
-    if isinstance(announced, Malformed):
-        raise UnprovedError(f"a {Phase(place.phase).name.lower()} message of step {place.step}: {announced.reason}")
-    return announced.message
 
 
 def _judgement(record: StepRecord, banned: PeerId) -> Judgement:
     found = [judgement for judgement in record.judgements if judgement.banned == banned]
-    _expect(bool(found), "the record bans somebody else")
+    expect(bool(found), "the record bans somebody else")
     return found[0]
 
 
@@ -240,22 +228,10 @@ def _count(
     tools: Primitives,
 ) -> int:
     """How many members voted as judged. Every message listed must be such a vote of a member, and no member listed twice."""
-    voters = [_key(message.sender) for message in messages]
-    _expect(len(set(voters)) == len(voters), "a vote is listed twice")
-    _expect(set(voters) <= set(roster.members), "a vote is not of a member")
+    voters = [key_of(message.sender) for message in messages]
+    expect(len(set(voters)) == len(voters), "a vote is listed twice")
+    expect(set(voters) <= set(roster.members), "a vote is not of a member")
     for message in messages:
-        vote = _open(message, _place(run, record, Phase.VOTE, judgement), tools)
-        assert isinstance(vote, Vote)
-        _expect(convicts(vote, judgement), "a vote does not convict")
+        vote = said_as(opened(message, _place(run, record, Phase.VOTE, judgement), tools), Vote)
+        expect(convicts(vote, judgement), "a vote does not convict")
     return len(messages)
-
-
-def _key(text: str) -> PeerId:
-    key = exact_bytes(text)
-    _expect(valid_peer(key), "not a valid key")
-    return PeerId(key)
-
-
-def _expect(holds: bool, otherwise: str) -> None:
-    if not holds:
-        raise UnprovedError(otherwise)

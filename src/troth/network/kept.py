@@ -17,7 +17,7 @@ from troth.protocol.primitives import from_blob, to_blob
 from troth.protocol.state import Kept, State
 from troth.training.work import Training
 
-FORMAT = "troth kept 1"
+FORMAT = "troth kept 2"
 _FILES = 3  # as many as there are models
 
 
@@ -32,9 +32,11 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     tau: float
     aggregate: bytes
     projection_key: Bytes32
+    attempt: int
     commits: dict[Bytes32, Envelope]
     reports: dict[Bytes32, Envelope]
-    heard: tuple[Bytes32, ...]
+    clips: dict[Bytes32, Envelope]
+    accuses: dict[Bytes32, Envelope]
 
 
 class KeptSteps:
@@ -80,9 +82,11 @@ class KeptSteps:
             kept.tau,
             to_blob(kept.aggregate_D),
             kept.projection_key,
-            {bytes(peer): said.envelope for peer, said in kept.commits.items()},
-            {bytes(peer): said.envelope for peer, said in kept.reports.items()},
-            tuple(sorted(kept.heard)),
+            kept.attempt,
+            *(
+                {bytes(peer): one.envelope for peer, one in said.items()}
+                for said in (kept.commits, kept.reports, kept.clips, kept.accuses)
+            ),
         )
 
     def _read(self, step: int) -> Kept[Training] | None:
@@ -92,9 +96,10 @@ class KeptSteps:
             return None
         training = self._checkpoints.model(step, Digest(saved.state))
         commits, reports = _opened(Phase.COMMIT, saved.commits), _opened(Phase.REPORT, saved.reports)
+        clips, accuses = _opened(Phase.CLIP, saved.clips), _opened(Phase.ACCUSE, saved.accuses)
         if (saved.format, saved.run, saved.step) != (FORMAT, self._run, step) or training is None:
             return None
-        if commits is None or reports is None:
+        if commits is None or reports is None or clips is None or accuses is None:
             return None
         return Kept(
             step=step,
@@ -105,9 +110,11 @@ class KeptSteps:
             tau=saved.tau,
             aggregate_D=from_blob(saved.aggregate),
             projection_key=Digest(saved.projection_key),
+            attempt=saved.attempt,
             commits=commits,
             reports=reports,
-            heard=frozenset(map(PeerId, saved.heard)),
+            clips=clips,
+            accuses=accuses,
         )
 
 

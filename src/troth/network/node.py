@@ -13,11 +13,11 @@ from typing import Any, Protocol, TypeVar
 
 from safetensors.torch import save
 
-from troth.crypto import Digest, Identity, PeerId
+from troth.crypto import Identity, PeerId
 from troth.errors import OperatorError
 from troth.evidence import write_bytes, write_text
 from troth.evidence.bans import BanEvidence, History, reason_for
-from troth.evidence.recompute import StateFile
+from troth.evidence.beside import save_evidence
 from troth.evidence.verify import UnprovedError, verify_ban
 from troth.network.checkpoints import Checkpoints, Marks
 from troth.network.inbox import Inbox
@@ -308,9 +308,7 @@ class Node:
             except UnprovedError:
                 continue
             folder.mkdir(exist_ok=True)
-            write_text(folder / evidence.file_name(self.manifest.name_of(proof.banned)), evidence.text)
-            if (disputed := proof.disputed) is not None and evidence.training is not None:
-                StateFile(Digest(disputed.state_before)).save(evidence.training, folder)
+            save_evidence(folder / evidence.file_name(self.manifest.name_of(proof.banned)), evidence, proof)
 
     def _threw_away(self, record: StepRecord) -> None:
         """A record that was not certified. Its audits are made again by everyone, so wrong work is found again; two signed

@@ -201,7 +201,7 @@ class Attempt(Generic[T]):
 
     @cached_property
     def basis(self) -> Digest:
-        """What aggregates are made from: signed with them, so that they speak for themselves (SPEC E1)."""
+        """What aggregates are made from: signed with them, so that they speak for themselves (SPEC E2)."""
         return roots_basis(self.roots, self.here.state.scales.tau)
 
     @cached_property
@@ -307,9 +307,13 @@ class Reduced:
 
     @cached_property
     def basis(self) -> Digest:
-        """What reports are about (SPEC E1)."""
-        centers = [Digest(self.clipped.centers[part].digest) for part in sorted(self.clipped.centers)]
-        return aggregates_basis(centers, self.projection_key, self.tau)
+        """What reports are about (SPEC E2)."""
+        return aggregates_basis(self.digests, self.projection_key, self.tau)
+
+    @property
+    def digests(self) -> tuple[Digest, ...]:
+        """Of the aggregates of all parts."""
+        return tuple(Digest(self.clipped.centers[part].digest) for part in sorted(self.clipped.centers))
 
     @property
     def norm(self) -> float:
@@ -325,7 +329,7 @@ class Reported:
     numbers: Mapping[PeerId, ReportNumbers]
 
     def basis(self, tools: Primitives) -> Digest:
-        """What accusations are made from (SPEC E1)."""
+        """What accusations are made from (SPEC E2)."""
         return reports_basis({peer: tools.digest(self.announced[peer].envelope.payload) for peer in self.numbers})
 
 

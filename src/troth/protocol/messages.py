@@ -120,7 +120,7 @@ class Clip(_Message, frozen=True):
     coin_b: Bytes32 | None = None
     missing: Keys = ()  # whose parts did not come
     witnessed: Annotated[bytes, msgspec.Meta(max_length=_MOST_WITNESSED)] = b""  # which parts to be passed on came here
-    basis: Bytes32 = NO_BASIS  # the digest of the roots that it was made from (SPEC E1)
+    basis: Bytes32 = NO_BASIS  # the digest of the roots that it was made from (SPEC E2)
 
 
 class Reveal(_Message, frozen=True):
@@ -140,7 +140,7 @@ class Report(_Message, frozen=True):
     """A contributor's lengths, distances and projections: for every part `‖g‖`, `‖g − ĝ‖`, then K projections (SPEC A5)."""
 
     numbers: Annotated[bytes, msgspec.Meta(max_length=_MOST_REPORT_BYTES)]
-    basis: Bytes32 = NO_BASIS  # the digest of the aggregates and the key of the projections (SPEC E1)
+    basis: Bytes32 = NO_BASIS  # the digest of the aggregates and the key of the projections (SPEC E2)
 
 
 class Accusation(_Message, frozen=True):
@@ -148,7 +148,7 @@ class Accusation(_Message, frozen=True):
     kind: Kind
     step: Step  # whose work is disputed
     part: Part | None = None  # which report, if the kind is REPORT
-    message: Bytes32 = NO_BASIS  # the digest of the signed message that it accuses (SPEC E1)
+    message: Bytes32 = NO_BASIS  # the digest of the signed message that it accuses (SPEC E2)
 
 
 class Accuse(_Message, frozen=True):
@@ -158,7 +158,7 @@ class Accuse(_Message, frozen=True):
     coin: Bytes32
     unheard: Keys = ()  # whose values or views did not come in time (SPEC F1)
     incomplete: Keys = ()  # whose views said that something was missing
-    basis: Bytes32 = NO_BASIS  # the digest of all reports (SPEC E1)
+    basis: Bytes32 = NO_BASIS  # the digest of all reports (SPEC E2)
 
 
 class Ballot(_Message, frozen=True):

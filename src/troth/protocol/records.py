@@ -13,6 +13,7 @@ from troth.protocol.messages import (
     MOST_CHARGES,
     MOST_KNOCKS,
     MOST_MEMBERS,
+    NO_BASIS,
     Bytes32,
     Incarnation,
     Keys,
@@ -39,6 +40,7 @@ class Judgement(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     part: Part | None
     attempt: Attempt
     verdict: Verdict | None
+    message: Bytes32 = NO_BASIS  # the digest of the message that it was about, as ballots name it (SPEC E2)
 
     @property
     def banned(self) -> PeerId | None:
@@ -142,19 +144,24 @@ def record_bytes_to_sign(run: Digest, step: int, signer: PeerId, record_digest: 
 
 
 def roots_basis(roots: Mapping[PeerId, Digest], tau: float) -> Digest:
-    """What Clip signs beside the aggregates: the gradients and the radius that they were made with (SPEC E1)."""
+    """What Clip signs beside the aggregates: the gradients and the radius that they were made with (SPEC E2)."""
     pairs = (part for peer in sorted(roots) for part in (peer, roots[peer]))
     return tagged_hash("troth/basis/roots/2", struct.pack(">d", tau), *pairs)
 
 
 def aggregates_basis(centers: Sequence[Digest], projection_key: Digest, tau: float) -> Digest:
-    """What Report signs beside the numbers: the aggregates, projections and radius that these are about (SPEC E1)."""
+    """What Report signs beside the numbers: the aggregates, projections and radius that these are about (SPEC E2)."""
     return tagged_hash("troth/basis/aggregates/2", struct.pack(">d", tau), projection_key, *centers)
 
 
 def reports_basis(reports: Mapping[PeerId, Digest]) -> Digest:
-    """What Accuse signs beside the accusations: the reports that its sender had (SPEC E1)."""
+    """What Accuse signs beside the accusations: the reports that its sender had (SPEC E2)."""
     return tagged_hash("troth/basis/reports/1", *(part for peer in sorted(reports) for part in (peer, reports[peer])))
+
+
+def aggregate_message(clip: Digest, accuse: Digest | None) -> Digest:
+    """What an owner is judged by: what it said that its aggregate is, and whose reports it called wrong, if it was heard."""
+    return tagged_hash("troth/accused/aggregate/1", clip, *(() if accuse is None else (accuse,)))
 
 
 def right_signers(

@@ -9,7 +9,7 @@ from torch import Tensor
 from troth.crypto import Digest, Identity, PeerId, Signature
 from troth.protocol.channel import Channel, Doubles, Entropy, Work
 from troth.protocol.messages import Announced, Kind
-from troth.protocol.parts import Bounds
+from troth.protocol.parts import Bounds, Parcel
 from troth.protocol.primitives import Primitives
 from troth.protocol.records import StepRecord, encode_record
 from troth.protocol.roles import NOTHING_DUE, Audit, Due, first_randomness
@@ -89,17 +89,35 @@ class Kept(Generic[T]):
     tau: float
     aggregate_D: Tensor
     projection_key: Digest
+    attempt: int  # the last one
     commits: Mapping[PeerId, Announced]  # of the contributors
     reports: Mapping[PeerId, Announced]
-    heard: frozenset[PeerId]  # who spoke in Accuse, and so could have named a wrong report
+    clips: Mapping[PeerId, Announced]  # of the owners
+    accuses: Mapping[PeerId, Announced]  # of who opened its coin, and so could have named a wrong report
 
     @property
     def contributors(self) -> tuple[PeerId, ...]:
         return tuple(sorted(self.commits))
 
     def accused(self, target: PeerId, kind: Kind) -> Announced:
-        """The message in which the target lied, if it is guilty of this (SPEC E1)."""
+        """The message in which the target lied, if it is guilty of this (SPEC E2)."""
         return (self.commits if kind == Kind.GRADIENT else self.reports)[target]
+
+
+@dataclass(frozen=True)
+class LaidOpen:
+    """A disputed part as this peer judged it: what was said about it, and what its owner had got (SPEC T6, E3)."""
+
+    attempt: int
+    part: int
+    commits: Mapping[PeerId, Announced]  # of the contributors
+    clip: Announced  # the owner's
+    reports: Mapping[PeerId, Announced]
+    accuse: Announced | None  # the owner's, if it was heard
+    projection_key: Digest
+    aggregates: tuple[Digest, ...]  # of all parts
+    center: bytes
+    parcels: Mapping[PeerId, Parcel]
 
 
 @dataclass(frozen=True)
@@ -146,4 +164,5 @@ class Outcome(Generic[T]):
     attempts: int  # how often Clip to Vote were gone through
     audited: tuple[Audit, ...]  # whose work this peer recomputed as auditor
     looked_on: bool = False  # and took no part
+    laid_open: tuple[LaidOpen, ...] = ()  # what proves bans over parts
     closing: Mapping[PeerId, Signature] = field(default_factory=dict)  # of the record itself, if it is the run's last

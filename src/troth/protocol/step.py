@@ -24,6 +24,7 @@ from troth.protocol.gate import returning, right_requests
 from troth.protocol.messages import (
     Accusation,
     Accuse,
+    Announced,
     Ballot,
     Center,
     Clip,
@@ -42,13 +43,13 @@ from troth.protocol.messages import (
 from troth.protocol.parts import CommittedParts, Parcel, commit_parts, opens, rows_of
 from troth.protocol.primitives import from_blob, to_blob
 from troth.protocol.quarrels import Quarrels
-from troth.protocol.records import Returned, StepRecord, record_bytes_to_sign
+from troth.protocol.records import Returned, StepRecord, aggregate_message, record_bytes_to_sign
 from troth.protocol.reports import ACCUSE_AT, CONVICT_AT, make_report
 from troth.protocol.roles import Due, gradient_seed
 from troth.protocol.roster import scales_after
 from troth.protocol.scales import far_parts, pooled_norm, update_factor, whole_norm
-from troth.protocol.state import Kept, LastRecord, LeftOutError, Outcome, Peer, StalledError, State
-from troth.protocol.trials import AUDIT_KINDS, Docket, Trials, audit_ballots, heard_owners, part_ballots
+from troth.protocol.state import Kept, LaidOpen, LastRecord, LeftOutError, Outcome, Peer, StalledError, State
+from troth.protocol.trials import AUDIT_KINDS, Docket, Trials, audit_ballots, heard_owners, message_of, part_ballots
 
 # P parts, D coordinates
 T = TypeVar("T")
@@ -71,7 +72,7 @@ async def run_step(peer: Peer[T], state: State[T]) -> Outcome[T]:
             accuses = await check_and_accuse(attempt, reduced, reported, trials)  # [V1, D1–D3, T1]
             quarrels.hear(accuses, attempt.members)  # [F1, F3]
             docket = docket_of(attempt, reduced, reported, accuses, trials)  # [V2, V3, T1, T2]
-            lay_open = partial(disputed_ballots, attempt, reduced, reported, accuses, docket)
+            lay_open = partial(disputed_ballots, attempt, reduced, reported, accuses, docket, trials)
             votes = await vote(attempt, docket, lay_open)  # [T3, T6]
             trials.judge(attempt.number, accuses, votes, docket)  # [T4]
             break
@@ -219,7 +220,7 @@ def clip_message(attempt: Attempt[T], blobs: Mapping[int, bytes], missing: list[
 
 
 def counts_as_clip(attempt: Attempt[T], said: Clip) -> bool:
-    """Made from the agreed gradients, and from the second attempt on with fresh coins (SPEC E1, N2)."""
+    """Made from the agreed gradients, and from the second attempt on with fresh coins (SPEC E2, N2)."""
     return said.basis == attempt.basis and (attempt.number == 0 or None not in (said.coin_a, said.coin_b))
 
 
@@ -282,7 +283,7 @@ async def report(attempt: Attempt[T], reduced: Reduced, parts: CommittedParts | 
         told = tools.unpack(raw, len(attempt.owners), parameters.projections)
         if not isinstance(told, Malformed) and adds_up(told, said_as(attempt.commits[contributor], Commit)):
             unpacked[contributor] = told
-    right = {peer for peer, said in announced.items() if said_as(said, Report).basis == reduced.basis}  # [E1]
+    right = {peer for peer, said in announced.items() if said_as(said, Report).basis == reduced.basis}  # [E2]
     attempt.expect({peer for peer in right if peer in unpacked or peer not in attempt.roots})  # [N1]
     return Reported(announced, {peer: unpacked[peer] for peer in attempt.roots})
 
@@ -304,7 +305,7 @@ async def check_and_accuse(attempt: Attempt[T], reduced: Reduced, reported: Repo
         accusations += await audit_targets(attempt)
     blame = here.peer.channel.blame()  # [F1]
     unheard, incomplete = tuple(sorted(blame.unheard)), tuple(sorted(blame.incomplete))
-    basis = reported.basis(here.peer.tools)  # [E1]
+    basis = reported.basis(here.peer.tools)  # [E2]
     message = Accuse(tuple(accusations), attempt.coins.b, unheard, incomplete, basis)
     accuses = await here.peer.channel.announce(attempt.place(Phase.ACCUSE), message)
     said = {peer: said_as(announced, Accuse) for peer, announced in accuses.items()}
@@ -365,11 +366,16 @@ def docket_of(
     disputed = suspicious_parts(reported.numbers, norms, here.taus, here.roles.bounds)  # [V2]
     disputed |= far_parts(reported.numbers, attempt.length, here.taus, here.roles.bounds)  # [V3]
     disputed |= {charge.part for charge in charges if charge.part is not None}
+    owners, tools = {part: attempt.owners[part] for part in sorted(disputed)}, here.peer.tools
+    clips = {peer: message_of(said, tools) for peer, said in reduced.clipped.clips.items() if peer in owners.values()}
+    heard = {peer: message_of(said, tools) for peer, said in accuses.items() if peer in owners.values()}
     return Docket(
         step=state.step,
         brought=(*audits, *charges),
-        owners={part: attempt.owners[part] for part in sorted(disputed)},
+        owners=owners,
         contributors=frozenset(attempt.roots),
+        aggregates={part: aggregate_message(clips[owner], heard.get(owner)) for part, owner in owners.items()},
+        reports={peer: message_of(reported.announced[peer], tools) for peer in attempt.roots} if owners else {},
         peers=state.roster.admitted,
     )
 
@@ -404,7 +410,12 @@ async def vote(
 
 
 async def disputed_ballots(
-    attempt: Attempt[T], reduced: Reduced, reported: Reported, accuses: Announcements, docket: Docket
+    attempt: Attempt[T],
+    reduced: Reduced,
+    reported: Reported,
+    accuses: Announcements,
+    docket: Docket,
+    trials: Trials,
 ) -> list[Ballot]:
     """Everyone gets what the owners received for the disputed parts, and judges owner and reporters by it."""
     owners = sorted(docket.owners.items())
@@ -414,9 +425,36 @@ async def disputed_ballots(
     cast: list[Ballot] = []
     for part, owner in owners:
         named = [charge for charge in charges if charge.part == part] if owner in accuses else None
-        finding = examine_part(attempt, part, laid_open[part, owner], reduced, reported)
-        cast += part_ballots(owner, docket.step, part, named, finding)
+        parcels = laid_open[part, owner]
+        finding = examine_part(attempt, part, parcels, reduced, reported)
+        if finding is not None:
+            trials.laid_open += (exhibit(attempt, part, parcels, reduced, reported, accuses.get(owner)),)  # [E3]
+        cast += part_ballots(docket, part, named, finding)
     return cast
+
+
+def exhibit(
+    attempt: Attempt[T],
+    part: int,
+    parcels: Mapping[PeerId, Parcel],
+    reduced: Reduced,
+    reported: Reported,
+    accuse: Announced | None,
+) -> LaidOpen:
+    """What a ban over this part can be recomputed from, by anyone: all of it is signed, or hashes to what is."""
+    clipped = reduced.clipped
+    return LaidOpen(
+        attempt=attempt.number,
+        part=part,
+        commits={peer: attempt.commits[peer] for peer in attempt.roots},
+        clip=clipped.clips[attempt.owners[part]],
+        reports={peer: reported.announced[peer] for peer in attempt.roots},
+        accuse=accuse,
+        projection_key=reduced.projection_key,
+        aggregates=reduced.digests,
+        center=clipped.held[part],
+        parcels={peer: parcels[peer] for peer in attempt.roots},
+    )
 
 
 def conclude(
@@ -438,9 +476,11 @@ def conclude(
         tau=state.scales.tau,
         aggregate_D=reduced.aggregate_D,
         projection_key=reduced.projection_key,
+        attempt=attempt.number,
         commits={contributor: attempt.commits[contributor] for contributor in attempt.roots},
         reports={contributor: reported.announced[contributor] for contributor in attempt.roots},
-        heard=frozenset(accuses),
+        clips={owner: reduced.clipped.clips[owner] for owner in sorted(set(attempt.owners))},
+        accuses=accuses,
     )
     moves = state.roster.moves(len(attempt.members), len(kept.commits)) and not trials.undecided(attempt.number)  # [G2]
     factor = update_factor(reduced.norm, state.scales.longest_update(attempt.length))  # [U3]
@@ -503,6 +543,7 @@ def conclude(
         accuses=trials.accuses,
         votes=trials.votes,
         doubles=doubles,
+        laid_open=trials.laid_open,
         attempts=attempt.number + 1,
         audited=here.roles.audits.get(peer.me, ()) if not peer.looks_on else (),
         looked_on=peer.looks_on,

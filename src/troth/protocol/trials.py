@@ -14,7 +14,7 @@ from troth.protocol.primitives import Primitives
 from troth.protocol.records import MOST_OWED, Judgement, Owed
 from troth.protocol.roles import Audit, Due, Roles
 from troth.protocol.roster import Roster
-from troth.protocol.state import Kept
+from troth.protocol.state import Kept, LaidOpen
 
 T = TypeVar("T")
 
@@ -57,6 +57,8 @@ class Docket:
     brought: tuple[Charge, ...] = ()  # by auditors and owners
     owners: Mapping[int, PeerId] = field(default_factory=dict)  # of the disputed parts
     contributors: frozenset[PeerId] = frozenset()
+    aggregates: Mapping[int, Digest] = field(default_factory=dict)  # what stands against the owners, if it is wrong
+    reports: Mapping[PeerId, Digest] = field(default_factory=dict)  # … and against contributors
     peers: int = 0  # who were ever members: so many parts, at most, had an earlier step
 
     def admits(self, charge: Charge) -> bool:
@@ -67,8 +69,10 @@ class Docket:
         if charge.step != self.step or charge.part is None or charge.part not in self.owners:
             return False
         if charge.kind == Kind.AGGREGATE:
-            return charge.target == self.owners[charge.part]
-        return charge.kind == Kind.REPORT and charge.target in self.contributors
+            said = self.aggregates.get(charge.part, NO_BASIS)
+            return charge.target == self.owners[charge.part] and charge.message == said
+        said = self.reports.get(charge.target, NO_BASIS)
+        return charge.kind == Kind.REPORT and charge.target in self.contributors and charge.message == said
 
     @property
     def most_ballots(self) -> int:
@@ -121,38 +125,47 @@ def heard_owners(
         and said.part < len(owners)
         and owners[said.part] == accuser != said.target
         and said.target in reports
-        and tools.digest(reports[PeerId(said.target)].envelope.payload) == said.message
+        and message_of(reports[PeerId(said.target)], tools) == said.message
     }
     return tuple(sorted(charges, key=Charge.order))
+
+
+def message_of(said: Announced, tools: Primitives) -> Digest:
+    """What a charge calls a message (SPEC E2)."""
+    return tools.digest(said.envelope.payload)
 
 
 def audit_ballots(kept: Kept[T], charge: Charge, finding: Finding, tools: Primitives) -> list[Ballot]:
     """The verdict on what an auditor says, and on owners who let wrong reports pass (SPEC T3, T7).
 
     A juror of another class of hardware cannot tell whether bits fit, and says nothing (SPEC D3). An accusation of a message
-    that was never sent is false (SPEC E1).
+    that was never sent is false (SPEC E2).
     """
     guilty = finding.guilty_of(charge.kind)
     if guilty is None:
         return []
-    guilty &= charge.message == tools.digest(kept.accused(charge.target, charge.kind).envelope.payload)
+    guilty &= charge.message == message_of(kept.accused(charge.target, charge.kind), tools)
     found = finding.covered if guilty and charge.kind == Kind.AUDITED_REPORT else ()
-    suspects = kept.heard - {charge.target}  # an owner that fell silent in Accuse covered nobody
+    suspects = kept.accuses.keys() - {charge.target}  # an owner that fell silent in Accuse covered nobody
     covering = sorted({(kept.owners[part], part) for part in found if kept.owners[part] in suspects})
     return [
         charge.ballot(guilty),
-        *(Charge(None, owner, Kind.COVER, charge.step, part).ballot(True) for owner, part in covering),
+        *(
+            Charge(None, owner, Kind.COVER, charge.step, part, message_of(kept.accuses[owner], tools)).ballot(True)
+            for owner, part in covering
+        ),
     ]
 
 
 def part_ballots(
-    owner: PeerId, step: int, part: int, named: Sequence[Charge] | None, finding: PartFinding | None
+    docket: Docket, part: int, named: Sequence[Charge] | None, finding: PartFinding | None
 ) -> list[Ballot]:
     """Verdicts on a disputed part: its owner, those it named, and those it should have named (SPEC T6, T7).
 
     `named` is None for an owner that was not heard in Accuse: it covered nobody, it only fell silent.
     """
-    against_owner = Charge(None, owner, Kind.AGGREGATE, step, part)
+    step = docket.step
+    against_owner = Charge(None, docket.owners[part], Kind.AGGREGATE, step, part, docket.aggregates[part])
     if finding is None:
         return [against_owner.cast(Verdict.WITHHELD)]
     covered = finding.covered(frozenset(charge.target for charge in named or ()))
@@ -160,7 +173,7 @@ def part_ballots(
     return [
         against_owner.ballot(guilty_owner),
         *(charge.ballot(finding.convicts(charge.target)) for charge in named or ()),
-        *(Charge(None, peer, Kind.REPORT, step, part).ballot(True) for peer in covered),
+        *(Charge(None, peer, Kind.REPORT, step, part, docket.reports[peer]).ballot(True) for peer in covered),
     ]
 
 
@@ -186,7 +199,16 @@ def judge(attempt: int, votes: Mapping[PeerId, Announced], roster: Roster, docke
             if decided is None and charge.kind == Kind.AGGREGATE and against >= roster.quorum:
                 decided = Verdict.WITHHELD  # shown to some, it would otherwise split the jury and get away
             judgements.append(
-                Judgement(charge.accuser, charge.target, charge.kind, charge.step, charge.part, attempt, decided)
+                Judgement(
+                    charge.accuser,
+                    charge.target,
+                    charge.kind,
+                    charge.step,
+                    charge.part,
+                    attempt,
+                    decided,
+                    charge.message,
+                )
             )
     return tuple(judgements)
 
@@ -199,6 +221,7 @@ class Trials:
         self.judgements: tuple[Judgement, ...] = ()
         self.accuses: dict[int, Mapping[PeerId, Announced]] = {}
         self.votes: dict[int, Mapping[PeerId, Announced]] = {}
+        self.laid_open: tuple[LaidOpen, ...] = ()
         self.struck: frozenset[PeerId] = frozenset()
         self._auditors: frozenset[PeerId] | None = None  # who was heard when audits were
 

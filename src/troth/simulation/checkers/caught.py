@@ -17,7 +17,7 @@ def caught(world: World) -> list[str]:
         due = due if record.incarnation == incarnation else replace(due, everyone=True)
         roles = draw_roles(world.run, roster, randomness, due)
         lies[record.step] = {peer for peer in record.contributors if (peer, record.step) in world.forged}
-        heard = outcome.state.kept[record.step].heard
+        heard = outcome.state.kept[record.step].accuses.keys()
         for auditor in world.honest & set(roles.audits) & heard:
             for audit in roles.audits[auditor]:
                 if audit.target in lies.get(audit.step, ()) and audit.target not in record.banned:

@@ -1,8 +1,11 @@
-"""Every ban's evidence verifies offline, from its bytes alone, and names the one who was banned."""
+"""Every ban's evidence verifies offline, from its bytes alone, and names the one who was banned; where it shows what the ban
+follows from, computing it gives the same verdict."""
 
 from troth.crypto import PeerId
 from troth.evidence.bans import History
+from troth.evidence.recompute import Recomputed, recompute
 from troth.evidence.verify import UnprovedError, verify_ban
+from troth.protocol.messages import Kind
 from troth.simulation.world import World
 
 
@@ -17,6 +20,10 @@ def evidence(world: World) -> list[str]:
                     f"step {made.step}: the ban of {world.numbers[PeerId(bytes.fromhex(made.file.banned))]}: {error}"
                 )
                 continue
+            if proof.testimony is not None and proof.judgement.kind in (Kind.REPORT, Kind.AGGREGATE):
+                found = recompute(proof, None, made.blobs)
+                if found is not Recomputed.CONFIRMED:
+                    broken.append(f"step {made.step}: the ban of {world.numbers[proof.banned]}: {found.value}")
             if proof.banned not in banned:
                 broken.append(f"step {made.step}: the evidence is about somebody else")
             banned.discard(proof.banned)

@@ -1,0 +1,65 @@
+"""Recomputing what a ban over one part was about: nothing but arithmetic on what was signed (SPEC E3, T6, T7)."""
+
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from troth.aggregation import judge_center
+from troth.crypto import Digest, PeerId
+from troth.evidence.beside import StateError
+from troth.evidence.exhibits import Blobs
+from troth.evidence.testimony import Testimony
+from troth.evidence.verify import Proof
+from troth.protocol.audits import report_errors
+from troth.protocol.messages import Kind
+from troth.protocol.parts import Parcel, opens, part_bounds, rows_of
+from troth.protocol.primitives import Primitives, from_blob
+from troth.protocol.reports import CONVICT_AT, COVER_AT, Project
+from troth.protocol.scales import part_taus
+
+
+def judge_part(proof: Proof, blobs: Blobs) -> bool:
+    """Whether the accused is guilty of what it said about a part, or of what it made of it."""
+    shown, part = testimony_of(proof), proof.judgement.part
+    assert part is not None
+    tools, bounds = Primitives(), part_bounds(proof.run.parameters.size, shown.step.parts)
+    parcels = {peer: Parcel(blob_of(blobs, digest), path) for peer, (digest, path) in shown.parcels.items()}
+    for peer, parcel in parcels.items():
+        if not opens(parcel, part, bounds, shown.roots[peer], tools):
+            raise StateError(f"a part is not what {peer.hex()} committed to")
+    reporters = sorted(parcels)
+    rows_PD = rows_of([parcels[peer] for peer in reporters])
+    center_D, tau = from_blob(blob_of(blobs, shown.aggregates[part])), part_taus(shown.step.tau, bounds)[part]
+    said = [shown.reports[peer].part(part) for peer in reporters]
+    errors_P = report_errors(rows_PD, center_D, project_of(proof), bounds[part], said, tau)
+    if proof.judgement.kind == Kind.REPORT:
+        return bool(errors_P[0] > CONVICT_AT)
+    residual, tolerance = judge_center(rows_PD, center_D, tau=tau)
+    return residual > tolerance or covers(shown, part, reporters, errors_P)
+
+
+def covers(shown: Testimony, part: int, reporters: list[PeerId], errors_P: NDArray[np.float64]) -> bool:
+    """Whether the owner said nothing about a report that is so wrong that it must have seen it."""
+    passed = {peer for peer, error in zip(reporters, errors_P, strict=True) if error > COVER_AT}
+    return shown.accuse is not None and bool(passed - shown.named(part))
+
+
+def testimony_of(proof: Proof) -> Testimony:
+    if proof.testimony is None:
+        raise StateError("the file holds votes only, and nothing to recompute from")
+    return proof.testimony
+
+
+def project_of(proof: Proof) -> Project:
+    shown, parameters = testimony_of(proof), proof.run.parameters
+    assert shown.projection_key is not None
+    return partial(Primitives().project, shown.projection_key, parameters.projections, parameters.size)
+
+
+def blob_of(blobs: Blobs, digest: Digest) -> bytes:
+    if digest not in blobs:
+        raise StateError(f"blob {digest.hex()[:16]} is not beside the file")
+    if Primitives().digest(blobs[digest]) != digest:
+        raise StateError(f"blob {digest.hex()[:16]} is damaged")
+    return blobs[digest]
