@@ -90,8 +90,8 @@ def test_the_draw_covers_what_there_is() -> None:
 @pytest.mark.parametrize("name", sorted(FOUND))
 def test_planted_bugs_are_found(name: str) -> None:
     """The checkers can fail: with this bug, this seed breaks a promise; without it, none."""
-    assert broken_by(name, *FOUND[name])
-    assert broken_by(None, *FOUND[name]) == []
+    assert broken_by(name, FOUND[name])
+    assert broken_by(None, FOUND[name]) == []
 
 
 @pytest.mark.xfail(strict=True, reason="seeds that find some of them in the new protocol are still to be looked for")
