@@ -242,6 +242,20 @@ def test_a_wrong_accusation_is_of_a_message_that_was_never_sent(attacked: Protoc
         assert (ballot.verdict, ballot.message) == (verdict, message)
 
 
+def test_an_owner_that_named_the_reporter_covered_nobody(attacked: ProtocolSimulation) -> None:
+    """[T7] Where too few are left to convict, its accusation is dismissed, and an audit finds the wrong report later."""
+    honest, kept = attacked.peers[attacked.honest[0]], last_kept(attacked)
+    target = kept.contributors[0]
+    part = next(part for part, owner in enumerate(kept.owners) if owner in kept.heard - {target})
+    wrong = Finding(fits=True, report_error=1.0, deviation=None, covered=(part,))
+    message = honest.tools.digest(kept.reports[target].envelope.payload)
+    charge = Charge(KEYS[0], target, Kind.AUDITED_REPORT, kept.step, None, message)
+    cover = Charge(None, kept.owners[part], Kind.COVER, kept.step, part).ballot(True)
+    assert cover in audit_ballots(kept, charge, wrong, honest.tools)
+    named = dataclasses.replace(kept, named=frozenset({(part, target)}))
+    assert audit_ballots(named, charge, wrong, honest.tools) == [charge.ballot(True)]
+
+
 def test_liars_are_banned_in_the_step_in_which_an_honest_validator_audits_them(attacked: ProtocolSimulation) -> None:
     """[D1, T3–T5] All liars are gone, nobody else is, and everyone agrees."""
     assert {ban.peer for ban in attacked.bans} == set(attacked.byzantine) == attacked.pool.attackers

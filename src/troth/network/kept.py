@@ -17,7 +17,7 @@ from troth.protocol.primitives import from_blob, to_blob
 from troth.protocol.state import Kept, State
 from troth.training.work import Training
 
-FORMAT = "troth kept 1"
+FORMAT = "troth kept 2"
 _FILES = 3  # as many as there are models
 
 
@@ -35,6 +35,7 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     commits: dict[Bytes32, Envelope]
     reports: dict[Bytes32, Envelope]
     heard: tuple[Bytes32, ...]
+    named: tuple[tuple[int, Bytes32], ...]
 
 
 class KeptSteps:
@@ -83,6 +84,7 @@ class KeptSteps:
             {bytes(peer): said.envelope for peer, said in kept.commits.items()},
             {bytes(peer): said.envelope for peer, said in kept.reports.items()},
             tuple(sorted(kept.heard)),
+            tuple(sorted(kept.named)),
         )
 
     def _read(self, step: int) -> Kept[Training] | None:
@@ -108,6 +110,7 @@ class KeptSteps:
             commits=commits,
             reports=reports,
             heard=frozenset(map(PeerId, saved.heard)),
+            named=frozenset((part, PeerId(reporter)) for part, reporter in saved.named),
         )
 
 

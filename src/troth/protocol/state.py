@@ -92,6 +92,7 @@ class Kept(Generic[T]):
     commits: Mapping[PeerId, Announced]  # of the contributors
     reports: Mapping[PeerId, Announced]
     heard: frozenset[PeerId]  # who spoke in Accuse, and so could have named a wrong report
+    named: frozenset[tuple[int, PeerId]] = frozenset()  # parts, and whose reports their owners called wrong
 
     @property
     def contributors(self) -> tuple[PeerId, ...]:

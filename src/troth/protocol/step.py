@@ -429,6 +429,7 @@ def conclude(
 ) -> Outcome[T]:
     """The model moves, the guilty leave, and the next Commits sign what happened."""
     here, peer, state = attempt.here, attempt.here.peer, attempt.here.state
+    charges = heard_owners(accuses, state.step, attempt.owners, reported.announced, peer.tools)
     kept = Kept(
         step=state.step,
         training=state.training,
@@ -441,6 +442,7 @@ def conclude(
         commits={contributor: attempt.commits[contributor] for contributor in attempt.roots},
         reports={contributor: reported.announced[contributor] for contributor in attempt.roots},
         heard=frozenset(accuses),
+        named=frozenset((charge.part, charge.target) for charge in charges if charge.part is not None),
     )
     moves = state.roster.moves(len(attempt.members), len(kept.commits)) and not trials.undecided(attempt.number)  # [G2]
     factor = update_factor(reduced.norm, state.scales.longest_update(attempt.length))  # [U3]

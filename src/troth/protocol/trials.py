@@ -138,7 +138,8 @@ def audit_ballots(kept: Kept[T], charge: Charge, finding: Finding, tools: Primit
     guilty &= charge.message == tools.digest(kept.accused(charge.target, charge.kind).envelope.payload)
     found = finding.covered if guilty and charge.kind == Kind.AUDITED_REPORT else ()
     suspects = kept.heard - {charge.target}  # an owner that fell silent in Accuse covered nobody
-    covering = sorted({(kept.owners[part], part) for part in found if kept.owners[part] in suspects})
+    unnamed = [part for part in found if (part, charge.target) not in kept.named]  # who did name it was not believed
+    covering = sorted({(kept.owners[part], part) for part in unnamed if kept.owners[part] in suspects})
     return [
         charge.ballot(guilty),
         *(Charge(None, owner, Kind.COVER, charge.step, part).ballot(True) for owner, part in covering),
