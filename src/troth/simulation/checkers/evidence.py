@@ -1,6 +1,5 @@
 """Every ban's evidence verifies offline, from its bytes alone, and names the one who was banned."""
 
-from troth.crypto import PeerId
 from troth.evidence.bans import History
 from troth.evidence.verify import UnprovedError, verify_ban
 from troth.simulation.world import World
@@ -13,16 +12,13 @@ def evidence(world: World) -> list[str]:
             try:
                 proof = verify_ban(made.text, world.run.id)
             except UnprovedError as error:
-                broken.append(
-                    f"step {made.step}: the ban of {world.numbers[PeerId(bytes.fromhex(made.file.banned))]}: {error}"
-                )
+                broken.append(f"step {made.step}: the ban of {world.name(bytes.fromhex(made.file.banned))}: {error}")
                 continue
             if proof.banned not in banned:
                 broken.append(f"step {made.step}: the evidence is about somebody else")
             banned.discard(proof.banned)
         broken += [
-            f"step {outcome.record.step - 1}: no evidence of the ban of {world.numbers[PeerId(peer)]}"
-            for peer in sorted(banned)
+            f"step {outcome.record.step - 1}: no evidence of the ban of {world.name(peer)}" for peer in sorted(banned)
         ]
         banned = set(outcome.record.banned)
     return broken
