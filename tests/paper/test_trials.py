@@ -18,6 +18,7 @@ from troth.protocol.messages import (
     Accusation,
     Accuse,
     Announced,
+    Ballot,
     Envelope,
     Kind,
     Message,
@@ -240,6 +241,34 @@ def test_a_wrong_accusation_is_of_a_message_that_was_never_sent(attacked: Protoc
         charge = Charge(KEYS[0], target, Kind.GRADIENT, kept.step, None, message)
         (ballot,) = audit_ballots(kept, charge, guilty, honest.tools)
         assert (ballot.verdict, ballot.message) == (verdict, message)
+
+
+def test_an_owner_that_named_the_reporter_covered_nobody(attacked: ProtocolSimulation) -> None:
+    """[T7] Where too few are left to convict, its accusation is dismissed, and an audit finds the wrong report later."""
+    honest, kept = attacked.peers[attacked.honest[0]], last_kept(attacked)
+    target = kept.contributors[0]
+    part = next(part for part, owner in enumerate(kept.owners) if owner in kept.accuses.keys() - {target})
+    wrong = Finding(fits=True, report_error=1.0, deviation=None, covered=(part,))
+    message = honest.tools.digest(kept.reports[target].envelope.payload)
+    charge = Charge(KEYS[0], target, Kind.AUDITED_REPORT, kept.step, None, message)
+    owner = kept.owners[part]
+
+    def ballots(*accusations: Accusation) -> list[Ballot]:
+        accuse = said(owner, Accuse(accusations, bytes(32)))
+        spoke = dataclasses.replace(kept, accuses={**kept.accuses, owner: accuse})
+        covered = Charge(None, owner, Kind.COVER, kept.step, part, honest.tools.digest(accuse.envelope.payload))
+        return [
+            ballot for ballot in audit_ballots(spoke, charge, wrong, honest.tools) if ballot == covered.ballot(True)
+        ]
+
+    assert ballots(Accusation(target, Kind.REPORT, kept.step, part, message)) == []
+    assert len(ballots()) == 1
+    for other in (
+        Accusation(target, Kind.REPORT, kept.step, part + 1, message),
+        Accusation(owner, Kind.REPORT, kept.step, part, message),
+        Accusation(target, Kind.REPORT, kept.step, part, NO_BASIS),  # nobody hears that
+    ):
+        assert len(ballots(other)) == 1
 
 
 def test_liars_are_banned_in_the_step_in_which_an_honest_validator_audits_them(attacked: ProtocolSimulation) -> None:

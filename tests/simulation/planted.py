@@ -4,6 +4,8 @@
 each, and prints name, seed, steps and what was broken. `--table` prints that for docs/chaos.md, `--json` as the tests need it:
 
     python -m tests.simulation.planted 0..300 --json > planted.json && mv planted.json tests/simulation/planted_seeds.json
+
+A bug that needs more than chance brings together has a world that was thought out: a plan in `plans/`, played in place of seeds.
 """
 
 import argparse
@@ -15,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import chain, count
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -44,12 +46,15 @@ from troth.protocol.sighting import Sighting
 from troth.protocol.state import State
 from troth.protocol.trials import Trials, heard_audits
 from troth.simulation.draws import DRAWS
+from troth.simulation.plan_file import load
 from troth.simulation.side_by_side import verdict_on
+from troth.simulation.world import Plan
 
 STEPS = 12
 SEEDS = Path(__file__).with_name("planted_seeds.json")
 
 Plant = Callable[[], AbstractContextManager[Any]]
+Where = tuple[str, int, int] | str  # which worlds, which of them, and how many steps of it; or the file of a plan
 
 
 def _instead_of(original: Callable[..., Any], replacement: Callable[..., Any]) -> ExitStack:
@@ -369,8 +374,6 @@ NOT_PLANTED: Mapping[str, str] = {  # and why
     "than half of the members at step start, in or out (T4), and liars are fewer than that.",
     "a value, not a certificate, accepted one signature short": "It breaks nothing: f liars make f − 1 signatures beside "
     "its originator, so the last round is to spare for values (decision 11).",
-    "what stays undecided is not said again": "It takes a roster from which some are gone, and a liar that hands its aggregate "
-    "to a number of members that fits: none is drawn. tests/paper/test_delivered.py has it.",
     "feuds never forgotten": "They are to be after 1000 steps, and no world is that long.",
     "a ban does not reach the heir": "A key's work is judged at most two steps later (R4, R7), and it is back under another "
     "three steps later at the earliest, or two if it does not look on. So it takes an audit that was lost and done in the very "
@@ -382,36 +385,54 @@ NOT_PLANTED: Mapping[str, str] = {  # and why
 class Find:
     """A world that breaks a promise with the bug, and none without."""
 
-    worlds: str  # how they are drawn
-    seed: int
-    steps: int
+    where: Where
     broken: str
+
+    @property
+    def seed(self) -> int:
+        assert not isinstance(self.where, str)
+        return self.where[1]
 
     @property
     def checker(self) -> str:
         return self.broken.split(":")[0]
 
+    @property
+    def row(self) -> str:
+        """Worlds, seed and steps, for people."""
+        if isinstance(self.where, str):
+            return f"[as planned](../tests/simulation/{self.where}) | | {plan_of(self.where).steps}"
+        return " | ".join(map(str, self.where))
 
-def broken_by(name: str | None, worlds: str, seed: int, steps: int = STEPS) -> list[str]:
+
+def plan_of(where: Where) -> Plan:
+    """Drawn for so many steps as all are, whatever is played of it: else it would be another world."""
+    if isinstance(where, str):
+        return load(SEEDS.with_name(where)).smallest
+    worlds, seed, steps = where
+    return replace(DRAWS[worlds](seed, steps=STEPS), steps=steps)
+
+
+def broken_by(name: str | None, where: Where) -> list[str]:
     """With this bug, or with none."""
     with PLANTED[name]() if name is not None else ExitStack():
-        return verdict_on(replace(DRAWS[worlds](seed, steps=STEPS), steps=steps)).broken
+        return verdict_on(plan_of(where)).broken
+
+
+def find_at(name: str, where: Where) -> Find | None:
+    broken = broken_by(name, where)
+    return Find(where, broken[0]) if broken and not broken_by(None, where) else None
 
 
 def find(name: str, worlds: str, seed: int) -> Find | None:
     """Whether this seed finds it; in as few steps as show it."""
-    broken = broken_by(name, worlds, seed)
-    if not broken or broken_by(None, worlds, seed):
-        return None
-    least, steps = 1, STEPS
-    while least < steps:
+    found, least, steps = find_at(name, (worlds, seed, STEPS)), 1, STEPS
+    while found and least < steps:
         middle = (least + steps) // 2
-        shorter = broken_by(name, worlds, seed, middle)
-        if shorter and not broken_by(None, worlds, seed, middle):
-            steps, broken = middle, shorter
-        else:
-            least = middle + 1
-    return Find(worlds, seed, steps, broken[0])
+        shorter = find_at(name, (worlds, seed, middle))
+        found = shorter or found
+        least, steps = (least, middle) if shorter else (middle + 1, steps)
+    return found
 
 
 def search(names: list[str], worlds: str, seeds: range, processes: int) -> Iterator[tuple[str, Find | None]]:
@@ -441,9 +462,11 @@ def search(names: list[str], worlds: str, seeds: range, processes: int) -> Itera
                     yield name, best.get(name)
 
 
-def seeds_of_tests() -> dict[str, tuple[str, int, int]]:
-    """Which worlds, which of them, and how many steps of it."""
-    return {name: (worlds, seed, steps) for name, (worlds, seed, steps) in json.loads(SEEDS.read_text()).items()}
+def seeds_of_tests() -> dict[str, Where]:
+    return {
+        name: where if isinstance(where, str) else (where[0], where[1], where[2])
+        for name, where in json.loads(SEEDS.read_text()).items()
+    }
 
 
 def main() -> None:
@@ -456,27 +479,21 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="as the tests read it")
     asked = parser.parse_args()
     first, last = map(int, asked.seeds.split(".."))
-    names, found = [name for name in PLANTED if asked.only in name], {}
-    for name, one in search(names, asked.worlds, range(first, last), asked.processes):
+    names, found = [name for name in PLANTED if asked.only in name], dict[str, Find | None]()
+    planned = {name: where for name, where in seeds_of_tests().items() if name in names and isinstance(where, str)}
+    drawn = search([name for name in names if name not in planned], asked.worlds, range(first, last), asked.processes)
+    for name, one in chain(((name, find_at(name, where)) for name, where in planned.items()), drawn):
         found[name] = one
         if not asked.table and not asked.json:
-            print(f"{name}: {f'seed {one.seed}, {one.steps} steps, {one.broken}' if one else 'not found'}", flush=True)
-    kept = {name: one for name in names if (one := found[name]) is not None}
+            print(f"{name}: {f'{one.where}, {one.broken}' if one else 'not found'}", flush=True)
     if asked.json:
-        print(
-            json.dumps(
-                {name: (one.worlds, one.seed, one.steps) for name, one in kept.items()}, indent=2, ensure_ascii=False
-            )
-        )
+        kept = {name: one.where for name in names if (one := found[name]) is not None}
+        print(json.dumps(kept, indent=2, ensure_ascii=False))
     if asked.table:
         print("| bug | worlds | seed | steps | checker |\n| --- | --- | --- | --- | --- |")
         for name in names:
             one = found[name]
-            print(
-                f"| {name} | {one.worlds} | {one.seed} | {one.steps} | {one.checker} |"
-                if one
-                else f"| {name} | | not found | | |"
-            )
+            print(f"| {name} | {one.row} | {one.checker} |" if one else f"| {name} | | not found | | |")
         print("\nNot planted:\n")
         for name, why in NOT_PLANTED.items():
             print(f"- *{name}.* {why}")

@@ -5,13 +5,16 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
+import msgspec
 import torch
 from torch import Tensor
 
 from tests.simulation.planted import PLANTED
+from troth.crypto import Identity
 from troth.protocol.agreed import AgreedChannel
 from troth.protocol.frames import Packet, Relayed, Value
-from troth.protocol.messages import Envelope
+from troth.protocol.messages import Envelope, Kind, Verdict
+from troth.protocol.records import Judgement, Returned
 from troth.protocol.roster import Roster
 from troth.simulation.checkers import CHECKERS
 from troth.simulation.checkers.progress import excused
@@ -102,6 +105,35 @@ def test_safety_sees_a_record_that_liars_made() -> None:
             kept = {peer: sig for peer, sig in outcome.certificate.items() if peer not in world.honest}
             object.__setattr__(outcome, "certificate", kept)
     assert "no honest peer signed" in CHECKERS["safety"](world)[0]
+
+
+def test_bans_alone_finds_who_was_banned_and_stays() -> None:
+    """It votes as the honest do, so that nothing else shows it."""
+    liar = {0: frozenset({"equivocate"})}
+    with PLANTED["votes counted from those already out"]():
+        assert failing(play(plan(7, 4, liars=liar))) == {"bans"}
+    assert failing(play(plan(7, 4, liars=liar))) == set()
+
+
+def test_bans_reach_later_keys() -> None:
+    world, heir = play(plan(steps=3)), Identity.from_secret(bytes(32)).peer
+    banned = world.run.founders[0]
+    first, second, third = world.records
+    guilty = Judgement(None, banned, Kind.EQUIVOCATION, 0, None, 0, Verdict.ACCUSED)
+    world.records[:] = [
+        msgspec.structs.replace(first, returned=(Returned(banned, heir),)),
+        msgspec.structs.replace(second, judgements=(guilty,), members=(heir,)),
+        msgspec.structs.replace(third, members=(heir,)),
+    ]
+    assert CHECKERS["bans"](world) == ["step 2: a stranger was banned before, and is a member"]
+
+
+def test_knocks_finds_a_stranger_in_somebodys_place() -> None:
+    """Packets to a key that nobody has go nowhere, and checkers know no number for it."""
+    liars, gone = {0: frozenset({"false-knock"})}, {2: DropOut(1, 2)}
+    with PLANTED["a request to come back counts whoever signed it"]():
+        assert "knocks" in failing(play(plan(6, 6, liars=liars, crashes=gone)))
+    assert failing(play(plan(6, 6, liars=liars, crashes=gone))) == set()
 
 
 def test_memory_alone_finds_a_peer_that_keeps_everything() -> None:

@@ -60,6 +60,8 @@ class Doorkeeper(FalseAccuser):
         """As if one honest owner's aggregates had not come: the same for all of us, another in each step (SPEC F1, F3)."""
         owners = owners_now(self._plot, self._members)
         honest = sorted(set(owners) - self._colluders)
+        if not honest:
+            return held
         bits = bits_of([held], len(owners))[0].tolist()
         return bitmap([bit and owner != honest[step % len(honest)] for bit, owner in zip(bits, owners, strict=True)])
 

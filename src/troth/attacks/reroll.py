@@ -8,16 +8,17 @@ the lie that was about to be found stays in the model.
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import ClassVar
 
 import msgspec
 
-from troth.attacks.colluder import ColludingChannel
+from troth.attacks.colluder import Choose, ColludingChannel
 from troth.attacks.gradient import SignFlip
 from troth.attacks.public import audits_to_come, contributors_of, owners_now
 from troth.crypto import Context, PeerId, blob_digest
 from troth.protocol.channel import Entry, PartParcels, Showing
-from troth.protocol.messages import Accusation, Accuse, Announced, Commit, Kind, Message, Report
+from troth.protocol.messages import Accusation, Accuse, Announced, Kind, Message, Phase
 from troth.protocol.parts import Parcel
 
 
@@ -34,8 +35,8 @@ class Reroller(ColludingChannel):
     """Speaks last in Accuse, and makes the attempt void if it is its turn."""
 
     _members: frozenset[PeerId] = frozenset()
-    _commits: Mapping[PeerId, Announced]
-    _reports: Mapping[PeerId, Announced]
+    _commits: Mapping[PeerId, Announced] = MappingProxyType({})
+    _reports: Mapping[PeerId, Announced] = MappingProxyType({})
 
     @property
     def _rerolls(self) -> Rerolls:
@@ -53,10 +54,16 @@ class Reroller(ColludingChannel):
             ours = self._rerolls.coins.setdefault((context.step, context.attempt), {})
             ours[self._me] = said.coin
             return await self._honest.announce_last(context, lambda others: self._choose(context, said, others))
-        announced = await super().announce(context, message)
-        if isinstance(message, Commit):
+        return self._noted(context, await super().announce(context, message))
+
+    async def announce_last(self, context: Context, choose: Choose) -> Mapping[PeerId, Announced]:
+        """Another conduct around this one may speak last where this one would not."""
+        return self._noted(context, await super().announce_last(context, choose))
+
+    def _noted(self, context: Context, announced: Mapping[PeerId, Announced]) -> Mapping[PeerId, Announced]:
+        if context.phase == Phase.COMMIT:
             self._commits = announced
-        if isinstance(message, Report):
+        if context.phase == Phase.REPORT:
             self._reports = announced
         return announced
 
@@ -67,7 +74,10 @@ class Reroller(ColludingChannel):
         if self._rerolls.chosen[key] != self._me:
             return said
         part = owners_now(self._plot, self._members).index(self._me)
-        victim = next(p for p in contributors_of(self._commits, self._members) if p not in self._colluders)
+        honest = [p for p in contributors_of(self._commits, self._members) if p not in self._colluders]
+        victim = next((peer for peer in honest if peer in self._reports), None)
+        if victim is None:
+            return said
         named = blob_digest(self._reports[victim].envelope.payload)  # else it is not heard (SPEC E2)
         false = Accusation(victim, Kind.REPORT, context.step, part, named)
         return msgspec.structs.replace(said, accusations=(*said.accusations, false))

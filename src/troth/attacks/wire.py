@@ -47,7 +47,19 @@ from troth.protocol.frames import (
     View,
     Waiting,
 )
-from troth.protocol.messages import Announced, Commit, Malformed, Message, Phase, Vote, decode, encode, seal
+from troth.protocol.messages import (
+    Announced,
+    Clip,
+    Commit,
+    Malformed,
+    Message,
+    Phase,
+    Report,
+    Vote,
+    decode,
+    encode,
+    seal,
+)
 
 CONDUCTS = {
     "equivocate": "say one thing to some and another to others",
@@ -320,9 +332,9 @@ class LyingLine:
             return malformed(phase, payload, self._draw)
         if self._does("oversized", 0.05):
             return oversized(phase, payload)
-        if phase in (Phase.CLIP, Phase.REPORT) and self._does("non-finite", 0.3):
-            return encode(not_finite(_decoded(phase, payload), self._draw))
-        message = _decoded(phase, payload) if phase == Phase.COMMIT else None
+        message = _decoded(phase, payload) if phase in (Phase.COMMIT, Phase.CLIP, Phase.REPORT) else None
+        if isinstance(message, Clip | Report) and self._does("non-finite", 0.3):
+            return encode(not_finite(message, self._draw))
         gone = sorted(peer for peer, step in self._met.items() if step < self._step - 1)
         if isinstance(message, Commit) and gone and self._does("false-knock"):
             return encode(false_knock(message, pick(self._draw, gone), self._draw))
@@ -337,7 +349,7 @@ class LyingLine:
         key = bytes(value.envelope.signature)
         if key not in self._others:
             message = _decoded(Phase(place.phase), value.envelope.payload)
-            self._others[key] = Value(seal(self._identity, place, another(message)))
+            self._others[key] = value if message is None else Value(seal(self._identity, place, another(message)))
         return self._others[key]
 
     def _view(self, to: PeerId, place: Context, view: View) -> Iterator[Frame]:
@@ -383,7 +395,7 @@ class LyingLine:
         yield frame
 
 
-def _decoded(phase: Phase, payload: bytes) -> Message:
+def _decoded(phase: Phase, payload: bytes) -> Message | None:
+    """None where the liar's attack on the protocol has already made something of it that is no message."""
     message = decode(phase, payload)
-    assert not isinstance(message, Malformed), "it bends what honest code says"
-    return message
+    return None if isinstance(message, Malformed) else message

@@ -41,8 +41,8 @@ def judge_part(proof: Proof, blobs: Blobs) -> bool:
 
 def covers(shown: Testimony, part: int, reporters: list[PeerId], errors_P: NDArray[np.float64]) -> bool:
     """Whether the owner said nothing about a report that is so wrong that it must have seen it."""
-    passed = {peer for peer, error in zip(reporters, errors_P, strict=True) if error > COVER_AT}
-    return shown.accuse is not None and bool(passed - shown.named(part))
+    passed = {(part, peer) for peer, error in zip(reporters, errors_P, strict=True) if error > COVER_AT}
+    return shown.named is not None and bool(passed - shown.named)
 
 
 def testimony_of(proof: Proof) -> Testimony:

@@ -41,15 +41,12 @@ class Testimony:
     step: StepRecord  # its record
     roots: Mapping[PeerId, Digest]  # what the contributors in question committed to
     reports: Mapping[PeerId, ReportNumbers]
-    accuse: Accuse | None  # what the owner in question said
+    named: (
+        frozenset[tuple[int, PeerId]] | None
+    )  # parts, and whose reports the owner in question called wrong; None: not heard
     projection_key: Digest | None
     aggregates: tuple[Digest, ...]  # of all parts
     parcels: Mapping[PeerId, tuple[Digest, tuple[Digest, ...]]]  # of the disputed part: blob and path
-
-    def named(self, part: int) -> frozenset[PeerId]:
-        """Whose reports about this part the owner called wrong."""
-        said = self.accuse.accusations if self.accuse is not None else ()
-        return frozenset(PeerId(a.target) for a in said if (a.kind, a.part) == (Kind.REPORT, part))
 
 
 def testify(run: Run, exhibit: Exhibit, judgement: Judgement, step: StepRecord, tools: Primitives) -> Testimony:
@@ -70,7 +67,7 @@ def testify(run: Run, exhibit: Exhibit, judgement: Judgement, step: StepRecord, 
         key, aggregates = digest_of(exhibit.projection_key), tuple(map(digest_of, exhibit.aggregates))
         _expect_one_work(judgement, step, said, roots, (key, aggregates))
         numbers = {peer: _numbers(report, step, run) for peer, report in said.reports.items()}
-        testimony = Testimony(step, roots, numbers, said.accuse, key, aggregates, parcels)
+        testimony = Testimony(step, roots, numbers, said.named(), key, aggregates, parcels)
     # Else whoever was rightly banned could show another message, signed for the same place, that is right.
     expect(said.judged(judgement) == judgement.message, "another message was judged")
     return testimony
@@ -123,8 +120,19 @@ class _Said:
             case _:
                 return self._digest(self.reports[accused])
 
+    def named(self) -> frozenset[tuple[int, PeerId]] | None:
+        """An accusation counts only if it names the report that was sent (SPEC T1)."""
+        if self.accuse is None:
+            return None
+        sent = self._reports()
+        said = ((a.part, PeerId(a.target), a.message) for a in self.accuse.accusations if a.kind == Kind.REPORT)
+        return frozenset((part, peer) for part, peer, report in said if part is not None and sent.get(peer) == report)
+
     def reports_basis(self) -> Digest:
-        return reports_basis({peer: self._digest(report) for peer, report in self.reports.items()})
+        return reports_basis(self._reports())
+
+    def _reports(self) -> dict[PeerId, Digest]:
+        return {peer: self._digest(report) for peer, report in self.reports.items()}
 
     def _digest(self, said: Announced) -> Digest:
         return self.tools.digest(said.envelope.payload)

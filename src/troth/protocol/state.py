@@ -8,7 +8,7 @@ from torch import Tensor
 
 from troth.crypto import Digest, Identity, PeerId, Signature
 from troth.protocol.channel import Channel, Doubles, Entropy, Work
-from troth.protocol.messages import Announced, Kind
+from troth.protocol.messages import Accusation, Accuse, Announced, Kind, said_as
 from troth.protocol.parts import Bounds, Parcel
 from troth.protocol.primitives import Primitives
 from troth.protocol.records import StepRecord, encode_record
@@ -102,6 +102,12 @@ class Kept(Generic[T]):
     def accused(self, target: PeerId, kind: Kind) -> Announced:
         """The message in which the target lied, if it is guilty of this (SPEC E2)."""
         return (self.commits if kind == Kind.GRADIENT else self.reports)[target]
+
+    def names(self, owner: PeerId, reporter: PeerId, part: int, tools: Primitives) -> bool:
+        """Whether this owner called that report wrong."""
+        report = tools.digest(self.reports[reporter].envelope.payload)
+        wanted = Accusation(reporter, Kind.REPORT, self.step, part, report)
+        return wanted in said_as(self.accuses[owner], Accuse).accusations
 
 
 @dataclass(frozen=True)

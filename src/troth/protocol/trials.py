@@ -147,7 +147,9 @@ def audit_ballots(kept: Kept[T], charge: Charge, finding: Finding, tools: Primit
     guilty &= charge.message == message_of(kept.accused(charge.target, charge.kind), tools)
     found = finding.covered if guilty and charge.kind == Kind.AUDITED_REPORT else ()
     suspects = kept.accuses.keys() - {charge.target}  # an owner that fell silent in Accuse covered nobody
-    covering = sorted({(kept.owners[part], part) for part in found if kept.owners[part] in suspects})
+    owners = {(kept.owners[part], part) for part in found if kept.owners[part] in suspects}
+    # Who did name it was not believed, since no quorum was left to judge.
+    covering = sorted((owner, part) for owner, part in owners if not kept.names(owner, charge.target, part, tools))
     return [
         charge.ballot(guilty),
         *(

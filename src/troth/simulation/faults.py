@@ -83,6 +83,8 @@ def deliveries(
         return network.least + queued + far + chance() * network.latency + extra.get((sender, to), 0.0)
 
     def deliver(sender: PeerId, to: PeerId, packet: Packet, now: float) -> Sequence[float]:
+        if to not in numbers:
+            return ()  # a key that somebody made up: there is nobody
         one, other = numbers[sender], numbers[to]
         if any(cut.parts(one, other, now) for cut in network.cuts):
             return ()

@@ -110,6 +110,8 @@ class Timeline:
     def watch(self, now: float, sender: PeerId, to: PeerId, packet: Packet, delays: Sequence[float]) -> None:
         """For `play`: everything that goes onto the network."""
         self._latest = now
+        if to not in self.words.numbers:
+            return  # to nobody
         burst, number = self._burst(sender, packet), self.words.numbers[to]
         burst.to[number].append([now + delay for delay in delays])
         if isinstance(packet.frame, Value) and delays:
@@ -134,7 +136,7 @@ class Timeline:
         self._variant(sender, packet)  # what it means is the first value; what it says instead, another
         self._meant = _Meant(sender, type(packet.frame).__name__, packet.place, lies, dict(lies))
         send()
-        for lie in self._meant.fresh():  # it put nothing on the wire
+        for lie in self._meant.fresh() if to in self.words.numbers else ():  # it put nothing on the wire
             self._burst(sender, packet).lies[lie].add(self.words.numbers[to])
         self._meant = None
 

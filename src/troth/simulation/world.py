@@ -157,6 +157,10 @@ class World:
     paces: dict[int, set[Pace]] = field(default_factory=dict)  # by step, of survivors: two would be too many
     incarnations: dict[int, int] = field(default_factory=dict)  # in which each step was made last
 
+    def name(self, peer: bytes) -> str:
+        """Its number; a key that nobody here has is a stranger's."""
+        return str(self.numbers.get(PeerId(peer), "a stranger"))
+
     @cached_property
     def honest(self) -> frozenset[PeerId]:
         return frozenset(peer for peer, number in self.numbers.items() if number not in self.plan.lying)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from troth.simulation.checkers.aggregates import aggregates
 from troth.simulation.checkers.agreement import agreement
 from troth.simulation.checkers.audits import audits
+from troth.simulation.checkers.bans import bans
 from troth.simulation.checkers.bounds import bounds
 from troth.simulation.checkers.caught import caught
 from troth.simulation.checkers.coins import coins
@@ -40,6 +41,7 @@ CHECKERS: dict[str, Callable[[World], list[str]]] = {
     "knocks": knocks,
     "follows": follows,
     "comeback": comeback,
+    "bans": bans,
     "bounds": bounds,
     "memory": memory,
     "safety": safety,
@@ -47,7 +49,7 @@ CHECKERS: dict[str, Callable[[World], list[str]]] = {
 
 # What holds with at most b liars, however many honest peers are gone.
 OF_SAFETY = frozenset(
-    {"agreement", "no honest ban", "evidence", "signed", "slots", "coins", "bounds", "memory", "safety"}
+    {"agreement", "no honest ban", "bans", "evidence", "signed", "slots", "coins", "bounds", "memory", "safety"}
 )
 
 __all__ = ["CHECKERS", "OF_SAFETY"]

@@ -55,9 +55,9 @@ def _lost(world: World, outcome: Outcome[Training], roster: Roster, roles: Roles
         if audit.target in banned or (audit.target, audit.step) in owed:
             continue
         if before.get((audit.target, audit.step), 0) < MOST_OWED:
-            yield f"the audit of {world.numbers[audit.target]} came to nothing, and is not owed"
+            yield f"the audit of {world.name(audit.target)} came to nothing, and is not owed"
         elif audit.target not in record.unaudited:
-            yield f"the audit of {world.numbers[audit.target]} came to nothing too often, and nobody says so"
+            yield f"the audit of {world.name(audit.target)} came to nothing too often, and nobody says so"
 
 
 def _back(world: World, step: int) -> Iterator[str]:

@@ -22,7 +22,7 @@ def caught(world: World) -> list[str]:
             for audit in roles.audits[auditor]:
                 if audit.target in lies.get(audit.step, ()) and audit.target not in record.banned:
                     broken.append(
-                        f"step {record.step}: {world.numbers[audit.target]} lied in step {audit.step}, was audited, and stays"
+                        f"step {record.step}: {world.name(audit.target)} lied in step {audit.step}, was audited, and stays"
                     )
         due, randomness, incarnation = Due.after(record), outcome.state.randomness, record.incarnation
     return broken

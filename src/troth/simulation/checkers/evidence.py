@@ -1,7 +1,6 @@
 """Every ban's evidence verifies offline, from its bytes alone, and names the one who was banned; where it shows what the ban
 follows from, computing it gives the same verdict."""
 
-from troth.crypto import PeerId
 from troth.evidence.bans import History
 from troth.evidence.recompute import Recomputed, recompute
 from troth.evidence.verify import UnprovedError, verify_ban
@@ -16,9 +15,7 @@ def evidence(world: World) -> list[str]:
             try:
                 proof = verify_ban(made.text, world.run.id)
             except UnprovedError as error:
-                broken.append(
-                    f"step {made.step}: the ban of {world.numbers[PeerId(bytes.fromhex(made.file.banned))]}: {error}"
-                )
+                broken.append(f"step {made.step}: the ban of {world.name(bytes.fromhex(made.file.banned))}: {error}")
                 continue
             if proof.testimony is not None and proof.judgement.kind in (Kind.REPORT, Kind.AGGREGATE):
                 found = recompute(proof, None, made.blobs)
@@ -28,8 +25,7 @@ def evidence(world: World) -> list[str]:
                 broken.append(f"step {made.step}: the evidence is about somebody else")
             banned.discard(proof.banned)
         broken += [
-            f"step {outcome.record.step - 1}: no evidence of the ban of {world.numbers[PeerId(peer)]}"
-            for peer in sorted(banned)
+            f"step {outcome.record.step - 1}: no evidence of the ban of {world.name(peer)}" for peer in sorted(banned)
         ]
         banned = set(outcome.record.banned)
     return broken

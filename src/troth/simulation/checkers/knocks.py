@@ -10,7 +10,7 @@ def knocks(world: World) -> list[str]:
     expected = world.plan.shaky | (world.plan.lying if world.plan.blackout or world.plan.liars_return else frozenset())
     for record in world.records:
         for knock in record.returned:
-            gone, back = world.numbers[PeerId(knock.member)], world.numbers.get(PeerId(knock.key))
+            gone, back = world.numbers.get(PeerId(knock.member)), world.numbers.get(PeerId(knock.key))
             if back != gone or gone not in expected:
-                broken.append(f"step {record.step}: somebody else came back in the place of {gone}")
+                broken.append(f"step {record.step}: somebody else came back in the place of {world.name(knock.member)}")
     return broken

@@ -5,7 +5,6 @@ And all agree on how long they wait (SPEC Q8).
 
 from collections import Counter
 
-from troth.crypto import PeerId
 from troth.protocol.pace import Pace
 from troth.protocol.records import StepRecord
 from troth.simulation.world import World
@@ -17,7 +16,7 @@ def pace(world: World) -> list[str]:
     """A step after which nothing is held against anybody, nor after the next, which hears of its end, had certificates only."""
     pairs = Counter(pair for record in world.records for pair in record.feuds)
     broken = [
-        f"{world.numbers[PeerId(one)]} and {world.numbers[PeerId(other)]} did not reach each other {count} times"
+        f"{world.name(one)} and {world.name(other)} did not reach each other {count} times"
         for (one, other), count in sorted(pairs.items())
         if count > 1
     ]
