@@ -361,7 +361,8 @@ def docket_of(
     """What there is to vote on: what was accused, and the parts whose numbers look wrong."""
     here, state = attempt.here, attempt.here.state
     audits = trials.hear_audits(accuses, here.roles)
-    charges = heard_owners(accuses, state.step, attempt.owners, reported.announced, here.peer.tools)
+    reports = {peer: reported.announced[peer] for peer in attempt.roots}  # who contributes nothing reports nothing
+    charges = heard_owners(accuses, state.step, attempt.owners, reports, here.peer.tools)
     norms = [reduced.clipped.centers[part].norm for part in range(len(attempt.owners))]
     disputed = suspicious_parts(reported.numbers, norms, here.taus, here.roles.bounds)  # [V2]
     disputed |= far_parts(reported.numbers, attempt.length, here.taus, here.roles.bounds)  # [V3]
@@ -375,7 +376,7 @@ def docket_of(
         owners=owners,
         contributors=frozenset(attempt.roots),
         aggregates={part: aggregate_message(clips[owner], heard.get(owner)) for part, owner in owners.items()},
-        reports={peer: message_of(reported.announced[peer], tools) for peer in attempt.roots} if owners else {},
+        reports={peer: message_of(report, tools) for peer, report in reports.items()} if owners else {},
         peers=state.roster.admitted,
     )
 
