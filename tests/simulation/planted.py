@@ -408,7 +408,7 @@ class Find:
 def plan_of(where: Where) -> Plan:
     """Drawn for so many steps as all are, whatever is played of it: else it would be another world."""
     if isinstance(where, str):
-        return load(SEEDS.with_name(where)).smallest
+        return load(SEEDS.parent / where).smallest
     worlds, seed, steps = where
     return replace(DRAWS[worlds](seed, steps=STEPS), steps=steps)
 

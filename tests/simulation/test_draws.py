@@ -66,6 +66,32 @@ def test_beyond_the_guarantee_are_all_liars_and_a_crash() -> None:
     assert sum(plan.fair for plan in BEYOND) < len(BEYOND) / 5
 
 
+def test_some_go_one_by_one_until_liars_are_most_of_those_left() -> None:
+    """In no step so many that the run stops before."""
+    squeezed = [plan for plan in BEYOND if len(plan.shaky) == len(plan.crashes) >= plan.peers - plan.promised - 2]
+    lasting = [plan for plan in squeezed if all(_goes_on(plan, step) for step in range(plan.steps))]
+    assert len(lasting) > 30
+    assert any(2 * len(plan.lying) > plan.peers - len(plan.crashes) for plan in lasting)
+
+
+def _goes_on(plan: Plan, step: int) -> bool:
+    """With a quorum of those who are left (SPEC G1)."""
+    members = plan.peers - sum(cut.step < step for cut in plan.crashes.values())
+    gone = sum(cut.step == step for cut in plan.crashes.values())
+    return members - gone >= max(members // 2 + 1, plan.promised + 1)
+
+
+def test_some_stay_in_the_dark_for_longer_than_others_wait() -> None:
+    dark = [plan for plan in WIDE if plan.blackout]
+    long = [plan for plan in dark if max(cut.down or 0.0 for cut in plan.blackout.values()) > 30]
+    assert len(dark) / 4 < len(long) < len(dark)
+
+
+def test_what_nobody_could_prove_and_all_made_again_is_no_disagreement() -> None:
+    """[B6] Whoever comes back when all is over still holds what it signed before the blackout."""
+    assert judge(replace(draw_wide(911, steps=12), steps=4)).broken == []
+
+
 def plan_of(**given: object) -> Plan:
     liars = {0: frozenset[str](), 1: frozenset[str]()}
     plan = Plan(1, 7, 4, liars, {}, {}, dict.fromkeys(liars, (1.0, 1)), {}, Network())

@@ -17,6 +17,7 @@ _LONG = (65, 80)  # steps, in one world of twelve
 _FEW_PEERS = 6  # of these
 _QUIET = TASKS[4]  # nearly without noise, for a radius that is far below the gradients
 _SMALL_TAU = 1e-5
+_NIGHT = (35.0, 95.0)  # seconds
 
 
 def draw_wide(seed: int, *, least_peers: int = 4, most_peers: int = 16, steps: int = 20) -> Plan:
@@ -29,7 +30,7 @@ def draw_wide(seed: int, *, least_peers: int = 4, most_peers: int = 16, steps: i
         least_peers, most_peers = min(least_peers, _FEW_PEERS), min(most_peers, _FEW_PEERS)
         steps = _LONG[0] + dice.pick(_LONG[1] - _LONG[0] + 1)
     plan = draw_plan(seed, least_peers=least_peers, most_peers=most_peers, steps=steps)
-    plan = _with_training(dice, _with_lies(dice, plan), large=large)
+    plan = _with_training(dice, _with_lies(dice, _with_long_nights(plan)), large=large)
     most = most_byzantine(plan.peers, 1)
     if not dice.pick(10):
         return _with_crashes(dice, plan)
@@ -43,7 +44,18 @@ def draw_beyond(seed: int, *, least_peers: int = 4, most_peers: int = 16, steps:
     """As many liars as there may be, and honest peers who crash besides: only safety is promised."""
     dice = Dice(stream(seed, "beyond"))
     plan = draw_plan(seed, least_peers=least_peers, most_peers=most_peers, steps=steps)
-    return _with_crashes(dice, _with_training(dice, plan, large=False))
+    plan = _with_crashes(dice, _with_training(dice, plan, large=False))
+    apart = Dice(stream(seed, "one by one"))  # so that the other worlds stay what they were
+    return plan if apart.pick(3) else _one_by_one(apart, plan)
+
+
+def _with_long_nights(plan: Plan) -> Plan:
+    """After every second blackout some stay in the dark for longer than the others wait for them by themselves (SPEC B5)."""
+    dice = Dice(stream(plan.seed, "long nights"))  # so that the other worlds stay what they were
+    if not plan.blackout or dice.pick(2):
+        return plan
+    downs = {k: _NIGHT[0] + dice.chance() * (_NIGHT[1] - _NIGHT[0]) for k in plan.blackout if not dice.pick(3)}
+    return replace(plan, blackout={k: replace(cut, down=downs.get(k, cut.down)) for k, cut in plan.blackout.items()})
 
 
 def _with_lies(dice: Dice, plan: Plan) -> Plan:
@@ -107,6 +119,21 @@ def _with_crashes(dice: Dice, plan: Plan) -> Plan:
         byzantine=most,
         waits=bool(dice.pick(2)),
     )
+
+
+def _one_by_one(dice: Dice, plan: Plan) -> Plan:
+    """Honest peers go for good, in each step as many as leave a quorum, until liars are most of those who are left: all at once
+    would stop the run, and a run that stops shows nothing."""
+    honest = [k for k in dice.stream.permutation(plan.peers).tolist() if k not in plan.lying]
+    stay, crashes = 1 + dice.pick(2), dict[int, DropOut]()
+    for step in range(dice.pick(3), plan.steps):
+        members = len(honest) + len(plan.lying)
+        spare = min(members - max(members // 2 + 1, plan.promised + 1), len(honest) - stay)
+        if spare < 1:
+            break
+        for _ in range(1 + dice.pick(spare)):
+            crashes[honest.pop()] = DropOut(step, dice.pick(9), amid=2 * dice.chance() if dice.pick(2) else 0.0)
+    return replace(plan, crashes=crashes or plan.crashes)
 
 
 def _crash(dice: Dice, steps: int) -> DropOut:

@@ -1,5 +1,6 @@
 """A run on a network that hurts: real protocol code, virtual time, liars on the wire; and what happened in it."""
 
+import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
@@ -16,7 +17,7 @@ from troth.protocol.agreed import AgreedChannel, Line
 from troth.protocol.channel import Channel
 from troth.protocol.coins import Coins, SeededEntropy
 from troth.protocol.comeback import Life
-from troth.protocol.frames import Link, Packet, Value
+from troth.protocol.frames import Begun, Link, Packet, Value
 from troth.protocol.journal import MemoryJournal
 from troth.protocol.pace import Pace
 from troth.protocol.records import StepRecord, decode_record, encode_record
@@ -156,6 +157,9 @@ class World:
     step_ends: dict[int, float] = field(default_factory=dict)  # when the first peer had ended a step
     paces: dict[int, set[Pace]] = field(default_factory=dict)  # by step, of survivors: two would be too many
     incarnations: dict[int, int] = field(default_factory=dict)  # in which each step was made last
+    began: dict[int, float] = field(
+        default_factory=dict
+    )  # when each incarnation but the first did, for the first of them
 
     def name(self, peer: bytes) -> str:
         """Its number; a key that nobody here has is a stranger's."""
@@ -219,6 +223,18 @@ class _FreshCoins(SeededEntropy):
     def coins(self, step: int, attempt: int) -> Coins:
         self._drawn[step, attempt] += 1
         return super().coins(step, attempt + 1000 * (self._drawn[step, attempt] - 1))
+
+
+class _NotedJournal(MemoryJournal):
+    """Takes down when the run begins anew."""
+
+    def __init__(self, note: Callable[[int], object]) -> None:
+        super().__init__()
+        self._note = note
+
+    def begins(self, begun: Begun) -> None:
+        super().begins(begun)
+        self._note(begun.incarnation)
 
 
 class _NotedLine:
@@ -311,6 +327,8 @@ class _Stage:
                 lives[identity.peer] = self.honest(number, identity)
         until = [identity.peer for number, identity in enumerate(self.identities) if number in world.survivors]
         self.time.run(lives, most_events=_MOST_EVENTS, until=until)
+        for number in world.outcomes:
+            self._discard_made_again(number)
         world.stopped = {world.numbers[peer]: why for peer, why in self.time.stopped.items()}
         world.packets, world.lost, world.doubled = self.time.packets, self.time.lost, self.time.doubled
         world.seconds = self.time.now
@@ -321,7 +339,7 @@ class _Stage:
     # Honest peers
 
     async def honest(self, number: int, identity: Identity) -> None:
-        plan, clock, journal = self.plan, self.plan.network.clocks.get(number, (0.0, 0.0)), MemoryJournal()
+        plan, clock, journal = self.plan, self.plan.network.clocks.get(number, (0.0, 0.0)), _NotedJournal(self._began)
         cut = plan.crashes.get(number, plan.blackout.get(number))
         line = self.time.line(identity.peer, *clock)
 
@@ -407,6 +425,9 @@ class _Stage:
             return None
         return self.plan.peers - len(self.plan.lying)
 
+    def _began(self, incarnation: int) -> None:
+        self.world.began.setdefault(incarnation, self.time.now)
+
     async def _note(self, number: int, steps: AsyncIterator[Outcome[Training]]) -> None:
         async for outcome in steps:
             channel, world, record = self.channels[number], self.world, outcome.record
@@ -429,6 +450,24 @@ class _Stage:
             for old, outcome in list(held.items()):
                 if old >= step or encode_record(outcome.record) not in self.certified[number]:
                     del held[old]
+
+    def _discard_made_again(self, number: int) -> None:
+        """What the others made again, and had to: this peer, if it came back at all, came too late to show it (SPEC B5, B6)."""
+        held, founding = self.world.outcomes[number], Roster.founding(self.run)
+        rosters = {step + 1: outcome.state.roster for step, outcome in held.items()}
+        for step, outcome in list(held.items()):
+            made_again = outcome.record.incarnation < self.world.incarnations[step]
+            if made_again and self._may_be_lost(outcome.record, rosters.get(step, founding)):
+                del held[step]
+
+    def _may_be_lost(self, record: StepRecord, roster: Roster) -> bool:
+        """Whether those who could prove it were so few that the rest may begin without them, and still in the dark then."""
+        world, raw, quorum = self.world, encode_record(record), max(len(record.members) // 2, roster.liars) + 1
+        proving = [number for number, certified in self.certified.items() if raw in certified]
+        later = [when for incarnation, when in world.began.items() if incarnation > record.incarnation]
+        began = min(later, default=math.inf)
+        dark = {number for number in self.plan.blackout if world.power_back.get(number, math.inf) > began}
+        return dark.issuperset(proving) and len(proving) < quorum - roster.liars
 
     def _wrapped(self, peer: PeerId, channel: Channel) -> Channel:
         return channel if self.wrap is None else self.wrap(peer, channel)
