@@ -1298,6 +1298,15 @@ class _SlowToSee:
         return said
 
 
+def test_who_is_back_comes_in_and_stays_where_honest_members_are_no_more_than_liars() -> None:
+    """[B2] Liars tell onlookers nothing, so all announcements take a proof that liars signed too: the first of a step, of which
+    it comes before the parts are there, and the last, of which it comes when the next step has begun."""
+    crashes = {2: DropOut(3, 0, 10.0), 3: DropOut(4, 0, 10.0)}
+    seen = see(plan(seed=2, peers=6, steps=25, liars=(0, 1), crashes=crashes), Lies())
+    assert sorted(number for back in seen.returned.values() for number in back) == [2, 3]
+    assert seen.named("absent") == {3: [2], 4: [3]}
+
+
 def test_two_who_come_back_in_one_step_hear_each_other() -> None:
     """[B3, F1] Neither knows, before that step is over, that the other is a member too; what it says then must not be lost."""
     slow, crashes = keys(1, 7)[2], {2: DropOut(2, 2, 3.0), 5: DropOut(2, 2, 3.0)}
