@@ -362,13 +362,14 @@ def docket_of(
     audits = trials.hear_audits(accuses, here.roles)
     charges = heard_owners(accuses, state.step, attempt.owners, reported.announced, here.peer.tools)
     norms = [reduced.clipped.centers[part].norm for part in range(len(attempt.owners))]
-    disputed = suspicious_parts(reported.numbers, norms, here.taus, here.roles.bounds)  # [V2]
-    disputed |= far_parts(reported.numbers, attempt.length, here.taus, here.roles.bounds)  # [V3]
-    disputed |= {charge.part for charge in charges if charge.part is not None}
+    doubted = suspicious_parts(reported.numbers, norms, here.taus, here.roles.bounds)  # [V2]
+    doubted |= far_parts(reported.numbers, attempt.length, here.taus, here.roles.bounds)  # [V3]
+    disputed = doubted | {charge.part for charge in charges if charge.part is not None}
     return Docket(
         step=state.step,
         brought=(*audits, *charges),
         owners={part: attempt.owners[part] for part in sorted(disputed)},
+        doubted=frozenset(doubted),
         contributors=frozenset(attempt.roots),
         peers=state.roster.admitted,
     )

@@ -56,6 +56,7 @@ class Docket:
     step: int
     brought: tuple[Charge, ...] = ()  # by auditors and owners
     owners: Mapping[int, PeerId] = field(default_factory=dict)  # of the disputed parts
+    doubted: frozenset[int] = frozenset()  # of these: whose announced numbers look wrong, whatever its owner says
     contributors: frozenset[PeerId] = frozenset()
     peers: int = 0  # who were ever members: so many parts, at most, had an earlier step
 
@@ -80,6 +81,12 @@ class Docket:
     def heard(self) -> frozenset[Charge]:
         """What was brought, to look up: every juror may vote on all of it."""
         return frozenset(self.brought)
+
+    @cached_property
+    def to_decide(self) -> frozenset[Charge]:
+        """What was brought, and what public numbers bring: decided or dismissed, however few vote on it."""
+        owners = ((part, self.owners[part]) for part in self.doubted)
+        return self.heard | {Charge(None, owner, Kind.AGGREGATE, self.step, part) for part, owner in owners}
 
     @cached_property
     def _audited_reports(self) -> frozenset[int]:
@@ -167,10 +174,11 @@ def part_ballots(
 def judge(attempt: int, votes: Mapping[PeerId, Announced], roster: Roster, docket: Docket) -> tuple[Judgement, ...]:
     """A quorum of the members at step start decides each charge: accused, accuser, or nobody (SPEC T4).
 
-    Charges that were brought are decided or dismissed; those that recomputing brings up count if a quorum votes on them.
+    Charges that were brought, and those against owners of parts whose numbers look wrong, are decided or dismissed; those
+    that recomputing brings up count if a quorum votes on them.
     What a juror says of anything else is dropped before it is counted.
     """
-    tally: dict[Charge, dict[Verdict, int]] = {charge: dict.fromkeys(Verdict, 0) for charge in docket.brought}
+    tally: dict[Charge, dict[Verdict, int]] = {charge: dict.fromkeys(Verdict, 0) for charge in docket.to_decide}
     for voter, announced in votes.items():
         vote = said_as(announced, Vote)
         if voter in roster.members and len(vote.ballots) <= docket.most_ballots:
@@ -180,7 +188,7 @@ def judge(attempt: int, votes: Mapping[PeerId, Announced], roster: Roster, docke
     judgements = []
     for charge in sorted(tally, key=Charge.order):
         counts = tally[charge]
-        if charge in docket.heard or sum(counts.values()) >= roster.quorum:
+        if charge in docket.to_decide or sum(counts.values()) >= roster.quorum:
             decided = next((verdict for verdict, count in counts.items() if count >= roster.quorum), None)
             against = counts[Verdict.ACCUSED] + counts[Verdict.WITHHELD]
             if decided is None and charge.kind == Kind.AGGREGATE and against >= roster.quorum:
@@ -201,6 +209,7 @@ class Trials:
         self.votes: dict[int, Mapping[PeerId, Announced]] = {}
         self.struck: frozenset[PeerId] = frozenset()
         self._auditors: frozenset[PeerId] | None = None  # who was heard when audits were
+        self._doubted: dict[int, frozenset[int]] = {}  # by attempt: parts whose announced numbers looked wrong
 
     @property
     def audits_are_open(self) -> bool:
@@ -212,9 +221,12 @@ class Trials:
         return frozenset(j.banned for j in self.judgements if j.banned is not None)
 
     def undecided(self, attempt: int) -> bool:
-        """Whether an aggregate of this attempt was disputed, and no quorum cleared it: too few are left to judge it."""
+        """Whether the numbers of an aggregate of this attempt look wrong, and no quorum cleared it: too few are left to judge
+        it, or its owner showed some what it kept from others. That an owner accuses somebody says nothing against its own
+        aggregate: else one that lays open to half of the jury could have the model stand still (SPEC G2)."""
+        doubted = self._doubted.get(attempt, frozenset())
         judged = (j for j in self.judgements if j.attempt == attempt and j.kind == Kind.AGGREGATE)
-        return any(j.verdict is None for j in judged)
+        return any(j.verdict is None and j.part in doubted for j in judged)
 
     def strike(self, silent: frozenset[PeerId]) -> None:
         """These did not open their coin B, or had an attempt repeated whose coins were open (SPEC N3)."""
@@ -241,6 +253,7 @@ class Trials:
         new = judge(attempt, votes, self._roster, docket)
         self.judgements += new
         self.accuses[attempt], self.votes[attempt] = accuses, votes
+        self._doubted[attempt] = docket.doubted
         cheated = {j.banned for j in new if j.banned is not None and j.kind == Kind.AGGREGATE}
         withheld = {PeerId(j.target) for j in new if j.verdict == Verdict.WITHHELD}
         if cheated or withheld:
