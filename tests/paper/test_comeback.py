@@ -131,7 +131,7 @@ def test_a_place_is_written_down_before_anything_is_sent() -> None:
         assert len(line.sent) == (0 if signed_before else len(PEERS) - 1)
 
 
-class _Forgetful(MemoryJournal):
+class _Forgetful(world_module.NotedJournal):
     """What it holds does not last."""
 
     def claim(self, place: Context) -> None:
@@ -157,7 +157,7 @@ class _CutWhileSpeaking:
         return await coroutine
 
 
-def _cut_in_commit(*, journal: bool, kind: type[MemoryJournal] = MemoryJournal) -> Seen:
+def _cut_in_commit(*, journal: bool, kind: type[MemoryJournal] = world_module.NotedJournal) -> Seen:
     """One of five loses power for a moment, within which the others still wait for the slowest of them, who contributes."""
     crashes = {GONE: DropOut(step=99, call=0, down=0.2, journal=journal)}
     network = Network(latency=0.1, slow={1: 0.9, 3: 0.9})  # at most one of these validates
@@ -167,7 +167,7 @@ def _cut_in_commit(*, journal: bool, kind: type[MemoryJournal] = MemoryJournal) 
     def wrap(peer: PeerId, channel: Channel) -> Channel:
         return _CutWhileSpeaking(channel, cuts) if peer == mine else channel
 
-    with patch.object(world_module, "MemoryJournal", kind):
+    with patch.object(world_module, "NotedJournal", kind):
         seen = see(plan(liars=(), crashes=crashes, steps=9, network=network), wrap=wrap)
     assert len(cuts) == 1
     return seen
@@ -1296,6 +1296,15 @@ class _SlowToSee:
         if context.phase == Phase.ACCUSE:
             await self._inner._wait(self._inner._line.now() + 0.8, lambda: False)
         return said
+
+
+def test_who_is_back_comes_in_and_stays_where_honest_members_are_no_more_than_liars() -> None:
+    """[B2] Liars tell onlookers nothing, so all announcements take a proof that liars signed too: the first of a step, of which
+    it comes before the parts are there, and the last, of which it comes when the next step has begun."""
+    crashes = {2: DropOut(3, 0, 10.0), 3: DropOut(4, 0, 10.0)}
+    seen = see(plan(seed=2, peers=6, steps=25, liars=(0, 1), crashes=crashes), Lies())
+    assert sorted(number for back in seen.returned.values() for number in back) == [2, 3]
+    assert seen.named("absent") == {3: [2], 4: [3]}
 
 
 def test_two_who_come_back_in_one_step_hear_each_other() -> None:

@@ -3,13 +3,15 @@
 import dataclasses
 import math
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
 import pytest
 
-from tests.paper.conftest import SMALL, finished, last_kept
+from tests.paper.conftest import SMALL, finished, last_kept, rewired
+from tests.paper.test_audit_all import RECORD
 from troth.crypto import Digest, Identity, PeerId, blob_digest, derive
 from troth.evidence.verify import verify_ban
 from troth.protocol.audits import Finding, audit
@@ -28,8 +30,8 @@ from troth.protocol.messages import (
     Vote,
 )
 from troth.protocol.primitives import Primitives
-from troth.protocol.records import Judgement
-from troth.protocol.roles import Audit, Roles, draw_roles
+from troth.protocol.records import decode_record
+from troth.protocol.roles import Audit, Due, Roles, draw_roles
 from troth.protocol.roster import Roster
 from troth.protocol.trials import AUDIT_KINDS, Charge, Docket, Trials, audit_ballots, heard_audits, heard_owners, judge
 from troth.simulation import ProtocolSimulation
@@ -360,10 +362,90 @@ class _FalseAccuser:
         return await self._inner.announce(context, message)
 
 
-@pytest.mark.parametrize(("verdict", "moves"), [(None, False), (Verdict.ACCUSER, True)], ids=["dismissed", "cleared"])
-def test_an_aggregate_that_no_quorum_judged_is_undecided(verdict: Verdict | None, moves: bool) -> None:
-    """[G2] Too few are left to clear it, so it must not move the model; of an earlier attempt it does not matter."""
-    trials = Trials(Roster(tuple(OWNERS)))
-    trials.judgements = (Judgement(None, OWNERS[0], Kind.AGGREGATE, STEP, 0, 1, verdict),)
-    assert trials.undecided(1) is not moves
+@pytest.mark.parametrize(
+    ("cleared", "withheld", "doubted", "undecided"),
+    [
+        (4, 0, True, False),
+        (3, 3, True, True),  # shown to half of the jury
+        (1, 0, True, True),  # the others do not vote
+        (0, 0, True, True),
+        (3, 3, False, False),  # nobody but its owner has a word to say about the part
+    ],
+)
+def test_an_aggregate_whose_numbers_look_wrong_and_that_no_quorum_judged_is_undecided(
+    cleared: int, withheld: int, doubted: bool, undecided: bool
+) -> None:
+    """[G2] Too few clear it, so it must not move the model, and everyone audits; of an earlier attempt it does not matter."""
+    against = Charge(None, OWNERS[0], Kind.AGGREGATE, STEP, 0)
+    verdicts = (Verdict.ACCUSER,) * cleared + (Verdict.WITHHELD,) * withheld
+    cast = {voter: said(voter, Vote((against.cast(verdict),))) for voter, verdict in zip(KEYS, verdicts, strict=False)}
+    accused = Charge(OWNERS[0], OWNERS[1], Kind.REPORT, STEP, 0)
+    this = docket(accused, owners={0: OWNERS[0]}, contributors=OWNERS, doubted=frozenset({0} if doubted else ()))
+    trials = Trials(Roster(KEYS))
+    trials.judge(1, {}, cast, this)
+    assert trials.undecided(1) is undecided
     assert not trials.undecided(2)
+    record = msgspec.structs.replace(RECORD, judgements=trials.judgements, updated=not undecided)
+    assert Due.after(record).everyone is undecided
+
+
+class _Disputing:
+    """Wraps a liar's channel: it accuses an honest contributor, and does not vote."""
+
+    _reports: Mapping[PeerId, Announced]
+
+    def __init__(self, inner: Any, simulation: ProtocolSimulation, me: PeerId) -> None:
+        self._inner, self._simulation, self._me = inner, simulation, me
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def announce(self, context: Any, message: Message) -> Any:
+        if isinstance(message, Vote):
+            return await self._inner.announce(context, Vote(()))
+        if isinstance(message, Accuse):
+            state = self._simulation.states[self._me]
+            owners = draw_roles(self._simulation.run, state.roster, state.randomness, state.due).owners
+            if self._me in owners:
+                victim = next(peer for peer in owners if peer in self._simulation.honest)
+                report = blob_digest(self._reports[victim].envelope.payload)
+                false = Accusation(victim, Kind.REPORT, context.step, owners.index(self._me), report)
+                message = msgspec.structs.replace(message, accusations=(false,))
+        announced = await self._inner.announce(context, message)
+        if isinstance(message, Report):
+            self._reports = announced
+        return announced
+
+
+class _Blind:
+    """Wraps an honest juror's channel: of liars it gets nothing that they lay open."""
+
+    def __init__(self, inner: Any, liars: frozenset[PeerId]) -> None:
+        self._inner, self._liars = inner, liars
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def lay_open(self, context: Any, mine: Any, wanted: Any, count: int) -> Any:
+        shown = await self._inner.lay_open(context, mine, wanted, count)
+        return {showing: {} if showing[1] in self._liars else parcels for showing, parcels in shown.items()}
+
+
+def test_an_owner_that_lays_open_to_half_of_the_jury_does_not_stop_the_model() -> None:
+    """[G2, T6] No quorum clears it, and none says that it withheld anything. Its aggregate is right all the same, as
+    everyone sees from the numbers."""
+    scenario = dataclasses.replace(SMALL, attack_start=11, attack_stop=12, steps=12, evaluate_every=12)
+    simulation = ProtocolSimulation(scenario)
+    liars = frozenset(peer for peer in simulation.peers if peer not in simulation.honest)
+    for liar in liars:
+        rewired(simulation, liar, partial(_Disputing, simulation=simulation, me=liar))
+    for juror in simulation.honest[:2]:
+        rewired(simulation, juror, lambda inner: _Blind(inner, liars))
+    judged = []
+    for _ in zip(range(10), simulation.steps(), strict=False):
+        judged += [j for j in decode_record(simulation.trace[-1]).judgements if j.kind == Kind.AGGREGATE]
+    assert judged
+    assert {j.verdict for j in judged} == {None}
+    assert simulation.updates == 10
+    assert simulation.agreement
+    assert simulation.bans == []

@@ -52,7 +52,6 @@ def test_an_owner_that_named_a_liar_in_vain_is_not_taken_for_its_cover() -> None
     assert judge(load(PLANS / "named-in-vain.json").smallest).broken == []
 
 
-@pytest.mark.xfail(strict=True, reason="one liar splits the jury, and the model stands still")
 def test_an_owner_that_shows_its_parts_to_some_stops_nothing() -> None:
     """[T6, G2] Within the guarantee. It accuses somebody falsely; those who see its parts clear them, the others cannot tell, and
     neither are a quorum: the step moves nothing, and nothing is held against it."""

@@ -100,7 +100,9 @@ class AgreedChannel:
         self.bounds = bounds
         self.pace = self.next_pace = bounds.slowest  # what holds now, and from the next Commit on (SPEC Q8)
         self._stopwatch = Stopwatch()
-        self._ended: dict[Context, Announcement] = {}  # in this step
+        self._ended: dict[
+            Context, Announcement
+        ] = {}  # in this step, and those of the last one that are still to be proved
         self._tools = tools
         self._last: Announcement | Sighting | None = None  # the one that ended last: deadlines count from its end
         self._entry = Entry(frozenset())
@@ -110,7 +112,7 @@ class AgreedChannel:
         self.gate = Gate(self._send, tools)
         self._began_with = 0  # members at the start of the step
         self._quorum = 0  # at least more than half of the members at the start of the step
-        self._proved: set[Context] = set()  # announcements of this step whose proof the onlookers have
+        self._to_prove: dict[Context, tuple[frozenset[PeerId], int]] = {}  # to whom, and how many have to sign
         self._left: set[PeerId] = set()  # who waits for this step to be made again
         self._members: tuple[PeerId, ...] = ()
         self._silent: dict[int, set[PeerId]] = defaultdict(set)  # by step: whom an announcement missed (SPEC Q7)
@@ -200,6 +202,7 @@ class AgreedChannel:
             self.next_pace = self.bounds.after([said_as(said, Commit).took for said in agreed.values()])
         if isinstance(running, Announcement):
             self._ended[context] = running
+            self._to_prove[context] = (self.gate.watchers, self._voices)
             self._show_proof(context, running)
         self.write_down(context, agreed)
         return agreed
@@ -212,9 +215,10 @@ class AgreedChannel:
 
     def _show_proof(self, context: Context, ended: Announcement) -> None:
         """To those who look on, once: with this they need nobody else's word (SPEC B2)."""
-        if self.gate.watchers and context not in self._proved and (proof := ended.proof(self._voices)) is not None:
-            self._proved.add(context)
-            self.send_each(context, sorted(self.gate.watchers), proof)
+        watchers, voices = self._to_prove.get(context, (frozenset(), 0))
+        if watchers and (proof := ended.proof(voices)) is not None:
+            del self._to_prove[context]
+            self.send_each(context, sorted(watchers), proof)
 
     def doubles(self, step: int) -> Doubles:
         return dict(self._doubles[step])
@@ -325,7 +329,8 @@ class AgreedChannel:
             most, may_come = 4 * len(self._entry.members), self._may_come(place)
             self._blobs.hand_out(sender, place, Digest(frame.digest), most=most, may_come=may_come)
             return
-        if not self._may_come(place) or not self._matters(packet):
+        proves = isinstance(frame, Certificate) and place in self._ended
+        if not (self._may_come(place) or proves) or not self._matters(packet):
             return
         if self._running is None and self._looks_on:
             self._keep_for_later(sender, packet)
@@ -337,11 +342,14 @@ class AgreedChannel:
                 self._look_round(running)
                 running.hear(sender, frame, self._line.now())
                 self._flush(place, running)
-            elif place in self._ended and isinstance(frame, Certificate):
+            elif proves:
                 self._ended[place].hear(sender, frame, self._line.now())  # it tells how long that takes
-                self._show_proof(place, self._ended[place])
             elif self._key(place) > self._newest:
                 self._shelf.put(sender, packet, self._most_early)
+            if proves:
+                self._show_proof(
+                    place, self._ended[place]
+                )  # as soon as there is one, also before the next announcement
             return
         self._keep(sender, packet)
 
@@ -592,10 +600,12 @@ class AgreedChannel:
 
     def _forget(self, step: int) -> None:
         """Nothing grows from step to step."""
-        self._stopwatch.delayed(max((ended.lag for ended in self._ended.values()), default=0.0))
+        last = {place: ended for place, ended in self._ended.items() if place.step == step}
+        self._stopwatch.delayed(max((ended.lag for ended in last.values()), default=0.0))
         self._stopwatch.next_step()
-        self._ended.clear()
-        self._proved.clear()
+        # Those who looked on need proof of the last announcement too, and what that takes may still be on its way.
+        self._to_prove = {place: due for place, due in self._to_prove.items() if place in last and due[0]}
+        self._ended = {place: last[place] for place in self._to_prove}
         self._shelf.drop_before(step)
         for kept in (self._parts, self._shown):
             for place in [place for place in kept if place.step < step]:

@@ -119,6 +119,12 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
         return self.norm * self.factor if self.updated else None
 
     @property
+    def unjudged(self) -> bool:
+        """Whether the model stood still, and no quorum could say whether an aggregate was right. Within the guarantee somebody's
+        report was wrong then, which an audit finds (SPEC G2, R6)."""
+        return not self.updated and any(j.kind == Kind.AGGREGATE and j.verdict is None for j in self.judgements)
+
+    @property
     def changes_roster(self) -> bool:
         return bool(self.leaving or self.returned)
 

@@ -36,7 +36,7 @@ class Due:
             tuple(PeerId(peer) for peer in record.contributors),
             record.owed,
             # Who made the others throw a draw away, or a whole step, must not gain by what is drawn instead.
-            everyone=bool(record.struck) or record.began,
+            everyone=bool(record.struck) or record.began or record.unjudged,
         )
 
     @classmethod

@@ -364,9 +364,9 @@ def docket_of(
     reports = {peer: reported.announced[peer] for peer in attempt.roots}  # who contributes nothing reports nothing
     charges = heard_owners(accuses, state.step, attempt.owners, reports, here.peer.tools)
     norms = [reduced.clipped.centers[part].norm for part in range(len(attempt.owners))]
-    disputed = suspicious_parts(reported.numbers, norms, here.taus, here.roles.bounds)  # [V2]
-    disputed |= far_parts(reported.numbers, attempt.length, here.taus, here.roles.bounds)  # [V3]
-    disputed |= {charge.part for charge in charges if charge.part is not None}
+    doubted = suspicious_parts(reported.numbers, norms, here.taus, here.roles.bounds)  # [V2]
+    doubted |= far_parts(reported.numbers, attempt.length, here.taus, here.roles.bounds)  # [V3]
+    disputed = doubted | {charge.part for charge in charges if charge.part is not None}
     owners, tools = {part: attempt.owners[part] for part in sorted(disputed)}, here.peer.tools
     clips = {peer: message_of(said, tools) for peer, said in reduced.clipped.clips.items() if peer in owners.values()}
     heard = {peer: message_of(said, tools) for peer, said in accuses.items() if peer in owners.values()}
@@ -374,6 +374,7 @@ def docket_of(
         step=state.step,
         brought=(*audits, *charges),
         owners=owners,
+        doubted=frozenset(doubted),
         contributors=frozenset(attempt.roots),
         aggregates={part: aggregate_message(clips[owner], heard.get(owner)) for part, owner in owners.items()},
         reports={peer: message_of(report, tools) for peer, report in reports.items()} if owners else {},

@@ -56,6 +56,7 @@ class Docket:
     step: int
     brought: tuple[Charge, ...] = ()  # by auditors and owners
     owners: Mapping[int, PeerId] = field(default_factory=dict)  # of the disputed parts
+    doubted: frozenset[int] = frozenset()  # of these: whose announced numbers look wrong, whatever its owner says
     contributors: frozenset[PeerId] = frozenset()
     aggregates: Mapping[int, Digest] = field(default_factory=dict)  # what stands against the owners, if it is wrong
     reports: Mapping[PeerId, Digest] = field(default_factory=dict)  # … and against contributors
@@ -69,8 +70,7 @@ class Docket:
         if charge.step != self.step or charge.part is None or charge.part not in self.owners:
             return False
         if charge.kind == Kind.AGGREGATE:
-            said = self.aggregates.get(charge.part, NO_BASIS)
-            return charge.target == self.owners[charge.part] and charge.message == said
+            return charge == self.against_owner(charge.part)
         said = self.reports.get(charge.target, NO_BASIS)
         return charge.kind == Kind.REPORT and charge.target in self.contributors and charge.message == said
 
@@ -84,6 +84,15 @@ class Docket:
     def heard(self) -> frozenset[Charge]:
         """What was brought, to look up: every juror may vote on all of it."""
         return frozenset(self.brought)
+
+    @cached_property
+    def to_decide(self) -> frozenset[Charge]:
+        """What was brought, and what public numbers bring: decided or dismissed, however few vote on it."""
+        return self.heard | {self.against_owner(part) for part in self.doubted}
+
+    def against_owner(self, part: int) -> Charge:
+        said = self.aggregates.get(part, NO_BASIS)
+        return Charge(None, self.owners[part], Kind.AGGREGATE, self.step, part, said)
 
     @cached_property
     def _audited_reports(self) -> frozenset[int]:
@@ -167,7 +176,7 @@ def part_ballots(
     `named` is None for an owner that was not heard in Accuse: it covered nobody, it only fell silent.
     """
     step = docket.step
-    against_owner = Charge(None, docket.owners[part], Kind.AGGREGATE, step, part, docket.aggregates[part])
+    against_owner = docket.against_owner(part)
     if finding is None:
         return [against_owner.cast(Verdict.WITHHELD)]
     covered = finding.covered(frozenset(charge.target for charge in named or ()))
@@ -182,10 +191,11 @@ def part_ballots(
 def judge(attempt: int, votes: Mapping[PeerId, Announced], roster: Roster, docket: Docket) -> tuple[Judgement, ...]:
     """A quorum of the members at step start decides each charge: accused, accuser, or nobody (SPEC T4).
 
-    Charges that were brought are decided or dismissed; those that recomputing brings up count if a quorum votes on them.
+    Charges that were brought, and those against owners of parts whose numbers look wrong, are decided or dismissed; those
+    that recomputing brings up count if a quorum votes on them.
     What a juror says of anything else is dropped before it is counted.
     """
-    tally: dict[Charge, dict[Verdict, int]] = {charge: dict.fromkeys(Verdict, 0) for charge in docket.brought}
+    tally: dict[Charge, dict[Verdict, int]] = {charge: dict.fromkeys(Verdict, 0) for charge in docket.to_decide}
     for voter, announced in votes.items():
         vote = said_as(announced, Vote)
         if voter in roster.members and len(vote.ballots) <= docket.most_ballots:
@@ -195,7 +205,7 @@ def judge(attempt: int, votes: Mapping[PeerId, Announced], roster: Roster, docke
     judgements = []
     for charge in sorted(tally, key=Charge.order):
         counts = tally[charge]
-        if charge in docket.heard or sum(counts.values()) >= roster.quorum:
+        if charge in docket.to_decide or sum(counts.values()) >= roster.quorum:
             decided = next((verdict for verdict, count in counts.items() if count >= roster.quorum), None)
             against = counts[Verdict.ACCUSED] + counts[Verdict.WITHHELD]
             if decided is None and charge.kind == Kind.AGGREGATE and against >= roster.quorum:
@@ -226,6 +236,7 @@ class Trials:
         self.laid_open: tuple[LaidOpen, ...] = ()
         self.struck: frozenset[PeerId] = frozenset()
         self._auditors: frozenset[PeerId] | None = None  # who was heard when audits were
+        self._doubted: dict[int, frozenset[int]] = {}  # by attempt: parts whose announced numbers looked wrong
 
     @property
     def audits_are_open(self) -> bool:
@@ -237,9 +248,12 @@ class Trials:
         return frozenset(j.banned for j in self.judgements if j.banned is not None)
 
     def undecided(self, attempt: int) -> bool:
-        """Whether an aggregate of this attempt was disputed, and no quorum cleared it: too few are left to judge it."""
+        """Whether the numbers of an aggregate of this attempt look wrong, and no quorum cleared it: too few are left to judge
+        it, or its owner showed some what it kept from others. That an owner accuses somebody says nothing against its own
+        aggregate: else one that lays open to half of the jury could have the model stand still (SPEC G2)."""
+        doubted = self._doubted.get(attempt, frozenset())
         judged = (j for j in self.judgements if j.attempt == attempt and j.kind == Kind.AGGREGATE)
-        return any(j.verdict is None for j in judged)
+        return any(j.verdict is None and j.part in doubted for j in judged)
 
     def strike(self, silent: frozenset[PeerId]) -> None:
         """These did not open their coin B, or had an attempt repeated whose coins were open (SPEC N3)."""
@@ -266,6 +280,7 @@ class Trials:
         new = judge(attempt, votes, self._roster, docket)
         self.judgements += new
         self.accuses[attempt], self.votes[attempt] = accuses, votes
+        self._doubted[attempt] = docket.doubted
         cheated = {j.banned for j in new if j.banned is not None and j.kind == Kind.AGGREGATE}
         withheld = {PeerId(j.target) for j in new if j.verdict == Verdict.WITHHELD}
         if cheated or withheld:

@@ -225,7 +225,7 @@ class _FreshCoins(SeededEntropy):
         return super().coins(step, attempt + 1000 * (self._drawn[step, attempt] - 1))
 
 
-class _NotedJournal(MemoryJournal):
+class NotedJournal(MemoryJournal):
     """Takes down when the run begins anew."""
 
     def __init__(self, note: Callable[[int], object]) -> None:
@@ -339,7 +339,7 @@ class _Stage:
     # Honest peers
 
     async def honest(self, number: int, identity: Identity) -> None:
-        plan, clock, journal = self.plan, self.plan.network.clocks.get(number, (0.0, 0.0)), _NotedJournal(self._began)
+        plan, clock, journal = self.plan, self.plan.network.clocks.get(number, (0.0, 0.0)), NotedJournal(self._began)
         cut = plan.crashes.get(number, plan.blackout.get(number))
         line = self.time.line(identity.peer, *clock)
 
