@@ -215,7 +215,11 @@ class AgreedChannel:
 
     def _show_proof(self, context: Context, ended: Announcement) -> None:
         """To those who look on, once: with this they need nobody else's word (SPEC B2)."""
-        watchers, voices = self._to_prove.get(context, (frozenset(), 0))
+        if context not in self._to_prove:
+            return
+        watchers, voices = self._to_prove[context]
+        if context.step == self._entry.step:
+            watchers |= self.gate.watchers  # some may have come since
         if watchers and (proof := ended.proof(voices)) is not None:
             del self._to_prove[context]
             self.send_each(context, sorted(watchers), proof)

@@ -389,22 +389,30 @@ class _Stage:
             born(first, DroppingChannel(inner, cut, power_goes) if cut else inner),
             self.heirs.get(number, identity),
         )
-        try:
-            await self._note(number, life.take_part(inner))
-            return
-        except PowerCutError:
+
+        async def powered(life: Life[Training]) -> tuple[Life[Training], AgreedChannel]:
+            """When power is back: where it stood, if it has its journal, else at the beginning."""
             assert cut is not None
-            if cut.down is None:
-                raise
+            assert cut.down is not None
             await line.off(cut.down)
             self.world.power_back[number] = self.time.now
             again = channel(identity, looks_on=False)
             again.next_pace = inner.next_pace  # it lasts as long as the state does
-            life = born(life.state, again, life.links, life.past) if cut.journal else born(first, again)
+            return (born(life.state, again, life.links, life.past) if cut.journal else born(first, again)), again
+
+        def goes_off_for_good() -> bool:
+            return cut is None or cut.down is None
+
+        try:
+            await self._note(number, life.take_part(inner))
+            return
+        except PowerCutError:
+            if goes_off_for_good():
+                raise
+            life, again = await powered(life)
             here = (life.state.incarnation, life.state.step)
-            if (
-                cut.journal and (journal.last_incarnation, journal.last_step) < here
-            ):  # nothing of it was signed: simply go on
+            signed_nothing = (journal.last_incarnation, journal.last_step) < here
+            if cut is not None and cut.journal and signed_nothing:  # simply go on
                 with suppress(LeftOutError, StalledError):
                     await self._note(number, life.take_part(again))
                     return
@@ -413,11 +421,17 @@ class _Stage:
                 raise
         self.world.left_step[number] = self.time.now
         self.stopped_at = self.time.now if self.stopped_at is None else self.stopped_at
-        for _ in range(_TRIES - 1):
-            with suppress(LeftOutError, StalledError):  # as `troth join` does, which tries again until it is stopped
+        for tries in range(_TRIES):
+            try:  # as `troth join` does, which tries again until it is stopped
                 await self._note(number, life.come_back(heir))
                 return
-        await self._note(number, life.come_back(heir))
+            except (LeftOutError, StalledError):
+                if tries == _TRIES - 1:
+                    raise
+            except PowerCutError:  # while this peer was in no step
+                if goes_off_for_good():
+                    raise
+                life, _ = await powered(life)
 
     def confirmed(self) -> int | None:
         """People talk to each other after a while, and agree on beginning with those who are honest."""

@@ -13,9 +13,11 @@ def follows(world: World) -> list[str]:
     absent = {world.numbers.get(PeerId(p)): record.step for record in reversed(world.records) for p in record.absent}
     for number in sorted(world.plan.shaky & absent.keys() - world.plan.network.loss.keys()):
         well = _well_from(world, number)
-        ends = [step for step in sorted(world.outcomes[number]) if step > absent[number]]
+        looking = {step for step, outcome in world.outcomes[number].items() if outcome.looked_on}
+        ends = [step for step in sorted(looking) if step > absent[number]]
         seen = [step for step in ends if well is not None and world.step_ends[step] > well]
         for one, other in pairwise(seen):
-            if other != one + 1:
+            between = (world.outcomes[number].get(step) for step in range(one + 1, other))
+            if any(outcome is None for outcome in between):
                 broken.append(f"{number} looked on in step {one}, and lost sight of what happened until step {other}")
     return broken
