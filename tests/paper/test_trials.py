@@ -432,8 +432,7 @@ class _Blind:
 
 
 def test_an_owner_that_lays_open_to_half_of_the_jury_does_not_stop_the_model() -> None:
-    """[G2, T6] No quorum clears it, and none says that it withheld anything. Its aggregate is right all the same, as
-    everyone sees from the numbers."""
+    """[T6, N3] No quorum clears it, and none says that it withheld anything; but all honest jurors say one or the other."""
     scenario = dataclasses.replace(SMALL, attack_start=11, attack_stop=12, steps=12, evaluate_every=12)
     simulation = ProtocolSimulation(scenario)
     liars = frozenset(peer for peer in simulation.peers if peer not in simulation.honest)
@@ -441,11 +440,23 @@ def test_an_owner_that_lays_open_to_half_of_the_jury_does_not_stop_the_model() -
         rewired(simulation, liar, partial(_Disputing, simulation=simulation, me=liar))
     for juror in simulation.honest[:2]:
         rewired(simulation, juror, lambda inner: _Blind(inner, liars))
-    judged = []
-    for _ in zip(range(10), simulation.steps(), strict=False):
-        judged += [j for j in decode_record(simulation.trace[-1]).judgements if j.kind == Kind.AGGREGATE]
-    assert judged
-    assert {j.verdict for j in judged} == {None}
+    seen = [decode_record(simulation.trace[-1]) for _ in zip(range(10), simulation.steps(), strict=False)]
+    judged = [j for record in seen for j in record.judgements if j.kind == Kind.AGGREGATE]
+    assert {j.verdict for j in judged} == {Verdict.WITHHELD}
+    assert {peer for record in seen for peer in record.struck} == liars == {PeerId(j.target) for j in judged}
     assert simulation.updates == 10
     assert simulation.agreement
     assert simulation.bans == []
+
+
+@pytest.mark.parametrize(("false", "withheld", "out"), [(2, 2, True), (2, 1, False), (0, 4, True), (3, 0, False)])
+def test_a_false_accusation_that_was_laid_open_to_some_counts_as_withheld(false: int, withheld: int, out: bool) -> None:
+    """[T6] Together a quorum of four says that the owner lies; fewer could be liars, of whom there may be three."""
+    accused = Charge(OWNERS[0], OWNERS[1], Kind.REPORT, STEP, 0)
+    against = Charge(None, OWNERS[0], Kind.AGGREGATE, STEP, 0)
+    ballots = [(accused.ballot(False), against.ballot(False))] * false + [(against.cast(Verdict.WITHHELD),)] * withheld
+    cast = {voter: said(voter, Vote(mine)) for voter, mine in zip(KEYS, ballots, strict=False)}
+    this = docket(accused, owners={0: OWNERS[0]}, contributors=OWNERS)
+    found = {j.kind: j.verdict for j in judge(0, cast, Roster(KEYS, byzantine=3, admitted=7), this)}
+    assert found[Kind.REPORT] is None
+    assert found.get(Kind.AGGREGATE) == (Verdict.WITHHELD if out else None)

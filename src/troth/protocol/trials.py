@@ -21,6 +21,8 @@ T = TypeVar("T")
 
 AUDIT_KINDS = (Kind.GRADIENT, Kind.AUDITED_REPORT, Kind.DEVIATION)
 
+Tally = dict[Verdict, set[PeerId]]  # who said what
+
 
 @dataclass(frozen=True)
 class Charge:
@@ -43,6 +45,10 @@ class Charge:
     def of(cls, ballot: Ballot) -> "Charge":
         accuser = None if ballot.accuser is None else PeerId(ballot.accuser)
         return cls(accuser, PeerId(ballot.target), ballot.kind, ballot.step, ballot.part, Digest(ballot.message))
+
+    def is_brought_by(self, owner: "Charge") -> bool:
+        """Whether the owner that the other charge is against accuses somebody here, about the same part."""
+        return self.kind == Kind.REPORT and (self.accuser, self.part) == (owner.target, owner.part)
 
     def order(self) -> tuple[int, int, int, bytes, bytes, bytes]:
         part = -1 if self.part is None else self.part
@@ -195,21 +201,23 @@ def judge(attempt: int, votes: Mapping[PeerId, Announced], roster: Roster, docke
     that recomputing brings up count if a quorum votes on them.
     What a juror says of anything else is dropped before it is counted.
     """
-    tally: dict[Charge, dict[Verdict, int]] = {charge: dict.fromkeys(Verdict, 0) for charge in docket.to_decide}
+    tally: dict[Charge, Tally] = {charge: _nobody() for charge in docket.to_decide}
     for voter, announced in votes.items():
         vote = said_as(announced, Vote)
         if voter in roster.members and len(vote.ballots) <= docket.most_ballots:
             for charge, verdict in _verdicts(vote).items():
                 if docket.admits(charge):
-                    tally.setdefault(charge, dict.fromkeys(Verdict, 0))[verdict] += 1
+                    tally.setdefault(charge, _nobody())[verdict].add(voter)
     judgements = []
     for charge in sorted(tally, key=Charge.order):
-        counts = tally[charge]
-        if charge in docket.to_decide or sum(counts.values()) >= roster.quorum:
-            decided = next((verdict for verdict, count in counts.items() if count >= roster.quorum), None)
-            against = counts[Verdict.ACCUSED] + counts[Verdict.WITHHELD]
-            if decided is None and charge.kind == Kind.AGGREGATE and against >= roster.quorum:
-                decided = Verdict.WITHHELD  # shown to some, it would otherwise split the jury and get away
+        voters = tally[charge]
+        if charge in docket.to_decide or sum(map(len, voters.values())) >= roster.quorum:
+            decided = next((verdict for verdict, said_so in voters.items() if len(said_so) >= roster.quorum), None)
+            if decided is None and charge.kind == Kind.AGGREGATE:
+                # Shown to some, it would otherwise split the jury and get away, and so would a false accusation.
+                brought = (tally[other][Verdict.ACCUSER] for other in docket.brought if other.is_brought_by(charge))
+                against = voters[Verdict.ACCUSED].union(voters[Verdict.WITHHELD], *brought)
+                decided = Verdict.WITHHELD if len(against) >= roster.quorum else None
             judgements.append(
                 Judgement(
                     charge.accuser,
@@ -308,6 +316,10 @@ class Trials:
         owed = [Owed(audit.target, audit.step, times) for audit, times in lost.items() if times <= MOST_OWED]
         often = {audit.target for audit, times in lost.items() if times > MOST_OWED}
         return tuple(sorted(owed)), tuple(sorted(often))
+
+
+def _nobody() -> Tally:
+    return {verdict: set() for verdict in Verdict}
 
 
 def _verdicts(vote: Vote) -> dict[Charge, Verdict]:

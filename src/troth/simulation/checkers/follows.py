@@ -17,7 +17,7 @@ def follows(world: World) -> list[str]:
         ends = [step for step in sorted(looking) if step > absent[number]]
         seen = [step for step in ends if well is not None and world.step_ends[step] > well]
         for one, other in pairwise(seen):
-            between = (world.outcomes[number].get(step) for step in range(one + 1, other))
-            if any(outcome is None for outcome in between):
+            was_member = any(step in world.outcomes[number] for step in range(one + 1, other))  # and was left out again
+            if other != one + 1 and not was_member:
                 broken.append(f"{number} looked on in step {one}, and lost sight of what happened until step {other}")
     return broken
