@@ -57,6 +57,16 @@ def share(rows_PD: Tensor, v_D: Tensor, tau: float) -> float:
 worst: dict[str, float] = {}
 
 
+@pytest.mark.parametrize("spread", [1e5, 1e7, 1e10])
+@pytest.mark.parametrize("width", [1, 2, 3])
+def test_rows_far_apart_have_an_honest_centre(spread: float, width: int) -> None:
+    """[V2, T6] In units of τ. On one machine of two, Newton's method from the first row ended between two others (seed 15)."""
+    for seed in range(40):
+        for peers in (3, 4, 7, 15):
+            rows_PD = grid_rows("cloud", seed, peers, width, 1e-6, spread * 1e-6)
+            assert share(rows_PD, centered_clip(rows_PD, tau=1e-6), 1e-6) <= 0.5
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(

@@ -28,7 +28,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from troth.aggregation.centered_clip import check_tau, residual_tolerance
+from troth.aggregation.centered_clip import check_tau, judge_center, residual_tolerance
 from troth.aggregation.checks import AggregationError, check_shape, check_vectors
 from troth.aggregation.exact import Floats, flush_in_place
 
@@ -70,15 +70,20 @@ def solve_centered_clip(vectors_PD: Tensor, *, tau: float) -> ClippedCenter:
     check_tau(tau)
     if not _TAU_RANGE[0] <= tau <= _TAU_RANGE[1]:
         raise AggregationError(f"tau must be within 2^±400 for its square to be a number, got {tau}")
-    peers, central_row, iterations = len(vectors_PD), _central_row(vectors_PD), 0
-    # From the central row, not the mean, which a row of length 10³⁰ carries off; of two rows the mean is a solution.
-    reference_D, start_P = (
-        vectors_PD[central_row],
-        np.eye(peers)[central_row] if peers > 2 else np.full(peers, 1 / peers),
-    )
-    best: ClippedCenter | None = None
+    found = _solve_from(vectors_PD, _central_row(vectors_PD), tau)
+    if found.residual <= found.tolerance:
+        return found
+    # Where rows are far apart in units of τ, the centre may be all but one of them, and from elsewhere it is not seen.
+    again = _solve_from(vectors_PD, _least_pulled_row(vectors_PD, tau), tau)
+    return min(found, again, key=lambda one: one.residual / one.tolerance)
+
+
+def _solve_from(vectors_PD: Tensor, row: int, tau: float) -> ClippedCenter:
+    """From a row, not the mean, which a row of length 10³⁰ carries off; of two rows the mean is a solution."""
+    peers, iterations, best = len(vectors_PD), 0, None
+    reference_D, start_P = vectors_PD[row], np.eye(peers)[row] if peers > 2 else np.full(peers, 1 / peers)
     for round_number in range(1, _MOST_ROUNDS + 1):
-        gram_PP = _gram(vectors_PD, reference_D, central_row if round_number == 1 else None)
+        gram_PP = _gram(vectors_PD, reference_D, row if round_number == 1 else None)
         if not (gram_PP.diagonal() < _LARGEST**2).all():
             check_vectors(vectors_PD)  # names the row
             raise AggregationError(f"rows longer than {_LARGEST:.0e} cannot be squared: scale the vectors down")
@@ -102,6 +107,15 @@ def solve_centered_clip(vectors_PD: Tensor, *, tau: float) -> ClippedCenter:
         reference_D, start_P = value_D, np.zeros(peers)
     assert best is not None
     return best
+
+
+def _least_pulled_row(vectors_PD: Tensor, tau: float) -> int:
+    """At which the others' pulls nearly cancel out; computed as a juror does, so P times as long as a read."""
+    shares = []
+    for row_D in vectors_PD:
+        residual, tolerance = judge_center(vectors_PD, row_D, tau=tau)
+        shares.append(residual / max(tolerance, tau))
+    return int(np.argmin(shares))
 
 
 # ------------------------------------------------------------------------------------------------ on the Gram matrix
