@@ -457,7 +457,8 @@ def test_who_alone_holds_a_certified_record_and_comes_too_late_takes_the_other_o
     later incarnation counts, with the proof that it began."""
     seen = certifying([0.95, 0.3, 0.3, 0.3, 0.3], downs=(150.0, 5.0, 6.0, 7.0, 8.0), steps=60)
     late = seen.world.outcomes[0]
-    assert [late[3].record.incarnation, seen.world.outcomes[1][3].record.incarnation] == [0, 1]
+    assert seen.world.outcomes[1][3].record.incarnation == 1
+    assert 3 not in late, "what the others made again, and had to, is not held against anyone"
     assert seen.named("absent") == {3: [0]}
     assert list(seen.returned.values()) == [[0]]
     assert late[max(late)].record == seen.records[-1]
