@@ -21,7 +21,9 @@ from troth.protocol.parts import Parcel, part_bounds, rows_of
 from troth.protocol.primitives import Primitives, to_blob
 from troth.protocol.records import aggregate_message, aggregates_basis, decode_record
 from troth.protocol.scales import part_taus
+from troth.protocol.state import Outcome
 from troth.simulation import ProtocolSimulation, Scenario
+from troth.training.work import Training
 
 QUICK = Scenario(
     task="quadratic:dimension=60", peers=8, byzantine=3, attack_start=3, steps=25, evaluate_every=30, seed=1
@@ -64,6 +66,25 @@ def test_every_ban_is_recomputed_from_what_was_signed(runs: dict[str, ProtocolSi
     assert {proof.judgement.kind for proof in proofs} == ATTACKS[attack]
     assert all(proof.testimony is not None and "can be recomputed" in proof.rests_on() for proof in proofs)
     assert {again(evidence) for evidence in simulation.evidence} == {Recomputed.CONFIRMED}
+
+
+def test_parts_are_kept_only_for_bans() -> None:
+    """[E3] They are large, and liars can have every part laid open in every attempt."""
+    simulation = ProtocolSimulation(dataclasses.replace(QUICK, attack="mass-accusation"))
+    shown, disputed, history = 0, 0, simulation.history.add
+
+    def add(outcome: Outcome[Training]) -> list[BanEvidence]:
+        nonlocal shown, disputed
+        judged = [j for j in outcome.record.judgements if j.part is not None]
+        banned = {(j.attempt, j.part) for j in judged if j.banned is not None}
+        assert {(one.attempt, one.part) for one in outcome.laid_open} <= banned
+        shown, disputed = shown + len(outcome.laid_open), disputed + len({(j.attempt, j.part) for j in judged})
+        return history(outcome)
+
+    simulation.history.add = add  # type: ignore[method-assign]
+    for _ in simulation.steps():
+        pass
+    assert 0 < shown <= disputed
 
 
 def test_whom_a_quorum_bans_for_a_right_report_is_cleared(runs: dict[str, ProtocolSimulation]) -> None:

@@ -21,42 +21,42 @@ def finished(scenario: Scenario) -> ProtocolSimulation:
 
 
 def test_without_attackers_a_trusted_server_gets_the_same_bits() -> None:
-    """300 steps of digits: the protocol adds checks to training and changes nothing in it."""
-    simulation = finished(Scenario(steps=300, evaluate_every=300))
+    """120 steps of digits: the protocol adds checks to training and changes nothing in it."""
+    simulation = finished(Scenario(steps=120, evaluate_every=120))
     scenario = simulation.scenario
     work = TrainingWork(simulation.problem, scenario.make_optimizer(), scenario.rates(), Primitives())
     records = [decode_record(raw) for raw in simulation.trace]
-    assert [record.updated for record in records] == [True] * 300 + [False]
+    assert [record.updated for record in records] == [True] * 120 + [False]
     assert records[-1].closing
     served = replay(simulation.run, work, work.first(derive(scenario.seed, "model")), records)
     ours = simulation.states[simulation.honest[0]].training
     assert torch.equal(served.parameters_D, ours.parameters_D)
     assert work.digest(served) == records[-1].state_after
-    assert simulation.evaluate()["accuracy"] > 0.95
+    assert simulation.evaluate()["accuracy"] > 0.92
 
 
 def test_seven_of_sixteen_liars_are_caught_and_the_model_recovers() -> None:
     """Sign flips ×1000 from step 20 on; the plain mean ends below 30 % under the same attack."""
-    scenario = Scenario(byzantine=7, attack_start=20, steps=180, evaluate_every=180, seed=5)
+    scenario = Scenario(byzantine=7, attack_start=20, steps=120, evaluate_every=120, seed=5)
     finish = simulate(scenario)
     details = finish.summary.details
     assert details["attackers_active"] == finish.summary.byzantine
     assert {ban["peer"] for ban in details["banned"]} == set(finish.summary.byzantine)
     assert (details["honest_banned"], details["agreement"]) == (0, True)
     assert sorted(finish.evidence) == sorted(ban["evidence"] for ban in details["banned"])
-    assert finish.summary.metrics["accuracy"] > 0.93
+    assert finish.summary.metrics["accuracy"] > 0.9
     ruined = simulate(dataclasses.replace(scenario, defence="mean")).summary
     assert ruined.metrics["accuracy"] < 0.3
 
 
 def test_announcements_cost_the_same_for_any_number_of_parameters() -> None:
-    """To the byte: 10⁴ and 10⁶ parameters, and only bulk traffic grows."""
+    """To the byte: 10⁴ and 3·10⁵ parameters, and only bulk traffic grows."""
     small, large = (
         simulate(Scenario(task=f"quadratic:dimension={size}", peers=8, steps=3, evaluate_every=3)).summary.details
-        for size in (10**4, 10**6)
+        for size in (10**4, 3 * 10**5)
     )
     assert small["announced_bytes_per_step"] == large["announced_bytes_per_step"]
-    assert large["bulk_bytes_per_step"] > 90 * small["bulk_bytes_per_step"]
+    assert large["bulk_bytes_per_step"] > 27 * small["bulk_bytes_per_step"]
 
 
 @pytest.mark.parametrize(

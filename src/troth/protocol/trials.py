@@ -289,6 +289,8 @@ class Trials:
         self.judgements += new
         self.accuses[attempt], self.votes[attempt] = accuses, votes
         self._doubted[attempt] = docket.doubted
+        shows = {j.part for j in new if j.banned is not None}  # what proves no ban is let go: parts are large
+        self.laid_open = tuple(one for one in self.laid_open if one.attempt != attempt or one.part in shows)
         cheated = {j.banned for j in new if j.banned is not None and j.kind == Kind.AGGREGATE}
         withheld = {PeerId(j.target) for j in new if j.verdict == Verdict.WITHHELD}
         if cheated or withheld:
