@@ -27,13 +27,10 @@ _LEAST_NORMAL = 0x00800000
 def has_subnormals(numbers_D: NDArray[np.float32]) -> bool:
     """By integers: on a machine that flushes by itself a comparison would not even see them."""
     bits_D = np.ascontiguousarray(numbers_D).view(np.uint32)
-    below = np.empty(min(_CACHED, len(bits_D)), np.uint32)
     for start in range(0, len(bits_D), _CACHED):
-        block = bits_D[start : start + _CACHED]
-        less = below[: len(block)]
-        np.bitwise_and(block, _MAGNITUDE, out=less)
-        np.subtract(less, 1, out=less)  # a zero becomes the largest number of all
-        if less.min() < _LEAST_NORMAL - 1:
+        less = bits_D[start : start + _CACHED] & _MAGNITUDE
+        less -= 1  # a zero becomes the largest number of all
+        if np.minimum.reduce(less) < _LEAST_NORMAL - 1:
             return True
     return False
 
