@@ -253,6 +253,19 @@ def test_a_right_message_for_the_same_place_clears_nobody(runs: dict[str, Protoc
     assert "another message was judged" in liar.refusal(reports=better)
 
 
+def test_another_reporter_clears_no_owner(runs: dict[str, ProtocolSimulation]) -> None:
+    """[E3, T7] An owner let a wrong report pass, and shows the gradient of somebody whose report was right."""
+    cover = Exhibited(runs, Kind.COVER)
+    step, wrong = cover.proof.disputed, {commit.sender for commit in cover.exhibit.commits}
+    assert step is not None
+    pairs = zip(map(PeerId, step.contributors), step.roots, strict=True)
+    honest, root = next((peer, root) for peer, root in pairs if peer.hex() not in wrong)
+    commit = Commit(root, bytes(32), bytes(32), length=1.0)
+    signed = cover.forger.sign(cover.forger.identities[honest], Phase.COMMIT, commit, step.step)
+    assert "does not hold" in cover.refusal(commits=[signed])
+    assert "does not hold" in cover.refusal(commits=[*cover.exhibit.commits, signed])
+
+
 def test_an_accusation_of_another_message_shows_nothing(runs: dict[str, ProtocolSimulation]) -> None:
     """[E2] What was judged must be the message that was accused: another one may have been right."""
     forged = Exhibited(runs, Kind.GRADIENT)

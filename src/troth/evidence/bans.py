@@ -19,7 +19,7 @@ from troth.evidence.form import (
     signed_message,
     to_text,
 )
-from troth.evidence.testimony import testify
+from troth.evidence.testimony import testify, wrong_reporters
 from troth.protocol.messages import Announced, Ballot, Kind, Verdict, Vote, said_as
 from troth.protocol.primitives import Primitives
 from troth.protocol.records import MOST_OWED, Judgement, StepRecord, encode_record
@@ -157,7 +157,8 @@ def _shown(run: Run, history: History, seen: Outcome[Training], judgement: Judge
     if shown.exhibit is None or disputed is None:
         return Shown()
     try:
-        testify(run, shown.exhibit, judgement, disputed, Primitives())
+        reporters = wrong_reporters(seen.record, judgement.step)
+        testify(run, shown.exhibit, judgement, disputed, reporters, Primitives())
     except UnprovedError:
         return Shown()
     return shown

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 from troth.crypto import Digest, PeerId
 from troth.evidence.form import Exhibit, ShownParcel, SignedMessage, signed_message
-from troth.protocol.messages import Announced, Kind, Verdict
+from troth.evidence.testimony import wrong_reporters
+from troth.protocol.messages import Announced, Kind
 from troth.protocol.primitives import Primitives, to_blobs
 from troth.protocol.records import Judgement, StepRecord
 from troth.protocol.state import Kept, LaidOpen, Outcome
@@ -66,7 +67,7 @@ def _of_audit(judgement: Judgement, kept: Kept[Training], record: StepRecord) ->
         commits = _signed(kept.commits, [PeerId(judgement.target)])
         return Shown(Exhibit(0, commits, [], [], [], "", [], []))
     cover = judgement.kind == Kind.COVER
-    reporters = _wrong_reporters(record, judgement.step) if cover else [PeerId(judgement.target)]
+    reporters = sorted(wrong_reporters(record, judgement.step)) if cover else [PeerId(judgement.target)]
     blobs = to_blobs(kept.aggregate_D, kept.bounds)
     digests = [Primitives().digest(blob) for blob in blobs]
     owner = PeerId(judgement.target)
@@ -81,14 +82,6 @@ def _of_audit(judgement: Judgement, kept: Kept[Training], record: StepRecord) ->
         parcels=[],
     )
     return Shown(exhibit, dict(zip(digests, blobs, strict=True)))
-
-
-def _wrong_reporters(record: StepRecord, step: int) -> list[PeerId]:
-    """Of that step, by this record: an owner that covered let one of these pass."""
-    guilty = (
-        j for j in record.judgements if (j.kind, j.step, j.verdict) == (Kind.AUDITED_REPORT, step, Verdict.ACCUSED)
-    )
-    return sorted({PeerId(judgement.target) for judgement in guilty})
 
 
 def _signed(said: Mapping[PeerId, Announced], senders: Iterable[PeerId]) -> list[SignedMessage]:

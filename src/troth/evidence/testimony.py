@@ -20,6 +20,7 @@ from troth.protocol.messages import (
     Phase,
     Report,
     ReportNumbers,
+    Verdict,
     said_as,
 )
 from troth.protocol.primitives import Primitives
@@ -49,14 +50,23 @@ class Testimony:
     parcels: Mapping[PeerId, tuple[Digest, tuple[Digest, ...]]]  # of the disputed part: blob and path
 
 
-def testify(run: Run, exhibit: Exhibit, judgement: Judgement, step: StepRecord, tools: Primitives) -> Testimony:
-    """Raises `UnprovedError` unless it holds just what this judgement needs, all signed and about the same."""
+def wrong_reporters(record: StepRecord, step: int) -> frozenset[PeerId]:
+    """Whose reports of that step this record calls wrong: an owner that covered let one of these pass."""
+    wrong = (Kind.AUDITED_REPORT, step, Verdict.ACCUSED)
+    return frozenset(PeerId(j.target) for j in record.judgements if (j.kind, j.step, j.verdict) == wrong)
+
+
+def testify(
+    run: Run, exhibit: Exhibit, judgement: Judgement, step: StepRecord, reporters: frozenset[PeerId], tools: Primitives
+) -> Testimony:
+    """Raises `UnprovedError` unless it holds just what this judgement needs, all signed and about the same. `step` is the record
+    of the disputed step, `reporters` are those of it who were convicted together with the accused."""
     said = _Said.open(run, exhibit, step, tools)
     parcels = {
         key_of(parcel.sender): (digest_of(parcel.digest), tuple(map(digest_of, parcel.path)))
         for parcel in exhibit.parcels
     }
-    _expect_what_it_needs(judgement, step, exhibit, said, frozenset(parcels))
+    _expect_what_it_needs(judgement, step, exhibit, said, frozenset(parcels), reporters)
     roots = {peer: _root(commit) for peer, commit in said.commits.items()}
     if judgement.kind != Kind.AGGREGATE:  # whose owner signed what it was made from
         recorded = dict(zip(step.contributors, step.roots, strict=True))
@@ -139,7 +149,12 @@ class _Said:
 
 
 def _expect_what_it_needs(
-    judgement: Judgement, step: StepRecord, exhibit: Exhibit, said: _Said, parcels: frozenset[PeerId]
+    judgement: Judgement,
+    step: StepRecord,
+    exhibit: Exhibit,
+    said: _Said,
+    parcels: frozenset[PeerId],
+    reporters: frozenset[PeerId],
 ) -> None:
     """Whose messages a judgement of this kind needs, and no others."""
     commits, clips, reports = frozenset(said.commits), frozenset(said.clips), frozenset(said.reports)
@@ -162,8 +177,8 @@ def _expect_what_it_needs(
             right &= part and same
         case Kind.COVER:
             everyone = frozenset(map(PeerId, step.contributors))
-            right = none < commits <= reports == everyone and clips == accuses == accused and not parcels
-            right &= part
+            right = none < commits == reporters <= reports == everyone and clips == accuses == accused and not parcels
+            right &= part  # of all those reporters: of another's right report nothing follows
         case _:
             right = False
     expect(right, "the exhibit does not hold what this ban can be recomputed from")

@@ -15,7 +15,7 @@ from troth.crypto import Context, Digest, PeerId, Signature, signed_bytes
 from troth.evidence.bans import LAST_STEPS, convicts
 from troth.evidence.checking import UnprovedError, expect, key_of, opened
 from troth.evidence.form import FORMAT, BanFile, SignedMessage, SignedRecord, envelope_of, exact_bytes, from_text
-from troth.evidence.testimony import Testimony, testify
+from troth.evidence.testimony import Testimony, testify, wrong_reporters
 from troth.protocol.messages import Accusation, Accuse, Kind, Phase, Vote, said_as
 from troth.protocol.primitives import Primitives
 from troth.protocol.records import Judgement, StepRecord, decode_record, right_signers
@@ -129,7 +129,8 @@ def _prove(file: BanFile, run: Run) -> Proof:
     testimony = None
     if file.exhibit is not None:
         disputed = next(old for old in (*before, record) if old.step == judgement.step)
-        testimony = testify(run, file.exhibit, judgement, disputed, tools)
+        reporters = wrong_reporters(record, judgement.step)
+        testimony = testify(run, file.exhibit, judgement, disputed, reporters, tools)
     return Proof(run, judgement, tuple(before), record.step, votes, len(roster.members), testimony)
 
 
