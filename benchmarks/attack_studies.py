@@ -18,7 +18,7 @@ from rich.progress import track
 from benchmarks.attack_pages import DOCS, LIARS, START, machine, rewrite
 from benchmarks.ban_law import law
 from troth.attacks import ATTACKS
-from troth.protocol.records import decode_record
+from troth.protocol.core.records import decode_record
 from troth.simulation import ProtocolSimulation, Scenario, simulate
 
 J = TypeVar("J")

@@ -17,11 +17,11 @@ from rich.progress import track
 
 from troth.crypto import PeerId, stream
 from troth.evidence.verify import verify_ban
-from troth.protocol.messages import Kind
-from troth.protocol.records import StepRecord, decode_record
-from troth.protocol.run import most_byzantine
+from troth.protocol.core.records import StepRecord, decode_record
+from troth.protocol.core.run import most_byzantine
+from troth.protocol.wire.messages import Kind
 from troth.simulation import ProtocolSimulation, Scenario
-from troth.simulation.drop_outs import DropOut, DroppingChannel
+from troth.simulation.lockstep.drop_outs import DropOut, DroppingChannel
 
 RUNS, STEPS = 1000, 30
 ATTACKS = ("sign-flip", "wrong-aggregate", "wrong-report", "false-accusation", "grind", "vanish:after=reveal", "alie")

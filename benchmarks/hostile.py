@@ -26,10 +26,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from troth.crypto.identity import Identity
-from troth.network.lanes import HEADER, Kind
-from troth.network.manifest import Manifest
-from troth.network.session import VERSION, Hello, encode_said
-from troth.network.tls import client_context
+from troth.network.manifest.manifest import Manifest
+from troth.network.mesh.session import VERSION, Hello, encode_said
+from troth.network.transport.framing import HEADER, Kind
+from troth.network.transport.tls import client_context
 from troth.swarm.child import Stepped, Told
 from troth.swarm.plan import SwarmPlan, folder_of, rehearsal
 from troth.swarm.run import Swarm

@@ -25,7 +25,7 @@ import torch
 
 from benchmarks.network_peers import bare_transport, gloo, whole_peer
 from troth.crypto import derive
-from troth.network.draft import Wishes, draft
+from troth.network.manifest.builder import Wishes, draft
 from troth.swarm.plan import SwarmPlan, seats
 
 PEERS, SIZE, ROUNDS, TURNS = 8, 10_000_000, 14, 2

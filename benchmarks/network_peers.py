@@ -18,16 +18,16 @@ from torch import Tensor
 
 from troth.crypto import Identity, PeerId, Seed, stream
 from troth.crypto.streams import derive
-from troth.network.manifest import Manifest
-from troth.network.news import StepNews
-from troth.network.node import Body, Node, Options
-from troth.network.tcp import TcpTransport
-from troth.network.transport import Lane, Limits
-from troth.protocol.agreed import AgreedChannel
-from troth.protocol.channel import Channel
-from troth.protocol.messages import Phase
-from troth.protocol.primitives import Primitives
-from troth.protocol.run import Run
+from troth.network.manifest.manifest import Manifest
+from troth.network.node.events import StepNews
+from troth.network.node.node import Body, Node, Options
+from troth.network.transport.base import Lane, Limits
+from troth.network.transport.tcp import TcpTransport
+from troth.protocol.broadcast.channel import AgreedChannel
+from troth.protocol.core.channel import Channel
+from troth.protocol.core.run import Run
+from troth.protocol.wire.messages import Phase
+from troth.protocol.wire.primitives import Primitives
 from troth.training import Problem
 from troth.training.work import Training, TrainingWork
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from troth.choices import ChoiceError, build, parse_spec, pick
 from troth.errors import OperatorError
+from troth.specs import ChoiceError, build, parse_spec, pick
 
 TABLE = {"sign-flip": 1, "label-flip": 2, "alie": 3}
 

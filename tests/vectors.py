@@ -27,8 +27,22 @@ from troth.crypto import (
     stream,
     tagged_hash,
 )
-from troth.protocol.coins import combine
-from troth.protocol.messages import (
+from troth.protocol.core.coins import combine
+from troth.protocol.core.records import (
+    Judgement,
+    Owed,
+    Returned,
+    StepRecord,
+    aggregates_basis,
+    encode_record,
+    record_bytes_to_sign,
+    reports_basis,
+    roots_basis,
+)
+from troth.protocol.core.roles import Due, Roles, draw_roles, first_randomness, gradient_seed
+from troth.protocol.core.roster import Roster
+from troth.protocol.core.run import Parameters, Run
+from troth.protocol.wire.messages import (
     Accusation,
     Accuse,
     Ballot,
@@ -50,20 +64,6 @@ from troth.protocol.messages import (
     encode,
     phase_of,
 )
-from troth.protocol.records import (
-    Judgement,
-    Owed,
-    Returned,
-    StepRecord,
-    aggregates_basis,
-    encode_record,
-    record_bytes_to_sign,
-    reports_basis,
-    roots_basis,
-)
-from troth.protocol.roles import Due, Roles, draw_roles, first_randomness, gradient_seed
-from troth.protocol.roster import Roster
-from troth.protocol.run import Parameters, Run
 from troth.training.schedules import cosine
 
 GOLDEN = Path(__file__).parent / "golden"

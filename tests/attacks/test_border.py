@@ -5,11 +5,11 @@ import torch
 
 from troth.aggregation import judge_center
 from troth.attacks import make_attack
-from troth.attacks.conduct import WrongAggregate, at_the_border
+from troth.attacks.behaviour.members import WrongAggregate, at_the_border
 from troth.crypto import stream
-from troth.simulation.checkers import CHECKERS
-from troth.simulation.faults import Network
-from troth.simulation.world import Plan, play
+from troth.simulation.chaos.checkers import CHECKERS
+from troth.simulation.chaos.faults import Network
+from troth.simulation.chaos.world import Plan, play
 
 # P contributors, D coordinates
 

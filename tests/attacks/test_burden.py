@@ -6,10 +6,10 @@ import pytest
 
 from tests.paper.conftest import SMALL, finished, kept_promises
 from troth.attacks import make_attack
-from troth.attacks.burden import invented
-from troth.choices import ChoiceError
-from troth.protocol.messages import MOST_CHARGES, Malformed, Phase, Vote, decode, encode
+from troth.attacks.behaviour.burden import invented
+from troth.protocol.wire.messages import MOST_CHARGES, Malformed, Phase, Vote, decode, encode
 from troth.simulation import ProtocolSimulation, Scenario
+from troth.specs import ChoiceError
 
 BALLOTS = 300
 PADDED = dataclasses.replace(SMALL, attack=f"pad-votes:ballots={BALLOTS}")

@@ -5,15 +5,15 @@ from collections.abc import Mapping
 
 import pytest
 
-from troth.attacks import coordinator as module
-from troth.attacks.coordinator import COIN, COVER, WITHHOLD, WRONG, Coordinator
+from troth.attacks.behaviour import coordinator as module
+from troth.attacks.behaviour.coordinator import COIN, COVER, WITHHOLD, WRONG, Coordinator
 from troth.crypto import Context, PeerId
-from troth.protocol.messages import Accuse, Announced, Commit, Envelope, Kind, Message, Phase, Verdict
-from troth.protocol.roster import MOST_STRIKES
-from troth.protocol.run import Parameters, Run
-from troth.simulation.checkers import CHECKERS
-from troth.simulation.faults import Network
-from troth.simulation.world import Plan, World, play
+from troth.protocol.core.roster import MOST_STRIKES
+from troth.protocol.core.run import Parameters, Run
+from troth.protocol.wire.messages import Accuse, Announced, Commit, Envelope, Kind, Message, Phase, Verdict
+from troth.simulation.chaos.checkers import CHECKERS
+from troth.simulation.chaos.faults import Network
+from troth.simulation.chaos.world import Plan, World, play
 
 PEERS = tuple(PeerId(bytes([number]) * 32) for number in range(9))
 LIARS = PEERS[:3]
@@ -87,7 +87,7 @@ def test_a_minority_accuses_nobody_falsely() -> None:
 
 def test_coins_are_kept_only_where_it_helps_and_at_most_twice_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """[R6, N3] The third strike would expel. Whoever cannot be saved takes the next risk: it has nothing to lose."""
-    monkeypatch.setattr("troth.protocol.roles.CYCLE_AUDITORS", 1)  # with five it hardly ever helps
+    monkeypatch.setattr("troth.protocol.core.roles.CYCLE_AUDITORS", 1)  # with five it hardly ever helps
     coordinator, kept, lost = head(), Counter[PeerId](), 0
     for step in range(1, 200):
         coordinator.hear_commits(step, commits(PEERS))

@@ -9,11 +9,11 @@ import torch
 from tests.paper.conftest import finished, kept_promises, records
 from troth.aggregation import centered_clip
 from troth.attacks import make_attack
-from troth.attacks.cover_once import largest_passing_shift
-from troth.choices import ChoiceError
+from troth.attacks.behaviour.cover_once import largest_passing_shift
 from troth.crypto import stream
-from troth.protocol.scales import lower_median
+from troth.protocol.core.scales import lower_median
 from troth.simulation import Scenario
+from troth.specs import ChoiceError
 
 # C contributors, D coordinates
 SIXTEEN = Scenario(

@@ -26,8 +26,8 @@ from troth.attacks import (
     make_attack,
 )
 from troth.attacks.gradient import Inflate, Nudge
-from troth.choices import ChoiceError
 from troth.crypto import derive, stream
+from troth.specs import ChoiceError
 from troth.training import make_task
 
 # B colluders, H honest peers, D coordinates

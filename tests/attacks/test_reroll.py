@@ -3,8 +3,8 @@
 import pytest
 
 from tests.paper.conftest import finished, kept_promises, records
-from troth.attacks.reroll import Reroller
-from troth.protocol.messages import Kind, Verdict
+from troth.attacks.behaviour.reroll import Reroller
+from troth.protocol.wire.messages import Kind, Verdict
 from troth.simulation import ProtocolSimulation, Scenario
 
 SIXTEEN = Scenario(

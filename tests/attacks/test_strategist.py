@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from troth.attacks.strategist import (
+from troth.attacks.behaviour.strategist import (
     BLOCK,
     COVER,
     LEAVE,
@@ -17,9 +17,9 @@ from troth.attacks.strategist import (
     Outlook,
     best_lie,
 )
-from troth.simulation.checkers import CHECKERS
-from troth.simulation.faults import Network
-from troth.simulation.world import Plan, play
+from troth.simulation.chaos.checkers import CHECKERS
+from troth.simulation.chaos.faults import Network
+from troth.simulation.chaos.world import Plan, play
 
 USUAL = Outlook(liars=7, members=16, contributing=6, contributors=15, gone=0, watched=0, freezes=False)
 

@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from troth.attacks.wire import CONDUCTS, LyingLine
-from troth.attacks.wire_lies import (
+from troth.attacks.wire.lies import (
     announcing,
     another,
     false_decision,
@@ -22,10 +21,12 @@ from troth.attacks.wire_lies import (
     values_digest,
     with_wrong_path,
 )
-from troth.attacks.wire_splits import LastRound
+from troth.attacks.wire.line import CONDUCTS, LyingLine
+from troth.attacks.wire.splits import LastRound
 from troth.crypto import Context, Digest, Identity, PeerId, Signature, derive, signed_bytes, stream, valid_peer, verify
-from troth.protocol.announce import Announcement, Timing, proves, view_bytes
-from troth.protocol.frames import (
+from troth.protocol.broadcast.announcement import Announcement, Timing, proves, view_bytes
+from troth.protocol.core.records import record_bytes_to_sign
+from troth.protocol.wire.frames import (
     BlobSent,
     Certificate,
     Chained,
@@ -37,7 +38,7 @@ from troth.protocol.frames import (
     Value,
     View,
 )
-from troth.protocol.messages import (
+from troth.protocol.wire.messages import (
     Accuse,
     Center,
     Clip,
@@ -54,12 +55,11 @@ from troth.protocol.messages import (
     encode,
     seal,
 )
-from troth.protocol.primitives import Primitives
-from troth.protocol.records import record_bytes_to_sign
-from troth.simulation.checkers import CHECKERS
-from troth.simulation.drop_outs import DropOut
-from troth.simulation.faults import Network
-from troth.simulation.world import Plan, World, play
+from troth.protocol.wire.primitives import Primitives
+from troth.simulation.chaos.checkers import CHECKERS
+from troth.simulation.chaos.faults import Network
+from troth.simulation.chaos.world import Plan, World, play
+from troth.simulation.lockstep.drop_outs import DropOut
 
 PLACE = Context(Digest(b"r" * 32), 3, Phase.REPORT)
 ME, OTHER = (Identity.from_secret(derive(0, name)) for name in ("me", "other"))

@@ -12,12 +12,12 @@ import pytest
 
 from tests.cli.conftest import Troth
 from tests.simulation.planted import planted
-from troth.simulation import side_by_side
-from troth.simulation.chaos import Verdict
-from troth.simulation.draws import DRAWS
-from troth.simulation.faults import Network
-from troth.simulation.plan_file import FORMAT, PlanFile, load, to_text
-from troth.simulation.world import Plan
+from troth.simulation.chaos import workers as side_by_side
+from troth.simulation.chaos.draws import DRAWS
+from troth.simulation.chaos.faults import Network
+from troth.simulation.chaos.judge import Verdict
+from troth.simulation.chaos.plan_file import FORMAT, PlanFile, load, to_text
+from troth.simulation.chaos.world import Plan
 
 FILES = {"plan.json", "trace.txt", "verdict.txt"}
 
@@ -186,7 +186,7 @@ def test_a_world_that_falls_over_is_saved_with_the_reason(
     def fall(*_: object) -> None:
         raise RuntimeError("over this")
 
-    monkeypatch.setattr("troth.simulation.world.run_step", fall)
+    monkeypatch.setattr("troth.simulation.chaos.world.run_step", fall)
     done = troth("chaos", "--seed", "17", "--no-shrink")
     assert done.code == 1
     assert "BROKEN crash: RuntimeError: over this" in done.out
@@ -205,7 +205,7 @@ def test_whoever_interrupts_the_shrinking_keeps_what_there_is(
             raise KeyboardInterrupt
         return True
 
-    monkeypatch.setattr("troth.simulation.shrink.breaks_like", lambda _verdict: interrupted)
+    monkeypatch.setattr("troth.simulation.chaos.shrink.breaks_like", lambda _verdict: interrupted)
     done = troth("chaos", "--seed", "17")
     assert done.code == 130
     assert done.err.endswith("troth: interrupted\n")

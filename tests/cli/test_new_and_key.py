@@ -9,8 +9,8 @@ import pytest
 from tests.cli.conftest import Troth
 from tests.cli.test_lists import TASK
 from troth.crypto import Identity, KeyFileError
-from troth.network.manifest import Manifest, mismatches
-from troth.protocol.pace import Pace
+from troth.network.manifest.manifest import Manifest, mismatches
+from troth.protocol.broadcast.timeouts import Pace
 from troth.training import make_task
 
 NAMES = ("alice", "bob", "carol", "dave")

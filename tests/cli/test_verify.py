@@ -11,11 +11,11 @@ from troth.crypto import Context, Identity, PeerId, blob_digest, derive
 from troth.evidence.bans import sign_off
 from troth.evidence.form import FORMAT, MOST_BYTES, BanFile, Founding, SignedMessage, checksum, to_text
 from troth.evidence.verify import verify_ban
-from troth.network.draft import draft
-from troth.network.manifest import Founder
-from troth.protocol.messages import Accusation, Accuse, Ballot, Kind, Phase, Verdict, Vote, seal
-from troth.protocol.records import Judgement, StepRecord, encode_record, record_bytes_to_sign
-from troth.protocol.run import Parameters, Run
+from troth.network.manifest.builder import draft
+from troth.network.manifest.manifest import Founder
+from troth.protocol.core.records import Judgement, StepRecord, encode_record, record_bytes_to_sign
+from troth.protocol.core.run import Parameters, Run
+from troth.protocol.wire.messages import Accusation, Accuse, Ballot, Kind, Phase, Verdict, Vote, seal
 
 RUN = [
     "simulate",

@@ -15,11 +15,11 @@ from tests.paper.conftest import SMALL, finished
 from troth.crypto import Context, Digest, Identity, PeerId, blob_digest, derive, signed_bytes
 from troth.evidence.form import BanFile, Exhibit, SignedMessage, SignedRecord, checksum, from_text, to_text
 from troth.evidence.verify import Proof, verify_ban
-from troth.protocol.frames import Link
-from troth.protocol.messages import Accuse, Kind, Phase, Vote, encode
-from troth.protocol.primitives import Primitives
-from troth.protocol.records import Judgement, StepRecord, decode_record, encode_record, record_bytes_to_sign
-from troth.protocol.run import Parameters, Run
+from troth.protocol.core.records import Judgement, StepRecord, decode_record, encode_record, record_bytes_to_sign
+from troth.protocol.core.run import Parameters, Run
+from troth.protocol.wire.frames import Link
+from troth.protocol.wire.messages import Accuse, Kind, Phase, Vote, encode
+from troth.protocol.wire.primitives import Primitives
 from troth.simulation import ProtocolSimulation
 from troth.training.work import Training, TrainingWork
 

@@ -17,15 +17,15 @@ from tests.fuzz.drawn import drawn
 from tests.fuzz.mutate import bent, damaged
 from tests.paper.test_messages import EXAMPLES
 from troth.crypto import Context, Digest, Identity, PeerId, derive, signed_bytes
-from troth.protocol.agreed import AgreedChannel, Line
-from troth.protocol.announce import Announcement, Timing, chain_bytes
-from troth.protocol.channel import Entry
-from troth.protocol.frames import AGREEMENT, Chained, Decided, Frame, Packet, Value, decode_packet, encode_packet
-from troth.protocol.messages import Envelope, Malformed, Message, Phase, phase_of, seal
-from troth.protocol.pace import Pace
-from troth.protocol.parts import Parcel
-from troth.protocol.primitives import Primitives
-from troth.simulation.virtual import VirtualTime
+from troth.protocol.broadcast.announcement import Announcement, Timing, chain_bytes
+from troth.protocol.broadcast.channel import AgreedChannel, Line
+from troth.protocol.broadcast.timeouts import Pace
+from troth.protocol.core.channel import Entry
+from troth.protocol.core.parts import Parcel
+from troth.protocol.wire.frames import AGREEMENT, Chained, Decided, Frame, Packet, Value, decode_packet, encode_packet
+from troth.protocol.wire.messages import Envelope, Malformed, Message, Phase, phase_of, seal
+from troth.protocol.wire.primitives import Primitives
+from troth.simulation.chaos.virtual_time import VirtualTime
 
 IDS = sorted((Identity.from_secret(derive(0, "fuzz", k)) for k in range(4)), key=lambda one: one.peer)
 ME, LIARS, STRANGER = IDS[0], IDS[1:], Identity.from_secret(derive(0, "fuzz", "stranger"))

@@ -30,10 +30,13 @@ from tests.fuzz.sessions import (
 from troth.crypto import Context, Digest, PeerId, Signature, valid_peer, verify
 from troth.evidence.form import BanFile, from_text, to_text
 from troth.evidence.verify import UnprovedError, verify_ban
-from troth.protocol.comeback import follow
-from troth.protocol.delivered import bits_of
-from troth.protocol.frames import Frame, Link, Packet, decode_packet, encode_packet
-from troth.protocol.messages import (
+from troth.protocol.core.parts import Parcel, commit_parts, opens, part_bounds, rows_of
+from troth.protocol.core.records import StepRecord, decode_record, encode_record
+from troth.protocol.core.state import State
+from troth.protocol.recovery.member import follow
+from troth.protocol.step.deliveries import bits_of
+from troth.protocol.wire.frames import Frame, Link, Packet, decode_packet, encode_packet
+from troth.protocol.wire.messages import (
     Accuse,
     Clip,
     Close,
@@ -49,9 +52,6 @@ from troth.protocol.messages import (
     decode,
     encode,
 )
-from troth.protocol.parts import Parcel, commit_parts, opens, part_bounds, rows_of
-from troth.protocol.records import StepRecord, decode_record, encode_record
-from troth.protocol.state import State
 
 PHASES: dict[Phase, type[Message]] = {
     Phase.COMMIT: Commit,

@@ -23,9 +23,9 @@ from troth.evidence.beside import StateError
 from troth.evidence.form import from_text
 from troth.evidence.recompute import Recomputed, recompute
 from troth.evidence.verify import UnprovedError, verify_ban
-from troth.protocol.frames import Packet, PartSent, decode_packet, encode_packet
-from troth.protocol.messages import Malformed, Phase
-from troth.protocol.records import decode_record
+from troth.protocol.core.records import decode_record
+from troth.protocol.wire.frames import Packet, PartSent, decode_packet, encode_packet
+from troth.protocol.wire.messages import Malformed, Phase
 from troth.training.work import Training, training_of
 
 SLOW = (

@@ -34,10 +34,10 @@ from tests.fuzz.sessions import (
 )
 from tests.fuzz.targets import FRAMES
 from troth.crypto import Context, PeerId, derive
-from troth.protocol.agreed import AgreedChannel
-from troth.protocol.announce import Announcement, Decision, chain_bytes
-from troth.protocol.channel import Entry
-from troth.protocol.frames import (
+from troth.protocol.broadcast.announcement import Announcement, Decision, chain_bytes
+from troth.protocol.broadcast.channel import AgreedChannel
+from troth.protocol.core.channel import Entry
+from troth.protocol.wire.frames import (
     AGREEMENT,
     BlobSent,
     BlobWanted,
@@ -51,7 +51,7 @@ from troth.protocol.frames import (
     Value,
     View,
 )
-from troth.protocol.messages import Phase
+from troth.protocol.wire.messages import Phase
 
 ROOM = 1 << 17  # bytes that one peer may take up, in the floods below
 FLOOD = 1000  # frames

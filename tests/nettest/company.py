@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import Self
 
 from tests.nettest.peer import Peer, found
-from troth.network.draft import Wishes
-from troth.network.manifest import Manifest
+from troth.network.manifest.builder import Wishes
+from troth.network.manifest.manifest import Manifest
 
 _LOOK_EVERY_S = 0.2
 _TAIL = 12  # lines of each log, when something took too long

@@ -5,9 +5,9 @@ from contextlib import asynccontextmanager
 
 from troth.crypto import Digest
 from troth.crypto.identity import Identity, PeerId
-from troth.network.connection import StreamConnection
-from troth.network.libp2p import Libp2pTransport
-from troth.network.transport import Limits
+from troth.network.transport.base import Limits
+from troth.network.transport.connection import StreamConnection
+from troth.network.transport.libp2p.transport import Libp2pTransport
 
 MB = 1_000_000
 RUN = Digest(b"r" * 32)

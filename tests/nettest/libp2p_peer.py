@@ -13,9 +13,9 @@ import time
 
 from tests.nettest.libp2p_loopback import LIMITS, MB, RUN
 from troth.crypto.identity import Identity, PeerId
-from troth.network.connection import StreamConnection
-from troth.network.libp2p import Libp2pTransport
-from troth.network.transport import Lane
+from troth.network.transport.base import Lane
+from troth.network.transport.connection import StreamConnection
+from troth.network.transport.libp2p.transport import Libp2pTransport
 
 _ROUND_TRIPS = 50
 _BIG = 20 * MB

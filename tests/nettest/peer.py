@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from troth.crypto import Identity
-from troth.network.draft import Wishes, draft
-from troth.network.journal import read_journal
-from troth.network.manifest import Founder, Manifest
+from troth.network.disk.journal import read_journal
+from troth.network.manifest.builder import Wishes, draft
+from troth.network.manifest.manifest import Founder, Manifest
 
 TROTH = Path(sys.executable).with_name("troth")
 _DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL")  # also when the tests themselves are killed
@@ -139,7 +139,7 @@ def run_here(
 
 
 def _step_of(record: str) -> int:
-    from troth.protocol.records import decode_record
+    from troth.protocol.core.records import decode_record
 
     return decode_record(bytes.fromhex(record)).step
 

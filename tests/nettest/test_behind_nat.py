@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.nettest.world import PORT, World
-from troth.network.draft import Wishes
+from troth.network.manifest.builder import Wishes
 
 
 def test_who_cannot_be_called_calls_the_others(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ import troth.network
 import troth.protocol
 from tests.nettest.company import Company, on_loopback
 from troth.crypto import Identity
-from troth.network import tls
-from troth.network.draft import Wishes
+from troth.network.manifest.builder import Wishes
+from troth.network.transport import tls
 
 # Python reads this file first: from then on `time.time` is wrong, and runs backwards.
 _WRONG_CLOCK = """

@@ -22,14 +22,14 @@ from tests.nettest.libp2p_loopback import LIMITS, MB, RUN, meet, peer
 from tests.network.lines import run as run_to_the_end
 from troth.crypto.identity import Identity
 from troth.errors import OperatorError
-from troth.network import libp2p
-from troth.network.inbox import Inbox
-from troth.network.libp2p import Libp2pTransport
-from troth.network.mesh import Mesh
-from troth.network.multiaddr import libp2p_name
-from troth.network.session import VERSION, Hello
-from troth.network.transport import Lane, ListenError, UnreachableError
-from troth.network.whereabouts import LASTS_S, dht_key, encode_whereabouts
+from troth.network.mesh.inbox import Inbox
+from troth.network.mesh.mesh import Mesh
+from troth.network.mesh.session import VERSION, Hello
+from troth.network.transport.base import Lane, ListenError, UnreachableError
+from troth.network.transport.libp2p import transport as libp2p
+from troth.network.transport.libp2p.multiaddr import libp2p_name
+from troth.network.transport.libp2p.peer_record import LASTS_S, dht_key, encode_whereabouts
+from troth.network.transport.libp2p.transport import Libp2pTransport
 
 ANYWHERE = "127.0.0.1:0"
 BIG = os.urandom(20 * MB)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from tests.nettest.two_homes import reaches, two_homes
 from troth.crypto import Identity
-from troth.network.draft import Wishes, draft
-from troth.network.manifest import Founder
-from troth.network.multiaddr import libp2p_name
+from troth.network.manifest.builder import Wishes, draft
+from troth.network.manifest.manifest import Founder
+from troth.network.transport.libp2p.multiaddr import libp2p_name
 
 _WITHIN_S = 150.0
 _STEPS = 8

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple, TypeVar
 
 from troth.crypto.identity import Identity, PeerId
-from troth.network.connection import StreamConnection
-from troth.network.tcp import TcpTransport
-from troth.network.tls import client_context
-from troth.network.transport import Limits
+from troth.network.transport.base import Limits
+from troth.network.transport.connection import StreamConnection
+from troth.network.transport.tcp import TcpTransport
+from troth.network.transport.tls import client_context
 
 MB = 1_000_000
 LIMITS = Limits(most_control_bytes=MB, most_bulk_bytes=64 * MB, most_queued_bytes=128 * MB)

@@ -11,10 +11,10 @@ import pytest
 
 from tests.network.lines import LIMITS, anyone, raw_peer, run, transport, until
 from troth.crypto.identity import Identity, PeerId
-from troth.network.connection import StreamConnection, Vetting
-from troth.network.hall import _MOST_LINGERING
-from troth.network.tcp import TcpTransport
-from troth.network.transport import Limits, UnreachableError
+from troth.network.transport.base import Limits, UnreachableError
+from troth.network.transport.connection import StreamConnection, Vetting
+from troth.network.transport.pool import _MOST_LINGERING
+from troth.network.transport.tcp import TcpTransport
 
 
 class Watched(TcpTransport):

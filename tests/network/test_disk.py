@@ -12,16 +12,16 @@ import torch
 
 from troth.crypto import Context, Digest, PeerId, Signature
 from troth.evidence import write_bytes
-from troth.network.checkpoints import CheckpointError, Checkpoints, Marks
-from troth.network.journal import Journal, JournalError, read_journal
-from troth.network.slots import FileSlots, SlotsError
-from troth.protocol.frames import Begun, Link, Ready
-from troth.protocol.journal import SignedBeforeError
-from troth.protocol.messages import Announced, Envelope, Phase
-from troth.protocol.primitives import Primitives
-from troth.protocol.records import StepRecord, decode_record, encode_record
-from troth.protocol.run import Parameters, Run
-from troth.protocol.state import State
+from troth.network.disk.checkpoints import CheckpointError, Checkpoints, Marks
+from troth.network.disk.journal import Journal, JournalError, read_journal
+from troth.network.disk.signed_slots import FileSlots, SlotsError
+from troth.protocol.broadcast.signed_slots import SignedBeforeError
+from troth.protocol.core.records import StepRecord, decode_record, encode_record
+from troth.protocol.core.run import Parameters, Run
+from troth.protocol.core.state import State
+from troth.protocol.wire.frames import Begun, Link, Ready
+from troth.protocol.wire.messages import Announced, Envelope, Phase
+from troth.protocol.wire.primitives import Primitives
 from troth.training import OPTIMIZERS, SCHEDULES, Problem, make_task
 from troth.training.work import Training, TrainingWork
 
@@ -376,8 +376,8 @@ class _SlowDisk:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        monkeypatch.setattr("troth.network.checkpoints._SMALL", 0)
-        monkeypatch.setattr("troth.network.checkpoints.write_bytes", self._write)
+        monkeypatch.setattr("troth.network.disk.checkpoints._SMALL", 0)
+        monkeypatch.setattr("troth.network.disk.checkpoints.write_bytes", self._write)
 
     def _write(self, path: Path, raw: bytes) -> None:
         self.now += 2.0 if path.suffix == ".safetensors" else 0.0

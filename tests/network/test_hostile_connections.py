@@ -13,10 +13,10 @@ import pytest
 from tests.network.lines import HASTY, LIMITS, MB, pair, raw_peer, run, transport, until
 from tests.network.test_tls import forged
 from troth.crypto.identity import Identity
-from troth.network.lanes import HEADER, LARGEST_CHUNK_BYTES, PING, SMALLEST_CHUNK_BYTES, Kind, Outbox
-from troth.network.tcp import TcpTransport
-from troth.network.tls import client_context
-from troth.network.transport import Lane
+from troth.network.transport.base import Lane
+from troth.network.transport.framing import HEADER, LARGEST_CHUNK_BYTES, PING, SMALLEST_CHUNK_BYTES, Kind, Outbox
+from troth.network.transport.tcp import TcpTransport
+from troth.network.transport.tls import client_context
 
 
 def where(address: str) -> tuple[str, int]:

@@ -9,10 +9,10 @@ import torch
 
 from tests.paper.bent_world import plan, see
 from troth.crypto import Digest
-from troth.network.checkpoints import Checkpoints
-from troth.network.kept import KeptSteps
-from troth.protocol.state import State
-from troth.simulation.world import World
+from troth.network.disk.audit_records import KeptSteps
+from troth.network.disk.checkpoints import Checkpoints
+from troth.protocol.core.state import State
+from troth.simulation.chaos.world import World
 from troth.training.work import Training
 
 
@@ -63,7 +63,7 @@ def test_what_is_damaged_of_another_run_or_without_its_model_is_not_there(tmp_pa
 
 def test_of_a_large_model_it_is_kept_when_the_peer_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """[K1] With the model before, which may not have been saved."""
-    monkeypatch.setattr("troth.network.checkpoints._SMALL", 0)
+    monkeypatch.setattr("troth.network.disk.checkpoints._SMALL", 0)
     checkpoints = Checkpoints(tmp_path, world().run.id, world().work)
     kept, state = KeptSteps(tmp_path, world().run.id, checkpoints), world().witness[-1].state
     kept.save(state)

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from troth.network.lanes import (
+from troth.network.transport.base import Lane, Received
+from troth.network.transport.framing import (
     CHUNK_BYTES,
     HEADER,
     LARGEST_CHUNK_BYTES,
@@ -20,7 +21,6 @@ from troth.network.lanes import (
     goodbye,
     reason_of,
 )
-from troth.network.transport import Lane, Received
 
 MOST_CONTROL, MOST_BULK = 600_000, 5_000_000
 

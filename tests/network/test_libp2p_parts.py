@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from troth.crypto import Digest, Identity, PeerId
-from troth.network import whereabouts
-from troth.network.multiaddr import (
+from troth.network.transport.libp2p import peer_record as whereabouts
+from troth.network.transport.libp2p.daemon import DaemonError, key_protobuf, protobuf_fields
+from troth.network.transport.libp2p.multiaddr import (
     dialable,
     encode_multiaddr,
     id_of_name,
@@ -19,8 +20,7 @@ from troth.network.multiaddr import (
     listenable,
     peer_of_libp2p,
 )
-from troth.network.p2pd import DaemonError, key_protobuf, protobuf_fields
-from troth.network.whereabouts import (
+from troth.network.transport.libp2p.peer_record import (
     LASTS_S,
     LONGEST_S,
     MOST_ADDRESSES,

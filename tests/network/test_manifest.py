@@ -15,16 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cli.test_lists import TASK
-from troth.choices import ChoiceError
 from troth.crypto import Digest, Identity, PeerId, derive
 from troth.errors import OperatorError
-from troth.network.draft import Wishes, beside, draft
-from troth.network.manifest import Founder, Manifest, ManifestError, least_room, mismatches
-from troth.protocol.pace import Pace
-from troth.protocol.primitives import Primitives
-from troth.protocol.run import Parameters
+from troth.network.manifest.builder import Wishes, beside, draft
+from troth.network.manifest.manifest import Founder, Manifest, ManifestError, least_room, mismatches
+from troth.protocol.broadcast.timeouts import Pace
+from troth.protocol.core.run import Parameters
+from troth.protocol.wire.primitives import Primitives
 from troth.simulation import Scenario
-from troth.simulation.protocol_run import ProtocolSimulation
+from troth.simulation.lockstep.protocol_run import ProtocolSimulation
+from troth.specs import ChoiceError
 from troth.training import Problem, Task, TaskError, make_task
 from troth.training.fingerprint import code_digest, code_file, data_digest
 from troth.training.tasks.quadratic import Quadratic
@@ -476,7 +476,7 @@ class TestDraft:
     def test_times_are_generous_and_room_grows_with_the_model(self, monkeypatch: pytest.MonkeyPatch) -> None:
         small = draft(SPEC, FOUNDERS).manifest.pace
         assert (small.delta, small.compute, small.bulk, small.room) == (2.0, 5.0, 5.0, 1 << 28)
-        monkeypatch.setattr("troth.network.draft._SLOWEST_LINE", 100.0)
+        monkeypatch.setattr("troth.network.manifest.builder._SLOWEST_LINE", 100.0)
         monkeypatch.setattr(Pace, "room", 1)
         large = draft("quadratic:dimension=1001", FOUNDERS).manifest.pace
         assert large.bulk == 81.0, "twice 4004 bytes"

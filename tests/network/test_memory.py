@@ -6,9 +6,9 @@ from unittest.mock import patch
 import pytest
 
 from troth.crypto import Identity
-from troth.network import tcp
-from troth.network.memory import give_back_memory
-from troth.network.transport import Limits
+from troth.network.malloc import give_back_memory
+from troth.network.transport import tcp
+from troth.network.transport.base import Limits
 
 
 def test_memory_is_given_back_once_after_a_crowd(monkeypatch: pytest.MonkeyPatch) -> None:

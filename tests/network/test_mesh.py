@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from troth.crypto import Digest, Identity, Seed, derive
-from troth.network.draft import Wishes, draft
-from troth.network.inbox import Inbox
-from troth.network.manifest import Founder, Manifest, ManifestError
-from troth.network.mesh import Mesh, _Neighbour
-from troth.network.news import StepNews
-from troth.network.node import Node, Options
-from troth.network.session import VERSION, Hello, vouching_bytes
-from troth.network.tcp import TcpTransport
-from troth.network.transport import Lane, Limits
+from troth.network.manifest.builder import Wishes, draft
+from troth.network.manifest.manifest import Founder, Manifest, ManifestError
+from troth.network.mesh.inbox import Inbox
+from troth.network.mesh.mesh import Mesh, _Neighbour
+from troth.network.mesh.session import VERSION, Hello, vouching_bytes
+from troth.network.node.events import StepNews
+from troth.network.node.node import Node, Options
+from troth.network.transport.base import Lane, Limits
+from troth.network.transport.tcp import TcpTransport
 
 IDS = sorted((Identity.from_secret(Seed(derive(0, "mesh", k))) for k in range(3)), key=lambda one: one.peer)
 RUN, OTHER = Digest(b"r" * 32), Digest(b"o" * 32)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from troth.network.metrics import Metrics, MetricsError
-from troth.network.news import StepNews
+from troth.network.node.events import StepNews
+from troth.network.node.metrics import Metrics, MetricsError
 
 NEWS = StepNews(
     step=7,

@@ -7,10 +7,10 @@ import torch
 from safetensors.torch import load_file, save, save_file
 
 from troth.crypto import Identity, Seed, derive
-from troth.network.draft import Wishes, draft
-from troth.network.manifest import Founder, Manifest
-from troth.network.start import StartError, start_file
-from troth.protocol.primitives import Primitives
+from troth.network.manifest.builder import Wishes, draft
+from troth.network.manifest.initial_state import StartError, start_file
+from troth.network.manifest.manifest import Founder, Manifest
+from troth.protocol.wire.primitives import Primitives
 from troth.training.work import Training, TrainingWork
 
 FOUNDERS = tuple(Founder(f"p{k}", Identity.from_secret(Seed(derive(0, "start", k))).peer, "") for k in range(3))

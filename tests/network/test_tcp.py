@@ -11,11 +11,8 @@ import pytest
 
 from tests.network.lines import HASTY, LIMITS, MB, anyone, open_files, pair, run, transport, until
 from troth.crypto.identity import Identity
-from troth.network.addresses import _listening_failed, source_of, split_address
-from troth.network.lanes import CHUNK_BYTES
-from troth.network.tcp import TcpTransport
-from troth.network.throttle import TokenBucket
-from troth.network.transport import (
+from troth.network.transport.addresses import _listening_failed, source_of, split_address
+from troth.network.transport.base import (
     Connection,
     Lane,
     Limits,
@@ -24,6 +21,9 @@ from troth.network.transport import (
     TransportClosedError,
     UnreachableError,
 )
+from troth.network.transport.framing import CHUNK_BYTES
+from troth.network.transport.tcp import TcpTransport
+from troth.network.transport.throttle import TokenBucket
 
 
 def test_it_is_what_the_interface_says() -> None:

@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from troth.crypto.identity import Identity
-from troth.network import tls
-from troth.network.tls import PROTOCOL, client_context, leaf_certificate, peer_of, server_context
+from troth.network.transport import tls
+from troth.network.transport.tls import PROTOCOL, client_context, leaf_certificate, peer_of, server_context
 
 
 def handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> tuple[ssl.SSLObject, ssl.SSLObject]:

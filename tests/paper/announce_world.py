@@ -19,8 +19,7 @@ from typing import Self, cast
 import msgspec
 
 from troth.crypto import Context, Digest, Identity, PeerId, blob_digest, signed_bytes
-from troth.protocol.agreed import AgreedChannel
-from troth.protocol.announce import (
+from troth.protocol.broadcast.announcement import (
     Announcement,
     Decision,
     Seen,
@@ -31,14 +30,15 @@ from troth.protocol.announce import (
     view_bytes,
     with_chain,
 )
-from troth.protocol.channel import Entry
-from troth.protocol.frames import Agreement as Frame
-from troth.protocol.frames import Certificate, Chained, Packet, Relayed, Value, View
-from troth.protocol.messages import MOST_MEMBERS, Accuse, Announced, Envelope
-from troth.protocol.pace import Pace
-from troth.protocol.primitives import Primitives
-from troth.protocol.quarrels import Quarrels
-from troth.protocol.roster import Roster
+from troth.protocol.broadcast.channel import AgreedChannel
+from troth.protocol.broadcast.timeouts import Pace
+from troth.protocol.core.channel import Entry
+from troth.protocol.core.roster import Roster
+from troth.protocol.step.link_disputes import Quarrels
+from troth.protocol.wire.frames import Agreement as Frame
+from troth.protocol.wire.frames import Certificate, Chained, Packet, Relayed, Value, View
+from troth.protocol.wire.messages import MOST_MEMBERS, Accuse, Announced, Envelope
+from troth.protocol.wire.primitives import Primitives
 
 PLACE = Context(Digest(bytes(32)), step=3, phase=1)
 ELSEWHERE = Context(Digest(bytes(32)), step=2, phase=1)

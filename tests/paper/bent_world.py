@@ -12,23 +12,23 @@ from typing import Any
 from unittest.mock import patch
 
 from troth.crypto import Context, Identity, PeerId, derive
-from troth.protocol.agreed import AgreedChannel, Line
-from troth.protocol.channel import Channel
-from troth.protocol.coins import SeededEntropy
-from troth.protocol.comeback import Life
-from troth.protocol.frames import BlobSent, Chained, Packet, PartSent, PartShown, Value
-from troth.protocol.messages import Announced, Message
-from troth.protocol.records import StepRecord
-from troth.protocol.state import Peer, State
-from troth.simulation import world as world_module
-from troth.simulation.checkers.agreement import agreement
-from troth.simulation.checkers.no_honest_ban import no_honest_ban
-from troth.simulation.checkers.progress import progress
-from troth.simulation.checkers.standing import standing
-from troth.simulation.drop_outs import DropOut
-from troth.simulation.faults import Network
-from troth.simulation.virtual import Watch
-from troth.simulation.world import BOUNDS, Plan, World, Wrap, play
+from troth.protocol.broadcast.channel import AgreedChannel, Line
+from troth.protocol.core.channel import Channel
+from troth.protocol.core.coins import SeededEntropy
+from troth.protocol.core.records import StepRecord
+from troth.protocol.core.state import Peer, State
+from troth.protocol.recovery.member import Life
+from troth.protocol.wire.frames import BlobSent, Chained, Packet, PartSent, PartShown, Value
+from troth.protocol.wire.messages import Announced, Message
+from troth.simulation.chaos import world as world_module
+from troth.simulation.chaos.checkers.agreement import agreement
+from troth.simulation.chaos.checkers.no_honest_ban import no_honest_ban
+from troth.simulation.chaos.checkers.progress import progress
+from troth.simulation.chaos.checkers.standing import standing
+from troth.simulation.chaos.faults import Network
+from troth.simulation.chaos.virtual_time import Watch
+from troth.simulation.chaos.world import BOUNDS, Plan, World, Wrap, play
+from troth.simulation.lockstep.drop_outs import DropOut
 from troth.training.work import TrainingWork
 
 LIARS_FROM = 2  # the step from which on liars lie

@@ -8,13 +8,13 @@ import torch
 
 from troth.crypto import PeerId, derive
 from troth.evidence.verify import verify_ban
-from troth.protocol.channel import Channel
-from troth.protocol.messages import Kind
-from troth.protocol.primitives import Primitives
-from troth.protocol.records import StepRecord, decode_record
-from troth.protocol.state import Kept
+from troth.protocol.core.channel import Channel
+from troth.protocol.core.records import StepRecord, decode_record
+from troth.protocol.core.state import Kept
+from troth.protocol.wire.messages import Kind
+from troth.protocol.wire.primitives import Primitives
 from troth.simulation import ProtocolSimulation, Scenario
-from troth.simulation.replay import replay
+from troth.simulation.lockstep.replay import replay
 from troth.training.work import Training, TrainingWork
 
 # With this seed the two liars are banned more than two steps apart, so that the second ban has a history.

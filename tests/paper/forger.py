@@ -9,8 +9,8 @@ from troth.crypto import Context, Identity, PeerId, blob_digest
 from troth.evidence.bans import BanEvidence
 from troth.evidence.form import BanFile, SignedMessage, SignedRecord, checksum, from_text, to_text
 from troth.evidence.verify import UnprovedError, verify_ban
-from troth.protocol.messages import Accuse, Message, Phase, Vote, decode, seal
-from troth.protocol.records import StepRecord, decode_record, encode_record, record_bytes_to_sign
+from troth.protocol.core.records import StepRecord, decode_record, encode_record, record_bytes_to_sign
+from troth.protocol.wire.messages import Accuse, Message, Phase, Vote, decode, seal
 from troth.simulation import ProtocolSimulation
 
 

@@ -12,13 +12,13 @@ from hypothesis import given
 from tests.paper.conftest import SMALL, finished
 from troth.crypto import PeerId, derive
 from troth.evidence.verify import verify_ban
-from troth.protocol.checks import sum_vanishes, suspicious_parts, too_long
-from troth.protocol.coins import combine
-from troth.protocol.messages import Kind, ReportNumbers
-from troth.protocol.primitives import Primitives
-from troth.protocol.records import decode_record
+from troth.protocol.core.coins import combine
+from troth.protocol.core.records import decode_record
+from troth.protocol.step.checks import sum_vanishes, suspicious_parts, too_long
+from troth.protocol.wire.messages import Kind, ReportNumbers
+from troth.protocol.wire.primitives import Primitives
 from troth.simulation import ProtocolSimulation, Scenario
-from troth.simulation.replay import replay
+from troth.simulation.lockstep.replay import replay
 from troth.training.work import TrainingWork
 
 NOW = {"wrong-aggregate": Kind.AGGREGATE, "wrong-report": Kind.REPORT, "false-accusation": Kind.REPORT}

@@ -11,13 +11,13 @@ import torch
 from tests.paper.conftest import SMALL, finished, last_kept
 from troth.aggregation import judge_center
 from troth.crypto import Digest, derive, project, projection_signs, tagged_hash
-from troth.protocol.messages import Malformed, ReportNumbers
-from troth.protocol.parts import commit_parts
-from troth.protocol.primitives import Primitives
-from troth.protocol.records import decode_record
-from troth.protocol.reports import ACCUSE_AT, CONVICT_AT, make_report, relative_errors
-from troth.protocol.roles import gradient_seed
-from troth.protocol.scales import part_taus
+from troth.protocol.core.parts import commit_parts
+from troth.protocol.core.records import decode_record
+from troth.protocol.core.roles import gradient_seed
+from troth.protocol.core.scales import part_taus
+from troth.protocol.step.reports import ACCUSE_AT, CONVICT_AT, make_report, relative_errors
+from troth.protocol.wire.messages import Malformed, ReportNumbers
+from troth.protocol.wire.primitives import Primitives
 from troth.simulation import ProtocolSimulation
 
 KEY = tagged_hash("test key")

@@ -17,22 +17,22 @@ import pytest
 
 from tests.paper.announce_world import DELTA, ELSEWHERE, KEYS, PLACE, CheapPrimitives, FeudWorld, Key, World, sealed
 from troth.crypto import Digest, Identity, PeerId, blob_digest, derive
-from troth.protocol.agreed import AgreedChannel
-from troth.protocol.announce import Announcement, Blame, Seen, Timing, chain_bytes, view_bytes
-from troth.protocol.channel import Entry
-from troth.protocol.coins import SeededEntropy
-from troth.protocol.frames import Agreement as Frame
-from troth.protocol.frames import Certificate, Chained, Packet, Value, View
-from troth.protocol.messages import MOST_MEMBERS, Commit, Envelope, Phase, seal
-from troth.protocol.pace import Pace
-from troth.protocol.primitives import Primitives
-from troth.protocol.records import encode_record
-from troth.protocol.run import Parameters, Run
-from troth.protocol.state import CannotGoOnError, Outcome, Peer, State
-from troth.protocol.step import run_step
-from troth.simulation.drop_outs import DropOut, DroppingChannel
-from troth.simulation.memo import MemoPrimitives
-from troth.simulation.virtual import VirtualTime
+from troth.protocol.broadcast.announcement import Announcement, Blame, Seen, Timing, chain_bytes, view_bytes
+from troth.protocol.broadcast.channel import AgreedChannel
+from troth.protocol.broadcast.timeouts import Pace
+from troth.protocol.core.channel import Entry
+from troth.protocol.core.coins import SeededEntropy
+from troth.protocol.core.records import encode_record
+from troth.protocol.core.run import Parameters, Run
+from troth.protocol.core.state import CannotGoOnError, Outcome, Peer, State
+from troth.protocol.step.step import run_step
+from troth.protocol.wire.frames import Agreement as Frame
+from troth.protocol.wire.frames import Certificate, Chained, Packet, Value, View
+from troth.protocol.wire.messages import MOST_MEMBERS, Commit, Envelope, Phase, seal
+from troth.protocol.wire.primitives import Primitives
+from troth.simulation.chaos.virtual_time import VirtualTime
+from troth.simulation.lockstep.drop_outs import DropOut, DroppingChannel
+from troth.simulation.lockstep.memo import MemoPrimitives
 from troth.training import OPTIMIZERS, SCHEDULES, Problem, make_task
 from troth.training.work import Training, TrainingWork
 

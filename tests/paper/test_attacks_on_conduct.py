@@ -21,12 +21,12 @@ from tests.paper.conftest import (
 from troth.attacks import ATTACKS
 from troth.crypto import PeerId, stream
 from troth.evidence.verify import verify_ban
-from troth.protocol.coins import Coins, SeededEntropy
-from troth.protocol.messages import Kind, Verdict
-from troth.protocol.records import StepRecord
-from troth.protocol.state import StalledError
+from troth.protocol.core.coins import Coins, SeededEntropy
+from troth.protocol.core.records import StepRecord
+from troth.protocol.core.state import StalledError
+from troth.protocol.wire.messages import Kind, Verdict
 from troth.simulation import ALSO, ProtocolSimulation, Scenario
-from troth.simulation.drop_outs import DropOut, DroppingChannel
+from troth.simulation.lockstep.drop_outs import DropOut, DroppingChannel
 
 START = 3
 SHORT = dataclasses.replace(SMALL, steps=9, evaluate_every=9)
@@ -127,7 +127,7 @@ FORESIGHT = dataclasses.replace(SIXTEEN, attack="covered-aggregate:foresight=tru
 
 def test_with_one_coin_they_go_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """[R1, U4] Sixty steps of wrong aggregates, an audit in each of them, and not a single trial until the run is closed."""
-    monkeypatch.setattr("troth.simulation.protocol_run.SeededEntropy", _OneCoin)
+    monkeypatch.setattr("troth.simulation.lockstep.protocol_run.SeededEntropy", _OneCoin)
     simulation = finished(FORESIGHT)
     kept_promises(simulation)
     told = records(simulation)

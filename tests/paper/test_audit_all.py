@@ -15,14 +15,14 @@ from tests.paper.test_roles import KEYS, run_of
 from troth.crypto import Digest, PeerId, derive
 from troth.evidence.recompute import Recomputed, recompute
 from troth.evidence.verify import verify_ban
-from troth.protocol.messages import Accuse, Announced, Envelope, Kind, Verdict, Vote
-from troth.protocol.records import MOST_OWED, Judgement, Owed, StepRecord
-from troth.protocol.roles import Audit, Due, Roles, draw_roles
-from troth.protocol.roster import Roster
-from troth.protocol.trials import Trials
+from troth.protocol.core.records import MOST_OWED, Judgement, Owed, StepRecord
+from troth.protocol.core.roles import Audit, Due, Roles, draw_roles
+from troth.protocol.core.roster import Roster
+from troth.protocol.step.trials import Trials
+from troth.protocol.wire.messages import Accuse, Announced, Envelope, Kind, Verdict, Vote
 from troth.simulation import ProtocolSimulation, Scenario
-from troth.simulation.drop_outs import DropOut, DroppingChannel, PowerCutError
-from troth.simulation.faithful import FaithfulChannel
+from troth.simulation.lockstep.drop_outs import DropOut, DroppingChannel, PowerCutError
+from troth.simulation.lockstep.reliable import FaithfulChannel
 
 STEP = 40  # the step before the one that roles are drawn for
 RECORD = StepRecord(

@@ -10,11 +10,11 @@ import pytest
 from tests.paper.conftest import SMALL, kept_promises, records
 from tests.paper.watched import Watched
 from troth.crypto import Context, Digest, PeerId
-from troth.protocol.attempt import Here, signs_last
-from troth.protocol.messages import Accuse, Clip, Commit, Message, Report, seal
-from troth.protocol.records import encode_record, record_bytes_to_sign
-from troth.protocol.state import UncertifiedError
-from troth.protocol.step import run_step
+from troth.protocol.core.records import encode_record, record_bytes_to_sign
+from troth.protocol.core.state import UncertifiedError
+from troth.protocol.step.attempt import Here, signs_last
+from troth.protocol.step.step import run_step
+from troth.protocol.wire.messages import Accuse, Clip, Commit, Message, Report, seal
 
 AT = 3  # the step in which somebody signs something else
 Signing = Callable[[Watched, PeerId, Context, Commit], bytes | None]

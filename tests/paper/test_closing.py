@@ -10,13 +10,13 @@ from tests.paper.test_audit_all import BEFORE_REPORT, ONCE
 from tests.paper.watched import CALM, Saying, Watched
 from troth.crypto import Context, PeerId
 from troth.evidence.verify import verify_ban
-from troth.protocol.closing import closing_roles
-from troth.protocol.messages import Accusation, Accuse, Close, Commit, Kind, Message, Phase, seal
-from troth.protocol.records import StepRecord
-from troth.protocol.roles import Audit
-from troth.protocol.state import Outcome, State
+from troth.protocol.core.records import StepRecord
+from troth.protocol.core.roles import Audit
+from troth.protocol.core.state import Outcome, State
+from troth.protocol.step.closing import closing_roles
+from troth.protocol.wire.messages import Accusation, Accuse, Close, Commit, Kind, Message, Phase, seal
 from troth.simulation import Scenario
-from troth.simulation.drop_outs import DropOut, DroppingChannel
+from troth.simulation.lockstep.drop_outs import DropOut, DroppingChannel
 from troth.training.work import Training
 
 LAST = CALM.total_steps - 1  # then comes the closing step

@@ -18,13 +18,32 @@ from tests.paper.bent_world import Bent, Lies, Seen, keys, plan, see
 from troth.crypto import Context, Digest, Identity, PeerId, Seed, Signature, blob_digest, derive, signed_bytes
 from troth.evidence.bans import History
 from troth.evidence.verify import Proof, verify_ban
-from troth.protocol import step as step_module
-from troth.protocol.agreed import AgreedChannel
-from troth.protocol.announce import Timing, chain_bytes, values_digest, view_bytes
-from troth.protocol.channel import Channel, Entry
-from troth.protocol.coins import SeededEntropy
-from troth.protocol.comeback import Followed, ForkedError, Life, _Shown, _Voices, follow, state_after
-from troth.protocol.frames import (
+from troth.protocol.broadcast.announcement import Timing, chain_bytes, values_digest, view_bytes
+from troth.protocol.broadcast.catch_up_server import (
+    MOST_AHEAD,
+    Gate,
+    is_request,
+    request_bytes,
+    returning,
+    right_requests,
+)
+from troth.protocol.broadcast.channel import AgreedChannel
+from troth.protocol.broadcast.observed import Sighting
+from troth.protocol.broadcast.signed_slots import MemoryJournal, SignedBeforeError
+from troth.protocol.broadcast.timeouts import Pace
+from troth.protocol.core.channel import Channel, Entry
+from troth.protocol.core.coins import SeededEntropy
+from troth.protocol.core.records import Judgement, Returned, decode_record, encode_record, record_bytes_to_sign
+from troth.protocol.core.roles import Audit, Due, draw_roles, gradient_seed
+from troth.protocol.core.roster import MOST_AWAY, MOST_WAIT, STRIKE_STEPS, Away, Roster
+from troth.protocol.core.run import Parameters, Run
+from troth.protocol.core.scales import Scales
+from troth.protocol.core.state import LastRecord, Peer, State
+from troth.protocol.recovery.member import Followed, ForkedError, Life, _Shown, _Voices, follow, state_after
+from troth.protocol.recovery.restart import tip_of
+from troth.protocol.recovery.restart_quorum import be_ready
+from troth.protocol.step import step as step_module
+from troth.protocol.wire.frames import (
     Begun,
     Certificate,
     Decided,
@@ -38,11 +57,7 @@ from troth.protocol.frames import (
     SyncWanted,
     Value,
 )
-from troth.protocol.gate import MOST_AHEAD, Gate, is_request, request_bytes, returning, right_requests
-from troth.protocol.gathering import be_ready
-from troth.protocol.journal import MemoryJournal, SignedBeforeError
-from troth.protocol.meeting import tip_of
-from troth.protocol.messages import (
+from troth.protocol.wire.messages import (
     MOST_KNOCKS,
     Announced,
     Commit,
@@ -55,21 +70,13 @@ from troth.protocol.messages import (
     Verdict,
     seal,
 )
-from troth.protocol.pace import Pace
-from troth.protocol.primitives import Primitives
-from troth.protocol.records import Judgement, Returned, decode_record, encode_record, record_bytes_to_sign
-from troth.protocol.roles import Audit, Due, draw_roles, gradient_seed
-from troth.protocol.roster import MOST_AWAY, MOST_WAIT, STRIKE_STEPS, Away, Roster
-from troth.protocol.run import Parameters, Run
-from troth.protocol.scales import Scales
-from troth.protocol.sighting import Sighting
-from troth.protocol.state import LastRecord, Peer, State
-from troth.simulation import world as world_module
-from troth.simulation.checkers.comeback import comeback
-from troth.simulation.checkers.follows import follows
-from troth.simulation.drop_outs import DropOut, PowerCutError
-from troth.simulation.faults import Cut, Network
-from troth.simulation.virtual import VirtualTime
+from troth.protocol.wire.primitives import Primitives
+from troth.simulation.chaos import world as world_module
+from troth.simulation.chaos.checkers.comeback import comeback
+from troth.simulation.chaos.checkers.follows import follows
+from troth.simulation.chaos.faults import Cut, Network
+from troth.simulation.chaos.virtual_time import VirtualTime
+from troth.simulation.lockstep.drop_outs import DropOut, PowerCutError
 from troth.training.work import Training, TrainingWork
 
 SOME = [Identity.from_secret(derive(0, "comeback", k)) for k in range(12)]

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from troth.crypto import Context, Digest, Identity, blob_digest, coin_commitment, leaf_hash, merkle_tree, root_from_path
-from troth.protocol.coins import combine, right_openings
-from troth.protocol.messages import Phase
-from troth.protocol.parts import Parcel, commit_parts, opens, part_bounds, rows_of
-from troth.protocol.primitives import Primitives, from_blob, to_blob
+from troth.protocol.core.coins import combine, right_openings
+from troth.protocol.core.parts import Parcel, commit_parts, opens, part_bounds, rows_of
+from troth.protocol.wire.messages import Phase
+from troth.protocol.wire.primitives import Primitives, from_blob, to_blob
 
 TOOLS = Primitives()
 ALICE, BOB = (Identity.from_secret(bytes([k]) * 32).peer for k in (1, 2))

@@ -7,15 +7,15 @@ import pytest
 
 from tests.paper.conftest import SMALL, last_kept
 from troth.crypto import Context, Digest, Identity, PeerId
-from troth.protocol.coins import combine
-from troth.protocol.messages import Commit, Malformed, Phase, seal
-from troth.protocol.parts import Parcel
-from troth.protocol.records import decode_record
-from troth.protocol.roles import NOTHING_DUE, Due, draw_roles, first_randomness
-from troth.protocol.roster import Roster
-from troth.protocol.state import LeftOutError
+from troth.protocol.core.coins import combine
+from troth.protocol.core.parts import Parcel
+from troth.protocol.core.records import decode_record
+from troth.protocol.core.roles import NOTHING_DUE, Due, draw_roles, first_randomness
+from troth.protocol.core.roster import Roster
+from troth.protocol.core.state import LeftOutError
+from troth.protocol.wire.messages import Commit, Malformed, Phase, seal
 from troth.simulation import ProtocolSimulation
-from troth.simulation.memo import MemoPrimitives
+from troth.simulation.lockstep.memo import MemoPrimitives
 
 
 def test_seeds_come_from_the_draw_before_last_and_roles_from_the_last(attacked: ProtocolSimulation) -> None:

@@ -12,11 +12,14 @@ from msgspec import structs
 
 from tests.paper.bent_world import LIARS_FROM, Bent, Lies, Seen, keys, plan, see
 from troth.crypto import Context, Digest, PeerId
-from troth.protocol.attempt import Attempt, Dropped, Here
-from troth.protocol.channel import Delivery
-from troth.protocol.delivered import agreed_centers, bitmap, lacking, undecided_aggregates, weigh
-from troth.protocol.frames import BlobSent, Packet
-from troth.protocol.messages import (
+from troth.protocol.core.channel import Delivery
+from troth.protocol.core.roles import Roles
+from troth.protocol.core.roster import Roster
+from troth.protocol.core.run import most_byzantine
+from troth.protocol.step.attempt import Attempt, Dropped, Here
+from troth.protocol.step.deliveries import agreed_centers, bitmap, lacking, undecided_aggregates, weigh
+from troth.protocol.wire.frames import BlobSent, Packet
+from troth.protocol.wire.messages import (
     ATTEMPTS_PER_MEMBER,
     Announced,
     Center,
@@ -28,9 +31,6 @@ from troth.protocol.messages import (
     Phase,
     Reveal,
 )
-from troth.protocol.roles import Roles
-from troth.protocol.roster import Roster
-from troth.protocol.run import most_byzantine
 
 NOTHING = Envelope(b"", bytes(64))
 

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from troth.crypto import stream, tagged_hash
-from troth.protocol.deviation import ACCUSE, CONVICT, deviations
-from troth.protocol.messages import ReportNumbers
-from troth.protocol.parts import commit_parts, part_bounds
-from troth.protocol.primitives import Primitives
-from troth.protocol.reports import make_report
+from troth.protocol.core.parts import commit_parts, part_bounds
+from troth.protocol.step.deviation import ACCUSE, CONVICT, deviations
+from troth.protocol.step.reports import make_report
+from troth.protocol.wire.messages import ReportNumbers
+from troth.protocol.wire.primitives import Primitives
 
 # P parts, K projections, D coordinates
 

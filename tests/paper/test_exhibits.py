@@ -16,12 +16,12 @@ from troth.evidence.beside import BlobsFile, StateError, StateFile, load_beside,
 from troth.evidence.form import Exhibit, SignedMessage
 from troth.evidence.recompute import Recomputed, recompute
 from troth.evidence.verify import verify_ban
-from troth.protocol.messages import Accuse, Center, Clip, Commit, Kind, Message, Phase, Report, Verdict, Vote
-from troth.protocol.parts import Parcel, part_bounds, rows_of
-from troth.protocol.primitives import Primitives, to_blob
-from troth.protocol.records import aggregate_message, aggregates_basis, decode_record
-from troth.protocol.scales import part_taus
-from troth.protocol.state import Outcome
+from troth.protocol.core.parts import Parcel, part_bounds, rows_of
+from troth.protocol.core.records import aggregate_message, aggregates_basis, decode_record
+from troth.protocol.core.scales import part_taus
+from troth.protocol.core.state import Outcome
+from troth.protocol.wire.messages import Accuse, Center, Clip, Commit, Kind, Message, Phase, Report, Verdict, Vote
+from troth.protocol.wire.primitives import Primitives, to_blob
 from troth.simulation import ProtocolSimulation, Scenario
 from troth.training.work import Training
 

@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 
 from troth.crypto import Context, Digest, Identity, PeerId, derive
-from troth.protocol.agreed import AgreedChannel
-from troth.protocol.channel import Entry
-from troth.protocol.frames import BlobSent, Packet, PartSent, Value, View
-from troth.protocol.messages import Commit, Phase, seal
-from troth.protocol.pace import Pace
-from troth.protocol.primitives import Primitives
-from troth.simulation.virtual import VirtualTime
+from troth.protocol.broadcast.channel import AgreedChannel
+from troth.protocol.broadcast.timeouts import Pace
+from troth.protocol.core.channel import Entry
+from troth.protocol.wire.frames import BlobSent, Packet, PartSent, Value, View
+from troth.protocol.wire.messages import Commit, Phase, seal
+from troth.protocol.wire.primitives import Primitives
+from troth.simulation.chaos.virtual_time import VirtualTime
 
 IDS = [Identity.from_secret(derive(0, "flood", k)) for k in range(3)]
 FIRST, SECOND = (Context(Digest(bytes(32)), step, Phase.COMMIT) for step in (0, 1))

@@ -14,9 +14,9 @@ from tests.paper.forger import Forger
 from troth.crypto import Identity, derive
 from troth.evidence.form import to_text
 from troth.evidence.verify import UnprovedError, verify_ban
-from troth.protocol.messages import Accuse, Kind, Phase, Verdict, Vote, decode
-from troth.protocol.records import Owed, decode_record
-from troth.protocol.run import Parameters, Run
+from troth.protocol.core.records import Owed, decode_record
+from troth.protocol.core.run import Parameters, Run
+from troth.protocol.wire.messages import Accuse, Kind, Phase, Verdict, Vote, decode
 from troth.simulation import ProtocolSimulation
 
 

@@ -12,26 +12,26 @@ import msgspec
 import pytest
 
 from tests.paper.bent_world import Seen, keys, plan, see
-from troth.attacks.wire_lies import false_waiting
+from troth.attacks.wire.lies import false_waiting
 from troth.crypto import Context, Digest, Identity, PeerId, derive, stream
 from troth.evidence.bans import History
 from troth.evidence.verify import UnprovedError, verify_ban
-from troth.protocol.agreed import AgreedChannel
-from troth.protocol.channel import Entry
-from troth.protocol.comeback import Life
-from troth.protocol.frames import Begun, Busy, Packet, Ready, Waiting
-from troth.protocol.gathering import Enough, Gathering, Patience, Tip, be_ready
-from troth.protocol.journal import MemoryJournal, SignedBeforeError
-from troth.protocol.messages import Commit, Phase
-from troth.protocol.pace import Pace
-from troth.protocol.primitives import Primitives
-from troth.protocol.records import encode_record
-from troth.protocol.roster import Roster
-from troth.protocol.state import StalledError
-from troth.simulation import world as world_module
-from troth.simulation.chaos import draw_plan, judge
-from troth.simulation.drop_outs import DropOut, PowerCutError
-from troth.simulation.faults import Cut, Network
+from troth.protocol.broadcast.channel import AgreedChannel
+from troth.protocol.broadcast.signed_slots import MemoryJournal, SignedBeforeError
+from troth.protocol.broadcast.timeouts import Pace
+from troth.protocol.core.channel import Entry
+from troth.protocol.core.records import encode_record
+from troth.protocol.core.roster import Roster
+from troth.protocol.core.state import StalledError
+from troth.protocol.recovery.member import Life
+from troth.protocol.recovery.restart_quorum import Enough, Gathering, Patience, Tip, be_ready
+from troth.protocol.wire.frames import Begun, Busy, Packet, Ready, Waiting
+from troth.protocol.wire.messages import Commit, Phase
+from troth.protocol.wire.primitives import Primitives
+from troth.simulation.chaos import world as world_module
+from troth.simulation.chaos.faults import Cut, Network
+from troth.simulation.chaos.judge import draw_plan, judge
+from troth.simulation.lockstep.drop_outs import DropOut, PowerCutError
 
 SOME = sorted((Identity.from_secret(derive(0, "gathering", k)) for k in range(9)), key=lambda one: one.peer)
 T = TypeVar("T")

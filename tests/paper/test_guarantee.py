@@ -10,11 +10,11 @@ import pytest
 from tests.paper.conftest import SMALL, kept_promises, records, rewired, run_on
 from tests.paper.test_audit_all import RECORD
 from tests.paper.test_roles import KEYS, run_of
-from troth.protocol.records import Returned
-from troth.protocol.roster import Roster
-from troth.protocol.run import Parameters, Run, RunError, most_byzantine
+from troth.protocol.core.records import Returned
+from troth.protocol.core.roster import Roster
+from troth.protocol.core.run import Parameters, Run, RunError, most_byzantine
 from troth.simulation import ProtocolSimulation
-from troth.simulation.drop_outs import DropOut, DroppingChannel
+from troth.simulation.lockstep.drop_outs import DropOut, DroppingChannel
 
 
 @pytest.mark.parametrize(

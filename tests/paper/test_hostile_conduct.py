@@ -12,9 +12,13 @@ from numpy.typing import NDArray
 
 from tests.paper.conftest import SMALL, is_what_a_server_would_get, kept_promises, records, rewired, run_on
 from troth.crypto import Context, Identity, PeerId, blob_digest, derive
-from troth.protocol.channel import Channel, PartParcels, Showing
-from troth.protocol.checks import sum_vanishes, suspicious_parts
-from troth.protocol.messages import (
+from troth.protocol.core.channel import Channel, PartParcels, Showing
+from troth.protocol.core.parts import Parcel
+from troth.protocol.core.roles import draw_roles
+from troth.protocol.core.state import LeftOutError
+from troth.protocol.step.checks import sum_vanishes, suspicious_parts
+from troth.protocol.step.trials import heard_owners
+from troth.protocol.wire.messages import (
     Accusation,
     Accuse,
     Announced,
@@ -33,13 +37,9 @@ from troth.protocol.messages import (
     decode,
     encode,
 )
-from troth.protocol.parts import Parcel
-from troth.protocol.primitives import Primitives
-from troth.protocol.roles import draw_roles
-from troth.protocol.state import LeftOutError
-from troth.protocol.trials import heard_owners
+from troth.protocol.wire.primitives import Primitives
 from troth.simulation import ProtocolSimulation
-from troth.simulation.drop_outs import DropOut, DroppingChannel
+from troth.simulation.lockstep.drop_outs import DropOut, DroppingChannel
 
 STEP = 3
 CALM = dataclasses.replace(SMALL, byzantine=0, steps=6, evaluate_every=6)

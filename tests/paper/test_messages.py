@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 
 from troth.crypto import Context, Digest, Identity, PeerId, blob_digest, signed_bytes, verify
-from troth.protocol.messages import (
+from troth.protocol.wire.messages import (
     Accusation,
     Accuse,
     Ballot,
@@ -30,7 +30,7 @@ from troth.protocol.messages import (
     phase_of,
     seal,
 )
-from troth.protocol.primitives import Primitives
+from troth.protocol.wire.primitives import Primitives
 
 ALICE, BOB = (Identity.from_secret(bytes([k]) * 32) for k in (1, 2))
 RUN = Digest(b"r" * 32)

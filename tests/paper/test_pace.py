@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 from tests.paper.announce_world import PLACE
 from tests.paper.bent_world import Bent, Lies, Seen, keys, plan, see
 from troth.crypto import Context, Identity, PeerId, derive
-from troth.protocol.agreed import AgreedChannel
-from troth.protocol.announce import Announcement, Timing, view_bytes
-from troth.protocol.channel import Channel
-from troth.protocol.frames import Certificate, Packet, Value, View
-from troth.protocol.messages import (
+from troth.protocol.broadcast.announcement import Announcement, Timing, view_bytes
+from troth.protocol.broadcast.channel import AgreedChannel
+from troth.protocol.broadcast.observed import Sighting
+from troth.protocol.broadcast.timeouts import Pace, Stopwatch
+from troth.protocol.core.channel import Channel
+from troth.protocol.wire.frames import Certificate, Packet, Value, View
+from troth.protocol.wire.messages import (
     MOST_KNOCKS,
     MOST_MILLISECONDS,
     Commit,
@@ -33,15 +35,13 @@ from troth.protocol.messages import (
     said_as,
     seal,
 )
-from troth.protocol.pace import Pace, Stopwatch
-from troth.protocol.primitives import Primitives
-from troth.protocol.sighting import Sighting
-from troth.simulation import world as world_module
-from troth.simulation.checkers.pace import pace as pace_checker
-from troth.simulation.drop_outs import DropOut
-from troth.simulation.faults import Network
-from troth.simulation.virtual import VirtualTime
-from troth.simulation.world import BOUNDS
+from troth.protocol.wire.primitives import Primitives
+from troth.simulation.chaos import world as world_module
+from troth.simulation.chaos.checkers.pace import pace as pace_checker
+from troth.simulation.chaos.faults import Network
+from troth.simulation.chaos.virtual_time import VirtualTime
+from troth.simulation.chaos.world import BOUNDS
+from troth.simulation.lockstep.drop_outs import DropOut
 
 NONE, MOST = Measured(0, 0, 0), Measured(*3 * (MOST_MILLISECONDS,))
 QUICK, SLOW = Network(least=0.05, latency=0.05), Network(least=1.0, latency=0.99)

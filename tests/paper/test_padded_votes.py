@@ -8,13 +8,13 @@ import msgspec
 import pytest
 
 import troth.attacks
-from troth.attacks.colluder import ColludingChannel
+from troth.attacks.behaviour.colluder import ColludingChannel
 from troth.attacks.gradient import SignFlip
 from troth.crypto import Context, Identity, PeerId, derive
 from troth.evidence.bans import BanEvidence, ballot_on, convicts
 from troth.evidence.form import MOST_BYTES, SignedMessage, checksum, from_text, to_text
 from troth.evidence.verify import UnprovedError, verify_ban
-from troth.protocol.messages import Announced, Ballot, Kind, Message, Phase, Verdict, Vote, decode, seal
+from troth.protocol.wire.messages import Announced, Ballot, Kind, Message, Phase, Verdict, Vote, decode, seal
 from troth.simulation import ProtocolSimulation, Scenario
 
 

@@ -9,13 +9,16 @@ from msgspec import structs
 
 from tests.paper.announce_world import FeudWorld
 from tests.paper.bent_world import LIARS_FROM, Bent, Lies, Seen, keys, plan, see
-from troth.attacks.wire_lies import signed_view
+from troth.attacks.wire.lies import signed_view
 from troth.crypto import Context, Identity, PeerId, blob_digest, derive
-from troth.protocol.announce import Announcement, chain_bytes
-from troth.protocol.frames import (
+from troth.protocol.broadcast.announcement import Announcement, chain_bytes
+from troth.protocol.core.records import StepRecord
+from troth.protocol.core.roster import MOST_STRIKES, STRIKE_STEPS, Roster
+from troth.protocol.step.link_disputes import Quarrels
+from troth.protocol.wire.frames import (
     Agreement as Frame,
 )
-from troth.protocol.frames import (
+from troth.protocol.wire.frames import (
     BlobSent,
     Certificate,
     Chained,
@@ -26,11 +29,8 @@ from troth.protocol.frames import (
     Value,
     View,
 )
-from troth.protocol.messages import Accuse, Announced, Clip, Envelope, Message, Phase, Reveal
-from troth.protocol.quarrels import Quarrels
-from troth.protocol.records import StepRecord
-from troth.protocol.roster import MOST_STRIKES, STRIKE_STEPS, Roster
-from troth.simulation.faults import Network
+from troth.protocol.wire.messages import Accuse, Announced, Clip, Envelope, Message, Phase, Reveal
+from troth.simulation.chaos.faults import Network
 
 KEYS = sorted(Identity.from_secret(derive(0, "quarrel", k)).peer for k in range(7))
 BYZANTINE = 3  # of these seven

@@ -14,7 +14,7 @@ from troth.evidence.beside import StateError
 from troth.evidence.form import BanFile, checksum, from_text, to_text
 from troth.evidence.recompute import Recomputed, recompute
 from troth.evidence.verify import UnprovedError, verify_ban
-from troth.protocol.records import decode_record, encode_record, right_signers
+from troth.protocol.core.records import decode_record, encode_record, right_signers
 from troth.simulation import ProtocolSimulation
 
 

@@ -6,10 +6,10 @@ from itertools import pairwise
 import pytest
 
 from troth.crypto import Digest, Identity, PeerId, derive
-from troth.protocol.parts import part_bounds
-from troth.protocol.roles import NOTHING_DUE, Due, Roles, draw_roles, first_randomness, gradient_seed
-from troth.protocol.roster import Roster
-from troth.protocol.run import Parameters, Run, effective_validators
+from troth.protocol.core.parts import part_bounds
+from troth.protocol.core.roles import NOTHING_DUE, Due, Roles, draw_roles, first_randomness, gradient_seed
+from troth.protocol.core.roster import Roster
+from troth.protocol.core.run import Parameters, Run, effective_validators
 
 KEYS = tuple(sorted(Identity.from_secret(derive(0, "key", k)).peer for k in range(16)))
 STEP = 7  # the step before the one that roles are drawn for

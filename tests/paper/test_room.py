@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from tests.fuzz.drawn import drawn
 from tests.fuzz.targets import FRAMES
 from troth.crypto import Context, Digest, Identity, PeerId, derive
-from troth.protocol.agreed import AgreedChannel
-from troth.protocol.channel import Entry
-from troth.protocol.frames import (
+from troth.protocol.broadcast.channel import AgreedChannel
+from troth.protocol.broadcast.timeouts import Pace
+from troth.protocol.core.channel import Entry
+from troth.protocol.wire.frames import (
     BlobSent,
     Certificate,
     Chained,
@@ -29,9 +30,8 @@ from troth.protocol.frames import (
     decode_packet,
     encode_packet,
 )
-from troth.protocol.messages import Commit, Envelope, Phase, most_bytes, seal
-from troth.protocol.pace import Pace
-from troth.protocol.primitives import Primitives
+from troth.protocol.wire.messages import Commit, Envelope, Phase, most_bytes, seal
+from troth.protocol.wire.primitives import Primitives
 
 IDS = [Identity.from_secret(derive(0, "room", k)) for k in range(6)]
 ME, OTHERS = IDS[0], [one.peer for one in IDS[1:]]

@@ -16,12 +16,20 @@ from tests.paper.test_audit_all import RECORD
 from tests.paper.test_roles import KEYS, run_of
 from troth.aggregation import exact_norm
 from troth.crypto import PeerId
-from troth.protocol.messages import Kind, ReportNumbers
-from troth.protocol.parts import part_bounds
-from troth.protocol.roster import Roster, scales_after
-from troth.protocol.run import Parameters, RunError
-from troth.protocol.scales import Scales, far_parts, lower_median, part_taus, pooled_norm, update_factor, whole_norm
-from troth.protocol.step import clipped_update
+from troth.protocol.core.parts import part_bounds
+from troth.protocol.core.roster import Roster, scales_after
+from troth.protocol.core.run import Parameters, RunError
+from troth.protocol.core.scales import (
+    Scales,
+    far_parts,
+    lower_median,
+    part_taus,
+    pooled_norm,
+    update_factor,
+    whole_norm,
+)
+from troth.protocol.step.step import clipped_update
+from troth.protocol.wire.messages import Kind, ReportNumbers
 from troth.simulation import ProtocolSimulation
 
 # C contributors, P parts, D coordinates
@@ -374,7 +382,7 @@ def test_anyone_replays_the_model_from_records_and_aggregates() -> None:
 
 def test_a_check_that_finds_nothing_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """[V3, T4] Where next to nothing counts as far, every part of every step is examined, and every owner acquitted."""
-    monkeypatch.setattr("troth.protocol.scales.FAR_FACTOR", 1e-12)
+    monkeypatch.setattr("troth.protocol.core.scales.FAR_FACTOR", 1e-12)
     simulation = finished(dataclasses.replace(SMALL, byzantine=0, steps=3, evaluate_every=3))
     assert kept_promises(simulation) == {}
     parts = [record.parts for record in records(simulation) if not record.closing]

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.paper.conftest import SMALL, finished
-from troth.protocol.primitives import Primitives
+from troth.protocol.wire.primitives import Primitives
 from troth.simulation import ProtocolSimulation
 
 

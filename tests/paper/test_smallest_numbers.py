@@ -8,10 +8,10 @@ import torch
 
 from tests.paper.conftest import finished, kept_promises, liars_gone, records
 from troth.crypto import tagged_hash
-from troth.protocol.messages import Kind
-from troth.protocol.parts import commit_parts, rows_of
-from troth.protocol.primitives import Primitives, to_blob
-from troth.protocol.reports import make_report, relative_errors, right_reports
+from troth.protocol.core.parts import commit_parts, rows_of
+from troth.protocol.step.reports import make_report, relative_errors, right_reports
+from troth.protocol.wire.messages import Kind
+from troth.protocol.wire.primitives import Primitives, to_blob
 from troth.simulation import Scenario
 from troth.training.work import finite_or_zero
 

@@ -14,8 +14,21 @@ from tests.paper.conftest import SMALL, finished, last_kept, rewired
 from tests.paper.test_audit_all import RECORD
 from troth.crypto import Digest, Identity, PeerId, blob_digest, derive
 from troth.evidence.verify import verify_ban
-from troth.protocol.audits import Finding, audit
-from troth.protocol.messages import (
+from troth.protocol.core.records import decode_record
+from troth.protocol.core.roles import Audit, Due, Roles, draw_roles
+from troth.protocol.core.roster import Roster
+from troth.protocol.step.audits import Finding, audit
+from troth.protocol.step.trials import (
+    AUDIT_KINDS,
+    Charge,
+    Docket,
+    Trials,
+    audit_ballots,
+    heard_audits,
+    heard_owners,
+    judge,
+)
+from troth.protocol.wire.messages import (
     NO_BASIS,
     Accusation,
     Accuse,
@@ -29,11 +42,7 @@ from troth.protocol.messages import (
     Verdict,
     Vote,
 )
-from troth.protocol.primitives import Primitives
-from troth.protocol.records import decode_record
-from troth.protocol.roles import Audit, Due, Roles, draw_roles
-from troth.protocol.roster import Roster
-from troth.protocol.trials import AUDIT_KINDS, Charge, Docket, Trials, audit_ballots, heard_audits, heard_owners, judge
+from troth.protocol.wire.primitives import Primitives
 from troth.simulation import ProtocolSimulation
 
 KEYS = tuple(sorted(Identity.from_secret(derive(0, "key", k)).peer for k in range(7)))

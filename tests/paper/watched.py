@@ -6,8 +6,8 @@ from typing import Any
 
 from tests.paper.conftest import SMALL, rewired
 from troth.crypto import Context, PeerId
-from troth.protocol.messages import Message
-from troth.protocol.state import Outcome
+from troth.protocol.core.state import Outcome
+from troth.protocol.wire.messages import Message
 from troth.simulation import ProtocolSimulation, Scenario
 from troth.training.work import Training
 

@@ -25,30 +25,30 @@ from unittest.mock import patch
 
 from troth.aggregation import residual_tolerance
 from troth.crypto import Context, PeerId, derive
-from troth.protocol import checks as checks_module
-from troth.protocol import step as step_module
-from troth.protocol.agreed import AgreedChannel
-from troth.protocol.announce import Announcement, Timing
-from troth.protocol.attempt import Attempt, Clipped, Dropped, signs_last
-from troth.protocol.checks import suspicious_parts
-from troth.protocol.coins import Coins, SeededEntropy
-from troth.protocol.comeback import Life
-from troth.protocol.frames import Certificate
-from troth.protocol.gate import is_request
-from troth.protocol.journal import MemoryJournal
-from troth.protocol.messages import Knocking
-from troth.protocol.parts import opens
-from troth.protocol.primitives import Primitives
-from troth.protocol.records import StepRecord
-from troth.protocol.roles import Due, Roles, draw_roles
-from troth.protocol.roster import Roster
-from troth.protocol.sighting import Sighting
-from troth.protocol.state import State
-from troth.protocol.trials import Trials, heard_audits
-from troth.simulation.draws import DRAWS
-from troth.simulation.plan_file import load
-from troth.simulation.side_by_side import verdict_on
-from troth.simulation.world import Plan
+from troth.protocol.broadcast.announcement import Announcement, Timing
+from troth.protocol.broadcast.catch_up_server import is_request
+from troth.protocol.broadcast.channel import AgreedChannel
+from troth.protocol.broadcast.observed import Sighting
+from troth.protocol.broadcast.signed_slots import MemoryJournal
+from troth.protocol.core.coins import Coins, SeededEntropy
+from troth.protocol.core.parts import opens
+from troth.protocol.core.records import StepRecord
+from troth.protocol.core.roles import Due, Roles, draw_roles
+from troth.protocol.core.roster import Roster
+from troth.protocol.core.state import State
+from troth.protocol.recovery.member import Life
+from troth.protocol.step import checks as checks_module
+from troth.protocol.step import step as step_module
+from troth.protocol.step.attempt import Attempt, Clipped, Dropped, signs_last
+from troth.protocol.step.checks import suspicious_parts
+from troth.protocol.step.trials import Trials, heard_audits
+from troth.protocol.wire.frames import Certificate
+from troth.protocol.wire.messages import Knocking
+from troth.protocol.wire.primitives import Primitives
+from troth.simulation.chaos.draws import DRAWS
+from troth.simulation.chaos.plan_file import load
+from troth.simulation.chaos.workers import verdict_on
+from troth.simulation.chaos.world import Plan
 
 STEPS = 12
 SEEDS = Path(__file__).with_name("planted_seeds.json")

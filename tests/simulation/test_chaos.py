@@ -11,17 +11,17 @@ import msgspec
 import pytest
 
 from tests.simulation.planted import PLANTED, SEEDS, broken_by, seeds_of_tests
-from troth.attacks.wire import CONDUCTS
+from troth.attacks.wire.line import CONDUCTS
 from troth.evidence.bans import History
 from troth.evidence.form import checksum as checksum_of
 from troth.evidence.form import from_text, to_text
 from troth.evidence.verify import UnprovedError, verify_ban
-from troth.protocol.records import encode_record
-from troth.simulation.chaos import ATTACKS, LATER_CONDUCTS, draw_plan, judge
-from troth.simulation.draws import draw_wide
-from troth.simulation.faults import Network
-from troth.simulation.plan_file import load
-from troth.simulation.world import Plan, World, play
+from troth.protocol.core.records import encode_record
+from troth.simulation.chaos.draws import draw_wide
+from troth.simulation.chaos.faults import Network
+from troth.simulation.chaos.judge import ATTACKS, LATER_CONDUCTS, draw_plan, judge
+from troth.simulation.chaos.plan_file import load
+from troth.simulation.chaos.world import Plan, World, play
 
 FOUND = seeds_of_tests()
 PLANS = SEEDS.with_name("plans")
@@ -71,7 +71,7 @@ def test_equal_seeds_are_equal_worlds() -> None:
 def test_worlds_do_not_depend_on_the_order_of_sets() -> None:
     """Another process hashes keys otherwise: who sends to a set of peers has to sort it."""
     script = (
-        "import hashlib; from troth.simulation.chaos import draw_plan; from troth.simulation.world import play; "
+        "import hashlib; from troth.simulation.chaos.judge import draw_plan; from troth.simulation.chaos.world import play; "
         "seen = hashlib.sha256(); play(draw_plan(2, steps=5), lambda *event: seen.update(repr(event).encode())); "
         "print(seen.hexdigest())"
     )

@@ -11,17 +11,17 @@ from torch import Tensor
 
 from tests.simulation.planted import PLANTED
 from troth.crypto import Identity
-from troth.protocol.agreed import AgreedChannel
-from troth.protocol.frames import Packet, Relayed, Value
-from troth.protocol.messages import Envelope, Kind, Verdict
-from troth.protocol.records import Judgement, Returned
-from troth.protocol.roster import Roster
-from troth.simulation.checkers import CHECKERS
-from troth.simulation.checkers.progress import excused
-from troth.simulation.drop_outs import DropOut
-from troth.simulation.faults import Network
-from troth.simulation.memory import held_bytes
-from troth.simulation.world import Plan, World, play
+from troth.protocol.broadcast.channel import AgreedChannel
+from troth.protocol.core.records import Judgement, Returned
+from troth.protocol.core.roster import Roster
+from troth.protocol.wire.frames import Packet, Relayed, Value
+from troth.protocol.wire.messages import Envelope, Kind, Verdict
+from troth.simulation.chaos.checkers import CHECKERS
+from troth.simulation.chaos.checkers.progress import excused
+from troth.simulation.chaos.faults import Network
+from troth.simulation.chaos.memory_probe import held_bytes
+from troth.simulation.chaos.world import Plan, World, play
+from troth.simulation.lockstep.drop_outs import DropOut
 from troth.training.work import Training, TrainingWork
 
 # D coordinates

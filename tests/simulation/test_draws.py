@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from troth.simulation.chaos import LATER_CONDUCTS, WIDE_ATTACKS, draw_plan, judge
-from troth.simulation.draws import DRAWS, draw_beyond, draw_wide
-from troth.simulation.drop_outs import DropOut
-from troth.simulation.faults import Network
-from troth.simulation.plan_file import FORMAT, PlanFile, flaw, from_bytes, to_text
-from troth.simulation.shrink import shrink
-from troth.simulation.world import TASKS, Plan
+from troth.simulation.chaos.draws import DRAWS, draw_beyond, draw_wide
+from troth.simulation.chaos.faults import Network
+from troth.simulation.chaos.judge import LATER_CONDUCTS, WIDE_ATTACKS, draw_plan, judge
+from troth.simulation.chaos.plan_file import FORMAT, PlanFile, flaw, from_bytes, to_text
+from troth.simulation.chaos.shrink import shrink
+from troth.simulation.chaos.world import TASKS, Plan
+from troth.simulation.lockstep.drop_outs import DropOut
 
 WIDE = [draw_wide(seed) for seed in range(400)]
 BEYOND = [draw_beyond(seed) for seed in range(200)]

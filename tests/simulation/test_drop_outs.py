@@ -6,10 +6,10 @@ import pytest
 
 from benchmarks.drop_outs import Tally, checked_run, drawn
 from troth.crypto import PeerId
-from troth.protocol.state import StalledError
+from troth.protocol.core.state import StalledError
 from troth.simulation import ProtocolSimulation, Scenario
-from troth.simulation.drop_outs import DropOut, DroppingChannel
-from troth.simulation.faithful import FaithfulChannel
+from troth.simulation.lockstep.drop_outs import DropOut, DroppingChannel
+from troth.simulation.lockstep.reliable import FaithfulChannel
 
 
 def stop(simulation: ProtocolSimulation, victim: PeerId, when: DropOut) -> None:

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from troth.crypto import derive
-from troth.protocol.primitives import Primitives
-from troth.protocol.records import decode_record
+from troth.protocol.core.records import decode_record
+from troth.protocol.wire.primitives import Primitives
 from troth.simulation import ProtocolSimulation, Scenario, simulate
-from troth.simulation.replay import replay
+from troth.simulation.lockstep.replay import replay
 from troth.training.work import TrainingWork
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from tests.simulation.planted import planted
-from troth.simulation.chaos import draw_plan, judge
-from troth.simulation.drop_outs import DropOut
-from troth.simulation.faults import Cut, Network
-from troth.simulation.plan_file import FORMAT, PlanFile, flaw, from_bytes, to_text
-from troth.simulation.shrink import breaks_like, shrink
-from troth.simulation.world import Plan
+from troth.simulation.chaos.faults import Cut, Network
+from troth.simulation.chaos.judge import draw_plan, judge
+from troth.simulation.chaos.plan_file import FORMAT, PlanFile, flaw, from_bytes, to_text
+from troth.simulation.chaos.shrink import breaks_like, shrink
+from troth.simulation.chaos.world import Plan
+from troth.simulation.lockstep.drop_outs import DropOut
 
 EVERYTHING = Plan(
     seed=5,

@@ -7,12 +7,12 @@ from multiprocessing.connection import Connection
 
 import pytest
 
-from troth.simulation import side_by_side
-from troth.simulation.chaos import Verdict, draw_plan, judge
-from troth.simulation.checkers import CHECKERS
-from troth.simulation.faults import Network
-from troth.simulation.side_by_side import judge_all, verdict_on
-from troth.simulation.world import Plan
+from troth.simulation.chaos import workers as side_by_side
+from troth.simulation.chaos.checkers import CHECKERS
+from troth.simulation.chaos.faults import Network
+from troth.simulation.chaos.judge import Verdict, draw_plan, judge
+from troth.simulation.chaos.workers import judge_all, verdict_on
+from troth.simulation.chaos.world import Plan
 
 
 def quick(seed: int) -> Plan:

@@ -7,13 +7,13 @@ import pytest
 
 from tests.simulation.planted import planted
 from troth.crypto import PeerId
-from troth.protocol.frames import Packet
-from troth.protocol.records import encode_record
-from troth.simulation.chaos import draw_plan
-from troth.simulation.drop_outs import DropOut
-from troth.simulation.faults import Cut, Network
-from troth.simulation.timeline import Timeline
-from troth.simulation.world import Plan, play
+from troth.protocol.core.records import encode_record
+from troth.protocol.wire.frames import Packet
+from troth.simulation.chaos.faults import Cut, Network
+from troth.simulation.chaos.judge import draw_plan
+from troth.simulation.chaos.world import Plan, play
+from troth.simulation.lockstep.drop_outs import DropOut
+from troth.simulation.narrate.timeline import Timeline
 
 
 def told(plan: Plan) -> list[str]:

@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 
 from troth.cli import app
 from troth.evidence.verify import verify_ban
-from troth.network.journal import read_journal
-from troth.protocol.messages import NO_BASIS
-from troth.protocol.records import StepRecord, decode_record
+from troth.network.disk.journal import read_journal
+from troth.protocol.core.records import StepRecord, decode_record
+from troth.protocol.wire.messages import NO_BASIS
 from troth.simulation import Scenario
-from troth.simulation.protocol_run import ProtocolSimulation
+from troth.simulation.lockstep.protocol_run import ProtocolSimulation
 from troth.swarm.plan import SwarmError, SwarmPlan, folder_of, rehearsal
 from troth.swarm.run import Seen, Swarm
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from tests.training.examples import Lines
 from troth.crypto import Stream, derive, stream
-from troth.protocol.deviation import CONVICT
-from troth.protocol.primitives import Primitives
+from troth.protocol.step.deviation import CONVICT
+from troth.protocol.wire.primitives import Primitives
 from troth.training import SGD, Batch, Model, Problem, TaskError, hardware, make_task
 from troth.training.hardware import Measurement, _extrapolated, gradient_on, measure, probe_digest
 from troth.training.work import TrainingWork

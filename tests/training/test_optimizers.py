@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from troth.choices import ChoiceError, build
 from troth.crypto import stream
+from troth.specs import ChoiceError, build
 from troth.training import OPTIMIZERS, SGD, AdamW, Optimizer
 from troth.training.schedules import cosine, warmed_up
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from troth.choices import ChoiceError
 from troth.crypto import derive
+from troth.specs import ChoiceError
 from troth.training import TASKS, Problem, check_pure, make_task
 from troth.training.tasks.digits import Digits, DigitsCNN
 from troth.training.tasks.quadratic import Quadratic

@@ -1,10 +1,12 @@
 """Attackers, wrapped around honest peers from outside. Production code never imports this package."""
 
-from troth.attacks.absence import BlockReturns, Leave
-from troth.attacks.burden import Complain, PadVotes
-from troth.attacks.coalition import Coalition
-from troth.attacks.colluder import Plot
-from troth.attacks.conduct import (
+from troth.attacks.behaviour.absence import BlockReturns, Leave
+from troth.attacks.behaviour.burden import Complain, PadVotes
+from troth.attacks.behaviour.colluder import Plot
+from troth.attacks.behaviour.coordinator import Adapt
+from troth.attacks.behaviour.cover import CoveredAggregate
+from troth.attacks.behaviour.cover_once import CoveredOnce
+from troth.attacks.behaviour.members import (
     FalseAccusation,
     Grind,
     LyingJury,
@@ -15,9 +17,9 @@ from troth.attacks.conduct import (
     WrongAggregate,
     WrongReport,
 )
-from troth.attacks.coordinator import Adapt
-from troth.attacks.cover import CoveredAggregate
-from troth.attacks.cover_once import CoveredOnce
+from troth.attacks.behaviour.reroll import Reroll
+from troth.attacks.behaviour.strategist import Strategist
+from troth.attacks.coalition import Coalition
 from troth.attacks.errors import AttackError
 from troth.attacks.gradient import (
     ALittleIsEnough,
@@ -33,10 +35,8 @@ from troth.attacks.gradient import (
     Subnormal,
     alie_deviations,
 )
-from troth.attacks.reroll import Reroll
 from troth.attacks.schedule import AttackSchedule
-from troth.attacks.strategist import Strategist
-from troth.choices import build, parse_spec, pick
+from troth.specs import build, parse_spec, pick
 
 ATTACKS: dict[str, type[GradientAttack]] = {
     "sign-flip": SignFlip,

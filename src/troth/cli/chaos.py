@@ -15,9 +15,9 @@ from troth.cli.tally import Tally
 from troth.errors import OperatorError
 
 if TYPE_CHECKING:
-    from troth.simulation.chaos import Verdict
-    from troth.simulation.timeline import Timeline
-    from troth.simulation.world import Plan, World
+    from troth.simulation.chaos.judge import Verdict
+    from troth.simulation.chaos.world import Plan, World
+    from troth.simulation.narrate.timeline import Timeline
 
 _INTERRUPTED = 130
 _MOST_SHRUNK = 3  # of many worlds: the others are most likely broken in the same way
@@ -71,9 +71,9 @@ def chaos(
     if out is not None and out.exists() and not out.is_dir():
         raise ChaosError(f"--out {out} is a file: choose a folder")
 
-    from troth.choices import pick
-    from troth.simulation.draws import DRAWS
-    from troth.simulation.plan_file import MOST_PEERS, load
+    from troth.simulation.chaos.draws import DRAWS
+    from troth.simulation.chaos.plan_file import MOST_PEERS, load
+    from troth.specs import pick
 
     if least < 1 or most > MOST_PEERS:
         raise ChaosError(f"--peers must be from 1 to {MOST_PEERS}, got {peers}")
@@ -128,7 +128,7 @@ def _range(text: str, option: str, *, single: bool = False) -> tuple[int, int]:
 
 def _one(plan: "Plan", *, trace: bool) -> list[str]:
     """Played and told; what it broke."""
-    from troth.simulation.timeline import Timeline
+    from troth.simulation.narrate.timeline import Timeline
 
     timeline = Timeline(plan) if trace else None
     if timeline is None:
@@ -151,8 +151,8 @@ def _played(plan: "Plan", timeline: "Timeline | None") -> "tuple[World | None, l
 
     import torch
 
-    from troth.simulation.chaos import broken_in
-    from troth.simulation.world import play
+    from troth.simulation.chaos.judge import broken_in
+    from troth.simulation.chaos.world import play
 
     torch.set_num_threads(1)  # as in `judge`
     world = None
@@ -184,7 +184,7 @@ def _step_lines(world: "World | None") -> Iterator[str]:
 def _seed(plan: "Plan", folder: Path, replay: str, *, trace: bool, smaller: bool) -> bool:
     if folder.exists() and not folder.is_dir():
         raise ChaosError(f"{folder} is a file, and a folder of that name is for what broke: choose another with --out")
-    from troth.simulation.chaos import Verdict
+    from troth.simulation.chaos.judge import Verdict
 
     broken = _one(plan, trace=trace)
     if broken:
@@ -202,7 +202,7 @@ def _many(
     import os
     from contextlib import closing
 
-    from troth.simulation.side_by_side import judge_all
+    from troth.simulation.chaos.workers import judge_all
 
     start = time.monotonic()
     until = None if minutes is None else start + 60 * minutes
@@ -254,7 +254,7 @@ def _say_broken(verdict: "Verdict", replay: str, say: Callable[[str], None]) -> 
 def _save(verdict: "Verdict", plan: "Plan", folder: Path, replay: str, *, smaller: bool, closer: bool = True) -> None:
     """Its plan at once, so that whoever interrupts loses nothing; then a smaller one, and what happens in it."""
     from troth.evidence import write_text
-    from troth.simulation.timeline import Timeline
+    from troth.simulation.narrate.timeline import Timeline
 
     claim(folder, {}, overwrite=True)
     _write(folder, verdict, plan, plan, replay)
@@ -274,7 +274,7 @@ def _save(verdict: "Verdict", plan: "Plan", folder: Path, replay: str, *, smalle
 
 
 def _shrunk(verdict: "Verdict", plan: "Plan", keep: "Callable[[Plan], None]") -> "Plan":
-    from troth.simulation.shrink import MOST_WORLDS, breaks_like, shrink
+    from troth.simulation.chaos.shrink import MOST_WORLDS, breaks_like, shrink
 
     smallest = plan
     with Tally(f"shrinking seed {plan.seed}", MOST_WORLDS) as tally:
@@ -294,7 +294,7 @@ def _write(
     folder: Path, verdict: "Verdict", drawn: "Plan", small: "Plan", replay: str, broken: list[str] | None = None
 ) -> None:
     from troth.evidence import write_text
-    from troth.simulation.plan_file import FORMAT, PlanFile, to_text
+    from troth.simulation.chaos.plan_file import FORMAT, PlanFile, to_text
 
     shrunk = None if small == drawn else small
     write_text(folder / "plan.json", to_text(PlanFile(FORMAT, tuple(verdict.broken), drawn, shrunk)))

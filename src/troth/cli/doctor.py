@@ -103,8 +103,8 @@ def _print(facts: dict[str, Any], found: "Measurement") -> None:
 
 def advice(found: "Measurement", peers: int) -> list[str]:
     """What the measurement means, in plain words."""
-    from troth.protocol.deviation import ACCUSE
-    from troth.protocol.run import most_byzantine
+    from troth.protocol.core.run import most_byzantine
+    from troth.protocol.step.deviation import ACCUSE
 
     exact = "In a run of one class audits are exact: nothing can be hidden."
     h = rounded_up(found.deviation)

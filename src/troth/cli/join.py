@@ -11,8 +11,8 @@ import typer
 
 if TYPE_CHECKING:
     from troth.crypto import PeerId
-    from troth.network.news import StepNews
-    from troth.network.node import Node
+    from troth.network.node.events import StepNews
+    from troth.network.node.node import Node
 
 _QUIET_S = 5.0  # without a step: then say what is waited for
 
@@ -82,9 +82,9 @@ def join(
     import torch
 
     from troth.cli.key import load_identity
-    from troth.network.manifest import Manifest
-    from troth.network.node import BannedError, Libp2pOptions, Node, Options
-    from troth.protocol.comeback import ForkedError, PutOutError
+    from troth.network.manifest.manifest import Manifest
+    from troth.network.node.node import BannedError, Libp2pOptions, Node, Options
+    from troth.protocol.recovery.member import ForkedError, PutOutError
 
     if threads:
         torch.set_num_threads(threads)

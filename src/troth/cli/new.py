@@ -11,8 +11,8 @@ from troth.cli.key import public_key
 from troth.errors import OperatorError
 
 if TYPE_CHECKING:
-    from troth.network.draft import Draft
-    from troth.network.manifest import Founder
+    from troth.network.manifest.builder import Draft
+    from troth.network.manifest.manifest import Founder
 
 _MOST_KEY_BYTES = 1024
 
@@ -114,8 +114,8 @@ def new(
     _check_free(manifest, overwrite)
 
     from troth.evidence import write_bytes, write_text
-    from troth.network.draft import Wishes, beside, draft
-    from troth.network.start import start_file
+    from troth.network.manifest.builder import Wishes, beside, draft
+    from troth.network.manifest.initial_state import start_file
 
     founders = [parse_founder(given) for given in founder]
     made = draft(
@@ -159,7 +159,7 @@ def new(
 def parse_founder(given: str) -> "Founder":
     """`alice=KEY@host:port`, where KEY is hexadecimal or a file, and the address may be missing."""
     from troth.crypto import PeerId
-    from troth.network.manifest import Founder
+    from troth.network.manifest.manifest import Founder
 
     name, equals, rest = given.partition("=")
     if not equals or not rest:
@@ -197,7 +197,7 @@ def _check_free(manifest: Path, overwrite: bool) -> None:
 
 
 def _print(path: Path, made: "Draft") -> None:
-    from troth.network.start import start_file
+    from troth.network.manifest.initial_state import start_file
 
     manifest, pace = made.manifest, made.manifest.pace
     parameters, count = manifest.parameters, len(manifest.founders)

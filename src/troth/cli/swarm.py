@@ -8,7 +8,7 @@ import typer
 
 if TYPE_CHECKING:
     from troth.evidence import RunSummary
-    from troth.network.manifest import Manifest
+    from troth.network.manifest.manifest import Manifest
     from troth.swarm.child import Told
     from troth.swarm.plan import SwarmPlan
     from troth.swarm.run import Swarm
@@ -53,7 +53,7 @@ def swarm(
     from troth.cli.output import claim
     from troth.evidence import write_text
     from troth.lab import plot_runs
-    from troth.network.manifest import Manifest
+    from troth.network.manifest.manifest import Manifest
     from troth.swarm.plan import SwarmPlan, rehearsal
 
     plan = SwarmPlan(

@@ -71,7 +71,7 @@ def _named(run: str) -> "Digest":
             f"--run {run}: neither a file nor an id, which has 64 hexadecimal digits; name the run's run.toml"
         )
     if path.suffix == ".toml":
-        from troth.network.manifest import Manifest
+        from troth.network.manifest.manifest import Manifest
 
         return Manifest.load(path).run.id
     try:

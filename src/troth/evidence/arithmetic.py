@@ -11,12 +11,12 @@ from troth.evidence.beside import StateError
 from troth.evidence.exhibits import Blobs
 from troth.evidence.testimony import Testimony
 from troth.evidence.verify import Proof
-from troth.protocol.audits import report_errors
-from troth.protocol.messages import Kind
-from troth.protocol.parts import Parcel, opens, part_bounds, rows_of
-from troth.protocol.primitives import Primitives, from_blob
-from troth.protocol.reports import CONVICT_AT, COVER_AT, Project
-from troth.protocol.scales import part_taus
+from troth.protocol.core.parts import Parcel, opens, part_bounds, rows_of
+from troth.protocol.core.scales import part_taus
+from troth.protocol.step.audits import report_errors
+from troth.protocol.step.reports import CONVICT_AT, COVER_AT, Project
+from troth.protocol.wire.messages import Kind
+from troth.protocol.wire.primitives import Primitives, from_blob
 
 
 def judge_part(proof: Proof, blobs: Blobs) -> bool:

@@ -20,12 +20,12 @@ from troth.evidence.form import (
     to_text,
 )
 from troth.evidence.testimony import testify, wrong_reporters
-from troth.protocol.messages import Announced, Ballot, Kind, Verdict, Vote, said_as
-from troth.protocol.primitives import Primitives
-from troth.protocol.records import MOST_OWED, Judgement, StepRecord, encode_record
-from troth.protocol.roster import Roster
-from troth.protocol.run import Run
-from troth.protocol.state import Outcome
+from troth.protocol.core.records import MOST_OWED, Judgement, StepRecord, encode_record
+from troth.protocol.core.roster import Roster
+from troth.protocol.core.run import Run
+from troth.protocol.core.state import Outcome
+from troth.protocol.wire.messages import Announced, Ballot, Kind, Verdict, Vote, said_as
+from troth.protocol.wire.primitives import Primitives
 from troth.training.work import Training
 
 LAST_STEPS = MOST_OWED + 1  # whose work may be disputed: an audit comes a step later, and may come to nothing so often

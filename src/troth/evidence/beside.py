@@ -14,8 +14,8 @@ from troth.evidence.bans import BanEvidence
 from troth.evidence.exhibits import Blobs
 from troth.evidence.summary import write_text
 from troth.evidence.verify import Proof
-from troth.protocol.messages import Malformed
-from troth.protocol.parts import part_bounds
+from troth.protocol.core.parts import part_bounds
+from troth.protocol.wire.messages import Malformed
 from troth.training.work import Training, training_of
 
 FILES = ("ban-*.json", "ban-*.blobs", "state-*.safetensors")  # everything that is written

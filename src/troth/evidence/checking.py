@@ -2,8 +2,8 @@
 
 from troth.crypto import Context, Digest, PeerId, valid_peer
 from troth.evidence.form import SignedMessage, envelope_of, exact_bytes
-from troth.protocol.messages import Announced, Malformed, Phase
-from troth.protocol.primitives import Primitives
+from troth.protocol.wire.messages import Announced, Malformed, Phase
+from troth.protocol.wire.primitives import Primitives
 
 
 class UnprovedError(ValueError):

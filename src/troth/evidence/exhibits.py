@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from troth.crypto import Digest, PeerId
 from troth.evidence.form import Exhibit, ShownParcel, SignedMessage, signed_message
 from troth.evidence.testimony import wrong_reporters
-from troth.protocol.messages import Announced, Kind
-from troth.protocol.primitives import Primitives, to_blobs
-from troth.protocol.records import Judgement, StepRecord
-from troth.protocol.state import Kept, LaidOpen, Outcome
+from troth.protocol.core.records import Judgement, StepRecord
+from troth.protocol.core.state import Kept, LaidOpen, Outcome
+from troth.protocol.wire.messages import Announced, Kind
+from troth.protocol.wire.primitives import Primitives, to_blobs
 from troth.training.work import Training
 
 Blobs = Mapping[Digest, bytes]

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from troth.crypto import PeerId
-from troth.protocol.messages import Announced, Envelope
+from troth.protocol.wire.messages import Announced, Envelope
 
 FORMAT = "troth ban evidence 6"
 MOST_BYTES = 64 << 20  # of a file; honest members' messages come to far less

@@ -9,19 +9,19 @@ import msgspec
 import numpy as np
 import torch
 
-from troth.choices import ChoiceError, parse_spec
 from troth.crypto import Digest, PeerId
 from troth.evidence.arithmetic import blob_of, covers, judge_part, project_of, testimony_of
 from troth.evidence.beside import StateError, StateFile
 from troth.evidence.exhibits import Blobs
 from troth.evidence.verify import Proof
-from troth.protocol.messages import Kind
-from troth.protocol.parts import Bounds, CommittedParts, commit_parts, part_bounds
-from troth.protocol.primitives import Primitives, from_blob
-from troth.protocol.records import StepRecord
-from troth.protocol.reports import CONVICT_AT, make_report, relative_errors
-from troth.protocol.roles import gradient_seed
-from troth.protocol.scales import part_taus
+from troth.protocol.core.parts import Bounds, CommittedParts, commit_parts, part_bounds
+from troth.protocol.core.records import StepRecord
+from troth.protocol.core.roles import gradient_seed
+from troth.protocol.core.scales import part_taus
+from troth.protocol.step.reports import CONVICT_AT, make_report, relative_errors
+from troth.protocol.wire.messages import Kind
+from troth.protocol.wire.primitives import Primitives, from_blob
+from troth.specs import ChoiceError, parse_spec
 from troth.training.layout import Layout
 from troth.training.optimizers import SGD
 from troth.training.problem import Problem

@@ -10,7 +10,16 @@ from dataclasses import dataclass
 from troth.crypto import Context, Digest, PeerId
 from troth.evidence.checking import UnprovedError, digest_of, expect, key_of, opened
 from troth.evidence.form import Exhibit, SignedMessage
-from troth.protocol.messages import (
+from troth.protocol.core.records import (
+    Judgement,
+    StepRecord,
+    aggregate_message,
+    aggregates_basis,
+    reports_basis,
+    roots_basis,
+)
+from troth.protocol.core.run import Run
+from troth.protocol.wire.messages import (
     Accuse,
     Announced,
     Clip,
@@ -23,16 +32,7 @@ from troth.protocol.messages import (
     Verdict,
     said_as,
 )
-from troth.protocol.primitives import Primitives
-from troth.protocol.records import (
-    Judgement,
-    StepRecord,
-    aggregate_message,
-    aggregates_basis,
-    reports_basis,
-    roots_basis,
-)
-from troth.protocol.run import Run
+from troth.protocol.wire.primitives import Primitives
 
 
 @dataclass(frozen=True)

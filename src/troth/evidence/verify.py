@@ -16,13 +16,13 @@ from troth.evidence.bans import LAST_STEPS, convicts
 from troth.evidence.checking import UnprovedError, expect, key_of, opened
 from troth.evidence.form import FORMAT, BanFile, SignedMessage, SignedRecord, envelope_of, exact_bytes, from_text
 from troth.evidence.testimony import Testimony, testify, wrong_reporters
-from troth.protocol.messages import Accusation, Accuse, Kind, Phase, Vote, said_as
-from troth.protocol.primitives import Primitives
-from troth.protocol.records import Judgement, StepRecord, decode_record, right_signers
-from troth.protocol.roles import Audit, Due, draw_roles
-from troth.protocol.roster import Roster
-from troth.protocol.run import Parameters, Run, RunError
-from troth.protocol.trials import AUDIT_KINDS
+from troth.protocol.core.records import Judgement, StepRecord, decode_record, right_signers
+from troth.protocol.core.roles import Audit, Due, draw_roles
+from troth.protocol.core.roster import Roster
+from troth.protocol.core.run import Parameters, Run, RunError
+from troth.protocol.step.trials import AUDIT_KINDS
+from troth.protocol.wire.messages import Accusation, Accuse, Kind, Phase, Vote, said_as
+from troth.protocol.wire.primitives import Primitives
 
 __all__ = ["Proof", "UnprovedError", "verify_ban"]
 

@@ -12,11 +12,11 @@ import msgspec
 import torch
 
 from troth.errors import OperatorError
-from troth.network.manifest import Manifest
-from troth.network.news import StepNews
-from troth.network.node import BannedError, Node, Options
-from troth.protocol.comeback import PutOutError
-from troth.protocol.records import encode_record
+from troth.network.manifest.manifest import Manifest
+from troth.network.node.events import StepNews
+from troth.network.node.node import BannedError, Node, Options
+from troth.protocol.core.records import encode_record
+from troth.protocol.recovery.member import PutOutError
 from troth.swarm.liars import LiarBody, RehearsalBody
 from troth.swarm.plan import SwarmPlan, folder_of
 

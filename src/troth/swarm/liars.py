@@ -7,16 +7,16 @@ from torch import Tensor
 
 from troth.attacks import Coalition, Plot
 from troth.attacks.gradient import DelayedGradient, LabelFlip, RandomDirection, SignFlip
-from troth.attacks.wire import LateChannel, LyingLine
+from troth.attacks.wire.line import LateChannel, LyingLine
 from troth.crypto import Identity, Seed, derive, stream
-from troth.network.manifest import Manifest
-from troth.network.node import Body
-from troth.protocol.agreed import AgreedChannel, Line
-from troth.protocol.channel import Channel, Entropy
-from troth.protocol.coins import SeededEntropy
-from troth.protocol.journal import Journal
-from troth.protocol.primitives import Primitives
-from troth.protocol.run import Run
+from troth.network.manifest.manifest import Manifest
+from troth.network.node.node import Body
+from troth.protocol.broadcast.channel import AgreedChannel, Line
+from troth.protocol.broadcast.signed_slots import Journal
+from troth.protocol.core.channel import Channel, Entropy
+from troth.protocol.core.coins import SeededEntropy
+from troth.protocol.core.run import Run
+from troth.protocol.wire.primitives import Primitives
 from troth.swarm.plan import SwarmPlan
 from troth.training import Problem
 from troth.training.work import Training, TrainingWork, finite_or_zero

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from troth.attacks import AttackSchedule, Coalition, make_attack
-from troth.attacks.wire import CONDUCTS
-from troth.choices import pick
+from troth.attacks.wire.line import CONDUCTS
 from troth.crypto import Identity, PeerId, derive, stream
 from troth.errors import OperatorError
-from troth.network.draft import Wishes, draft
-from troth.network.manifest import Founder, Manifest
-from troth.protocol.run import most_byzantine
+from troth.network.manifest.builder import Wishes, draft
+from troth.network.manifest.manifest import Founder, Manifest
+from troth.protocol.core.run import most_byzantine
+from troth.specs import pick
 
 
 class SwarmError(OperatorError):

@@ -14,9 +14,9 @@ import msgspec
 
 import troth
 from troth.evidence import RunSummary, write_text
-from troth.network.manifest import Manifest
-from troth.network.news import StepNews
-from troth.protocol.records import decode_record
+from troth.network.manifest.manifest import Manifest
+from troth.network.node.events import StepNews
+from troth.protocol.core.records import decode_record
 from troth.swarm.child import Ended, Note, Stepped, Told, live
 from troth.swarm.plan import SwarmPlan, folder_of
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
-from troth.choices import parse_spec
 from troth.crypto import Digest, Seed, blob_digest, derive, stream, tagged_hash
+from troth.specs import parse_spec
 from troth.training.errors import TaskError
 from troth.training.task import Task
 

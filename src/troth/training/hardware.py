@@ -26,12 +26,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from troth.choices import build, parse_spec, pick
 from troth.crypto import Digest, Seed, Stream, blob_digest, derive, stream, tagged_hash
-from troth.protocol.deviation import CONVICT, deviations
-from troth.protocol.messages import ReportNumbers
-from troth.protocol.parts import Bounds, part_bounds
-from troth.protocol.primitives import Primitives, to_blob
+from troth.protocol.core.parts import Bounds, part_bounds
+from troth.protocol.step.deviation import CONVICT, deviations
+from troth.protocol.wire.messages import ReportNumbers
+from troth.protocol.wire.primitives import Primitives, to_blob
+from troth.specs import build, parse_spec, pick
 from troth.training.errors import TaskError
 from troth.training.optimizers import OPTIMIZERS, Optimizer
 from troth.training.problem import Problem

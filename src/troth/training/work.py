@@ -10,8 +10,8 @@ from torch import Tensor
 
 from troth.aggregation import flush_subnormals
 from troth.crypto import Digest, Seed, tagged_hash
-from troth.protocol.messages import Malformed
-from troth.protocol.primitives import Primitives
+from troth.protocol.wire.messages import Malformed
+from troth.protocol.wire.primitives import Primitives
 from troth.training.hardware import gradient_on, probe_digest
 from troth.training.optimizers import Optimizer, State
 from troth.training.problem import Problem

@@ -4,7 +4,7 @@ import inspect
 import runpy
 from pathlib import Path
 
-from troth.choices import ChoiceError, build, parse_spec, pick
+from troth.specs import ChoiceError, build, parse_spec, pick
 from troth.training.task import Task
 from troth.training.tasks.digits import Digits, DigitsCNN
 from troth.training.tasks.factors import Factors

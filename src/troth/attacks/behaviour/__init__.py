@@ -1,0 +1,1 @@
+"""Lies in the protocol itself: wrappers around an honest member's channel."""

@@ -1,0 +1,100 @@
+"""Work for everyone else: votes full of charges that nobody brought, complaints about parts that did come."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import msgspec
+
+from troth.attacks.behaviour.colluder import ColludingChannel
+from troth.attacks.behaviour.public import owners_now
+from troth.attacks.gradient import GradientAttack, SignFlip
+from troth.crypto import Context, PeerId, stream
+from troth.protocol.core.channel import Entry
+from troth.protocol.wire.messages import MOST_CHARGES, Announced, Ballot, Clip, Kind, Message, Verdict, Vote
+
+_LATE = 2**61  # steps that nobody will ever make, in numbers that take up the most room
+
+
+class PaddingJuror(ColludingChannel):
+    """Votes as its coalition does, and on thousands of invented charges besides."""
+
+    async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
+        if isinstance(message, Vote) and self._active(context.step):
+            said = self._shielding(message)
+            assert isinstance(said, Vote)
+            padding = self._padding()[: MOST_CHARGES - len(said.ballots)]
+            return await self._honest.announce(context, Vote((*said.ballots, *padding)))
+        return await super().announce(context, message)
+
+    def _padding(self) -> tuple[Ballot, ...]:
+        """The same for all of them: a charge that several vote on costs the others the most."""
+        made: tuple[Ballot, ...] = self._plot.board.setdefault("padding", None) or invented(
+            bytes(self._run.id), self._plot.attack.ballots
+        )
+        self._plot.board["padding"] = made
+        return made
+
+
+def invented(seed: bytes, count: int) -> tuple[Ballot, ...]:
+    """Ballots on aggregates of steps that were never made, by and of keys that nobody has."""
+    keys = stream(seed, "padding").words(8 * count).tobytes()
+    return tuple(
+        Ballot(
+            keys[64 * k : 64 * k + 32],
+            keys[64 * k + 32 : 64 * k + 64],
+            Kind.AGGREGATE,
+            _LATE + k,
+            1000,
+            Verdict.ACCUSER,
+        )
+        for k in range(count)
+    )
+
+
+class Complainer(ColludingChannel):
+    """As owner, claims that a contributor's part did not come; another one in each attempt, and one owner after the other."""
+
+    _members: frozenset[PeerId] = frozenset()
+
+    def enter(self, entry: Entry) -> None:
+        self._members = entry.members
+        super().enter(entry)
+
+    async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
+        if isinstance(message, Clip) and self._active(context.step):
+            missed = self._misses(context)
+            if missed is not None:
+                message = msgspec.structs.replace(message, centers=(), missing=(missed,))
+        return await super().announce(context, message)
+
+    def _misses(self, context: Context) -> PeerId | None:
+        """Whose part it is that this owner claims not to have, if it is its turn."""
+        owners = owners_now(self._plot, self._members)
+        ours = [peer for peer in dict.fromkeys(owners) if peer in self._colluders]
+        others = sorted(set(owners) - {self._me}, key=lambda peer: (peer in self._colluders, owners.index(peer)))
+        who, turn = divmod(context.attempt, max(1, len(self._members) // 2))
+        its_turn = who < len(ours) and ours[who] == self._me
+        return others[turn] if its_turn and turn < len(others) else None
+
+
+@dataclass(frozen=True)
+class PadVotes(SignFlip):
+    """flip signs, and add to every vote as many ballots on charges that nobody brought as a message can hold"""
+
+    ballots: int = MOST_CHARGES - 1
+    conduct: ClassVar[type[ColludingChannel]] = PaddingJuror
+    needs_protocol: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.ballots <= MOST_CHARGES:
+            raise ValueError(f"ballots must be from 1 to {MOST_CHARGES}, got {self.ballots}")
+
+
+@dataclass(frozen=True)
+class Complain(GradientAttack):
+    """as owner, complain about parts that did come: every complaint repeats the attempt"""
+
+    conduct: ClassVar[type[ColludingChannel]] = Complainer
+    needs_protocol: ClassVar[bool] = True

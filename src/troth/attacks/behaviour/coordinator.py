@@ -1,0 +1,194 @@
+"""Colluders under one head, which reads what is public and picks for each of them what does the most harm at the least risk.
+
+It knows what any member knows: who committed and so contributes and owns a part, who does not and so audits, whose coins are
+open, and with them whom the next step audits; and, as every coalition does, its members' own secrets. From that it decides:
+
+- Only one of them takes a risk in a step: whoever has the least to lose. First one whose lie of the step before an honest
+  auditor is about to find, then the one with the most strikes.
+- While others are left to look away, that one shifts its aggregate and absorbs what is missing in its own report: nothing public
+  shows it. One that is lost anyway announces any aggregate, which costs everyone an attempt and a trial. The last of
+  them keeps its aggregate to itself, which costs an attempt too, and leaves without a ban.
+- Coins B are opened last. If they would have an honest member audit the lie, and without the coin of one of them everyone audits
+  and a colluder that very lie, that one keeps it to itself, at most twice each: the third strike expels.
+- As auditors and jurors they shield each other, always. They accuse the innocent only where they could win the vote; as a
+  minority they cannot, and do not.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from troth.aggregation import centered_clip
+from troth.attacks.behaviour.colluder import ColludingChannel, LiarsChannel, Plot
+from troth.attacks.behaviour.cover import CoveredAggregate, CoveringColluder
+from troth.attacks.behaviour.members import CoinGrinder, FalseAccuser, ShiftingOwner, WithholdingOwner
+from troth.attacks.gradient import GradientAttack, positive
+from troth.crypto import Context, PeerId
+from troth.protocol.core.coins import combine
+from troth.protocol.core.roles import Due, draw_roles
+from troth.protocol.core.roster import MOST_STRIKES, Roster
+from troth.protocol.core.run import Run
+from troth.protocol.wire.messages import Accuse, Announced, Commit, Message
+
+# P contributors, D coordinates
+
+COVER, WRONG, WITHHOLD, COIN = "covered aggregate", "wrong aggregate", "withheld aggregate", "coin kept"
+
+
+class Coordinator:
+    """What the coalition knows, and what it has decided. One for all of them; all its answers stay as they were first given."""
+
+    def __init__(self, run: Run, colluders: frozenset[PeerId]) -> None:
+        self._run = run
+        self._colluders = colluders
+        self._followers: dict[PeerId, Callable[[int], bool]] = {}  # who does as it says, and in which steps
+        self._commits: dict[int, Mapping[PeerId, Announced]] = {}  # by step
+        self._risks: dict[int, tuple[PeerId, str]] = {}  # by step: who does what
+        self._lost: dict[int, PeerId] = {}  # by step: who is about to be found
+        self._coins: dict[tuple[int, int], dict[PeerId, bytes]] = defaultdict(dict)  # ours, by step and attempt
+        self._keeping: dict[tuple[int, int], PeerId | None] = {}  # who does not open its coin
+        self._strikes: Counter[PeerId] = Counter()
+        self.moves: Counter[str] = Counter()
+
+    def join(self, peer: PeerId, active: Callable[[int], bool]) -> None:
+        self._followers[peer] = active
+
+    def hear_commits(self, step: int, commits: Mapping[PeerId, Announced]) -> None:
+        """Now it is known who contributes: choose who takes the risk of this step, and which."""
+        if step in self._commits:
+            return
+        self._commits = {old: said for old, said in self._commits.items() if old >= step - 1} | {step: commits}
+        contributors = self._contributors(step)
+        present = [peer for peer, active in self._followers.items() if peer in contributors and active(step)]
+        if not present:
+            return
+        taker = max(present, key=lambda peer: (peer == self._lost.get(step), self._strikes[peer], peer))
+        if taker == self._lost.get(step) or self.outvote(step):
+            move = WRONG
+        else:
+            move = COVER if len(self._colluders & commits.keys()) > 1 else WITHHOLD
+        self._risks[step] = (taker, move)
+        self.moves[move] += 1
+
+    def takes(self, peer: PeerId, move: str) -> Callable[[int], bool]:
+        return lambda step: self._risks.get(step) == (peer, move)
+
+    def lies(self, step: int) -> bool:
+        """Whether there is something for an audit to find."""
+        return step in self._risks and self._risks[step][1] == COVER
+
+    def outvote(self, step: int) -> bool:
+        """Whether colluders are the majority of the jury."""
+        commits = self._commits.get(step, {})
+        return 2 * len(self._colluders & commits.keys()) > len(commits)
+
+    # Coins B
+
+    def tell_coin(self, context: Context, peer: PeerId, coin: bytes) -> None:
+        self._coins[context.step, context.attempt][peer] = coin
+
+    def keeps_coin(self, context: Context, peer: PeerId, said: Mapping[PeerId, Announced]) -> bool:
+        key = (context.step, context.attempt)
+        if key not in self._keeping:
+            others = {who: a.message.coin for who, a in said.items() if isinstance(a.message, Accuse)}
+            self._keeping[key] = self._keeper(context, {**others, **self._coins[key]})
+        return self._keeping[key] == peer
+
+    def _keeper(self, context: Context, coins: Mapping[PeerId, bytes]) -> PeerId | None:
+        """Whose coin, if not opened, leaves the audit of our lie to one of us."""
+        liar = self._risks[context.step][0]
+        self._lost.pop(context.step + 1, None)
+        if not self._found(context, liar, coins):
+            return None
+        free = [peer for peer in sorted(self._coins[context.step, context.attempt]) if self._may_keep(peer)]
+        for peer in free:
+            if not self._found(context, liar, {who: coin for who, coin in coins.items() if who != peer}):
+                self._strikes[peer] += 1
+                self.moves[COIN] += 1
+                return peer
+        self._lost[context.step + 1] = liar
+        return None
+
+    def _may_keep(self, peer: PeerId) -> bool:
+        return self._strikes[peer] < MOST_STRIKES - 1
+
+    def _found(self, context: Context, liar: PeerId, coins: Mapping[PeerId, bytes]) -> bool:
+        """Draw the next roles as everyone will: whether somebody honest is to audit the liar."""
+        members = tuple(sorted(self._commits.get(context.step, {})))
+        due = Due(context.step, self._contributors(context.step), everyone=bool(set(members) - coins.keys()))
+        drawn = combine("roles", context.step, context.attempt, coins)
+        audits = draw_roles(self._run, Roster(members), drawn, due).audits
+        auditors = {auditor for auditor, theirs in audits.items() for audit in theirs if audit.target == liar}
+        return bool(auditors - self._colluders)
+
+    def _contributors(self, step: int) -> tuple[PeerId, ...]:
+        commits = sorted(self._commits.get(step, {}).items())
+        return tuple(peer for peer, said in commits if isinstance(said.message, Commit) and said.message.root)
+
+
+class _Cover(CoveringColluder):
+    """Shifts what the clipped centre would be, by so little that its own report can absorb all of it (SPEC V2)."""
+
+    def _wrong(self, context: Context, part: int) -> Tensor:
+        rows_PD = torch.stack(self._rows[part])
+        tau = self._tau(rows_PD.shape[1])
+        center_D = centered_clip(rows_PD, tau=tau)
+        length = float(torch.linalg.vector_norm(center_D)) or 1.0
+        shifted_D: Tensor = center_D - center_D * (self._plot.attack.shift * tau / len(rows_PD) / length)
+        return shifted_D
+
+
+class _Keeper(CoinGrinder):
+    """Opens its coin last, or not, as the head decides."""
+
+    async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
+        if isinstance(message, Accuse):
+            head(self._plot).tell_coin(context, self._me, message.coin)
+        return await super().announce(context, message)
+
+    def _would_be_audited(self, context: Context, said: Accuse, honest: Mapping[PeerId, Announced]) -> bool:
+        return head(self._plot).keeps_coin(context, self._me, honest)
+
+
+class Adaptive(ColludingChannel):
+    """One of the coalition: every conduct it may be told to take, around each other, each active when the head says so."""
+
+    def __init__(self, honest: LiarsChannel, me: PeerId, plot: Plot) -> None:
+        self._head = head(plot)
+        self._head.join(me, plot.active)
+        takes = self._head.takes
+        alone = replace(plot, attack=CoveredAggregate(plot.attack.shift), colluders=frozenset({me}))  # no other absorbs
+        channel: LiarsChannel = _Keeper(honest, me, replace(plot, active=self._head.lies))
+        channel = WithholdingOwner(channel, me, replace(plot, active=takes(me, WITHHOLD)))
+        channel = ShiftingOwner(channel, me, replace(plot, active=takes(me, WRONG)))
+        channel = _Cover(channel, me, replace(alone, active=takes(me, COVER)))
+        channel = FalseAccuser(channel, me, replace(plot, active=self._head.outvote))
+        super().__init__(channel, me, plot)
+
+    async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
+        announced = await super().announce(context, message)
+        if isinstance(message, Commit):
+            self._head.hear_commits(context.step, announced)
+        return announced
+
+
+def head(plot: Plot) -> Coordinator:
+    """The one that all colluders of this plot share."""
+    coordinator: Coordinator = plot.board.setdefault("coordinator", Coordinator(plot.run, plot.colluders))
+    return coordinator
+
+
+@dataclass(frozen=True)
+class Adapt(GradientAttack):
+    """act as one: each step whoever has the least to lose takes the worst part that the public state allows"""
+
+    shift: float = 1.0  # how far the aggregate of a step's liar is off, in radii over the number of contributors
+    conduct: ClassVar[type[ColludingChannel]] = Adaptive
+    needs_protocol: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        positive("shift", self.shift)

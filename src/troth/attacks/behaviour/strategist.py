@@ -1,0 +1,181 @@
+"""Colluders under one head with every lie at hand: at each Commit it takes the one that helps most for what it risks.
+
+What it looks at is public: who committed, who is gone, whom the run has banned, whom the coins of the last step have audited,
+how many members are left. The lies stand in a table: when each can be told, what it gains and what it risks.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from troth.attacks.behaviour.absence import Doorkeeper
+from troth.attacks.behaviour.burden import Complainer, PaddingJuror, PadVotes
+from troth.attacks.behaviour.colluder import ColludingChannel, LiarsChannel, Plot
+from troth.attacks.behaviour.cover_once import CoveredOnce, OnceCoveringColluder
+from troth.attacks.behaviour.members import ShiftingOwner, VanishedError
+from troth.attacks.behaviour.public import contributors_of
+from troth.attacks.behaviour.reroll import Reroller
+from troth.attacks.gradient import GradientAttack
+from troth.crypto import Context, PeerId
+from troth.protocol.core.roles import draw_roles
+from troth.protocol.core.run import effective_validators
+from troth.protocol.core.state import State
+from troth.protocol.wire.messages import Announced, Commit, Message
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What the head knows at the start of a step, in shares and counts."""
+
+    liars: int  # of us, still members
+    members: int
+    contributing: int  # of us
+    contributors: int
+    gone: int  # members who left without a ban
+    watched: int  # of us, whom somebody honest audits now for the step before
+    freezes: bool  # whether the run's own rule stops the model once all of us are gone (SPEC G2)
+
+    @property
+    def honest(self) -> int:
+        return self.members - self.liars
+
+
+@dataclass(frozen=True)
+class Lie:
+    """A row of the table. Gain and risk are in updates of the model: what is spoilt, and what is given up for it."""
+
+    name: str
+    applies: Callable[[Outlook], bool]
+    gain: Callable[[Outlook], float]
+    risk: Callable[[Outlook], float]
+
+    def score(self, outlook: Outlook) -> float:
+        return self.gain(outlook) - self.risk(outlook)
+
+
+COVER, REROLL, BLOCK, OUTVOTE, LEAVE, COMPLAIN, PAD, WRONG = (
+    "cover up to the edge",
+    "cover, and have the audit drawn again",
+    "keep returns away",
+    "vote the honest out",
+    "leave",
+    "complain",
+    "pad votes",
+    "wrong aggregate",
+)
+
+LIES = (
+    # As many votes as it takes: nothing is worth more, and nobody is left to punish it.
+    Lie(OUTVOTE, lambda o: 2 * o.liars > o.members, lambda o: 100.0 * o.honest, lambda _: 0.0),
+    # Each honest peer that stays away brings the majority nearer; nobody can prove anything.
+    Lie(BLOCK, lambda o: o.gone > 0 and 2 * (o.liars + o.gone) >= o.members, lambda o: 20.0 * o.gone, lambda _: 0.0),
+    # No lie, and nobody to ban: it is worth more than a cover by few, less than one by many.
+    Lie(LEAVE, lambda o: o.freezes, lambda _: 10.0, lambda _: 0.0),
+    # One covered step costs a few honest ones; an audit that honest members draw ends the coalition.
+    Lie(
+        COVER,
+        lambda o: 2 * o.contributing > o.contributors / 2,
+        lambda o: 4.0 * o.contributing,
+        lambda o: 2.0 * o.liars,
+    ),
+    # The same with a second draw: it costs one of us a place, and not all of us theirs.
+    Lie(
+        REROLL,
+        lambda o: 2 * o.contributing > o.contributors / 2 and o.liars > 2,
+        lambda o: 4.0 * o.contributing,
+        lambda _: 1.0,
+    ),
+    # Whoever is found now has nothing to lose: an attempt and a trial for everyone.
+    Lie(WRONG, lambda o: o.watched > 0, lambda _: 1.5, lambda _: 0.0),
+    Lie(PAD, lambda o: o.watched > 0 and o.liars > 1, lambda o: 1.0 + 0.2 * o.liars, lambda _: 0.0),
+    # Attempts without end, for as many as own parts.
+    Lie(COMPLAIN, lambda o: o.contributing > 0, lambda o: 0.5 * o.contributing, lambda o: 0.5 * o.contributing),
+)
+
+
+def best_lie(outlook: Outlook) -> str | None:
+    """The one with the most gain over its risk; none, if nothing is worth it."""
+    fitting = [lie for lie in LIES if lie.applies(outlook) and lie.score(outlook) > 0]
+    return max(fitting, key=lambda lie: lie.score(outlook)).name if fitting else None
+
+
+class Head:
+    """One for all of them; what it has decided for a step stays so."""
+
+    def __init__(self, plot: Plot) -> None:
+        self._run = plot.run
+        self._colluders = plot.colluders
+        self._taken: dict[int, str | None] = {}
+        self.moves: Counter[str] = Counter()
+
+    def decide(self, step: int, state: State[object], commits: Mapping[PeerId, Announced]) -> None:
+        if step in self._taken:
+            return
+        lie = self._taken[step] = best_lie(self._outlook(state, commits))
+        if lie is not None:
+            self.moves[lie] += 1
+
+    def takes(self, *lies: str) -> Callable[[int], bool]:
+        return lambda step: self._taken.get(step) in lies
+
+    def _outlook(self, state: State[object], commits: Mapping[PeerId, Announced]) -> Outlook:
+        roster = state.roster
+        contributors = contributors_of(commits, roster.members)
+        audits = draw_roles(self._run, roster, state.randomness, state.due).audits
+        watched = {
+            audit.target for auditor, theirs in audits.items() if auditor not in self._colluders for audit in theirs
+        }
+        return Outlook(
+            liars=len(self._colluders & set(roster.members)),
+            members=len(roster.members),
+            contributing=len(self._colluders & set(contributors)),
+            contributors=len(contributors),
+            gone=len(roster.away),
+            watched=len(self._colluders & watched & set(roster.members)),
+            freezes=self._freezes(state),
+        )
+
+    def _freezes(self, state: State[object]) -> bool:
+        rest = replace(state.roster, members=tuple(p for p in state.roster.members if p not in self._colluders))
+        validators = effective_validators(len(rest.members), self._run.parameters.validators)
+        return not rest.moves(len(rest.members), len(rest.members) - validators)
+
+
+class Strategic(ColludingChannel):
+    """One of the coalition: every conduct around the next, each active when the head says so."""
+
+    def __init__(self, honest: LiarsChannel, me: PeerId, plot: Plot) -> None:
+        self._head: Head = plot.board.setdefault("strategist", Head(plot))
+        self._leaves = self._head.takes(LEAVE)
+
+        def when(*lies: str, attack: GradientAttack | None = None) -> Plot:
+            taken = self._head.takes(*lies)
+            return replace(plot, attack=attack or plot.attack, active=lambda step: plot.active(step) and taken(step))
+
+        edge = CoveredOnce("edge")
+        channel: LiarsChannel = Reroller(honest, me, when(REROLL))
+        channel = PaddingJuror(channel, me, when(PAD, attack=PadVotes(ballots=plot.attack.ballots)))
+        channel = Complainer(channel, me, when(COMPLAIN))
+        channel = ShiftingOwner(channel, me, when(WRONG))
+        channel = OnceCoveringColluder(channel, me, when(COVER, REROLL, attack=edge))
+        channel = Doorkeeper(channel, me, when(BLOCK, OUTVOTE))
+        super().__init__(channel, me, plot)
+
+    async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
+        if not isinstance(message, Commit) and self._active(context.step) and self._leaves(context.step):
+            raise VanishedError("left the run")
+        announced = await super().announce(context, message)
+        if isinstance(message, Commit) and self._active(context.step):
+            assert self._plot.state is not None
+            self._head.decide(context.step, self._plot.state(), announced)
+        return announced
+
+
+@dataclass(frozen=True)
+class Strategist(GradientAttack):
+    """act as one, with every lie at hand: each step the one that gains most for what it risks"""
+
+    ballots: int = 500  # that a vote is padded with
+    conduct: ClassVar[type[ColludingChannel]] = Strategic
+    needs_protocol: ClassVar[bool] = True

@@ -1,0 +1,221 @@
+"""What liars put on the wire in place of the truth: frames and payloads made from what was to be sent.
+
+Nothing here decides when to lie or to whom; that is `LyingLine`'s.
+"""
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+
+from troth.crypto import Context, Digest, Identity, PeerId, Stream, blob_digest, signed_bytes, tagged_hash
+from troth.protocol.broadcast.announcement import chain_bytes, view_bytes
+from troth.protocol.wire.frames import (
+    Begun,
+    BlobSent,
+    Certificate,
+    Chained,
+    Decided,
+    Frame,
+    Packet,
+    PartSent,
+    PartShown,
+    Ready,
+    Relayed,
+    Value,
+    View,
+    Waiting,
+)
+from troth.protocol.wire.messages import (
+    Accuse,
+    Clip,
+    Close,
+    Commit,
+    Confirm,
+    Envelope,
+    Knocking,
+    Message,
+    Phase,
+    Report,
+    Reveal,
+    Vote,
+    encode,
+)
+
+T = TypeVar("T")
+
+Blob = PartSent | PartShown | BlobSent
+_OVERSIZE = 400_000  # bytes, of payloads and blobs; more than a message of most phases may have
+_OVERSIZE_IN = {Phase.REPORT: 600_000, Phase.VOTE: 3_000_000}  # these may be longer
+_NUMBERS = (math.nan, math.inf, -math.inf, 1e308, 2.0**400)  # the last is the largest that is allowed
+_LONGEST_PATH = 32
+_EARLY_FRAMES, _EARLY_BYTES = 8, 1 << 20  # of each kind
+
+
+def pick(draw: Stream, options: Sequence[T]) -> T:
+    return options[int(draw.integers(len(options), 1)[0])]
+
+
+# Payloads
+
+
+def announcing(identity: Identity, place: Context, payload: bytes) -> Value:
+    """Whatever it is, validly signed."""
+    digest = blob_digest(payload)
+    return Value(Envelope(payload, identity.sign(signed_bytes(place, identity.peer, digest))))
+
+
+def another(message: Message) -> Message:
+    """A well-formed message of the same phase that says something else."""
+    match message:
+        case Commit():
+            return msgspec.structs.replace(message, coin_a=bytes(32))
+        case Clip():
+            return msgspec.structs.replace(message, centers=message.centers[:-1])
+        case Reveal():
+            return msgspec.structs.replace(message, coin=bytes(32))
+        case Confirm():
+            return Confirm(bytes(byte ^ 1 for byte in message.held))
+        case Report():
+            return msgspec.structs.replace(message, numbers=bytes(len(message.numbers)) or bytes(8))
+        case Accuse():
+            return msgspec.structs.replace(message, coin=bytes(32))
+        case Vote():
+            return Vote(message.ballots[:-1])
+        case Close():
+            return Close(bytes(64))
+
+
+def malformed(phase: Phase, payload: bytes, draw: Stream) -> bytes:
+    """No message of this phase: noise, a message of another phase, half of one, nothing, or arrays within arrays."""
+    elsewhere = Vote(()) if phase == Phase.REVEAL else Reveal(bytes(32), b"")
+    noise = draw.words(8).tobytes()
+    return pick(draw, (noise, encode(elsewhere), payload[: len(payload) // 2], b"", b"\x91" * 100))
+
+
+def oversized(phase: Phase, payload: bytes) -> bytes:
+    return payload.ljust(_OVERSIZE_IN.get(phase, _OVERSIZE), b"\0")
+
+
+def not_finite(message: Message, draw: Stream) -> Message:
+    """With numbers that are none, or too large to be squared, where the message has any."""
+    number = pick(draw, _NUMBERS)
+    match message:
+        case Commit() if message.length is not None:
+            return msgspec.structs.replace(message, length=number)
+        case Clip():
+            return msgspec.structs.replace(
+                message, centers=tuple(msgspec.structs.replace(center, norm=number) for center in message.centers)
+            )
+        case Report():
+            return msgspec.structs.replace(message, numbers=np.full(len(message.numbers) // 8, number, "<f8").tobytes())
+        case _:
+            return message
+
+
+def false_knock(message: Commit, gone: PeerId, draw: Stream) -> Commit:
+    """As if that one wanted to come back, under a key that is none of its own."""
+    key = Identity.from_secret(draw.words(4).tobytes()).peer
+    return msgspec.structs.replace(message, knocks=(*message.knocks, Knocking(gone, key, draw.words(8).tobytes())))
+
+
+def false_signature(message: Commit, identity: Identity, place: Context) -> Commit:
+    """Of another record than the one that everyone agrees on."""
+    signature = identity.sign(signed_bytes(place, identity.peer, Digest(bytes(32))))
+    return msgspec.structs.replace(message, signature=signature)
+
+
+def false_decision(said: Mapping[PeerId, Envelope], draw: Stream) -> Decided:
+    """As if somebody had been silent."""
+    silent = pick(draw, sorted(said))
+    return Decided({bytes(peer): envelope for peer, envelope in said.items() if peer != silent}, {})
+
+
+def false_waiting(frame: Waiting | Begun, draw: Stream) -> Waiting | Begun:
+    """As if it waited elsewhere, or for something else, or had begun."""
+    place = (frame.step, frame.tip, frame.incarnation)
+    return pick(
+        draw,
+        (
+            msgspec.structs.replace(frame, incarnation=frame.incarnation + 1),
+            msgspec.structs.replace(frame, tip=bytes(32)),
+            msgspec.structs.replace(frame, step=frame.step + 1),
+            Waiting(*place, None),
+            Waiting(*place, Ready(1, bytes(64))),
+            Begun(*place, {bytes([k]) * 32: Ready(1, bytes(64)) for k in range(9)}),
+        ),
+    )
+
+
+# Blobs
+
+
+def with_blob(frame: Blob, blob: bytes) -> Blob:
+    return msgspec.structs.replace(frame, blob=blob)
+
+
+def oversized_blob(frame: Blob) -> Blob:
+    return with_blob(frame, frame.blob.ljust(_OVERSIZE, b"\0"))
+
+
+def not_numbers(frame: Blob) -> Blob:
+    """As long as it should be, and not a number in it."""
+    return with_blob(frame, np.full(len(frame.blob) // 4, math.nan, "<f4").tobytes())
+
+
+def with_wrong_path(frame: PartSent | PartShown, draw: Stream) -> PartSent | PartShown:
+    path = frame.path
+    paths = (path[::-1] if path[::-1] != path else (bytes(32),), (), path[:-1], (*path, *[bytes(32)] * _LONGEST_PATH))
+    return msgspec.structs.replace(frame, path=pick(draw, paths))
+
+
+def early_and_large(identity: Identity, place: Context) -> Iterator[Packet]:
+    """For the next step: relayed values and decisions as long as a vote may be, which nobody can check yet."""
+    later, payload = place._replace(step=place.step + 1, phase=Phase.VOTE), bytes(_EARLY_BYTES)
+    for number in range(_EARLY_FRAMES):
+        envelope = Envelope(payload, bytes([number]) * 64)
+        yield Packet(later, Relayed(identity.peer, Value(envelope)))
+        yield Packet(later, Decided({}, {bytes(identity.peer): (envelope, envelope)}))
+
+
+# Views, and what claims to be somebody else's
+
+
+def signed_view(identity: Identity, place: Context, values: bytes | None) -> View:
+    return View(values, identity.sign(view_bytes(place, values)))
+
+
+def values_digest(said: Mapping[PeerId, Value]) -> Digest:
+    """What an honest member signs that has heard these."""
+    parts = [part for peer in sorted(said) for part in (peer, blob_digest(said[peer].envelope.payload))]
+    return tagged_hash("troth/values/1", *parts)
+
+
+def forged_certificate(
+    identity: Identity, place: Context, said: Mapping[PeerId, Value]
+) -> Iterator[View | Certificate]:
+    """Our view that these were all the values, and everyone's, which nobody but us has signed."""
+    view = signed_view(identity, place, values_digest(said))
+    yield view
+    chain = {bytes(identity.peer): bytes(identity.sign(chain_bytes(place, b"", values_digest(said))))}
+    yield Certificate(values_digest(said), dict.fromkeys(sorted(said), view.signature), chain)
+
+
+def impersonations(
+    identity: Identity, place: Context, victim: PeerId, value: Value, members: Collection[PeerId], draw: Stream
+) -> Iterator[Frame]:
+    """What the victim is to have said, under our signature or one that it made for something else; its part; everyone's view."""
+    truth = value.envelope
+    payload = truth.payload[:-1] + bytes([truth.payload[-1] ^ 1]) if truth.payload else b"\x90"
+    digest = blob_digest(payload)
+    chain = {bytes(identity.peer): bytes(identity.sign(chain_bytes(place, victim, digest)))}
+    for signature in (identity.sign(signed_bytes(place, victim, digest)), truth.signature):
+        yield Chained(victim, Envelope(payload, signature), chain)
+        yield Relayed(victim, Value(Envelope(payload, signature)))
+    yield value
+    values = draw.words(4).tobytes()
+    yield Relayed(victim, signed_view(identity, place, values))
+    yield Certificate(values, dict.fromkeys(members, identity.sign(view_bytes(place, values))), chain)
+    yield PartShown(int(draw.integers(8, 1)[0]), victim, draw.words(4).tobytes(), ())

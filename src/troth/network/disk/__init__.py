@@ -1,0 +1,1 @@
+"""Files that outlive the process: journal, signed slots, checkpoints, audit records."""

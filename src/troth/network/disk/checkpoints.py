@@ -1,0 +1,227 @@
+"""Where a peer stands, on disk: what it needs to find its way back, and the model.
+
+Two files for each: `step-N.json` says where the run was, `step-N.safetensors` holds model and optimizer. Written beside, synced,
+then renamed: whatever happens, the last one is whole.
+"""
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from troth.crypto import Digest, blob_digest
+from troth.errors import OperatorError
+from troth.evidence import write_bytes
+from troth.protocol.broadcast.signed_slots import NO_SLOT, Slot
+from troth.protocol.core.roles import Due
+from troth.protocol.core.roster import Roster
+from troth.protocol.core.scales import Scales
+from troth.protocol.core.state import LastRecord, State
+from troth.protocol.wire.messages import Malformed
+from troth.training.work import Training, TrainingWork
+
+FORMAT = "troth checkpoint 2"
+_UNCHECKED = Digest(bytes(32))
+_OTHER_FORMAT = re.compile(r"troth checkpoint [0-9]+")
+_SMALL = 1 << 24  # bytes of a model that is saved with every step
+_SELDOM = 50  # times as long as it took to save a large model, until the next is
+
+
+class CheckpointError(OperatorError):
+    """It cannot be written, or is not of this run; the message names the fix."""
+
+
+@dataclass(frozen=True)
+class Marks:
+    """How far the other files had come when a checkpoint was written: one that ends earlier now was cut, or is an older copy."""
+
+    journal: Digest | None = None  # the chain's end
+    signed: Slot = NO_SLOT  # the last
+
+
+@dataclass(frozen=True)
+class _Saved:
+    format: str
+    run: Digest
+    step: int
+    roster: Roster
+    randomness: Digest
+    earlier_randomness: Digest
+    scales: Scales
+    due: Due
+    state: Digest  # of model and optimizer
+    incarnation: int
+    last: LastRecord | None
+    marks: Marks
+    check: Digest = _UNCHECKED  # over all of the above: finds accidents
+
+    def checked(self) -> "_Saved":
+        return replace(self, check=_digest(self))
+
+
+def _digest(saved: _Saved) -> Digest:
+    return blob_digest(msgspec.json.encode(replace(saved, check=_UNCHECKED)))
+
+
+class _Format(msgspec.Struct):
+    format: str
+
+
+@dataclass(frozen=True)
+class Found:
+    """Where the peer stood."""
+
+    state: State[Training]
+    lacks: Digest | None  # of the model, where that was not saved: the state then holds the run's first one
+    past: tuple[State[Training], ...] = ()  # those just before, oldest first
+
+
+class Checkpoints:
+    """The last few, in one folder."""
+
+    def __init__(
+        self,
+        folder: Path,
+        run: Digest,
+        work: TrainingWork,
+        *,
+        keep: int = 3,
+        every: int = 20,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self._next = clock()  # when a large model may be saved again
+        self._folder = folder
+        self._run = run
+        self._work = work
+        self._keep = keep
+        self._every = every  # steps between models, at most
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CheckpointError(f"cannot make {folder}: {error.strerror}") from error
+
+    def save(self, state: State[Training], marks: Marks | None = None, *, whole: bool = False) -> None:
+        """What the marks name must be on disk. The model goes with it if it is small, if there is time for it, if it is its turn,
+        or if it is asked for."""
+        name = f"step-{state.step:09}"
+        digest = self._work.digest(state.training)
+        saved = _Saved(
+            FORMAT,
+            self._run,
+            state.step,
+            state.roster,
+            state.randomness,
+            state.earlier_randomness,
+            state.scales,
+            state.due,
+            digest,
+            state.incarnation,
+            state.last,
+            marks or Marks(),
+        ).checked()
+        small = self.is_small(state.training)
+        try:
+            if small or whole or state.step % self._every == 0 or self._clock() >= self._next:
+                began = self._clock()
+                write_bytes(self._folder / f"{name}.safetensors", self._work.pack(state.training))
+                self._next = self._clock() + _SELDOM * (self._clock() - began)
+            write_bytes(self._folder / f"{name}.json", msgspec.json.format(msgspec.json.encode(saved), indent=1))
+            self._prune()
+        except OSError as error:
+            raise CheckpointError(
+                f"cannot write a checkpoint to {self._folder}: {error.strerror}; make room there and join again"
+            ) from error
+
+    def _prune(self) -> None:
+        models = sorted(self._folder.glob("step-*.safetensors"))
+        stands = sorted(self._folder.glob("step-*.json"))
+        kept = {path.stem for path in (*models[-self._keep :], *stands[-self._keep :])}
+        for path in (*models, *stands):
+            if path.stem not in kept:
+                path.unlink()
+
+    def marks(self) -> Marks:
+        """Of the newest."""
+        paths = sorted(self._folder.glob("step-*.json"), reverse=True)
+        return next((saved.marks for path in paths if (saved := self._read(path)) is not None), Marks())
+
+    def last(self, first: State[Training]) -> Found:
+        """The newest; the first state if there is none."""
+        paths = sorted(self._folder.glob("step-*.json"), reverse=True)
+        found = list(islice((one for path in paths if (one := self._found(path, first)) is not None), 3))
+        if not found:
+            return Found(first, None)
+        newest, past = found[0], list[State[Training]]()
+        for earlier in (*(one.state for one in found[1:]), first):
+            if len(past) < 2 and earlier.step == newest.state.step - len(past) - 1:
+                past.insert(0, earlier)
+        return replace(newest, past=tuple(past))
+
+    def _found(self, path: Path, first: State[Training]) -> Found | None:
+        saved = self._read(path)
+        if saved is None:
+            return None
+        model = self._model(path.with_suffix(".safetensors"), saved.state)
+        state = State(
+            saved.step,
+            saved.roster,
+            model or first.training,
+            saved.randomness,
+            saved.earlier_randomness,
+            saved.scales,
+            saved.due,
+            {},
+            saved.incarnation,
+            saved.last,
+        )
+        return Found(state, None if model is not None else saved.state)
+
+    def _read(self, path: Path) -> _Saved | None:
+        try:
+            raw = path.read_bytes()
+            kind = msgspec.json.decode(raw, type=_Format).format
+            saved = msgspec.json.decode(raw, type=_Saved) if kind == FORMAT else None
+        except (OSError, ValueError):
+            return None
+        if saved is None:
+            if _OTHER_FORMAT.fullmatch(kind):
+                raise CheckpointError(
+                    f"{path} was written by another version of Troth: use that one, or choose another folder with --folder"
+                )
+            return None
+        if saved.check != _digest(saved):
+            return None
+        if saved.run != self._run:
+            raise CheckpointError(f"{path} belongs to another run: choose another folder with --folder")
+        return saved
+
+    def is_small(self, training: Training) -> bool:
+        """Whether it is saved with every step."""
+        return 4 * training.parameters_D.numel() <= _SMALL
+
+    def digest(self, training: Training) -> Digest:
+        return self._work.digest(training)
+
+    def save_model(self, step: int, training: Training) -> None:
+        """Of an earlier step, unless it is there."""
+        path = self._folder / f"step-{step:09}.safetensors"
+        if not path.exists():
+            write_bytes(path, self._work.pack(training))
+
+    def model(self, step: int, digest: Digest) -> Training | None:
+        """Of an earlier step, if it is still there."""
+        return self._model(self._folder / f"step-{step:09}.safetensors", digest)
+
+    def _model(self, path: Path, digest: Digest) -> Training | None:
+        if not path.exists():
+            return None
+        training: Any = self._work.unpack(path.read_bytes())
+        if isinstance(training, Malformed) or self._work.digest(training) != digest:
+            return None
+        return training  # type: ignore[no-any-return]

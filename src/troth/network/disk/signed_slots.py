@@ -1,0 +1,134 @@
+"""Which places this peer has signed, on disk: a power cut must not look like a lie (SPEC B1)."""
+
+import os
+import re
+from pathlib import Path
+
+import msgspec
+
+from troth.crypto import Context, tagged_hash
+from troth.errors import OperatorError
+from troth.evidence import sync_folder, write_bytes
+from troth.protocol.broadcast.signed_slots import NO_SLOT, SignedBeforeError, Slot, slot_of
+from troth.protocol.wire.frames import Begun
+
+_WHOLE = re.compile(r"([0-9]+ ){4}[0-9a-f]{8}")
+_BEGINNING = re.compile(r"([0-9]+ ){0,3}[0-9]*|([0-9]+ ){4}[0-9a-f]{0,8}")
+_MOST_LINES = 4096  # then the file begins anew with the last line
+
+
+class SlotsError(OperatorError):
+    """The file cannot be written or is not ours; the message names the fix."""
+
+
+class FileSlots:
+    """`protocol.journal.Journal` in a file. A line for each place, written and synced before anything is signed for it."""
+
+    def __init__(self, path: Path, at_least: Slot = NO_SLOT) -> None:
+        """`at_least` is what was signed when the last checkpoint was written: less is an older copy."""
+        self._path = path
+        try:
+            self._last = self._read()
+        except ValueError as error:
+            raise SlotsError(f"{path} is damaged: move it away, and this peer comes back under a new key") from error
+        except OSError as error:
+            raise SlotsError(f"cannot read {path}: {error.strerror}") from error
+        if self._last < at_least:
+            raise SlotsError(
+                f"{path} is older than the last checkpoint: put the newer one back, or move it away, and this peer comes back "
+                "under a new key"
+            )
+        try:
+            self._begin()
+        except OSError as error:
+            raise SlotsError(f"cannot write {path}: {error.strerror}") from error
+
+    def _read(self) -> Slot:
+        *lines, torn = self._path.read_text(encoding="ascii").split("\n") if self._path.exists() else [""]
+        return max((_parse(line) for line in [*lines, *_whole(torn)]), default=NO_SLOT)
+
+    def _begin(self) -> None:
+        """A short file, in place of the old one at once."""
+        fresh = self._path.with_suffix(".new")
+        with fresh.open("wb") as file:
+            if self._last != NO_SLOT:
+                file.write(_line(self._last))
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(self._path)
+        sync_folder(self._path.parent)
+        self._lines = 0
+        self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND)
+
+    def claim(self, place: Context) -> None:
+        if (slot := slot_of(place)) <= self._last:
+            raise SignedBeforeError(f"step {place.step} was signed before")
+        try:
+            if self._lines >= _MOST_LINES:
+                self.close()
+                self._begin()
+            os.write(self._file, _line(slot))
+            os.fdatasync(self._file)
+        except OSError as error:
+            raise SlotsError(f"cannot write {self._path}: {error.strerror}; nothing is signed until it can") from error
+        self._lines += 1
+        self._last = slot
+
+    def begins(self, begun: Begun) -> None:
+        try:
+            write_bytes(self._begun_path, msgspec.msgpack.encode(begun))
+        except OSError as error:
+            raise SlotsError(f"cannot write {self._begun_path}: {error.strerror}") from error
+
+    @property
+    def begun(self) -> Begun | None:
+        try:
+            return msgspec.msgpack.decode(self._begun_path.read_bytes(), type=Begun)
+        except (OSError, ValueError):
+            return None  # then this peer may have to look on for two steps
+
+    @property
+    def _begun_path(self) -> Path:
+        return self._path.with_suffix(".begun")
+
+    @property
+    def last(self) -> Slot:
+        return self._last
+
+    @property
+    def last_step(self) -> int:
+        return self._last[1]
+
+    @property
+    def last_incarnation(self) -> int:
+        return self._last[0]
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+def _line(slot: Slot) -> bytes:
+    """Incarnation, step, attempt, phase, and a checksum."""
+    said = " ".join(map(str, slot))
+    return f"{said} {_check(said)}\n".encode()
+
+
+def _check(said: str) -> str:
+    """Finds accidents: a changed digit could let a slot be signed twice."""
+    return tagged_hash("troth/slot/2", said.encode()).hex()[:8]
+
+
+def _parse(line: str) -> Slot:
+    said, _, check = line.rpartition(" ")
+    incarnation, step, attempt, phase = map(int, said.split(" "))
+    if check != _check(said):
+        raise ValueError("the line was changed")
+    return incarnation, step, attempt, phase
+
+
+def _whole(torn: str) -> list[str]:
+    """Of a last line without its end: what is not whole was not signed. What is no beginning of a line is damage."""
+    torn = torn.rstrip("\0")  # a power cut may leave such
+    if not _BEGINNING.fullmatch(torn):
+        raise ValueError("not the beginning of a line")
+    return [torn] if _WHOLE.fullmatch(torn) else []

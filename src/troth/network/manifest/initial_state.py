@@ -1,0 +1,90 @@
+"""A run that begins where something else ended: a checkpoint of another run, or a model from anywhere.
+
+The state lies beside the manifest, under a name that its digest gives it; the manifest holds the digest.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from troth.crypto import Digest
+from troth.errors import OperatorError
+from troth.protocol.wire.messages import Malformed
+from troth.training.work import Training, TrainingWork
+
+
+class StartError(OperatorError):
+    """There is no such state, or it does not fit the task; the message names the way out."""
+
+
+def start_file(folder: Path, digest: Digest) -> Path:
+    return folder / f"start-{digest.hex()[:16]}.safetensors"
+
+
+def read_start(work: TrainingWork, folder: Path, digest: Digest) -> Training:
+    """The state that the manifest means, and no other."""
+    path = start_file(folder, digest)
+    most = 64 * work.problem.size + (1 << 20)  # no optimizer holds so much for a parameter
+    try:
+        with path.open("rb") as file:
+            raw = file.read(most + 1)
+    except OSError as error:
+        raise StartError(
+            f"this run begins from a state that is not here: get {path.name} from whoever sent the manifest, and put it beside it"
+        ) from error
+    training = work.unpack(raw) if len(raw) <= most else Malformed("too long")
+    if isinstance(training, Malformed) or work.digest(training) != digest:
+        raise StartError(f"{path} is not the state that was agreed on: get it again from whoever sent the manifest")
+    return _fitting(work, training, path)
+
+
+def adopt(work: TrainingWork, path: Path) -> tuple[Digest, bytes]:
+    """What a file holds, as the start of a run: a checkpoint with its optimizer, or a model, whose optimizer starts afresh."""
+    if path.is_dir():
+        path = _last_checkpoint(path)
+    try:
+        named = load(path.read_bytes())
+    except OSError as error:
+        raise StartError(f"cannot read {path}: {error.strerror}") from error
+    except SafetensorError as error:
+        raise StartError(f"{path} is no safetensors file: {error}") from error
+    training = _fitting(work, _training(work, named, path), path)
+    return work.digest(training), work.pack(training)
+
+
+def _last_checkpoint(folder: Path) -> Path:
+    found = sorted([*folder.glob("checkpoints/step-*.safetensors"), *folder.glob("step-*.safetensors")])
+    if not found:
+        raise StartError(f"{folder} holds no checkpoint: name a peer's folder, or a .safetensors file")
+    return found[-1]
+
+
+def _training(work: TrainingWork, named: Mapping[str, Tensor], path: Path) -> Training:
+    fresh, layout = work.first(0), work.problem.layout
+    if "parameters" in named:
+        found = work.unpack(save(dict(named)))
+        if isinstance(found, Malformed):
+            raise StartError(f"{path}: {found.reason}")
+        same = {name: piece.shape for name, piece in found.optimizer.items()} == {
+            name: piece.shape for name, piece in fresh.optimizer.items()
+        }
+        return found if same else Training(found.parameters_D, fresh.optimizer)
+    wanted = {name: tuple(piece.shape) for name, piece in layout.views(fresh.parameters_D).items()}
+    if {name: tuple(piece.shape) for name, piece in named.items()} != wanted:
+        odd = sorted(set(wanted) ^ set(named)) or sorted(n for n in wanted if wanted[n] != tuple(named[n].shape))
+        raise StartError(f"{path} is another model than the task's: they differ in {', '.join(odd[:4])}")
+    flat_D = layout.flatten({name: piece.to(fresh.parameters_D.dtype) for name, piece in named.items()})
+    return Training(flat_D, fresh.optimizer)
+
+
+def _fitting(work: TrainingWork, training: Training, path: Path) -> Training:
+    if len(training.parameters_D) != work.problem.size:
+        raise StartError(
+            f"{path} holds {len(training.parameters_D):,} parameters, and the task's model has {work.problem.size:,}"
+        )
+    if not bool(training.parameters_D.isfinite().all()):
+        raise StartError(f"{path} holds something that is not a number")
+    return training

@@ -1,0 +1,214 @@
+"""The form of `run.toml`: which keys there are, how they are read (strictly) and written (for people to read).
+
+What the values mean, and whether they fit together, is the manifest's business.
+"""
+
+import json
+import tomllib
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from troth import __version__
+from troth.errors import OperatorError
+from troth.protocol.core.run import Parameters
+
+FORMAT: Final = 1
+MOST_BYTES = 1 << 20
+MOST_FOUNDERS = 256
+STRETCH = 4.0
+_MOST_LINE = 1024  # bytes; tomllib takes quadratic time for a key of many dots
+
+
+class ManifestError(OperatorError):
+    """A manifest that cannot be used, or does not fit this machine; the message names the field and the way out."""
+
+
+Hex32 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+
+
+class TaskSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    spec: str
+    code: Hex32
+    device: Literal["cpu", "cuda"] = "cpu"
+    one_by_one: bool = False
+
+
+class DataSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    digest: Hex32
+    where: str = ""
+
+
+class TrainingSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    steps: int
+    optimizer: str
+    rate: float
+    schedule: str = "cosine"
+    warmup: int = 0
+    seed: int = 0
+    start: Hex32 | None = None
+
+
+class ProtocolSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """As `Parameters`, whose defaults hold for what is left out."""
+
+    size: int
+    tau: float
+    byzantine: int
+    validators: int
+    projections: int = 16
+    beyond_guarantee: bool = False
+    tau_auto: float | None = None
+    tau_least: float = Parameters.tau_least
+    tau_most: float = Parameters.tau_most
+    deviation: float | None = None
+
+
+class PaceSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    delta_s: float
+    compute_s: float
+    bulk_s: float
+    stretch: float = STRETCH
+    room_bytes: int
+
+
+class FounderSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    name: str
+    key: Hex32
+    address: str = ""
+
+
+class RunFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`run.toml`, field by field."""
+
+    format: Literal[1]
+    name: str
+    nonce: Hex32
+    task: TaskSection
+    data: DataSection
+    training: TrainingSection
+    protocol: ProtocolSection
+    pace: PaceSection
+    founder: Annotated[list[FounderSection], Meta(min_length=1, max_length=MOST_FOUNDERS)]
+
+
+_HEADER = """\
+# A run of Troth, as written by version {version}: what its members agree on. Every value below is part of the run's
+# name, so everybody must have the same. There is no secret in it.
+# To take part: troth join {file} --identity me.key
+"""
+
+_COMMENTS = {
+    "format": "of this file",
+    "name": "for people to read",
+    "nonce": "random: the same plan again is another run",
+    "task.spec": "see 'troth tasks'; a file is looked for beside this one",
+    "task.code": "SHA-256 of the file that defines the task",
+    "task.device": "gradients of one class of hardware have the same bits",
+    "task.one_by_one": "true: never several gradients in one call",
+    "data.digest": "of the task's data files and of a few batches",
+    "data.where": "where people get them",
+    "training.warmup": "steps until the full rate",
+    "training.seed": "of the first parameters",
+    "training.start": "digest of model and optimizer to begin from: the file start-… beside this one",
+    "protocol.size": "the model's parameters; follows from the task",
+    "protocol.tau": "clipping radius; where it starts if tau_auto is set",
+    "protocol.tau_auto": "tau follows so many times the usual distance from the aggregate",
+    "protocol.tau_least": "and stays above",
+    "protocol.tau_most": "and below",
+    "protocol.byzantine": "the most liars that the run promises to withstand",
+    "protocol.validators": "members per step who audit instead of contributing",
+    "protocol.projections": "numbers that a report holds for each part",
+    "protocol.beyond_guarantee": "for research: more liars than can be withstood for sure",
+    "protocol.deviation": "allowed between classes of hardware: see 'troth doctor'",
+    "pace.delta_s": "at least, for a message between honest peers",
+    "pace.compute_s": "at least, for a gradient, an audit, a trial",
+    "pace.bulk_s": "at least, for the model's parts on their way",
+    "pace.stretch": "so many times longer they become where most members measure that they must",
+    "pace.room_bytes": "of memory that one peer may fill at another in a step",
+}
+_SECTIONS = {
+    "task": "What is trained.",
+    "data": "On what.",
+    "training": "How.",
+    "protocol": "How liars are held off.",
+    "pace": "How long things may take, in seconds. Honest and quiet steps end as soon as all have spoken; whoever\n"
+    "# keeps to these is never left out, whatever liars say; whoever is later may be, so be generous.",
+    "founder": "Who begins: name, public key ('troth key show'), and host:port, or \"\" for somebody who only dials out.",
+}
+
+
+def read(raw: bytes) -> RunFile:
+    """Raises ManifestError, and nothing else, for what has not this form."""
+    if len(raw) > MOST_BYTES:
+        raise ManifestError(f"larger than {MOST_BYTES:,} bytes: no manifest is")
+    if any(len(line) > _MOST_LINE for line in raw.split(b"\n")):
+        raise ManifestError(f"a line has more than {_MOST_LINE} bytes: no manifest has")
+    try:
+        values = tomllib.loads(raw.decode())
+    except UnicodeDecodeError as error:
+        raise ManifestError("not a text in UTF-8") from error
+    except (ValueError, RecursionError) as error:
+        raise ManifestError(f"not TOML: {printable(str(error))}") from error
+    if values.get("format", FORMAT) != FORMAT:
+        raise ManifestError(
+            f"written in format {shown(str(values['format']))}, this version of Troth reads format {FORMAT}"
+        )
+    try:
+        return msgspec.convert(values, RunFile)
+    except msgspec.MsgspecError as error:
+        raise ManifestError(_named(printable(str(error)))) from error
+
+
+def write(file: RunFile) -> str:
+    """TOML for people: comments, sections in order; what is as the protocol has it anyway is left out."""
+    lines = [_HEADER.format(version=__version__, file="run.toml")]
+    for name in ("format", "name", "nonce"):
+        lines.append(_line(name, getattr(file, name), _COMMENTS[name]))
+    usual = {"tau_least": Parameters.tau_least, "tau_most": Parameters.tau_most}
+    for section in ("task", "data", "training", "protocol", "pace"):
+        lines += ["", f"# {_SECTIONS[section]}", f"[{section}]"]
+        for name, value in msgspec.structs.asdict(getattr(file, section)).items():
+            if value is not None and usual.get(name) != value:
+                lines.append(_line(name, value, _COMMENTS.get(f"{section}.{name}", "")))
+    lines += ["", f"# {_SECTIONS['founder']}"]
+    for founder in file.founder:
+        lines.append("[[founder]]")
+        lines += [_line(name, value, "") for name, value in msgspec.structs.asdict(founder).items()]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _line(name: str, value: str | float | bool, comment: str) -> str:
+    return f"{name} = {_toml(value)}" + (f"  # {comment}" if comment else "")
+
+
+def _toml(value: str | float | bool) -> str:
+    """A value as TOML spells it; `repr` of a fraction reads back as the same bits."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return repr(value)
+        case str():
+            return json.dumps(value, ensure_ascii=False)
+
+
+def _named(complaint: str) -> str:
+    """`Object contains unknown field `x` - at `$.task`` in words."""
+    what, _, where = complaint.partition(" - at `$")
+    place = where.rstrip("`").lstrip(".")
+    what = what.replace("Object contains unknown field", "unknown key")
+    what = what.replace("Object missing required field", "missing key")
+    what = what.replace(r"`str` matching regex '^[0-9a-f]{64}\\Z'", "64 hexadecimal digits, in small letters")
+    return f"{place}: {what}" if place else what
+
+
+def shown(text: str) -> str:
+    """Hostile text for a terminal: short, and without control characters."""
+    return f"'{printable(text[:80])}'"
+
+
+def printable(text: str) -> str:
+    return "".join(character if character.isprintable() else "?" for character in text)

@@ -1,0 +1,1 @@
+"""One connection to every member, and the protocol's end of it."""

@@ -1,0 +1,72 @@
+"""What has arrived and was not looked at yet: from the network's thread to the protocol's, bounded for each sender.
+
+Senders take turns, so whoever sends without end delays nobody else by more than one message at a time.
+"""
+
+import threading
+import time
+from collections import Counter, OrderedDict, deque
+
+from troth.crypto import PeerId
+from troth.network.transport.base import Received
+
+_OVERHEAD = 256  # bytes that an empty message counts for
+
+
+class Inbox:
+    """Messages of one sender in the order of their arrival."""
+
+    def __init__(self, room: int) -> None:
+        self._room = room  # bytes that one sender may take up
+        self._messages: OrderedDict[PeerId, deque[Received]] = OrderedDict()  # whose turn it is first
+        self._taken: Counter[PeerId] = Counter()
+        self._change = threading.Condition()
+        self._failure: BaseException | None = None
+        self._woken = False
+
+    def put(self, sender: PeerId, message: Received) -> bool:
+        """Whether there is room for more of this sender; who goes on regardless is not read from."""
+        with self._change:
+            self._messages.setdefault(sender, deque()).append(message)
+            self._taken[sender] += len(message) + _OVERHEAD
+            self._change.notify()
+            return self._taken[sender] < self._room
+
+    def has_room(self, sender: PeerId) -> bool:
+        with self._change:
+            return self._taken[sender] < self._room // 2
+
+    def fail(self, failure: BaseException) -> None:
+        """Nothing will come any more."""
+        with self._change:
+            self._failure = failure
+            self._change.notify()
+
+    def wake(self) -> None:
+        """Whoever waits for the next message should look round."""
+        with self._change:
+            self._woken = True
+            self._change.notify()
+
+    def get(self, until: float) -> tuple[PeerId, Received] | None:
+        """The next message, or None if there is none until then, by the monotonic clock, or if it is woken."""
+        with self._change:
+            woken, self._woken = self._woken, False
+            while not self._messages:
+                if woken or self._woken:
+                    self._woken = False
+                    return None
+                if self._failure is not None:
+                    raise RuntimeError("the network stopped") from self._failure
+                left = until - time.monotonic()
+                if left <= 0:
+                    return None
+                self._change.wait(min(left, 3600.0))
+            sender, waiting = self._messages.popitem(last=False)
+            message = waiting.popleft()
+            if waiting:
+                self._messages[sender] = waiting  # behind the others
+            self._taken[sender] -= len(message) + _OVERHEAD
+            if not self._taken[sender]:
+                del self._taken[sender]
+            return sender, message

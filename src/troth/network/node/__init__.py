@@ -1,0 +1,1 @@
+"""One peer as a program: founding, training, events and metrics."""

@@ -1,0 +1,119 @@
+"""Numbers for people and machines that watch a peer: JSON lines always, Prometheus and TensorBoard where asked for."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from troth.errors import OperatorError
+from troth.network.node.events import StepNews
+
+
+class MetricsError(OperatorError):
+    """What was asked for cannot be provided; the message names the fix."""
+
+
+_GAUGES: dict[str, tuple[str, Callable[[StepNews], float]]] = {
+    "step": ("updates made so far", lambda news: news.step),
+    "step_seconds": ("how long the last step took", lambda news: news.seconds),
+    "loss": ("of this peer's last batch", lambda news: news.loss),
+    "members": ("of the run", lambda news: news.members),
+    "guarantee": ("liars among the members that the run still withstands", lambda news: news.guarantee),
+    "received_control_bytes": ("so far", lambda news: news.control_bytes),
+    "received_bulk_bytes": ("so far", lambda news: news.bulk_bytes),
+    "sent_bytes": ("so far", lambda news: news.sent_bytes),
+    "delta_seconds": ("that a message between honest peers might take", lambda news: news.delta_s),
+    "attempts": ("that the last step took", lambda news: news.attempts),
+}
+_COUNTERS: dict[str, tuple[str, Callable[[StepNews], float]]] = {
+    "audits": ("made by this peer", lambda news: news.audits),
+    "bans": ("seen by this peer", lambda news: len(news.banned)),
+    "absences": ("seen by this peer", lambda news: len(news.left)),
+    "expulsions": ("seen by this peer", lambda news: len(news.expelled)),
+    "returns": ("seen by this peer", lambda news: len(news.returned)),
+}
+
+
+class Metrics:
+    """Takes what is told of each step to wherever it is wanted."""
+
+    def __init__(self, folder: Path, *, port: int | None = None, tensorboard: bool = False) -> None:
+        self._closing = ExitStack()
+        self._sinks: list[Callable[[StepNews], None]] = [self._lines(folder / "metrics.jsonl")]
+        try:
+            if port is not None:
+                self._sinks.append(self._prometheus(port))
+            if tensorboard:
+                self._sinks.append(self._tensorboard(folder / "tensorboard"))
+        except MetricsError:
+            self.close()
+            raise
+
+    def stepped(self, news: StepNews) -> None:
+        for sink in self._sinks:
+            sink(news)
+
+    def close(self) -> None:
+        self._closing.close()
+
+    def _lines(self, path: Path) -> Callable[[StepNews], None]:
+        try:
+            file = self._closing.enter_context(path.open("ab", buffering=0))
+        except OSError as error:
+            raise MetricsError(f"cannot write {path}: {error.strerror}") from error
+
+        def write(news: StepNews) -> None:
+            told = {name: value for name, value in vars(news).items() if value not in (None, ())}
+            file.write(msgspec.json.encode(told) + b"\n")  # what is not a number becomes null
+
+        return write
+
+    def _prometheus(self, port: int) -> Callable[[StepNews], None]:
+        try:
+            import prometheus_client as prometheus
+        except ImportError as error:
+            raise MetricsError("--metrics-port needs prometheus-client: pip install 'troth[metrics]'") from error
+        registry = prometheus.CollectorRegistry()
+        gauges = {
+            name: prometheus.Gauge(f"troth_{name}", text, registry=registry) for name, (text, _) in _GAUGES.items()
+        }
+        counters = {
+            name: prometheus.Counter(f"troth_{name}", text, registry=registry) for name, (text, _) in _COUNTERS.items()
+        }
+        metrics = prometheus.Gauge("troth_metric", "of the model", ["name"], registry=registry)
+        try:
+            server, thread = prometheus.start_http_server(port, addr="127.0.0.1", registry=registry)
+        except OSError as error:
+            raise MetricsError(f"cannot serve metrics on port {port}: {error.strerror}; choose another") from error
+        self._closing.callback(thread.join)
+        self._closing.callback(server.server_close)
+        self._closing.callback(server.shutdown)
+
+        def show(news: StepNews) -> None:
+            for name, (_, value) in _GAUGES.items():
+                gauges[name].set(value(news))
+            for name, (_, value) in _COUNTERS.items():
+                counters[name].inc(value(news))
+            for name, number in (news.metrics or {}).items():
+                metrics.labels(name=name).set(number)
+
+        return show
+
+    def _tensorboard(self, folder: Path) -> Callable[[StepNews], None]:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise MetricsError("--tensorboard needs tensorboard: pip install 'troth[metrics]'") from error
+        writer: Any = SummaryWriter(str(folder))
+        self._closing.callback(writer.close)
+
+        def write(news: StepNews) -> None:
+            for name, (_, value) in _GAUGES.items():
+                if name != "step":
+                    writer.add_scalar(f"peer/{name}", value(news), news.step)
+            for name, number in (news.metrics or {}).items():
+                writer.add_scalar(f"model/{name}", number, news.step)
+
+        return write

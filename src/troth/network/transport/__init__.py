@@ -1,0 +1,1 @@
+"""Connections to keys: TCP with TLS, and libp2p."""

@@ -1,0 +1,220 @@
+"""Two lanes of messages on one stream of bytes. No sockets here: bytes in, messages out, and the other way round.
+
+A message travels in chunks, each behind a header of nine bytes:
+
+    kind (1 byte)   total length of the message (4 bytes)   length of this chunk (4 bytes)      big endian
+
+The kind is a lane, or a ping ("I am alive": both lengths 0), or a goodbye (a short reason, in one chunk; nothing
+follows). Chunks of different lanes may alternate, those of one lane may not: at most one message per lane is under
+assembly. Every length is checked against its limit before memory is taken, and memory grows no faster than twice what
+has arrived: announcing much and sending little costs the announcer.
+"""
+
+import struct
+from collections import deque
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from troth.network.transport.base import Lane, Message, Received
+
+HEADER = struct.Struct("!BII")
+CHUNK_BYTES = 256 * 1024  # what we send: a control message waits behind one chunk of bulk at most
+LARGEST_CHUNK_BYTES = 256 * 1024
+SMALLEST_CHUNK_BYTES = 16 * 1024  # unless it ends its message: else a peer could make us parse a header for every byte
+MOST_REASON_BYTES = 200
+MESSAGE_OVERHEAD = 128  # what a queued message costs beside its bytes, roughly: else a million empty ones would be free
+
+_FIRST_BYTES = 2**20  # taken at once when a message is announced, or less if it is shorter
+_SCRATCH_BYTES = 64 * 1024  # headers and short messages are read here, and copied
+_DIRECT_BYTES = 16 * 1024  # when at least this much of a chunk is missing, it is read in place
+
+
+class MalformedError(Exception):
+    """The other side broke the framing: hang up. The text says how."""
+
+
+class Kind(IntEnum):
+    CONTROL = Lane.CONTROL
+    BULK = Lane.BULK
+    PING = 2
+    GOODBYE = 3
+
+
+_KINDS = tuple(Kind)  # by their number; several times faster than Kind(number)
+PING = HEADER.pack(Kind.PING, 0, 0)
+
+
+def goodbye(why: str) -> bytes:
+    reason = (why or "closed").encode("ascii", "replace")[:MOST_REASON_BYTES]
+    return HEADER.pack(Kind.GOODBYE, len(reason), len(reason)) + reason
+
+
+def reason_of(goodbye: Received) -> str:
+    """What the other side gave as its reason, made safe to print: a stranger wrote it."""
+    return "".join(
+        character if character.isprintable() else "?" for character in bytes(goodbye).decode("ascii", "replace")
+    )
+
+
+class Outbox:
+    """Messages that wait to be sent, cut into chunks. The control lane goes first, always."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self.waiting_bytes = 0
+        self._most_bytes = most_bytes
+        self._lanes: dict[Lane, deque[memoryview]] = {Lane.CONTROL: deque(), Lane.BULK: deque()}
+        self._sent = {Lane.CONTROL: 0, Lane.BULK: 0}  # of the first message of each lane
+
+    def put(self, lane: Lane, message: Message) -> bool:
+        """False, and nothing is queued, if that would exceed the bound."""
+        view = memoryview(message).cast("B")
+        if self.waiting_bytes + len(view) + MESSAGE_OVERHEAD > self._most_bytes:
+            return False
+        self.waiting_bytes += len(view) + MESSAGE_OVERHEAD
+        self._lanes[lane].append(view)
+        return True
+
+    def next_lane(self) -> Lane | None:
+        if self._lanes[Lane.CONTROL]:
+            return Lane.CONTROL
+        return Lane.BULK if self._lanes[Lane.BULK] else None
+
+    def next_chunk(self) -> tuple[bytes, memoryview] | None:
+        """The header and the bytes of the chunk that goes next; None if nothing waits."""
+        lane = self.next_lane()
+        if lane is None:
+            return None
+        message, start = self._lanes[lane][0], self._sent[lane]
+        chunk = message[start : start + CHUNK_BYTES]
+        self.waiting_bytes -= len(chunk)
+        if start + len(chunk) == len(message):
+            self._lanes[lane].popleft()
+            self._sent[lane] = 0
+            self.waiting_bytes -= MESSAGE_OVERHEAD
+        else:
+            self._sent[lane] = start + len(chunk)
+        return HEADER.pack(lane, len(message), len(chunk)), chunk
+
+    def drop(self, lane: Lane) -> None:
+        """Forget what waits on a lane; a message of which a part was sent stays unfinished."""
+        self.waiting_bytes -= sum(len(message) + MESSAGE_OVERHEAD for message in self._lanes[lane]) - self._sent[lane]
+        self._lanes[lane].clear()
+        self._sent[lane] = 0
+
+
+@dataclass
+class _Assembly:
+    """A message of which some has arrived."""
+
+    total: int
+    data: memoryview
+    received: int = 0
+
+    def make_room(self) -> None:
+        """At least one byte of space behind what was received; never more than twice that, and never above the total."""
+        if self.received < len(self.data) or self.received == self.total:
+            return
+        grown = _space(min(self.total, 2 * self.received))
+        grown[: self.received] = self.data
+        self.data = grown
+
+
+def _space(count: int) -> memoryview:
+    """Not zeroed. numpy asks for large pages as well: a bytearray would take up to ten times as long to grow."""
+    return np.empty(count, np.uint8).data
+
+
+class Assembler:
+    """Turns bytes into messages. Read into `buffer()`, then say how much with `filled()`."""
+
+    def __init__(self, most_control_bytes: int, most_bulk_bytes: int) -> None:
+        self._most = {
+            Kind.CONTROL: most_control_bytes,
+            Kind.BULK: most_bulk_bytes,
+            Kind.PING: 0,
+            Kind.GOODBYE: MOST_REASON_BYTES,
+        }
+        self._under_way: dict[Kind, _Assembly] = {}
+        self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
+        self._held = 0  # bytes of an unfinished header, at the start of the scratch
+        self._kind = Kind.PING  # of the chunk that is being read
+        self._missing = 0  # of that chunk
+        self._direct = False  # where the last buffer() led
+
+    @property
+    def assembling(self) -> bool:
+        """Whether a message has begun and not ended."""
+        return bool(self._under_way)
+
+    def buffer(self) -> memoryview:
+        """Where the next bytes go, never empty: straight into the message if much of a chunk is missing."""
+        self._direct = self._missing >= _DIRECT_BYTES
+        if not self._direct:
+            return self._scratch[self._held :]
+        message = self._under_way[self._kind]
+        message.make_room()
+        return message.data[message.received : message.received + self._missing]
+
+    def filled(self, count: int) -> list[tuple[Kind, Received]]:
+        """That many bytes were read into the buffer: the messages that this completes. Raises MalformedError."""
+        done: list[tuple[Kind, Received]] = []
+        if self._direct:
+            self._under_way[self._kind].received += count
+            self._missing -= count
+            self._finish_chunk(done)
+            return done
+        at, end = 0, self._held + count
+        while True:
+            if self._missing:
+                at += self._copy(self._scratch[at : min(end, at + self._missing)])
+                self._finish_chunk(done)
+            if self._missing or end - at < HEADER.size:
+                break
+            self._begin_chunk(done, *HEADER.unpack_from(self._scratch, at))
+            at += HEADER.size
+        self._held = end - at
+        if self._held and at:
+            self._scratch[: self._held] = bytes(self._scratch[at:end])
+        return done
+
+    def _begin_chunk(self, done: list[tuple[Kind, Received]], kind_byte: int, total: int, length: int) -> None:
+        if kind_byte >= len(_KINDS):
+            raise MalformedError(f"a message of the unknown kind {kind_byte}")
+        kind = _KINDS[kind_byte]
+        if kind is Kind.PING:
+            if total or length:
+                raise MalformedError("a ping with a body")
+            done.append((kind, b""))
+            return
+        message = self._under_way.get(kind)
+        received = message.received if message else 0
+        if total > self._most[kind]:
+            raise MalformedError(f"a {kind.name.lower()} message of {total} bytes; {self._most[kind]} are allowed")
+        if message and total != message.total:
+            raise MalformedError("a message begins before the one before it on its lane has ended")
+        if not 1 <= length <= min(LARGEST_CHUNK_BYTES, total - received):
+            raise MalformedError(f"a chunk of {length} bytes, {received} bytes into a message of {total}")
+        if length < SMALLEST_CHUNK_BYTES and received + length < total:
+            raise MalformedError(f"a chunk of only {length} bytes in the middle of a message")
+        if message is None:
+            self._under_way[kind] = _Assembly(total, _space(min(total, _FIRST_BYTES)))
+        self._kind, self._missing = kind, length
+
+    def _copy(self, part: memoryview) -> int:
+        message, taken = self._under_way[self._kind], 0
+        while taken < len(part):
+            message.make_room()
+            room = min(len(message.data) - message.received, len(part) - taken)
+            message.data[message.received : message.received + room] = part[taken : taken + room]
+            message.received += room
+            taken += room
+        self._missing -= taken
+        return taken
+
+    def _finish_chunk(self, done: list[tuple[Kind, Received]]) -> None:
+        message = self._under_way[self._kind]
+        if message.received == message.total:
+            del self._under_way[self._kind]
+            done.append((self._kind, message.data if self._kind is Kind.BULK else bytes(message.data)))

@@ -1,0 +1,1 @@
+"""The libp2p transport, for peers behind NATs."""

@@ -1,0 +1,291 @@
+"""The built-in transport: TLS over TCP (DESIGN §8). Listening, dialling, and keeping strangers cheap.
+
+A stranger costs at most one of `most_handshakes` places for at most `handshake_s`. When all places are taken, the oldest
+handshake from the address that holds most of them makes room, so that a flood from one address only crowds out itself.
+After the handshake its key is known, and `admits` decides.
+"""
+
+import asyncio
+import errno
+import os
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+
+from troth.crypto.identity import Identity, PeerId
+from troth.network.malloc import give_back_memory
+from troth.network.transport.addresses import (
+    Resolved,
+    join_address,
+    listening_socket,
+    resolve,
+    source_of,
+    split_address,
+)
+from troth.network.transport.base import Limits, TransportClosedError, UnreachableError
+from troth.network.transport.connection import CLOSE_S, StreamConnection
+from troth.network.transport.pool import Hall
+from troth.network.transport.tls import PROTOCOL, client_context, peer_of, server_context
+
+_ACCEPTS_PER_TURN = 16
+_LEAST_S = 0.1  # of the time for a handshake, to whoever spoke in the last moment
+_PAUSE_S = 0.25  # when no file descriptor is left
+_UNSENT_BYTES = 256 * 1024  # handed to the kernel but not on the wire: control cannot overtake what is there
+_TIDY_S = 2.0  # after a stranger came: what its handshake took goes back to the system
+
+
+class TcpTransport:
+    """See Transport. `admits` says whose connections are accepted; it is asked once per connection, in the event loop."""
+
+    def __init__(self, identity: Identity, limits: Limits, admits: Callable[[PeerId], bool]) -> None:
+        self._limits = limits
+        self._admits = admits
+        self._server_context = server_context(identity)
+        self._client_context = client_context(identity)
+        self._listeners: list[socket.socket] = []
+        self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._handshakes: dict[socket.socket, str] = {}  # and where they come from; in order of arrival
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._hall = Hall(limits)
+        self._tidying: asyncio.TimerHandle | None = None
+
+    async def listen(self, address: str) -> str:
+        if self._hall.closed:
+            raise TransportClosedError("this transport was closed")
+        listener = await listening_socket(address)
+        self._listeners.append(listener)
+        asyncio.get_running_loop().add_reader(listener.fileno(), self._take_strangers, listener)
+        host, port = listener.getsockname()[:2]
+        return join_address(host, port)
+
+    async def accept(self) -> StreamConnection:
+        return await self._hall.accept()
+
+    async def dial(self, address: str, peer: PeerId) -> StreamConnection:
+        if self._hall.closed:
+            raise UnreachableError("this transport was closed")
+        try:
+            host, port = split_address(address)
+        except ValueError as error:
+            raise UnreachableError(str(error)) from error
+        try:
+            async with asyncio.timeout(self._limits.handshake_s):
+                sock = await self._connect(await resolve(host, port))
+                return await self._introduce(sock, peer)
+        except TimeoutError as error:
+            raise UnreachableError(f"no answer from {address} within {self._limits.handshake_s:g} s") from error
+        except ssl.SSLError as error:
+            _let_go(error)
+            raise UnreachableError(f"what answers at {address} is no Troth peer ({_short(error)})") from error
+        except ConnectionResetError as error:
+            _let_go(error)
+            raise UnreachableError(f"{address} hung up during the handshake") from error
+        except OSError as error:
+            raise UnreachableError(f"cannot reach {address}: {_short(error)}") from error
+
+    async def close(self) -> None:
+        self._hall.closed = True
+        loop = asyncio.get_running_loop()
+        for listener in self._listeners:
+            loop.remove_reader(listener.fileno())
+            listener.close()
+        if self._tidying is not None:
+            self._tidying.cancel()
+        for pause in self._pauses.values():
+            pause.cancel()
+        self._listeners.clear()
+        self._pauses.clear()
+        for sock in self._handshakes:
+            _cut(sock)
+        await self._hall.close(*self._tasks)
+
+    # Dialling
+
+    async def _connect(self, places: list[Resolved]) -> socket.socket:
+        """The first address that answers; a silent one must not use up the time of the others."""
+        failure: OSError = OSError(errno.EHOSTUNREACH, "no address")
+        for family, where in places:
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                sock.setblocking(False)
+                _tune(sock)
+                async with asyncio.timeout(self._limits.handshake_s / len(places)):
+                    await asyncio.get_running_loop().sock_connect(sock, where)
+                return sock
+            except OSError as error:  # a timeout is one, too
+                sock.close()
+                failure = error
+            except BaseException:
+                sock.close()
+                raise
+        raise failure
+
+    async def _introduce(self, sock: socket.socket, peer: PeerId) -> StreamConnection:
+        def vet(tls: ssl.SSLObject) -> PeerId | str:
+            found = peer_of(tls)
+            if found != peer:
+                return f"another key answers than {peer.hex()[:16]}"
+            return found if tls.selected_alpn_protocol() == PROTOCOL else f"it does not speak {PROTOCOL}"
+
+        connection = self._hall.new_connection(vet, dialled=True)
+        try:
+            await asyncio.get_running_loop().create_connection(
+                lambda: connection,
+                sock=sock,
+                ssl=self._client_context,
+                server_hostname="",
+                ssl_handshake_timeout=self._limits.handshake_s + 1,  # the deadline of dial() comes first
+                ssl_shutdown_timeout=CLOSE_S,
+            )
+            if self._hall.closed:
+                connection.close("shutting down")
+            await connection.greeted()
+        except BaseException:
+            connection.abandon()
+            _cut(sock)
+            raise
+        if connection.why:
+            raise UnreachableError(connection.why)
+        return connection
+
+    # Accepting
+
+    def _take_strangers(self, listener: socket.socket) -> None:
+        for _ in range(_ACCEPTS_PER_TURN):
+            try:
+                sock, address = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                # No descriptors or no memory: the next attempt would fail at once, and the one after it.
+                self._hall.noted.warn("accept", "", f"cannot accept connections for now: {error.strerror}")
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(listener.fileno())
+                self._pauses[listener] = loop.call_later(_PAUSE_S, self._listen_again, listener)
+                return
+            try:
+                sock.setblocking(False)
+                _tune(sock)
+            except OSError:  # it is gone already
+                sock.close()
+                continue
+            source = source_of(address[0])
+            if len(self._handshakes) >= self._limits.most_handshakes:
+                self._make_room()
+            self._handshakes[sock] = source
+            task = asyncio.create_task(self._handshake(sock, source))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _listen_again(self, listener: socket.socket) -> None:
+        del self._pauses[listener]
+        asyncio.get_running_loop().add_reader(listener.fileno(), self._take_strangers, listener)
+
+    def _make_room(self) -> None:
+        busiest, _ = Counter(self._handshakes.values()).most_common(1)[0]
+        oldest = next(sock for sock, source in self._handshakes.items() if source == busiest)
+        del self._handshakes[oldest]
+        _cut(oldest)
+        self._hall.noted.warn("crowd", busiest, "too many unfinished handshakes: the oldest are cut")
+
+    async def _handshake(self, sock: socket.socket, source: str) -> None:
+        """Ends by itself: a deadline, or the socket is cut. It is never cancelled half way."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._limits.handshake_s
+        connection = self._hall.new_connection(self._vet_stranger, dialled=False)
+        try:
+            await _first_word(sock, self._limits.handshake_s)
+            await loop.connect_accepted_socket(
+                lambda: connection,
+                sock,
+                ssl=self._server_context,
+                ssl_handshake_timeout=max(_LEAST_S, deadline - loop.time()),
+                ssl_shutdown_timeout=CLOSE_S,
+            )
+        except OSError as error:
+            if not self._hall.closed:
+                self._hall.noted.warn("handshake", source, f"no handshake: {_short(error)}")
+            connection.abandon()
+            _let_go(error)
+            return
+        except BaseException:
+            connection.abandon()
+            _cut(sock)
+            raise
+        else:
+            if connection.refusal:
+                self._hall.noted.warn("refused", source, f"turned away: {connection.refusal}")
+                await connection.closed()  # keeps its place until then
+            elif self._hall.closed:
+                connection.close("shutting down")
+                await connection.closed()
+            elif not connection.why:
+                self._hall.admit(connection)
+        finally:
+            self._handshakes.pop(sock, None)
+            self._tidy_up_soon()
+
+    def _tidy_up_soon(self) -> None:
+        if self._tidying is None and not self._hall.closed:
+            self._tidying = asyncio.get_running_loop().call_later(_TIDY_S, self._tidy_up)
+
+    def _tidy_up(self) -> None:
+        self._tidying = None
+        give_back_memory()
+
+    def _vet_stranger(self, tls: ssl.SSLObject) -> PeerId | str:
+        peer = peer_of(tls)
+        if peer is None:
+            return "your certificate holds no key of a peer"
+        if tls.selected_alpn_protocol() != PROTOCOL:
+            return f"you do not speak {PROTOCOL}"
+        if not self._admits(peer):
+            return f"the key {peer.hex()[:16]} is not admitted here"
+        if self._hall.accepted > self._limits.most_connections:  # this one is among them
+            return "no place left"
+        return peer
+
+
+def _tune(sock: socket.socket) -> None:
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
+
+
+async def _first_word(sock: socket.socket, seconds: float) -> None:
+    """Whoever connects and says nothing costs a socket, and not the 300 KB of a TLS connection."""
+    loop = asyncio.get_running_loop()
+    spoke = asyncio.Event()
+    loop.add_reader(sock.fileno(), spoke.set)
+    try:
+        async with asyncio.timeout(seconds):
+            await spoke.wait()
+        if not sock.recv(1, socket.MSG_PEEK):
+            raise ConnectionResetError
+    except BaseException:
+        loop.remove_reader(sock.fileno())
+        sock.close()
+        raise
+    loop.remove_reader(sock.fileno())
+
+
+def _cut(sock: socket.socket) -> None:
+    """The socket belongs to asyncio, which closes it on seeing the end of the stream."""
+    with suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
+
+
+def _let_go(error: OSError) -> None:
+    """asyncio's frames hold the error and its traceback holds them: 300 KB for each failed handshake, until somebody collects
+    garbage, which a process with few new objects hardly does. A crowd of strangers would fill our memory."""
+    error.__traceback__ = None
+
+
+def _short(error: OSError) -> str:
+    if isinstance(error, ssl.SSLError):
+        return error.reason or "no TLS"
+    if error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)  # asyncio puts an address where the reason should be
+    return error.strerror or str(error) or type(error).__name__

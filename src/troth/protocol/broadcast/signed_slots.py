@@ -1,0 +1,70 @@
+"""What a peer must never forget: which slots it has signed (SPEC B1)."""
+
+from typing import Protocol
+
+from troth.crypto import Context
+from troth.protocol.core.state import CannotGoOnError
+from troth.protocol.wire.frames import Begun
+
+
+class SignedBeforeError(CannotGoOnError):
+    """This place, or a later one, was signed before: signing it again could look like a lie."""
+
+
+Slot = tuple[int, int, int, int]
+NO_SLOT: Slot = (0, -1, 0, 0)
+
+
+def slot_of(place: Context) -> Slot:
+    """In the order in which places follow each other. Incarnations come first: a run that begins anew may go back to an
+    earlier step, and those who signed later ones before must be able to sign it."""
+    return place.incarnation, place.step, place.attempt, place.phase
+
+
+class Journal(Protocol):
+    def claim(self, place: Context) -> None:
+        """To be called before anything is signed for this place, and to last before it returns. Raises SignedBeforeError."""
+        ...
+
+    def begins(self, begun: Begun) -> None:
+        """What proves that an incarnation began lasts too: who was not there then would wait for it (SPEC B5)."""
+        ...
+
+    @property
+    def begun(self) -> Begun | None:
+        """The last of them."""
+        ...
+
+    @property
+    def last_step(self) -> int:
+        """The last step in which something was signed; -1 if there is none."""
+        ...
+
+    @property
+    def last_incarnation(self) -> int:
+        """The run's incarnation then."""
+        ...
+
+
+class MemoryJournal:
+    """Lasts as long as the object does. Places follow each other, so the last one says it all."""
+
+    def __init__(self) -> None:
+        self._last = NO_SLOT
+        self.begun: Begun | None = None
+
+    def claim(self, place: Context) -> None:
+        if (slot := slot_of(place)) <= self._last:
+            raise SignedBeforeError(f"step {place.step} was signed before")
+        self._last = slot
+
+    def begins(self, begun: Begun) -> None:
+        self.begun = begun
+
+    @property
+    def last_step(self) -> int:
+        return self._last[1]
+
+    @property
+    def last_incarnation(self) -> int:
+        return self._last[0]

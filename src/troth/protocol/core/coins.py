@@ -1,0 +1,51 @@
+"""Shared randomness from coins that everyone commits to before anyone opens (SPEC R1, C2).
+
+Two coins, because targets must not be known while one can still lie: A is opened once the aggregates are fixed and
+gives the projections; B is opened with the accusations and gives the next step's roles.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from troth.crypto import Context, Digest, PeerId, derive, tagged_hash
+from troth.protocol.wire.primitives import Primitives
+
+
+@dataclass(frozen=True)
+class Coins:
+    """Two secrets of 32 bytes, drawn afresh for every step."""
+
+    a: bytes
+    b: bytes
+
+
+class SeededEntropy:
+    """A peer's secrets where all peers are ours: unknown to the others, repeatable for us. Never where somebody else is."""
+
+    def __init__(self, seed: int, number: int) -> None:
+        self._seed = seed
+        self._number = number
+
+    def coins(self, step: int, attempt: int) -> Coins:
+        return Coins(*(derive(self._seed, "coin", which, self._number, step, attempt) for which in ("A", "B")))
+
+
+def right_openings(
+    which: str,
+    commitments: Mapping[PeerId, bytes],
+    openings: Mapping[PeerId, bytes],
+    context: Context,
+    tools: Primitives,
+) -> dict[PeerId, bytes]:
+    """The coins that fit their commitments. `context` is the place of the Commit phase."""
+    return {
+        peer: coin
+        for peer, coin in openings.items()
+        if peer in commitments and tools.coin_commitment(coin, context, peer, which) == commitments[peer]
+    }
+
+
+def combine(purpose: str, step: int, attempt: int, coins: Mapping[PeerId, bytes]) -> Digest:
+    """One number from all opened coins, in the order of keys: unpredictable if a single one of them was honest."""
+    parts = [part for peer in sorted(coins) for part in (peer, coins[peer])]
+    return tagged_hash(f"troth/randomness/{purpose}/1", step.to_bytes(8, "big"), attempt.to_bytes(2, "big"), *parts)

@@ -1,0 +1,89 @@
+"""A gradient in parts, under one Merkle root."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from troth.aggregation import flush_in_place
+from troth.crypto import Digest, leaf_hash, merkle_tree, root_from_path
+from troth.protocol.wire.primitives import DTYPE, Primitives, all_finite, ordinary, part_norms, to_blobs
+
+# D coordinates
+
+Bounds = tuple[int, ...]  # P + 1 offsets: part p is [bounds[p], bounds[p + 1])
+
+
+def part_bounds(size: int, parts: int) -> Bounds:
+    """As even as possible: the first `size mod parts` parts are one longer (SPEC R5)."""
+    base, longer = divmod(size, parts)
+    lengths = [base + (p < longer) for p in range(parts)]
+    return tuple(sum(lengths[:p]) for p in range(parts + 1))
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """One part on its way to its owner, with the path that ties it to the announced root."""
+
+    blob: bytes
+    path: tuple[Digest, ...]
+
+
+@dataclass(frozen=True)
+class CommittedParts:
+    """A gradient cut into blobs, and the tree over them."""
+
+    parcels: tuple[Parcel, ...]
+    root: Digest
+    bounds: Bounds
+    numbers_D: NDArray[np.float32]  # as owners read them
+
+    @cached_property
+    def part_lengths(self) -> NDArray[np.float64]:
+        return part_norms(self.numbers_D, self.bounds)
+
+
+def commit_parts(gradient_D: Tensor, bounds: Bounds, tools: Primitives) -> CommittedParts:
+    """Cut and hash a gradient (SPEC C1)."""
+    blobs = to_blobs(gradient_D, bounds)
+    root, paths = merkle_tree([_leaf(p, blob, tools) for p, blob in enumerate(blobs)])
+    parcels = tuple(Parcel(blob, path) for blob, path in zip(blobs, paths, strict=True))
+    numbers_D = gradient_D.detach().cpu().numpy()
+    if not ordinary(numbers_D):
+        numbers_D = numbers_D.copy()
+        for start, stop in pairwise(bounds):
+            _read(numbers_D[start:stop])
+    return CommittedParts(parcels, root, bounds, numbers_D)
+
+
+def rows_of(parcels: Sequence[Parcel]) -> Tensor:
+    """The numbers of parts, for owners and jurors."""
+    rows_PD = np.stack([np.frombuffer(parcel.blob, "<f4") for parcel in parcels])
+    if not ordinary(rows_PD.ravel()):
+        for row_D in rows_PD:
+            _read(row_D)
+    return torch.from_numpy(rows_PD)
+
+
+def _read(numbers_D: NDArray[np.float32]) -> None:
+    """In place: subnormals count as zero, and so does a part that is not finite (SPEC C3)."""
+    if all_finite(numbers_D):
+        flush_in_place(numbers_D)
+    else:
+        numbers_D[:] = 0
+
+
+def opens(parcel: Parcel, part: int, bounds: Sequence[int], root: Digest, tools: Primitives) -> bool:
+    """Whether the parcel is what the root commits to there; its length is checked before it is hashed (SPEC C3)."""
+    if len(parcel.blob) != 4 * (bounds[part + 1] - bounds[part]) or len(parcel.path) > 32:
+        return False
+    return root_from_path(_leaf(part, parcel.blob, tools), part, len(bounds) - 1, parcel.path) == root
+
+
+def _leaf(part: int, blob: bytes, tools: Primitives) -> Digest:
+    return leaf_hash(part, len(blob) // 4, DTYPE, tools.digest(blob))

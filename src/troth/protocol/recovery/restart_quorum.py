@@ -1,0 +1,243 @@
+"""Beginning anew after too many have stopped (SPEC B5, B9): one member's part, as a state machine.
+
+Nobody is in a step, so nobody leads the way. Members wait until enough of them stand at the same place, and sign that they are
+ready; enough of such signatures make everyone begin who sees them, so that all do within one message delay. Frames and the time
+go in, frames come out; nothing here sends or reads a clock.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from troth.crypto import Context, Digest, Identity, PeerId, signed_bytes, tagged_hash
+from troth.protocol.core.roster import Roster
+from troth.protocol.wire.frames import Begun, Busy, Ready, Waiting
+from troth.protocol.wire.messages import Phase
+from troth.protocol.wire.primitives import Primitives
+
+
+@dataclass(frozen=True)
+class Tip:
+    """Where a run stands when nobody is in a step."""
+
+    run: Digest
+    step: int  # that comes next
+    digest: Digest  # of everything in common up to there
+
+
+@dataclass(frozen=True)
+class Patience:
+    """In seconds."""
+
+    absent: float  # for members who are not here, once enough are
+    word: float  # for how long somebody is taken to be where it said
+    busy: float  # for members who say that they are in a step, beyond that
+
+
+@dataclass(frozen=True)
+class Enough:
+    """How many members have to wait."""
+
+    quorum: int  # in any case
+    alone: int  # for a member to begin by itself (`Roster.restart_quorum`)
+    unsure: Roster | None = None  # after a record that this member signed and cannot prove: others may go on from it
+
+
+class Gathering:
+    """`hear` takes what others say, `tick` the time; `told` is what to tell all others, at once when it changes."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        members: Iterable[PeerId],
+        tip: Tip,
+        incarnation: int,
+        patience: Patience,
+        tools: Primitives,
+        enough: Enough,
+        before: Begun | None = None,  # the last time that it began, which came to nothing
+    ) -> None:
+        self._identity = identity
+        self._me = identity.peer
+        self._members = frozenset(members)
+        self._enough = enough
+        self._least = enough.alone  # with so many this member begins
+        self._by_hand = False
+        self._tip = tip
+        self._patience = patience
+        self._tools = tools
+        self._heard: dict[PeerId, tuple[Waiting, float]] = {}
+        self._busy: dict[PeerId, float] = {}  # who said that it is in a step, and when last
+        self._enough_since: float | None = None
+        self._before = before if before is not None and self._is_here(before) else None
+        self._refused: Begun | None = None  # begun with fewer than this member does
+        self._mine = Waiting(tip.step, tip.digest, incarnation, None)
+        self.begun: Begun | None = None  # from here on this member is in a step again
+
+    def allow(self, number: int, now: float) -> None:
+        """Its people say that so many are enough; never fewer than a quorum, and not more than begin by themselves."""
+        least = min(self._enough.alone, max(self._enough.quorum, number))
+        if self._by_hand and least == self._least:
+            return
+        self._least, self._by_hand = least, True
+        if self._refused is not None:
+            self._late(self._refused, now)
+        self.tick(now)
+
+    def hear(self, sender: PeerId, frame: Waiting | Busy | Begun, now: float) -> None:
+        """What a member says; that others are ready counts, whoever brings the proof."""
+        if sender not in self._members:
+            return
+        if isinstance(frame, Busy):
+            self._busy[sender] = now
+        elif not self._is_here(frame):
+            return
+        elif isinstance(frame, Begun):
+            self._late(frame, now)
+        elif sender != self._me and self._is_genuine(sender, frame):
+            self._heard[sender] = (frame, now)
+        self.tick(now)
+
+    def tick(self, now: float) -> None:
+        if self.begun is not None:
+            return
+        here = self._here(now)
+        if not self._suffice(here):
+            self._enough_since = None
+        elif self._enough_since is None:
+            self._enough_since = now
+        if self._do(here, now):
+            self._be_ready()
+        ready = agreed(self._ready(here))
+        if bytes(self._me) in ready and self._do(ready.keys(), now):
+            self._begin(self._mine.incarnation, ready)
+
+    @property
+    def told(self) -> tuple[Waiting | Begun, ...]:
+        """With the proof for an incarnation later than the next, for those who were not there then."""
+        now = self._mine if self.begun is None else self.begun
+        return (now,) if self._before is None else (now, self._before)
+
+    @property
+    def deadline(self) -> float | None:
+        """When `tick` may have something to do, if nothing is heard before."""
+        return None if self._enough_since is None else self._enough_since + self._patience.absent
+
+    def missing(self, now: float) -> frozenset[PeerId]:
+        """For people: who is not here."""
+        return self._members - self._here(now)
+
+    @property
+    def least(self) -> int:
+        """For people: with how many this member begins."""
+        return self._least
+
+    def _is_here(self, frame: Waiting | Begun) -> bool:
+        return (frame.step, frame.tip) == (self._tip.step, self._tip.digest)
+
+    def _here(self, now: float) -> frozenset[PeerId]:
+        """Who waits for the same as this member."""
+        since = now - self._patience.word
+        others = {
+            peer
+            for peer, (frame, when) in self._heard.items()
+            if frame.incarnation == self._mine.incarnation and when >= since
+        }
+        return frozenset({self._me, *others})
+
+    def _is_genuine(self, sender: PeerId, frame: Waiting) -> bool:
+        if frame.ready is None or (sender in self._heard and self._heard[sender][0] == frame):
+            return True
+        return is_ready(self._tip, frame.incarnation, sender, frame.ready, self._tools)
+
+    def _ready(self, here: frozenset[PeerId]) -> dict[bytes, Ready]:
+        """Of those, who signed that it is ready."""
+        said = {peer: self._heard[peer][0].ready for peer in here - {self._me}} | {self._me: self._mine.ready}
+        return {bytes(peer): ready for peer, ready in said.items() if ready is not None}
+
+    def _do(self, who: Collection[bytes], now: float) -> bool:
+        """Whether these are enough to begin with: at once if they are all, else after a while."""
+        if not self._suffice(who) or self._enough_since is None:
+            return False
+        waited = now >= self._enough_since + self._patience.absent and not self._somebody_is_busy(now)
+        return waited or len(who) == len(self._members)
+
+    def _suffice(self, who: Collection[bytes]) -> bool:
+        """As many as this member asks for; and if it signed a record that the others may have certified without it, so many of
+        the members after that record that the rest cannot go on from there (SPEC B9)."""
+        unsure = self._enough.unsure
+        if len(who) < self._least:
+            return False
+        return self._by_hand or unsure is None or len({*who} & {*unsure.members}) >= unsure.restart_quorum
+
+    def _somebody_is_busy(self, now: float) -> bool:
+        """It will be here soon, or the run goes on; liars may say so too, but all of them together not for ever."""
+        assert self._enough_since is not None
+        ends = self._enough_since + self._patience.absent + self._patience.busy
+        return now < ends and any(last >= now - self._patience.word for last in self._busy.values())
+
+    def _late(self, begun: Begun, now: float) -> None:
+        """An incarnation that more members have left again than can be liars is over: then the next one counts."""
+        left = {
+            peer
+            for peer, (frame, when) in self._heard.items()
+            if frame.incarnation > begun.incarnation and when >= now - self._patience.word
+        }
+        if len(left) < self._enough.quorum:
+            self._begin(begun.incarnation, begun.ready)
+        elif begun.incarnation >= self._mine.incarnation and self.begun is None and self._right(begun) is not None:
+            self._before = begun
+            self._mine = Waiting(self._tip.step, self._tip.digest, begun.incarnation + 1, None)
+        if self.begun is None:
+            self._refused = begun
+
+    def _be_ready(self) -> None:
+        if self._mine.ready is None or self._mine.ready.least != self._least:
+            ready = be_ready(self._tip, self._mine.incarnation, self._identity, self._least)
+            self._mine = Waiting(self._tip.step, self._tip.digest, self._mine.incarnation, ready)
+
+    def _begin(self, incarnation: int, ready: Mapping[bytes, Ready]) -> None:
+        """With what proves it to all others. Never again under an incarnation in which this member may have signed something."""
+        if self.begun is None and incarnation >= self._mine.incarnation:
+            self.begun = self._right(Begun(self._tip.step, self._tip.digest, incarnation, dict(ready)))
+
+    def _right(self, begun: Begun) -> Begun | None:
+        """What of it is signed and agrees, if it is enough for this member too: fewer are for others to begin with, whose
+        people said so."""
+        proved = proven(begun, self._tip, self._members, self._enough.quorum, self._tools)
+        return proved if proved is not None and self._suffice(proved.ready.keys()) else None
+
+
+def be_ready(tip: Tip, incarnation: int, identity: Identity, least: int) -> Ready:
+    return Ready(least, identity.sign(_signed(tip, incarnation, identity.peer, least)))
+
+
+def is_ready(tip: Tip, incarnation: int, peer: PeerId, ready: Ready, tools: Primitives) -> bool:
+    return tools.verify(peer, _signed(tip, incarnation, peer, ready.least), ready.signature)
+
+
+def proven(begun: Begun, tip: Tip, members: Iterable[PeerId], quorum: int, tools: Primitives) -> Begun | None:
+    """The proof with the members' signatures that fit, if a quorum of them agreed to begin with so many: one is honest."""
+    if (begun.step, begun.tip) != (tip.step, tip.digest):
+        return None
+    known = frozenset(members)
+    right = {
+        peer: ready
+        for peer, ready in sorted(begun.ready.items())
+        if peer in known and is_ready(tip, begun.incarnation, PeerId(peer), ready, tools)
+    }
+    ready = agreed(right)
+    return Begun(begun.step, begun.tip, begun.incarnation, ready) if len(ready) >= quorum else None
+
+
+def agreed(ready: Mapping[bytes, Ready]) -> dict[bytes, Ready]:
+    """The most of them that are no fewer than any of them asks for."""
+    for most in range(len(ready), 0, -1):
+        content = {peer: one for peer, one in sorted(ready.items()) if one.least <= most}
+        if len(content) >= most:
+            return content
+    return {}
+
+
+def _signed(tip: Tip, incarnation: int, peer: PeerId, least: int) -> bytes:
+    place = Context(tip.run, tip.step, Phase.BEGIN, incarnation=incarnation)
+    return signed_bytes(place, peer, tagged_hash("troth/ready/1", tip.digest, least.to_bytes(2, "big")))

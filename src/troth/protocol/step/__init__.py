@@ -1,0 +1,1 @@
+"""One training step as a member runs it: Algorithm 1 of the paper."""

@@ -1,0 +1,157 @@
+"""Recomputing another's work: a validator's audit of a gradient, and a juror's of a part."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from troth.aggregation import judge_center
+from troth.crypto import PeerId
+from troth.protocol.core.parts import Parcel, commit_parts, opens, rows_of
+from troth.protocol.core.roles import gradient_seed
+from troth.protocol.core.scales import part_taus
+from troth.protocol.core.state import Kept, Peer
+from troth.protocol.step.attempt import Attempt, Reduced, Reported
+from troth.protocol.step.deviation import ACCUSE, CONVICT, deviations
+from troth.protocol.step.reports import (
+    ACCUSE_AT,
+    CONVICT_AT,
+    COVER_AT,
+    Project,
+    make_report,
+    relative_errors,
+    right_reports,
+)
+from troth.protocol.wire.messages import Commit, Kind, Malformed, Report, ReportNumbers
+
+T = TypeVar("T")
+
+# P contributors, D coordinates
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What recomputing another's gradient showed; each who looks draws its own conclusion."""
+
+    fits: bool | None  # whether the gradient has the committed bits; None: another class computes other bits anyway
+    report_error: (
+        float  # of the report against the recomputed one, relative; infinite where there is nothing to compare
+    )
+    deviation: float | None  # how far off the report is, in units of what hardware explains; None: a run of one class
+    covered: tuple[int, ...] = ()  # parts whose owners must have seen that the report was wrong
+
+    def accusation(self, *, bits_count: bool) -> Kind | None:
+        """What an auditor says. Bits only where enough jurors can compare them (SPEC D1–D3)."""
+        if self.deviation is not None and self.deviation > ACCUSE:
+            return Kind.DEVIATION
+        if self.fits is None or not bits_count:
+            return None
+        if not self.fits:
+            return Kind.GRADIENT
+        return Kind.AUDITED_REPORT if self.report_error > ACCUSE_AT else None
+
+    def guilty_of(self, kind: Kind) -> bool | None:
+        """What a juror says to it; None where it cannot tell."""
+        if kind == Kind.DEVIATION:
+            return self.deviation is not None and self.deviation > CONVICT
+        if self.fits is None:
+            return None
+        return not self.fits if kind == Kind.GRADIENT else self.fits and self.report_error > CONVICT_AT
+
+
+async def audit(peer: Peer[T], kept: Kept[T], target: PeerId) -> Finding:
+    """Recompute the target's gradient root and reports of the kept step from its public seed (SPEC D1–D3)."""
+    gradient_D = await peer.work.recompute(kept.training, gradient_seed(kept.seed_randomness, target))
+    commit, report = kept.commits[target].message, kept.reports[target].message
+    assert isinstance(commit, Commit)
+    assert isinstance(report, Report)
+    parameters, taus = peer.run.parameters, np.array(part_taus(kept.tau, kept.bounds))
+    comparable = parameters.deviation is None or commit.hardware == peer.work.hardware_class()
+    parts = commit_parts(gradient_D, kept.bounds, peer.tools)
+    fits = parts.root == commit.root if comparable else None
+    if fits is False and parameters.deviation is None:
+        return Finding(fits, math.inf, None)
+    project = partial(peer.tools.project, kept.projection_key, parameters.projections, parameters.size)
+    right = make_report(parts, kept.aggregate_D, project, taus)
+    said = ReportNumbers.unpack(report.numbers, len(kept.bounds) - 1, parameters.projections)
+    assert not isinstance(said, Malformed), "whoever reports too little or too much is out (SPEC N1)"
+    deviation = None
+    if parameters.deviation is not None:
+        usual_P = usual_norms(kept, parameters.projections)
+        far = deviations(said, right, gradient_D, kept.bounds, taus, usual_P).max()
+        deviation = float(far) / parameters.deviation
+    errors_P = relative_errors(said, right, taus)
+    covered = tuple(int(part) for part in np.flatnonzero(errors_P > COVER_AT)) if fits else ()  # (SPEC T7)
+    return Finding(fits, float(errors_P.max()), deviation, covered)
+
+
+def usual_norms(kept: Kept[T], projections: int) -> NDArray[np.float64]:
+    """Of every part the lower median of the announced norms: one batch's gradient may be next to nothing."""
+    reports = [announced.message for announced in kept.reports.values()]
+    numbers = [
+        ReportNumbers.unpack(r.numbers, len(kept.bounds) - 1, projections) for r in reports if isinstance(r, Report)
+    ]
+    norms_CP = np.stack([report.norms_P for report in numbers if not isinstance(report, Malformed)])
+    usual_P: NDArray[np.float64] = np.sort(norms_CP, axis=0)[(len(norms_CP) - 1) // 2]
+    return usual_P
+
+
+@dataclass(frozen=True)
+class PartFinding:
+    """What the committed blobs of a part say about its owner and its reporters."""
+
+    aggregate_wrong: bool
+    report_errors: dict[PeerId, float]  # relative
+
+    def convicts(self, reporter: PeerId) -> bool:
+        return self.report_errors.get(reporter, 0.0) > CONVICT_AT
+
+    def covered(self, named: frozenset[PeerId]) -> list[PeerId]:
+        """Reporters so wrong that the owner must have seen it, and did not name."""
+        return sorted(peer for peer, error in self.report_errors.items() if error > COVER_AT and peer not in named)
+
+
+def examine_part(
+    attempt: Attempt[T], part: int, parcels: Mapping[PeerId, Parcel], reduced: Reduced, reported: Reported
+) -> PartFinding | None:
+    """Check an aggregate and all reports about it against the blobs that contributors committed to (SPEC T6).
+
+    None where the owner did not lay open all of them: it may have vanished, so nothing is proved.
+    """
+    peer, roots, bounds = attempt.here.peer, attempt.roots, attempt.here.roles.bounds
+    (start, stop), tau, parameters = attempt.span(part), attempt.here.taus[part], peer.run.parameters
+    contributors = sorted(roots)
+    if not all(c in parcels and opens(parcels[c], part, bounds, roots[c], peer.tools) for c in contributors):
+        return None
+    rows_PD = rows_of([parcels[c] for c in contributors])
+    center_D = reduced.aggregate_D[start:stop]
+    residual, tolerance = judge_center(rows_PD, center_D, tau=tau)
+    wrong = residual > tolerance
+    project = partial(peer.tools.project, reduced.projection_key, parameters.projections, parameters.size)
+    said = [reported.numbers[c].part(part) for c in contributors]
+    errors_P = report_errors(rows_PD, center_D, project, start, said, tau)
+    errors = dict(zip(contributors, errors_P.tolist(), strict=True))
+    return PartFinding(wrong, errors)
+
+
+def report_errors(
+    rows_PD: torch.Tensor,
+    center_D: torch.Tensor,
+    project: Project,
+    start: int,
+    said: Sequence[ReportNumbers],
+    tau: float,
+) -> NDArray[np.float64]:
+    """How wrong each contributor's report about one part is, relative to what its committed row makes right (SPEC V1)."""
+    right = right_reports(rows_PD, center_D, project, start, tau)
+    told = ReportNumbers(
+        np.concatenate([s.lengths_P for s in said]),
+        np.concatenate([s.norms_P for s in said]),
+        np.concatenate([s.projections_PK for s in said]),
+    )
+    return relative_errors(told, right, np.full(len(said), tau))

@@ -1,0 +1,144 @@
+"""The run's last step (SPEC U4): nobody contributes, everyone audits, and the model is signed, or taken back by a step.
+
+Without it the last step would be the one to lie in, since audits come a step later.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from troth.crypto import PeerId, Signature
+from troth.protocol.core.records import StepRecord, record_bytes_to_sign
+from troth.protocol.core.roles import Due, Roles, draw_roles
+from troth.protocol.core.state import LastRecord, LeftOutError, Outcome, Peer, State
+from troth.protocol.step.attempt import Announcements, Attempt, Here
+from troth.protocol.step.step import audit_targets, sign_last, vote
+from troth.protocol.step.trials import AUDIT_KINDS, Docket, Trials
+from troth.protocol.wire.messages import NO_BASIS, Accuse, Close, Commit, Kind, Phase, said_as
+
+T = TypeVar("T")
+
+
+async def close_run(peer: Peer[T], state: State[T]) -> Outcome[T]:
+    """Certify the last record, audit the last step, vote, and sign what is left of it."""
+    here = Here(peer, state, closing_roles(peer, state))
+    attempt = await certify(here)  # [U2]
+    trials = Trials(state.roster)
+    accuses = await accuse(attempt)  # [D1–D3]
+    docket = Docket(state.step, trials.hear_audits(accuses, here.roles), peers=state.roster.admitted)  # [T1, T2]
+    votes = await vote(attempt, docket)  # [T3]
+    trials.judge(attempt.number, accuses, votes, docket)  # [T4]
+    doubles = peer.channel.doubles(state.step)
+    trials.convict_doubles(doubles)  # [Q6]
+    ended = closed(attempt, trials)  # [U4]
+    assert ended.last is not None
+    return Outcome(
+        state=ended,
+        record=ended.last.record,
+        certificate=attempt.certificate,
+        commits=attempt.commits,
+        accuses=trials.accuses,
+        votes=trials.votes,
+        doubles=doubles,
+        attempts=1,
+        audited=here.roles.audits.get(peer.me, ()) if not peer.looks_on else (),
+        looked_on=peer.looks_on,
+        closing=await sign(attempt, ended.last),
+    )
+
+
+def closing_roles(peer: Peer[T], state: State[T]) -> Roles:
+    """Everyone audits the last step, as after a coin that was kept, and what is still owed."""
+    drawn = draw_roles(peer.run, state.roster, state.randomness, replace(state.due, everyone=True))
+    return replace(drawn, validators=state.roster.members, owners=(), bounds=(0,))
+
+
+async def certify(here: Here[T]) -> Attempt[T]:
+    peer, several = here.peer, here.peer.run.parameters.deviation is not None
+    peer.channel.enter(here.entry(frozenset(here.state.roster.members)))
+    message = Commit(
+        root=None,
+        coin_a=NO_BASIS,  # nothing is drawn any more
+        coin_b=NO_BASIS,
+        hardware=peer.work.hardware_class() if several else None,
+        took=peer.channel.took(),
+        signature=sign_last(here),
+    )
+    coins = peer.entropy.coins(here.state.step, 0)
+    return Attempt.first(here, coins, await peer.channel.announce(here.place(Phase.COMMIT), message))
+
+
+async def accuse(attempt: Attempt[T]) -> Announcements:
+    here = attempt.here
+    most = max(map(len, here.roles.audits.values()), default=0)
+    here.peer.channel.enter(here.entry(attempt.members, audits=most))
+    found = [] if here.peer.looks_on else await audit_targets(attempt)
+    message = Accuse(tuple(found), NO_BASIS)
+    announced = await here.peer.channel.announce(attempt.place(Phase.ACCUSE), message)
+    attempt.need_quorum(announced)  # [N4]
+    return {peer: announced[peer] for peer in sorted(attempt.members & announced.keys())}
+
+
+def closed(attempt: Attempt[T], trials: Trials) -> State[T]:
+    """If somebody is convicted of what it did in the last step, the model of the run is the one before that step: no step is
+    made twice, or liars could choose how often."""
+    here, peer, state = attempt.here, attempt.here.peer, attempt.here.state
+    owed, unaudited = trials.lost_audits(here.roles, state.due)
+    training, undone = state.training, spoiled(trials, state.step - 1)
+    if undone:
+        if state.step - 1 not in state.kept:
+            raise LeftOutError("the last step was taken back, and this peer does not have the model before it")
+        training = state.kept[state.step - 1].training
+    record = StepRecord(
+        step=state.step,
+        members=state.roster.members,
+        contributors=(),
+        roots=(),
+        parts=1,
+        seed_randomness=state.earlier_randomness,
+        randomness=state.randomness,
+        state_before=peer.work.digest(state.training),
+        state_after=peer.work.digest(training),
+        updated=False,
+        updates=state.scales.updates,
+        tau=state.scales.tau,
+        spread=0.0,
+        length=0.0,
+        norm=0.0,
+        factor=1.0,
+        judgements=trials.judgements,
+        absent=tuple(sorted(attempt.out - trials.banned)),
+        unaudited=tuple(sorted({*unaudited, *(PeerId(audit.target) for audit in owed)})),
+        incarnation=state.incarnation,
+        closing=True,
+    )
+    return replace(
+        state,
+        step=state.step + 1,
+        roster=state.roster.after(record),
+        training=training,
+        due=Due(state.step, ()),
+        last=LastRecord.of(record, state.roster, peer.tools),
+    )
+
+
+def spoiled(trials: Trials, step: int) -> bool:
+    """Whether somebody was convicted of what it did in this step."""
+    kinds = (*AUDIT_KINDS, Kind.COVER)
+    return any(j.step == step and j.kind in kinds and j.banned == j.target for j in trials.judgements)
+
+
+async def sign(attempt: Attempt[T], last: LastRecord) -> Mapping[PeerId, Signature]:
+    """No Commit follows, so signatures are announced once. Fewer than a quorum: the run ends unclosed, and says so."""
+    peer = attempt.here.peer
+    mine = peer.identity.sign(record_bytes_to_sign(peer.run.id, last.record.step, peer.me, last.digest))
+    announced = await peer.channel.announce(attempt.place(Phase.RECORD), Close(mine))
+    said = {signer: Signature(said_as(one, Close).signature) for signer, one in announced.items()}
+    return {
+        signer: signature
+        for signer, signature in said.items()
+        if signer in last.record.members
+        and peer.tools.verify(
+            signer, record_bytes_to_sign(peer.run.id, last.record.step, signer, last.digest), signature
+        )
+    }

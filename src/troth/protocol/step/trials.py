@@ -1,0 +1,332 @@
+"""From accusations to judgements: every member recomputes what is disputed, more than half decide."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TypeVar
+
+from troth.crypto import Digest, PeerId
+from troth.protocol.core.channel import Doubles
+from troth.protocol.core.records import MOST_OWED, Judgement, Owed
+from troth.protocol.core.roles import Audit, Due, Roles
+from troth.protocol.core.roster import Roster
+from troth.protocol.core.state import Kept, LaidOpen
+from troth.protocol.step.attempt import Dropped
+from troth.protocol.step.audits import Finding, PartFinding
+from troth.protocol.wire.messages import NO_BASIS, Accuse, Announced, Ballot, Kind, Verdict, Vote, said_as
+from troth.protocol.wire.primitives import Primitives
+
+T = TypeVar("T")
+
+
+AUDIT_KINDS = (Kind.GRADIENT, Kind.AUDITED_REPORT, Kind.DEVIATION)
+
+Tally = dict[Verdict, set[PeerId]]  # who said what
+
+
+@dataclass(frozen=True)
+class Charge:
+    """Who accuses whom of what. Without an accuser, the charge follows from public numbers, and nobody risks anything."""
+
+    accuser: PeerId | None
+    target: PeerId
+    kind: Kind
+    step: int  # whose work is disputed
+    part: int | None = None
+    message: Digest = NO_BASIS  # the accused one, as the accuser has it
+
+    def ballot(self, guilty: bool) -> Ballot:
+        return self.cast(Verdict.ACCUSED if guilty else Verdict.ACCUSER)
+
+    def cast(self, verdict: Verdict) -> Ballot:
+        return Ballot(self.accuser, self.target, self.kind, self.step, self.part, verdict, self.message)
+
+    @classmethod
+    def of(cls, ballot: Ballot) -> "Charge":
+        accuser = None if ballot.accuser is None else PeerId(ballot.accuser)
+        return cls(accuser, PeerId(ballot.target), ballot.kind, ballot.step, ballot.part, Digest(ballot.message))
+
+    def is_brought_by(self, owner: "Charge") -> bool:
+        """Whether the owner that the other charge is against accuses somebody here, about the same part."""
+        return self.kind == Kind.REPORT and (self.accuser, self.part) == (owner.target, owner.part)
+
+    def order(self) -> tuple[int, int, int, bytes, bytes, bytes]:
+        part = -1 if self.part is None else self.part
+        return self.kind, self.step, part, self.target, self.accuser or b"", self.message
+
+
+@dataclass(frozen=True)
+class Docket:
+    """What may be voted on in an attempt: what was brought, and what recomputing that may bring up."""
+
+    step: int
+    brought: tuple[Charge, ...] = ()  # by auditors and owners
+    owners: Mapping[int, PeerId] = field(default_factory=dict)  # of the disputed parts
+    doubted: frozenset[int] = frozenset()  # of these: whose announced numbers look wrong, whatever its owner says
+    contributors: frozenset[PeerId] = frozenset()
+    aggregates: Mapping[int, Digest] = field(default_factory=dict)  # what stands against the owners, if it is wrong
+    reports: Mapping[PeerId, Digest] = field(default_factory=dict)  # … and against contributors
+    peers: int = 0  # who were ever members: so many parts, at most, had an earlier step
+
+    def admits(self, charge: Charge) -> bool:
+        if charge.accuser is not None:
+            return charge in self.heard
+        if charge.kind == Kind.COVER:  # whoever just came back does not know who owned what then, so all admit it
+            return charge.step in self._audited_reports
+        if charge.step != self.step or charge.part is None or charge.part not in self.owners:
+            return False
+        if charge.kind == Kind.AGGREGATE:
+            return charge == self.against_owner(charge.part)
+        said = self.reports.get(charge.target, NO_BASIS)
+        return charge.kind == Kind.REPORT and charge.target in self.contributors and charge.message == said
+
+    @property
+    def most_ballots(self) -> int:
+        """What is longer is not counted: it can only be padding, and each ballot costs everyone time."""
+        covers = self.peers * len(self._audited_reports)
+        return len(self.brought) + covers + len(self.owners) * (1 + len(self.contributors))
+
+    @cached_property
+    def heard(self) -> frozenset[Charge]:
+        """What was brought, to look up: every juror may vote on all of it."""
+        return frozenset(self.brought)
+
+    @cached_property
+    def to_decide(self) -> frozenset[Charge]:
+        """What was brought, and what public numbers bring: decided or dismissed, however few vote on it."""
+        return self.heard | {self.against_owner(part) for part in self.doubted}
+
+    def against_owner(self, part: int) -> Charge:
+        said = self.aggregates.get(part, NO_BASIS)
+        return Charge(None, self.owners[part], Kind.AGGREGATE, self.step, part, said)
+
+    @cached_property
+    def _audited_reports(self) -> frozenset[int]:
+        """The steps whose reports were audited, and found wrong."""
+        return frozenset(charge.step for charge in self.brought if charge.kind == Kind.AUDITED_REPORT)
+
+
+def heard_audits(accuses: Mapping[PeerId, Announced], roles: Roles) -> tuple[Charge, ...]:
+    """What auditors say of their targets, in a fixed order (SPEC T1, T2).
+
+    Only the auditor that was drawn for a target may accuse it of what it did in that step, and only once, its first word: else
+    liars could keep everyone busy recomputing, or bring more charges, each naming another message, than a vote can hold.
+    """
+    charges: dict[tuple[PeerId, Audit], Charge] = {}
+    for accuser, announced in accuses.items():
+        for said in said_as(announced, Accuse).accusations:
+            audit = Audit(PeerId(said.target), said.step)
+            if said.kind in AUDIT_KINDS and audit in roles.audits.get(accuser, ()):
+                charge = Charge(accuser, audit.target, said.kind, said.step, None, Digest(said.message))
+                charges.setdefault((accuser, audit), charge)
+    return tuple(sorted(charges.values(), key=Charge.order))
+
+
+def heard_owners(
+    accuses: Mapping[PeerId, Announced],
+    step: int,
+    owners: tuple[PeerId, ...],
+    reports: Mapping[PeerId, Announced],
+    tools: Primitives,
+) -> tuple[Charge, ...]:
+    """What owners say of reports about their own parts, in a fixed order (SPEC T1, T2)."""
+    charges = {
+        Charge(accuser, PeerId(said.target), Kind.REPORT, step, said.part, Digest(said.message))
+        for accuser, announced in accuses.items()
+        for said in said_as(announced, Accuse).accusations
+        if said.kind == Kind.REPORT
+        and said.step == step
+        and said.part is not None
+        and said.part < len(owners)
+        and owners[said.part] == accuser != said.target
+        and said.target in reports
+        and message_of(reports[PeerId(said.target)], tools) == said.message
+    }
+    return tuple(sorted(charges, key=Charge.order))
+
+
+def message_of(said: Announced, tools: Primitives) -> Digest:
+    """What a charge calls a message (SPEC E2)."""
+    return tools.digest(said.envelope.payload)
+
+
+def audit_ballots(kept: Kept[T], charge: Charge, finding: Finding, tools: Primitives) -> list[Ballot]:
+    """The verdict on what an auditor says, and on owners who let wrong reports pass (SPEC T3, T7).
+
+    A juror of another class of hardware cannot tell whether bits fit, and says nothing (SPEC D3). An accusation of a message
+    that was never sent is false (SPEC E2).
+    """
+    guilty = finding.guilty_of(charge.kind)
+    if guilty is None:
+        return []
+    guilty &= charge.message == message_of(kept.accused(charge.target, charge.kind), tools)
+    found = finding.covered if guilty and charge.kind == Kind.AUDITED_REPORT else ()
+    suspects = kept.accuses.keys() - {charge.target}  # an owner that fell silent in Accuse covered nobody
+    owners = {(kept.owners[part], part) for part in found if kept.owners[part] in suspects}
+    # Who did name it was not believed, since no quorum was left to judge.
+    covering = sorted((owner, part) for owner, part in owners if not kept.names(owner, charge.target, part, tools))
+    return [
+        charge.ballot(guilty),
+        *(
+            Charge(None, owner, Kind.COVER, charge.step, part, message_of(kept.accuses[owner], tools)).ballot(True)
+            for owner, part in covering
+        ),
+    ]
+
+
+def part_ballots(
+    docket: Docket, part: int, named: Sequence[Charge] | None, finding: PartFinding | None
+) -> list[Ballot]:
+    """Verdicts on a disputed part: its owner, those it named, and those it should have named (SPEC T6, T7).
+
+    `named` is None for an owner that was not heard in Accuse: it covered nobody, it only fell silent.
+    """
+    step = docket.step
+    against_owner = docket.against_owner(part)
+    if finding is None:
+        return [against_owner.cast(Verdict.WITHHELD)]
+    covered = finding.covered(frozenset(charge.target for charge in named or ()))
+    guilty_owner = finding.aggregate_wrong or (bool(covered) and named is not None)
+    return [
+        against_owner.ballot(guilty_owner),
+        *(charge.ballot(finding.convicts(charge.target)) for charge in named or ()),
+        *(Charge(None, peer, Kind.REPORT, step, part, docket.reports[peer]).ballot(True) for peer in covered),
+    ]
+
+
+def judge(attempt: int, votes: Mapping[PeerId, Announced], roster: Roster, docket: Docket) -> tuple[Judgement, ...]:
+    """A quorum of the members at step start decides each charge: accused, accuser, or nobody (SPEC T4).
+
+    Charges that were brought, and those against owners of parts whose numbers look wrong, are decided or dismissed; those
+    that recomputing brings up count if a quorum votes on them.
+    What a juror says of anything else is dropped before it is counted.
+    """
+    tally: dict[Charge, Tally] = {charge: _nobody() for charge in docket.to_decide}
+    for voter, announced in votes.items():
+        vote = said_as(announced, Vote)
+        if voter in roster.members and len(vote.ballots) <= docket.most_ballots:
+            for charge, verdict in _verdicts(vote).items():
+                if docket.admits(charge):
+                    tally.setdefault(charge, _nobody())[verdict].add(voter)
+    judgements = []
+    for charge in sorted(tally, key=Charge.order):
+        voters = tally[charge]
+        if charge in docket.to_decide or sum(map(len, voters.values())) >= roster.quorum:
+            decided = next((verdict for verdict, said_so in voters.items() if len(said_so) >= roster.quorum), None)
+            if decided is None and charge.kind == Kind.AGGREGATE:
+                # Shown to some, it would otherwise split the jury and get away, and so would a false accusation.
+                brought = (tally[other][Verdict.ACCUSER] for other in docket.brought if other.is_brought_by(charge))
+                against = voters[Verdict.ACCUSED].union(voters[Verdict.WITHHELD], *brought)
+                decided = Verdict.WITHHELD if len(against) >= roster.quorum else None
+            judgements.append(
+                Judgement(
+                    charge.accuser,
+                    charge.target,
+                    charge.kind,
+                    charge.step,
+                    charge.part,
+                    attempt,
+                    decided,
+                    charge.message,
+                )
+            )
+    return tuple(judgements)
+
+
+class Trials:
+    """The judgements of a step and the messages that prove them, attempt by attempt; whose audit and coin was heard."""
+
+    def __init__(self, roster: Roster) -> None:
+        self._roster = roster
+        self.judgements: tuple[Judgement, ...] = ()
+        self.accuses: dict[int, Mapping[PeerId, Announced]] = {}
+        self.votes: dict[int, Mapping[PeerId, Announced]] = {}
+        self.laid_open: tuple[LaidOpen, ...] = ()
+        self.struck: frozenset[PeerId] = frozenset()
+        self._auditors: frozenset[PeerId] | None = None  # who was heard when audits were
+        self._doubted: dict[int, frozenset[int]] = {}  # by attempt: parts whose announced numbers looked wrong
+
+    @property
+    def audits_are_open(self) -> bool:
+        """Audits are heard once, in the first attempt that gets so far (SPEC N1)."""
+        return self._auditors is None
+
+    @property
+    def banned(self) -> frozenset[PeerId]:
+        return frozenset(j.banned for j in self.judgements if j.banned is not None)
+
+    def undecided(self, attempt: int) -> bool:
+        """Whether the numbers of an aggregate of this attempt look wrong, and no quorum cleared it: too few are left to judge
+        it, or its owner showed some what it kept from others. That an owner accuses somebody says nothing against its own
+        aggregate: else one that lays open to half of the jury could have the model stand still (SPEC G2)."""
+        doubted = self._doubted.get(attempt, frozenset())
+        judged = (j for j in self.judgements if j.attempt == attempt and j.kind == Kind.AGGREGATE)
+        return any(j.verdict is None and j.part in doubted for j in judged)
+
+    def strike(self, silent: frozenset[PeerId]) -> None:
+        """These did not open their coin B, or had an attempt repeated whose coins were open (SPEC N3)."""
+        self.struck |= silent
+
+    def hear_audits(self, accuses: Mapping[PeerId, Announced], roles: Roles) -> tuple[Charge, ...]:
+        if not self.audits_are_open:
+            return ()
+        self._auditors = frozenset(accuses)
+        return heard_audits(accuses, roles)
+
+    def judge(
+        self,
+        attempt: int,
+        accuses: Mapping[PeerId, Announced],
+        votes: Mapping[PeerId, Announced],
+        docket: Docket,
+    ) -> None:
+        """Take down what was decided. Without an owner that cheated or withheld the attempt is repeated (SPEC N1).
+
+        The coins that draw auditors are open by now. Whoever makes the others discard them is struck, so that everyone audits
+        in the next step: else an owner that dislikes a draw would accuse, lay nothing open, and get another (SPEC N3, R6).
+        """
+        new = judge(attempt, votes, self._roster, docket)
+        self.judgements += new
+        self.accuses[attempt], self.votes[attempt] = accuses, votes
+        self._doubted[attempt] = docket.doubted
+        shows = {j.part for j in new if j.banned is not None}  # what proves no ban is let go: parts are large
+        self.laid_open = tuple(one for one in self.laid_open if one.attempt != attempt or one.part in shows)
+        cheated = {j.banned for j in new if j.banned is not None and j.kind == Kind.AGGREGATE}
+        withheld = {PeerId(j.target) for j in new if j.verdict == Verdict.WITHHELD}
+        if cheated or withheld:
+            self.strike(frozenset(cheated | withheld))
+            raise Dropped(cheated | withheld)
+
+    def convict_doubles(self, doubles: Doubles) -> None:
+        """Two signed messages in one place prove themselves (SPEC Q6)."""
+        for peer, (place, _, _) in sorted(doubles.items()):
+            kind = Kind.EQUIVOCATION
+            self.judgements += (Judgement(None, peer, kind, place.step, None, place.attempt, Verdict.ACCUSED),)
+
+    def lost_audits(self, roles: Roles, due: Due) -> tuple[tuple[Owed, ...], tuple[PeerId, ...]]:
+        """Audits that came to nothing, since their auditor was lost or their trial dismissed: those to be dealt again, and whose
+        were dealt often enough (SPEC R7)."""
+        dismissed = {
+            Audit(PeerId(j.target), j.step) for j in self.judgements if j.kind in AUDIT_KINDS and j.verdict is None
+        }
+        done = {audit for auditor in self._auditors or () for audit in roles.audits.get(auditor, ())} - dismissed
+        dealt = {audit for audits in roles.audits.values() for audit in audits}
+        dealt |= {Audit(PeerId(owed.target), owed.step) for owed in due.owed}  # with nobody to deal it to
+        before = {Audit(PeerId(owed.target), owed.step): owed.times for owed in due.owed}
+        gone = self.banned | set(self._roster.banned)
+        lost = {audit: before.get(audit, 0) + 1 for audit in dealt - done if audit.target not in gone}
+        owed = [Owed(audit.target, audit.step, times) for audit, times in lost.items() if times <= MOST_OWED]
+        often = {audit.target for audit, times in lost.items() if times > MOST_OWED}
+        return tuple(sorted(owed)), tuple(sorted(often))
+
+
+def _nobody() -> Tally:
+    return {verdict: set() for verdict in Verdict}
+
+
+def _verdicts(vote: Vote) -> dict[Charge, Verdict]:
+    """A voter's verdicts by charge; two ballots on the same charge count as none."""
+    found: dict[Charge, list[Verdict]] = {}
+    for ballot in vote.ballots:
+        found.setdefault(Charge.of(ballot), []).append(ballot.verdict)
+    return {charge: verdicts[0] for charge, verdicts in found.items() if len(verdicts) == 1}

@@ -1,0 +1,1 @@
+"""Bytes and their strict parsing: messages, frames, and the primitives that check them."""

@@ -1,0 +1,125 @@
+"""The pure functions of bytes that peers in one process may share.
+
+A peer on its own uses this class as it is. A simulation may pass a subclass that remembers results: for identical bytes
+the answer is identical, so no decision can depend on it, and a test switches the memory off and gets the same trace.
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from troth.aggregation import exact_norm, has_subnormals
+from troth.crypto import (
+    Context,
+    Digest,
+    PeerId,
+    blob_digest,
+    coin_commitment,
+    project,
+    projection_signs,
+    signed_bytes,
+    verify,
+)
+from troth.protocol.wire.messages import Announced, Envelope, Malformed, Message, Phase, ReportNumbers, decode
+
+# P vectors, K projections, D coordinates
+
+_FEW_SIGNS = 1 << 22  # so many are kept as numbers to multiply with: 32 MB
+
+_CACHED = 1 << 15  # numbers that are in the processor's cache as float64
+
+DTYPE = "float32"  # of gradients and aggregates, little-endian
+
+
+class Primitives:
+    def verify(self, peer: PeerId, message: bytes, signature: bytes) -> bool:
+        return verify(peer, message, signature)
+
+    def digest(self, blob: bytes | memoryview) -> Digest:
+        return blob_digest(blob)
+
+    def unpack(self, numbers: bytes, parts: int, projections: int) -> ReportNumbers | Malformed:
+        return ReportNumbers.unpack(numbers, parts, projections)
+
+    def decode(self, phase: Phase, payload: bytes) -> Message | Malformed:
+        return decode(phase, payload)
+
+    def projection(self, key: Digest, rows: int, size: int) -> NDArray[np.float64]:
+        """K×D signs as float64, ready to multiply."""
+        signs_KD = projection_signs(key, rows, 0, size).astype(np.float64)
+        signs_KD.setflags(write=False)  # peers in one process may share it
+        return signs_KD
+
+    def project(
+        self, key: Digest, rows: int, size: int, start: int, vectors_PD: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """P×K products with vectors that stand at `start` of `size` coordinates."""
+        if rows * size > _FEW_SIGNS:
+            return project(key, rows, start, vectors_PD)
+        signs_KD = self.projection(key, rows, size)[:, start : start + vectors_PD.shape[1]]
+        products_PK: NDArray[np.float64] = vectors_PD @ signs_KD.T
+        return products_PK
+
+    def aggregate_norm(self, blob: bytes) -> float | None:
+        """The length of an aggregate to the last bit; None if it holds what no owner makes: not a number, or a subnormal."""
+        numbers_D = np.frombuffer(blob, "<f4")
+        return exact_norm(numbers_D) if ordinary(numbers_D) else None
+
+    def coin_commitment(self, coin: bytes, context: Context, owner: PeerId, which: str) -> Digest:
+        return coin_commitment(coin, context, owner, which)
+
+    def open(self, context: Context, sender: PeerId, envelope: Envelope) -> Announced | Malformed:
+        """Check the signature over this place and sender, then decode."""
+        if not self.verify(sender, signed_bytes(context, sender, self.digest(envelope.payload)), envelope.signature):
+            return Malformed("the signature does not fit")
+        message = self.decode(Phase(context.phase), envelope.payload)
+        return message if isinstance(message, Malformed) else Announced(sender, message, envelope)
+
+
+def all_finite(numbers_D: NDArray[np.float32]) -> bool:
+    """Nearly always they are, and then their sum shows it; einsum is the fastest that neither starts threads nor warns."""
+    return math.isfinite(np.einsum("d->", numbers_D)) or bool(np.isfinite(numbers_D).all())
+
+
+def ordinary(numbers_D: NDArray[np.float32]) -> bool:
+    """Whether they mean the same on every machine: finite, and none of them subnormal (SPEC C3)."""
+    return all_finite(numbers_D) and not has_subnormals(numbers_D)
+
+
+def row_norms(rows_PD: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Lengths to twelve digits or more, not to the last bit: for what others check with a tolerance."""
+    squares_P, width = np.zeros(len(rows_PD)), max(1, _CACHED // len(rows_PD))
+    for start in range(0, rows_PD.shape[1], width):
+        wide_PC = rows_PD[:, start : start + width].astype(np.float64)
+        squares_P += np.einsum("pc,pc->p", wide_PC, wide_PC)
+    return np.sqrt(squares_P)
+
+
+def part_norms(numbers_D: NDArray[np.float32], bounds: Sequence[int]) -> NDArray[np.float64]:
+    """The same of a vector's parts."""
+    if len(numbers_D) <= _CACHED:
+        squares_D = np.square(numbers_D, dtype=np.float64)
+        return np.sqrt(np.add.reduceat(squares_D, bounds[:-1]))
+    return np.concatenate([row_norms(numbers_D[None, start:stop]) for start, stop in pairwise(bounds)])
+
+
+def to_blob(numbers_D: Tensor) -> bytes:
+    """Float32 numbers as they travel and are hashed."""
+    return to_blobs(numbers_D, (0, len(numbers_D)))[0]
+
+
+def to_blobs(numbers_D: Tensor, bounds: Sequence[int]) -> tuple[bytes, ...]:
+    """The same, cut at `bounds`."""
+    ready_D = numbers_D.detach().cpu().contiguous().numpy().astype("<f4", copy=False)
+    return tuple(ready_D[start:stop].tobytes() for start, stop in pairwise(bounds))
+
+
+def from_blob(blob: bytes | bytearray) -> Tensor:
+    """The numbers of a blob."""
+    ours = blob if isinstance(blob, bytearray) else bytearray(blob)  # torch wants memory that may be written to
+    return torch.from_numpy(np.frombuffer(ours, "<f4"))

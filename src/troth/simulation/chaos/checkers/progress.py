@@ -1,0 +1,33 @@
+"""A step ends, and moves the model, if enough honest peers stay: nobody is left out or stalls without need."""
+
+from troth.protocol.core.state import LeftOutError, StalledError
+from troth.simulation.chaos.world import World
+
+
+def progress(world: World) -> list[str]:
+    """Within the full guarantee every step moves the model; beyond it the run may pause where a quorum is gone."""
+    broken = []
+    for number, why in sorted(world.stopped.items()):
+        if number in world.steady and isinstance(why, LeftOutError):
+            broken.append(f"honest peer {number} was left out: {why}")
+        elif number in world.steady and len(world.outcomes[number]) < len(world.records):
+            broken.append(f"honest peer {number} stopped, and others went on: {why}")
+    missing = "" if excused(world) else _missing(world)
+    return [*broken, missing] if missing else broken
+
+
+def excused(world: World) -> bool:
+    """Whether it is nobody's fault that the run did not go on: more are gone than it promised to withstand."""
+    return not world.plan.within and bool(_missing(world)) and (world.majority_lost or _done(world))
+
+
+def _done(world: World) -> bool:
+    return len(world.records) == world.plan.steps
+
+
+def _missing(world: World) -> str:
+    updates = sum(record.updated for record in world.records)
+    stalled = sorted({str(why) for why in world.stopped.values() if isinstance(why, StalledError)})
+    if not _done(world):
+        return f"only {len(world.records)} of {world.plan.steps} steps: {stalled}"
+    return f"only {updates} of {world.plan.steps} steps moved the model" if updates < world.plan.steps else ""

@@ -1,0 +1,144 @@
+"""Which worlds are drawn: as ever, with more in them, or with more faulty peers than the full guarantee covers."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from troth.crypto import stream
+from troth.protocol.core.run import most_byzantine
+from troth.simulation.chaos.judge import LATER_CONDUCTS, WIDE_ATTACKS, Dice, draw_plan
+from troth.simulation.chaos.world import TASKS, Plan
+from troth.simulation.lockstep.drop_outs import DropOut
+
+Draw = Callable[..., Plan]
+
+_LARGE = (17, 40)  # peers, in one world of twelve
+_FEW_STEPS = 3  # of these
+_LONG = (65, 80)  # steps, in one world of twelve
+_FEW_PEERS = 6  # of these
+_QUIET = TASKS[4]  # nearly without noise, for a radius that is far below the gradients
+_SMALL_TAU = 1e-5
+_NIGHT = (35.0, 95.0)  # seconds
+
+
+def draw_wide(seed: int, *, least_peers: int = 4, most_peers: int = 16, steps: int = 20) -> Plan:
+    """A world as ever, some larger or longer, with all lies there are, other models and radii, and a promise with slack."""
+    dice = Dice(stream(seed, "wide"))
+    size, large = dice.pick(12), False
+    if size == 0:
+        least_peers, most_peers, steps, large = *_LARGE, min(steps, _FEW_STEPS), True
+    elif size == 1:
+        least_peers, most_peers = min(least_peers, _FEW_PEERS), min(most_peers, _FEW_PEERS)
+        steps = _LONG[0] + dice.pick(_LONG[1] - _LONG[0] + 1)
+    plan = draw_plan(seed, least_peers=least_peers, most_peers=most_peers, steps=steps)
+    plan = _with_training(dice, _with_lies(dice, _with_long_nights(plan)), large=large)
+    most = most_byzantine(plan.peers, 1)
+    if not dice.pick(10):
+        return _with_crashes(dice, plan)
+    if not dice.pick(8):
+        return plan
+    plan = replace(plan, byzantine=most)
+    return _within(plan) if not plan.within and dice.pick(2) else plan
+
+
+def draw_beyond(seed: int, *, least_peers: int = 4, most_peers: int = 16, steps: int = 20) -> Plan:
+    """As many liars as there may be, and honest peers who crash besides: only safety is promised."""
+    dice = Dice(stream(seed, "beyond"))
+    plan = draw_plan(seed, least_peers=least_peers, most_peers=most_peers, steps=steps)
+    plan = _with_crashes(dice, _with_training(dice, plan, large=False))
+    apart = Dice(stream(seed, "one by one"))  # so that the other worlds stay what they were
+    return plan if apart.pick(3) else _one_by_one(apart, plan)
+
+
+def _with_long_nights(plan: Plan) -> Plan:
+    """After every second blackout some stay in the dark for longer than the others wait for them by themselves (SPEC B5)."""
+    dice = Dice(stream(plan.seed, "long nights"))  # so that the other worlds stay what they were
+    if not plan.blackout or dice.pick(2):
+        return plan
+    downs = {k: _NIGHT[0] + dice.chance() * (_NIGHT[1] - _NIGHT[0]) for k in plan.blackout if not dice.pick(3)}
+    return replace(plan, blackout={k: replace(cut, down=downs.get(k, cut.down)) for k, cut in plan.blackout.items()})
+
+
+def _with_lies(dice: Dice, plan: Plan) -> Plan:
+    """Half of the liars, or all of them together, with any attack there is; some with the later lies on the wire."""
+    later = sorted(LATER_CONDUCTS)
+    liars = {
+        number: conducts | {later[dice.pick(len(later))]} if not dice.pick(6) else conducts
+        for number, conducts in plan.liars.items()
+    }
+    attacks = dict(plan.attacks)
+    if not dice.pick(3):  # a lie that needs all of them
+        attacks = dict.fromkeys(plan.liars, WIDE_ATTACKS[dice.pick(len(WIDE_ATTACKS))])
+    else:
+        attacks |= {number: WIDE_ATTACKS[dice.pick(len(WIDE_ATTACKS))] for number in plan.liars if dice.pick(2)}
+    return replace(
+        plan,
+        liars=liars,
+        attacks=attacks,
+        waits=bool(plan.crashes) and not dice.pick(3),
+        liars_return=not plan.blackout and not dice.pick(4),
+    )
+
+
+def _with_training(dice: Dice, plan: Plan, *, large: bool) -> Plan:
+    kind = dice.pick(8)
+    if large:
+        task, tau = TASKS[3 if kind == 0 else 1], plan.tau
+    else:
+        task, tau = {0: (TASKS[2], plan.tau), 1: (_QUIET, _SMALL_TAU), 2: (TASKS[0], 0.01)}.get(
+            kind, (plan.task, plan.tau)
+        )
+    return replace(plan, task=task, tau=tau, tau_auto=0.25 if not dice.pick(5) else None)
+
+
+def _within(plan: Plan) -> Plan:
+    """With no more peers whom power or network fails than the full guarantee covers, the first of them."""
+    failing = frozenset(sorted(plan.shaky - plan.blackout.keys())[: plan.promised - len(plan.lying)])
+    cuts = tuple(replace(cut, apart=cut.apart & failing) for cut in plan.network.cuts if cut.apart & failing)
+    loss = {number: share for number, share in plan.network.loss.items() if number in failing}
+    crashes = {number: cut for number, cut in plan.crashes.items() if number in failing | plan.lying}
+    return replace(plan, crashes=crashes, blackout={}, network=replace(plan.network, cuts=cuts, loss=loss))
+
+
+def _with_crashes(dice: Dice, plan: Plan) -> Plan:
+    """Liars at the limit; then honest peers lose power, for good or for a while, at least one stays."""
+    most, order = most_byzantine(plan.peers, 1), dice.stream.permutation(plan.peers).tolist()
+    new = [number for number in order if number not in plan.lying][: most - len(plan.lying)]
+    lying = {*plan.lying, *new}
+    honest = [number for number in order if number not in lying]
+    attack = WIDE_ATTACKS[dice.pick(len(WIDE_ATTACKS))]
+    together = dict.fromkeys(sorted(lying), attack) if dice.pick(2) else dict(plan.attacks)
+    return replace(
+        plan,
+        liars={**plan.liars, **dict.fromkeys(new, frozenset())},
+        zeal={**plan.zeal, **{number: (dice.chance() ** 2, dice.pick(plan.steps)) for number in new}},
+        forge_from={number: start for number, start in plan.forge_from.items() if number in lying},
+        attacks=together,
+        crashes={number: _crash(dice, plan.steps) for number in honest[: 1 + dice.pick(max(1, len(honest) - 1))]},
+        blackout={},
+        network=replace(plan.network, cuts=(), loss={}),
+        byzantine=most,
+        waits=bool(dice.pick(2)),
+    )
+
+
+def _one_by_one(dice: Dice, plan: Plan) -> Plan:
+    """Honest peers go for good, in each step as many as leave a quorum, until liars are most of those who are left: all at once
+    would stop the run, and a run that stops shows nothing."""
+    honest = [k for k in dice.stream.permutation(plan.peers).tolist() if k not in plan.lying]
+    stay, crashes = 1 + dice.pick(2), dict[int, DropOut]()
+    for step in range(dice.pick(3), plan.steps):
+        members = len(honest) + len(plan.lying)
+        spare = min(members - max(members // 2 + 1, plan.promised + 1), len(honest) - stay)
+        if spare < 1:
+            break
+        for _ in range(1 + dice.pick(spare)):
+            crashes[honest.pop()] = DropOut(step, dice.pick(9), amid=2 * dice.chance() if dice.pick(2) else 0.0)
+    return replace(plan, crashes=crashes or plan.crashes)
+
+
+def _crash(dice: Dice, steps: int) -> DropOut:
+    down = None if dice.pick(2) else 60 * dice.chance()
+    return DropOut(dice.pick(steps), dice.pick(9), down, bool(dice.pick(4)), 2 * dice.chance() if dice.pick(2) else 0.0)
+
+
+DRAWS: dict[str, Draw] = {"classic": draw_plan, "wide": draw_wide, "beyond": draw_beyond}

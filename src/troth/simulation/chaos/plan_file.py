@@ -1,0 +1,175 @@
+"""Plans as files: what `troth chaos` leaves of a world that broke a promise, and plays again.
+
+A file may come from anywhere, so it is parsed strictly, and a plan that no world can be played from is refused.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from troth.attacks.wire.line import CONDUCTS
+from troth.errors import OperatorError
+from troth.protocol.core.run import most_byzantine
+from troth.simulation.chaos.judge import WIDE_ATTACKS
+from troth.simulation.chaos.world import TASKS, Plan
+from troth.specs import parse_spec
+
+FORMAT = "troth/chaos/1"
+DIMENSIONS = {task: int(parse_spec(task)[1]["dimension"]) for task in TASKS}
+MOST_PEERS = DIMENSIONS[TASKS[0]]  # a vector cannot be cut into more parts than it has numbers
+MOST_STEPS = 10_000
+_MOST_BYTES = 1 << 20
+_LARGEST = 1e9  # of any number in a plan but the seed
+
+
+class PlanFileError(OperatorError):
+    """A file that is not a plan."""
+
+
+@dataclass(frozen=True)
+class PlanFile:
+    """A world that broke a promise: as it was drawn, and as small as it could be made."""
+
+    format: str
+    broken: tuple[str, ...]  # by the drawn one; the shrunk one breaks the first of these promises, too
+    drawn: Plan
+    shrunk: Plan | None = None
+
+    @property
+    def smallest(self) -> Plan:
+        return self.shrunk or self.drawn
+
+
+def plan_bytes(plan: Plan) -> bytes:
+    """Equal plans, equal bytes."""
+    return msgspec.json.encode(msgspec.to_builtins(plan, str_keys=True, order="sorted"))
+
+
+def to_text(file: PlanFile) -> str:
+    raw = msgspec.json.encode(msgspec.to_builtins(file, str_keys=True, order="deterministic"))
+    return msgspec.json.format(raw, indent=2).decode() + "\n"
+
+
+def load(path: Path) -> PlanFile:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise PlanFileError(f"cannot read {path}: {error.strerror}; --plan takes the plan.json of a world") from error
+    try:
+        return from_bytes(raw)
+    except ValueError as error:
+        raise PlanFileError(f"{path} is not a plan of troth chaos: {error}") from error
+
+
+def from_bytes(raw: bytes) -> PlanFile:
+    """Raises ValueError (msgspec's included) for anything else."""
+    if len(raw) > _MOST_BYTES:
+        raise ValueError(f"more than {_MOST_BYTES} bytes")
+    try:
+        file = msgspec.json.decode(raw, type=PlanFile, strict=True)
+        unknown = next(_unknown(file, msgspec.json.decode(raw)), None)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if file.format != FORMAT:
+        raise ValueError(f"its format is '{_printable(file.format)}', and not {FORMAT}")
+    if unknown is not None:
+        raise ValueError(f"unknown field '{_printable(unknown)}'")
+    for name, plan in (("drawn", file.drawn), ("shrunk", file.shrunk)):
+        wrong = None if plan is None else flaw(plan)
+        if wrong is not None:
+            raise ValueError(f"{name}: {wrong}")
+    return file
+
+
+def flaw(plan: Plan) -> str | None:
+    """Why no world can be played from this, or None."""
+    if plan.task not in TASKS:
+        return f"unknown task '{_printable(plan.task)}'"  # a name could be that of any file
+    if not 1 <= plan.peers <= DIMENSIONS[plan.task]:
+        return f"peers must be from 1 to {DIMENSIONS[plan.task]}, got {plan.peers}"
+    if not 1 <= plan.steps <= MOST_STEPS:
+        return f"steps must be from 1 to {MOST_STEPS}, got {plan.steps}"
+    strangers = sorted(peers_in(plan) - set(range(plan.peers)))
+    if strangers:
+        return f"there is no peer {strangers[0]} among {plan.peers}"
+    most = most_byzantine(plan.peers, 1)
+    if len(plan.lying) > most:
+        return f"{len(plan.lying)} liars among {plan.peers} peers: at most {most}"
+    if not len(plan.lying) <= plan.promised <= most:
+        return f"byzantine must be from {len(plan.lying)}, who lie, to {most}, got {plan.promised}"
+    liars = plan.liars.keys()
+    if not plan.forge_from.keys() | plan.attacks.keys() <= liars or plan.zeal.keys() != liars:
+        return "forge_from and attacks must be of liars, and zeal of all of them"
+    conducts = sorted({name for liar in plan.liars.values() for name in liar} - set(CONDUCTS))
+    if conducts:
+        return f"unknown conduct '{_printable(conducts[0])}'"
+    attacks = sorted(set(plan.attacks.values()) - set(WIDE_ATTACKS))
+    if attacks:
+        return f"unknown attack '{_printable(attacks[0])}'"
+    return _wrong_number(plan)
+
+
+def _wrong_number(plan: Plan) -> str | None:
+    rate = plan.network.bytes_per_second
+    if rate is not None and rate <= 0:
+        return f"bytes_per_second must be above 0, got {rate}"
+    if not 2.0**-300 <= plan.tau <= _LARGEST or not (plan.tau_auto is None or 0 < plan.tau_auto <= 0.5):
+        return f"tau must be above 0, and tau_auto at most 0.5, got {plan.tau} and {plan.tau_auto}"
+    for ahead, faster in plan.network.clocks.values():
+        if abs(ahead) > _LARGEST or not -0.5 <= faster <= 0.5:
+            return f"a clock may be ahead by up to {_LARGEST:g} and faster by up to 0.5, got {ahead} and {faster}"
+    without_clocks = dataclasses.replace(plan, seed=0, network=dataclasses.replace(plan.network, clocks={}))
+    for number in numbers_in(without_clocks):
+        if not 0 <= number <= _LARGEST:
+            return f"numbers must be from 0 to {_LARGEST:g}, got {number}"
+    return None
+
+
+# Whatever a plan consists of: it grows with what is drawn
+
+
+def children(value: Any) -> list[Any]:
+    if dataclasses.is_dataclass(value):
+        return [getattr(value, field.name) for field in dataclasses.fields(value)]
+    if isinstance(value, Mapping):
+        return list(value.values())
+    return list(value) if isinstance(value, tuple) else []
+
+
+def peers_in(value: Any) -> set[int]:
+    """All peers that are mentioned: keys of mappings, and members of sets."""
+    here = value if isinstance(value, Mapping | frozenset) else ()
+    found = {item for item in here if isinstance(item, int)}
+    return found.union(*(peers_in(child) for child in children(value)))
+
+
+def numbers_in(value: Any) -> Iterator[float]:
+    if isinstance(value, int | float):
+        yield value
+    for child in children(value):
+        yield from numbers_in(child)
+
+
+def _unknown(value: Any, raw: Any) -> Iterator[str]:
+    """Fields in the text that the value has not: msgspec passes over them in dataclasses."""
+    if dataclasses.is_dataclass(value):
+        names = {field.name for field in dataclasses.fields(value)}
+        yield from sorted(raw.keys() - names)
+        for name in names & raw.keys():
+            yield from _unknown(getattr(value, name), raw[name])
+    elif isinstance(value, Mapping):
+        for key, child in value.items():
+            yield from _unknown(child, raw[str(key)])
+    elif isinstance(value, tuple):
+        for child, part in zip(value, raw, strict=True):
+            yield from _unknown(child, part)
+
+
+def _printable(text: str) -> str:
+    """Quoted from a file that may be hostile: no control characters, and not pages of it."""
+    return "".join(character if character.isprintable() else "?" for character in text[:60])

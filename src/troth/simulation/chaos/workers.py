@@ -1,0 +1,107 @@
+"""Many worlds at once: some processes, each playing one world after the other.
+
+Stopping is at once, whatever is being played, and leaves no process behind. One that dies is a broken world, not a hang.
+"""
+
+import signal
+import time
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import islice
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from troth.simulation.chaos.judge import Verdict, judge
+from troth.simulation.chaos.world import Plan
+
+_SPAWN = get_context("spawn")  # a fork would copy PyTorch's locks, and hang
+
+
+def verdict_on(plan: Plan) -> Verdict:
+    """Judged; a checker that falls over is a broken world too."""
+    try:
+        return judge(plan)
+    except Exception as error:
+        return Verdict(plan.seed, str(plan), [f"crash: {type(error).__name__}: {error}"])
+
+
+def judge_all(plans: Iterable[Plan], processes: int, until: float | None = None) -> Generator[Verdict]:
+    """Verdicts as they come, until all are there or it is so late, by `time.monotonic`. Close it to stop earlier."""
+    left = iter(plans)
+    workers: list[_Worker] = []
+    try:
+        for plan in islice(left, processes):
+            workers.append(_Worker(plan))
+        while workers:
+            seconds = None if until is None else until - time.monotonic()
+            if seconds is not None and seconds <= 0:
+                return
+            ready = wait([worker.pipe for worker in workers], seconds)
+            for worker in [worker for worker in workers if worker.pipe in ready]:
+                verdict, plan_next = worker.verdict(), next(left, None)
+                if plan_next is None:
+                    worker.stop()
+                    workers.remove(worker)
+                else:
+                    worker.play(plan_next)
+                yield verdict
+    finally:
+        for worker in workers:
+            worker.stop()
+
+
+class _Worker:
+    """A process, and the world that it plays."""
+
+    pipe: "Connection[Plan, Verdict]"
+
+    def __init__(self, plan: Plan) -> None:
+        self._start()
+        self.play(plan)
+
+    def _start(self) -> None:
+        self.pipe, theirs = _SPAWN.Pipe()
+        self._process = _SPAWN.Process(target=_work, args=(theirs,), daemon=True)
+        with _deaf():
+            self._process.start()
+        theirs.close()
+
+    def play(self, plan: Plan) -> None:
+        self._plan = plan
+        with suppress(OSError):  # it has died: `verdict` will say so
+            self.pipe.send(plan)
+
+    def verdict(self) -> Verdict:
+        try:
+            return self.pipe.recv()
+        except (EOFError, OSError):
+            self._process.join()
+            why = f"crash: the process that played it ended with exit code {self._process.exitcode}"
+            self.stop()
+            self._start()
+            return Verdict(self._plan.seed, str(self._plan), [why])
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.join()
+        self.pipe.close()
+
+
+def _work(pipe: "Connection[Verdict, Plan]") -> None:
+    """Until whoever asks is gone."""
+    try:
+        while True:
+            pipe.send(verdict_on(pipe.recv()))
+    except (EOFError, OSError):
+        return
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Ctrl-C reaches every process of a terminal. Those that are started deaf stay so, and leave it to us to end them."""
+    before: Any = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,1 @@
+"""Many honest peers in one process, step by step in turn."""

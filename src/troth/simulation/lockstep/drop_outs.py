@@ -1,0 +1,99 @@
+"""Honest peers whose machines stop: each at one moment of one step, for a while or for good."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from troth.crypto import Context, Digest, PeerId, Seed, stream
+from troth.protocol.broadcast.announcement import Blame
+from troth.protocol.core.channel import Channel, Delivery, Doubles, Entry, PartParcels, Showing
+from troth.protocol.core.parts import Parcel
+from troth.protocol.core.state import CannotGoOnError
+from troth.protocol.wire.messages import Announced, Knocking, Measured, Message
+
+_CALLS = 8  # a quiet step has seven calls of the channel, one with a trial nine: every phase and what is between them
+
+
+class PowerCutError(CannotGoOnError):
+    """The machine stopped."""
+
+
+@dataclass(frozen=True)
+class DropOut:
+    """The peer stops with its `call`-th call of the channel in this step, or with its first call afterwards."""
+
+    step: int
+    call: int
+    down: float | None = None  # for so many seconds; None is for good
+    journal: bool = True  # whether it still knows afterwards what it signed
+    amid: float = 0.0  # so many seconds after the call began; 0 is just before
+
+
+def draw_drop_outs(seed: Seed, candidates: Sequence[PeerId], count: int, steps: int) -> dict[PeerId, DropOut]:
+    """So many of them, each at a random moment."""
+    draw = stream(seed, "drop-outs")
+    chosen = [candidates[k] for k in draw.sample(len(candidates), count)]
+    return {peer: DropOut(int(draw.integers(steps, 1)[0]), int(draw.integers(_CALLS, 1)[0])) for peer in chosen}
+
+
+class DroppingChannel:
+    """A channel until the power goes: at once, or as `soon` sees to, which is told in how many seconds."""
+
+    def __init__(self, channel: Channel, drop_out: DropOut, soon: Callable[[float], None] | None = None) -> None:
+        self._channel = channel
+        self.drop_out = drop_out
+        self._soon = soon
+        self._step = self._calls = -1
+
+    def _count(self, context: Context) -> None:
+        self._calls = self._calls + 1 if context.step == self._step else 0
+        self._step = context.step
+        if (self._step, self._calls) < (self.drop_out.step, self.drop_out.call):
+            return
+        if self._soon is None or not self.drop_out.amid:
+            raise PowerCutError(f"stopped in step {self._step}")
+        self._soon(self.drop_out.amid)
+
+    def enter(self, entry: Entry) -> None:
+        self._channel.enter(entry)
+
+    async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
+        self._count(context)
+        return await self._channel.announce(context, message)
+
+    def doubles(self, step: int) -> Doubles:
+        return self._channel.doubles(step)
+
+    def blame(self) -> Blame:
+        return self._channel.blame()
+
+    def knocks(self, step: int) -> Iterable[Knocking]:
+        return self._channel.knocks(step)
+
+    def took(self) -> Measured | None:
+        return self._channel.took()
+
+    async def scatter(self, context: Context, parcels: Mapping[int, tuple[PeerId, Parcel]]) -> PartParcels:
+        self._count(context)
+        return await self._channel.scatter(context, parcels)
+
+    async def gather(
+        self, context: Context, mine: Mapping[int, bytes], wanted: Mapping[int, Digest]
+    ) -> Mapping[int, bytes]:
+        self._count(context)
+        return await self._channel.gather(context, mine, wanted)
+
+    async def lay_open(
+        self, context: Context, mine: PartParcels, wanted: Collection[Showing], count: int
+    ) -> Mapping[Showing, Mapping[PeerId, Parcel]]:
+        self._count(context)
+        return await self._channel.lay_open(context, mine, wanted, count)
+
+    async def pass_on(
+        self,
+        context: Context,
+        parcels: Mapping[Delivery, tuple[PeerId, Parcel]],
+        wanted: Collection[Delivery],
+        fits: Callable[[Delivery, Parcel], bool],
+    ) -> Mapping[Delivery, Parcel]:
+        self._count(context)
+        return await self._channel.pass_on(context, parcels, wanted, fits)

@@ -1,0 +1,95 @@
+"""Pure functions of identical bytes, computed once for all peers of a process (SPEC S1).
+
+Without this, sixteen peers would verify every signature sixteen times. It can change no decision: keys are the bytes
+themselves, and a test runs without it and gets the same trace.
+"""
+
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from troth.crypto import Context, Digest, PeerId
+from troth.protocol.wire.messages import Announced, Envelope, Malformed, Message, Phase, ReportNumbers
+from troth.protocol.wire.primitives import Primitives
+
+R = TypeVar("R")
+
+
+class MemoPrimitives(Primitives):
+    """Remembers results until `forget`, which is called after every step: nothing older is asked for often."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, Any] = {}
+        self._digests: dict[bytes, Digest] = {}
+        self._projections: dict[Hashable, NDArray[np.float64]] = {}
+        self._older_projections: dict[Hashable, NDArray[np.float64]] = {}  # of the step before: auditors need them
+
+    def forget(self) -> None:
+        self._known.clear()
+        self._digests.clear()
+        self._projections, self._older_projections = {}, self._projections
+
+    def once(self, key: Hashable, compute: Callable[[], R]) -> R:
+        """For other pure functions; the key holds digests of all bytes that the result depends on."""
+        if key not in self._known:
+            self._known[key] = compute()
+        known: R = self._known[key]
+        return known
+
+    def verify(self, peer: PeerId, message: bytes, signature: bytes) -> bool:
+        key = ("verify", peer, message, signature)
+        if key not in self._known:
+            self._known[key] = super().verify(peer, message, signature)
+        known: bool = self._known[key]
+        return known
+
+    def digest(self, blob: bytes | memoryview) -> Digest:
+        blob = bytes(blob)
+        known = self._digests.get(blob)
+        if known is None:
+            known = self._digests[blob] = super().digest(blob)
+        return known
+
+    def unpack(self, numbers: bytes, parts: int, projections: int) -> ReportNumbers | Malformed:
+        key = ("unpack", numbers, parts, projections)
+        if key not in self._known:
+            self._known[key] = super().unpack(numbers, parts, projections)
+        known: ReportNumbers | Malformed = self._known[key]
+        return known
+
+    def decode(self, phase: Phase, payload: bytes) -> Message | Malformed:
+        key = ("decode", phase, payload)
+        if key not in self._known:
+            self._known[key] = super().decode(phase, payload)
+        known: Message | Malformed = self._known[key]
+        return known
+
+    def projection(self, key: Digest, rows: int, size: int) -> NDArray[np.float64]:
+        question = (key, rows, size)
+        known = self._projections.get(question, self._older_projections.get(question))
+        if known is None:
+            known = self._projections[question] = super().projection(key, rows, size)
+        return known
+
+    def aggregate_norm(self, blob: bytes) -> float | None:
+        key = ("aggregate norm", blob)
+        if key not in self._known:
+            self._known[key] = super().aggregate_norm(blob)
+        known: float | None = self._known[key]
+        return known
+
+    def coin_commitment(self, coin: bytes, context: Context, owner: PeerId, which: str) -> Digest:
+        key = ("coin", coin, context, owner, which)
+        if key not in self._known:
+            self._known[key] = super().coin_commitment(coin, context, owner, which)
+        known: Digest = self._known[key]
+        return known
+
+    def open(self, context: Context, sender: PeerId, envelope: Envelope) -> Announced | Malformed:
+        key = ("open", context, sender, envelope)
+        if key not in self._known:
+            self._known[key] = super().open(context, sender, envelope)
+        known: Announced | Malformed = self._known[key]
+        return known

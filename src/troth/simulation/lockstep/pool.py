@@ -1,0 +1,114 @@
+"""One batched gradient call for all peers of a process that ask for their gradient at the same moment."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from troth.attacks import Coalition
+from troth.crypto import PeerId, Seed
+from troth.protocol.wire.primitives import to_blob
+from troth.simulation.lockstep.lockstep import Ask
+from troth.simulation.lockstep.memo import MemoPrimitives
+from troth.training import Problem
+from troth.training.hardware import gradient_on
+from troth.training.work import Training, TrainingWork, finite_or_zero
+
+# P peers, D coordinates
+
+
+@dataclass
+class AskGradient(Ask):
+    training: Training
+    seed: Seed
+    step: int
+    hardware: str
+
+
+class PooledWork(TrainingWork):
+    """A peer's work in a simulation: its own gradient comes from the pool, everything else it computes itself."""
+
+    async def gradient(self, training: Training, seed: Seed, step: int) -> Tensor:
+        gradient_D: Tensor = await AskGradient(training, seed, step, self.hardware)
+        return gradient_D
+
+    def update(self, training: Training, aggregate_D: Tensor, step: int) -> Training:
+        """Peers that hold the same bits make the same step with them: computed once, like a digest (SPEC S1)."""
+        tools, update = self._tools, super().update
+        if not isinstance(tools, MemoPrimitives):
+            return update(training, aggregate_D, step)
+        key = ("update", self.digest(training), tools.digest(to_blob(aggregate_D)), step)
+        return tools.once(key, lambda: update(training, aggregate_D, step))
+
+
+class GradientPool:
+    """Answers `AskGradient`; the coalition's members get what they want to send instead of what they computed."""
+
+    def __init__(self, problem: Problem, coalition: Coalition, numbers: Mapping[PeerId, int]) -> None:
+        self._problem = problem
+        self._coalition = coalition
+        self._numbers = numbers
+        self.attackers: set[int] = set()  # who has sent a forged gradient so far
+        self.losses: dict[int, float] = {}
+
+    def answer(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, Tensor]:
+        rows: dict[PeerId, Tensor] = {}
+        self.losses = {}
+        for peers in _same_parameters(asks):
+            rows |= self._batched({peer: asks[peer] for peer in peers})
+        for peer, ask in asks.items():
+            if ask.hardware and not self._poisoned(peer, ask):  # another class computes other bits
+                rows[peer] = finite_or_zero(
+                    gradient_on(self._problem, ask.hardware, ask.training.parameters_D, ask.seed)
+                )
+        self._forge(rows, next(iter(asks.values())).step)
+        return rows
+
+    def _poisoned(self, peer: PeerId, ask: AskGradient) -> bool:
+        if self._numbers[peer] not in self._coalition.members:
+            return False
+        batch = self._problem.batch(ask.seed)
+        return self._coalition.batch(ask.step, self._problem.task, batch, self._numbers[peer]) is not batch
+
+    def _batched(self, asks: Mapping[PeerId, AskGradient]) -> dict[PeerId, Tensor]:
+        """One call for peers whose parameters are the same bits; each row depends on its own seed alone."""
+        batches = []
+        for peer, ask in asks.items():
+            batch = self._problem.batch(ask.seed)
+            if self._numbers[peer] in self._coalition.members:
+                batch = self._coalition.batch(ask.step, self._problem.task, batch, self._numbers[peer])
+            batches.append(batch)
+        parameters_D = next(iter(asks.values())).training.parameters_D
+        losses_P, gradients_PD = self._problem.gradients(parameters_D, batches)
+        self.losses |= {self._numbers[peer]: loss for peer, loss in zip(asks, losses_P.tolist(), strict=True)}
+        return {peer: finite_or_zero(row_D) for peer, row_D in zip(asks, gradients_PD, strict=True)}
+
+    def _forge(self, rows: dict[PeerId, Tensor], step: int) -> None:
+        liars = [peer for peer in rows if self._numbers[peer] in self._coalition.members]
+        honest = [peer for peer in rows if peer not in liars]
+        if not liars or not honest:
+            return
+        own_BD, honest_HD = torch.stack([rows[p] for p in liars]), torch.stack([rows[p] for p in honest])
+        sent_BD = self._coalition.gradients(step, own_BD, honest_HD, [self._numbers[p] for p in liars])
+        rows |= dict(zip(liars, sent_BD, strict=True))
+        if self._coalition.active(step):
+            self.attackers |= {self._numbers[peer] for peer in liars}
+
+
+def same_bits(left_D: Tensor, right_D: Tensor) -> bool:
+    """Equal byte for byte: unlike numbers, the bits of a NaN equal themselves."""
+    return left_D.dtype == right_D.dtype and torch.equal(left_D.view(torch.uint8), right_D.view(torch.uint8))
+
+
+def _same_parameters(asks: Mapping[PeerId, AskGradient]) -> list[Sequence[PeerId]]:
+    groups: list[list[PeerId]] = []
+    for peer, ask in asks.items():
+        for group in groups:
+            if same_bits(asks[group[0]].training.parameters_D, ask.training.parameters_D):
+                group.append(peer)
+                break
+        else:
+            groups.append([peer])
+    return list(groups)

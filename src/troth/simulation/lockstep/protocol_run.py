@@ -1,0 +1,208 @@
+"""The protocol among many peers in one process: every peer runs `protocol.step` on its own inputs.
+
+Identities and coins follow from the scenario's seed, so that equal scenarios give equal traces. Nothing is decided
+here: this file builds peers, lets them run, and looks at what they agreed on.
+"""
+
+import json
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+from troth.attacks import Coalition, Plot
+from troth.crypto import Identity, PeerId, derive
+from troth.evidence.bans import BanEvidence, History, evidence_name, reason_for
+from troth.protocol.core.channel import Channel
+from troth.protocol.core.coins import SeededEntropy
+from troth.protocol.core.records import encode_record
+from troth.protocol.core.run import Parameters, Run
+from troth.protocol.core.state import CannotGoOnError, Outcome, Peer, StalledError, State
+from troth.protocol.step.closing import close_run
+from troth.protocol.step.step import run_step
+from troth.protocol.wire.primitives import Primitives
+from troth.simulation.lockstep.drop_outs import DroppingChannel, draw_drop_outs
+from troth.simulation.lockstep.lockstep import run_together
+from troth.simulation.lockstep.memo import MemoPrimitives
+from troth.simulation.lockstep.pool import AskGradient, GradientPool, PooledWork, same_bits
+from troth.simulation.lockstep.reliable import FaithfulChannel, FaithfulExchange
+from troth.simulation.lockstep.report import Ban, StepReport
+from troth.simulation.lockstep.scenario import Scenario
+from troth.training import Problem, check_pure, make_task
+from troth.training.work import Training
+
+# D coordinates
+
+
+class ProtocolSimulation:
+    """One run. Iterate over `steps()`; every honest peer's state is in `states`."""
+
+    def __init__(self, scenario: Scenario, *, share: bool = True, run: Run | None = None) -> None:
+        """`run`: as others have agreed on it, in place of one made from the scenario."""
+        task = make_task(scenario.task)
+        self.scenario = scenario.resolved(task)
+        self.problem = Problem(task, device=scenario.device, one_by_one=scenario.one_by_one, lanes_for=scenario.peers)
+        check_pure(task, self.problem)
+        self.byzantine = self.scenario.byzantine_peers()
+        self.coalition = Coalition(
+            scenario.make_attacks(), scenario.attack_schedule(), self.byzantine, derive(scenario.seed, "coalition")
+        )
+        self.tools = MemoPrimitives() if share else Primitives()
+        self._build_peers(run)
+        self.pool = GradientPool(self.problem, self.coalition, self.numbers)
+        self.exchange = FaithfulExchange(self.tools)
+        self.history = History(self.run)
+        self.bans: list[Ban] = []
+        self.gone: dict[PeerId, CannotGoOnError] = {}  # whose coroutine ended early, and why
+        self.stalled: str | None = None  # why the honest could not go on, if so
+        self.evidence: list[BanEvidence] = []
+        self.absent: list[int] = []  # left the roster without a ban
+        self.agreement = True
+        self.audits = self.tolerant_audits = self.trials = self.attempts = self.attacked_steps = self.steps_done = 0
+        self.updates = 0  # steps that moved the model
+        self.diverged_at: int | None = None
+        self.trace: list[bytes] = []  # every step's record, as the first honest peer signed it
+
+    def _build_peers(self, run: Run | None) -> None:
+        scenario = self.scenario
+        identities = [Identity.from_secret(derive(scenario.seed, "identity", k)) for k in range(scenario.peers)]
+        self.numbers = {identity.peer: number for number, identity in enumerate(identities)}
+        assert scenario.tau is not None
+        self.run = run or Run(
+            founders=tuple(sorted(self.numbers)),
+            description=json.dumps(scenario.public(), sort_keys=True).encode(),
+            parameters=Parameters(
+                size=self.problem.size,
+                tau=scenario.tau,
+                byzantine=scenario.byzantine,
+                validators=scenario.validators,
+                beyond_guarantee=scenario.beyond_guarantee,
+                tau_auto=scenario.tau_auto,
+                deviation=scenario.deviation,
+            ),
+            nonce=derive(scenario.seed, "run", json.dumps(scenario.as_dict(), sort_keys=True)),
+        )
+        works = [
+            PooledWork(self.problem, scenario.make_optimizer(), scenario.rates(), self.tools, hardware)
+            for hardware in ("", *(f"class {k}" for k in range(1, scenario.hardware)))
+        ]
+        first = State.first(self.run, works[0].first(derive(scenario.seed, "model")))
+        colluders = frozenset(peer for peer, number in self.numbers.items() if number in self.byzantine)
+        self.honest = sorted(peer for peer in self.numbers if peer not in colluders)
+        drop_outs = draw_drop_outs(
+            derive(scenario.seed, "drop-outs"), self.honest, scenario.drop_outs, scenario.total_steps
+        )
+        board: dict[Any, Any] = {}
+        self.peers: dict[PeerId, Peer[Training]] = {}
+        for number, identity in enumerate(identities):
+            faithful = FaithfulChannel(identity, self.tools)
+            channel: Channel = faithful
+            if identity.peer in colluders:
+                attack = self.coalition.attack_of(number)
+                plot = Plot(attack, colluders, self.run, self.coalition.active, board, self._state_of(identity.peer))
+                channel = attack.conduct(faithful, identity.peer, plot)
+            elif identity.peer in drop_outs:
+                channel = DroppingChannel(faithful, drop_outs[identity.peer])
+            work, entropy = works[number % len(works)], SeededEntropy(scenario.seed, number)
+            self.peers[identity.peer] = Peer(identity, self.run, work, channel, entropy, self.tools)
+        self.states: dict[PeerId, State[Training]] = dict.fromkeys(self.peers, first)
+
+    def _state_of(self, peer: PeerId) -> Callable[[], State[Training]]:
+        return lambda: self.states[peer]
+
+    def evaluate(self) -> dict[str, float]:
+        """As the first honest peer would; the others hold the same bits, or `agreement` is false."""
+        return self.problem.evaluate(self.states[self._witness()].training.parameters_D)
+
+    def _witness(self) -> PeerId:
+        """The honest member we look through; beyond the guarantee all of them may be gone, and a liar has to do."""
+        banned = {judged for judged, number in self.numbers.items() if number in {ban.peer for ban in self.bans}}
+        still = [peer for peer in (*self.honest, *self.peers) if peer not in banned and peer not in self.gone]
+        return max(still or self.honest, key=lambda peer: self.states[peer].step)
+
+    def steps(self) -> Iterator[StepReport]:
+        """Train, reporting after every step; ends early when too few are left to decide anything."""
+        scenario = self.scenario
+        for step in range(scenario.total_steps):
+            seen = self._look_at(self._step(run_step))
+            if seen is None:
+                return
+            bans = self._new_bans(seen)
+            if step == scenario.total_steps - 1:
+                ended = self._look_at(self._step(close_run))  # [U4]
+                bans += self._new_bans(ended) if ended is not None else ()
+            attacked = self.coalition.active(step) and bool(self._liars_alive())
+            self.attacked_steps += attacked
+            done = self.steps_done = step + 1
+            due = done % scenario.evaluate_every == 0 or done == scenario.total_steps
+            honest_losses = [loss for peer, loss in self.pool.losses.items() if peer not in self.byzantine]
+            yield StepReport(
+                step=done,
+                loss=sum(honest_losses) / len(honest_losses) if honest_losses else float("nan"),
+                attacked=attacked,
+                alive=len(seen.state.roster.members),
+                metrics=self.evaluate() if due else None,
+                bans=bans,
+                absent=tuple(self.numbers[peer] for peer in sorted(seen.record.leaving - set(seen.record.banned))),
+                guarantee=seen.state.roster.liars,
+                moved=seen.record.updated,
+            )
+
+    def _step(self, run: Callable[..., Coroutine[Any, Any, Outcome[Training]]]) -> dict[PeerId, Outcome[Training]]:
+        """All members run one step together; whoever was banned or is gone is not asked again."""
+        members = [peer for peer in self.states[self._witness()].roster.members if peer not in self.gone]
+        coroutines = {peer: run(self.peers[peer], self.states[peer]) for peer in members}
+        ended = run_together(coroutines, {AskGradient: self.pool.answer, **self.exchange.answers()})
+        self.states |= {peer: outcome.state for peer, outcome in ended.results.items()}
+        self.gone |= ended.stopped
+        if isinstance(self.tools, MemoPrimitives):
+            self.tools.forget()
+        return ended.results
+
+    def _look_at(self, outcomes: dict[PeerId, Outcome[Training]]) -> Outcome[Training] | None:
+        """Check agreement, count, and write down evidence, all as the first honest peer saw it; None if nobody went on."""
+        if not outcomes:
+            self.stalled = "; ".join(sorted({str(why) for why in self.gone.values() if isinstance(why, StalledError)}))
+            return None
+        seen = outcomes[min(outcomes, key=lambda peer: (peer not in self.honest, peer))]
+        self.agreement = self.agreement and self._agree(outcomes)
+        self.trace.append(encode_record(seen.record))
+        for auditor, outcome in outcomes.items():
+            self.audits += len(outcome.audited)
+            self.tolerant_audits += sum(self._differ(auditor, audit.target) for audit in outcome.audited)
+        self.trials += len(seen.record.judgements)
+        self.attempts += seen.attempts
+        self.updates += seen.record.updated
+        self.evidence += self.history.add(seen)
+        self.absent += [self.numbers[peer] for peer in sorted(seen.record.leaving - set(seen.record.banned))]
+        return seen
+
+    def _new_bans(self, seen: Outcome[Training]) -> tuple[Ban, ...]:
+        """For people, at once; what proves them comes with the next step."""
+        bans: dict[int, Ban] = {}
+        for judgement in seen.record.judgements:
+            if judgement.banned is not None:
+                number = self.numbers[judgement.banned]
+                reason = reason_for(judgement, lambda peer: f"peer {self.numbers[peer]}")
+                file = evidence_name(seen.record.step, f"peer{number}")
+                bans.setdefault(number, Ban(number, seen.record.step, reason, file))
+        self.bans += bans.values()
+        return tuple(bans.values())
+
+    def _differ(self, one: PeerId, other: PeerId) -> bool:
+        """Whether the two have hardware of different classes."""
+        return (self.numbers[one] - self.numbers[other]) % self.scenario.hardware != 0
+
+    def _agree(self, outcomes: dict[PeerId, Outcome[Training]]) -> bool:
+        """The promise, checked: the same record, roster and model, bit for bit, at every honest peer."""
+        honest = [outcomes[peer] for peer in self.honest if peer in outcomes]
+        if not honest:
+            return False
+        first = honest[0]
+        return all(
+            encode_record(other.record) == encode_record(first.record)
+            and other.state.roster == first.state.roster
+            and same_bits(other.state.training.parameters_D, first.state.training.parameters_D)
+            for other in honest[1:]
+        )
+
+    def _liars_alive(self) -> list[int]:
+        return [number for number in self.byzantine if number not in {ban.peer for ban in self.bans}]

@@ -1,0 +1,42 @@
+"""A trusted server that repeats a run of the protocol from its records: same contributors, seeds and part bounds.
+
+Without attackers it must end with the same bits, since the protocol adds checks to training and changes nothing in it.
+"""
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+import torch
+
+from troth.aggregation import centered_clip
+from troth.crypto import Digest, PeerId
+from troth.protocol.core.parts import part_bounds
+from troth.protocol.core.records import StepRecord
+from troth.protocol.core.roles import gradient_seed
+from troth.protocol.core.run import Run
+from troth.protocol.core.scales import part_taus
+from troth.protocol.step.step import clipped_update
+from troth.training.work import Training, TrainingWork, finite_or_zero
+
+# P peers, D coordinates
+
+
+def replay(run: Run, work: TrainingWork, training: Training, records: Iterable[StepRecord]) -> Training:
+    """What honest contributors and an honest server would have made of these steps; updates are cut as the records say."""
+    before = training
+    for record in records:
+        if record.closing:  # it may have taken the last step back (SPEC U4)
+            return before if record.state_after == work.digest(before) else training
+        before = training
+        seeds = [gradient_seed(Digest(record.seed_randomness), PeerId(peer)) for peer in record.contributors]
+        batches = [work.problem.batch(seed) for seed in seeds]
+        _, rows_PD = work.problem.gradients(training.parameters_D, batches)
+        rows_PD = torch.stack([finite_or_zero(row_D) for row_D in rows_PD])
+        bounds = part_bounds(run.parameters.size, record.parts)
+        parts = [
+            centered_clip(rows_PD[:, start:stop].contiguous(), tau=tau)
+            for (start, stop), tau in zip(pairwise(bounds), part_taus(record.tau, bounds), strict=True)
+        ]
+        if record.updated:
+            training = work.update(training, clipped_update(torch.cat(parts), record.factor), record.updates - 1)
+    return training

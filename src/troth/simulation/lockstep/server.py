@@ -1,0 +1,87 @@
+"""Training with a trusted server: the setting of prior work, and the yardstick for the protocol.
+
+The server draws everyone's seed, receives one gradient per peer, applies one rule, and steps the optimizer. It is
+honest, it bans nobody, and it has to be trusted: that is what the protocol takes away.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from troth.aggregation import RULES, bind_rule
+from troth.attacks import Coalition
+from troth.crypto import derive
+from troth.simulation.lockstep.report import StepReport
+from troth.simulation.lockstep.scenario import Scenario
+from troth.training import Problem, check_pure, make_task, rate_at
+
+# P peers, B colluders, H honest peers, D coordinates
+
+
+class ServerSimulation:
+    """One run. Iterate over `steps()`; afterwards `parameters_D` is the trained model."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        task = make_task(scenario.task)
+        self.scenario = scenario.resolved(task)
+        self.problem = Problem(task, device=scenario.device, one_by_one=scenario.one_by_one)
+        check_pure(task, self.problem)
+        self.byzantine = self.scenario.byzantine_peers()
+        self.honest = [peer for peer in range(scenario.peers) if peer not in self.byzantine]
+        self.coalition = Coalition(
+            scenario.make_attacks(),
+            scenario.attack_schedule(),
+            self.byzantine,
+            derive(scenario.seed, "coalition"),
+        )
+        self.parameters_D = self.problem.initial(derive(scenario.seed, "model"))
+        self.diverged_at: int | None = None
+        self.attacked_steps = 0
+
+    def evaluate(self) -> dict[str, float]:
+        return self.problem.evaluate(self.parameters_D)
+
+    def steps(self) -> Iterator[StepReport]:
+        """Train, reporting after every step; ends early when an honest gradient is no longer finite."""
+        scenario = self.scenario
+        optimizer, rates = scenario.make_optimizer(), scenario.rates()
+        state = optimizer.start(self.parameters_D)
+        for step in range(scenario.total_steps):
+            losses_P, sent_PD = self._sent_gradients(step)
+            if not bool(torch.isfinite(sent_PD[self.honest]).all()):
+                self.diverged_at = step
+                return
+            aggregate_D = self._aggregate(sent_PD)
+            self.parameters_D, state = optimizer.update(self.parameters_D, aggregate_D, state, rate_at(rates, step))
+            attacked = self.coalition.active(step)
+            self.attacked_steps += attacked
+            done = step + 1
+            due = done % scenario.evaluate_every == 0 or done == scenario.total_steps
+            yield StepReport(
+                step=done,
+                loss=float(losses_P[self.honest].mean()),
+                attacked=attacked,
+                alive=scenario.peers,
+                metrics=self.evaluate() if due else None,
+            )
+
+    def _sent_gradients(self, step: int) -> tuple[Tensor, Tensor]:
+        """All peers' honest computations in one call, then the colluders replace their rows."""
+        problem, coalition = self.problem, self.coalition
+        batches = [problem.batch(derive(self.scenario.seed, "gradient", step, p)) for p in range(self.scenario.peers)]
+        for peer in self.byzantine:
+            batches[peer] = coalition.batch(step, problem.task, batches[peer], peer)
+        losses_P, sent_PD = problem.gradients(self.parameters_D, batches)
+        if self.byzantine:
+            sent_PD[self.byzantine] = coalition.gradients(step, sent_PD[self.byzantine], sent_PD[self.honest])
+        return losses_P, sent_PD
+
+    def _aggregate(self, sent_PD: Tensor) -> Tensor:
+        """Leave out what is not finite (a lie, since honest rows are), then apply the rule to the rest."""
+        scenario = self.scenario
+        assert scenario.tau is not None
+        finite_P = torch.isfinite(sent_PD).all(dim=1)
+        rejected = int((~finite_P).sum())
+        rule = bind_rule(RULES[scenario.defence], byzantine=scenario.byzantine - rejected, tau=scenario.tau)
+        return rule(sent_PD if rejected == 0 else sent_PD[finite_P])

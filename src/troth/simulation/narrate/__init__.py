@@ -1,0 +1,1 @@
+"""What happened in a simulated world, told step by step."""
