@@ -8,3 +8,8 @@ it.
 
 class OperatorError(ValueError):
     """Bad input from the person at the keyboard. One line; the command line prints it and exits with 2."""
+
+
+def printable(text: str) -> str:
+    """A line for people out of text that a stranger wrote: nothing in it moves the cursor or breaks the line."""
+    return "".join(character if character.isprintable() else "?" for character in text)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Troth
-from tests.simulation.planted import planted
+from tests.simulation.chaos.planted import planted
 from troth.simulation.chaos import workers as side_by_side
 from troth.simulation.chaos.draws import DRAWS
 from troth.simulation.chaos.faults import Network

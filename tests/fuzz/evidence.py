@@ -11,7 +11,7 @@ import msgspec
 
 from tests.fuzz.drawn import drawn, drawn_field, field_types
 from tests.fuzz.mutate import JSON_ATOMS, bent, bent_tree, damaged
-from tests.paper.conftest import SMALL, finished
+from tests.protocol.small_runs import SMALL, finished
 from troth.crypto import Context, Digest, Identity, PeerId, blob_digest, derive, signed_bytes
 from troth.evidence.form import BanFile, Exhibit, SignedMessage, SignedRecord, checksum, from_text, to_text
 from troth.evidence.verify import Proof, verify_ban

@@ -15,7 +15,7 @@ import msgspec
 
 from tests.fuzz.drawn import drawn
 from tests.fuzz.mutate import bent, damaged
-from tests.paper.test_messages import EXAMPLES
+from tests.protocol.wire.test_messages import EXAMPLES
 from troth.crypto import Context, Digest, Identity, PeerId, derive, signed_bytes
 from troth.protocol.broadcast.announcement import Announcement, Timing, chain_bytes
 from troth.protocol.broadcast.channel import AgreedChannel, Line

@@ -54,7 +54,7 @@ def test_nobody_asks_for_the_date() -> None:
     asked = []
     for package in (troth.network, troth.protocol):
         assert package.__file__ is not None
-        for file in sorted(Path(package.__file__).parent.glob("*.py")):
+        for file in sorted(Path(package.__file__).parent.rglob("*.py")):
             if file.name in ("libp2p.py", "p2pd.py"):
                 continue
             for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):

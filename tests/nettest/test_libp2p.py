@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.nettest.libp2p_loopback import LIMITS, MB, RUN, meet, peer
-from tests.network.lines import run as run_to_the_end
+from tests.network.transport.endpoints import run as run_to_the_end
 from troth.crypto.identity import Identity
 from troth.errors import OperatorError
 from troth.network.mesh.inbox import Inbox

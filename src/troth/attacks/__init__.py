@@ -2,7 +2,6 @@
 
 from troth.attacks.behaviour.absence import BlockReturns, Leave
 from troth.attacks.behaviour.burden import Complain, PadVotes
-from troth.attacks.behaviour.colluder import Plot
 from troth.attacks.behaviour.coordinator import Adapt
 from troth.attacks.behaviour.cover import CoveredAggregate
 from troth.attacks.behaviour.cover_once import CoveredOnce
@@ -20,6 +19,7 @@ from troth.attacks.behaviour.members import (
 from troth.attacks.behaviour.reroll import Reroll
 from troth.attacks.behaviour.strategist import Strategist
 from troth.attacks.coalition import Coalition
+from troth.attacks.colluder import Plot
 from troth.attacks.errors import AttackError
 from troth.attacks.gradient import (
     ALittleIsEnough,

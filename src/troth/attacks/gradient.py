@@ -15,7 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from troth.attacks.behaviour.colluder import ColludingChannel
+from troth.attacks.colluder import ColludingChannel
 from troth.attacks.errors import AttackError
 from troth.crypto import Seed, stream
 from troth.training import Batch, Task

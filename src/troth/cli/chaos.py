@@ -253,7 +253,7 @@ def _say_broken(verdict: "Verdict", replay: str, say: Callable[[str], None]) -> 
 
 def _save(verdict: "Verdict", plan: "Plan", folder: Path, replay: str, *, smaller: bool, closer: bool = True) -> None:
     """Its plan at once, so that whoever interrupts loses nothing; then a smaller one, and what happens in it."""
-    from troth.evidence import write_text
+    from troth.files import write_text
     from troth.simulation.narrate.timeline import Timeline
 
     claim(folder, {}, overwrite=True)
@@ -293,7 +293,7 @@ def _shrunk(verdict: "Verdict", plan: "Plan", keep: "Callable[[Plan], None]") ->
 def _write(
     folder: Path, verdict: "Verdict", drawn: "Plan", small: "Plan", replay: str, broken: list[str] | None = None
 ) -> None:
-    from troth.evidence import write_text
+    from troth.files import write_text
     from troth.simulation.chaos.plan_file import FORMAT, PlanFile, to_text
 
     shrunk = None if small == drawn else small

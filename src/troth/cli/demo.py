@@ -23,8 +23,8 @@ def demo(
     from troth.cli.live import Live
     from troth.cli.output import claim
     from troth.cli.swarm import play
-    from troth.evidence import write_text
     from troth.evidence.verify import verify_ban
+    from troth.files import write_text
     from troth.lab import plot_runs
     from troth.lab.comparison import contenders
     from troth.simulation import Scenario, simulate

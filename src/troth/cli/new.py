@@ -113,7 +113,7 @@ def new(
     """
     _check_free(manifest, overwrite)
 
-    from troth.evidence import write_bytes, write_text
+    from troth.files import write_bytes, write_text
     from troth.network.manifest.builder import Wishes, beside, draft
     from troth.network.manifest.initial_state import start_file
 

@@ -39,9 +39,9 @@ def _config_in(summary: Path) -> Any:
 
 def write_evidence(folder: Path, evidence: Mapping[str, "BanEvidence"]) -> None:
     """One file per ban, beside it what its recomputation starts from, and the run's id; in place of earlier ones."""
-    from troth.evidence import write_text
     from troth.evidence.beside import FILES, save_evidence
     from troth.evidence.verify import verify_ban
+    from troth.files import write_text
 
     place = folder / "evidence"
     for old in (file for kind in (*FILES, "run") for file in place.glob(kind)):

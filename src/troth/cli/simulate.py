@@ -76,7 +76,8 @@ def simulate(
     """
     from troth.cli.live import Live
     from troth.cli.output import claim, write_evidence
-    from troth.evidence import slug, write_text
+    from troth.evidence import slug
+    from troth.files import write_text
     from troth.lab import plot_runs
     from troth.simulation import ALSO, Scenario
     from troth.simulation import simulate as run

@@ -51,7 +51,7 @@ def swarm(
     started = time.monotonic()
     typer.echo("Starting …", err=True)
     from troth.cli.output import claim
-    from troth.evidence import write_text
+    from troth.files import write_text
     from troth.lab import plot_runs
     from troth.network.manifest.manifest import Manifest
     from troth.swarm.plan import SwarmPlan, rehearsal

@@ -1,5 +1,5 @@
-"""What shows a run to an outsider: its summary; with the protocol also evidence files, offline checks and journals."""
+"""What shows a run to an outsider: its summary, evidence of bans, and the offline checks of both."""
 
-from troth.evidence.summary import RunSummary, slug, sync_folder, write_bytes, write_text
+from troth.evidence.summary import RunSummary, slug
 
-__all__ = ["RunSummary", "slug", "sync_folder", "write_bytes", "write_text"]
+__all__ = ["RunSummary", "slug"]

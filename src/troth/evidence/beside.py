@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 from troth.crypto import Digest
 from troth.evidence.bans import BanEvidence
 from troth.evidence.exhibits import Blobs
-from troth.evidence.summary import write_text
 from troth.evidence.verify import Proof
+from troth.files import write_text
 from troth.protocol.core.parts import part_bounds
 from troth.protocol.wire.messages import Malformed
 from troth.training.work import Training, training_of

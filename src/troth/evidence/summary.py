@@ -4,10 +4,8 @@ import dataclasses
 import hashlib
 import json
 import math
-import os
 import re
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 
@@ -40,30 +38,6 @@ def slug(config: dict[str, Any]) -> str:
     attack = f"{config['byzantine']}x-{config['attack']}" if config["byzantine"] else "no-attack"
     words = f"{config['task']}-{config['defence']}-{attack}-seed{config['seed']}-{digest}"
     return re.sub(r"[^A-Za-z0-9.]+", "-", words)
-
-
-def write_text(path: Path, text: str) -> None:
-    write_bytes(path, text.encode())
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """Whole or not at all: a reader never sees half a file, and a crash keeps the old one."""
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """A file that was renamed is there after a power cut, too."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _finite(value: Any) -> Any:

@@ -13,7 +13,8 @@ from typing import Any, Self
 import msgspec
 
 import troth
-from troth.evidence import RunSummary, write_text
+from troth.evidence import RunSummary
+from troth.files import write_text
 from troth.network.manifest.manifest import Manifest
 from troth.network.node.events import StepNews
 from troth.protocol.core.records import decode_record

@@ -6,9 +6,9 @@ from typing import ClassVar
 
 import msgspec
 
-from troth.attacks.behaviour.colluder import ColludingChannel, cast_as
 from troth.attacks.behaviour.members import FalseAccuser, VanishedError
 from troth.attacks.behaviour.public import owners_now
+from troth.attacks.colluder import ColludingChannel, cast_as
 from troth.attacks.gradient import GradientAttack
 from troth.crypto import Context, PeerId
 from troth.protocol.core.channel import Entry

@@ -6,8 +6,8 @@ from typing import ClassVar
 
 import msgspec
 
-from troth.attacks.behaviour.colluder import ColludingChannel
 from troth.attacks.behaviour.public import owners_now
+from troth.attacks.colluder import ColludingChannel
 from troth.attacks.gradient import GradientAttack, SignFlip
 from troth.crypto import Context, PeerId, stream
 from troth.protocol.core.channel import Entry

@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 
 from troth.aggregation import centered_clip
-from troth.attacks.behaviour.colluder import ColludingChannel, LiarsChannel, Plot
 from troth.attacks.behaviour.cover import CoveredAggregate, CoveringColluder
 from troth.attacks.behaviour.members import CoinGrinder, FalseAccuser, ShiftingOwner, WithholdingOwner
+from troth.attacks.colluder import ColludingChannel, LiarsChannel, Plot
 from troth.attacks.gradient import GradientAttack, positive
 from troth.crypto import Context, PeerId
 from troth.protocol.core.coins import combine

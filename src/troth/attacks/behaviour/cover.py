@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from troth.attacks.behaviour.colluder import ColludingChannel
 from troth.attacks.behaviour.members import ShiftingOwner
+from troth.attacks.colluder import ColludingChannel
 from troth.attacks.gradient import GradientAttack, positive
 from troth.crypto import Context, Digest, PeerId, projection_signs
 from troth.protocol.core.channel import PartParcels

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from troth.aggregation import centered_clip, clip_residual
-from troth.attacks.behaviour.colluder import ColludingChannel
 from troth.attacks.behaviour.cover import CoveringColluder
+from troth.attacks.colluder import ColludingChannel
 from troth.attacks.gradient import GradientAttack
 from troth.crypto import Context, PeerId
 from troth.protocol.core.channel import Entry

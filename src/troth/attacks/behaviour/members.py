@@ -15,16 +15,16 @@ import torch
 from torch import Tensor
 
 from troth.aggregation import centered_clip, exact_norm, judge_center
-from troth.attacks.behaviour.colluder import ColludingChannel, cast_as
+from troth.attacks.colluder import ColludingChannel, cast_as
 from troth.attacks.errors import AttackError
 from troth.attacks.gradient import GradientAttack, SignFlip
 from troth.crypto import Context, Digest, PeerId, blob_digest, stream
 from troth.protocol.core.channel import PartParcels
 from troth.protocol.core.coins import combine
+from troth.protocol.core.errors import CannotGoOnError
 from troth.protocol.core.parts import Parcel, rows_of
 from troth.protocol.core.roles import Due, draw_roles
 from troth.protocol.core.roster import Roster
-from troth.protocol.core.state import CannotGoOnError
 from troth.protocol.wire.messages import (
     NO_BASIS,
     Accusation,

@@ -3,10 +3,10 @@
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from troth.attacks.behaviour.colluder import Plot
+from troth.attacks.colluder import Plot
 from troth.crypto import Context, PeerId
-from troth.protocol.broadcast.catch_up_server import returning
 from troth.protocol.core.coins import combine
+from troth.protocol.core.rejoin import returning
 from troth.protocol.core.roles import Due, draw_roles
 from troth.protocol.wire.messages import Announced, Commit
 

@@ -13,8 +13,8 @@ from typing import ClassVar
 
 import msgspec
 
-from troth.attacks.behaviour.colluder import Choose, ColludingChannel
 from troth.attacks.behaviour.public import audits_to_come, contributors_of, owners_now
+from troth.attacks.colluder import Choose, ColludingChannel
 from troth.attacks.gradient import SignFlip
 from troth.crypto import Context, PeerId, blob_digest
 from troth.protocol.core.channel import Entry, PartParcels, Showing

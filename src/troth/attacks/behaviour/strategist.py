@@ -11,11 +11,11 @@ from typing import ClassVar
 
 from troth.attacks.behaviour.absence import Doorkeeper
 from troth.attacks.behaviour.burden import Complainer, PaddingJuror, PadVotes
-from troth.attacks.behaviour.colluder import ColludingChannel, LiarsChannel, Plot
 from troth.attacks.behaviour.cover_once import CoveredOnce, OnceCoveringColluder
 from troth.attacks.behaviour.members import ShiftingOwner, VanishedError
 from troth.attacks.behaviour.public import contributors_of
 from troth.attacks.behaviour.reroll import Reroller
+from troth.attacks.colluder import ColludingChannel, LiarsChannel, Plot
 from troth.attacks.gradient import GradientAttack
 from troth.crypto import Context, PeerId
 from troth.protocol.core.roles import draw_roles

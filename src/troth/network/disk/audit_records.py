@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from troth.crypto import Digest, PeerId
-from troth.evidence import write_bytes
+from troth.files import write_bytes
 from troth.network.disk.checkpoints import CheckpointError, Checkpoints
 from troth.protocol.core.state import Kept, State
 from troth.protocol.wire.messages import Announced, Bytes32, Envelope, Malformed, Phase, decode

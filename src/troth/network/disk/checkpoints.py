@@ -16,7 +16,7 @@ import msgspec
 
 from troth.crypto import Digest, blob_digest
 from troth.errors import OperatorError
-from troth.evidence import write_bytes
+from troth.files import write_bytes
 from troth.protocol.broadcast.signed_slots import NO_SLOT, Slot
 from troth.protocol.core.roles import Due
 from troth.protocol.core.roster import Roster

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from troth.crypto import Context, Digest, PeerId, blob_digest, tagged_hash
 from troth.errors import OperatorError
-from troth.evidence import sync_folder
+from troth.files import sync_folder
 from troth.protocol.core.records import decode_record
 from troth.protocol.wire.frames import Link
 from troth.protocol.wire.messages import Announced

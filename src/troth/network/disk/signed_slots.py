@@ -8,7 +8,7 @@ import msgspec
 
 from troth.crypto import Context, tagged_hash
 from troth.errors import OperatorError
-from troth.evidence import sync_folder, write_bytes
+from troth.files import sync_folder, write_bytes
 from troth.protocol.broadcast.signed_slots import NO_SLOT, SignedBeforeError, Slot, slot_of
 from troth.protocol.wire.frames import Begun
 

@@ -22,7 +22,7 @@ import msgspec
 import torch
 
 from troth.crypto import Digest, PeerId, Seed, derive, tagged_hash, valid_peer
-from troth.errors import OperatorError
+from troth.errors import OperatorError, printable
 from troth.network.manifest import toml as run_file
 from troth.network.manifest.initial_state import read_start
 from troth.network.manifest.toml import (
@@ -38,7 +38,6 @@ from troth.network.manifest.toml import (
     RunFile,
     TaskSection,
     TrainingSection,
-    printable,
     shown,
 )
 from troth.protocol.broadcast.timeouts import Pace

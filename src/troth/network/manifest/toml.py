@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from troth import __version__
-from troth.errors import OperatorError
+from troth.errors import OperatorError, printable
 from troth.protocol.core.run import Parameters
 
 FORMAT: Final = 1
@@ -208,7 +208,3 @@ def _named(complaint: str) -> str:
 def shown(text: str) -> str:
     """Hostile text for a terminal: short, and without control characters."""
     return f"'{printable(text[:80])}'"
-
-
-def printable(text: str) -> str:
-    return "".join(character if character.isprintable() else "?" for character in text)

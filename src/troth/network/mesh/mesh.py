@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from troth.crypto import PeerId, Signature, verify
-from troth.network.manifest.toml import printable
+from troth.errors import printable
 from troth.network.mesh.inbox import Inbox
 from troth.network.mesh.session import (
     VERSION,

@@ -15,10 +15,10 @@ from safetensors.torch import save
 
 from troth.crypto import Identity, PeerId
 from troth.errors import OperatorError
-from troth.evidence import write_bytes, write_text
 from troth.evidence.bans import BanEvidence, History, reason_for
 from troth.evidence.beside import save_evidence
 from troth.evidence.verify import UnprovedError, verify_ban
+from troth.files import write_bytes, write_text
 from troth.network.disk.audit_records import KeptSteps
 from troth.network.disk.checkpoints import Checkpoints, Marks
 from troth.network.disk.journal import Journal
@@ -37,9 +37,10 @@ from troth.protocol.broadcast.channel import AgreedChannel, Line
 from troth.protocol.broadcast.signed_slots import Journal as Slots
 from troth.protocol.core.channel import Channel, Entropy
 from troth.protocol.core.coins import Coins
+from troth.protocol.core.errors import CannotGoOnError, LeftOutError, StalledError
 from troth.protocol.core.records import StepRecord, decode_record
 from troth.protocol.core.run import Run
-from troth.protocol.core.state import CannotGoOnError, LeftOutError, Outcome, Peer, StalledError
+from troth.protocol.core.state import Outcome, Peer
 from troth.protocol.recovery.member import Life
 from troth.protocol.wire.messages import Phase
 from troth.protocol.wire.primitives import Primitives

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from troth.crypto import Context, Digest, Identity, PeerId, signed_bytes, tagged_hash
+from troth.protocol.core.channel import Blame
 from troth.protocol.wire.frames import Agreement as Frame
 from troth.protocol.wire.frames import Certificate, Chained, Relayed, Value, View
 from troth.protocol.wire.messages import Envelope
@@ -47,16 +48,6 @@ class Decision:
 
     said: Mapping[PeerId, Envelope]
     twice: Mapping[PeerId, tuple[Envelope, Envelope]]  # two different values, both signed: proof of a lie
-
-
-@dataclass(frozen=True)
-class Blame:
-    """Why there was no certificate, as one member saw it (SPEC F1). Empty where there was one."""
-
-    unheard: frozenset[PeerId] = frozenset()  # whose value or view did not come in time
-    incomplete: frozenset[PeerId] = (
-        frozenset()
-    )  # who claimed not to have heard everyone, or something else than was said, or that somebody who spoke was gone
 
 
 class Announcement:

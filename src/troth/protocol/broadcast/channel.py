@@ -9,16 +9,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol, TypeVar
 
 from troth.crypto import Context, Digest, Identity, PeerId
-from troth.protocol.broadcast.announcement import Announcement, Blame, Decision, Timing
+from troth.protocol.broadcast.announcement import Announcement, Decision, Timing
 from troth.protocol.broadcast.blobs import Blobs
 from troth.protocol.broadcast.catch_up_server import Gate
 from troth.protocol.broadcast.early_frames import Room, Shelf
 from troth.protocol.broadcast.observed import Sighting
 from troth.protocol.broadcast.signed_slots import Journal, MemoryJournal
 from troth.protocol.broadcast.timeouts import Pace, Stopwatch
-from troth.protocol.core.channel import Delivery, Doubles, Entry, PartParcels, Showing
+from troth.protocol.core.channel import Blame, Delivery, Doubles, Entry, PartParcels, Showing
+from troth.protocol.core.errors import StalledError
 from troth.protocol.core.parts import Parcel
-from troth.protocol.core.state import StalledError
 from troth.protocol.wire.frames import (
     AGREEMENT,
     Begun,

@@ -4,16 +4,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 from troth.crypto import Context, PeerId, signed_bytes
-from troth.protocol.broadcast.announcement import (
-    Blame,
-    Decision,
-    Seen,
-    Timing,
-    chain_bytes,
-    proves,
-    rounds,
-    values_digest,
-)
+from troth.protocol.broadcast.announcement import Decision, Seen, Timing, chain_bytes, proves, rounds, values_digest
+from troth.protocol.core.channel import Blame
 from troth.protocol.wire.frames import Agreement, Certificate, Decided
 from troth.protocol.wire.primitives import Primitives
 

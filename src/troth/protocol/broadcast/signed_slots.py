@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from troth.crypto import Context
-from troth.protocol.core.state import CannotGoOnError
+from troth.protocol.core.errors import CannotGoOnError
 from troth.protocol.wire.frames import Begun
 
 

@@ -7,7 +7,6 @@ from typing import Protocol, TypeVar
 from torch import Tensor
 
 from troth.crypto import Context, Digest, PeerId, Seed
-from troth.protocol.broadcast.announcement import Blame
 from troth.protocol.core.coins import Coins
 from troth.protocol.core.parts import Parcel
 from troth.protocol.wire.messages import Announced, Envelope, Knocking, Malformed, Measured, Message
@@ -20,6 +19,16 @@ Doubles = Mapping[PeerId, tuple[Context, Envelope, Envelope]]  # who said two th
 T = TypeVar("T")  # whatever the training side calls its state
 
 # D coordinates
+
+
+@dataclass(frozen=True)
+class Blame:
+    """Why there was no certificate, as one member saw it (SPEC F1). Empty where there was one."""
+
+    unheard: frozenset[PeerId] = frozenset()  # whose value or view did not come in time
+    incomplete: frozenset[PeerId] = (
+        frozenset()
+    )  # who claimed not to have heard everyone, or something else than was said, or that somebody who spoke was gone
 
 
 @dataclass(frozen=True)

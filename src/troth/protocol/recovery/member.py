@@ -13,15 +13,17 @@ from typing import Generic, TypeVar
 import msgspec
 
 from troth.crypto import Context, Digest, Identity, PeerId, Signature, signed_bytes
-from troth.protocol.broadcast.catch_up_server import MOST_AHEAD, request_bytes
+from troth.protocol.broadcast.catch_up_server import MOST_AHEAD
 from troth.protocol.broadcast.channel import AgreedChannel
 from troth.protocol.broadcast.signed_slots import SignedBeforeError
 from troth.protocol.core.channel import Entry
+from troth.protocol.core.errors import CannotGoOnError, LeftOutError, StalledError
 from troth.protocol.core.records import Returned, StepRecord, decode_record, encode_record, right_signers
+from troth.protocol.core.rejoin import request_bytes
 from troth.protocol.core.roles import Due
 from troth.protocol.core.roster import Roster, scales_after
 from troth.protocol.core.run import Run
-from troth.protocol.core.state import CannotGoOnError, LastRecord, LeftOutError, Outcome, Peer, StalledError, State
+from troth.protocol.core.state import LastRecord, Outcome, Peer, State
 from troth.protocol.recovery.restart import Meeting, tip_of
 from troth.protocol.recovery.restart_quorum import proven
 from troth.protocol.step.closing import close_run

@@ -9,14 +9,15 @@ from typing import Generic, TypeVar
 from torch import Tensor
 
 from troth.crypto import Context, Digest, PeerId, Signature, derive
-from troth.protocol.broadcast.catch_up_server import right_requests
 from troth.protocol.core.channel import Delivery, Entry
 from troth.protocol.core.coins import Coins, right_openings
+from troth.protocol.core.errors import LeftOutError, StalledError, UncertifiedError
 from troth.protocol.core.parts import Parcel, opens
 from troth.protocol.core.records import aggregates_basis, record_bytes_to_sign, reports_basis, roots_basis
+from troth.protocol.core.rejoin import right_requests
 from troth.protocol.core.roles import Roles, draw_roles
 from troth.protocol.core.scales import lower_median, part_taus, whole_norm
-from troth.protocol.core.state import LeftOutError, Peer, StalledError, State, UncertifiedError
+from troth.protocol.core.state import Peer, State
 from troth.protocol.wire.messages import Announced, Center, Clip, Commit, Phase, ReportNumbers, said_as
 from troth.protocol.wire.primitives import Primitives
 

@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import TypeVar
 
 from troth.crypto import PeerId, Signature
+from troth.protocol.core.errors import LeftOutError
 from troth.protocol.core.records import StepRecord, record_bytes_to_sign
 from troth.protocol.core.roles import Due, Roles, draw_roles
-from troth.protocol.core.state import LastRecord, LeftOutError, Outcome, Peer, State
+from troth.protocol.core.state import LastRecord, Outcome, Peer, State
 from troth.protocol.step.attempt import Announcements, Attempt, Here
 from troth.protocol.step.step import audit_targets, sign_last, vote
 from troth.protocol.step.trials import AUDIT_KINDS, Docket, Trials

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from troth.crypto import PeerId
 from troth.protocol.core.channel import Delivery
+from troth.protocol.core.errors import StalledError
 from troth.protocol.core.roster import Roster
-from troth.protocol.core.state import StalledError
 from troth.protocol.step.attempt import Announcements, Attempt, Dropped
 from troth.protocol.wire.messages import Center, Clip, said_as
 

@@ -14,15 +14,16 @@ from torch import Tensor
 
 from troth.aggregation import centered_clip
 from troth.crypto import Digest, PeerId, Signature, coin_commitment
-from troth.protocol.broadcast.catch_up_server import returning, right_requests
 from troth.protocol.core.channel import Delivery
 from troth.protocol.core.coins import combine
+from troth.protocol.core.errors import LeftOutError, StalledError
 from troth.protocol.core.parts import CommittedParts, Parcel, commit_parts, opens, rows_of
 from troth.protocol.core.records import Returned, StepRecord, aggregate_message, record_bytes_to_sign
+from troth.protocol.core.rejoin import returning, right_requests
 from troth.protocol.core.roles import Due, gradient_seed
 from troth.protocol.core.roster import scales_after
 from troth.protocol.core.scales import far_parts, pooled_norm, update_factor, whole_norm
-from troth.protocol.core.state import Kept, LaidOpen, LastRecord, LeftOutError, Outcome, Peer, StalledError, State
+from troth.protocol.core.state import Kept, LaidOpen, LastRecord, Outcome, Peer, State
 from troth.protocol.step.attempt import Announcements, Attempt, Clipped, Dropped, Here, Reduced, Reported
 from troth.protocol.step.audits import audit, examine_part, report_errors
 from troth.protocol.step.checks import suspicious_parts

@@ -12,7 +12,7 @@ from itertools import count
 from typing import Any, Generic, TypeVar
 
 from troth.crypto import Context, Digest, PeerId
-from troth.protocol.core.state import CannotGoOnError
+from troth.protocol.core.errors import CannotGoOnError
 from troth.protocol.wire.frames import Packet, View
 from troth.simulation.chaos.faults import Deliver
 

@@ -18,11 +18,12 @@ from troth.protocol.broadcast.signed_slots import MemoryJournal
 from troth.protocol.broadcast.timeouts import Pace
 from troth.protocol.core.channel import Channel
 from troth.protocol.core.coins import Coins, SeededEntropy
+from troth.protocol.core.errors import CannotGoOnError, LeftOutError, StalledError
 from troth.protocol.core.records import StepRecord, decode_record, encode_record
 from troth.protocol.core.roles import gradient_seed
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Parameters, Run
-from troth.protocol.core.state import CannotGoOnError, LeftOutError, Outcome, Peer, StalledError, State
+from troth.protocol.core.state import Outcome, Peer, State
 from troth.protocol.recovery.member import Life
 from troth.protocol.step.step import run_step
 from troth.protocol.wire.frames import Begun, Link, Packet, Value

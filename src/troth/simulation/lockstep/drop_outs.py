@@ -4,10 +4,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from troth.crypto import Context, Digest, PeerId, Seed, stream
-from troth.protocol.broadcast.announcement import Blame
-from troth.protocol.core.channel import Channel, Delivery, Doubles, Entry, PartParcels, Showing
+from troth.protocol.core.channel import Blame, Channel, Delivery, Doubles, Entry, PartParcels, Showing
+from troth.protocol.core.errors import CannotGoOnError
 from troth.protocol.core.parts import Parcel
-from troth.protocol.core.state import CannotGoOnError
 from troth.protocol.wire.messages import Announced, Knocking, Measured, Message
 
 _CALLS = 8  # a quiet step has seven calls of the channel, one with a trial nine: every phase and what is between them

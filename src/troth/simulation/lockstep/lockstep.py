@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from troth.crypto import PeerId
-from troth.protocol.core.state import CannotGoOnError
+from troth.protocol.core.errors import CannotGoOnError
 
 R = TypeVar("R")
 

@@ -13,9 +13,10 @@ from troth.crypto import Identity, PeerId, derive
 from troth.evidence.bans import BanEvidence, History, evidence_name, reason_for
 from troth.protocol.core.channel import Channel
 from troth.protocol.core.coins import SeededEntropy
+from troth.protocol.core.errors import CannotGoOnError, StalledError
 from troth.protocol.core.records import encode_record
 from troth.protocol.core.run import Parameters, Run
-from troth.protocol.core.state import CannotGoOnError, Outcome, Peer, StalledError, State
+from troth.protocol.core.state import Outcome, Peer, State
 from troth.protocol.step.closing import close_run
 from troth.protocol.step.step import run_step
 from troth.protocol.wire.primitives import Primitives

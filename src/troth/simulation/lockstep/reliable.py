@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from troth.crypto import Context, Digest, Identity, PeerId, signed_bytes
-from troth.protocol.broadcast.announcement import Blame
-from troth.protocol.core.channel import Delivery, Doubles, Entry, PartParcels, Showing
+from troth.protocol.core.channel import Blame, Delivery, Doubles, Entry, PartParcels, Showing
 from troth.protocol.core.parts import Parcel
 from troth.protocol.wire.messages import Announced, Envelope, Knocking, Malformed, Measured, Message, seal, wire_bytes
 from troth.protocol.wire.primitives import Primitives

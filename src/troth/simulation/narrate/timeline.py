@@ -12,8 +12,8 @@ from typing import Any, cast
 from troth.crypto import Context, PeerId, blob_digest, tagged_hash
 from troth.protocol.broadcast.timeouts import Pace
 from troth.protocol.core.channel import Channel
+from troth.protocol.core.errors import CannotGoOnError
 from troth.protocol.core.records import encode_record
-from troth.protocol.core.state import CannotGoOnError
 from troth.protocol.wire.frames import (
     Certificate,
     Chained,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from troth.crypto import Context, PeerId
 from troth.protocol.core.channel import Entry
-from troth.protocol.core.state import CannotGoOnError
+from troth.protocol.core.errors import CannotGoOnError
 from troth.protocol.wire.frames import Packet
 from troth.protocol.wire.messages import Announced, Clip, Close, Commit, Message, Phase
 from troth.simulation.narrate.phrases import by_number, phase

@@ -1,6 +1,6 @@
 """A step ends, and moves the model, if enough honest peers stay: nobody is left out or stalls without need."""
 
-from troth.protocol.core.state import LeftOutError, StalledError
+from troth.protocol.core.errors import LeftOutError, StalledError
 from troth.simulation.chaos.world import World
 
 

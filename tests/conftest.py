@@ -1,0 +1,12 @@
+"""Runs that many tests look at, made once."""
+
+import pytest
+
+from tests.protocol.small_runs import SMALL, finished
+from troth.simulation import ProtocolSimulation
+
+
+@pytest.fixture(scope="session")
+def attacked() -> ProtocolSimulation:
+    """Seven peers, two of whom flip signs from step 3 on, run for 30 steps."""
+    return finished(SMALL)

@@ -1,0 +1,94 @@
+"""Small runs of the real protocol, shared by the tests of its clauses."""
+
+import dataclasses
+from collections.abc import Callable
+
+import torch
+
+from troth.crypto import PeerId, derive
+from troth.evidence.verify import verify_ban
+from troth.protocol.core.channel import Channel
+from troth.protocol.core.records import StepRecord, decode_record
+from troth.protocol.core.state import Kept
+from troth.protocol.wire.messages import Kind
+from troth.protocol.wire.primitives import Primitives
+from troth.simulation import ProtocolSimulation, Scenario
+from troth.simulation.lockstep.replay import replay
+from troth.training.work import Training, TrainingWork
+
+# With this seed the two liars are banned more than two steps apart, so that the second ban has a history.
+SMALL = Scenario(
+    task="quadratic:dimension=60", peers=7, byzantine=2, attack_start=3, steps=30, evaluate_every=30, seed=2
+)
+
+
+def finished(
+    scenario: Scenario, *, share: bool = True, until: Callable[[ProtocolSimulation], bool] = lambda _: False
+) -> ProtocolSimulation:
+    """Run it, to the end or until there is nothing more to see."""
+    return run_on(ProtocolSimulation(scenario, share=share), until)
+
+
+def run_on(
+    simulation: ProtocolSimulation, until: Callable[[ProtocolSimulation], bool] = lambda _: False
+) -> ProtocolSimulation:
+    """To the end, or until there is nothing more to see; evidence waits for the step after, which certifies the ban [U2]."""
+    done = False
+    for _ in simulation.steps():
+        done = done or until(simulation)
+        if done and len(simulation.evidence) == len(simulation.bans):
+            break
+    return simulation
+
+
+def liars_gone(simulation: ProtocolSimulation) -> bool:
+    members = simulation.states[simulation.honest[0]].roster.members
+    return not any(simulation.numbers[peer] in simulation.byzantine for peer in members)
+
+
+def rewired(simulation: ProtocolSimulation, peer: PeerId, wrap: Callable[[Channel], Channel]) -> None:
+    """Put something between this peer and the others."""
+    member = simulation.peers[peer]
+    simulation.peers[peer] = dataclasses.replace(member, channel=wrap(member.channel))
+
+
+def records(simulation: ProtocolSimulation) -> list[StepRecord]:
+    """Of the steps that train; the one that closes the run comes after them."""
+    return [record for record in all_records(simulation) if not record.closing]
+
+
+def all_records(simulation: ProtocolSimulation) -> list[StepRecord]:
+    return [decode_record(raw) for raw in simulation.trace]
+
+
+def kept_promises(simulation: ProtocolSimulation) -> dict[int, Kind]:
+    """What holds whatever the liars do: agreement, no honest ban, proof of every ban. Gives what each was banned for."""
+    assert simulation.agreement
+    assert simulation.trace
+    assert {ban.peer for ban in simulation.bans} <= set(simulation.byzantine)
+    banned: dict[int, Kind] = {}
+    for ban, evidence in zip(simulation.bans, simulation.evidence, strict=True):
+        proof = verify_ban(evidence.text)
+        assert (simulation.numbers[proof.banned], proof.step) == (ban.peer, ban.step)
+        assert 2 * proof.votes > proof.members
+        banned[ban.peer] = proof.judgement.kind
+    return banned
+
+
+def is_what_a_server_would_get(simulation: ProtocolSimulation) -> bool:
+    """Whether a trusted server with the same contributors, seeds and bounds, and no lies, ends with the same bits."""
+    scenario = simulation.scenario
+    work = TrainingWork(simulation.problem, scenario.make_optimizer(), scenario.rates(), Primitives())
+    served = replay(simulation.run, work, work.first(derive(scenario.seed, "model")), all_records(simulation))
+    return torch.equal(served.parameters_D, simulation.states[last_standing(simulation)].training.parameters_D)
+
+
+def last_standing(simulation: ProtocolSimulation) -> PeerId:
+    """An honest peer that is still there."""
+    return next(peer for peer in simulation.honest if peer not in simulation.gone)
+
+
+def last_kept(simulation: ProtocolSimulation, peer: PeerId | None = None) -> Kept[Training]:
+    """What this peer, by default the first honest one, keeps of the last step."""
+    state = simulation.states[peer or simulation.honest[0]]
+    return state.kept[max(state.kept)]  # closing keeps nothing of its own

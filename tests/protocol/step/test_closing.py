@@ -1,0 +1,216 @@
+"""The closing step: nobody contributes, everyone audits, and the run's model is signed, or taken back by one step."""
+
+import dataclasses
+
+import msgspec
+import pytest
+
+from tests.protocol.small_runs import SMALL, all_records, kept_promises, rewired
+from tests.protocol.step.test_audit_all import BEFORE_REPORT, ONCE
+from tests.protocol.watched import CALM, Saying, Watched
+from troth.crypto import Context, PeerId
+from troth.evidence.verify import verify_ban
+from troth.protocol.core.records import StepRecord
+from troth.protocol.core.roles import Audit
+from troth.protocol.core.state import Outcome, State
+from troth.protocol.step.closing import closing_roles
+from troth.protocol.wire.messages import Accusation, Accuse, Close, Commit, Kind, Message, Phase, seal
+from troth.simulation import Scenario
+from troth.simulation.lockstep.drop_outs import DropOut, DroppingChannel
+from troth.training.work import Training
+
+LAST = CALM.total_steps - 1  # then comes the closing step
+CLOSING = LAST + 1
+
+
+def ends(run: Watched) -> tuple[StepRecord, StepRecord, Outcome[Training]]:
+    """The last step's record, the closing one, and what one member made of it."""
+    *_, last, closing = all_records(run)
+    return last, closing, next(iter(run.outcomes[-1].values()))
+
+
+def test_a_quiet_run_is_audited_and_signed() -> None:
+    """[U4] Everyone's work of the last step, five times; the model is the last one; all sign."""
+    run = Watched().play()
+    last, closing, outcome = ends(run)
+    assert (closing.step, closing.closing, closing.contributors, closing.updated) == (CLOSING, True, (), False)
+    assert not any(record.closing for record in all_records(run)[:-1])
+    assert closing.state_before == closing.state_after == last.state_after
+    assert closing.updates == last.updates == 6
+    assert outcome.state.closed
+    assert outcome.closing.keys() == set(run.honest)
+    audited = [audit for other in run.outcomes[-1].values() for audit in other.audited]
+    assert sorted(audit.target for audit in audited) == sorted(PeerId(peer) for peer in last.contributors * 5)
+    assert kept_promises(run) == {}
+
+
+@pytest.mark.parametrize("attack", ["sign-flip", "covered-aggregate:shift=2"])
+def test_a_lie_in_the_last_step_is_found_and_taken_back(attack: str) -> None:
+    """[U4, R6] Else it would be the one to lie in. The model of the run is the one before that step; no step is made twice."""
+    scenario = dataclasses.replace(SMALL, attack=attack, attack_start=LAST, steps=6, evaluate_every=6)
+    run = Watched(scenario).play()
+    last, closing, outcome = ends(run)
+    banned = kept_promises(run)
+    contributing = {run.numbers[PeerId(peer)] for peer in last.contributors} & set(run.byzantine)
+    assert banned.keys() >= contributing != set()
+    assert set(closing.banned) == {peer for peer, number in run.numbers.items() if number in banned}
+    assert last.updated
+    assert closing.state_before == last.state_after != last.state_before
+    assert closing.state_after == last.state_before
+    work = run.peers[run.honest[0]].work
+    assert {work.digest(run.states[peer].training) for peer in run.honest} == {closing.state_after}
+    assert all(verify_ban(evidence.text).judgement.step == LAST for evidence in run.evidence)
+    assert outcome.closing.keys() >= set(run.honest)
+
+
+def test_a_false_accusation_there_takes_nothing_back() -> None:
+    """[U4, T4] The accuser is banned, and the last step stands."""
+    run = Watched(dataclasses.replace(SMALL, attack_start=LAST, attack_probability=1e-12, steps=6, evaluate_every=6))
+    liar = next(peer for peer, number in run.numbers.items() if number in run.byzantine)
+
+    def change(context: Context, message: Message) -> Message:
+        if not isinstance(message, Accuse) or context.step != CLOSING:
+            return message
+        kept = run.states[liar].kept[LAST]
+        target = next(a.target for a in closing_roles(run.peers[liar], run.states[liar]).audits[liar])
+        digest = run.tools.digest(kept.commits[target].envelope.payload)
+        lie = Accusation(target, Kind.GRADIENT, LAST, None, digest)
+        return msgspec.structs.replace(message, accusations=(lie,))
+
+    run.bend([liar], change).play()
+    last, closing, _ = ends(run)
+    assert set(closing.banned) == {liar}
+    assert closing.state_after == last.state_after
+    assert kept_promises(run) == {run.numbers[liar]: Kind.GRADIENT}
+
+
+def test_what_is_owed_is_audited_there() -> None:
+    """[U4, R7] The lie was in the step before the last, and its auditor lost power. The last step itself stands."""
+    run = Watched(dataclasses.replace(ONCE, steps=5, evaluate_every=5))
+    probe = Watched(dataclasses.replace(ONCE, steps=5, evaluate_every=5)).play()
+    judgement = verify_ban(probe.evidence[0].text).judgement
+    assert (judgement.step, judgement.accuser is not None) == (3, True)
+    rewired(run, PeerId(judgement.accuser or b""), lambda c: DroppingChannel(c, DropOut(4, BEFORE_REPORT)))
+    last, closing, _ = ends(run.play())
+    assert [(owed.target, owed.step) for owed in last.owed if owed.step == 3] == [(judgement.target, 3)]
+    assert closing.banned == (judgement.target,)
+    assert closing.state_after == last.state_after
+    (evidence,) = run.evidence
+    assert verify_ban(evidence.text).judgement.step == 3
+
+
+def test_silent_auditors_leave_their_targets_unaudited() -> None:
+    """[U4, R7] No step follows, so nothing can be owed any more: the record says whose work nobody looked at."""
+    run = Watched(dataclasses.replace(CALM, peers=16))
+    silent: set[PeerId] = set()
+
+    def auditors(state: State[Training], me: PeerId) -> dict[Audit, set[PeerId]]:
+        roles = closing_roles(run.peers[me], state)
+        found: dict[Audit, set[PeerId]] = {}
+        for auditor, audits in roles.audits.items():
+            for audit in audits:
+                found.setdefault(audit, set()).add(auditor)
+        return found
+
+    def change(context: Context, message: Message) -> Message | None:
+        if context.step == CLOSING and isinstance(message, Accuse):
+            if not silent:
+                everyone = auditors(run.states[run.honest[0]], run.honest[0])
+                silent.update(everyone[min(everyone, key=lambda audit: audit.target)])
+            return None if me_of[context] in silent else message
+        return message
+
+    me_of: dict[Context, PeerId] = {}
+    for peer in run.honest:
+
+        def mine(context: Context, message: Message, me: PeerId = peer) -> Message | None:
+            me_of[context] = me
+            return change(context, message)
+
+        run.bend([peer], mine)
+    _, closing, outcome = ends(run.play())
+    everyone = auditors(run.outcomes[-2][run.honest[0]].state, run.honest[0])
+    lost = {audit.target for audit, who in everyone.items() if who <= silent}
+    assert len(silent) == 5
+    assert set(closing.unaudited) == lost != set()
+    assert closing.owed == ()
+    assert (closing.absent, closing.struck) == ((), ()), "they were there, and may sign"
+    assert len(outcome.closing) == 16
+
+
+@pytest.mark.parametrize(("wrong", "closed"), [(3, True), (4, False)])
+def test_without_a_quorum_of_signatures_the_run_is_not_closed(wrong: int, closed: bool) -> None:
+    """[U4] Signatures that do not fit are none. All see the same, and a ban of that step has no evidence then."""
+    run = Watched()
+
+    def change(_: Context, message: Message) -> Message:
+        return Close(bytes(64)) if isinstance(message, Close) else message
+
+    run.bend(run.honest[:wrong], change).play()
+    _, closing, outcome = ends(run)
+    assert closing.closing
+    for other in run.outcomes[-1].values():
+        assert other.closing.keys() == set(run.honest[wrong:])
+    assert outcome.state.last is not None
+    assert (len(outcome.closing) >= outcome.state.last.quorum) == closed
+
+
+def test_an_unclosed_run_shows_no_evidence_that_proves_nothing() -> None:
+    """[U4, E1] Six of seven do not sign: the last step's liars are named, but nobody could check it."""
+    scenario = dataclasses.replace(SMALL, attack_start=LAST, steps=6, evaluate_every=6)
+    run = Watched(scenario)
+    run.bend(run.honest[1:], lambda _, message: Close(bytes(64)) if isinstance(message, Close) else message).play()
+    assert run.bans
+    assert run.evidence == []
+
+
+def test_who_is_silent_at_the_end_is_absent() -> None:
+    """[U4, N1] In Commit; the others close the run without it."""
+    run, gone = Watched(), Watched().honest[0]
+    run.bend([gone], lambda c, m: None if isinstance(m, Commit) and c.step == CLOSING else m).play()
+    _, closing, outcome = ends(run)
+    assert closing.absent == (gone,)
+    assert outcome.closing.keys() == set(run.honest) - {gone}
+
+
+def test_whoever_commits_to_a_gradient_there_is_out() -> None:
+    """[U4] Nobody contributes to the closing step."""
+    run, liar = Watched(), Watched().honest[0]
+
+    def change(context: Context, message: Message) -> Message:
+        if isinstance(message, Commit) and context.step == CLOSING:
+            return msgspec.structs.replace(message, root=bytes(32), length=1.0)
+        return message
+
+    run.bend([liar], change).play()
+    assert ends(run)[1].absent == (liar,)
+
+
+class _Doubling(Saying):
+    """A channel on which, everyone found, this peer said two things."""
+
+    def __init__(self, inner: object, run: Watched, liar: PeerId) -> None:
+        super().__init__(inner, lambda _, message: message)
+        self._run, self._liar = run, liar
+
+    def doubles(self, step: int) -> object:
+        if step != CLOSING:
+            return {}
+        place, identity = Context(self._run.run.id, step, Phase.ACCUSE), self._run.peers[self._liar].identity
+        one, other = (seal(identity, place, Accuse((), coin * 32)) for coin in (b"a", b"b"))
+        return {self._liar: (place, one, other)}
+
+
+def test_equivocations_there_are_banned_too() -> None:
+    """[U4, Q6] The two messages prove it, in the last record as in any other; nothing is taken back for it."""
+    run = Watched(
+        Scenario(**{**dataclasses.asdict(CALM), "byzantine": 1, "attack_start": LAST, "attack_probability": 1e-12})
+    )
+    liar = next(peer for peer, number in run.numbers.items() if number in run.byzantine)
+    for peer in list(run.peers):
+        rewired(run, peer, lambda channel: _Doubling(channel, run, liar))  # type: ignore[arg-type, return-value]
+    last, closing, _ = ends(run.play())
+    assert closing.banned == (liar,)
+    assert closing.state_after == last.state_after
+    (evidence,) = run.evidence
+    assert verify_ban(evidence.text).judgement.kind == Kind.EQUIVOCATION

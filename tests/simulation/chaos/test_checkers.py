@@ -1,0 +1,201 @@
+"""Checkers can fail: a bug is planted for each that it finds, and no other does."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+import torch
+from torch import Tensor
+
+from tests.simulation.chaos.planted import PLANTED
+from troth.crypto import Identity
+from troth.protocol.broadcast.channel import AgreedChannel
+from troth.protocol.core.records import Judgement, Returned
+from troth.protocol.core.roster import Roster
+from troth.protocol.wire.frames import Packet, Relayed, Value
+from troth.protocol.wire.messages import Envelope, Kind, Verdict
+from troth.simulation.chaos.checkers import CHECKERS
+from troth.simulation.chaos.checkers.progress import excused
+from troth.simulation.chaos.faults import Network
+from troth.simulation.chaos.memory_probe import held_bytes
+from troth.simulation.chaos.world import Plan, World, play
+from troth.simulation.lockstep.drop_outs import DropOut
+from troth.training.work import Training, TrainingWork
+
+# D coordinates
+
+
+def plan(peers: int = 5, steps: int = 4, attacks: dict[int, str] | None = None, **given: Any) -> Plan:
+    liars = given.pop("liars", dict.fromkeys(attacks or {}, frozenset[str]()))
+    crashes = given.pop("crashes", {})
+    zeal = dict.fromkeys(liars, (1.0, 1))
+    return Plan(1, peers, steps, liars, {}, attacks or {}, zeal, crashes, Network(latency=0.3), **given)
+
+
+def failing(world: World) -> set[str]:
+    return {name for name, check in CHECKERS.items() if check(world)}
+
+
+@contextmanager
+def _fivefold_updates() -> Iterator[None]:
+    original = TrainingWork.update
+
+    def far(self: TrainingWork, training: Training, aggregate_D: Tensor, step: int) -> Training:
+        return original(self, training, 5 * aggregate_D, step)
+
+    with patch.object(TrainingWork, "update", far):
+        yield
+
+
+def test_harm_alone_finds_updates_that_are_too_long() -> None:
+    """Everyone does the same, so that nothing else shows it."""
+    with _fivefold_updates():
+        assert failing(play(plan(steps=2))) == {"harm"}
+    assert failing(play(plan(steps=2))) == set()
+
+
+def test_harm_looks_at_aggregates_whoever_covers_them() -> None:
+    """What the red team did: everything at 1e30, in a world with liars."""
+    world = play(plan(7, 3, {0: "covered-aggregate", 1: "covered-aggregate"}))
+    assert CHECKERS["harm"](world) == []
+    for outcome in world.witness:
+        kept = outcome.state.kept[outcome.record.step]
+        object.__setattr__(kept, "aggregate_D", torch.full_like(kept.aggregate_D, 1e30))
+    assert len(CHECKERS["harm"](world)) >= 3
+
+
+def test_aggregates_of_honest_owners_are_checked_beside_covering_liars() -> None:
+    with PLANTED["V2 skipped"]():
+        world = play(plan(7, 5, {0: "covered-aggregate", 1: "wrong-aggregate"}))
+    assert CHECKERS["aggregates"](world)
+
+
+def test_progress_alone_finds_a_model_that_stands_still() -> None:
+    """Records go on being made."""
+    original = Roster.moves
+
+    def rarely(self: Roster, members: int, contributors: int) -> bool:
+        return contributors == members and original(self, members, contributors)  # in the first step, all do
+
+    with patch.object(Roster, "moves", rarely):
+        assert failing(play(plan())) == {"progress"}
+
+
+def test_progress_is_excused_beyond_the_guarantee_only() -> None:
+    """Three of five are gone for good: the others stop, and nobody promised otherwise."""
+    world = play(plan(crashes={number: DropOut(2, 0) for number in range(3)}))
+    assert len(world.records) < 4
+    assert excused(world)
+    assert CHECKERS["progress"](world) == []
+
+
+def test_safety_alone_sees_a_history_that_was_given_up() -> None:
+    """The others look at what peers hold in the end."""
+    world = play(plan())
+    world.histories[2, 0].add(b"another record of the same step")
+    assert failing(world) == {"safety"}
+
+
+def test_safety_sees_a_record_that_liars_made() -> None:
+    world = play(plan(4, 2, {0: "silent-validation"}))
+    for outcomes in world.outcomes.values():
+        for outcome in outcomes.values():
+            kept = {peer: sig for peer, sig in outcome.certificate.items() if peer not in world.honest}
+            object.__setattr__(outcome, "certificate", kept)
+    assert "no honest peer signed" in CHECKERS["safety"](world)[0]
+
+
+def test_bans_alone_finds_who_was_banned_and_stays() -> None:
+    """It votes as the honest do, so that nothing else shows it."""
+    liar = {0: frozenset({"equivocate"})}
+    with PLANTED["votes counted from those already out"]():
+        assert failing(play(plan(7, 4, liars=liar))) == {"bans"}
+    assert failing(play(plan(7, 4, liars=liar))) == set()
+
+
+def test_bans_reach_later_keys() -> None:
+    world, heir = play(plan(steps=3)), Identity.from_secret(bytes(32)).peer
+    banned = world.run.founders[0]
+    first, second, third = world.records
+    guilty = Judgement(None, banned, Kind.EQUIVOCATION, 0, None, 0, Verdict.ACCUSED)
+    world.records[:] = [
+        msgspec.structs.replace(first, returned=(Returned(banned, heir),)),
+        msgspec.structs.replace(second, judgements=(guilty,), members=(heir,)),
+        msgspec.structs.replace(third, members=(heir,)),
+    ]
+    assert CHECKERS["bans"](world) == ["step 2: a stranger was banned before, and is a member"]
+
+
+def test_knocks_finds_a_stranger_in_somebodys_place() -> None:
+    """Packets to a key that nobody has go nowhere, and checkers know no number for it."""
+    liars, gone = {0: frozenset({"false-knock"})}, {2: DropOut(1, 2)}
+    with PLANTED["a request to come back counts whoever signed it"]():
+        assert "knocks" in failing(play(plan(6, 6, liars=liars, crashes=gone)))
+    assert failing(play(plan(6, 6, liars=liars, crashes=gone))) == set()
+
+
+def test_memory_alone_finds_a_peer_that_keeps_everything() -> None:
+    """With a buffer for each of them; the channel's own account says nothing of it."""
+    original = AgreedChannel._dispatch
+
+    def hoarding(self: AgreedChannel, sender: Any, packet: Packet) -> None:
+        self.__dict__.setdefault("_hoard", []).append((packet.frame, bytes(1 << 17)))
+        original(self, sender, packet)
+
+    with patch.object(AgreedChannel, "_dispatch", hoarding):
+        assert failing(play(plan(4, 12))) == {"memory"}
+    assert failing(play(plan(4, 12))) == set()
+
+
+def test_held_bytes_counts_what_frames_hold_and_each_once() -> None:
+    """Whatever kind of frame it is in, and however deep."""
+    envelope = Envelope(bytes(1000), bytes(64))
+    frame = Relayed(bytes(32), Value(envelope))
+    assert 1000 < held_bytes({"early": [(b"", frame)]}) < 1300
+    assert held_bytes([frame, frame]) == held_bytes([frame])
+    assert held_bytes([Value(envelope), Relayed(bytes(32), Value(envelope))]) > 2000
+
+
+# What earlier versions of the protocol did not keep
+
+
+def test_a_flood_of_early_frames_is_bounded() -> None:
+    assert failing(play(plan(4, 5, liars={0: frozenset({"flood"})}))) == set()
+
+
+def test_one_liar_of_four_covers_no_harm() -> None:
+    assert failing(play(plan(4, 4, {0: "covered-once"}))) == set()
+
+
+def test_one_of_four_who_leaves_stops_nothing() -> None:
+    assert failing(play(plan(4, 4, {0: "leave"}))) == set()
+
+
+HOARDING = plan(6, 8, liars=dict.fromkeys(range(2), frozenset({"hoard-signatures"})), crashes={2: DropOut(3, 0)})
+
+
+def test_hoarded_signatures_capture_nobody() -> None:
+    """Two of six lie and one is gone: all who stay hold the same, or pause alike."""
+    world = play(HOARDING)
+    assert {len(world.outcomes[number]) for number in world.steady} == {len(world.records)}
+
+
+def test_signatures_are_hoarded() -> None:
+    assert play(HOARDING).lies["hoard-signatures"] > 0
+
+
+BLOCKED = plan(
+    12,
+    8,
+    dict.fromkeys(range(5), "block-returns"),
+    crashes={number: DropOut(2 + k, 0, 20.0) for k, number in enumerate((5, 6, 7))},
+)
+
+
+def test_liars_who_let_nobody_back_ban_nobody_honest() -> None:
+    """Five of twelve lie, three honest peers are gone for a while: beyond the full guarantee, and safe all the same."""
+    world = play(BLOCKED)
+    assert CHECKERS["safety"](world) == []
+    assert CHECKERS["no honest ban"](world) == []
