@@ -47,7 +47,7 @@ class Conduct:
 
 
 ALL_GO = sum(1 / law(left) for left in range(1, LIARS + 1))
-CONDUCTS = (
+WIRE_BEHAVIOURS = (
     Conduct("seven flip signs", "sign-flip", LIARS, ALL_GO),
     Conduct("seven flip signs and withhold coin B when it is bad for them", "grind", LIARS, None),
     Conduct("one flips signs, the others are honest", "sign-flip", 1, 1 / (15 / 16 / 15)),
@@ -60,13 +60,13 @@ CONDUCTS = (
 def steps_until_gone(job: tuple[Conduct, int]) -> int:
     """Steps from the first lie until those who lie about gradients are no longer members."""
     torch.set_num_threads(1)
-    conduct, seed = job
-    byzantine = 1 if conduct.name.endswith("others are honest") else LIARS
+    behaviour, seed = job
+    byzantine = 1 if behaviour.name.endswith("others are honest") else LIARS
     simulation = ProtocolSimulation(
         Scenario(
             task="quadratic:dimension=32",
             byzantine=byzantine,
-            attack=conduct.attack,
+            attack=behaviour.attack,
             attack_start=5,
             steps=600,
             evaluate_every=600,
@@ -76,18 +76,18 @@ def steps_until_gone(job: tuple[Conduct, int]) -> int:
     for report in simulation.steps():
         gone = {ban.peer for ban in simulation.bans} | set(simulation.absent)
         assert gone <= set(simulation.byzantine), "an honest peer is gone"
-        if len(gone) >= conduct.liars:
+        if len(gone) >= behaviour.liars:
             return report.step - 1 - 5
     raise AssertionError("the liars outlasted the run")
 
 
 def how_long() -> str:
     rows = []
-    for conduct in CONDUCTS:
-        waits = in_parallel(steps_until_gone, [(conduct, seed) for seed in range(RUNS)], conduct.name)
+    for behaviour in WIRE_BEHAVIOURS:
+        waits = in_parallel(steps_until_gone, [(behaviour, seed) for seed in range(RUNS)], behaviour.name)
         error = stdev(waits) / RUNS**0.5
-        predicted = f"{conduct.predicted:.1f}" if conduct.predicted else "at most as long as without withholding"
-        rows.append(f"| {conduct.name} | {mean(waits):.1f} ± {error:.1f} | {predicted} |")
+        predicted = f"{behaviour.predicted:.1f}" if behaviour.predicted else "at most as long as without withholding"
+        rows.append(f"| {behaviour.name} | {mean(waits):.1f} ± {error:.1f} | {predicted} |")
     return f"""
 Steps from the first lie until all who lie about gradients are gone: {RUNS} runs each of 16 peers on a quadratic, one
 validator. Written by `make attack-studies` on {machine()}.

@@ -66,7 +66,7 @@ def main() -> None:
         measured = mean(wait for run in runs for k, wait in run if k == left)
         rows.append(f"| {left} | {1 / law(left):.2f} | {measured:.2f} |")
     ratio = mean(totals) / predicted
-    _plot(totals, reference)
+    _collusion(totals, reference)
     (DOCS / "ban-law.md").write_text(
         f"""# How long liars last
 
@@ -91,7 +91,7 @@ honest, and its target, one of last step's contributors, is a liar. The paper's 
     print((DOCS / "ban-law.md").read_text(encoding="utf-8"))
 
 
-def _plot(totals: list[int], reference: NDArray[np.int64]) -> None:
+def _collusion(totals: list[int], reference: NDArray[np.int64]) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4), layout="constrained")

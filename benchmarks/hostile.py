@@ -30,7 +30,7 @@ from troth.network.manifest.manifest import Manifest
 from troth.network.mesh.session import VERSION, Hello, encode_said
 from troth.network.transport.framing import HEADER, Kind
 from troth.network.transport.tls import client_context
-from troth.swarm.child import Stepped, Told
+from troth.swarm.child import Stepped, Trace
 from troth.swarm.plan import SwarmPlan, folder_of, rehearsal
 from troth.swarm.run import Swarm
 
@@ -104,7 +104,7 @@ def main() -> int:
 def _measure(out: Path) -> tuple[list[Period], Counter[str], list[str], list[str]]:
     plan = SwarmPlan(peers=PEERS, seed=1)
     with Swarm(plan, rehearsal(plan, steps=RUN_STEPS), out) as swarm:
-        if not swarm.follow(until=lambda seen: all(len(seen.news.get(n, ())) >= 5 for n in range(PEERS)), most_s=60):
+        if not swarm.follow(until=lambda seen: all(len(seen.event.get(n, ())) >= 5 for n in range(PEERS)), most_s=60):
             raise SystemExit(f"the swarm does not start: {swarm.seen.notes}")
         pid = swarm.pid(VICTIM)
         assert pid is not None
@@ -120,7 +120,7 @@ def _measure(out: Path) -> tuple[list[Period], Counter[str], list[str], list[str
         periods.append(_period("again", swarm, pid, AGAIN_S, crowd.start))
         crowd.ended()
         lines = _other_lines(log)[lines_before:]
-        news = [one for each in swarm.seen.news.values() for one in each.values()]
+        news = [one for each in swarm.seen.event.values() for one in each.values()]
         trouble = [f"{note.peer}: {note.text}" for note in swarm.seen.notes if "founders are here" not in note.text]
         trouble += [f"{number}: {ended.how}" for number, ended in swarm.seen.ended.items()]
         trouble += [f"step {one.step}: {one.attempts} attempts" for one in news if one.attempts > 1]
@@ -133,9 +133,9 @@ def _measure(out: Path) -> tuple[list[Period], Counter[str], list[str], list[str
 def _period(name: str, swarm: Swarm, pid: int, seconds: float, start: Callable[[], None] = lambda: None) -> Period:
     times: dict[int, list[float]] = {number: [] for number in range(PEERS)}
 
-    def hear(told: Told) -> None:
+    def hear(told: Trace) -> None:
         if isinstance(told, Stepped):
-            times[told.peer].append(told.news.seconds)
+            times[told.peer].append(told.event.seconds)
 
     victim, cpu = Victim(pid), _processor_s(pid)
     start()
@@ -184,13 +184,13 @@ class Crowd:
 
 
 def _crowd(where: tuple[str, int], hello: bytes, seconds: float, parent: Connection) -> None:
-    contexts = [client_context(Identity.generate()) for _ in range(KEYS)]
+    slots = [client_context(Identity.generate()) for _ in range(KEYS)]
     parent.send("ready")
     parent.recv()
-    parent.send(asyncio.run(_flood(where, hello, seconds, contexts)))
+    parent.send(asyncio.run(_flood(where, hello, seconds, slots)))
 
 
-async def _flood(where: tuple[str, int], hello: bytes, seconds: float, contexts: list[ssl.SSLContext]) -> Counter[str]:
+async def _flood(where: tuple[str, int], hello: bytes, seconds: float, slots: list[ssl.SSLContext]) -> Counter[str]:
     """Evenly over the time; whoever is not hung up on stays until the end."""
     counts: Counter[str] = Counter()
     draw, began = random.Random(0), time.monotonic()
@@ -201,7 +201,7 @@ async def _flood(where: tuple[str, int], hello: bytes, seconds: float, contexts:
             kind = ("garbage", "half-open", "stranger")[number % 3]
             address = f"127.{draw.randrange(256)}.{draw.randrange(256)}.{draw.randrange(1, 255)}"
             said = draw.randbytes(draw.randrange(1, MOST_GARBAGE_BYTES)) if kind == "garbage" else b""
-            tls = contexts[number % KEYS] if kind == "stranger" else None
+            tls = slots[number % KEYS] if kind == "stranger" else None
             said = hello if kind == "stranger" and number % 2 else said
             group.create_task(_stranger(counts, kind, address, where, said, tls, began + seconds))
         counts["seconds to begin all"] = round(time.monotonic() - began)

@@ -25,7 +25,7 @@ import torch
 
 from benchmarks.network_peers import bare_transport, gloo, whole_peer
 from troth.crypto import derive
-from troth.network.manifest.builder import Wishes, draft
+from troth.network.manifest.builder import ManifestOptions, draft
 from troth.swarm.plan import SwarmPlan, seats
 
 PEERS, SIZE, ROUNDS, TURNS = 8, 10_000_000, 14, 2
@@ -89,8 +89,8 @@ def _bare() -> float:
 def _troth() -> list[list[Step]]:
     """What every peer told of every step, but for the first ones, and the last, with which the model is saved."""
     plan = SwarmPlan(peers=PEERS, seed=1)
-    wishes = Wishes(steps=ROUNDS + 1, delta_s=5.0, compute_s=60.0, bulk_s=60.0)
-    manifest = dataclasses.replace(draft(TASK, seats(plan), wishes).manifest, nonce=derive(0, "benchmark"))
+    options = ManifestOptions(steps=ROUNDS + 1, delta_s=5.0, compute_s=60.0, bulk_s=60.0)
+    manifest = dataclasses.replace(draft(TASK, seats(plan), options).manifest, nonce=derive(0, "benchmark"))
     raw = manifest.to_toml().encode()
     told: list[list[Step]] = []
     with tempfile.TemporaryDirectory() as folder, _started() as start:

@@ -19,7 +19,7 @@ from torch import Tensor
 from troth.crypto import Identity, PeerId, Seed, stream
 from troth.crypto.streams import derive
 from troth.network.manifest.manifest import Manifest
-from troth.network.node.events import StepNews
+from troth.network.node.events import StepEvent
 from troth.network.node.node import Body, Node, Options
 from troth.network.transport.base import Lane, Limits
 from troth.network.transport.tcp import TcpTransport
@@ -40,7 +40,7 @@ MB = 1 << 20
 
 
 @dataclass
-class Stopwatch:
+class LatencyEstimator:
     """Wall clock and processor time of the protocol's thread and its helpers, by what they were spent on."""
 
     spent: dict[str, list[float]] = field(default_factory=lambda: defaultdict(lambda: [0.0, 0.0]))
@@ -77,7 +77,7 @@ class Stopwatch:
 class _TimedChannel:
     """Takes the time of every call that waits, and of what comes before it."""
 
-    def __init__(self, channel: AgreedChannel, watch: Stopwatch) -> None:
+    def __init__(self, channel: AgreedChannel, watch: LatencyEstimator) -> None:
         self._channel = channel
         self._watch = watch
 
@@ -105,7 +105,7 @@ class _TimedChannel:
 class FreeWork(TrainingWork):
     """Gradients are slices of one table of noise, so they cost nothing, and an auditor finds the same."""
 
-    watch: Stopwatch
+    watch: LatencyEstimator
     table_D: Tensor
 
     def gradient_now(self, training: Training, seed: Seed) -> Tensor:
@@ -124,7 +124,7 @@ class FreeWork(TrainingWork):
 
 
 class _TimedBody(Body):
-    def __init__(self, watch: Stopwatch, size: int) -> None:
+    def __init__(self, watch: LatencyEstimator, size: int) -> None:
         self._watch = watch
         self._size = size
 
@@ -142,10 +142,10 @@ class _TimedBody(Body):
 @dataclass
 class _Reporter:
     parent: Connection
-    watch: Stopwatch
+    watch: LatencyEstimator
     network_s: float = 0.0
 
-    def stepped(self, news: StepNews) -> None:
+    def stepped(self, news: StepEvent) -> None:
         self.watch.lap("before: told")
         network = self.watch.network_s
         self.parent.send((news.step, news.seconds, network - self.network_s, news.audits, self.watch.take()))
@@ -161,7 +161,7 @@ def whole_peer(raw: bytes, secret: bytes, folder: str, parent: Connection) -> No
     os.dup2(log, 1)
     os.dup2(log, 2)
     torch.set_num_threads(1)
-    manifest, identity, watch = Manifest.from_bytes(raw, Path()), Identity.from_secret(Seed(secret)), Stopwatch()
+    manifest, identity, watch = Manifest.from_bytes(raw, Path()), Identity.from_secret(Seed(secret)), LatencyEstimator()
     founder = manifest.founder(identity.peer)
     assert founder is not None
     options = Options(Path(folder), listen=founder.address, evaluate_every=1 << 30)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from troth.errors import OperatorError
-from troth.specs import ChoiceError, build, parse_spec, pick
+from troth.specs import SpecError, build, parse_spec, pick
 
 TABLE = {"sign-flip": 1, "label-flip": 2, "alie": 3}
 
@@ -33,17 +33,17 @@ def test_pick_finds_the_entry() -> None:
 
 
 def test_pick_suggests_near_names() -> None:
-    with pytest.raises(ChoiceError, match=r"^unknown attack 'sgn-flip': did you mean sign-flip or label-flip\?$"):
+    with pytest.raises(SpecError, match=r"^unknown attack 'sgn-flip': did you mean sign-flip or label-flip\?$"):
         pick(TABLE, "sgn-flip", "attack")
 
 
 def test_pick_lists_all_names_when_none_is_near() -> None:
-    with pytest.raises(ChoiceError, match=r"^unknown attack 'zzz': choose from sign-flip, label-flip, alie$"):
+    with pytest.raises(SpecError, match=r"^unknown attack 'zzz': choose from sign-flip, label-flip, alie$"):
         pick(TABLE, "zzz", "attack")
 
 
 def test_a_mistyped_choice_is_the_operators_mistake() -> None:
-    assert issubclass(ChoiceError, OperatorError)
+    assert issubclass(SpecError, OperatorError)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_parse_spec(spec: str, name: str, options: dict[str, str]) -> None:
 
 @pytest.mark.parametrize(("spec", "item"), [("a:b", "b"), ("a:b=1,c", "c"), ("a:=1", "=1")])
 def test_parse_spec_says_how_to_write_an_option(spec: str, item: str) -> None:
-    with pytest.raises(ChoiceError, match=f"^'{item}' in '{spec}' is not an option: write name:option=value"):
+    with pytest.raises(SpecError, match=f"^'{item}' in '{spec}' is not an option: write name:option=value"):
         parse_spec(spec)
 
 
@@ -91,10 +91,10 @@ def test_build_keeps_defaults() -> None:
     ],
 )
 def test_build_says_what_is_wrong(options: dict[str, str], message: str) -> None:
-    with pytest.raises(ChoiceError, match=f"^{message}"):
+    with pytest.raises(SpecError, match=f"^{message}"):
         build(Options, options, "spec")
 
 
 def test_build_says_when_there_are_no_options() -> None:
-    with pytest.raises(ChoiceError, match="its options: none"):
+    with pytest.raises(SpecError, match="its options: none"):
         build(NoOptions, {"a": "1"}, "spec")

@@ -15,8 +15,8 @@ import numpy as np
 
 from troth.crypto import (
     CHUNK_BYTES,
-    Context,
     Identity,
+    Slot,
     blob_digest,
     coin_commitment,
     derive,
@@ -39,7 +39,7 @@ from troth.protocol.core.records import (
     reports_basis,
     roots_basis,
 )
-from troth.protocol.core.roles import Due, Roles, draw_roles, first_randomness, gradient_seed
+from troth.protocol.core.roles import PendingAudits, Roles, draw_roles, first_randomness, gradient_seed
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Parameters, Run
 from troth.protocol.wire.messages import (
@@ -52,13 +52,13 @@ from troth.protocol.wire.messages import (
     Commit,
     Confirm,
     Kind,
-    Knocking,
     Measured,
     Message,
     Phase,
     Report,
     ReportNumbers,
     Reveal,
+    SignedRejoin,
     Verdict,
     Vote,
     encode,
@@ -82,21 +82,21 @@ _SEEDS: list[tuple[bytes | int, tuple[str | int | bytes, ...]]] = [
 def signed() -> Any:
     """Signed bytes, digests, trees, coins: what peers sign and compare."""
     peer, other = (Identity.from_secret(bytes([k]) * 32) for k in (1, 2))
-    context = Context(tagged_hash("run"), step=7, phase=Phase.CLIP, attempt=2, incarnation=3)
+    slot = Slot(tagged_hash("run"), step=7, phase=Phase.CLIP, attempt=2, incarnation=3)
     leaves = [leaf_hash(k, 10 + k, "float32", blob_digest(bytes([k]))) for k in range(5)]
     root, paths = merkle_tree(leaves)
     return {
         "peer": peer.peer.hex(),
-        "signed bytes": signed_bytes(context, peer.peer, blob_digest(b"payload")).hex(),
-        "signature": peer.sign(signed_bytes(context, peer.peer, blob_digest(b"payload"))).hex(),
+        "signed bytes": signed_bytes(slot, peer.peer, blob_digest(b"payload")).hex(),
+        "signature": peer.sign(signed_bytes(slot, peer.peer, blob_digest(b"payload"))).hex(),
         "tagged hash": [tagged_hash("tag", b"ab", b"c").hex(), tagged_hash("tag", b"a", b"bc").hex()],
         "blob digest": [blob_digest(b).hex() for b in (b"", b"payload", bytes(CHUNK_BYTES), bytes(CHUNK_BYTES + 1))],
         "leaves": [leaf.hex() for leaf in leaves],
         "root": root.hex(),
         "paths": [[node.hex() for node in path] for path in paths],
-        "coin": [coin_commitment(b"c" * 32, context, owner.peer, w).hex() for owner in (peer, other) for w in "AB"],
+        "coin": [coin_commitment(b"c" * 32, slot, owner.peer, w).hex() for owner in (peer, other) for w in "AB"],
         "randomness": combine("roles", 7, 0, {peer.peer: b"a" * 32, other.peer: b"b" * 32}).hex(),
-        "record": record_bytes_to_sign(context.run, 7, peer.peer, tagged_hash("record")).hex(),
+        "record": record_bytes_to_sign(slot.run, 7, peer.peer, tagged_hash("record")).hex(),
         "bases": [
             roots_basis({other.peer: tagged_hash("b"), peer.peer: tagged_hash("a")}, 0.5).hex(),
             aggregates_basis([tagged_hash("a"), tagged_hash("b")], tagged_hash("key"), 0.5).hex(),
@@ -112,7 +112,12 @@ def messages() -> Any:
         Commit(None, b"b" * 32, b"c" * 32),
         Commit(b"a" * 32, b"b" * 32, b"c" * 32, b"h" * 32, length=0.0, signature=b"s" * 64),
         Commit(
-            None, b"b" * 32, b"c" * 32, None, (Knocking(b"p" * 32, b"q" * 32, b"s" * 64),), Measured(7, 300, 2**31 - 1)
+            None,
+            b"b" * 32,
+            b"c" * 32,
+            None,
+            (SignedRejoin(b"p" * 32, b"q" * 32, b"s" * 64),),
+            Measured(7, 300, 2**31 - 1),
         ),
         Clip((Center(3, b"d" * 32, 1.5),)),
         Clip((), b"a" * 32, b"b" * 32),
@@ -147,7 +152,7 @@ def messages() -> Any:
         absent=(b"h" * 32,),
         struck=(b"i" * 32,),
         slowed=(b"m" * 32,),
-        feuds=((b"n" * 32, b"o" * 32),),
+        link_disputes=((b"n" * 32, b"o" * 32),),
         expelled=(b"j" * 32,),
         owed=(Owed(b"k" * 32, 2, 1),),
         unaudited=(b"l" * 32,),
@@ -179,9 +184,9 @@ def roles() -> Any:
     run = Run(founders, b"description", Parameters(size=100, tau=0.5, byzantine=2, validators=2), b"n" * 32)
     first, before = first_randomness(run)
     roster = Roster.founding(run)
-    drawn = draw_roles(run, roster, first, Due(6, founders))
+    drawn = draw_roles(run, roster, first, PendingAudits(6, founders))
     owed = tuple(Owed(peer, 5, 2) for peer in founders[2:4])
-    everyone = draw_roles(run, roster, first, Due(6, founders[:5], owed=owed, everyone=True))
+    everyone = draw_roles(run, roster, first, PendingAudits(6, founders[:5], owed=owed, everyone=True))
     return {
         "run": run.id.hex(),
         "first": [first.hex(), before.hex()],

@@ -16,7 +16,7 @@ T = TypeVar("T")
 _SIMPLE = {"int": int, "float": float, "str": str, "bool": bool}
 
 
-class ChoiceError(OperatorError):
+class SpecError(OperatorError):
     """An unknown name or option, or a value of the wrong kind; the message says what would be right."""
 
 
@@ -26,7 +26,7 @@ def pick(table: Mapping[str, T], name: str, kind: str) -> T:
         return table[name]
     near = difflib.get_close_matches(name, table, n=2, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else f"choose from {', '.join(table)}"
-    raise ChoiceError(f"unknown {kind} '{name}': {hint}")
+    raise SpecError(f"unknown {kind} '{name}': {hint}")
 
 
 def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
@@ -36,7 +36,7 @@ def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
     for item in filter(None, rest.split(",")):
         key, equals, value = item.partition("=")
         if not equals or not key:
-            raise ChoiceError(f"'{item}' in '{spec}' is not an option: write name:option=value,option=value")
+            raise SpecError(f"'{item}' in '{spec}' is not an option: write name:option=value,option=value")
         options[key.strip()] = value.strip()
     return name.strip(), options
 
@@ -44,21 +44,21 @@ def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
 def build(kind: type[T], options: Mapping[str, str], spec: str) -> T:
     """Make a dataclass from its options as text, converted to the types of its fields."""
     if not dataclasses.is_dataclass(kind):
-        raise ChoiceError(f"{kind.__name__} has no options to set: write @dataclass(frozen=True) above the class")
+        raise SpecError(f"{kind.__name__} has no options to set: write @dataclass(frozen=True) above the class")
     # A file with postponed annotations has the types of its fields as text.
     fields = {f.name: _SIMPLE.get(str(f.type), f.type) for f in dataclasses.fields(kind) if f.init}
     values: dict[str, Any] = {}
     for key, text in options.items():
         if key not in fields:
             known = ", ".join(fields) or "none"
-            raise ChoiceError(f"'{spec}' has no option '{key}' (its options: {known})")
+            raise SpecError(f"'{spec}' has no option '{key}' (its options: {known})")
         values[key] = _convert(text, fields[key], key)
     try:
         return kind(**values)
-    except ChoiceError:
+    except SpecError:
         raise
     except ValueError as error:
-        raise ChoiceError(f"'{spec}': {error}") from error
+        raise SpecError(f"'{spec}': {error}") from error
 
 
 def _convert(text: str, kind: Any, key: str) -> Any:
@@ -72,4 +72,4 @@ def _convert(text: str, kind: Any, key: str) -> Any:
     except (KeyError, ValueError):
         pass
     wanted = {bool: "true or false", int: "a whole number", float: "a finite number"}.get(kind, str(kind))
-    raise ChoiceError(f"option '{key}' takes {wanted}, got '{text}'")
+    raise SpecError(f"option '{key}' takes {wanted}, got '{text}'")

@@ -27,7 +27,7 @@ from troth.attacks import (
 )
 from troth.attacks.gradient import Inflate, Nudge
 from troth.crypto import derive, stream
-from troth.specs import ChoiceError
+from troth.specs import SpecError
 from troth.training import make_task
 
 # B colluders, H honest peers, D coordinates
@@ -207,5 +207,5 @@ def test_options() -> None:
     ],
 )
 def test_errors(spec: str, message: str) -> None:
-    with pytest.raises(ChoiceError, match=f"^{message}"):
+    with pytest.raises(SpecError, match=f"^{message}"):
         make_attack(spec)

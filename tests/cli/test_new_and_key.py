@@ -10,7 +10,7 @@ from tests.cli.conftest import Troth
 from tests.cli.test_lists import TASK
 from troth.crypto import Identity, KeyFileError
 from troth.network.manifest.manifest import Manifest, mismatches
-from troth.protocol.broadcast.timeouts import Pace
+from troth.protocol.broadcast.timeouts import Timeouts
 from troth.training import make_task
 
 NAMES = ("alice", "bob", "carol", "dave")
@@ -148,10 +148,10 @@ class TestKey:
 
 class TestNew:
     def test_a_manifest_that_says_what_was_asked_for(self, troth: Troth, founders: list[str]) -> None:
-        wishes = ("--steps", "12", "--rate", "0.25", "--optimizer", "adamw", "--seed", "3", "--name", "our bowl")
+        options = ("--steps", "12", "--rate", "0.25", "--optimizer", "adamw", "--seed", "3", "--name", "our bowl")
         times = ("--delta", "1.5", "--compute", "7", "--bulk", "8", "--stretch", "2.5")
         limits = ("--hardware-deviation", "1e-5", "--tau-auto", "0.4")
-        done = troth("new", "run.toml", *SMALL, *founders, *wishes, *times, *limits)
+        done = troth("new", "run.toml", *SMALL, *founders, *options, *times, *limits)
         assert (done.code, done.err) == (0, "")
         manifest = Manifest.load(Path("run.toml"))
         assert {founder.name: founder.address for founder in manifest.founders} == {
@@ -167,7 +167,7 @@ class TestNew:
             "adamw",
             3,
         )
-        assert manifest.pace == Pace(1.5, 7.0, 8.0, stretch=2.5)
+        assert manifest.timeouts == Timeouts(1.5, 7.0, 8.0, stretch=2.5)
         assert (manifest.parameters.byzantine, manifest.parameters.size) == (1, 40)
         assert (manifest.parameters.deviation, manifest.parameters.tau_auto) == (1e-5, 0.4)
         task = manifest.make_task()

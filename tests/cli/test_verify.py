@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from troth.cli import main
-from troth.crypto import Context, Identity, PeerId, blob_digest, derive
+from troth.crypto import Identity, PeerId, Slot, blob_digest, derive
 from troth.evidence.bans import sign_off
 from troth.evidence.form import FORMAT, MOST_BYTES, BanFile, Founding, SignedMessage, checksum, to_text
 from troth.evidence.verify import verify_ban
@@ -155,7 +155,7 @@ def framed_ban() -> tuple[PeerId, str]:
     vote = Vote((Ballot(accuser.peer, victim, Kind.REPORT, 0, 0, Verdict.ACCUSED),))
 
     def signed(who: Identity, message: Accuse | Vote, phase: Phase) -> SignedMessage:
-        envelope = seal(who, Context(invented.id, 0, phase), message)
+        envelope = seal(who, Slot(invented.id, 0, phase), message)
         return SignedMessage(who.peer.hex(), envelope.payload.hex(), envelope.signature.hex())
 
     unsummed = BanFile(

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from troth.crypto import Context, Identity, PeerId, blob_digest
+from troth.crypto import Identity, PeerId, Slot, blob_digest
 from troth.evidence.bans import BanEvidence
 from troth.evidence.form import BanFile, SignedMessage, SignedRecord, checksum, from_text, to_text
 from troth.evidence.verify import UnprovedError, verify_ban
@@ -70,8 +70,8 @@ class Forger:
     def sign(
         self, identity: Identity, phase: Phase, message: Message, step: int | None = None, attempt: int = 0
     ) -> SignedMessage:
-        place = Context(self.run.id, self.step if step is None else step, phase, attempt)
-        envelope = seal(identity, place, message)
+        slot = Slot(self.run.id, self.step if step is None else step, phase, attempt)
+        envelope = seal(identity, slot, message)
         return SignedMessage(identity.peer.hex(), envelope.payload.hex(), envelope.signature.hex())
 
     @property

@@ -16,7 +16,7 @@ from troth.evidence.beside import BlobsFile, StateError, StateFile, load_beside,
 from troth.evidence.form import Exhibit, SignedMessage
 from troth.evidence.recompute import Recomputed, recompute
 from troth.evidence.verify import verify_ban
-from troth.protocol.core.parts import Parcel, part_bounds, rows_of
+from troth.protocol.core.parts import ProvenPart, part_bounds, rows_of
 from troth.protocol.core.records import aggregate_message, aggregates_basis, decode_record
 from troth.protocol.core.scales import part_taus
 from troth.protocol.core.state import Outcome
@@ -77,8 +77,8 @@ def test_parts_are_kept_only_for_bans() -> None:
         nonlocal shown, disputed
         judged = [j for j in outcome.record.judgements if j.part is not None]
         banned = {(j.attempt, j.part) for j in judged if j.banned is not None}
-        assert {(one.attempt, one.part) for one in outcome.laid_open} <= banned
-        shown, disputed = shown + len(outcome.laid_open), disputed + len({(j.attempt, j.part) for j in judged})
+        assert {(one.attempt, one.part) for one in outcome.disclosed} <= banned
+        shown, disputed = shown + len(outcome.disclosed), disputed + len({(j.attempt, j.part) for j in judged})
         return history(outcome)
 
     simulation.history.add = add  # type: ignore[method-assign]
@@ -154,7 +154,7 @@ def test_an_owner_whose_aggregate_is_right_is_cleared(runs: dict[str, ProtocolSi
     )
     assert shown is not None
     assert part is not None
-    rows_PD = rows_of([Parcel(evidence.blobs[digest], path) for digest, path in shown.parcels.values()])
+    rows_PD = rows_of([ProvenPart(evidence.blobs[digest], path) for digest, path in shown.parcels.values()])
     bounds = part_bounds(60, shown.step.parts)
     right = to_blob(centered_clip(rows_PD, tau=part_taus(shown.step.tau, bounds)[part]))
     digest, norm = tools.digest(right), tools.aggregate_norm(right)
@@ -318,10 +318,10 @@ def test_what_lies_beside_a_file_is_found_again(
 def test_blobs_that_were_not_committed_to_prove_nothing(runs: dict[str, ProtocolSimulation]) -> None:
     """[C3] The digest of a blob is whatever the file says; the path ties it to the signed root."""
     forged = Exhibited(runs, Kind.REPORT)
-    (parcel,) = forged.exhibit.parcels
+    (proven,) = forged.exhibit.parcels
     blob = bytes(len(next(iter(forged.evidence.blobs.values()))))
     digest = Primitives().digest(blob)
-    parcels = [msgspec.structs.replace(parcel, digest=digest.hex())]
+    parcels = [msgspec.structs.replace(proven, digest=digest.hex())]
     text = forged.forger.text(exhibit=msgspec.structs.replace(forged.exhibit, parcels=parcels))
     with pytest.raises(StateError, match="committed to"):
         again(forged.evidence, text, blobs={**forged.evidence.blobs, digest: blob})

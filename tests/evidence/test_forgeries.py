@@ -43,10 +43,10 @@ def test_the_accuser_must_have_been_drawn(forger: Forger) -> None:
 def test_the_accused_must_have_contributed(forger: Forger) -> None:
     """[E1, R4]"""
     before = decode_record(bytes.fromhex(forger.file.before[-1].record))
-    place = before.contributors.index(bytes.fromhex(forger.file.banned))
+    slot = before.contributors.index(bytes.fromhex(forger.file.banned))
     less = {
-        "contributors": before.contributors[:place] + before.contributors[place + 1 :],
-        "roots": before.roots[:place] + before.roots[place + 1 :],
+        "contributors": before.contributors[:slot] + before.contributors[slot + 1 :],
+        "roots": before.roots[:slot] + before.roots[slot + 1 :],
     }
     assert "had not contributed" in forger.refusal(before=forger.last(**less))
     assert "committed to" in forger.refusal(before=forger.last(roots=()))
@@ -170,10 +170,10 @@ def test_a_ban_between_the_records_is_seen(attacked: ProtocolSimulation) -> None
     """[E1, T5] Whom an earlier record banned, expelled or found absent does not sign or vote in the next."""
     forger = Forger(attacked, attacked.evidence[1])
     someone = next(peer for peer in attacked.honest if peer.hex() != forger.file.banned)
-    for place in range(4):
+    for slot in range(4):
         for how in ("absent", "expelled"):
             before = list(forger.file.before)
-            before[place] = forger.record(before[place], **{how: (someone,)})
+            before[slot] = forger.record(before[slot], **{how: (someone,)})
             assert "another roster" in forger.refusal(before=before)
 
 

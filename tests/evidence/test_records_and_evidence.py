@@ -54,8 +54,8 @@ def test_records_lead_from_the_founders_to_the_end(attacked: ProtocolSimulation)
 def test_what_is_kept_suffices_to_audit(attacked: ProtocolSimulation) -> None:
     """[K1] The work of the last two steps: commitments, reports and the state they were made from."""
     state = attacked.states[attacked.honest[0]]
-    assert len(state.kept) == 2
-    for step, kept in state.kept.items():
+    assert len(state.audit_records) == 2
+    for step, kept in state.audit_records.items():
         assert kept.step == step
         assert set(kept.commits) == set(kept.reports) == set(kept.contributors)
         assert kept.contributors == decode_record(attacked.trace[step]).contributors
@@ -119,10 +119,10 @@ def _leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 def _forge(text: str, path: tuple[Any, ...]) -> str:
     """Change one field and make the checksum fit again, as a forger would."""
     content = json.loads(text)
-    place = content
+    slot = content
     for key in path[:-1]:
-        place = place[key]
-    old = place[path[-1]]
+        slot = slot[key]
+    old = slot[path[-1]]
     if isinstance(old, bool):
         new: Any = not old
     elif isinstance(old, int):
@@ -140,7 +140,7 @@ def _forge(text: str, path: tuple[Any, ...]) -> str:
     else:
         middle = len(old) // 2
         new = old[:middle] + ("0" if old[middle] != "0" else "1") + old[middle + 1 :]
-    place[path[-1]] = new
+    slot[path[-1]] = new
     file = msgspec.convert(content, BanFile)
     return to_text(msgspec.structs.replace(file, checksum=checksum(file)))
 

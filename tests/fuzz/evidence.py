@@ -12,12 +12,12 @@ import msgspec
 from tests.fuzz.drawn import drawn, drawn_field, field_types
 from tests.fuzz.mutate import JSON_ATOMS, bent, bent_tree, damaged
 from tests.protocol.small_runs import SMALL, finished
-from troth.crypto import Context, Digest, Identity, PeerId, blob_digest, derive, signed_bytes
+from troth.crypto import Digest, Identity, PeerId, Slot, blob_digest, derive, signed_bytes
 from troth.evidence.form import BanFile, Exhibit, SignedMessage, SignedRecord, checksum, from_text, to_text
 from troth.evidence.verify import Proof, verify_ban
 from troth.protocol.core.records import Judgement, StepRecord, decode_record, encode_record, record_bytes_to_sign
 from troth.protocol.core.run import Parameters, Run
-from troth.protocol.wire.frames import Link
+from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.messages import Accuse, Kind, Phase, Vote, encode
 from troth.protocol.wire.primitives import Primitives
 from troth.simulation import ProtocolSimulation
@@ -38,7 +38,7 @@ class Forger:
         self.files = (*real, self._twice(real[1]))
         self.texts = tuple(map(to_text, self.files))
         self.run = simulation.run
-        self.links = tuple(self._link(raw) for raw in simulation.trace[:4])
+        self.certified = tuple(self._link(raw) for raw in simulation.trace[:4])
         scenario = simulation.scenario
         self.work = TrainingWork(simulation.problem, scenario.make_optimizer(), scenario.rates(), Primitives())
         self.state = self.work.pack(self.work.first(0))
@@ -76,10 +76,9 @@ class Forger:
                 history=[self._record(run, old) for old in file.history],
                 before=[self._record(run, old) for old in file.before],
                 record=self._record(run, file.record),
-                accusation=file.accusation
-                and self._message(Context(run, step, Phase.ACCUSE, attempt), file.accusation),
-                votes=[self._message(Context(run, step, Phase.VOTE, attempt), vote) for vote in file.votes],
-                twice=[self._message(Context(run, step, file.phase, attempt), message) for message in file.twice],
+                accusation=file.accusation and self._message(Slot(run, step, Phase.ACCUSE, attempt), file.accusation),
+                votes=[self._message(Slot(run, step, Phase.VOTE, attempt), vote) for vote in file.votes],
+                twice=[self._message(Slot(run, step, file.phase, attempt), message) for message in file.twice],
                 exhibit=file.exhibit and self._exhibit(run, self._disputed(file), file.exhibit),
             )
         return msgspec.structs.replace(file, checksum=checksum(file))
@@ -88,18 +87,18 @@ class Forger:
         phases = {"commits": Phase.COMMIT, "clips": Phase.CLIP, "reports": Phase.REPORT, "accuses": Phase.ACCUSE}
         signed: dict[str, Any] = {
             name: [
-                self._message(Context(run, step, phase, 0 if phase == Phase.COMMIT else old.attempt), message)
+                self._message(Slot(run, step, phase, 0 if phase == Phase.COMMIT else old.attempt), message)
                 for message in getattr(old, name)
             ]
             for name, phase in phases.items()
         }
         return msgspec.structs.replace(old, **signed)
 
-    def _link(self, raw: bytes) -> Link:
+    def _link(self, raw: bytes) -> CertifiedRecord:
         """A record with everyone's signatures, for somebody who comes back."""
         members = decode_record(raw).members
         signed = self._record(self.run.id, SignedRecord(raw.hex(), {peer.hex(): "" for peer in members}))
-        return Link(
+        return CertifiedRecord(
             raw, {bytes.fromhex(peer): bytes.fromhex(signature) for peer, signature in signed.signatures.items()}
         )
 
@@ -128,11 +127,11 @@ class Forger:
             },
         )
 
-    def _message(self, place: Context, old: SignedMessage) -> SignedMessage:
+    def _message(self, slot: Slot, old: SignedMessage) -> SignedMessage:
         key = self._keys.get(old.sender)
         if key is None:
             return old
-        signature = key.sign(signed_bytes(place, key.peer, blob_digest(bytes.fromhex(old.payload))))
+        signature = key.sign(signed_bytes(slot, key.peer, blob_digest(bytes.fromhex(old.payload))))
         return SignedMessage(old.sender, old.payload, signature.hex())
 
     # Lies
@@ -162,24 +161,26 @@ class Forger:
             case _:
                 return msgspec.convert(bent_tree(json.loads(to_text(file)), random, JSON_ATOMS), BanFile, strict=True)
 
-    def followed(self, random: Random) -> tuple[Link, ...]:
+    def followed(self, random: Random) -> tuple[CertifiedRecord, ...]:
         """Records of the first steps, some of them others, all of them signed; not always all of them, nor in order."""
-        links = list(self.links)
+        certified = list(self.certified)
         for _ in range(random.choice((1, 1, 2))):
-            where = random.randrange(len(links))
+            where = random.randrange(len(certified))
             with suppress(*_NONSENSE):
-                old = SignedRecord(links[where].record.hex(), {})
-                links[where] = self._link(bytes.fromhex(_another_record(old, random).record))
+                old = SignedRecord(certified[where].record.hex(), {})
+                certified[where] = self._link(bytes.fromhex(_another_record(old, random).record))
         match random.randrange(8):
             case 0:
-                links.pop(random.randrange(len(links)))
+                certified.pop(random.randrange(len(certified)))
             case 1:
-                links.insert(random.randrange(len(links)), random.choice(links))
+                certified.insert(random.randrange(len(certified)), random.choice(certified))
             case 2:
-                links[0] = msgspec.structs.replace(links[0], signatures=drawn_field(Link, "signatures", random))
+                certified[0] = msgspec.structs.replace(
+                    certified[0], signatures=drawn_field(CertifiedRecord, "signatures", random)
+                )
             case 3:
-                links[0] = msgspec.structs.replace(links[0], record=damaged(links[0].record, random))
-        return tuple(links)
+                certified[0] = msgspec.structs.replace(certified[0], record=damaged(certified[0].record, random))
+        return tuple(certified)
 
     def described(self, description: str) -> tuple[Proof, Training]:
         """A ban that is proved, in a run that is described like this, and the state that it can be recomputed from."""

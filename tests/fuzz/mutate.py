@@ -122,18 +122,18 @@ def bent_tree(tree: Any, random: Random, atoms: Sequence[Any]) -> Any:
     """Changes the tree in place where it can, and gives it back."""
     holder = [tree]
     for _ in range(random.choice((1, 1, 2))):
-        places = _places(holder)
-        container, key = random.choice(places)
+        slots = _places(holder)
+        container, key = random.choice(slots)
         match random.randrange(8):
             case 0 | 1:
                 container[key] = _copied(random.choice(atoms))
             case 2 if container is not holder:
                 del container[key]
             case 3 if isinstance(container, list) and container is not holder:
-                many = 1500 if len(places) < 50 else 3  # but not many times many
+                many = 1500 if len(slots) < 50 else 3  # but not many times many
                 container[key:key] = [container[key]] * random.choice((1, 1, 2, many))
             case 4:
-                other, there = random.choice(places)
+                other, there = random.choice(slots)
                 if there in other if isinstance(other, dict) else there < len(other):
                     container[key] = _copied(other[there])
             case 5:

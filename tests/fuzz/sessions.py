@@ -16,12 +16,12 @@ import msgspec
 from tests.fuzz.drawn import drawn
 from tests.fuzz.mutate import bent, damaged
 from tests.protocol.wire.test_messages import EXAMPLES
-from troth.crypto import Context, Digest, Identity, PeerId, derive, signed_bytes
+from troth.crypto import Digest, Identity, PeerId, Slot, derive, signed_bytes
 from troth.protocol.broadcast.announcement import Announcement, Timing, chain_bytes
-from troth.protocol.broadcast.channel import AgreedChannel, Line
-from troth.protocol.broadcast.timeouts import Pace
+from troth.protocol.broadcast.channel import AgreedChannel, PacketLink
+from troth.protocol.broadcast.timeouts import Timeouts
 from troth.protocol.core.channel import Entry
-from troth.protocol.core.parts import Parcel
+from troth.protocol.core.parts import ProvenPart
 from troth.protocol.wire.frames import AGREEMENT, Chained, Decided, Frame, Packet, Value, decode_packet, encode_packet
 from troth.protocol.wire.messages import Envelope, Malformed, Message, Phase, phase_of, seal
 from troth.protocol.wire.primitives import Primitives
@@ -72,7 +72,7 @@ def session_of(raw: bytes) -> list[Delivery]:
 
 
 class FedLine:
-    """A `Line` that hands out what was prepared, each at its time; after that there is only silence."""
+    """A `PacketLink` that hands out what was prepared, each at its time; after that there is only silence."""
 
     def __init__(self, packets: Sequence[tuple[float, PeerId, Packet]]) -> None:
         self._packets = sorted(packets, key=lambda packet: packet[0], reverse=True)
@@ -105,35 +105,37 @@ class FedLine:
         return None
 
 
-def channel_on(line: Line, identity: Identity = ME, *, room: int = Pace.room, looks_on: bool = False) -> AgreedChannel:
-    return AgreedChannel(identity, line, Pace(room=room), TOOLS, looks_on=looks_on)
+def channel_on(
+    line: PacketLink, identity: Identity = ME, *, room: int = Timeouts.room, observing: bool = False
+) -> AgreedChannel:
+    return AgreedChannel(identity, line, Timeouts(room=room), TOOLS, observing=observing)
 
 
 async def one_step(channel: AgreedChannel, me: PeerId, step: int = 0, *, mute: bool = False) -> None:
     """Every call of the channel, in the order in which a step makes them. Who is mute joins at the second phase."""
 
-    def at(phase: Phase) -> Context:
-        return Context(RUN, step, phase)
+    def at(phase: Phase) -> Slot:
+        return Slot(RUN, step, phase)
 
     order = [one.peer for one in IDS]
-    mine, parcel, digest = order.index(me), Parcel(BLOB, (Digest(bytes(32)),)), TOOLS.digest(BLOB)
+    mine, proven, digest = order.index(me), ProvenPart(BLOB, (Digest(bytes(32)),)), TOOLS.digest(BLOB)
     channel.enter(Entry(MEMBERS, {mine: MEMBERS}, APART, {order.index(FAR): MEMBERS}))
     for phase in (phase for phase in Phase if phase in ANNOUNCED):
         if mute and phase == Phase.COMMIT:
             continue
         await channel.announce(at(phase), ANNOUNCED[phase])
         if phase == Phase.COMMIT:
-            await channel.scatter(at(Phase.CLIP), {part: (owner, parcel) for part, owner in enumerate(order)})
-            await channel.lay_open(at(Phase.CLIP), {mine: {me: parcel}}, [(1, order[1]), (2, order[2])], 1)
-            passed_on = {(part, me): (owner, parcel) for part, owner in enumerate(order)}
-            await channel.pass_on(at(Phase.CLIP), passed_on, [(mine, FAR)], lambda _, found: found == parcel)
+            await channel.scatter(at(Phase.CLIP), {part: (owner, proven) for part, owner in enumerate(order)})
+            await channel.disclose(at(Phase.CLIP), {mine: {me: proven}}, [(1, order[1]), (2, order[2])], 1)
+            passed_on = {(part, me): (owner, proven) for part, owner in enumerate(order)}
+            await channel.pass_on(at(Phase.CLIP), passed_on, [(mine, FAR)], lambda _, found: found == proven)
         if phase == Phase.CLIP:
             await channel.gather(at(Phase.CLIP), {mine: BLOB}, {0: digest})
         if phase == Phase.REVEAL:
             await channel.gather(at(Phase.REVEAL), {}, {1: digest, 2: Digest(bytes(32))})
         if phase == Phase.ACCUSE:
-            await channel.lay_open(at(Phase.VOTE), {mine: {me: parcel}}, [(1, order[1])], 1)
-    for _ in (channel.doubles(step), channel.blame(), channel.knocks(step + 1)):
+            await channel.disclose(at(Phase.VOTE), {mine: {me: proven}}, [(1, order[1])], 1)
+    for _ in (channel.equivocations(step), channel.blame(), channel.rejoins(step + 1)):
         pass  # what a step asks for besides
 
 
@@ -160,7 +162,7 @@ def _record(mute: Identity | None) -> tuple[tuple[float, Sender, Packet], ...]:
             heard.extend((now + delay, SENDERS.index(sender), packet) for delay in delays)
 
     time: VirtualTime[None] = VirtualTime(lambda *_: (0.05,), watch)
-    lives = {one.peer: one_step(channel_on(time.line(one.peer), one), one.peer, mute=one is mute) for one in IDS}
+    lives = {one.peer: one_step(channel_on(time.link(one.peer), one), one.peer, mute=one is mute) for one in IDS}
     time.run(lives, most_events=10_000)
     return tuple(heard)
 
@@ -189,7 +191,7 @@ def hostile_session(random: Random, packets: int, told: float = 0.1) -> list[Del
             sender = random.randrange(len(SENDERS))
         raw = _hostile(packet, sender, random)
         if random.random() < told:
-            ended = Packet(packet.place, _said_to_be_decided(packet.place, random.choice((0,) * 9 + (1, 2))))
+            ended = Packet(packet.slot, _said_to_be_decided(packet.slot, random.choice((0,) * 9 + (1, 2))))
             raw = encode_packet(ended) if random.random() < 0.8 else _hostile(ended, sender, random)
         out.append(Delivery(at, sender, raw))
     return out
@@ -205,37 +207,37 @@ def _hostile(packet: Packet, sender: int, random: Random) -> bytes:
         case 5:
             return bent(raw, random)
         case 6 | 7:
-            return encode_packet(Packet(packet.place, signed_again(packet, sender, random)))
+            return encode_packet(Packet(packet.slot, signed_again(packet, sender, random)))
         case 8:
-            return encode_packet(Packet(packet.place, drawn(random.choice(get_args(Frame)), random)))
+            return encode_packet(Packet(packet.slot, drawn(random.choice(get_args(Frame)), random)))
         case _:
-            return encode_packet(Packet(_elsewhere(packet.place, random), packet.frame))
+            return encode_packet(Packet(_elsewhere(packet.slot, random), packet.frame))
 
 
 @cache
-def _said_to_be_decided(place: Context, version: int) -> Decided:
+def _said_to_be_decided(slot: Slot, version: int) -> Decided:
     """What was said there, or one of two lies about it: the same from all who tell it."""
     random = Random(version)
     said: dict[bytes, Envelope] = {
         SENDERS[sender]: packet.frame.envelope
         for _, sender, packet in recorded()[0]
-        if packet.place == place and isinstance(packet.frame, Value)
+        if packet.slot == slot and isinstance(packet.frame, Value)
     }
     if version == 0:
         return Decided(said, {})
-    lie = signed_value(LIARS[0], place, random.randbytes(50))
+    lie = signed_value(LIARS[0], slot, random.randbytes(50))
     stranger: bytes = STRANGER.peer
     return Decided({**said, LIARS[0].peer: lie, stranger: lie}, {LIARS[1].peer: (lie, lie), stranger: (lie, lie)})
 
 
-def _elsewhere(place: Context, random: Random) -> Context:
+def _elsewhere(slot: Slot, random: Random) -> Slot:
     return random.choice(
         (
-            place._replace(step=random.choice((0, 1, 2, 2**62 - 1))),
-            place._replace(phase=random.randint(1, max(Phase))),
-            place._replace(attempt=random.choice((1, 2, 16, 17, 2**16 - 1))),
-            place._replace(incarnation=random.choice((1, 2**32 - 1))),
-            place._replace(run=Digest(random.randbytes(32))),
+            slot._replace(step=random.choice((0, 1, 2, 2**62 - 1))),
+            slot._replace(phase=random.randint(1, max(Phase))),
+            slot._replace(attempt=random.choice((1, 2, 16, 17, 2**16 - 1))),
+            slot._replace(incarnation=random.choice((1, 2**32 - 1))),
+            slot._replace(run=Digest(random.randbytes(32))),
         )
     )
 
@@ -246,17 +248,17 @@ def signed_again(packet: Packet, sender: int, random: Random) -> Frame:
     frame = packet.frame
     payload = frame.envelope.payload if isinstance(frame, Value | Chained) else b"\x91\xc0"
     payload = random.choice((damaged(payload, random), random.randbytes(random.randrange(200)), b""))
-    digest, envelope = TOOLS.digest(payload), signed_value(liar, packet.place, payload)
+    digest, envelope = TOOLS.digest(payload), signed_value(liar, packet.slot, payload)
     if random.random() < 0.5:
         return Value(envelope)
     signers = random.sample(LIARS, random.randint(0, len(LIARS)))
-    chain: dict[bytes, bytes] = {one.peer: one.sign(chain_bytes(packet.place, liar.peer, digest)) for one in signers}
+    chain: dict[bytes, bytes] = {one.peer: one.sign(chain_bytes(packet.slot, liar.peer, digest)) for one in signers}
     chain |= {random.randbytes(32): random.randbytes(64) for _ in range(random.choice((0, 0, 3)))}
     return Chained(liar.peer, envelope, chain)
 
 
-def signed_value(liar: Identity, place: Context, payload: bytes) -> Envelope:
-    return Envelope(payload, liar.sign(signed_bytes(place, liar.peer, TOOLS.digest(payload))))
+def signed_value(liar: Identity, slot: Slot, payload: bytes) -> Envelope:
+    return Envelope(payload, liar.sign(signed_bytes(slot, liar.peer, TOOLS.digest(payload))))
 
 
 def feed_channel(deliveries: Sequence[Delivery]) -> Fed:
@@ -271,7 +273,7 @@ def feed_channel(deliveries: Sequence[Delivery]) -> Fed:
 def feed_onlooker(deliveries: Sequence[Delivery]) -> Fed:
     """The same for somebody who only looks on."""
     packets = decoded(deliveries)
-    run_alone(one_step(channel_on(FedLine(packets), looks_on=True), ME.peer))
+    run_alone(one_step(channel_on(FedLine(packets), observing=True), ME.peer))
     return Fed(len(deliveries), len(packets))
 
 
@@ -286,7 +288,7 @@ def decoded(deliveries: Sequence[Delivery]) -> list[tuple[float, PeerId, Packet]
 
 # One announcement
 
-PLACE = Context(RUN, 0, Phase.COMMIT)
+PLACE = Slot(RUN, 0, Phase.COMMIT)
 MINE = seal(ME, PLACE, ANNOUNCED[Phase.COMMIT])
 TIMING = Timing(start=0.0, allowance=4.0, delta=1.0, relayed=True)  # as the channel's first
 

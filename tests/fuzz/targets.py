@@ -27,15 +27,15 @@ from tests.fuzz.sessions import (
     session_bytes,
     session_of,
 )
-from troth.crypto import Context, Digest, PeerId, Signature, valid_peer, verify
+from troth.crypto import Digest, PeerId, Signature, Slot, valid_peer, verify
 from troth.evidence.form import BanFile, from_text, to_text
 from troth.evidence.verify import UnprovedError, verify_ban
-from troth.protocol.core.parts import Parcel, commit_parts, opens, part_bounds, rows_of
+from troth.protocol.core.parts import ProvenPart, commit_parts, opens, part_bounds, rows_of
 from troth.protocol.core.records import StepRecord, decode_record, encode_record
 from troth.protocol.core.state import State
 from troth.protocol.recovery.member import follow
 from troth.protocol.step.deliveries import bits_of
-from troth.protocol.wire.frames import Frame, Link, Packet, decode_packet, encode_packet
+from troth.protocol.wire.frames import CertifiedRecord, Frame, Packet, decode_packet, encode_packet
 from troth.protocol.wire.messages import (
     Accuse,
     Clip,
@@ -100,8 +100,8 @@ def _worse(fresh: Callable[[Random], bytes], random: Random) -> bytes:
 
 
 def packet_bytes(random: Random) -> bytes:
-    place = Context(Digest(random.randbytes(32)), random.choice((0, 7, 2**62 - 1)), random.randint(1, max(Phase)))
-    return encode_packet(Packet(place, drawn(random.choice(FRAMES), random)))
+    slot = Slot(Digest(random.randbytes(32)), random.choice((0, 7, 2**62 - 1)), random.randint(1, max(Phase)))
+    return encode_packet(Packet(slot, drawn(random.choice(FRAMES), random)))
 
 
 def feed_packet(raw: bytes) -> Fed:
@@ -237,14 +237,14 @@ def feed_evidence(raw: bytes) -> Fed:
 def feed_links(raw: bytes) -> Fed:
     """What somebody who comes back is shown."""
     try:
-        links = msgspec.msgpack.decode(raw, type=tuple[Link, ...])
+        certified = msgspec.msgpack.decode(raw, type=tuple[CertifiedRecord, ...])
     except msgspec.MsgspecError:
         return _fed(False)  # it would not have come through as a packet
-    run, model = forger().run, Digest(decode_record(forger().links[0].record).state_before)
-    followed = follow(run, State.first(run, None), model, links, TOOLS)
+    run, model = forger().run, Digest(decode_record(forger().certified[0].record).state_before)
+    followed = follow(run, State.first(run, None), model, certified, TOOLS)
     if followed is None:
         return _fed(False)
-    assert len(followed.records) == len(links)
+    assert len(followed.records) == len(certified)
     assert followed.roster.members == tuple(sorted(set(followed.roster.members)))
     return _fed(True)
 
@@ -339,21 +339,21 @@ def feed_key(raw: bytes) -> Fed:
 def parcel_bytes(random: Random) -> bytes:
     """Which part, how long the pieces of the path are, the path, and the blob."""
     part = random.randrange(len(_BOUNDS) - 1)
-    parcel = _COMMITTED.parcels[part]
-    return bytes([part, 32]) + joined(b"".join(parcel.path), parcel.blob)
+    proven = _COMMITTED.proven_parts[part]
+    return bytes([part, 32]) + joined(b"".join(proven.path), proven.blob)
 
 
 def hostile_parcel_bytes(random: Random) -> bytes:
     """Damaged, or in the place of another, or with the steps of its path in disorder."""
-    part, parcel = random.randrange(len(_BOUNDS) - 1), random.choice(_COMMITTED.parcels)
-    path, blob = list(parcel.path), parcel.blob
+    part, proven = random.randrange(len(_BOUNDS) - 1), random.choice(_COMMITTED.proven_parts)
+    path, blob = list(proven.path), proven.blob
     match random.randrange(4):
         case 0:
             return damaged(parcel_bytes(random), random)
         case 1:
             random.shuffle(path)
         case 2:
-            path[random.randrange(len(path)) :] = random.choice(_COMMITTED.parcels).path * random.choice((0, 1, 9))
+            path[random.randrange(len(path)) :] = random.choice(_COMMITTED.proven_parts).path * random.choice((0, 1, 9))
         case _:
             blob = b"".join(
                 random.choice((bytes(4), b"\0\0\x80\x7f", random.randbytes(4))) for _ in range(len(blob) // 4)
@@ -365,11 +365,11 @@ def feed_parcel(raw: bytes) -> Fed:
     """Whatever blob and path: only what was committed to opens the root."""
     part, size = (raw[0] % (len(_BOUNDS) - 1), max(1, raw[1])) if len(raw) > 1 else (0, 32)
     path, blob = pieces(raw[2:], 2)
-    parcel = Parcel(blob, tuple(Digest(path[at : at + size]) for at in range(0, len(path), size)))
-    accepted = opens(parcel, part, _BOUNDS, _COMMITTED.root, TOOLS)
-    assert accepted is (parcel == _COMMITTED.parcels[part])
+    proven = ProvenPart(blob, tuple(Digest(path[at : at + size]) for at in range(0, len(path), size)))
+    accepted = opens(proven, part, _BOUNDS, _COMMITTED.root, TOOLS)
+    assert accepted is (proven == _COMMITTED.proven_parts[part])
     if len(blob) == 4 * (_BOUNDS[part + 1] - _BOUNDS[part]):
-        assert torch.isfinite(rows_of([parcel, _COMMITTED.parcels[part]])).all()
+        assert torch.isfinite(rows_of([proven, _COMMITTED.proven_parts[part]])).all()
     return _fed(accepted)
 
 
@@ -411,7 +411,7 @@ TARGETS: tuple[Target, ...] = (
     Target(
         "comeback.follow",
         10,
-        lambda random: msgspec.msgpack.encode(forger().links[: random.randint(1, 4)]),
+        lambda random: msgspec.msgpack.encode(forger().certified[: random.randint(1, 4)]),
         lambda random: msgspec.msgpack.encode(forger().followed(random)),
         feed_links,
     ),

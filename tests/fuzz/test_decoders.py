@@ -18,7 +18,7 @@ from tests.fuzz.evidence import forger, safetensors, tensor
 from tests.fuzz.mutate import ATOMS, HEADERS
 from tests.fuzz.sessions import MOST_BYTES
 from tests.fuzz.targets import BY_NAME, FRAMES, PHASES, TARGETS, Target, feed_message, feed_packet, feed_record
-from troth.crypto import Context, Digest
+from troth.crypto import Digest, Slot
 from troth.evidence.beside import StateError
 from troth.evidence.form import from_text
 from troth.evidence.recompute import Recomputed, recompute
@@ -78,14 +78,14 @@ def test_noise_is_refused_or_harmless(target: Target, raw: bytes) -> None:
 @given(random=seeded, phase=st.sampled_from(Phase), attempt=st.integers(0, 2**16 - 1), step=st.integers(0, 2**62 - 1))
 def test_what_is_encoded_is_decoded(kind: type[Any], random: Random, phase: Phase, attempt: int, step: int) -> None:
     """Every frame, in every place, comes out as it went in."""
-    place = Context(Digest(random.randbytes(32)), step, phase, attempt, random.getrandbits(32))
-    packet = Packet(place, drawn(kind, random))
+    slot = Slot(Digest(random.randbytes(32)), step, phase, attempt, random.getrandbits(32))
+    packet = Packet(slot, drawn(kind, random))
     assert decode_packet(encode_packet(packet), MOST_BYTES) == packet
 
 
 # Packets that are wrong in one thing
 
-HERE = Context(Digest(bytes(32)), 1, Phase.COMMIT)
+HERE = Slot(Digest(bytes(32)), 1, Phase.COMMIT)
 GOOD = msgspec.msgpack.decode(encode_packet(Packet(HERE, PartSent(3, bytes(8), (bytes(32),)))))
 
 

@@ -33,7 +33,7 @@ from tests.fuzz.sessions import (
     signed_value,
 )
 from tests.fuzz.targets import FRAMES
-from troth.crypto import Context, PeerId, derive
+from troth.crypto import PeerId, Slot, derive
 from troth.protocol.broadcast.announcement import Announcement, Decision, chain_bytes
 from troth.protocol.broadcast.channel import AgreedChannel
 from troth.protocol.core.channel import Entry
@@ -73,7 +73,7 @@ def test_without_lies_everyone_is_heard() -> None:
     """What the damage is done to is a real exchange."""
     announcement = new_announcement()
     for at, sender, packet in recorded()[0]:
-        if packet.place == PLACE and isinstance(packet.frame, AGREEMENT):
+        if packet.slot == PLACE and isinstance(packet.frame, AGREEMENT):
             announcement.hear(sender_of(sender), packet.frame, at)
     assert announcement.decision is not None
     assert announcement.decision.said.keys() == MEMBERS
@@ -94,7 +94,7 @@ def test_a_certificate_from_before_a_restart_is_no_crash() -> None:
     certificates = [
         (sender, packet.frame)
         for _, sender, packet in recorded()[0]
-        if isinstance(packet.frame, Certificate) and packet.place == PLACE
+        if isinstance(packet.frame, Certificate) and packet.slot == PLACE
     ]
     announcement = new_announcement()
     for sender, certificate in certificates:
@@ -133,7 +133,7 @@ def frames_of(kind: type[Any], random: Random) -> Frame:
     return msgspec.structs.replace(frame, **{name: raw for name, raw in long.items() if name in field_types(kind)})
 
 
-def places(random: Random) -> Context:
+def slots(random: Random) -> Slot:
     """All that an honest peer may hear of in this moment, and some that it may not."""
     return PLACE._replace(
         step=random.choice((0, 0, 1, 2)),
@@ -145,7 +145,7 @@ def places(random: Random) -> Context:
 def flooded(kind: type[Any], senders: Sequence[PeerId], room: int = ROOM) -> int:
     random = Random(kind.__name__)
     packets = [
-        (k / FLOOD, senders[k % len(senders)], Packet(places(random), frames_of(kind, random))) for k in range(FLOOD)
+        (k / FLOOD, senders[k % len(senders)], Packet(slots(random), frames_of(kind, random))) for k in range(FLOOD)
     ]
     line = FedLine(packets)
     return flood(channel_on(line, room=room), line)
@@ -196,4 +196,4 @@ def test_an_announcement_keeps_two_values_of_each(slow: bool) -> None:
     assert first == ([len(LIARS)] * 2 if slow else [1, 0])  # every value in a chain; or a view, as all have spoken
     assert not any(later)
     assert kept_bytes(announcement) == kept
-    assert len(decided(announcement).twice) == len(LIARS), "that they said two things is known, and proved"
+    assert len(decided(announcement).equivocations) == len(LIARS), "that they said two things is known, and proved"

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.nettest.peer import Peer, found
-from troth.network.manifest.builder import Wishes
+from troth.network.manifest.builder import ManifestOptions
 from troth.network.manifest.manifest import Manifest
 
 _LOOK_EVERY_S = 0.2
@@ -19,10 +19,10 @@ _TAIL = 12  # lines of each log, when something took too long
 class Company:
     """p0, p1, … of one run; use it as a context manager: whatever happens, no process is left behind."""
 
-    def __init__(self, home: Path, addresses: Sequence[str], wishes: Wishes, task: str = "digits") -> None:
+    def __init__(self, home: Path, addresses: Sequence[str], options: ManifestOptions, task: str = "digits") -> None:
         self.home = home
         self.count = len(addresses)
-        self.manifest: Manifest = found(home, {f"p{k}": where for k, where in enumerate(addresses)}, task, wishes)
+        self.manifest: Manifest = found(home, {f"p{k}": where for k, where in enumerate(addresses)}, task, options)
         self.peers = [Peer(f"p{k}", home) for k in range(self.count)]
 
     def __enter__(self) -> Self:
@@ -66,8 +66,8 @@ class Company:
         """Whom anybody saw `banned`, `left` or `returned`."""
         saw: set[str] = set()
         for peer in by or self.peers:
-            for news in peer.news():
-                saw |= {entry[0] if kind == "banned" else entry for entry in news.get(kind, ())}
+            for event in peer.event():
+                saw |= {entry[0] if kind == "banned" else entry for entry in event.get(kind, ())}
         return saw
 
     def check_agreement(self) -> None:
@@ -90,7 +90,7 @@ class Company:
 
     def seconds_a_step(self, k: int = 0, since: int = 1) -> float:
         """The median."""
-        seconds = sorted(news["seconds"] for news in self.peers[k].news() if news["step"] > since)
+        seconds = sorted(event["seconds"] for event in self.peers[k].event() if event["step"] > since)
         return float(seconds[len(seconds) // 2]) if seconds else float("nan")
 
 

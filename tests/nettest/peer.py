@@ -12,21 +12,21 @@ from typing import Any
 
 from troth.crypto import Identity
 from troth.network.disk.journal import read_journal
-from troth.network.manifest.builder import Wishes, draft
+from troth.network.manifest.builder import ManifestOptions, draft
 from troth.network.manifest.manifest import Founder, Manifest
 
 TROTH = Path(sys.executable).with_name("troth")
 _DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL")  # also when the tests themselves are killed
 
 
-def found(home: Path, addresses: Mapping[str, str], task: str, wishes: Wishes) -> Manifest:
+def found(home: Path, addresses: Mapping[str, str], task: str, options: ManifestOptions) -> Manifest:
     """Keys (NAME.key) and a manifest (run.toml) for a run among these, in `home`."""
     founders = []
     for name, address in addresses.items():
         identity = Identity.generate()
         identity.save(home / f"{name}.key")
         founders.append(Founder(name, identity.peer, address))
-    manifest = draft(task, founders, wishes, home).manifest
+    manifest = draft(task, founders, options, home).manifest
     (home / "run.toml").write_text(manifest.to_toml(), encoding="utf-8")
     return manifest
 
@@ -83,21 +83,21 @@ class Peer:
         path = self.home / f"{self.name}.log"
         return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
-    def news(self) -> list[dict[str, Any]]:
-        """A dictionary for each step that it saw, as in `StepNews`."""
+    def event(self) -> list[dict[str, Any]]:
+        """A dictionary for each step that it saw, as in `StepEvent`."""
         return [json.loads(line) for line in _whole_lines(self.folder / "metrics.jsonl")]
 
     @property
     def step(self) -> int:
         """Updates that it has seen."""
-        news = self.news()
-        return int(news[-1]["step"]) if news else 0
+        event = self.event()
+        return int(event[-1]["step"]) if event else 0
 
     @property
     def takes_part(self) -> bool:
         """Whether it was a member in the last step, rather than one who looks on."""
-        news = self.news()
-        return bool(news) and not news[-1]["looked_on"]
+        event = self.event()
+        return bool(event) and not event[-1]["looked_on"]
 
     def records(self) -> dict[int, str]:
         """By step, what it holds to be agreed on."""

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.nettest.company import all_at
 from tests.nettest.world import World
-from troth.network.manifest.builder import Wishes
+from troth.network.manifest.builder import ManifestOptions
 
 
 def test_far_away_with_some_loss_is_still_a_member(tmp_path: Path) -> None:
@@ -12,8 +12,8 @@ def test_far_away_with_some_loss_is_still_a_member(tmp_path: Path) -> None:
 
     A lost frame is sent again after a round trip or two (0.4 to 1 s), a frame lost twice after 2 s; values have 2Δ and more.
     """
-    wishes = Wishes(steps=5, delta_s=2.0)
-    with World(tmp_path, 5, wishes, delay_s=0.2) as world:
+    options = ManifestOptions(steps=5, delta_s=2.0)
+    with World(tmp_path, 5, options, delay_s=0.2) as world:
         world.lose(4, 0.05)
         world.start()
         world.until_all_have_ended(120)
@@ -27,8 +27,8 @@ def test_who_loses_a_third_may_go_and_comes_back(tmp_path: Path) -> None:
 
     Unless it was expelled: who does not reach half of the others, or slows them three times, needs the door (SPEC F3).
     """
-    wishes = Wishes(steps=100_000, schedule="constant", delta_s=0.5, compute_s=0.5, bulk_s=0.5)
-    with World(tmp_path, 5, wishes, delay_s=0.02) as world:
+    options = ManifestOptions(steps=100_000, schedule="constant", delta_s=0.5, compute_s=0.5, bulk_s=0.5)
+    with World(tmp_path, 5, options, delay_s=0.02) as world:
         bad, others = world.peers[4], world.peers[:4]
         world.start()
         world.until(lambda: all_at(world.peers, 3), 60, "a beginning")
@@ -45,8 +45,8 @@ def test_who_loses_a_third_may_go_and_comes_back(tmp_path: Path) -> None:
 
 
 def test_a_megabit_is_enough_for_a_small_model(tmp_path: Path) -> None:
-    wishes = Wishes(steps=20, delta_s=1.0, compute_s=1.0)
-    with World(tmp_path, 5, wishes) as world:
+    options = ManifestOptions(steps=20, delta_s=1.0, compute_s=1.0)
+    with World(tmp_path, 5, options) as world:
         world.limit(2, 1_000_000)
         world.start()
         world.until_all_have_ended(120)

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from tests.nettest.world import PORT, World
-from troth.network.manifest.builder import Wishes
+from troth.network.manifest.builder import ManifestOptions
 
 
 def test_who_cannot_be_called_calls_the_others(tmp_path: Path) -> None:
-    with World(tmp_path, 5, Wishes(steps=20, delta_s=1.0, compute_s=1.0), behind_nat={3}) as world:
+    with World(tmp_path, 5, ManifestOptions(steps=20, delta_s=1.0, compute_s=1.0), behind_nat={3}) as world:
         world.start()
         world.until(lambda: world.peers[3].step > 0, 60, "a beginning")
         assert world.reaches(3, f"10.77.0.1:{PORT}")

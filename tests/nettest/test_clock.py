@@ -14,7 +14,7 @@ import troth.network
 import troth.protocol
 from tests.nettest.company import Company, on_loopback
 from troth.crypto import Identity
-from troth.network.manifest.builder import Wishes
+from troth.network.manifest.builder import ManifestOptions
 from troth.network.transport import tls
 
 # Python reads this file first: from then on `time.time` is wrong, and runs backwards.
@@ -26,7 +26,7 @@ time.time = lambda: {epoch} - 100 * (time.monotonic() - _began)
 
 
 def test_peers_in_1970_and_2096_train_with_the_others(tmp_path: Path) -> None:
-    with Company(tmp_path, on_loopback(4), Wishes(steps=10, delta_s=1.0, compute_s=1.0)) as company:
+    with Company(tmp_path, on_loopback(4), ManifestOptions(steps=10, delta_s=1.0, compute_s=1.0)) as company:
         for peer, epoch in ((company.peers[0], 86_400.0), (company.peers[1], 4e9)):
             folder = tmp_path / f"clock-of-{peer.name}"
             folder.mkdir()

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from tests.nettest.company import all_at
 from tests.nettest.world import World
-from troth.network.manifest.builder import Wishes
+from troth.network.manifest.builder import ManifestOptions
 
 # 40 ms one way: a step takes about two thirds of a second on any machine, so the run lasts longer than what happens in it.
-WISHES = Wishes(steps=45, delta_s=0.5, compute_s=0.5, bulk_s=0.5)
+WISHES = ManifestOptions(steps=45, delta_s=0.5, compute_s=0.5, bulk_s=0.5)
 DELAY_S = 0.04
 
 

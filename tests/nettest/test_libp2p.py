@@ -28,7 +28,7 @@ from troth.network.mesh.session import VERSION, Hello
 from troth.network.transport.base import Lane, ListenError, UnreachableError
 from troth.network.transport.libp2p import transport as libp2p
 from troth.network.transport.libp2p.multiaddr import libp2p_name
-from troth.network.transport.libp2p.peer_record import LASTS_S, dht_key, encode_whereabouts
+from troth.network.transport.libp2p.peer_record import LASTS_S, dht_key, encode_peer_record
 from troth.network.transport.libp2p.transport import Libp2pTransport
 
 ANYWHERE = "127.0.0.1:0"
@@ -360,7 +360,7 @@ def test_forged_records_are_neither_kept_nor_believed() -> None:
                 until = time.time() + 2 * LASTS_S - 5
                 liar._dht.protocol.record_validator = None
                 for victim in (bob, absent):
-                    lie = bytearray(encode_whereabouts(mallory, RUN, until, [trap]))
+                    lie = bytearray(encode_peer_record(mallory, RUN, until, [trap]))
                     lie[64:96] = victim.peer
                     await liar._dht.store(dht_key(RUN, victim.peer), bytes(lie), until)
                     assert await liar._dht.get(dht_key(RUN, victim.peer), latest=True) == (bytes(lie), until)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.nettest.two_homes import reaches, two_homes
 from troth.crypto import Identity
-from troth.network.manifest.builder import Wishes, draft
+from troth.network.manifest.builder import ManifestOptions, draft
 from troth.network.manifest.manifest import Founder
 from troth.network.transport.libp2p.multiaddr import libp2p_name
 
@@ -28,12 +28,12 @@ def test_peers_that_meet_only_through_a_relay_train_together(tmp_path: Path) -> 
             Founder(name, identity.peer, f"{world.public}:4001" if name == "hub" else "")
             for name, identity in identities.items()
         ]
-        wishes = Wishes(steps=_STEPS, delta_s=2.0)
-        manifest = draft("quadratic:dimension=1000", founders, wishes, tmp_path).manifest
+        options = ManifestOptions(steps=_STEPS, delta_s=2.0)
+        manifest = draft("quadratic:dimension=1000", founders, options, tmp_path).manifest
         (tmp_path / "run.toml").write_text(manifest.to_toml())
         relay = f"/ip4/{world.public}/tcp/4001/p2p/{libp2p_name(identities['hub'].peer)}"
         places = dict(zip(names, (world.hub, *world.homes), strict=True))
-        options = {
+        arguments = {
             "hub": ["--serve-relay", "--listen", f"{world.public}:4001"],
             **{name: ["--relay", relay, "--initial-peer", relay] for name in names[1:]},
         }
@@ -44,7 +44,7 @@ def test_peers_that_meet_only_through_a_relay_train_together(tmp_path: Path) -> 
             log = stack.enter_context((tmp_path / f"{name}.log").open("wb"))
             command = ["timeout", "-k", "2", str(_WITHIN_S), "ip", "netns", "exec", places[name]]
             command += [sys.executable, "-W", "ignore", "-m", "troth", "join", "run.toml", "--identity", f"{name}.key"]
-            command += ["--folder", name, "--libp2p", *options[name]]
+            command += ["--folder", name, "--libp2p", *arguments[name]]
             processes[name] = subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=log)
         until = time.monotonic() + _WITHIN_S
         codes = {name: process.wait(max(1.0, until - time.monotonic())) for name, process in processes.items()}

@@ -10,10 +10,10 @@ import pytest
 from tests.nettest.company import Company, on_loopback
 from tests.nettest.peer import TROTH
 from troth.crypto import Identity
-from troth.network.manifest.builder import Wishes
+from troth.network.manifest.builder import ManifestOptions
 from troth.network.manifest.manifest import Manifest
 
-WISHES = Wishes(steps=5, delta_s=0.5, compute_s=0.5, bulk_s=0.5)
+WISHES = ManifestOptions(steps=5, delta_s=0.5, compute_s=0.5, bulk_s=0.5)
 
 
 def refusal(home: Path, *options: str) -> str:

@@ -44,13 +44,13 @@ def two_homes() -> Iterator[World]:
             _inside(name, "ip", "link", "set", "lo", "up")
         _inside(hub, "ip", "address", "add", "11.77.0.1/32", "dev", "lo")
         _inside(hub, "sysctl", "-qw", "net.ipv4.ip_forward=0")
-        for number, (gate, home) in enumerate(zip(gates, homes, strict=True), 1):
-            _wire(hub, f"to{number}", f"11.77.{number}.1/24", gate, "wan", f"11.77.{number}.2/24")
-            _wire(gate, "lan", f"192.168.{number}.1/24", home, "eth", f"192.168.{number}.2/24")
-            _inside(gate, "ip", "route", "add", "default", "via", f"11.77.{number}.1")
+        for number, (catch_up, home) in enumerate(zip(gates, homes, strict=True), 1):
+            _wire(hub, f"to{number}", f"11.77.{number}.1/24", catch_up, "wan", f"11.77.{number}.2/24")
+            _wire(catch_up, "lan", f"192.168.{number}.1/24", home, "eth", f"192.168.{number}.2/24")
+            _inside(catch_up, "ip", "route", "add", "default", "via", f"11.77.{number}.1")
             _inside(home, "ip", "route", "add", "default", "via", f"192.168.{number}.1")
-            _inside(gate, "sysctl", "-qw", "net.ipv4.ip_forward=1")
-            _run("ip", "netns", "exec", gate, "nft", "-f", "-", said=_GATE_RULES)
+            _inside(catch_up, "sysctl", "-qw", "net.ipv4.ip_forward=1")
+            _run("ip", "netns", "exec", catch_up, "nft", "-f", "-", said=_GATE_RULES)
         yield World(hub, homes)
     finally:
         for name in everything:

@@ -26,7 +26,7 @@ from typing import Self
 
 from tests.nettest.company import Company
 from tests.nettest.peer import run_here
-from troth.network.manifest.builder import Wishes
+from troth.network.manifest.builder import ManifestOptions
 
 PORT = 7000
 _COMMAND_S = 20.0
@@ -83,7 +83,7 @@ class World(Company):
         self,
         home: Path,
         count: int,
-        wishes: Wishes,
+        options: ManifestOptions,
         *,
         task: str = "digits",
         delay_s: float = 0.0,  # from every peer to every other
@@ -91,7 +91,7 @@ class World(Company):
         behind_nat: Collection[int] = (),  # these have no address
     ) -> None:
         addresses = ["" if k in behind_nat else f"{_address(k)}:{PORT}" for k in range(count)]
-        super().__init__(home, addresses, wishes, task)
+        super().__init__(home, addresses, options, task)
         self._cables = (delay_s / 2, jitter_s / 2)  # two cables between any two
         self._behind_nat = frozenset(behind_nat)
         self._name = f"troth-{os.getpid()}-{secrets.token_hex(3)}"

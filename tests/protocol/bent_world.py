@@ -11,13 +11,13 @@ from functools import cached_property
 from typing import Any
 from unittest.mock import patch
 
-from troth.crypto import Context, Identity, PeerId, derive
-from troth.protocol.broadcast.channel import AgreedChannel, Line
+from troth.crypto import Identity, PeerId, Slot, derive
+from troth.protocol.broadcast.channel import AgreedChannel, PacketLink
 from troth.protocol.core.channel import Channel
 from troth.protocol.core.coins import SeededEntropy
 from troth.protocol.core.records import StepRecord
 from troth.protocol.core.state import Peer, State
-from troth.protocol.recovery.member import Life
+from troth.protocol.recovery.member import Member
 from troth.protocol.wire.frames import BlobSent, Chained, Packet, PartSent, PartShown, Value
 from troth.protocol.wire.messages import Announced, Message
 from troth.simulation.chaos import world as world_module
@@ -38,8 +38,8 @@ CALM = Network(latency=0.3)
 class Bent:
     """A liar's line. `sends` sees each packet before it goes out, `hears` each that came in."""
 
-    def __init__(self, line: Line, identity: Identity, lies: "Lies") -> None:
-        self._line = line
+    def __init__(self, link: PacketLink, identity: Identity, lies: "Lies") -> None:
+        self._link = link
         self._lies = lies
         self.identity = identity
         self.me = identity.peer
@@ -47,32 +47,32 @@ class Bent:
         self._held: list[tuple[float, PeerId, Packet]] = []  # until when
 
     def now(self) -> float:
-        return self._line.now()
+        return self._link.now()
 
     def send(self, to: PeerId, packet: Packet) -> None:
         for sent in self._lies.sends(self, to, packet):
-            self._line.send(to, sent)
+            self._link.send(to, sent)
 
     def slip(self, to: PeerId, packet: Packet) -> None:
         """Past its own lies."""
-        self._line.send(to, packet)
+        self._link.send(to, packet)
 
     def later(self, seconds: float, to: PeerId, packet: Packet) -> None:
         self._held.append((self.now() + seconds, to, packet))
 
     def gone(self) -> frozenset[PeerId]:
-        return self._line.gone()
+        return self._link.gone()
 
     async def receive(self, until: float) -> tuple[PeerId, Packet] | None:
         while True:
             wake = min((when for when, _, _ in self._held), default=until)
-            heard = await self._line.receive(min(until, wake))
+            heard = await self._link.receive(min(until, wake))
             due, self._held = (
                 [h for h in self._held if h[0] <= self.now()],
                 [h for h in self._held if h[0] > self.now()],
             )
             for _, to, packet in due:
-                self._line.send(to, packet)
+                self._link.send(to, packet)
             if heard is None and self.now() < until:
                 continue
             if heard is None or self._lies.hears(self, *heard):
@@ -84,15 +84,15 @@ class Lies:
 
     serves = False  # whether it answers those who come back
 
-    def sends(self, line: Bent, to: PeerId, packet: Packet) -> Iterable[Packet]:
+    def sends(self, link: Bent, to: PeerId, packet: Packet) -> Iterable[Packet]:
         """What it sends in place of this packet."""
         return (packet,)
 
-    def hears(self, line: Bent, sender: PeerId, packet: Packet) -> bool:
+    def hears(self, link: Bent, sender: PeerId, packet: Packet) -> bool:
         """Whether its own code gets to see it."""
         return True
 
-    def says(self, me: PeerId, place: Context, message: Message) -> Message:
+    def says(self, me: PeerId, slot: Slot, message: Message) -> Message:
         """What it announces in place of this."""
         return message
 
@@ -106,8 +106,8 @@ class _Saying:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
-        return await self._inner.announce(context, self._lies.says(self._me, context, message))
+    async def announce(self, slot: Slot, message: Message) -> Mapping[PeerId, Announced]:
+        return await self._inner.announce(slot, self._lies.says(self._me, slot, message))
 
 
 @dataclass(frozen=True)
@@ -115,8 +115,8 @@ class Seen:
     """A world, and which announcements took the slow path for honest peers."""
 
     world: World
-    slow: Mapping[int, frozenset[Context]]
-    places: frozenset[Context] = frozenset()  # where something was announced
+    slow: Mapping[int, frozenset[Slot]]
+    slots: frozenset[Slot] = frozenset()  # where something was announced
     bulk: Mapping[int, int] = field(default_factory=dict)  # bytes of parts and aggregates, by step
 
     @property
@@ -139,8 +139,10 @@ class Seen:
         return {step: numbers for step, numbers in found.items() if numbers}
 
     @property
-    def feuds(self) -> dict[int, list[set[int]]]:
-        pairs = {r.step: [{self.world.numbers[PeerId(k)] for k in pair} for pair in r.feuds] for r in self.records}
+    def link_disputes(self) -> dict[int, list[set[int]]]:
+        pairs = {
+            r.step: [{self.world.numbers[PeerId(k)] for k in pair} for pair in r.link_disputes] for r in self.records
+        }
         return {step: found for step, found in pairs.items() if found}
 
     @property
@@ -149,7 +151,7 @@ class Seen:
         return {step: numbers for step, numbers in found.items() if numbers}
 
     def slow_steps(self) -> dict[int, int]:
-        return {step: len(places) for step, places in sorted(self.slow.items())}
+        return {step: len(slots) for step, slots in sorted(self.slow.items())}
 
     def kept_promises(self) -> "Seen":
         """Steps all done, the same everywhere; no honest peer banned; none whom nothing failed struck, expelled or absent."""
@@ -170,7 +172,7 @@ def plan(
     peers: int = 5,
     steps: int = 8,
     liars: Sequence[int] = (0,),
-    conducts: Iterable[str] = (),
+    behaviours: Iterable[str] = (),
     forge_from: Mapping[int, int] | None = None,
     crashes: Mapping[int, DropOut] | None = None,
     network: Network = CALM,
@@ -180,10 +182,10 @@ def plan(
         seed=seed,
         peers=peers,
         steps=steps,
-        liars={number: frozenset(conducts) for number in liars},
+        liars={number: frozenset(behaviours) for number in liars},
         forge_from=forge_from or {},
         attacks={},
-        zeal=dict.fromkeys({*liars, *(forge_from or {})}, (1.0, LIARS_FROM)),
+        intensity=dict.fromkeys({*liars, *(forge_from or {})}, (1.0, LIARS_FROM)),
         crashes=crashes or {},
         network=network,
     )
@@ -191,23 +193,23 @@ def plan(
 
 def see(made: Plan, lies: Lies | None = None, wrap: Wrap | None = None) -> Seen:
     """Play it, with hand-made liars if there are any."""
-    slow: dict[int, set[tuple[PeerId, Context]]] = defaultdict(set)
+    slow: dict[int, set[tuple[PeerId, Slot]]] = defaultdict(set)
 
-    places: set[Context] = set()
+    slots: set[Slot] = set()
     bulk: Counter[int] = Counter()
 
     def watch(_now: float, sender: PeerId, _to: PeerId, packet: Packet, _delays: Sequence[float]) -> None:
         match packet.frame:
             case Chained():
-                slow[packet.place.step].add((sender, packet.place))
+                slow[packet.slot.step].add((sender, packet.slot))
             case Value():
-                places.add(packet.place)
+                slots.add(packet.slot)
             case PartSent(blob=blob) | PartShown(blob=blob) | BlobSent(blob=blob):
-                bulk[packet.place.step] += len(blob)
+                bulk[packet.slot.step] += len(blob)
 
     world = play(made, watch, wrap) if lies is None else _play_lies(made, lies, watch, wrap)
-    honest = {step: frozenset(place for who, place in found if who in world.honest) for step, found in slow.items()}
-    return Seen(world, {step: found for step, found in honest.items() if found}, frozenset(places), bulk)
+    honest = {step: frozenset(slot for who, slot in found if who in world.honest) for step, found in slow.items()}
+    return Seen(world, {step: found for step, found in honest.items() if found}, frozenset(slots), bulk)
 
 
 def _play_lies(made: Plan, lies: Lies, watch: Watch, wrap: Wrap | None) -> World:
@@ -218,14 +220,14 @@ def _play_lies(made: Plan, lies: Lies, watch: Watch, wrap: Wrap | None) -> World
         return _Saying(outer, peer, lies) if peer in liars else outer
 
     async def liar(stage: Any, number: int, identity: Identity) -> None:
-        channel = AgreedChannel(identity, Bent(stage.time.line(identity.peer), identity, lies), BOUNDS, stage.tools)
+        channel = AgreedChannel(identity, Bent(stage.time.link(identity.peer), identity, lies), BOUNDS, stage.tools)
         work = stage.work(TrainingWork)
         entropy, first = SeededEntropy(made.seed, number), work.first(derive(made.seed, "model"))
         peer = Peer(identity, stage.run, work, wrapped(identity.peer, channel), entropy, stage.tools)
-        life = Life(peer, State.first(stage.run, first), lambda _: channel)
-        async for outcome in life.take_part(channel):
+        member = Member(peer, State.first(stage.run, first), lambda _: channel)
+        async for outcome in member.take_part(channel):
             if not lies.serves:
-                channel.gate.asking.clear()
+                channel.catch_up.asking.clear()
             if outcome.record.step >= made.steps - 1:
                 return
 

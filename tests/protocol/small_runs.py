@@ -9,7 +9,7 @@ from troth.crypto import PeerId, derive
 from troth.evidence.verify import verify_ban
 from troth.protocol.core.channel import Channel
 from troth.protocol.core.records import StepRecord, decode_record
-from troth.protocol.core.state import Kept
+from troth.protocol.core.state import AuditRecord
 from troth.protocol.wire.messages import Kind
 from troth.protocol.wire.primitives import Primitives
 from troth.simulation import ProtocolSimulation, Scenario
@@ -88,7 +88,7 @@ def last_standing(simulation: ProtocolSimulation) -> PeerId:
     return next(peer for peer in simulation.honest if peer not in simulation.gone)
 
 
-def last_kept(simulation: ProtocolSimulation, peer: PeerId | None = None) -> Kept[Training]:
+def last_kept(simulation: ProtocolSimulation, peer: PeerId | None = None) -> AuditRecord[Training]:
     """What this peer, by default the first honest one, keeps of the last step."""
     state = simulation.states[peer or simulation.honest[0]]
-    return state.kept[max(state.kept)]  # closing keeps nothing of its own
+    return state.audit_records[max(state.audit_records)]  # closing keeps nothing of its own

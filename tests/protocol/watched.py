@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tests.protocol.small_runs import SMALL, rewired
-from troth.crypto import Context, PeerId
+from troth.crypto import PeerId, Slot
 from troth.protocol.core.state import Outcome
 from troth.protocol.wire.messages import Message
 from troth.simulation import ProtocolSimulation, Scenario
 from troth.training.work import Training
 
-Change = Callable[[Context, Message], Message | None]  # None is silence
+Change = Callable[[Slot, Message], Message | None]  # None is silence
 
 CALM = dataclasses.replace(SMALL, byzantine=0, steps=6, evaluate_every=6)
 
@@ -25,11 +25,11 @@ class Saying:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    async def announce(self, context: Context, message: Message) -> Any:
-        changed = self._change(context, message)
+    async def announce(self, slot: Slot, message: Message) -> Any:
+        changed = self._change(slot, message)
         if changed is None:
-            return await self._inner.announce_last(context, lambda _: None)
-        return await self._inner.announce(context, changed)
+            return await self._inner.announce_last(slot, lambda _: None)
+        return await self._inner.announce(slot, changed)
 
 
 class Watched(ProtocolSimulation):

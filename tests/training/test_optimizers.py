@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from troth.crypto import stream
-from troth.specs import ChoiceError, build
+from troth.specs import SpecError, build
 from troth.training import OPTIMIZERS, SGD, AdamW, Optimizer
 from troth.training.schedules import cosine, warmed_up
 
@@ -197,7 +197,7 @@ def test_an_update_changes_none_of_its_inputs(optimizer: SGD | AdamW) -> None:
     ],
 )
 def test_options_out_of_range(name: str, options: dict[str, str], message: str) -> None:
-    with pytest.raises(ChoiceError, match=message):
+    with pytest.raises(SpecError, match=message):
         build(OPTIMIZERS[name], options, name)
 
 

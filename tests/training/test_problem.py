@@ -207,13 +207,13 @@ class TestInitial:
 
     def test_embeddings_are_normal(self) -> None:
         @dataclass(frozen=True)
-        class Words(Lines):
+        class Phrases(Lines):
             one_by_one = True
 
             def model(self) -> nn.Module:
                 return nn.Embedding(1000, 20)
 
-        first_D = Problem(Words()).initial(0)
+        first_D = Problem(Phrases()).initial(0)
         assert abs(float(first_D.mean())) < 0.03
         assert abs(float(first_D.std()) - 1) < 0.03
 

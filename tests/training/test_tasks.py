@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from troth.crypto import derive
-from troth.specs import ChoiceError
+from troth.specs import SpecError
 from troth.training import TASKS, Problem, check_pure, make_task
 from troth.training.tasks.digits import Digits, DigitsCNN
 from troth.training.tasks.quadratic import Quadratic
@@ -89,25 +89,25 @@ def test_from_a_file(tmp_path: Path) -> None:
 
 
 def test_no_file(tmp_path: Path) -> None:
-    with pytest.raises(ChoiceError, match=r"^no task file at '.*nowhere\.py'$"):
+    with pytest.raises(SpecError, match=r"^no task file at '.*nowhere\.py'$"):
         make_task(str(tmp_path / "nowhere.py"))
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
     (tmp_path / "folder.py").mkdir()
-    with pytest.raises(ChoiceError, match="no task file at"):
+    with pytest.raises(SpecError, match="no task file at"):
         make_task(str(tmp_path / "folder.py"))
 
 
 def test_two_tasks_in_a_file(tmp_path: Path) -> None:
     source = IMPORTS + OWN + OWN.replace("Mine", "Other")
-    with pytest.raises(ChoiceError, match=r"defines 2 tasks, expected one complete subclass of troth\.training\.Task"):
+    with pytest.raises(SpecError, match=r"defines 2 tasks, expected one complete subclass of troth\.training\.Task"):
         make_task(write(tmp_path, source))
 
 
 @pytest.mark.parametrize("source", ["", IMPORTS, IMPORTS + OWN.replace("def loss", "def lost")])
 def test_no_complete_task_in_a_file(tmp_path: Path, source: str) -> None:
-    with pytest.raises(ChoiceError, match="defines 0 tasks"):
+    with pytest.raises(SpecError, match="defines 0 tasks"):
         make_task(write(tmp_path, source))
 
 
@@ -124,5 +124,5 @@ def test_no_complete_task_in_a_file(tmp_path: Path, source: str) -> None:
     ],
 )
 def test_errors(spec: str, message: str) -> None:
-    with pytest.raises(ChoiceError, match=f"^{message}"):
+    with pytest.raises(SpecError, match=f"^{message}"):
         make_task(spec)

@@ -19,7 +19,7 @@ from troth.attacks.behaviour.members import (
 from troth.attacks.behaviour.reroll import Reroll
 from troth.attacks.behaviour.strategist import Strategist
 from troth.attacks.coalition import Coalition
-from troth.attacks.colluder import Plot
+from troth.attacks.colluder import Collusion
 from troth.attacks.errors import AttackError
 from troth.attacks.gradient import (
     ALittleIsEnough,
@@ -82,12 +82,12 @@ __all__ = [
     "AttackError",
     "AttackSchedule",
     "Coalition",
+    "Collusion",
     "DelayedGradient",
     "GradientAttack",
     "InnerProduct",
     "InnerProductSmall",
     "LabelFlip",
-    "Plot",
     "RandomDirection",
     "SignFlip",
     "alie_deviations",

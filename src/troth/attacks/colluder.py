@@ -6,12 +6,12 @@ from typing import Any, Protocol
 
 import msgspec
 
-from troth.crypto import Context, Digest, PeerId
-from troth.protocol.core.channel import Blame, Channel, Delivery, Doubles, Entry, PartParcels, Showing
-from troth.protocol.core.parts import Parcel
+from troth.crypto import Digest, PeerId, Slot
+from troth.protocol.core.channel import Blame, Channel, Delivery, Entry, Equivocations, ProvenParts, Showing
+from troth.protocol.core.parts import ProvenPart
 from troth.protocol.core.run import Run
 from troth.protocol.core.state import State
-from troth.protocol.wire.messages import Accuse, Announced, Ballot, Knocking, Measured, Message, Verdict, Vote
+from troth.protocol.wire.messages import Accuse, Announced, Ballot, Measured, Message, SignedRejoin, Verdict, Vote
 
 Choose = Callable[[Mapping[PeerId, Announced]], Message | None]
 
@@ -19,13 +19,13 @@ Choose = Callable[[Mapping[PeerId, Announced]], Message | None]
 class LiarsChannel(Channel, Protocol):
     """What a liar can do beyond an honest member: speak last, or not at all."""
 
-    async def announce_last(self, context: Context, choose: Choose) -> Mapping[PeerId, Announced]:
+    async def announce_last(self, slot: Slot, choose: Choose) -> Mapping[PeerId, Announced]:
         """Choose what to say knowing what the honest have said; None is silence."""
         ...
 
 
 @dataclass(frozen=True)
-class Plot:
+class Collusion:
     """What colluders know and share."""
 
     attack: Any  # the options of this member's attack
@@ -39,13 +39,13 @@ class Plot:
 class ColludingChannel:
     """Wraps a member's channel: drops accusations of fellow colluders, and votes against whoever accuses them."""
 
-    def __init__(self, honest: LiarsChannel, me: PeerId, plot: Plot) -> None:
+    def __init__(self, honest: LiarsChannel, me: PeerId, collusion: Collusion) -> None:
         self._honest = honest
         self._me = me
-        self._plot = plot
-        self._colluders = plot.colluders
-        self._run = plot.run
-        self._active = plot.active
+        self._collusion = collusion
+        self._colluders = collusion.colluders
+        self._run = collusion.run
+        self._active = collusion.active
 
     def __getattr__(self, name: str) -> Any:
         """What coming back needs of a channel, beside what a step does."""
@@ -56,12 +56,12 @@ class ColludingChannel:
     def enter(self, entry: Entry) -> None:
         self._honest.enter(entry)
 
-    async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
-        return await self._honest.announce(context, self._shielding(message))
+    async def announce(self, slot: Slot, message: Message) -> Mapping[PeerId, Announced]:
+        return await self._honest.announce(slot, self._shielding(message))
 
-    async def announce_last(self, context: Context, choose: Choose) -> Mapping[PeerId, Announced]:
+    async def announce_last(self, slot: Slot, choose: Choose) -> Mapping[PeerId, Announced]:
         """So that conducts can be put around each other."""
-        return await self._honest.announce_last(context, choose)
+        return await self._honest.announce_last(slot, choose)
 
     def _shielding(self, message: Message) -> Message:
         if isinstance(message, Accuse):
@@ -74,39 +74,37 @@ class ColludingChannel:
     def _shielding_ballot(self, ballot: Ballot) -> Ballot:
         return cast_as(ballot, Verdict.ACCUSER) if ballot.target in self._colluders else ballot
 
-    def doubles(self, step: int) -> Doubles:
-        return self._honest.doubles(step)
+    def equivocations(self, step: int) -> Equivocations:
+        return self._honest.equivocations(step)
 
     def blame(self) -> Blame:
         return self._honest.blame()
 
-    def knocks(self, step: int) -> Iterable[Knocking]:
-        return self._honest.knocks(step)
+    def rejoins(self, step: int) -> Iterable[SignedRejoin]:
+        return self._honest.rejoins(step)
 
     def took(self) -> Measured | None:
         return self._honest.took()
 
-    async def scatter(self, context: Context, parcels: Mapping[int, tuple[PeerId, Parcel]]) -> PartParcels:
-        return await self._honest.scatter(context, parcels)
+    async def scatter(self, slot: Slot, proven_parts: Mapping[int, tuple[PeerId, ProvenPart]]) -> ProvenParts:
+        return await self._honest.scatter(slot, proven_parts)
 
-    async def gather(
-        self, context: Context, mine: Mapping[int, bytes], wanted: Mapping[int, Digest]
-    ) -> Mapping[int, bytes]:
-        return await self._honest.gather(context, mine, wanted)
+    async def gather(self, slot: Slot, mine: Mapping[int, bytes], wanted: Mapping[int, Digest]) -> Mapping[int, bytes]:
+        return await self._honest.gather(slot, mine, wanted)
 
-    async def lay_open(
-        self, context: Context, mine: PartParcels, wanted: Collection[Showing], count: int
-    ) -> Mapping[Showing, Mapping[PeerId, Parcel]]:
-        return await self._honest.lay_open(context, mine, wanted, count)
+    async def disclose(
+        self, slot: Slot, mine: ProvenParts, wanted: Collection[Showing], count: int
+    ) -> Mapping[Showing, Mapping[PeerId, ProvenPart]]:
+        return await self._honest.disclose(slot, mine, wanted, count)
 
     async def pass_on(
         self,
-        context: Context,
-        parcels: Mapping[Delivery, tuple[PeerId, Parcel]],
+        slot: Slot,
+        proven_parts: Mapping[Delivery, tuple[PeerId, ProvenPart]],
         wanted: Collection[Delivery],
-        fits: Callable[[Delivery, Parcel], bool],
-    ) -> Mapping[Delivery, Parcel]:
-        return await self._honest.pass_on(context, parcels, wanted, fits)
+        fits: Callable[[Delivery, ProvenPart], bool],
+    ) -> Mapping[Delivery, ProvenPart]:
+        return await self._honest.pass_on(slot, proven_parts, wanted, fits)
 
 
 def cast_as(ballot: Ballot, verdict: Verdict) -> Ballot:

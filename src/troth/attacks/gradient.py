@@ -27,7 +27,7 @@ Forge = Callable[[Sequence[int], Tensor, Tensor], Tensor]  # (members, own_BD, h
 class GradientAttack:
     """Behaves honestly; attacks override what they lie about."""
 
-    conduct: ClassVar[type["ColludingChannel"]] = ColludingChannel  # how its colluders behave in the protocol
+    behaviour: ClassVar[type["ColludingChannel"]] = ColludingChannel  # how its colluders behave in the protocol
     needs_protocol: ClassVar[bool] = False  # nothing to attack where there is a trusted server
 
     def check(self, task: Task, *, honest: int, colluders: int) -> None:

@@ -11,7 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from troth.crypto import PeerId
-    from troth.network.node.events import StepNews
+    from troth.network.node.events import StepEvent
     from troth.network.node.node import Node
 
 _QUIET_S = 5.0  # without a step: then say what is waited for
@@ -84,7 +84,7 @@ def join(
     from troth.cli.key import load_identity
     from troth.network.manifest.manifest import Manifest
     from troth.network.node.node import BannedError, Libp2pOptions, Node, Options
-    from troth.protocol.recovery.member import ForkedError, PutOutError
+    from troth.protocol.recovery.member import ForkedError, RemovedError
 
     if threads:
         torch.set_num_threads(threads)
@@ -125,7 +125,7 @@ def join(
     except ForkedError as why:
         typer.echo(f"{why} (this peer's is in {place}/journal)", err=True)
         raise typer.Exit(1) from why
-    except (BannedError, PutOutError) as why:
+    except (BannedError, RemovedError) as why:
         typer.echo(f"{why}: see {place}/journal for what the others say", err=True)
         raise typer.Exit(1) from why
     finally:
@@ -164,15 +164,15 @@ class _Screen:
     def note(self, text: str) -> None:
         typer.echo(f"  {text}", err=True)
 
-    def stepped(self, news: "StepNews") -> None:
+    def stepped(self, event: "StepEvent") -> None:
         now = time.monotonic()
-        for sentence in news.sentences():
+        for sentence in event.sentences():
             self.note(sentence)
-        self._metrics = news.metrics_in_words() or self._metrics
-        if now >= self._last_line + 2.0 or news.step == news.of:
+        self._metrics = event.metrics_in_words() or self._metrics
+        if now >= self._last_line + 2.0 or event.step == event.of:
             self._last_line = now
-            traffic = f"{(news.control_bytes + news.bulk_bytes) / 1e6:.1f} MB in, {news.sent_bytes / 1e6:.1f} MB out"
-            typer.echo(f"{news.line(self._metrics)}  {traffic}", err=True)
+            traffic = f"{(event.control_bytes + event.bulk_bytes) / 1e6:.1f} MB in, {event.sent_bytes / 1e6:.1f} MB out"
+            typer.echo(f"{event.line(self._metrics)}  {traffic}", err=True)
         self._last_step = now
 
     def _grumble(self) -> None:

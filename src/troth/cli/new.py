@@ -114,14 +114,14 @@ def new(
     _check_free(manifest, overwrite)
 
     from troth.files import write_bytes, write_text
-    from troth.network.manifest.builder import Wishes, beside, draft
+    from troth.network.manifest.builder import ManifestOptions, beside, draft
     from troth.network.manifest.initial_state import start_file
 
     founders = [parse_founder(given) for given in founder]
     made = draft(
         beside(task, manifest.parent),
         founders,
-        Wishes(
+        ManifestOptions(
             name=name,
             steps=steps,
             optimizer=optimizer,
@@ -199,7 +199,7 @@ def _check_free(manifest: Path, overwrite: bool) -> None:
 def _print(path: Path, made: "Draft") -> None:
     from troth.network.manifest.initial_state import start_file
 
-    manifest, pace = made.manifest, made.manifest.pace
+    manifest, timeouts = made.manifest, made.manifest.timeouts
     parameters, count = manifest.parameters, len(manifest.founders)
     liars = f"{parameters.byzantine} liar{'' if parameters.byzantine == 1 else 's'}"
     typer.echo(
@@ -207,7 +207,7 @@ def _print(path: Path, made: "Draft") -> None:
         f"withstands {liars}."
     )
     typer.echo(f"Run {manifest.run.id.hex()[:8]}, in full {manifest.run.id.hex()}")
-    typer.echo(f"A gradient took {_milliseconds(made.gradient_s)} here; members have {pace.compute:g} s for it.")
+    typer.echo(f"A gradient took {_milliseconds(made.gradient_s)} here; members have {timeouts.compute:g} s for it.")
     for line in _warnings(made):
         typer.echo(line)
     files = [manifest.task.partition(":")[0]] if ".py" in manifest.task else []

@@ -9,7 +9,7 @@ import typer
 if TYPE_CHECKING:
     from troth.evidence import RunSummary
     from troth.network.manifest.manifest import Manifest
-    from troth.swarm.child import Told
+    from troth.swarm.child import Trace
     from troth.swarm.plan import SwarmPlan
     from troth.swarm.run import Swarm
 
@@ -27,7 +27,7 @@ def swarm(
         list[str] | None,
         typer.Option(help="What liars do: see 'troth attacks'. Repeat it, and the liars share them out."),
     ] = None,
-    conduct: Annotated[
+    behaviour: Annotated[
         list[str] | None,
         typer.Option(help="What all liars do on the wire besides, for instance equivocate. Repeatable."),
     ] = None,
@@ -57,7 +57,7 @@ def swarm(
     from troth.swarm.plan import SwarmPlan, rehearsal
 
     plan = SwarmPlan(
-        peers, byzantine, tuple(attack or ("sign-flip",)), tuple(conduct or ()), attack_start, attack_every, seed=seed
+        peers, byzantine, tuple(attack or ("sign-flip",)), tuple(behaviour or ()), attack_start, attack_every, seed=seed
     )
     base = None if manifest is None else Manifest.load(manifest)
     run = rehearsal(plan, task, base=base, steps=steps, delta_s=delta)
@@ -96,7 +96,7 @@ class _Screen:
         self._last_line = 0.0
         self._metrics = ""
 
-    def told(self, told: "Told") -> None:
+    def told(self, told: "Trace") -> None:
         from troth.swarm.child import Ended, Note, Stepped
 
         match told:
@@ -104,14 +104,14 @@ class _Screen:
                 typer.echo(f"  peer{peer}: {text}", err=True)
             case Ended(peer, how) if how != "done" and peer in self._swarm.honest:
                 typer.echo(f"  peer{peer} ended: {how} (see {self._swarm.out / f'peer{peer}' / 'log.txt'})", err=True)
-            case Stepped(peer, news) if peer in self._swarm.honest and news.step > self._step:
-                self._step = news.step
-                for sentence in news.sentences():
+            case Stepped(peer, event) if peer in self._swarm.honest and event.step > self._step:
+                self._step = event.step
+                for sentence in event.sentences():
                     typer.echo(f"  {sentence}", err=True)
-                self._metrics = news.metrics_in_words() or self._metrics
-                if time.monotonic() >= self._last_line + 2.0 or news.step == news.of:
+                self._metrics = event.metrics_in_words() or self._metrics
+                if time.monotonic() >= self._last_line + 2.0 or event.step == event.of:
                     self._last_line = time.monotonic()
-                    typer.echo(news.line(self._metrics), err=True)
+                    typer.echo(event.line(self._metrics), err=True)
 
 
 def _print(processes: "Swarm", summary: "RunSummary", folder: Path, seconds: float) -> None:

@@ -4,19 +4,19 @@ from troth.crypto.hashing import CHUNK_BYTES, Digest, blob_digest, tagged_hash
 from troth.crypto.identity import Identity, KeyFileError, PeerId, Signature, valid_peer, verify
 from troth.crypto.merkle import leaf_hash, merkle_tree, root_from_path
 from troth.crypto.projection import project, projection_signs
-from troth.crypto.signing import PROTOCOL_VERSION, Context, coin_commitment, signed_bytes
+from troth.crypto.signing import PROTOCOL_VERSION, Slot, coin_commitment, signed_bytes
 from troth.crypto.streams import Seed, Stream, derive, stream
 
 __all__ = [
     "CHUNK_BYTES",
     "PROTOCOL_VERSION",
-    "Context",
     "Digest",
     "Identity",
     "KeyFileError",
     "PeerId",
     "Seed",
     "Signature",
+    "Slot",
     "Stream",
     "blob_digest",
     "coin_commitment",

@@ -8,7 +8,7 @@ from troth.crypto.identity import PeerId
 PROTOCOL_VERSION = 1
 
 
-class Context(NamedTuple):
+class Slot(NamedTuple):
     """Where a message belongs. A signature for one place is worth nothing in another: no replays."""
 
     run: Digest
@@ -18,23 +18,23 @@ class Context(NamedTuple):
     incarnation: int = 0
 
 
-def signed_bytes(context: Context, sender: PeerId, payload: Digest) -> bytes:
+def signed_bytes(slot: Slot, sender: PeerId, payload: Digest) -> bytes:
     """What a peer signs: a fixed layout around the digest of the payload (SPEC M1). Nothing is re-encoded to be checked."""
     return b"".join(
         (
             b"troth/signed",
             PROTOCOL_VERSION.to_bytes(2, "big"),
-            context.run,
-            context.incarnation.to_bytes(4, "big"),
-            context.step.to_bytes(8, "big"),
-            context.attempt.to_bytes(2, "big"),
-            context.phase.to_bytes(1, "big"),
+            slot.run,
+            slot.incarnation.to_bytes(4, "big"),
+            slot.step.to_bytes(8, "big"),
+            slot.attempt.to_bytes(2, "big"),
+            slot.phase.to_bytes(1, "big"),
             sender,
             payload,
         )
     )
 
 
-def coin_commitment(coin: bytes, context: Context, owner: PeerId, which: str) -> Digest:
+def coin_commitment(coin: bytes, slot: Slot, owner: PeerId, which: str) -> Digest:
     """Binds a coin to its owner and its place, so that nobody can commit to a copy of another's coin."""
-    return tagged_hash("troth/coin/1", signed_bytes(context, owner, Digest(bytes(32))), which.encode(), coin)
+    return tagged_hash("troth/coin/1", signed_bytes(slot, owner, Digest(bytes(32))), which.encode(), coin)

@@ -11,7 +11,7 @@ from troth.evidence.beside import StateError
 from troth.evidence.exhibits import Blobs
 from troth.evidence.testimony import Testimony
 from troth.evidence.verify import Proof
-from troth.protocol.core.parts import Parcel, opens, part_bounds, rows_of
+from troth.protocol.core.parts import ProvenPart, opens, part_bounds, rows_of
 from troth.protocol.core.scales import part_taus
 from troth.protocol.step.audits import report_errors
 from troth.protocol.step.reports import CONVICT_AT, COVER_AT, Project
@@ -24,9 +24,9 @@ def judge_part(proof: Proof, blobs: Blobs) -> bool:
     shown, part = testimony_of(proof), proof.judgement.part
     assert part is not None
     tools, bounds = Primitives(), part_bounds(proof.run.parameters.size, shown.step.parts)
-    parcels = {peer: Parcel(blob_of(blobs, digest), path) for peer, (digest, path) in shown.parcels.items()}
-    for peer, parcel in parcels.items():
-        if not opens(parcel, part, bounds, shown.roots[peer], tools):
+    parcels = {peer: ProvenPart(blob_of(blobs, digest), path) for peer, (digest, path) in shown.parcels.items()}
+    for peer, proven in parcels.items():
+        if not opens(proven, part, bounds, shown.roots[peer], tools):
             raise StateError(f"a part is not what {peer.hex()} committed to")
     reporters = sorted(parcels)
     rows_PD = rows_of([parcels[peer] for peer in reporters])

@@ -109,7 +109,7 @@ class History:
             if judgement.banned is not None:
                 banned.setdefault(judgement.banned, judgement)  # one is enough to be banned, and to prove it
         made = [ban_evidence(self.run, self, certified, judgement) for judgement in banned.values()]
-        certified = replace(certified, seen=replace(seen, laid_open=()))  # what it held may be large
+        certified = replace(certified, seen=replace(seen, disclosed=()))  # what it held may be large
         for old in self.last[: -LAST_STEPS + 1]:
             if old.seen.record.changes_roster:
                 self.changes.append(old.signed)
@@ -124,7 +124,7 @@ def ban_evidence(run: Run, history: History, certified: Certified, judgement: Ju
     assert banned is not None
     accuser = None if judgement.accuser is None else seen.accuses[judgement.attempt][PeerId(judgement.accuser)]
     shown = _shown(run, history, seen, judgement)
-    place, *twice = seen.doubles[banned] if judgement.kind == Kind.EQUIVOCATION else (None,)
+    slot, *twice = seen.equivocations[banned] if judgement.kind == Kind.EQUIVOCATION else (None,)
     unsummed = BanFile(
         format=FORMAT,
         banned=banned.hex(),
@@ -139,7 +139,7 @@ def ban_evidence(run: Run, history: History, certified: Certified, judgement: Ju
         accusation=signed_message(accuser) if accuser else None,
         votes=[] if twice else _convicting(seen.votes.get(judgement.attempt, {}), judgement, _needed(run, history)),
         twice=[signed_by(banned, envelope) for envelope in twice],
-        phase=place.phase if place else 0,
+        phase=slot.phase if slot else 0,
         exhibit=shown.exhibit,
         record=certified.signed,
         checksum="",
@@ -196,7 +196,7 @@ def ballot_on(judgement: Judgement, verdict: Verdict) -> Ballot:
 def _state_at(step: int, history: History, seen: Outcome[Training]) -> Training | None:
     """The model at the start of that step, one of the last ones."""
     outcomes = (*(last.seen for last in history.last), seen)
-    return next((one.state.kept[step].training for one in outcomes if step in one.state.kept), None)
+    return next((one.state.audit_records[step].training for one in outcomes if step in one.state.audit_records), None)
 
 
 def sign_off(record: StepRecord, signatures: Mapping[PeerId, Signature]) -> SignedRecord:

@@ -1,6 +1,6 @@
 """The small checks that all checking of evidence is made of."""
 
-from troth.crypto import Context, Digest, PeerId, valid_peer
+from troth.crypto import Digest, PeerId, Slot, valid_peer
 from troth.evidence.form import SignedMessage, envelope_of, exact_bytes
 from troth.protocol.wire.messages import Announced, Malformed, Phase
 from troth.protocol.wire.primitives import Primitives
@@ -27,9 +27,9 @@ def digest_of(text: str) -> Digest:
     return Digest(digest)
 
 
-def opened(message: SignedMessage, place: Context, tools: Primitives) -> Announced:
+def opened(message: SignedMessage, slot: Slot, tools: Primitives) -> Announced:
     """What its sender signed for this place."""
-    announced = tools.open(place, key_of(message.sender), envelope_of(message))
+    announced = tools.open(slot, key_of(message.sender), envelope_of(message))
     if isinstance(announced, Malformed):
-        raise UnprovedError(f"a {Phase(place.phase).name.lower()} message of step {place.step}: {announced.reason}")
+        raise UnprovedError(f"a {Phase(slot.phase).name.lower()} message of step {slot.step}: {announced.reason}")
     return announced

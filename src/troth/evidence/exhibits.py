@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from troth.crypto import Digest, PeerId
-from troth.evidence.form import Exhibit, ShownParcel, SignedMessage, signed_message
+from troth.evidence.form import Exhibit, ShownPart, SignedMessage, signed_message
 from troth.evidence.testimony import wrong_reporters
 from troth.protocol.core.records import Judgement, StepRecord
-from troth.protocol.core.state import Kept, LaidOpen, Outcome
+from troth.protocol.core.state import AuditRecord, Disclosure, Outcome
 from troth.protocol.wire.messages import Announced, Kind
 from troth.protocol.wire.primitives import Primitives, to_blobs
 from troth.training.work import Training
@@ -27,23 +27,23 @@ def show(judgement: Judgement, seen: Outcome[Training]) -> Shown:
     """As far as this peer has what it takes: whoever only looked on, or came back since, has nothing to show."""
     match judgement.kind:
         case Kind.REPORT | Kind.AGGREGATE:
-            place = (judgement.attempt, judgement.part)
-            found = next((one for one in seen.laid_open if (one.attempt, one.part) == place), None)
+            slot = (judgement.attempt, judgement.part)
+            found = next((one for one in seen.disclosed if (one.attempt, one.part) == slot), None)
             return Shown() if found is None else _of_part(judgement, found)
         case Kind.GRADIENT | Kind.AUDITED_REPORT | Kind.COVER:
-            kept = seen.state.kept.get(judgement.step)
+            kept = seen.state.audit_records.get(judgement.step)
             return Shown() if kept is None else _of_audit(judgement, kept, seen.record)
         case _:
             return Shown()  # two messages prove themselves, and what other hardware explains rests on votes
 
 
-def _of_part(judgement: Judgement, found: LaidOpen) -> Shown:
+def _of_part(judgement: Judgement, found: Disclosure) -> Shown:
     """Of a report its sender's own messages; of an aggregate all that its owner had before it."""
     whole = judgement.kind == Kind.AGGREGATE
-    senders = sorted(found.parcels) if whole else [PeerId(judgement.target)]
-    parcels = {sender: found.parcels[sender] for sender in senders}
+    senders = sorted(found.proven_parts) if whole else [PeerId(judgement.target)]
+    parcels = {sender: found.proven_parts[sender] for sender in senders}
     digest = Primitives().digest
-    named = {sender: digest(parcel.blob) for sender, parcel in parcels.items()}
+    named = {sender: digest(proven.blob) for sender, proven in parcels.items()}
     exhibit = Exhibit(
         attempt=found.attempt,
         commits=_signed(found.commits, senders),
@@ -53,15 +53,15 @@ def _of_part(judgement: Judgement, found: LaidOpen) -> Shown:
         projection_key=found.projection_key.hex(),
         aggregates=[aggregate.hex() for aggregate in found.aggregates],
         parcels=[
-            ShownParcel(sender.hex(), named[sender].hex(), [node.hex() for node in parcel.path])
-            for sender, parcel in parcels.items()
+            ShownPart(sender.hex(), named[sender].hex(), [node.hex() for node in proven.path])
+            for sender, proven in parcels.items()
         ],
     )
-    blobs = {named[sender]: parcel.blob for sender, parcel in parcels.items()}
+    blobs = {named[sender]: proven.blob for sender, proven in parcels.items()}
     return Shown(exhibit, {**blobs, digest(found.center): found.center})
 
 
-def _of_audit(judgement: Judgement, kept: Kept[Training], record: StepRecord) -> Shown:
+def _of_audit(judgement: Judgement, kept: AuditRecord[Training], record: StepRecord) -> Shown:
     """The gradient itself is recomputed from its seed."""
     if judgement.kind == Kind.GRADIENT:
         commits = _signed(kept.commits, [PeerId(judgement.target)])

@@ -33,7 +33,7 @@ class SignedMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     signature: str
 
 
-class ShownParcel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ShownPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A contributor's part as it was committed to: the digest of its blob, and the path to the root."""
 
     sender: str
@@ -51,7 +51,7 @@ class Exhibit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     accuses: list[SignedMessage]
     projection_key: str  # empty where no projections are needed
     aggregates: list[str]  # digests, of all parts
-    parcels: list[ShownParcel]  # of the disputed part
+    parcels: list[ShownPart]  # of the disputed part
 
 
 class Founding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -21,7 +21,7 @@ from troth.protocol.core.scales import part_taus
 from troth.protocol.step.reports import CONVICT_AT, make_report, relative_errors
 from troth.protocol.wire.messages import Kind
 from troth.protocol.wire.primitives import Primitives, from_blob
-from troth.specs import ChoiceError, parse_spec
+from troth.specs import SpecError, parse_spec
 from troth.training.layout import Layout
 from troth.training.optimizers import SGD
 from troth.training.problem import Problem
@@ -152,5 +152,5 @@ def _task(described: _Description, task_file: str | None) -> Task:
         raise StateError("the run trains a task of its own: if you trust its file, name it with --task")
     try:
         return make_task(task_file or described.task)
-    except ChoiceError as error:
+    except SpecError as error:
         raise StateError(str(error)) from error

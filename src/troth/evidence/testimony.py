@@ -7,7 +7,7 @@ radius, Report to the aggregates, the projections and the radius, Accuse to the 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from troth.crypto import Context, Digest, PeerId
+from troth.crypto import Digest, PeerId, Slot
 from troth.evidence.checking import UnprovedError, digest_of, expect, key_of, opened
 from troth.evidence.form import Exhibit, SignedMessage
 from troth.protocol.core.records import (
@@ -63,8 +63,8 @@ def testify(
     of the disputed step, `reporters` are those of it who were convicted together with the accused."""
     said = _Said.open(run, exhibit, step, tools)
     parcels = {
-        key_of(parcel.sender): (digest_of(parcel.digest), tuple(map(digest_of, parcel.path)))
-        for parcel in exhibit.parcels
+        key_of(proven.sender): (digest_of(proven.digest), tuple(map(digest_of, proven.path)))
+        for proven in exhibit.parcels
     }
     _expect_what_it_needs(judgement, step, exhibit, said, frozenset(parcels), reporters)
     roots = {peer: _root(commit) for peer, commit in said.commits.items()}
@@ -98,8 +98,8 @@ class _Said:
         def of(
             phase: Phase, messages: Sequence[SignedMessage], attempt: int = exhibit.attempt
         ) -> dict[PeerId, Announced]:
-            place = Context(run.id, step.step, phase, attempt, step.incarnation)
-            found = {announced.sender: announced for announced in (opened(one, place, tools) for one in messages)}
+            slot = Slot(run.id, step.step, phase, attempt, step.incarnation)
+            found = {announced.sender: announced for announced in (opened(one, slot, tools) for one in messages)}
             expect(len(found) == len(messages), f"the exhibit holds two {phase.name.lower()} messages of one peer")
             return found
 

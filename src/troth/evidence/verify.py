@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from troth.crypto import Context, Digest, PeerId, Signature, signed_bytes
+from troth.crypto import Digest, PeerId, Signature, Slot, signed_bytes
 from troth.evidence.bans import LAST_STEPS, convicts
 from troth.evidence.checking import UnprovedError, expect, key_of, opened
 from troth.evidence.form import FORMAT, BanFile, SignedMessage, SignedRecord, envelope_of, exact_bytes, from_text
 from troth.evidence.testimony import Testimony, testify, wrong_reporters
 from troth.protocol.core.records import Judgement, StepRecord, decode_record, right_signers
-from troth.protocol.core.roles import Audit, Due, draw_roles
+from troth.protocol.core.roles import Audit, PendingAudits, draw_roles
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Parameters, Run, RunError
 from troth.protocol.step.trials import AUDIT_KINDS
@@ -121,7 +121,7 @@ def _prove(file: BanFile, run: Run) -> Proof:
     judgement = _judgement(record, key_of(file.banned))
     _check_accusation(run, file, judgement, record, tuple(before), roster, tools)
     if judgement.kind == Kind.EQUIVOCATION:
-        _check_twice(run, file, judgement, record, tools)
+        _check_equivocation(run, file, judgement, record, tools)
         return Proof(run, judgement, tuple(before), record.step, 0, len(roster.members))
     expect(not file.twice and file.phase == 0, "the file proves something else than it says")
     votes = _count(run, file.votes, record, judgement, roster, tools)
@@ -155,28 +155,28 @@ def _check_accusation(
     if file.accusation is None:
         expect(judgement.kind not in AUDIT_KINDS, "an audit has an accuser")
         return
-    accusation = said_as(opened(file.accusation, _place(run, record, Phase.ACCUSE, judgement), tools), Accuse)
+    accusation = said_as(opened(file.accusation, _slot(run, record, Phase.ACCUSE, judgement), tools), Accuse)
     accuser = key_of(file.accusation.sender)
     expect(accuser == judgement.accuser, "the accusation is somebody else's")
     charge = Accusation(judgement.target, judgement.kind, judgement.step, judgement.part, judgement.message)
     expect(charge in accusation.accusations, "the accusation is of another")
     if judgement.kind in AUDIT_KINDS:
-        due = Due.between(before[-1], record)
+        due = PendingAudits.between(before[-1], record)
         due = replace(due, everyone=True) if record.closing else due
         roles = draw_roles(run, roster, Digest(before[-1].randomness), due)
         drawn = Audit(PeerId(judgement.target), judgement.step) in roles.audits.get(accuser, ())
         expect(drawn, "the accuser was not drawn to audit the accused")
 
 
-def _check_twice(run: Run, file: BanFile, judgement: Judgement, record: StepRecord, tools: Primitives) -> None:
+def _check_equivocation(run: Run, file: BanFile, judgement: Judgement, record: StepRecord, tools: Primitives) -> None:
     """Two different payloads, both signed by the banned peer for the same place: nobody's word is needed."""
     expect(len(file.twice) == 2 and not file.votes, "an equivocation is proved by two messages")
     expect(file.exhibit is None, "an equivocation needs no exhibit")
-    place, banned = _place(run, record, Phase(file.phase), judgement), key_of(file.banned)
+    slot, banned = _slot(run, record, Phase(file.phase), judgement), key_of(file.banned)
     payloads = set()
     for message in file.twice:
         envelope = envelope_of(message)
-        signed = signed_bytes(place, banned, tools.digest(envelope.payload))
+        signed = signed_bytes(slot, banned, tools.digest(envelope.payload))
         expect(
             key_of(message.sender) == banned and tools.verify(banned, signed, envelope.signature), "not its signature"
         )
@@ -184,8 +184,8 @@ def _check_twice(run: Run, file: BanFile, judgement: Judgement, record: StepReco
     expect(len(payloads) == 2, "the two messages are the same")
 
 
-def _place(run: Run, record: StepRecord, phase: Phase, judgement: Judgement) -> Context:
-    return Context(run.id, record.step, phase, judgement.attempt, record.incarnation)
+def _slot(run: Run, record: StepRecord, phase: Phase, judgement: Judgement) -> Slot:
+    return Slot(run.id, record.step, phase, judgement.attempt, record.incarnation)
 
 
 def _run(file: BanFile) -> Run:
@@ -233,6 +233,6 @@ def _count(
     expect(len(set(voters)) == len(voters), "a vote is listed twice")
     expect(set(voters) <= set(roster.members), "a vote is not of a member")
     for message in messages:
-        vote = said_as(opened(message, _place(run, record, Phase.VOTE, judgement), tools), Vote)
+        vote = said_as(opened(message, _slot(run, record, Phase.VOTE, judgement), tools), Vote)
         expect(convicts(vote, judgement), "a vote does not convict")
     return len(messages)

@@ -13,10 +13,10 @@ import torch
 
 from troth.errors import OperatorError
 from troth.network.manifest.manifest import Manifest
-from troth.network.node.events import StepNews
+from troth.network.node.events import StepEvent
 from troth.network.node.node import BannedError, Node, Options
 from troth.protocol.core.records import encode_record
-from troth.protocol.recovery.member import PutOutError
+from troth.protocol.recovery.member import RemovedError
 from troth.swarm.liars import LiarBody, RehearsalBody
 from troth.swarm.plan import SwarmPlan, folder_of
 
@@ -28,7 +28,7 @@ class Note(msgspec.Struct, frozen=True, tag=True):
 
 class Stepped(msgspec.Struct, frozen=True, tag=True):
     peer: int
-    news: StepNews
+    event: StepEvent
     record: bytes  # what was agreed on
 
 
@@ -39,7 +39,7 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
     state: bytes = b""  # digest of model and optimizer
 
 
-Told = Note | Stepped | Ended
+Trace = Note | Stepped | Ended
 
 
 class _Reporter:
@@ -50,17 +50,17 @@ class _Reporter:
         self._parent = parent
         self.node: Node | None = None
 
-    def send(self, told: Told) -> None:
+    def send(self, told: Trace) -> None:
         try:
             self._parent.send_bytes(msgspec.msgpack.encode(told))
         except OSError:  # the parent is gone, and so is the swarm
             raise KeyboardInterrupt from None
 
-    def stepped(self, news: StepNews) -> None:
+    def stepped(self, event: StepEvent) -> None:
         assert self.node is not None
         assert self.node.outcome is not None
-        self.send(Stepped(self._peer, news, encode_record(self.node.outcome.record)))
-        print(f"step {news.step}: {news}", flush=True)
+        self.send(Stepped(self._peer, event, encode_record(self.node.outcome.record)))
+        print(f"step {event.step}: {event}", flush=True)
 
     def note(self, text: str) -> None:
         self.send(Note(self._peer, text))
@@ -88,10 +88,10 @@ def live(plan_raw: bytes, manifest_raw: bytes, manifest_folder: str, out: str, n
         node = Node(manifest, identity, Options(folder, listen=founder.address), reporter, body)
         reporter.node = node
         node.live()
-        assert node.life is not None
-        state = node.life.state
+        assert node.member is not None
+        state = node.member.state
         reporter.send(Ended(number, "done", state.step, node.work.digest(state.training)))
-    except (BannedError, PutOutError) as why:
+    except (BannedError, RemovedError) as why:
         print(why, flush=True)
         reporter.send(Ended(number, "out"))
     except KeyboardInterrupt:

@@ -5,14 +5,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from troth.attacks import Coalition, Plot
+from troth.attacks import Coalition, Collusion
 from troth.attacks.gradient import DelayedGradient, LabelFlip, RandomDirection, SignFlip
-from troth.attacks.wire.line import LateChannel, LyingLine
+from troth.attacks.wire.link import LateChannel, LyingLink
 from troth.crypto import Identity, Seed, derive, stream
 from troth.network.manifest.manifest import Manifest
 from troth.network.node.node import Body
-from troth.protocol.broadcast.channel import AgreedChannel, Line
-from troth.protocol.broadcast.signed_slots import Journal
+from troth.protocol.broadcast.channel import AgreedChannel, PacketLink
+from troth.protocol.broadcast.signed_slots import SignedSlots
 from troth.protocol.core.channel import Channel, Entropy
 from troth.protocol.core.coins import SeededEntropy
 from troth.protocol.core.run import Run
@@ -48,28 +48,28 @@ class LiarBody(RehearsalBody):
     def work(self, manifest: Manifest, problem: Problem, tools: Primitives) -> TrainingWork:
         return manifest.work(problem, tools, _LyingWork).lie(self._coalition, self._number)
 
-    def line(self, line: Line, identity: Identity) -> Line:
-        if not self._plan.conducts:
-            return line
+    def link(self, link: PacketLink, identity: Identity) -> PacketLink:
+        if not self._plan.behaviours:
+            return link
         draw = stream(self._plan.seed, "liar", self._number)
         fellows = {self._identities[k].peer: self._identities[k] for k in self._plan.liars if k != self._number}
-        conducts = frozenset(self._plan.conducts)
-        return LyingLine(line, identity, conducts, 1.0, self._plan.attack_start, draw, fellows)
+        behaviours = frozenset(self._plan.behaviours)
+        return LyingLink(link, identity, behaviours, 1.0, self._plan.attack_start, draw, fellows)
 
     def channel(
-        self, line: Line, identity: Identity, manifest: Manifest, tools: Primitives, slots: Journal
+        self, link: PacketLink, identity: Identity, manifest: Manifest, tools: Primitives, slots: SignedSlots
     ) -> AgreedChannel:
-        channel = LateChannel(identity, line, manifest.pace, tools, slots)
-        if isinstance(line, LyingLine):
-            line.follow(channel)
+        channel = LateChannel(identity, link, manifest.timeouts, tools, slots)
+        if isinstance(link, LyingLink):
+            link.follow(channel)
         return channel
 
     def outside(self, channel: AgreedChannel, identity: Identity, run: Run) -> Channel:
         colluders = frozenset(self._identities[k].peer for k in self._plan.liars)
         board: dict[Any, Any] = {}  # processes share no memory: each liar has its own
         assert isinstance(channel, LateChannel)
-        return self._attack.conduct(
-            channel, identity.peer, Plot(self._attack, colluders, run, self._coalition.active, board)
+        return self._attack.behaviour(
+            channel, identity.peer, Collusion(self._attack, colluders, run, self._coalition.active, board)
         )
 
 

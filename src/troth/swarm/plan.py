@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from troth.attacks import AttackSchedule, Coalition, make_attack
-from troth.attacks.wire.line import CONDUCTS
+from troth.attacks.wire.link import WIRE_BEHAVIOURS
 from troth.crypto import Identity, PeerId, derive, stream
 from troth.errors import OperatorError
-from troth.network.manifest.builder import Wishes, draft
+from troth.network.manifest.builder import ManifestOptions, draft
 from troth.network.manifest.manifest import Founder, Manifest
 from troth.protocol.core.run import most_byzantine
 from troth.specs import pick
@@ -29,7 +29,7 @@ class SwarmPlan:
     peers: int
     byzantine: int = 0
     attacks: tuple[str, ...] = ("sign-flip",)  # dealt among the liars
-    conducts: tuple[str, ...] = ()  # what all of them do on the wire
+    behaviours: tuple[str, ...] = ()  # what all of them do on the wire
     attack_start: int = 10
     attack_every: int = 1
     attack_probability: float = 1.0
@@ -42,8 +42,8 @@ class SwarmPlan:
         most = most_byzantine(self.peers, 1)
         if not 0 <= self.byzantine <= most:
             raise SwarmError(f"--byzantine: {self.peers} peers withstand at most {most} liars, got {self.byzantine}")
-        for name in self.conducts:
-            pick(CONDUCTS, name, "conduct on the wire")
+        for name in self.behaviours:
+            pick(WIRE_BEHAVIOURS, name, "conduct on the wire")
         for spec in self.attacks:
             make_attack(spec)
 
@@ -93,8 +93,8 @@ def rehearsal(
     if base is not None:
         changes: dict[str, Any] = {} if steps is None else {"steps": steps}
         return dataclasses.replace(base, founders=seats(plan), **changes)
-    wishes = Wishes(steps=steps, seed=plan.seed, byzantine=plan.byzantine, delta_s=delta_s)
-    drafted = draft(task, seats(plan), wishes).manifest
+    options = ManifestOptions(steps=steps, seed=plan.seed, byzantine=plan.byzantine, delta_s=delta_s)
+    drafted = draft(task, seats(plan), options).manifest
     return dataclasses.replace(drafted, nonce=derive(plan.seed, "run"))
 
 

@@ -16,30 +16,30 @@ import troth
 from troth.evidence import RunSummary
 from troth.files import write_text
 from troth.network.manifest.manifest import Manifest
-from troth.network.node.events import StepNews
+from troth.network.node.events import StepEvent
 from troth.protocol.core.records import decode_record
-from troth.swarm.child import Ended, Note, Stepped, Told, live
+from troth.swarm.child import Ended, Note, Stepped, Trace, live
 from troth.swarm.plan import SwarmPlan, folder_of
 
 _STOPPING_S = 10.0
-_DECODER: msgspec.msgpack.Decoder[Told] = msgspec.msgpack.Decoder(Told)
+_DECODER: msgspec.msgpack.Decoder[Trace] = msgspec.msgpack.Decoder(Trace)
 
 
 @dataclass
 class Seen:
     """What the processes have told so far."""
 
-    news: dict[int, dict[int, StepNews]] = field(default_factory=dict)  # by peer and step
+    event: dict[int, dict[int, StepEvent]] = field(default_factory=dict)  # by peer and step
     records: dict[int, dict[int, bytes]] = field(default_factory=dict)
     ended: dict[int, Ended] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
 
-    def take(self, told: Told) -> None:
+    def take(self, told: Trace) -> None:
         match told:
             case Stepped():
                 # Not the count of updates: pauses and the closing step have none.
                 step = decode_record(told.record).step
-                self.news.setdefault(told.peer, {})[step] = told.news
+                self.event.setdefault(told.peer, {})[step] = told.event
                 self.records.setdefault(told.peer, {})[step] = told.record
             case Ended():
                 self.ended[told.peer] = told
@@ -106,7 +106,7 @@ class Swarm:
 
     def follow(
         self,
-        told: Callable[[Told], None] = lambda _: None,
+        told: Callable[[Trace], None] = lambda _: None,
         *,
         until: Callable[[Seen], bool] | None = None,
         most_s: float = float("inf"),
@@ -122,7 +122,7 @@ class Swarm:
                 self._read(pipe, told)
         return True
 
-    def _read(self, pipe: Connection, told: Callable[[Told], None]) -> None:
+    def _read(self, pipe: Connection, told: Callable[[Trace], None]) -> None:
         try:
             heard = _DECODER.decode(pipe.recv_bytes())
         except (EOFError, OSError):
@@ -154,21 +154,21 @@ class Swarm:
     @property
     def witness(self) -> int:
         """The honest peer that saw the most."""
-        return max(self.honest, key=lambda number: (len(self.seen.news.get(number, {})), -number))
+        return max(self.honest, key=lambda number: (len(self.seen.event.get(number, {})), -number))
 
     def summary(self, before: dict[str, float]) -> RunSummary:
         """With the same keys as a simulation's; `before` is how good the first model was."""
-        told = dict(sorted(self.seen.news.get(self.witness, {}).items()))
-        news = list(told.values())
+        told = dict(sorted(self.seen.event.get(self.witness, {}).items()))
+        event = list(told.values())
         measured = {
-            one.step: one.metrics for one in news if one.metrics
+            one.step: one.metrics for one in event if one.metrics
         }  # at last, of the model that the run ends with
         curve = [{"step": 0, **before}, *({"step": updates, **metrics} for updates, metrics in measured.items())]
         return RunSummary(
             version=troth.__version__,
             peers=self.plan.peers,
             byzantine=self.plan.liars,
-            steps=news[-1].step if news else 0,
+            steps=event[-1].step if event else 0,
             attack=" + ".join(self.plan.attacks) if self.plan.byzantine else None,
             defence="troth",
             metrics={name: value for name, value in curve[-1].items() if name != "step"},
@@ -190,12 +190,12 @@ class Swarm:
             **self.plan.as_dict(),
         }
 
-    def _details(self, told: dict[int, StepNews]) -> dict[str, Any]:
+    def _details(self, told: dict[int, StepEvent]) -> dict[str, Any]:
         """Of what was told of each step, in order."""
-        news, trained = list(told.values()), {one.step - 1 for one in told.values()}
+        event, trained = list(told.values()), {one.step - 1 for one in told.values()}
         numbers = {f"peer{number}": number for number in range(self.plan.peers)}
         banned = {name: (step, reason) for step, one in reversed(told.items()) for name, reason in one.banned}
-        steps, coalition = max(1, len(news)), self.plan.coalition()
+        steps, coalition = max(1, len(event)), self.plan.coalition()
         stopped = [f"peer{n}: {self.seen.ended[n].how}" for n in self.honest if n in self.seen.ended]
         records = self.seen.records.get(self.witness, {})
         return {
@@ -209,15 +209,15 @@ class Swarm:
                 for name, (step, reason) in sorted(banned.items(), key=lambda item: item[1])
             ],
             "honest_banned": len({numbers[name] for name in banned} - set(self.plan.liars)),
-            "absent": [numbers[name] for one in news for name in one.left if name in numbers],
+            "absent": [numbers[name] for one in event for name in one.left if name in numbers],
             "stalled": "; ".join(how for how in stopped if not how.endswith(": done")) or None,
             "agreement": self.agreement,
-            "announced_bytes_per_step": news[-1].control_bytes // steps if news else 0,
-            "bulk_bytes_per_step": news[-1].bulk_bytes // steps if news else 0,
-            "audits": sum(one.audits for each in self.seen.news.values() for one in each.values()),
+            "announced_bytes_per_step": event[-1].control_bytes // steps if event else 0,
+            "bulk_bytes_per_step": event[-1].bulk_bytes // steps if event else 0,
+            "audits": sum(one.audits for each in self.seen.event.values() for one in each.values()),
             "tolerant_audits": 0,
-            "trials": sum(len(one.banned) for one in news),
-            "attempts": sum(one.attempts for one in news),
+            "trials": sum(len(one.banned) for one in event),
+            "attempts": sum(one.attempts for one in event),
             "beyond_guarantee": False,
             "final_record": records[max(records)].hex() if records else None,
         }

@@ -30,8 +30,8 @@ def test_honest_peers_fall_on_the_same_side() -> None:
     assert isinstance(attack, WrongAggregate)
     nothing: frozenset[str] = frozenset()
     attacks = {0: "wrong-aggregate:border=true", 3: "wrong-aggregate:border=true"}
-    zeal = {0: (0.0, 0), 3: (0.0, 0)}
-    world = play(Plan(0, 7, 4, {0: nothing, 3: nothing}, {}, attacks, zeal, {}, Network(latency=0.4)))
+    intensity = {0: (0.0, 0), 3: (0.0, 0)}
+    world = play(Plan(0, 7, 4, {0: nothing, 3: nothing}, {}, attacks, intensity, {}, Network(latency=0.4)))
     assert [what for check in CHECKERS.values() for what in check(world)] == []
     assert len(world.records) == 4
     assert any(record.judgements for record in world.records)

@@ -9,7 +9,7 @@ from troth.attacks import make_attack
 from troth.attacks.behaviour.burden import invented
 from troth.protocol.wire.messages import MOST_CHARGES, Malformed, Phase, Vote, decode, encode
 from troth.simulation import ProtocolSimulation, Scenario
-from troth.specs import ChoiceError
+from troth.specs import SpecError
 
 BALLOTS = 300
 PADDED = dataclasses.replace(SMALL, attack=f"pad-votes:ballots={BALLOTS}")
@@ -28,7 +28,7 @@ def test_invented_charges_differ_and_are_the_same_for_all_liars() -> None:
 
 def test_ballots_have_a_limit() -> None:
     for wrong in (0, MOST_CHARGES + 1):
-        with pytest.raises(ChoiceError, match="ballots must be from 1"):
+        with pytest.raises(SpecError, match="ballots must be from 1"):
             make_attack(f"pad-votes:ballots={wrong}")
 
 

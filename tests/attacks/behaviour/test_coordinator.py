@@ -7,7 +7,7 @@ import pytest
 
 from troth.attacks.behaviour import coordinator as module
 from troth.attacks.behaviour.coordinator import COIN, COVER, WITHHOLD, WRONG, Coordinator
-from troth.crypto import Context, PeerId
+from troth.crypto import PeerId, Slot
 from troth.protocol.core.roster import MOST_STRIKES
 from troth.protocol.core.run import Parameters, Run
 from troth.protocol.wire.messages import Accuse, Announced, Commit, Envelope, Kind, Message, Phase, Verdict
@@ -44,12 +44,12 @@ def takers(coordinator: Coordinator, step: int) -> dict[PeerId, set[str]]:
 
 def accuse(coordinator: Coordinator, step: int, salt: int) -> list[PeerId]:
     """Coins are opened; who of us keeps his."""
-    place = Context(RUN.id, step, Phase.ACCUSE)
+    slot = Slot(RUN.id, step, Phase.ACCUSE)
     coins = {peer: bytes([salt, *peer[1:]]) for peer in PEERS}
     for peer in LIARS:
-        coordinator.tell_coin(place, peer, coins[peer])
+        coordinator.tell_coin(slot, peer, coins[peer])
     said = announced({peer: Accuse((), coins[peer]) for peer in PEERS if peer not in LIARS})
-    return [peer for peer in LIARS if coordinator.keeps_coin(place, peer, said)]
+    return [peer for peer in LIARS if coordinator.keeps_coin(slot, peer, said)]
 
 
 def test_one_takes_the_risk_while_others_look_away() -> None:
@@ -127,7 +127,7 @@ def world_of(seed: int) -> World:
         liars=dict.fromkeys(range(3), frozenset()),
         forge_from={},
         attacks=dict.fromkeys(range(3), "adapt"),
-        zeal=dict.fromkeys(range(3), (0.0, 1)),
+        intensity=dict.fromkeys(range(3), (0.0, 1)),
         crashes={},
         network=Network(latency=0.4),
     )

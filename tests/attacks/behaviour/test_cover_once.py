@@ -13,7 +13,7 @@ from troth.attacks.behaviour.cover_once import largest_passing_shift
 from troth.crypto import stream
 from troth.protocol.core.scales import lower_median
 from troth.simulation import Scenario
-from troth.specs import ChoiceError
+from troth.specs import SpecError
 
 # C contributors, D coordinates
 SIXTEEN = Scenario(
@@ -65,7 +65,7 @@ def test_edge_and_any_number_are_options() -> None:
     assert make_attack("covered-once:scale=edge").length is None  # type: ignore[attr-defined]
     assert make_attack("covered-once:scale=12.5").length == 12.5  # type: ignore[attr-defined]
     for wrong in ("much", "0", "-1", "1e39", "nan"):
-        with pytest.raises(ChoiceError, match="scale is 'edge', or a positive number"):
+        with pytest.raises(SpecError, match="scale is 'edge', or a positive number"):
             make_attack(f"covered-once:scale={wrong}")
 
 
@@ -85,7 +85,7 @@ def test_edge_turns_the_aggregate_round() -> None:
     lied, honest = (
         finished(dataclasses.replace(SIXTEEN, byzantine=liars, attack="covered-once:scale=edge")) for liars in (7, 0)
     )
-    kept = [simulation.states[simulation.honest[0]].kept for simulation in (lied, honest)]
+    kept = [simulation.states[simulation.honest[0]].audit_records for simulation in (lied, honest)]
     forged_D, right_D = (each[6].aggregate_D.double().numpy() for each in kept)
     assert np.linalg.norm(forged_D - right_D) > np.linalg.norm(right_D)
 

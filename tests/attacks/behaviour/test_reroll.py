@@ -27,7 +27,7 @@ def rollers(simulation: ProtocolSimulation) -> dict[tuple[int, int], int]:
     """Who made which attempt void."""
     channel = next(peer.channel for peer in simulation.peers.values() if isinstance(peer.channel, Reroller))
     chosen = channel._rerolls.chosen.items()
-    return {place: simulation.numbers[peer] for place, peer in chosen if peer is not None}
+    return {slot: simulation.numbers[peer] for slot, peer in chosen if peer is not None}
 
 
 def test_void_attempts_are_made_again(rerolled: ProtocolSimulation) -> None:

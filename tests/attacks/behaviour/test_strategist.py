@@ -54,8 +54,8 @@ def test_what_the_head_decides_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     heads: list[Head] = []
     original = Head.__init__
 
-    def made(self: Head, plot: object) -> None:
-        original(self, plot)  # type: ignore[arg-type]
+    def made(self: Head, collusion: object) -> None:
+        original(self, collusion)  # type: ignore[arg-type]
         heads.append(self)
 
     monkeypatch.setattr(Head, "__init__", made)
@@ -68,7 +68,7 @@ def test_what_the_head_decides_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
             liars=dict.fromkeys(liars, frozenset()),
             forge_from={},
             attacks=dict.fromkeys(liars, "strategist"),
-            zeal=dict.fromkeys(liars, (0.0, 1)),
+            intensity=dict.fromkeys(liars, (0.0, 1)),
             crashes={},
             network=Network(latency=0.3),
         )

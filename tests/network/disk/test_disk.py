@@ -10,16 +10,16 @@ from random import Random
 import pytest
 import torch
 
-from troth.crypto import Context, Digest, PeerId, Signature
+from troth.crypto import Digest, PeerId, Signature, Slot
 from troth.files import write_bytes
 from troth.network.disk.checkpoints import CheckpointError, Checkpoints, Marks
 from troth.network.disk.journal import Journal, JournalError, read_journal
-from troth.network.disk.signed_slots import FileSlots, SlotsError
+from troth.network.disk.signed_slots import SignedSlotsError, SignedSlotsFile
 from troth.protocol.broadcast.signed_slots import SignedBeforeError
 from troth.protocol.core.records import StepRecord, decode_record, encode_record
 from troth.protocol.core.run import Parameters, Run
 from troth.protocol.core.state import State
-from troth.protocol.wire.frames import Begun, Link, Ready
+from troth.protocol.wire.frames import CertifiedRecord, Ready, RestartCertificate
 from troth.protocol.wire.messages import Announced, Envelope, Phase
 from troth.protocol.wire.primitives import Primitives
 from troth.training import OPTIMIZERS, SCHEDULES, Problem, make_task
@@ -28,8 +28,8 @@ from troth.training.work import Training, TrainingWork
 RUN = Digest(bytes(range(32)))
 
 
-def place(step: int, phase: Phase = Phase.COMMIT, attempt: int = 0) -> Context:
-    return Context(RUN, step, phase, attempt)
+def slot(step: int, phase: Phase = Phase.COMMIT, attempt: int = 0) -> Slot:
+    return Slot(RUN, step, phase, attempt)
 
 
 # Slots (SPEC B1)
@@ -37,43 +37,46 @@ def place(step: int, phase: Phase = Phase.COMMIT, attempt: int = 0) -> Context:
 
 def test_a_slot_is_signed_once_whatever_happens(tmp_path: Path) -> None:
     """[B1] Not again in the same life, nor in the next."""
-    slots = FileSlots(tmp_path / "slots")
+    slots = SignedSlotsFile(tmp_path / "slots")
     assert slots.last_step == -1
-    slots.claim(place(3))
-    slots.claim(place(3, Phase.CLIP))
+    slots.claim(slot(3))
+    slots.claim(slot(3, Phase.CLIP))
     with pytest.raises(SignedBeforeError):
-        slots.claim(place(3))
+        slots.claim(slot(3))
     slots.close()
-    again = FileSlots(tmp_path / "slots")
+    again = SignedSlotsFile(tmp_path / "slots")
     assert again.last_step == 3
     with pytest.raises(SignedBeforeError):
-        again.claim(place(3, Phase.CLIP))
-    again.claim(place(3, Phase.CLIP, attempt=1))
+        again.claim(slot(3, Phase.CLIP))
+    again.claim(slot(3, Phase.CLIP, attempt=1))
     again.close()
 
 
 def test_a_new_beginning_is_remembered(tmp_path: Path) -> None:
     """[B1, B5] A step that is made again has places of its own; and what proves that it began lasts as they do."""
-    slots, begun = FileSlots(tmp_path / "slots"), Begun(3, bytes(32), 1, {bytes(32): Ready(3, bytes(64))})
+    slots, begun = (
+        SignedSlotsFile(tmp_path / "slots"),
+        RestartCertificate(3, bytes(32), 1, {bytes(32): Ready(3, bytes(64))}),
+    )
     assert slots.begun is None
-    slots.claim(place(3, Phase.VOTE, attempt=4))
+    slots.claim(slot(3, Phase.VOTE, attempt=4))
     slots.begins(begun)
-    slots.claim(place(3)._replace(incarnation=1))
+    slots.claim(slot(3)._replace(incarnation=1))
     slots.close()
-    again = FileSlots(tmp_path / "slots")
+    again = SignedSlotsFile(tmp_path / "slots")
     assert (again.last_step, again.last_incarnation, again.begun) == (3, 1, begun)
     with pytest.raises(SignedBeforeError):
-        again.claim(place(3, Phase.VOTE, attempt=5))
+        again.claim(slot(3, Phase.VOTE, attempt=5))
     again.close()
     (tmp_path / "slots.begun").write_bytes(b"torn")
-    assert FileSlots(tmp_path / "slots").begun is None
+    assert SignedSlotsFile(tmp_path / "slots").begun is None
 
 
-def signed_slots(path: Path, *places: Context) -> bytes:
-    slots = FileSlots(path)
-    for one in places:
-        slots.claim(one)
-    slots.close()
+def signed_slots(path: Path, *slots: Slot) -> bytes:
+    file = SignedSlotsFile(path)
+    for slot in slots:
+        file.claim(slot)
+    file.close()
     return path.read_bytes()
 
 
@@ -81,33 +84,33 @@ def signed_slots(path: Path, *places: Context) -> bytes:
 def test_a_torn_line_was_not_signed(tmp_path: Path, torn: bytes) -> None:
     """[B1] It is written before anything is signed, so what is not whole was not."""
     path = tmp_path / "slots"
-    path.write_bytes(signed_slots(path, place(5), place(5, Phase.CLIP)) + torn)
-    slots = FileSlots(path)
+    path.write_bytes(signed_slots(path, slot(5), slot(5, Phase.CLIP)) + torn)
+    slots = SignedSlotsFile(path)
     assert slots.last_step == 5
-    slots.claim(place(7))
+    slots.claim(slot(7))
     slots.close()
-    assert path.read_bytes() == signed_slots(tmp_path / "other", place(5, Phase.CLIP), place(7))
+    assert path.read_bytes() == signed_slots(tmp_path / "other", slot(5, Phase.CLIP), slot(7))
 
 
 def test_a_line_that_lacks_no_more_than_its_end_was_perhaps_signed(tmp_path: Path) -> None:
     """[B1]"""
     path = tmp_path / "slots"
-    path.write_bytes(signed_slots(path, place(5), place(6)).rstrip(b"\n"))
-    assert FileSlots(path).last_step == 6
+    path.write_bytes(signed_slots(path, slot(5), slot(6)).rstrip(b"\n"))
+    assert SignedSlotsFile(path).last_step == 6
 
 
 def test_no_flipped_byte_lets_a_slot_be_signed_again(tmp_path: Path) -> None:
     """[B1] Every byte, to whatever could pass for another slot or for a torn line: refused, or the last one still counts."""
     path = tmp_path / "slots"
-    good = signed_slots(path, *(place(step) for step in range(7, 12)))
+    good = signed_slots(path, *(slot(step) for step in range(7, 12)))
     refused = 0
     for index in range(len(good)):
         for byte in b"0 9\nx\xff-\0":
             flipped = good[:index] + bytes([byte]) + good[index + 1 :]
             path.write_bytes(flipped)
             try:
-                slots = FileSlots(path)
-            except SlotsError:
+                slots = SignedSlotsFile(path)
+            except SignedSlotsError:
                 refused += path.read_bytes() == flipped  # nothing is lost
                 continue
             assert slots.last_step == 11, (index, byte)
@@ -118,40 +121,40 @@ def test_no_flipped_byte_lets_a_slot_be_signed_again(tmp_path: Path) -> None:
 def test_an_older_copy_of_the_slots_is_refused(tmp_path: Path) -> None:
     """[B1] The checkpoint says how far this peer had signed."""
     path = tmp_path / "slots"
-    old = signed_slots(path, place(3))
-    signed_slots(path, place(4))
-    newest = FileSlots(path)
+    old = signed_slots(path, slot(3))
+    signed_slots(path, slot(4))
+    newest = SignedSlotsFile(path)
     newest.close()
     path.write_bytes(old)
-    with pytest.raises(SlotsError, match="older than the last checkpoint"):
-        FileSlots(path, newest.last)
+    with pytest.raises(SignedSlotsError, match="older than the last checkpoint"):
+        SignedSlotsFile(path, newest.last)
     assert path.read_bytes() == old
-    FileSlots(path).close()
+    SignedSlotsFile(path).close()
 
 
 def test_a_damaged_file_is_not_believed(tmp_path: Path) -> None:
     (tmp_path / "slots").write_bytes(b"5 0 1\nfive 0 2\n")
-    with pytest.raises(SlotsError, match="comes back under a new key"):
-        FileSlots(tmp_path / "slots")
+    with pytest.raises(SignedSlotsError, match="comes back under a new key"):
+        SignedSlotsFile(tmp_path / "slots")
 
 
 def test_the_file_stays_short(tmp_path: Path) -> None:
-    slots = FileSlots(tmp_path / "slots")
+    slots = SignedSlotsFile(tmp_path / "slots")
     for step in range(5000):
-        slots.claim(place(step))
+        slots.claim(slot(step))
     slots.close()
     assert (tmp_path / "slots").stat().st_size < 100_000
-    again = FileSlots(tmp_path / "slots")
+    again = SignedSlotsFile(tmp_path / "slots")
     assert again.last_step == 4999
     again.close()
 
 
 def test_what_cannot_be_written_is_not_signed(tmp_path: Path) -> None:
-    slots = FileSlots(tmp_path / "slots")
+    slots = SignedSlotsFile(tmp_path / "slots")
     os.close(slots._file)
     slots._file = os.open("/dev/full", os.O_WRONLY)
-    with pytest.raises(SlotsError, match="nothing is signed"):
-        slots.claim(place(0))
+    with pytest.raises(SignedSlotsError, match="nothing is signed"):
+        slots.claim(slot(0))
     slots.close()
 
 
@@ -166,13 +169,13 @@ def said(step: int) -> dict[PeerId, Announced]:
 def test_lines_are_chained_and_a_torn_one_is_cut_off(tmp_path: Path) -> None:
     journal = Journal(tmp_path, RUN)
     for step in range(3):
-        journal.announced(place(step), said(step))
+        journal.announced(slot(step), said(step))
     journal.close()
     (file,) = tmp_path.glob("*.jsonl")
     with file.open("ab") as handle:
         handle.write(b'{"chain": "00')
     again = Journal(tmp_path, RUN)
-    again.announced(place(3), said(3))
+    again.announced(slot(3), said(3))
     again.close()
     lines = list(read_journal(file))
     assert [line.get("place", [None])[0] for line in lines] == [None, 0, 1, 2, 3]
@@ -182,7 +185,7 @@ def test_lines_are_chained_and_a_torn_one_is_cut_off(tmp_path: Path) -> None:
 def test_tampering_breaks_the_chain(tmp_path: Path, change: str) -> None:
     journal = Journal(tmp_path, RUN)
     for step in range(4):
-        journal.announced(place(step), said(step))
+        journal.announced(slot(step), said(step))
     journal.close()
     (file,) = tmp_path.glob("*.jsonl")
     lines = file.read_text().splitlines()
@@ -200,7 +203,7 @@ def test_tampering_breaks_the_chain(tmp_path: Path, change: str) -> None:
 def test_old_files_go_and_the_chain_goes_on(tmp_path: Path) -> None:
     journal = Journal(tmp_path, RUN, steps_per_file=2, keep_files=3)
     for step in range(20):
-        journal.announced(place(step), said(step))
+        journal.announced(slot(step), said(step))
     journal.close()
     files = sorted(tmp_path.glob("*.jsonl"))
     assert [file.stem for file in files] == ["steps-000000014", "steps-000000016", "steps-000000018"]
@@ -215,21 +218,21 @@ def test_records_are_found_again_for_those_who_were_gone(tmp_path: Path, gap: in
     journal = Journal(tmp_path, RUN, steps_per_file=5)
     wrote = {step: record(step) for step in range(12) if step != gap}
     for step, one in wrote.items():
-        journal.recorded([Link(encode_record(one), {bytes(32): bytes([step]) * 64})])
+        journal.recorded([CertifiedRecord(encode_record(one), {bytes(32): bytes([step]) * 64})])
     journal.close()
-    links = Journal(tmp_path, RUN, steps_per_file=5).links(11)
+    certified = Journal(tmp_path, RUN, steps_per_file=5).certified(11)
     first = 5 if gap is None else gap + 1  # the last two files are read
-    assert [decode_record(link.record) for link in links] == [wrote[step] for step in range(first, 11)]
-    assert [link.signatures for link in links] == [{bytes(32): bytes([step]) * 64} for step in range(first, 11)]
-    assert Journal(tmp_path, RUN, steps_per_file=5).links(20) == []
+    assert [decode_record(signed.record) for signed in certified] == [wrote[step] for step in range(first, 11)]
+    assert [signed.signatures for signed in certified] == [{bytes(32): bytes([step]) * 64} for step in range(first, 11)]
+    assert Journal(tmp_path, RUN, steps_per_file=5).certified(20) == []
 
 
 def written(folder: Path, run: Digest = RUN, steps: int = 6, steps_per_file: int = 100) -> Digest:
     """A journal as peers write it; where its chain ends."""
     journal = Journal(folder, run, steps_per_file=steps_per_file)
     for step in range(steps):
-        journal.announced(place(step)._replace(run=run), said(step))
-        journal.recorded([Link(encode_record(record(step)), {bytes(32): bytes([step]) * 64})])
+        journal.announced(slot(step)._replace(run=run), said(step))
+        journal.recorded([CertifiedRecord(encode_record(record(step)), {bytes(32): bytes([step]) * 64})])
     journal.close()
     return journal.settle()
 
@@ -252,8 +255,8 @@ def test_every_flipped_byte_is_refused_with_a_way_out(tmp_path: Path) -> None:
     """No traceback, and nothing that was changed is taken for what was agreed on."""
     end, random = written(tmp_path), Random(0)
     good = (tmp_path / "steps-000000000.jsonl").read_bytes()
-    places = [*(random.randrange(len(good)) for _ in range(400)), *range(120), *range(len(good) - 120, len(good))]
-    for index in places:
+    slots = [*(random.randrange(len(good)) for _ in range(400)), *range(120), *range(len(good) - 120, len(good))]
+    for index in slots:
         byte = random.choice([value for value in range(256) if value != good[index]])
         why = damaged(tmp_path, good[:index] + bytes([byte]) + good[index + 1 :], end)
         assert why is not None, index
@@ -319,8 +322,8 @@ def test_the_chain_is_followed_from_file_to_file(tmp_path: Path, gone: str) -> N
             Journal(tmp_path, RUN, after=end)
         return
     journal = Journal(tmp_path, RUN, after=end, steps_per_file=3)
-    assert len(journal.links(9)) == 6
-    journal.announced(place(9), said(9))
+    assert len(journal.certified(9)) == 6
+    journal.announced(slot(9), said(9))
     journal.close()
     Journal(tmp_path, RUN, after=end).close()
 
@@ -330,10 +333,10 @@ def test_what_no_longer_fits_on_the_disk_is_not_half_written(tmp_path: Path, mon
     journal = Journal(tmp_path, RUN)
     monkeypatch.setattr(os, "write", lambda file, raw: whole(file, raw[: len(raw) // 2]))
     with pytest.raises(JournalError, match="No space left"):
-        journal.announced(place(7), said(7))
+        journal.announced(slot(7), said(7))
     monkeypatch.undo()
     assert journal.settle() == end
-    journal.announced(place(7), said(7))
+    journal.announced(slot(7), said(7))
     journal.close()
     assert Journal(tmp_path, RUN, after=end).cut == 0
 

@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import load_file, save, save_file
 
 from troth.crypto import Identity, Seed, derive
-from troth.network.manifest.builder import Wishes, draft
-from troth.network.manifest.initial_state import StartError, start_file
+from troth.network.manifest.builder import ManifestOptions, draft
+from troth.network.manifest.initial_state import InitialStateError, start_file
 from troth.network.manifest.manifest import Founder, Manifest
 from troth.protocol.wire.primitives import Primitives
 from troth.training.work import Training, TrainingWork
@@ -19,7 +19,7 @@ TASK = "quadratic:dimension=40"
 
 def begin(folder: Path, start: Path | None = None, optimizer: str = "sgd") -> Manifest:
     """As `troth new` does."""
-    drafted = draft(TASK, FOUNDERS, Wishes(steps=5, optimizer=optimizer, start=start), folder)
+    drafted = draft(TASK, FOUNDERS, ManifestOptions(steps=5, optimizer=optimizer, start=start), folder)
     if drafted.start is not None and drafted.manifest.start is not None:
         start_file(folder, drafted.manifest.start).write_bytes(drafted.start)
     return drafted.manifest
@@ -80,10 +80,10 @@ def test_the_state_is_the_one_agreed_on(tmp_path: Path) -> None:
     named["parameters"][0] += 1
     for raw in (save(named), file.read_bytes()[:-4], file.read_bytes() + bytes(1 << 21), b""):
         file.write_bytes(raw)
-        with pytest.raises(StartError, match="not the state that was agreed on"):
+        with pytest.raises(InitialStateError, match="not the state that was agreed on"):
             first_of(new)
     file.unlink()
-    with pytest.raises(StartError, match=f"get {file.name} from whoever sent the manifest"):
+    with pytest.raises(InitialStateError, match=f"get {file.name} from whoever sent the manifest"):
         first_of(new)
 
 
@@ -99,10 +99,10 @@ def test_the_state_is_the_one_agreed_on(tmp_path: Path) -> None:
 )
 def test_what_does_not_fit_is_said_before_anything_is_written(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "some.safetensors").write_bytes(content)
-    with pytest.raises(StartError, match=message):
+    with pytest.raises(InitialStateError, match=message):
         begin(tmp_path, tmp_path / "some.safetensors")
     assert [path.name for path in tmp_path.iterdir()] == ["some.safetensors"]
-    with pytest.raises(StartError, match="holds no checkpoint"):
+    with pytest.raises(InitialStateError, match="holds no checkpoint"):
         begin(tmp_path, tmp_path)
-    with pytest.raises(StartError, match="cannot read"):
+    with pytest.raises(InitialStateError, match="cannot read"):
         begin(tmp_path, tmp_path / "nothing")

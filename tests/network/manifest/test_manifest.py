@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from tests.cli.test_lists import TASK
 from troth.crypto import Digest, Identity, PeerId, derive
 from troth.errors import OperatorError
-from troth.network.manifest.builder import Wishes, beside, draft
+from troth.network.manifest.builder import ManifestOptions, beside, draft
 from troth.network.manifest.manifest import Founder, Manifest, ManifestError, least_room, mismatches
-from troth.protocol.broadcast.timeouts import Pace
+from troth.protocol.broadcast.timeouts import Timeouts
 from troth.protocol.core.run import Parameters
 from troth.protocol.wire.primitives import Primitives
 from troth.simulation import Scenario
 from troth.simulation.lockstep.protocol_run import ProtocolSimulation
-from troth.specs import ChoiceError
+from troth.specs import SpecError
 from troth.training import Problem, Task, TaskError, make_task
 from troth.training.fingerprint import code_digest, code_file, data_digest
 from troth.training.tasks.quadratic import Quadratic
@@ -63,8 +63,8 @@ def parameters(**changes: Any) -> dict[str, Any]:
     return {"parameters": dataclasses.replace(PLAN.parameters, **changes)}
 
 
-def pace(**changes: Any) -> dict[str, Any]:
-    return {"pace": dataclasses.replace(PLAN.pace, **changes)}
+def timeouts(**changes: Any) -> dict[str, Any]:
+    return {"timeouts": dataclasses.replace(PLAN.timeouts, **changes)}
 
 
 def first_founder(**changes: Any) -> dict[str, Any]:
@@ -98,11 +98,11 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "parameters.tau_least": (parameters(tau_least=0.01), "protocol"),
     "parameters.tau_most": (parameters(tau_most=10.0), "protocol"),
     "parameters.deviation": (parameters(deviation=1e-5), "protocol"),
-    "pace.delta": (pace(delta=2.5), "pace"),
-    "pace.compute": (pace(compute=6.0), "pace"),
-    "pace.bulk": (pace(bulk=6.0), "pace"),
-    "pace.room": (pace(room=1 << 29), "pace"),
-    "pace.stretch": (pace(stretch=3.0), "pace"),
+    "timeouts.delta": (timeouts(delta=2.5), "pace"),
+    "timeouts.compute": (timeouts(compute=6.0), "pace"),
+    "timeouts.bulk": (timeouts(bulk=6.0), "pace"),
+    "timeouts.room": (timeouts(room=1 << 29), "pace"),
+    "timeouts.stretch": (timeouts(stretch=3.0), "pace"),
     "founders.name": (first_founder(name="eve"), "founders"),
     "founders.key": (first_founder(key=KEYS[4]), "founders"),
     "founders.address": (first_founder(address="10.0.0.1:7009"), "founders"),
@@ -115,7 +115,7 @@ HOSTILE += ["9" * 400, "9" * 900, "0x" + "f" * 900, "18446744073709551616"]
 
 class TestOneRun:
     def test_no_field_is_forgotten_here(self) -> None:
-        nested = {"parameters": Parameters, "pace": Pace, "founders": Founder}
+        nested = {"parameters": Parameters, "timeouts": Timeouts, "founders": Founder}
         fields = {field.name for field in dataclasses.fields(Manifest) if field.init and field.compare}
         deep = {f"{name}.{field.name}" for name, kind in nested.items() for field in dataclasses.fields(kind)}
         assert CHANGES.keys() == (fields - nested.keys()) | deep
@@ -164,8 +164,8 @@ class TestOneRun:
         assert Manifest.from_bytes(text.encode()).run.id == PLAN.run.id
 
     def test_a_whole_number_is_the_same_as_its_fraction(self) -> None:
-        whole = {"rate": 1, **parameters(tau=1), **pace(delta=1)}
-        fractions = {"rate": 1.0, **parameters(tau=1.0), **pace(delta=1.0)}
+        whole = {"rate": 1, **parameters(tau=1), **timeouts(delta=1)}
+        fractions = {"rate": 1.0, **parameters(tau=1.0), **timeouts(delta=1.0)}
         assert replaced(PLAN, **whole).run.id == replaced(PLAN, **fractions).run.id
         text = PLAN.to_toml().replace("delta_s = 2.0", "delta_s = 2")
         assert Manifest.from_bytes(text.encode()).run.id == PLAN.run.id
@@ -319,7 +319,7 @@ class TestOnThisMachine:
         assert draft(SPEC, FOUNDERS).manifest.run.id != manifest.run.id, "a fresh nonce"
 
     def test_the_same_bits_and_the_same_beginning_as_a_simulation(self) -> None:
-        manifest = draft("digits-cnn", FOUNDERS, Wishes(seed=7)).manifest
+        manifest = draft("digits-cnn", FOUNDERS, ManifestOptions(seed=7)).manifest
         simulated = ProtocolSimulation(Scenario(task="digits-cnn", peers=4, seed=7))
         problem = manifest.problem(manifest.make_task())
         work = manifest.work(problem, Primitives())
@@ -356,7 +356,7 @@ class TestOnThisMachine:
             PLAN.problem(make_task(SPEC), device="cuda")
 
     def test_other_code_size_and_data_are_named_with_the_way_out(self) -> None:
-        right = draft(SPEC, FOUNDERS, Wishes(data_where="ask alice")).manifest
+        right = draft(SPEC, FOUNDERS, ManifestOptions(data_where="ask alice")).manifest
         task = right.make_task()
         problem = right.problem(task)
 
@@ -425,7 +425,7 @@ class TestTaskFiles:
         assert beside("sub/mine.py:a=1", Path("sub")) == "mine.py:a=1"
         with pytest.raises(ManifestError, match="put it beside the manifest"):
             beside("sub/mine.py", folder)
-        with pytest.raises(ChoiceError, match=r"no task file at 'none\.py'"):
+        with pytest.raises(SpecError, match=r"no task file at 'none\.py'"):
             beside("none.py", folder)
 
 
@@ -474,20 +474,23 @@ class TestData:
 
 class TestDraft:
     def test_times_are_generous_and_room_grows_with_the_model(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        small = draft(SPEC, FOUNDERS).manifest.pace
+        small = draft(SPEC, FOUNDERS).manifest.timeouts
         assert (small.delta, small.compute, small.bulk, small.room) == (2.0, 5.0, 5.0, 1 << 28)
         monkeypatch.setattr("troth.network.manifest.builder._SLOWEST_LINE", 100.0)
-        monkeypatch.setattr(Pace, "room", 1)
-        large = draft("quadratic:dimension=1001", FOUNDERS).manifest.pace
+        monkeypatch.setattr(Timeouts, "room", 1)
+        large = draft("quadratic:dimension=1001", FOUNDERS).manifest.timeouts
         assert large.bulk == 81.0, "twice 4004 bytes"
         assert large.room == 4 * least_room(1001)
-        assert draft(SPEC, FOUNDERS, Wishes(compute_s=0.5)).manifest.pace.compute == 0.5
-        assert (small.stretch, draft(SPEC, FOUNDERS, Wishes(stretch=1)).manifest.pace.stretch) == (4.0, 1.0)
+        assert draft(SPEC, FOUNDERS, ManifestOptions(compute_s=0.5)).manifest.timeouts.compute == 0.5
+        assert (small.stretch, draft(SPEC, FOUNDERS, ManifestOptions(stretch=1)).manifest.timeouts.stretch) == (
+            4.0,
+            1.0,
+        )
 
     @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
     def test_a_device_that_is_not_here(self) -> None:
         with pytest.raises(ManifestError, match="device cuda: PyTorch sees no CUDA device here"):
-            draft(SPEC, FOUNDERS, Wishes(device="cuda"))
+            draft(SPEC, FOUNDERS, ManifestOptions(device="cuda"))
 
     def test_data_that_is_not_here(self, tmp_path: Path) -> None:
         absent = """
@@ -509,9 +512,9 @@ class TestDraft:
         [
             lambda: draft(SPEC, ()),
             lambda: draft("quadratic:dimension=3", FOUNDERS),
-            lambda: draft(SPEC, FOUNDERS, Wishes(tau=-1.0)),
-            lambda: draft(SPEC, FOUNDERS, Wishes(byzantine=3)),
-            lambda: draft(SPEC, FOUNDERS, Wishes(validators=-1)),
+            lambda: draft(SPEC, FOUNDERS, ManifestOptions(tau=-1.0)),
+            lambda: draft(SPEC, FOUNDERS, ManifestOptions(byzantine=3)),
+            lambda: draft(SPEC, FOUNDERS, ManifestOptions(validators=-1)),
             lambda: draft(SPEC, (FOUNDERS[0], FOUNDERS[0])),
             lambda: draft(SPEC, (Founder("x", PeerId(KEYS[0]), "x:1"), Founder("x", PeerId(KEYS[1]), "x:2"))),
         ],

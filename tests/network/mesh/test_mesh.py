@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from troth.crypto import Digest, Identity, Seed, derive
-from troth.network.manifest.builder import Wishes, draft
+from troth.network.manifest.builder import ManifestOptions, draft
 from troth.network.manifest.manifest import Founder, Manifest, ManifestError
 from troth.network.mesh.inbox import Inbox
 from troth.network.mesh.mesh import Mesh, _Neighbour
-from troth.network.mesh.session import VERSION, Hello, vouching_bytes
-from troth.network.node.events import StepNews
+from troth.network.mesh.session import VERSION, Hello, delegation_bytes
+from troth.network.node.events import StepEvent
 from troth.network.node.node import Node, Options
 from troth.network.transport.base import Lane, Limits
 from troth.network.transport.tcp import TcpTransport
@@ -27,7 +27,7 @@ HELLO: dict[str, Any] = {
     "version": VERSION,
     "run": RUN,
     "sections": {"task": b"t" * 32, "training": b"n" * 32},
-    "vouched": None,
+    "delegation": None,
 }
 
 
@@ -143,10 +143,10 @@ def test_who_does_not_fit_is_told_why(said: dict[str, Any], message: str) -> Non
 @pytest.mark.parametrize("vouches", [IDS[1], IDS[2]])
 def test_a_new_key_needs_the_word_of_the_old_one(vouches: Identity) -> None:
     """[B1] Anybody can make a key; only its owner can hand on a seat."""
-    vouched = vouches.sign(vouching_bytes(RUN, IDS[2].peer))
+    delegation = vouches.sign(delegation_bytes(RUN, IDS[2].peer))
 
     async def meet() -> bool:
-        async with _Pair(dials_as=IDS[2], vouched=vouched) as pair:
+        async with _Pair(dials_as=IDS[2], delegation=delegation) as pair:
             await pair.until(lambda: pair.meshes[0].connected or pair.meshes[1].refused)
             return bool(pair.meshes[0].connected)
 
@@ -183,7 +183,7 @@ def test_what_the_other_side_gives_as_its_reason_is_told_once_and_harmless() -> 
 
 
 class _Silent:
-    def stepped(self, news: StepNews) -> None: ...
+    def stepped(self, event: StepEvent) -> None: ...
 
     def note(self, text: str) -> None: ...
 
@@ -191,7 +191,7 @@ class _Silent:
 def test_a_peer_with_another_manifest_ends_and_names_the_difference(tmp_path: Path) -> None:
     """Rather than to wait for ever for people who will never take it."""
     founders = tuple(Founder(f"peer{k}", one.peer, free_address()) for k, one in enumerate(IDS))
-    manifest = draft("quadratic", founders, Wishes(steps=3, delta_s=1.0, compute_s=1.0, bulk_s=0.5)).manifest
+    manifest = draft("quadratic", founders, ManifestOptions(steps=3, delta_s=1.0, compute_s=1.0, bulk_s=0.5)).manifest
     other = dataclasses.replace(manifest, steps=6)
     raised: dict[int, str] = {}
 

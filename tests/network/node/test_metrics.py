@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from troth.network.node.events import StepNews
+from troth.network.node.events import StepEvent
 from troth.network.node.metrics import Metrics, MetricsError
 
-NEWS = StepNews(
+NEWS = StepEvent(
     step=7,
     of=9,
     seconds=0.5,
@@ -41,7 +41,7 @@ def free_port() -> int:
 def test_one_line_of_json_for_every_step(tmp_path: Path) -> None:
     metrics = Metrics(tmp_path)
     for step in (7, 8):
-        metrics.stepped(StepNews(**{**vars(NEWS), "step": step, "loss": math.nan}))
+        metrics.stepped(StepEvent(**{**vars(NEWS), "step": step, "loss": math.nan}))
     metrics.close()
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [7, 8]
@@ -85,9 +85,9 @@ def test_tensorboard_is_asked_for_by_its_name(tmp_path: Path) -> None:
 
 def test_delta_is_told_where_it_is_above_the_least() -> None:
     assert "0.50 s a step  Δ 3.2 s" in NEWS.line("")
-    assert "Δ" not in StepNews(**{**vars(NEWS), "delta_s": 2.0}).line("")
+    assert "Δ" not in StepEvent(**{**vars(NEWS), "delta_s": 2.0}).line("")
 
 
 def test_a_peer_that_looks_on_has_no_loss_to_show() -> None:
-    assert "loss –  accuracy 0.875" in StepNews(**{**vars(NEWS), "loss": math.nan}).line(NEWS.metrics_in_words())
+    assert "loss –  accuracy 0.875" in StepEvent(**{**vars(NEWS), "loss": math.nan}).line(NEWS.metrics_in_words())
     assert "loss 1.250" in NEWS.line("")

@@ -23,14 +23,14 @@ class Watched(TcpTransport):
     def __init__(self, identity: Identity, limits: Limits) -> None:
         super().__init__(identity, limits, anyone)
         self.all: weakref.WeakSet[StreamConnection] = weakref.WeakSet()
-        made = self._hall.new_connection
+        made = self._pool.new_connection
 
         def remembered(vet: Vetting, *, dialled: bool) -> StreamConnection:
             connection = made(vet, dialled=dialled)
             self.all.add(connection)
             return connection
 
-        self._hall.new_connection = remembered  # type: ignore[method-assign]
+        self._pool.new_connection = remembered  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("said", [b"", b"\x00" * 500], ids=["silence", "garbage"])
@@ -82,7 +82,7 @@ def test_those_who_do_not_hang_up_do_not_pile_up() -> None:
             for stranger in strangers:
                 await stranger.__aenter__()
                 (await listener.accept()).close("not wanted")
-                lingering = [one for one in listener._hall.connections if one.why]
+                lingering = [one for one in listener._pool.connections if one.why]
                 assert len(lingering) <= _MOST_LINGERING + 2  # the newest, and one that is on its way out
             for stranger in strangers:
                 await stranger.__aexit__(None, None, None)

@@ -179,7 +179,7 @@ def test_what_a_refused_key_sends_is_not_read() -> None:
                 stranger.writer.write((HEADER.pack(Kind.CONTROL, 4, 4) + b"hear") * 1000)
                 await stranger.reader.readuntil(b"not admitted")
             await until(lambda: not listener._tasks)
-            assert not listener._hall._unaccepted
+            assert not listener._pool._unaccepted
 
     run(main())
 
@@ -336,7 +336,7 @@ def test_hostile_events_are_logged_once(caplog: pytest.LogCaptureFixture) -> Non
                 writer.close()
                 await asyncio.gather(writer.wait_closed(), return_exceptions=True)
             for kind in range(2000):
-                listener._hall.noted.warn(str(kind), "someone", "did something")
+                listener._pool.noted.warn(str(kind), "someone", "did something")
 
     with caplog.at_level(logging.WARNING, "troth.network"):
         run(main())

@@ -279,7 +279,7 @@ def test_a_key_that_is_not_admitted_is_told_so() -> None:
                 await stranger.dial(address, identity.peer)
             await welcome.dial(address, identity.peer)
             assert (await listener.accept()).peer == friend.peer
-            assert not listener._hall._unaccepted
+            assert not listener._pool._unaccepted
 
     run(main())
 

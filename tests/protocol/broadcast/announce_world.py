@@ -18,7 +18,7 @@ from typing import Self, cast
 
 import msgspec
 
-from troth.crypto import Context, Digest, Identity, PeerId, blob_digest, signed_bytes
+from troth.crypto import Digest, Identity, PeerId, Slot, blob_digest, signed_bytes
 from troth.protocol.broadcast.announcement import (
     Announcement,
     Decision,
@@ -31,17 +31,17 @@ from troth.protocol.broadcast.announcement import (
     with_chain,
 )
 from troth.protocol.broadcast.channel import AgreedChannel
-from troth.protocol.broadcast.timeouts import Pace
+from troth.protocol.broadcast.timeouts import Timeouts
 from troth.protocol.core.channel import Entry
 from troth.protocol.core.roster import Roster
-from troth.protocol.step.link_disputes import Quarrels
+from troth.protocol.step.link_disputes import LinkDisputes
 from troth.protocol.wire.frames import Agreement as Frame
 from troth.protocol.wire.frames import Certificate, Chained, Packet, Relayed, Value, View
 from troth.protocol.wire.messages import MOST_MEMBERS, Accuse, Announced, Envelope
 from troth.protocol.wire.primitives import Primitives
 
-PLACE = Context(Digest(bytes(32)), step=3, phase=1)
-ELSEWHERE = Context(Digest(bytes(32)), step=2, phase=1)
+PLACE = Slot(Digest(bytes(32)), step=3, phase=1)
+ELSEWHERE = Slot(Digest(bytes(32)), step=2, phase=1)
 DELTA = 1.0
 INSTANT = 1e-6  # before or after a deadline
 _DECODER = msgspec.msgpack.Decoder(Frame)
@@ -81,8 +81,8 @@ class CheapPrimitives(Primitives):
         return known
 
 
-def sealed(key: Key, payload: bytes, context: Context = PLACE, nonce: bytes = bytes(32)) -> Envelope:
-    return Envelope(payload, key.sign(signed_bytes(context, key.peer, blob_digest(payload)), nonce))
+def sealed(key: Key, payload: bytes, slot: Slot = PLACE, nonce: bytes = bytes(32)) -> Envelope:
+    return Envelope(payload, key.sign(signed_bytes(slot, key.peer, blob_digest(payload)), nonce))
 
 
 @dataclass
@@ -383,7 +383,7 @@ class World:
     def _agreement(self) -> str | None:
         """Payloads: a liar can sign one payload in two ways. Of three values, any two prove the lie."""
         seen = {
-            (tuple(sorted((peer, said.payload) for peer, said in one.said.items())), tuple(sorted(one.twice)))
+            (tuple(sorted((peer, said.payload) for peer, said in one.said.items())), tuple(sorted(one.equivocations)))
             for one in self.decisions()
         }
         return None if len(seen) == 1 else f"{len(seen)} different decisions"
@@ -398,9 +398,9 @@ class World:
     def _proof(self) -> str | None:
         liars = {key.peer for key in self.liars}
         for decision in self.decisions():
-            if not decision.twice.keys() <= liars or decision.twice.keys() & decision.said.keys():
+            if not decision.equivocations.keys() <= liars or decision.equivocations.keys() & decision.said.keys():
                 return "twice names whom it must not"
-            for peer, pair in decision.twice.items():
+            for peer, pair in decision.equivocations.items():
                 if pair[0].payload == pair[1].payload or not all(self._signed(peer, one) for one in pair):
                     return "two values that prove nothing"
             if not all(self._signed(peer, one) for peer, one in decision.said.items()):
@@ -832,7 +832,7 @@ class FeudWorld(World):
         return frozenset(pair for pair in sorted(self.pairs, key=sorted) if self._feuds.random() < 0.7)
 
     @cached_property
-    def apart(self) -> dict[PeerId, frozenset[PeerId]]:
+    def disputed_links(self) -> dict[PeerId, frozenset[PeerId]]:
         return {
             peer: frozenset(o for pair in self.pairs if peer in pair for o in pair - {peer}) for peer in self.everyone
         }
@@ -843,17 +843,19 @@ class FeudWorld(World):
     def _member(self, key: Key, kind: type[Announcement]) -> Member:
         member = super()._member(key, kind)
         member.timing = replace(member.timing, relayed=bool(self.pairs))
-        apart = self.apart[key.peer]
+        disputed_links = self.disputed_links[key.peer]
         numbers = len(self.liars), self.quorum
-        member.core = kind(PLACE, cast(Identity, key), self.everyone, member.timing, self.tools, apart, *numbers)
+        member.core = kind(
+            PLACE, cast(Identity, key), self.everyone, member.timing, self.tools, disputed_links, *numbers
+        )
         return member
 
     def _crashes(self, most: int) -> int:
         return 0  # who is blamed for a power cut is another matter
 
     def _channel(self, member: Member) -> AgreedChannel:
-        channel = AgreedChannel(cast(Identity, member.key), _Wire(self, member), Pace(DELTA), self.tools)
-        channel.enter(Entry(frozenset(self.everyone), apart=self.apart))
+        channel = AgreedChannel(cast(Identity, member.key), _Wire(self, member), Timeouts(DELTA), self.tools)
+        channel.enter(Entry(frozenset(self.everyone), disputed_links=self.disputed_links))
         channel._members = self.everyone
         channel._run(PLACE, member.core)
         return channel
@@ -915,10 +917,10 @@ class FeudWorld(World):
         """What any honest member has by its T1, those have who are apart from the sender, unless others keep them waiting too."""
         for member in self.honest:
             in_time = member.core._in_time
-            unheard = self.apart[member.peer] - in_time
-            if set(self.everyone) - in_time <= self.apart[member.peer] and member.core._viewed:
+            unheard = self.disputed_links[member.peer] - in_time
+            if set(self.everyone) - in_time <= self.disputed_links[member.peer] and member.core._viewed:
                 for other in self.honest:
-                    if (unheard - self.apart[other.peer]) & other.core._in_time:
+                    if (unheard - self.disputed_links[other.peer]) & other.core._in_time:
                         return "a value that somebody had in time was not passed on, or too late"
         return None
 
@@ -928,10 +930,12 @@ class FeudWorld(World):
     def was_slow(self) -> bool:
         """Whether it took all rounds, though nobody was double, and those who spoke were enough to go on without the rest."""
         decision = self.decisions()[0]
-        enough = len(decision.said) >= self.quorum and not decision.twice
+        enough = len(decision.said) >= self.quorum and not decision.equivocations
         return enough and self.honest[0].core._certificate is None
 
-    def quarrels(self, *, named: str = "nobody", left: PeerId | None = None, doubting: bool = True) -> Quarrels:
+    def link_disputes(
+        self, *, named: str = "nobody", left: PeerId | None = None, doubting: bool = True
+    ) -> LinkDisputes:
         """The honest say whom they did not hear; liars name whom they like, and doubt the honest. One of them may be out of the
         step by then, and whoever was silent is."""
         roster = self.roster
@@ -941,34 +945,34 @@ class FeudWorld(World):
         }
         honest = tuple(member.peer for member in self.honest)
         for key in self.liars:
-            unheard = {"nobody": (), "itself": (key.peer,), "foes": tuple(self.apart[key.peer])}[named]
+            unheard = {"nobody": (), "itself": (key.peer,), "foes": tuple(self.disputed_links[key.peer])}[named]
             accuses[key.peer] = Accuse((), bytes(32), unheard, honest if doubting else ())
         there = set(self.decisions()[0].said) - {left}
         heard = {
             peer: Announced(peer, said, Envelope(b"", bytes(64))) for peer, said in accuses.items() if peer in there
         }
-        quarrels = Quarrels(roster, _STEP)
-        quarrels.hear(heard, there)
-        return quarrels
+        link_disputes = LinkDisputes(roster, _STEP)
+        link_disputes.hear(heard, there)
+        return link_disputes
 
     @property
     def roster(self) -> Roster:
         return Roster(
             self.everyone,
             byzantine=len(self.liars),
-            feuds=tuple((0, min(pair), max(pair)) for pair in sorted(self.pairs, key=sorted)),
+            link_disputes=tuple((0, min(pair), max(pair)) for pair in sorted(self.pairs, key=sorted)),
         )
 
     def standing(self) -> str | None:
         """No honest member is struck or expelled, and none is set apart from another; unless it is the lines."""
         honest = {member.peer for member in self.honest} if self.liars else set()
         for left in (None, *(key.peer for key in self.liars)):
-            quarrels = self.quarrels(left=left)
-            if quarrels.slowed & honest:
+            link_disputes = self.link_disputes(left=left)
+            if link_disputes.slowed & honest:
                 return "an honest member is struck" + (", by one who then left" if left else "")
-            if any(set(pair) <= honest for pair in quarrels.new):
+            if any(set(pair) <= honest for pair in link_disputes.new):
                 return "two honest members are set apart"
-            if honest & set(self.roster.expelled(_STEP, quarrels.slowed, quarrels.new)):
+            if honest & set(self.roster.expelled(_STEP, link_disputes.slowed, link_disputes.new)):
                 return "an honest member is expelled"
         return None
 
@@ -976,8 +980,8 @@ class FeudWorld(World):
         """Whoever forces all rounds pays with a strike or with a pair that was not apart before."""
         liars = {key.peer for key in self.liars}
         for named in ("nobody", "itself", "foes"):
-            quarrels = self.quarrels(named=named, doubting=False)
-            if self.was_slow and not quarrels.new and not quarrels.slowed & liars:
+            link_disputes = self.link_disputes(named=named, doubting=False)
+            if self.was_slow and not link_disputes.new and not link_disputes.slowed & liars:
                 return f"all rounds, and it costs nobody anything; liars name {named}"
         return None
 
@@ -995,7 +999,7 @@ class FeudAdversary(Adversary):
             if self.draw.random() < 0.3:
                 self._plan_wrong_views(liar)
             for member in self.world.honest:
-                if liar.peer in self.world.apart[member.peer] and self.draw.random() < 0.4:
+                if liar.peer in self.world.disputed_links[member.peer] and self.draw.random() < 0.4:
                     self._plan_relay(liar, member)
 
     def _plan_nonsense(self, liar: Key) -> None:
@@ -1024,7 +1028,7 @@ class FeudAdversary(Adversary):
         for liar in self.liars:
             view = View(seen[0], liar.sign(view_bytes(PLACE, *seen)), seen[1])
             for member in self.world.honest:
-                if liar.peer in self.world.apart[member.peer] and draw.random() < 0.2:
+                if liar.peer in self.world.disputed_links[member.peer] and draw.random() < 0.2:
                     due = member.timing.views_due
                     when = draw.choice([draw.uniform(self.world.now, max(self.world.now, due)), due - INSTANT, due])
                     self._send(when, draw.choice(self.liars), member, Relayed(liar.peer, view))

@@ -29,7 +29,7 @@ from tests.protocol.broadcast.announce_world import (
 from troth.crypto import Digest, Identity, PeerId, blob_digest, derive
 from troth.protocol.broadcast.announcement import Announcement, Seen, Timing, chain_bytes, view_bytes
 from troth.protocol.broadcast.channel import AgreedChannel
-from troth.protocol.broadcast.timeouts import Pace
+from troth.protocol.broadcast.timeouts import Timeouts
 from troth.protocol.core.channel import Blame, Entry
 from troth.protocol.core.coins import SeededEntropy
 from troth.protocol.core.errors import CannotGoOnError
@@ -259,7 +259,7 @@ class _QuorumCertifies(Announcement):
     """A quorum of equal views is taken for a certificate, whatever the others saw."""
 
     def _proves(self, certificate: Certificate) -> bool:
-        signed = view_bytes(self._context, certificate.values, certificate.gone)
+        signed = view_bytes(self._slot, certificate.values, certificate.gone)
         right = [p for p, signature in certificate.views.items() if self._tools.verify(PeerId(p), signed, signature)]
         return len(right) >= cast(int, self._quorum)
 
@@ -322,7 +322,7 @@ class _OriginatorCounts(Announcement):
     _own: Mapping[bytes, bytes] = MappingProxyType({})  # the originator's signature, to be passed on with the others
 
     def _hear_chained(self, item: Chained) -> None:
-        signed = chain_bytes(self._context, item.originator, self._tools.digest(item.envelope.payload))
+        signed = chain_bytes(self._slot, item.originator, self._tools.digest(item.envelope.payload))
         own = item.chain.get(item.originator, b"")
         if self._tools.verify(PeerId(item.originator), signed, own):
             self._own = {item.originator: own}
@@ -467,7 +467,7 @@ def test_two_signatures_of_one_value_are_no_lie() -> None:
         table.tick(to, 20.0)
     for core in table.cores:
         assert core.decision is not None
-        assert not core.decision.twice
+        assert not core.decision.equivocations
         assert core.decision.said[liar.peer].payload == b"the same"
 
 
@@ -546,23 +546,23 @@ class _PowerCutError(CannotGoOnError):
 class _FailingLine:
     """The machine stops in the middle of sending, after so many packets."""
 
-    def __init__(self, line: Any, most: int) -> None:
-        self._line, self._left = line, most
+    def __init__(self, link: Any, most: int) -> None:
+        self._link, self._left = link, most
 
     def now(self) -> float:
-        return float(self._line.now())
+        return float(self._link.now())
 
     def send(self, to: PeerId, packet: Packet) -> None:
         if not self._left:
             raise _PowerCutError
         self._left -= 1
-        self._line.send(to, packet)
+        self._link.send(to, packet)
 
     def gone(self) -> frozenset[PeerId]:
-        return frozenset(self._line.gone())
+        return frozenset(self._link.gone())
 
     async def receive(self, until: float) -> tuple[PeerId, Packet] | None:
-        heard: tuple[PeerId, Packet] | None = await self._line.receive(until)
+        heard: tuple[PeerId, Packet] | None = await self._link.receive(until)
         return heard
 
 
@@ -598,7 +598,7 @@ class _Net:
 
     def __call__(self, sender: PeerId, to: PeerId, packet: Packet, now: float) -> tuple[float]:
         delay = self._most if self._steady else self._draw.random() * self._most
-        self.trace.update(sender + to + repr((tuple(packet.place), now, delay)).encode())
+        self.trace.update(sender + to + repr((tuple(packet.slot), now, delay)).encode())
         self.trace.update(msgspec.msgpack.encode(packet.frame))
         self.sent[sender] = self.sent.get(sender, 0) + 1
         self.chains += isinstance(packet.frame, Chained)
@@ -618,7 +618,7 @@ def _run(
     steps: int = 3,
     most: float = 0.999,
     steady: bool = False,
-    pace: Pace = Pace(),  # noqa: B008 (frozen)
+    timeouts: Timeouts = Timeouts(),  # noqa: B008 (frozen)
     crash: DropOut | None = None,
     packets: int | None = None,
 ) -> _Steps:
@@ -634,13 +634,13 @@ def _run(
     time: VirtualTime[None] = VirtualTime(net)
     outcomes: dict[PeerId, list[Outcome[Training]]] = {identity.peer: [] for identity in identities}
 
-    async def life(number: int) -> None:
+    async def member(number: int) -> None:
         identity = identities[number]
-        line: Any = time.line(identity.peer)
+        link: Any = time.link(identity.peer)
         failing = number == peers - 1
         if failing and packets is not None:
-            line = _FailingLine(line, packets)
-        channel: Any = AgreedChannel(identity, line, pace, tools)
+            link = _FailingLine(link, packets)
+        channel: Any = AgreedChannel(identity, link, timeouts, tools)
         if failing and crash is not None:
             channel = DroppingChannel(channel, crash)
         work = TrainingWork(problem, OPTIMIZERS["sgd"](), SCHEDULES["constant"](0.1, steps), tools)
@@ -651,7 +651,7 @@ def _run(
             outcomes[identity.peer].append(outcome)
             state = outcome.state
 
-    time.run({identity.peer: life(k) for k, identity in enumerate(identities)}, most_events=1_000_000)
+    time.run({identity.peer: member(k) for k, identity in enumerate(identities)}, most_events=1_000_000)
     members = [identity.peer for identity in identities]
     return _Steps(members, outcomes, time.stopped, net.sent, net.chains, time.now, net.trace.digest())
 
@@ -717,10 +717,12 @@ def test_whoever_stops_while_sending_is_absent_and_not_banned(seed: int) -> None
     _others_go_on(_run(seed=seed, packets=Random(seed).randrange(most)))
 
 
-@pytest.mark.parametrize("pace", [Pace(bulk=8.0), Pace(compute=8.0), Pace(delta=2.0, compute=0.5, bulk=0.5)])
-def test_a_crash_before_the_record_is_signed_makes_nobody_late(pace: Pace) -> None:
+@pytest.mark.parametrize(
+    "timeouts", [Timeouts(bulk=8.0), Timeouts(compute=8.0), Timeouts(delta=2.0, compute=0.5, bulk=0.5)]
+)
+def test_a_crash_before_the_record_is_signed_makes_nobody_late(timeouts: Timeouts) -> None:
     """[Q1] The others wait for its signature as long as they may, and their next values are still in time."""
-    _others_go_on(_run(pace=pace, most=0.999 * pace.delta, crash=DropOut(step=1, call=7)))
+    _others_go_on(_run(timeouts=timeouts, most=0.999 * timeouts.delta, crash=DropOut(step=1, call=7)))
 
 
 # Announcements that follow each other
@@ -744,7 +746,7 @@ def test_a_late_chain_of_the_announcement_before_sets_nobody_apart(moment: float
         return Commit(None, bytes([number]) * 32, bytes(32))
 
     async def first(identity: Identity, number: int) -> AgreedChannel:
-        channel = AgreedChannel(identity, time.line(identity.peer), Pace(), tools)
+        channel = AgreedChannel(identity, time.link(identity.peer), Timeouts(), tools)
         channel.enter(Entry(everyone))
         await channel.announce(_FIRST, message(number))
         return channel
@@ -752,33 +754,33 @@ def test_a_late_chain_of_the_announcement_before_sets_nobody_apart(moment: float
     async def honest(identity: Identity, number: int) -> Any:
         channel = await first(identity, number)
         said = await channel.announce(_SECOND, message(number))
-        return {peer: one.envelope.payload for peer, one in said.items()}, set(channel.doubles(1))
+        return {peer: one.envelope.payload for peer, one in said.items()}, set(channel.equivocations(1))
 
     async def until(identity: Identity, when: float) -> None:
-        line = time.line(identity.peer)
-        while line.now() < when:
-            await line.receive(when)
+        link = time.link(identity.peer)
+        while link.now() < when:
+            await link.receive(when)
 
     async def give() -> None:
         await first(giver, 3)
-        line = time.line(giver.peer)
-        line.send(one.peer, Packet(_SECOND, Value(seal(giver, _SECOND, message(90)))))
+        link = time.link(giver.peer)
+        link.send(one.peer, Packet(_SECOND, Value(seal(giver, _SECOND, message(90)))))
         await until(giver, moment)
         late = seal(helper, _FIRST, message(92))
         mine = giver.sign(chain_bytes(_FIRST, helper.peer, blob_digest(late.payload)))
-        line.send(one.peer, Packet(_FIRST, Chained(helper.peer, late, {giver.peer: mine})))
+        link.send(one.peer, Packet(_FIRST, Chained(helper.peer, late, {giver.peer: mine})))
         await until(giver, 60.0)
 
     async def help_it() -> None:
         await first(helper, 4)
-        line = time.line(helper.peer)
+        link = time.link(helper.peer)
         for honest_one in identities[:3]:
-            line.send(honest_one.peer, Packet(_SECOND, Value(seal(helper, _SECOND, message(4)))))
+            link.send(honest_one.peer, Packet(_SECOND, Value(seal(helper, _SECOND, message(4)))))
         other: Envelope = seal(giver, _SECOND, message(91))
         mine = helper.sign(chain_bytes(_SECOND, giver.peer, blob_digest(other.payload)))
         for when in range(30):
             await until(helper, float(when))
-            line.send(two.peer, Packet(_SECOND, Chained(giver.peer, other, {helper.peer: mine})))
+            link.send(two.peer, Packet(_SECOND, Chained(giver.peer, other, {helper.peer: mine})))
         await until(helper, 60.0)
 
     lives: dict[PeerId, Any] = {identity.peer: honest(identity, k) for k, identity in enumerate(identities[:3])}

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from troth.crypto import Context, Digest, Identity, PeerId, derive
+from troth.crypto import Digest, Identity, PeerId, Slot, derive
 from troth.protocol.broadcast.channel import AgreedChannel
-from troth.protocol.broadcast.timeouts import Pace
+from troth.protocol.broadcast.timeouts import Timeouts
 from troth.protocol.core.channel import Entry
 from troth.protocol.wire.frames import BlobSent, Packet, PartSent, Value, View
 from troth.protocol.wire.messages import Commit, Phase, seal
@@ -14,7 +14,7 @@ from troth.protocol.wire.primitives import Primitives
 from troth.simulation.chaos.virtual_time import VirtualTime
 
 IDS = [Identity.from_secret(derive(0, "flood", k)) for k in range(3)]
-FIRST, SECOND = (Context(Digest(bytes(32)), step, Phase.COMMIT) for step in (0, 1))
+FIRST, SECOND = (Slot(Digest(bytes(32)), step, Phase.COMMIT) for step in (0, 1))
 
 
 def commit(number: int) -> Commit:
@@ -28,26 +28,26 @@ def test_early_values_survive_a_flood(flooded: bool) -> None:
     kept: dict[int, int] = {}
 
     async def honest(identity: Identity, number: int) -> list[PeerId]:
-        channel = AgreedChannel(identity, time.line(identity.peer), Pace(room=1 << 20), Primitives())
+        channel = AgreedChannel(identity, time.link(identity.peer), Timeouts(room=1 << 20), Primitives())
         channel.enter(Entry(frozenset(one.peer for one in IDS)))
         await channel.announce(FIRST, commit(number))
         if number == 1:
             await channel._wait(time.now + 0.8, lambda: False)  # it computes for a moment
-            kept[number] = channel._shelf.frames + len(channel._blobs) + len(channel._parts)
+            kept[number] = channel._early_frames.frames + len(channel._blobs) + len(channel._parts)
         return list(await channel.announce(SECOND, commit(number)))
 
     async def liar(identity: Identity, number: int) -> None:
-        line = time.line(identity.peer)
-        channel = AgreedChannel(identity, line, Pace(), Primitives())
+        link = time.link(identity.peer)
+        channel = AgreedChannel(identity, link, Timeouts(), Primitives())
         channel.enter(Entry(frozenset(one.peer for one in IDS)))
         await channel.announce(FIRST, commit(number))
         for k in range(3000 if flooded else 0):
-            for place in (SECOND._replace(incarnation=k), SECOND._replace(attempt=k + 1), SECOND._replace(step=k)):
-                line.send(IDS[1].peer, Packet(place, View(None, bytes(64))))
-            line.send(IDS[1].peer, Packet(SECOND._replace(step=k + 9), PartSent(0, bytes(8), ())))
-            line.send(IDS[1].peer, Packet(SECOND, BlobSent(k.to_bytes(8, "big"))))
+            for slot in (SECOND._replace(incarnation=k), SECOND._replace(attempt=k + 1), SECOND._replace(step=k)):
+                link.send(IDS[1].peer, Packet(slot, View(None, bytes(64))))
+            link.send(IDS[1].peer, Packet(SECOND._replace(step=k + 9), PartSent(0, bytes(8), ())))
+            link.send(IDS[1].peer, Packet(SECOND, BlobSent(k.to_bytes(8, "big"))))
         for one in IDS[:2]:
-            line.send(one.peer, Packet(SECOND, Value(seal(identity, SECOND, commit(number)))))
+            link.send(one.peer, Packet(SECOND, Value(seal(identity, SECOND, commit(number)))))
 
     lives = {one.peer: (honest if k < 2 else liar)(one, k) for k, one in enumerate(IDS)}
     time.run(lives, most_events=10**6)
@@ -67,12 +67,12 @@ def test_a_blob_is_what_has_its_digest_whoever_sends_it() -> None:
     wanted = {0: Primitives().digest(right)}
 
     async def member(identity: Identity, number: int) -> Any:
-        line = time.line(identity.peer)
-        channel = AgreedChannel(identity, line, Pace(), Primitives())
+        link = time.link(identity.peer)
+        channel = AgreedChannel(identity, link, Timeouts(), Primitives())
         channel.enter(Entry(frozenset(one.peer for one in IDS)))
         await channel.announce(FIRST, commit(number))
         if number == 2:
-            line.send(IDS[1].peer, Packet(clip, BlobSent(b"wrong" * 8)))
+            link.send(IDS[1].peer, Packet(clip, BlobSent(b"wrong" * 8)))
         if number == 0:
             await channel._wait(time.now + 0.3, lambda: False)
         return await channel.gather(clip, {0: right} if number == 0 else {}, wanted)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tests.fuzz.drawn import drawn
 from tests.fuzz.targets import FRAMES
-from troth.crypto import Context, Digest, Identity, PeerId, derive
+from troth.crypto import Digest, Identity, PeerId, Slot, derive
 from troth.protocol.broadcast.channel import AgreedChannel
-from troth.protocol.broadcast.timeouts import Pace
+from troth.protocol.broadcast.timeouts import Timeouts
 from troth.protocol.core.channel import Entry
 from troth.protocol.wire.frames import (
     BlobSent,
@@ -36,7 +36,7 @@ from troth.protocol.wire.primitives import Primitives
 IDS = [Identity.from_secret(derive(0, "room", k)) for k in range(6)]
 ME, OTHERS = IDS[0], [one.peer for one in IDS[1:]]
 STEP = 5
-HERE = Context(Digest(bytes(32)), STEP, Phase.COMMIT)
+HERE = Slot(Digest(bytes(32)), STEP, Phase.COMMIT)
 LATER = HERE._replace(phase=Phase.VOTE)
 BOOKKEEPING = 1024
 
@@ -57,39 +57,39 @@ class Quiet:
         return frozenset()
 
 
-def channel(room: int, *, looks_on: bool = False, begun: bool = True) -> AgreedChannel:
-    made = AgreedChannel(ME, Quiet(), Pace(room=room), Primitives(), looks_on=looks_on)
+def channel(room: int, *, observing: bool = False, begun: bool = True) -> AgreedChannel:
+    made = AgreedChannel(ME, Quiet(), Timeouts(room=room), Primitives(), observing=observing)
     made.enter(Entry(frozenset(one.peer for one in IDS)))
     if begun:
         made._begin(HERE).say(seal(ME, HERE, Commit(None, bytes(32), bytes(32))), 0.0)
     return made
 
 
-def hear(at: AgreedChannel, sender: PeerId, place: Context, frame: Frame) -> None:
-    packet = decode_packet(encode_packet(Packet(place, frame)), 1 << 26)
+def hear(at: AgreedChannel, sender: PeerId, slot: Slot, frame: Frame) -> None:
+    packet = decode_packet(encode_packet(Packet(slot, frame)), 1 << 26)
     assert isinstance(packet, Packet)
     at._dispatch(sender, packet)
 
 
-def size(place: Context, frame: Frame) -> int:
-    return len(encode_packet(Packet(place, frame))) + BOOKKEEPING
+def size(slot: Slot, frame: Frame) -> int:
+    return len(encode_packet(Packet(slot, frame))) + BOOKKEEPING
 
 
 def recounted(at: AgreedChannel) -> int:
     """Everything that is there from others, looked up where it lies."""
-    packets: Iterable[tuple[Context, Frame]] = (
-        *((place, one.frame) for place, waiting in at._shelf._packets.items() for _, one in waiting),
+    packets: Iterable[tuple[Slot, Frame]] = (
+        *((slot, one.frame) for slot, waiting in at._early_frames._packets.items() for _, one in waiting),
         *(
-            (place, PartSent(part, parcel.blob, parcel.path))
-            for place, parts in at._parts.items()
+            (slot, PartSent(part, proven.blob, proven.path))
+            for slot, parts in at._parts.items()
             for part, senders in parts.items()
-            for parcel in senders.values()
+            for proven in senders.values()
         ),
         *(
-            (place, PartShown(part, whose, parcel.blob, parcel.path))
-            for place, shown in at._shown.items()
-            for (part, _), parcels in shown.items()
-            for whose, parcel in parcels.items()
+            (slot, PartShown(part, whose, proven.blob, proven.path))
+            for slot, shown in at._shown.items()
+            for (part, _), proven_parts in shown.items()
+            for whose, proven in proven_parts.items()
         ),
     )
     blobs = (*at._blobs._here.values(), *(h for old in at._blobs._older for h in old.values()))
@@ -115,20 +115,20 @@ LONG: list[Frame] = [
 ]
 
 
-@pytest.mark.parametrize("looks_on", [False, True])
+@pytest.mark.parametrize("observing", [False, True])
 @pytest.mark.parametrize("frame", LONG, ids=lambda frame: type(frame).__name__)
-def test_no_kind_of_frame_is_free(frame: Frame, looks_on: bool) -> None:
+def test_no_kind_of_frame_is_free(frame: Frame, observing: bool) -> None:
     """A hundred at places and of parts that are all different, from one member, into a megabyte."""
     room = 1 << 20
-    at = channel(room, looks_on=looks_on, begun=not looks_on)
+    at = channel(room, observing=observing, begun=not observing)
     for number in range(100):
-        place = HERE._replace(phase=Phase.VOTE, attempt=number % 20)
+        slot = HERE._replace(phase=Phase.VOTE, attempt=number % 20)
         different = msgspec.structs.replace(frame, part=number) if hasattr(frame, "part") else frame
         if isinstance(frame, BlobSent):
             different = BlobSent(number.to_bytes(4, "big") + frame.blob)
-        hear(at, OTHERS[0], place, different)
+        hear(at, OTHERS[0], slot, different)
         assert recounted(at) == at.kept_bytes <= room
-    if not (isinstance(frame, Decided) and not looks_on):
+    if not (isinstance(frame, Decided) and not observing):
         assert at.kept_bytes > room // 2, "what has room is kept"
 
 
@@ -144,10 +144,10 @@ def test_nobody_takes_up_anothers_room() -> None:
 def test_only_onlookers_take_what_members_decided() -> None:
     """[B2] Members decide for themselves."""
     told = Decided({OTHERS[1]: Envelope(b"said", bytes(64))}, {})
-    member, onlooker = channel(1 << 20), channel(1 << 20, looks_on=True, begun=False)
-    for at in (member, onlooker):
+    member, observer = channel(1 << 20), channel(1 << 20, observing=True, begun=False)
+    for at in (member, observer):
         hear(at, OTHERS[0], LATER, told)
-    assert (member.kept_bytes, onlooker.kept_bytes) == (0, size(LATER, told))
+    assert (member.kept_bytes, observer.kept_bytes) == (0, size(LATER, told))
 
 
 @pytest.mark.parametrize(
@@ -155,20 +155,20 @@ def test_only_onlookers_take_what_members_decided() -> None:
 )
 def test_what_is_too_long_for_a_message_was_never_said(wrap: Any) -> None:
     """[M3, Q1] For every honest peer alike: it is a matter of its length alone. One byte less may be a message."""
-    at, place = channel(1 << 26), HERE._replace(phase=Phase.CLIP)
-    hear(at, OTHERS[0], place, wrap(Envelope(bytes(most_bytes(Phase.CLIP) + 1), bytes(64))))
+    at, slot = channel(1 << 26), HERE._replace(phase=Phase.CLIP)
+    hear(at, OTHERS[0], slot, wrap(Envelope(bytes(most_bytes(Phase.CLIP) + 1), bytes(64))))
     assert at.kept_bytes == 0
-    hear(at, OTHERS[0], place, wrap(Envelope(bytes(most_bytes(Phase.CLIP)), bytes(64))))
+    hear(at, OTHERS[0], slot, wrap(Envelope(bytes(most_bytes(Phase.CLIP)), bytes(64))))
     assert at.kept_bytes > most_bytes(Phase.CLIP)
 
 
 def test_what_is_here_already_costs_nothing_a_second_time() -> None:
     """Networks deliver things twice."""
-    at, place = channel(1 << 20), HERE._replace(phase=Phase.CLIP)
+    at, slot = channel(1 << 20), HERE._replace(phase=Phase.CLIP)
     for _ in range(3):
         for frame in (PartSent(0, bytes(400), ()), BlobSent(bytes(400)), PartShown(1, OTHERS[1], bytes(400), ())):
-            hear(at, OTHERS[0], place, frame)
-    assert at._room.kept_bytes == recounted(at) < 3 * (400 + 1024 + 200)
+            hear(at, OTHERS[0], slot, frame)
+    assert at._quota.kept_bytes == recounted(at) < 3 * (400 + 1024 + 200)
 
 
 def test_parts_of_an_attempt_that_was_given_up_are_refused() -> None:
@@ -205,7 +205,7 @@ def test_the_next_step_does_not_forget_what_is_still_kept() -> None:
 def test_aggregates_kept_for_onlookers_make_way_for_new_ones() -> None:
     """[B2] Who looks on may ask another; who is in the step may not be short of room because of that."""
     at, clip = channel(1 << 20), HERE._replace(phase=Phase.CLIP)
-    at.gate.watchers = frozenset({PeerId(bytes(32))})
+    at.catch_up.observers = frozenset({PeerId(bytes(32))})
     for step in range(4):
         blob = bytes([step]) * 400_000
         hear(at, OTHERS[0], clip, BlobSent(blob))
@@ -222,11 +222,11 @@ ACTIONS = st.lists(st.tuples(st.integers(0, len(OTHERS) - 1), st.integers(0, 10*
 @settings(max_examples=150, deadline=None)
 @given(ACTIONS, st.sampled_from([4_000, 20_000, 100_000]), st.booleans(), st.integers(0, 3))
 def test_whatever_comes_is_within_everyones_room(
-    actions: list[tuple[int, int]], room: int, looks_on: bool, watchers: int
+    actions: list[tuple[int, int]], room: int, observing: bool, observers: int
 ) -> None:
     """Frames of all kinds, places and lengths, in any order, while steps go by: counted exactly, and never more than that."""
-    at = channel(room, looks_on=looks_on, begun=not looks_on)
-    at.gate.watchers = frozenset(PeerId(bytes([k]) * 32) for k in range(watchers))
+    at = channel(room, observing=observing, begun=not observing)
+    at.catch_up.observers = frozenset(PeerId(bytes([k]) * 32) for k in range(observers))
     step = STEP
     for number, seed in actions:
         random = Random(seed)
@@ -234,12 +234,12 @@ def test_whatever_comes_is_within_everyones_room(
             at._forget(step)
             step += 1
             at._running = (HERE._replace(step=step), at._running[1]) if at._running is not None else None
-        place = HERE._replace(
+        slot = HERE._replace(
             step=step + random.choice((-1, 0, 0, 1)), phase=random.choice(list(Phase)), attempt=random.randrange(3)
         )
-        hear(at, OTHERS[number], place, _frame(random))
+        hear(at, OTHERS[number], slot, _frame(random))
         assert recounted(at) == at.kept_bytes <= room * len(OTHERS)
-        assert all(taken <= room for taken in at._room._taken.values())
+        assert all(taken <= room for taken in at._quota._taken.values())
 
 
 def _frame(random: Random) -> Frame:

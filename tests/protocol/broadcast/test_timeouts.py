@@ -14,22 +14,22 @@ from hypothesis import strategies as st
 
 from tests.protocol.bent_world import Bent, Lies, Seen, keys, plan, see
 from tests.protocol.broadcast.announce_world import PLACE
-from troth.crypto import Context, Identity, PeerId, derive
+from troth.crypto import Identity, PeerId, Slot, derive
 from troth.protocol.broadcast.announcement import Announcement, Timing, view_bytes
 from troth.protocol.broadcast.channel import AgreedChannel
-from troth.protocol.broadcast.observed import Sighting
-from troth.protocol.broadcast.timeouts import Pace, Stopwatch
+from troth.protocol.broadcast.observed import ObservedAnnouncement
+from troth.protocol.broadcast.timeouts import LatencyEstimator, Timeouts
 from troth.protocol.core.channel import Channel
 from troth.protocol.wire.frames import Certificate, Packet, Value, View
 from troth.protocol.wire.messages import (
-    MOST_KNOCKS,
     MOST_MILLISECONDS,
+    MOST_REJOINS,
     Commit,
-    Knocking,
     Malformed,
     Measured,
     Message,
     Phase,
+    SignedRejoin,
     decode,
     encode,
     said_as,
@@ -37,7 +37,7 @@ from troth.protocol.wire.messages import (
 )
 from troth.protocol.wire.primitives import Primitives
 from troth.simulation.chaos import world as world_module
-from troth.simulation.chaos.checkers.pace import pace as pace_checker
+from troth.simulation.chaos.checkers.timeouts import timeouts as pace_checker
 from troth.simulation.chaos.faults import Network
 from troth.simulation.chaos.virtual_time import VirtualTime
 from troth.simulation.chaos.world import BOUNDS
@@ -46,7 +46,7 @@ from troth.simulation.lockstep.drop_outs import DropOut
 NONE, MOST = Measured(0, 0, 0), Measured(*3 * (MOST_MILLISECONDS,))
 QUICK, SLOW = Network(least=0.05, latency=0.05), Network(least=1.0, latency=0.99)
 FLOOR = replace(BOUNDS, stretch=1.0)
-TIGHT = Pace(delta=1.0, compute=0.2, bulk=0.2, stretch=4.0)
+TIGHT = Timeouts(delta=1.0, compute=0.2, bulk=0.2, stretch=4.0)
 
 MEASURED = st.builds(Measured, *3 * (st.integers(0, 10_000),))
 ANNOUNCED = st.one_of(st.none(), MEASURED, st.sampled_from([NONE, MOST]))
@@ -61,7 +61,7 @@ def test_a_minority_of_liars_moves_nothing_beyond_what_honest_members_measured(
 ) -> None:
     """[Q8] Each time lies within twice what the honest announced, and within the bounds."""
     lies = data.draw(st.lists(ANNOUNCED, max_size=len(honest) - 1))
-    bounds = Pace(delta=0.5, compute=2.0, bulk=1.0, stretch=8.0)
+    bounds = Timeouts(delta=0.5, compute=2.0, bulk=1.0, stretch=8.0)
     agreed = bounds.after(data.draw(st.permutations([*honest, *lies])))
     for name, measured in (("delta", "delay"), ("compute", "compute"), ("bulk", "bulk")):
         said, least = [getattr(one, measured) / 1000 for one in honest], getattr(bounds, name)
@@ -81,11 +81,11 @@ def test_bounds_hold_whatever_everybody_announces(took: list[Measured | None]) -
 def test_twice_the_lower_median() -> None:
     """[Q8] Of four the second smallest; who has measured nothing counts as the slowest."""
     took = [None, Measured(900, 0, 700), Measured(600, 1500, 5000), Measured(100, 3000, 600)]
-    agreed = Pace(stretch=4.0).after(took)
+    agreed = Timeouts(stretch=4.0).after(took)
     assert (agreed.delta, agreed.compute, agreed.bulk) == (1.2, 3.0, 1.4)
-    assert Pace(stretch=4.0).after([None, None, NONE]) == Pace(4.0, 4.0, 4.0)
-    assert Pace(2.0, 3.0, 5.0, stretch=1.5).slowest == Pace(3.0, 4.5, 7.5)
-    assert Pace(2.0, 3.0, 5.0).after([MOST, MOST]) == Pace(2.0, 3.0, 5.0)
+    assert Timeouts(stretch=4.0).after([None, None, NONE]) == Timeouts(4.0, 4.0, 4.0)
+    assert Timeouts(2.0, 3.0, 5.0, stretch=1.5).slowest == Timeouts(3.0, 4.5, 7.5)
+    assert Timeouts(2.0, 3.0, 5.0).after([MOST, MOST]) == Timeouts(2.0, 3.0, 5.0)
 
 
 # Measuring
@@ -93,7 +93,7 @@ def test_twice_the_lower_median() -> None:
 
 def test_the_longest_of_the_last_sixteen_steps_is_announced() -> None:
     """[Q8] And nothing before the first step has ended, in whole milliseconds, rounded up."""
-    watch = Stopwatch()
+    watch = LatencyEstimator()
     watch.delayed(5.0)
     assert watch.took() is None
     watch.next_step()
@@ -109,17 +109,17 @@ def test_the_longest_of_the_last_sixteen_steps_is_announced() -> None:
 
 def test_time_away_from_the_line_is_computing() -> None:
     """[Q8] The gradient just before a Commit too; several audits one after another count as one each."""
-    watch = Stopwatch()
-    watch.back_at_line(7.0, 1)  # it has not been there before
-    watch.left_line(10.0)
-    watch.back_at_line(11.5, 3)
+    watch = LatencyEstimator()
+    watch.back_at_link(7.0, 1)  # it has not been there before
+    watch.left_link(10.0)
+    watch.back_at_link(11.5, 3)
     watch.next_step()
     assert watch.took() == Measured(0, 500, 0)
-    watch.left_line(20.0)
-    watch.back_at_line(20.7, 0)
+    watch.left_link(20.0)
+    watch.back_at_link(20.7, 0)
     assert watch.took() == Measured(0, 700, 0)
-    watch.left_line(0.0)
-    watch.back_at_line(1e12, 1)
+    watch.left_link(0.0)
+    watch.back_at_link(1e12, 1)
     assert watch.took() == Measured(0, MOST_MILLISECONDS, 0)
 
 
@@ -166,14 +166,14 @@ def test_on_the_slow_path_the_delay_is_that_of_more_than_half_of_the_views() -> 
 
 
 @contextmanager
-def _bounds(bounds: Pace) -> Iterator[None]:
+def _bounds(bounds: Timeouts) -> Iterator[None]:
     with patch.object(world_module, "BOUNDS", bounds):
         yield
 
 
-def _paces(seen: Seen) -> list[Pace]:
+def _paces(seen: Seen) -> list[Timeouts]:
     assert pace_checker(seen.world) == []
-    return [pace for _, paces in sorted(seen.world.paces.items()) for pace in paces]
+    return [timeouts for _, paces in sorted(seen.world.timeouts.items()) for timeouts in paces]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -189,7 +189,7 @@ def test_delta_grows_where_the_network_is_slower_than_the_least(crashes: dict[in
     gone = {4: [4]} if crashes else {}
     assert seen.named("absent", "struck", "slowed", "expelled") == gone
     assert seen.slow == {}  # who falls silent has broken off, and all see that (SPEC Q9)
-    assert all(pace.delta > 1.99 for pace in _paces(seen))
+    assert all(timeouts.delta > 1.99 for timeouts in _paces(seen))
     with _bounds(replace(TIGHT, stretch=1.0)):
         seen = see(made)
     assert seen.slow
@@ -201,7 +201,7 @@ def test_compute_grows_where_gradients_take_longer_than_the_least() -> None:
     network = Network(least=0.4, slow=dict.fromkeys(range(5), 6.0))
     seen = see(plan(liars=(), network=network)).kept_promises()
     assert seen.slow == {}
-    assert {pace.compute for pace in _paces(seen)} == {4.0}
+    assert {timeouts.compute for timeouts in _paces(seen)} == {4.0}
     with _bounds(FLOOR):
         assert see(plan(liars=(), network=network)).slow
 
@@ -218,7 +218,7 @@ class _Boasts(Lies):
     def __init__(self, took: Measured | None) -> None:
         self._took = took
 
-    def says(self, me: PeerId, place: Context, message: Message) -> Message:
+    def says(self, me: PeerId, slot: Slot, message: Message) -> Message:
         return msgspec.structs.replace(message, took=self._took) if isinstance(message, Commit) else message
 
 
@@ -229,7 +229,7 @@ def test_liars_who_announce_nonsense_change_nothing(took: Measured | None) -> No
     assert _paces(quick) == [BOUNDS.slowest] * 2 + [FLOOR] * 6
     slow = see(plan(peers=6, liars=(0, 1), network=SLOW), _Boasts(took)).kept_promises()
     assert slow.slow == {}
-    assert all(pace.delta > 1.99 for pace in _paces(slow))
+    assert all(timeouts.delta > 1.99 for timeouts in _paces(slow))
 
 
 class _JustInTime(Lies):
@@ -238,10 +238,10 @@ class _JustInTime(Lies):
     def __init__(self, kind: type[Value | View | Certificate], every: int) -> None:
         self._kind, self._every = kind, every
 
-    def sends(self, line: Bent, to: PeerId, packet: Packet) -> Iterable[Packet]:
-        place = packet.place
-        if isinstance(packet.frame, self._kind) and (to[0] + place.step + place.phase) % self._every == 0:
-            line.later(1.9, to, packet)
+    def sends(self, link: Bent, to: PeerId, packet: Packet) -> Iterable[Packet]:
+        slot = packet.slot
+        if isinstance(packet.frame, self._kind) and (to[0] + slot.step + slot.phase) % self._every == 0:
+            link.later(1.9, to, packet)
             return ()
         return (packet,)
 
@@ -260,7 +260,7 @@ def test_liars_who_are_late_do_not_slow_the_others_down(kind: type[Value | View 
 @pytest.mark.parametrize("network", [QUICK, Network(least=0.8, latency=0.19)])
 def test_who_comes_back_keeps_the_pace_that_the_others_agreed_on(network: Network) -> None:
     """[Q8, B2] An onlooker sees the same Commits; from its first step as a member on its pace is theirs."""
-    held: dict[tuple[int, int], Pace] = {}
+    held: dict[tuple[int, int], Timeouts] = {}
     number_of = {key: number for number, key in enumerate(keys(1, 7))}
 
     def wrap(peer: PeerId, channel: Channel) -> Channel:
@@ -269,38 +269,38 @@ def test_who_comes_back_keeps_the_pace_that_the_others_agreed_on(network: Networ
     made = plan(peers=7, liars=(), crashes={2: DropOut(3, 2, 3.0)}, steps=14, network=network)
     seen = see(made, wrap=wrap).kept_promises()
     ((back, _),) = seen.returned.items()
-    mine = {step: pace for (number, step), pace in held.items() if number == 2 and step > back}
+    mine = {step: timeouts for (number, step), timeouts in held.items() if number == 2 and step > back}
     assert len(mine) == 13 - back > 0
     assert mine == {step: held[0, step] for step in mine}
-    assert all(pace != BOUNDS.slowest for pace in mine.values())
+    assert all(timeouts != BOUNDS.slowest for timeouts in mine.values())
 
 
 def test_who_speaks_again_counts_from_where_the_others_are_with_the_pace_to_come() -> None:
     """[Q8, B2] They knew up to delta earlier: the new one, since with the old one it would be too far ahead of them."""
     me = Identity.from_secret(derive(0, "onlooker"))
-    channel = AgreedChannel(me, VirtualTime(lambda *_: ()).line(me.peer), BOUNDS, Primitives(), looks_on=True)
-    sighting = channel._last = Sighting(PLACE, [me.peer], 1, Timing(0.0, 1.0, 1.0), Primitives())
-    assert sighting.deadline is not None
-    sighting.tick(last := sighting.deadline)
-    channel.next_pace = replace(FLOOR, delta=1.5)
-    assert channel.pace == BOUNDS.slowest
+    channel = AgreedChannel(me, VirtualTime(lambda *_: ()).link(me.peer), BOUNDS, Primitives(), observing=True)
+    observed = channel._last = ObservedAnnouncement(PLACE, [me.peer], 1, Timing(0.0, 1.0, 1.0), Primitives())
+    assert observed.deadline is not None
+    observed.tick(last := observed.deadline)
+    channel.next_timeouts = replace(FLOOR, delta=1.5)
+    assert channel.timeouts == BOUNDS.slowest
     channel.speak()
-    assert (channel.pace.delta, sighting.ends, channel.took()) == (1.5, last - 1.5, None)
+    assert (channel.timeouts.delta, observed.ends, channel.took()) == (1.5, last - 1.5, None)
 
 
 class _Noting:
     """Which pace held in which step."""
 
-    def __init__(self, channel: AgreedChannel, number: int, held: dict[tuple[int, int], Pace]) -> None:
+    def __init__(self, channel: AgreedChannel, number: int, held: dict[tuple[int, int], Timeouts]) -> None:
         self._channel, self._number, self._held = channel, number, held
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._channel, name)
 
-    async def announce(self, context: Context, message: Message) -> Any:
-        said = await self._channel.announce(context, message)
-        if context.phase == Phase.COMMIT:
-            self._held[self._number, context.step] = self._channel.pace
+    async def announce(self, slot: Slot, message: Message) -> Any:
+        said = await self._channel.announce(slot, message)
+        if slot.phase == Phase.COMMIT:
+            self._held[self._number, slot.step] = self._channel.timeouts
         return said
 
 
@@ -330,6 +330,6 @@ def test_a_commit_with_times_that_are_none_is_malformed(took: object) -> None:
 
 def test_the_longest_commit_is_not_too_long() -> None:
     """[Q8, M3]"""
-    knocks = (Knocking(b"k" * 32, b"l" * 32, b"s" * 64),) * MOST_KNOCKS
-    longest = Commit(b"a" * 32, b"b" * 32, b"c" * 32, b"d" * 32, knocks, MOST, 2.0**400, b"s" * 64)
+    rejoins = (SignedRejoin(b"k" * 32, b"l" * 32, b"s" * 64),) * MOST_REJOINS
+    longest = Commit(b"a" * 32, b"b" * 32, b"c" * 32, b"d" * 32, rejoins, MOST, 2.0**400, b"s" * 64)
     assert decode(Phase.COMMIT, encode(longest)) == longest

@@ -47,8 +47,8 @@ def test_only_bans_lower_the_number_of_liars() -> None:
     for bans in range(8):
         for gone in range(8):
             assert without(founders, banned=bans, gone=gone).liars == 7 - bans
-    twice = dataclasses.replace(founders, banned=KEYS[:3], heirs=((KEYS[0], KEYS[1]),))
-    assert (twice.liars_gone, twice.liars) == (2, 5)
+    equivocations = dataclasses.replace(founders, banned=KEYS[:3], successors=((KEYS[0], KEYS[1]),))
+    assert (equivocations.liars_gone, equivocations.liars) == (2, 5)
     assert without(founders, banned=9).liars == 0
 
 

@@ -7,7 +7,14 @@ import pytest
 
 from troth.crypto import Digest, Identity, PeerId, derive
 from troth.protocol.core.parts import part_bounds
-from troth.protocol.core.roles import NOTHING_DUE, Due, Roles, draw_roles, first_randomness, gradient_seed
+from troth.protocol.core.roles import (
+    NO_PENDING_AUDITS,
+    PendingAudits,
+    Roles,
+    draw_roles,
+    first_randomness,
+    gradient_seed,
+)
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Parameters, Run, effective_validators
 
@@ -23,7 +30,7 @@ def run_of(peers: int, validators: int = 1, byzantine: int = 0) -> Run:
 
 def draws(run: Run, last: tuple[PeerId, ...], count: int, banned: tuple[PeerId, ...] = ()) -> list[Roles]:
     roster = Roster(tuple(peer for peer in run.founders if peer not in banned), banned)
-    return [draw_roles(run, roster, Digest(derive(1, k)), Due(STEP, last)) for k in range(count)]
+    return [draw_roles(run, roster, Digest(derive(1, k)), PendingAudits(STEP, last)) for k in range(count)]
 
 
 def targets(roles: Roles) -> dict[PeerId, PeerId]:
@@ -52,7 +59,7 @@ def test_everyone_has_exactly_one_role() -> None:
 def test_in_the_first_step_all_contribute_and_nobody_audits() -> None:
     """[R3]"""
     run = run_of(16)
-    roles = draw_roles(run, Roster.founding(run), first_randomness(run)[0], NOTHING_DUE)
+    roles = draw_roles(run, Roster.founding(run), first_randomness(run)[0], NO_PENDING_AUDITS)
     assert (roles.validators, roles.audits, len(roles.owners)) == ((), {}, 16)
 
 

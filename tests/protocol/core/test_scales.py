@@ -370,7 +370,7 @@ def test_anyone_replays_the_model_from_records_and_aggregates() -> None:
         state = simulation.states[witness]
         if state.closed:
             break
-        record, kept = records(simulation)[-1], state.kept[state.step - 1]
+        record, kept = records(simulation)[-1], state.audit_records[state.step - 1]
         assert record.norm == whole_norm(
             exact_norm(kept.aggregate_D[start:stop].numpy()) for start, stop in pairwise(kept.bounds)
         )

@@ -15,36 +15,36 @@ from torch import Tensor
 
 from tests.protocol.bent_world import Bent, Lies, Seen, keys, plan, see
 from tests.protocol.broadcast.announce_world import KEYS, PLACE, CheapPrimitives, sealed
-from troth.crypto import Context, Digest, Identity, PeerId, Seed, Signature, blob_digest, derive, signed_bytes
+from troth.crypto import Digest, Identity, PeerId, Seed, Signature, Slot, blob_digest, derive, signed_bytes
 from troth.evidence.bans import History
 from troth.evidence.verify import Proof, verify_ban
 from troth.protocol.broadcast.announcement import Timing, chain_bytes, values_digest, view_bytes
-from troth.protocol.broadcast.catch_up_server import MOST_AHEAD, Gate
+from troth.protocol.broadcast.catch_up_server import MOST_AHEAD, CatchUpServer
 from troth.protocol.broadcast.channel import AgreedChannel
-from troth.protocol.broadcast.observed import Sighting
-from troth.protocol.broadcast.signed_slots import MemoryJournal, SignedBeforeError
-from troth.protocol.broadcast.timeouts import Pace
+from troth.protocol.broadcast.observed import ObservedAnnouncement
+from troth.protocol.broadcast.signed_slots import SignedBeforeError, SignedSlotsInMemory
+from troth.protocol.broadcast.timeouts import Timeouts
 from troth.protocol.core.channel import Channel, Entry
 from troth.protocol.core.coins import SeededEntropy
 from troth.protocol.core.records import Judgement, Returned, decode_record, encode_record, record_bytes_to_sign
 from troth.protocol.core.rejoin import is_request, request_bytes, returning, right_requests
-from troth.protocol.core.roles import Audit, Due, draw_roles, gradient_seed
+from troth.protocol.core.roles import Audit, PendingAudits, draw_roles, gradient_seed
 from troth.protocol.core.roster import MOST_AWAY, MOST_WAIT, STRIKE_STEPS, Away, Roster
 from troth.protocol.core.run import Parameters, Run
 from troth.protocol.core.scales import Scales
 from troth.protocol.core.state import LastRecord, Peer, State
-from troth.protocol.recovery.member import Followed, ForkedError, Life, _Shown, _Voices, follow, state_after
+from troth.protocol.recovery.member import Followed, ForkedError, Member, _Shown, _Voices, follow, state_after
 from troth.protocol.recovery.restart import tip_of
 from troth.protocol.recovery.restart_quorum import be_ready
 from troth.protocol.step import step as step_module
 from troth.protocol.wire.frames import (
-    Begun,
     Certificate,
+    CertifiedRecord,
     Decided,
     Frame,
-    Knock,
-    Link,
     Packet,
+    RejoinRequest,
+    RestartCertificate,
     StateShown,
     StateWanted,
     SyncShown,
@@ -52,15 +52,15 @@ from troth.protocol.wire.frames import (
     Value,
 )
 from troth.protocol.wire.messages import (
-    MOST_KNOCKS,
+    MOST_REJOINS,
     Announced,
     Commit,
     Envelope,
     Kind,
-    Knocking,
     Malformed,
     Message,
     Phase,
+    SignedRejoin,
     Verdict,
     seal,
 )
@@ -86,16 +86,16 @@ GONE = 2  # the number of whoever loses power, in worlds
 
 def test_no_place_is_signed_that_is_not_later_than_all_before() -> None:
     """[B1] Not the same, not an earlier phase, attempt or step; a new attempt begins with an earlier phase."""
-    journal = MemoryJournal()
+    journal = SignedSlotsInMemory()
     assert journal.last_step == -1
-    place = Context(RUN.id, 3, Phase.COMMIT)
+    slot = Slot(RUN.id, 3, Phase.COMMIT)
     later = [(3, 0, Phase.COMMIT), (3, 0, Phase.ACCUSE), (3, 1, Phase.CLIP), (3, 1, Phase.VOTE), (4, 0, Phase.COMMIT)]
     for step, attempt, phase in later:
-        journal.claim(place._replace(step=step, attempt=attempt, phase=phase))
+        journal.claim(slot._replace(step=step, attempt=attempt, phase=phase))
         assert journal.last_step == step
         for again in [(step, attempt, phase), (3, 0, Phase.COMMIT), (step - 1, 9, Phase.VOTE)]:
             with pytest.raises(SignedBeforeError):
-                journal.claim(place._replace(step=again[0], attempt=again[1], phase=again[2]))
+                journal.claim(slot._replace(step=again[0], attempt=again[1], phase=again[2]))
 
 
 class _Silent:
@@ -119,56 +119,56 @@ class _Silent:
 
 def test_a_place_is_written_down_before_anything_is_sent() -> None:
     """[B1] Whoever signed before, and knows it, sends nothing; and nothing is sent before it would be known."""
-    place, commit = Context(RUN.id, 3, Phase.COMMIT), Commit(None, bytes(32), bytes(32))
+    slot, commit = Slot(RUN.id, 3, Phase.COMMIT), Commit(None, bytes(32), bytes(32))
     for signed_before in (False, True):
-        journal, line = MemoryJournal(), _Silent()
-        channel = AgreedChannel(SOME[0], line, Pace(), Primitives(), journal)
+        journal, link = SignedSlotsInMemory(), _Silent()
+        channel = AgreedChannel(SOME[0], link, Timeouts(), Primitives(), journal)
         channel.enter(Entry(frozenset(PEERS)))
         if signed_before:
-            journal.claim(place)
+            journal.claim(slot)
         with pytest.raises(SignedBeforeError if signed_before else PowerCutError):
-            channel.announce(place, commit).send(None)
+            channel.announce(slot, commit).send(None)
         assert journal.last_step == 3
-        assert len(line.sent) == (0 if signed_before else len(PEERS) - 1)
+        assert len(link.sent) == (0 if signed_before else len(PEERS) - 1)
 
 
-class _Forgetful(world_module.NotedJournal):
+class _Forgetful(world_module.NotedSignedSlots):
     """What it holds does not last."""
 
-    def claim(self, place: Context) -> None:
+    def claim(self, slot: Slot) -> None:
         pass
 
 
 class _CutWhileSpeaking:
     """The power goes when a value has been sent and nothing is decided yet: once."""
 
-    def __init__(self, inner: Channel, cuts: list[Context]) -> None:
+    def __init__(self, inner: Channel, cuts: list[Slot]) -> None:
         self._inner, self._cuts = inner, cuts
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
-        coroutine = self._inner.announce(context, message)
-        if context.step == 3 and not self._cuts:
-            self._cuts.append(context)
+    async def announce(self, slot: Slot, message: Message) -> Mapping[PeerId, Announced]:
+        coroutine = self._inner.announce(slot, message)
+        if slot.step == 3 and not self._cuts:
+            self._cuts.append(slot)
             coroutine.send(None)  # until it waits for the first answer
             coroutine.close()
             raise PowerCutError("in the middle of Commit")
         return await coroutine
 
 
-def _cut_in_commit(*, journal: bool, kind: type[MemoryJournal] = world_module.NotedJournal) -> Seen:
+def _cut_in_commit(*, journal: bool, kind: type[SignedSlotsInMemory] = world_module.NotedSignedSlots) -> Seen:
     """One of five loses power for a moment, within which the others still wait for the slowest of them, who contributes."""
     crashes = {GONE: DropOut(step=99, call=0, down=0.2, journal=journal)}
     network = Network(latency=0.1, slow={1: 0.9, 3: 0.9})  # at most one of these validates
-    cuts: list[Context] = []
+    cuts: list[Slot] = []
     mine = keys(1, 5)[GONE]
 
     def wrap(peer: PeerId, channel: Channel) -> Channel:
         return _CutWhileSpeaking(channel, cuts) if peer == mine else channel
 
-    with patch.object(world_module, "NotedJournal", kind):
+    with patch.object(world_module, "NotedSignedSlots", kind):
         seen = see(plan(liars=(), crashes=crashes, steps=9, network=network), wrap=wrap)
     assert len(cuts) == 1
     return seen
@@ -218,46 +218,46 @@ def test_who_is_cut_off_again_while_it_is_served_can_still_look_on(healed: int) 
 
 
 @cache
-def _past() -> tuple[Run, tuple[Link, ...], dict[PeerId, Identity]]:
+def _past() -> tuple[Run, tuple[CertifiedRecord, ...], dict[PeerId, Identity]]:
     """What happened in a few steps among five."""
     world = see(plan(liars=(), steps=6)).world
-    links = tuple(
-        Link(encode_record(made.record), {bytes(p): bytes(s) for p, s in after.certificate.items()})
+    certified = tuple(
+        CertifiedRecord(encode_record(made.record), {bytes(p): bytes(s) for p, s in after.certificate.items()})
         for made, after in pairwise(world.witness)
     )
     everyone = [Identity.from_secret(derive(1, "identity", number)) for number in range(5)]
-    return world.run, links, {identity.peer: identity for identity in everyone}
+    return world.run, certified, {identity.peer: identity for identity in everyone}
 
 
-def _signed_by(link: Link, signers: Iterable[Identity], **changes: Any) -> Link:
+def _signed_by(signed: CertifiedRecord, signers: Iterable[Identity], **changes: Any) -> CertifiedRecord:
     """Another record in its place, signed by these."""
     run = _past()[0]
-    record = msgspec.structs.replace(decode_record(link.record), **changes)
+    record = msgspec.structs.replace(decode_record(signed.record), **changes)
     raw = encode_record(record)
     digest = blob_digest(raw)
-    return Link(
+    return CertifiedRecord(
         raw, {who.peer: who.sign(record_bytes_to_sign(run.id, record.step, who.peer, digest)) for who in signers}
     )
 
 
-def _from_the_start(links: Sequence[Link], run: Run | None = None) -> Followed | None:
+def _from_the_start(certified: Sequence[CertifiedRecord], run: Run | None = None) -> Followed | None:
     past, right, _ = _past()
     known = State.first(past if run is None else run, None)
-    return follow(run or past, known, Digest(decode_record(right[0].record).state_before), links, Primitives())
+    return follow(run or past, known, Digest(decode_record(right[0].record).state_before), certified, Primitives())
 
 
 def test_records_lead_from_what_one_knew_to_the_last() -> None:
     """[B2] Each follows on the one before, signed by a quorum of the members before it."""
-    run, links, _ = _past()
-    whole = _from_the_start(links)
+    run, certified, _ = _past()
+    whole = _from_the_start(certified)
     assert whole is not None
     assert [record.step for record in whole.records] == list(range(5))
-    assert whole.tip == links[-1].record
-    first = _from_the_start(links[:3])
+    assert whole.tip == certified[-1].record
+    first = _from_the_start(certified[:3])
     assert first is not None
     known = state_after(run, State.first(run, None), first, None, Primitives())
     model = Digest(first.records[-1].state_after)
-    later = follow(run, known, model, links[3:], Primitives())
+    later = follow(run, known, model, certified[3:], Primitives())
     assert later is not None
     assert later.tip == whole.tip
     assert _from_the_start(()) is None
@@ -266,32 +266,35 @@ def test_records_lead_from_what_one_knew_to_the_last() -> None:
         replace(known, randomness=Digest(bytes(32))),
         replace(known, scales=Scales(0.5)),
     ):
-        assert follow(run, elsewhere, model, links[3:], Primitives()) is None
-    assert follow(run, known, Digest(bytes(32)), links[3:], Primitives()) is None
+        assert follow(run, elsewhere, model, certified[3:], Primitives()) is None
+    assert follow(run, known, Digest(bytes(32)), certified[3:], Primitives()) is None
 
 
-def _forged(name: str) -> tuple[Link, ...]:
-    _, links, who = _past()
+def _forged(name: str) -> tuple[CertifiedRecord, ...]:
+    _, certified, who = _past()
     two = list(who.values())[:2]
-    first, second, third, *rest = links
-    forged: dict[str, tuple[Link, ...]] = {
-        "no signatures": (Link(first.record, {}), *links[1:]),
-        "signatures that do not fit": (Link(first.record, dict.fromkeys(first.signatures, bytes(64))), *links[1:]),
-        "signatures of another step": (first, Link(second.record, third.signatures), third, *rest),
+    first, second, third, *rest = certified
+    forged: dict[str, tuple[CertifiedRecord, ...]] = {
+        "no signatures": (CertifiedRecord(first.record, {}), *certified[1:]),
+        "signatures that do not fit": (
+            CertifiedRecord(first.record, dict.fromkeys(first.signatures, bytes(64))),
+            *certified[1:],
+        ),
+        "signatures of another step": (first, CertifiedRecord(second.record, third.signatures), third, *rest),
         "signed by a minority": (first, _signed_by(second, two, state_after=bytes(32)), third, *rest),
         "signed by strangers": (first, _signed_by(second, SOME[:5], state_after=bytes(32)), third, *rest),
         "another roster": (first, _signed_by(second, who.values(), members=tuple(sorted(who))[:4]), third, *rest),
         "another model before": (first, _signed_by(second, who.values(), state_before=bytes(32)), third, *rest),
         "another model after": (first, _signed_by(second, who.values(), state_after=bytes(32)), third, *rest),
         "other seeds": (first, second, _signed_by(third, who.values(), seed_randomness=bytes(32)), *rest),
-        "other coins": (_signed_by(first, who.values(), randomness=bytes(32)), *links[1:]),
+        "other coins": (_signed_by(first, who.values(), randomness=bytes(32)), *certified[1:]),
         "another radius": (first, _signed_by(second, who.values(), tau=0.7), third, *rest),
         "another count": (first, _signed_by(second, who.values(), updates=7), third, *rest),
         "an earlier incarnation": (_signed_by(first, who.values(), incarnation=1), second, third, *rest),
         "a gap": (first, third, *rest),
         "twice the same": (first, first, second, third, *rest),
-        "from another step on": links[1:],
-        "no record": (first, Link(b"no record", dict(second.signatures)), third, *rest),
+        "from another step on": certified[1:],
+        "no record": (first, CertifiedRecord(b"no record", dict(second.signatures)), third, *rest),
     }
     return forged[name]
 
@@ -325,8 +328,8 @@ def test_forged_records_lead_nowhere(name: str) -> None:
 
 def test_records_of_another_run_lead_nowhere() -> None:
     """[B2, M1] The same people with the same plan."""
-    run, links, _ = _past()
-    assert _from_the_start(links, replace(run, nonce=bytes(32))) is None
+    run, certified, _ = _past()
+    assert _from_the_start(certified, replace(run, nonce=bytes(32))) is None
 
 
 class _Named:
@@ -344,30 +347,30 @@ class _Behind:
 
     def __init__(self) -> None:
         self.run, self.shown, self.who = _past()
-        self.time, self.written = 0.0, list[Link]()
+        self.time, self.written = 0.0, list[CertifiedRecord]()
         self.first: State[Any] = State.first(self.run, "first")
-        records = [decode_record(link.record) for link in self.shown]
+        records = [decode_record(signed.record) for signed in self.shown]
         work: Any = _Named(first=records[0].state_before, last=records[-1].state_after)
         peer: Any = Peer(SOME[0], self.run, work, cast(Any, None), cast(Any, None), Primitives())
-        self.life: Life[Any] = Life(peer, self.first, lambda _: self.channel, patience=30.0)
-        self.life.write_down = self.written.extend
-        self.channel: Any = SimpleNamespace(now=lambda: self.time, look_on_from=lambda _: None)
-        self.meeting: Any = SimpleNamespace(stand=lambda *_, **__: None, waiting_at=lambda _: [])
+        self.member: Member[Any] = Member(peer, self.first, lambda _: self.channel, patience=30.0)
+        self.member.write_down = self.written.extend
+        self.channel: Any = SimpleNamespace(now=lambda: self.time, observe_from=lambda _: None)
+        self.restart: Any = SimpleNamespace(stand=lambda *_, **__: None, waiting_at=lambda _: [])
 
-    def see(self, *links: Link, begun: Begun | None = None) -> "_Shown[Any] | None":
-        return self.life._shown(SyncShown(links, begun=begun))
+    def see(self, *certified: CertifiedRecord, begun: RestartCertificate | None = None) -> "_Shown[Any] | None":
+        return self.member._shown(SyncShown(certified, begun=begun))
 
-    def borrow(self, *links: Link) -> None:
-        shown = self.see(*links)
+    def borrow(self, *certified: CertifiedRecord) -> None:
+        shown = self.see(*certified)
         assert shown is not None
-        self.life._borrow(self.channel, self.meeting, shown)
+        self.member._borrow(self.channel, self.restart, shown)
 
     def complete(self) -> None:
         async def fetched(*_: Any) -> str:
             return "last"
 
-        with patch.object(self.life, "_fetch", fetched), pytest.raises(StopIteration):
-            self.life._complete(self.channel, self.meeting).send(None)
+        with patch.object(self.member, "_fetch", fetched), pytest.raises(StopIteration):
+            self.member._complete(self.channel, self.restart).send(None)
 
 
 def test_what_is_borrowed_in_several_pieces_is_given_back_as_a_whole() -> None:
@@ -376,17 +379,17 @@ def test_what_is_borrowed_in_several_pieces_is_given_back_as_a_whole() -> None:
     behind.borrow(*behind.shown[:3])
     behind.time = 20.0
     behind.borrow(*behind.shown[3:])
-    assert behind.life.links == behind.shown
-    assert behind.life.lacks is not None
+    assert behind.member.certified == behind.shown
+    assert behind.member.lacks is not None
     behind.time = 49.0
-    behind.life._give_up_borrowing(behind.channel, behind.meeting)
-    assert behind.life.state.step == 5, "counted from the last piece"
+    behind.member._give_up_borrowing(behind.channel, behind.restart)
+    assert behind.member.state.step == 5, "counted from the last piece"
     behind.time = 51.0
-    behind.life._give_up_borrowing(behind.channel, behind.meeting)
-    assert behind.life.state is behind.first
-    given_back: Any = (behind.life.lacks, behind.life.links, behind.life.earlier)
+    behind.member._give_up_borrowing(behind.channel, behind.restart)
+    assert behind.member.state is behind.first
+    given_back: Any = (behind.member.lacks, behind.member.certified, behind.member.earlier)
     assert given_back == (None, (), None)
-    assert behind.life._hopeless == {behind.shown[2].record, behind.shown[4].record}
+    assert behind.member._hopeless == {behind.shown[2].record, behind.shown[4].record}
     assert behind.written == []
 
 
@@ -395,9 +398,9 @@ def test_who_lacks_the_last_model_is_not_done() -> None:
     behind = _Behind()
     closing = _signed_by(behind.shown[-1], behind.who.values(), closing=True)
     behind.borrow(*behind.shown[:-1], closing)
-    assert not behind.life.over
+    assert not behind.member.over
     behind.complete()
-    assert behind.life.over
+    assert behind.member.over
 
 
 def _knows(count: int) -> _Behind:
@@ -405,18 +408,20 @@ def _knows(count: int) -> _Behind:
     behind = _Behind()
     shown = behind.see(*behind.shown[:count])
     assert shown is not None
-    behind.life._stand(shown, "last")
+    behind.member._stand(shown, "last")
     return behind
 
 
-def _made_again(behind: _Behind, link: Link, incarnation: int, **changes: Any) -> tuple[Link, Begun]:
+def _made_again(
+    behind: _Behind, signed: CertifiedRecord, incarnation: int, **changes: Any
+) -> tuple[CertifiedRecord, RestartCertificate]:
     """Another record in place of the last one, and the proof that a restart made it."""
-    earlier = behind.life.earlier
+    earlier = behind.member.earlier
     assert earlier is not None
-    tip = tip_of(behind.run, earlier, behind.life._model_of(earlier))
+    tip = tip_of(behind.run, earlier, behind.member._model_of(earlier))
     ready: dict[bytes, Any] = {peer: be_ready(tip, incarnation, who, 3) for peer, who in behind.who.items()}
-    again = _signed_by(link, behind.who.values(), incarnation=incarnation, **changes)
-    return again, Begun(tip.step, tip.digest, incarnation, ready)
+    again = _signed_by(signed, behind.who.values(), incarnation=incarnation, **changes)
+    return again, RestartCertificate(tip.step, tip.digest, incarnation, ready)
 
 
 def test_of_two_records_of_one_step_the_later_incarnation_counts_if_its_beginning_is_proved() -> None:
@@ -425,16 +430,16 @@ def test_of_two_records_of_one_step_the_later_incarnation_counts_if_its_beginnin
     again, begun = _made_again(behind, behind.shown[2], 1, state_after=b"a" * 32)
     shown = behind.see(again, begun=begun)
     assert shown is not None
-    behind.life._stand(shown, "last")
-    assert behind.life.links == (*behind.shown[:2], again)
-    assert behind.life.state.incarnation == 1
-    few = Begun(begun.step, begun.tip, 1, dict(list(begun.ready.items())[:2]))
+    behind.member._stand(shown, "last")
+    assert behind.member.certified == (*behind.shown[:2], again)
+    assert behind.member.state.incarnation == 1
+    few = RestartCertificate(begun.step, begun.tip, 1, dict(list(begun.ready.items())[:2]))
     for proof in (
         None,
         few,
-        Begun(begun.step, begun.tip, 2, begun.ready),
-        Begun(begun.step, bytes(32), 1, begun.ready),
-        Begun(begun.step + 1, begun.tip, 1, begun.ready),
+        RestartCertificate(begun.step, begun.tip, 2, begun.ready),
+        RestartCertificate(begun.step, bytes(32), 1, begun.ready),
+        RestartCertificate(begun.step + 1, begun.tip, 1, begun.ready),
     ):
         assert _knows(3).see(again, begun=proof) is None, proof
     same, _ = _made_again(behind, behind.shown[2], 0, state_after=b"a" * 32)
@@ -459,7 +464,7 @@ def test_records_from_one_voice_are_enough_and_the_longest_counts() -> None:
     assert shown.followed.step == 5
     again = _knows(3).see(*behind.shown[2:])
     assert again is not None, "from its own last record on"
-    assert again.links == behind.shown[3:]
+    assert again.certified == behind.shown[3:]
 
 
 def test_liars_who_answer_first_with_the_past_do_not_decide_where_to_look_on() -> None:
@@ -490,50 +495,50 @@ def test_liars_who_answer_first_with_the_past_do_not_decide_where_to_look_on() -
 def test_out_of_a_step_a_peer_stands_at_its_last_certified_record() -> None:
     """[U2, B5] The next Commit certifies a record, also if nothing else comes of that step; till then nobody is shown it."""
     behind = _knows(2)
-    life, third = behind.life, behind.shown[2]
-    before, record = life.state, decode_record(third.record)
-    followed = follow(behind.run, before, life._model_of(before), [third], Primitives())
+    member, third = behind.member, behind.shown[2]
+    before, record = member.state, decode_record(third.record)
+    followed = follow(behind.run, before, member._model_of(before), [third], Primitives())
     assert followed is not None
     after = state_after(behind.run, before, followed, "last", Primitives())
     for certified in (False, True):
-        life.past, life.state, life.lacks = (before,), after, None
+        member.past, member.state, member.lacks = (before,), after, None
         if certified:
-            life._certified(record, {PeerId(peer): Signature(said) for peer, said in third.signatures.items()})
+            member._certified(record, {PeerId(peer): Signature(said) for peer, said in third.signatures.items()})
             assert behind.written == [third]
-        life._step_back()
-        assert life.state is (after if certified else before)
-        assert life.links == (behind.shown[:3] if certified else behind.shown[:2])
-        assert (life.lacks is None) == certified, "its model before that is not here"
+        member._step_back()
+        assert member.state is (after if certified else before)
+        assert member.certified == (behind.shown[:3] if certified else behind.shown[:2])
+        assert (member.lacks is None) == certified, "its model before that is not here"
 
 
 def test_who_threw_away_what_others_can_prove_has_it_again_with_all_that_it_kept() -> None:
     """[U2, B6, K1] Else a blackout while a record is signed would leave nobody who can audit its step."""
     behind = _knows(2)
-    life, third = behind.life, behind.shown[2]
-    followed = follow(behind.run, life.state, life._model_of(life.state), [third], Primitives())
+    member, third = behind.member, behind.shown[2]
+    followed = follow(behind.run, member.state, member._model_of(member.state), [third], Primitives())
     assert followed is not None
     kept: Any = {2: "what audits need"}
-    after = replace(state_after(behind.run, life.state, followed, "third", Primitives()), kept=kept)
-    life.past, life.state = (*life.past, life.state), after
+    after = replace(state_after(behind.run, member.state, followed, "third", Primitives()), audit_records=kept)
+    member.past, member.state = (*member.past, member.state), after
     model = followed.records[-1].state_after
     with patch.object(_Named, "digest", lambda _, name: model if name == "third" else bytes(32)):
-        life._step_back()
-        assert life.state is not after
+        member._step_back()
+        assert member.state is not after
         behind.borrow(third)
-    assert life.state is after
-    assert life.lacks is None
+    assert member.state is after
+    assert member.lacks is None
     assert behind.written == [third]
 
 
 def test_who_steps_back_forgets_what_it_held_beyond() -> None:
     """[U2] Of a step that was made again and not certified, an older record may still be in the journal."""
     behind = _knows(3)
-    life, again = behind.life, _made_again(behind, behind.shown[2], 1)[0]
+    member, again = behind.member, _made_again(behind, behind.shown[2], 1)[0]
     last = LastRecord(decode_record(again.record), blob_digest(again.record), 3)
-    life.state = replace(life.state, last=last)
-    life._step_back()
-    assert life.links == behind.shown[:2]
-    assert life.state.step == 2
+    member.state = replace(member.state, last=last)
+    member._step_back()
+    assert member.certified == behind.shown[:2]
+    assert member.state.step == 2
 
 
 def test_an_heir_that_fails_at_first_is_still_an_heir() -> None:
@@ -544,12 +549,14 @@ def test_an_heir_that_fails_at_first_is_still_an_heir() -> None:
         def send(self, to: PeerId, packet: Packet) -> None:
             asked.append((to, packet))
 
-    old, heir, work = SOME[0], SOME[7], cast(Any, SimpleNamespace(digest=lambda _: bytes(32)))
+    old, successor, work = SOME[0], SOME[7], cast(Any, SimpleNamespace(digest=lambda _: bytes(32)))
     peer: Any = Peer(old, RUN, work, cast(Any, None), cast(Any, None), Primitives())
-    life: Life[Any] = Life(peer, State.first(RUN, None), lambda who: AgreedChannel(who, Deaf(), Pace(), Primitives()))
+    member: Member[Any] = Member(
+        peer, State.first(RUN, None), lambda who: AgreedChannel(who, Deaf(), Timeouts(), Primitives())
+    )
     for _ in range(2):
         with pytest.raises(PowerCutError):
-            cast(Any, anext(life.come_back(heir))).send(None)
+            cast(Any, anext(member.come_back(successor))).send(None)
     wanted = [packet.frame for _, packet in asked if isinstance(packet.frame, SyncWanted)]
     assert {frame.member for frame in wanted} == {bytes(old.peer)}
     assert len(wanted) >= 2 * (len(PEERS) - 1)
@@ -562,16 +569,16 @@ def test_records_of_others_are_written_down_once_the_model_is_here() -> None:
     behind.borrow(*behind.shown[3:])
     behind.complete()
     assert behind.written == list(behind.shown)
-    assert behind.life.state.step == 5
-    assert behind.life.state.training == "last"
+    assert behind.member.state.step == 5
+    assert behind.member.state.training == "last"
     behind.time = 1000.0
-    behind.life._give_up_borrowing(behind.channel, behind.meeting)
-    assert behind.life.state.step == 5
+    behind.member._give_up_borrowing(behind.channel, behind.restart)
+    assert behind.member.state.step == 5
 
 
 # Looking on (SPEC B2)
 
-_PLACE = Context(RUN.id, 3, Phase.COMMIT)
+_PLACE = Slot(RUN.id, 3, Phase.COMMIT)
 
 
 def _said(*numbers: int, coin: int = 1) -> dict[bytes, Envelope]:
@@ -580,56 +587,56 @@ def _said(*numbers: int, coin: int = 1) -> dict[bytes, Envelope]:
     return {PEERS[k]: seal(WHO[PEERS[k]], _PLACE, message) for k in numbers}
 
 
-def _sighting() -> Sighting:
-    return Sighting(_PLACE, PEERS, 4, Timing(0.0, 0.0, 1.0), Primitives())
+def _sighting() -> ObservedAnnouncement:
+    return ObservedAnnouncement(_PLACE, PEERS, 4, Timing(0.0, 0.0, 1.0), Primitives())
 
 
 def test_what_more_than_half_say_alike_was_decided() -> None:
     """[B2] Four of seven; liars before, between and after them change nothing."""
-    sighting, everyone = _sighting(), Decided(_said(*range(7)), {})
+    observed, everyone = _sighting(), Decided(_said(*range(7)), {})
     lies = [Decided(_said(*range(6)), {}), Decided(_said(*range(7), coin=9), {}), Decided({}, {})]
     for teller, told in enumerate([lies[0], everyone, lies[1], everyone, lies[2], everyone]):
-        sighting.hear(PEERS[teller], told, 1.0)
-        assert sighting.decision is None
-    sighting.hear(PEERS[6], everyone, 2.0)
-    assert sighting.decision is not None
-    assert sighting.decision.said == everyone.said
-    assert sighting.deadline is None
+        observed.hear(PEERS[teller], told, 1.0)
+        assert observed.decision is None
+    observed.hear(PEERS[6], everyone, 2.0)
+    assert observed.decision is not None
+    assert observed.decision.said == everyone.said
+    assert observed.deadline is None
 
 
 def test_nobody_counts_twice_and_strangers_not_at_all() -> None:
     """[B2] Else one liar would be a majority."""
-    sighting = _sighting()
+    observed = _sighting()
     for _ in range(5):
-        sighting.hear(PEERS[0], Decided({}, {}), 1.0)
-        sighting.hear(HEIRS[0], Decided({}, {}), 1.0)
+        observed.hear(PEERS[0], Decided({}, {}), 1.0)
+        observed.hear(HEIRS[0], Decided({}, {}), 1.0)
     for teller in (1, 2):
-        sighting.hear(PEERS[teller], Decided({}, {}), 1.0)
-    assert sighting.decision is None
+        observed.hear(PEERS[teller], Decided({}, {}), 1.0)
+    assert observed.decision is None
 
 
 def test_two_signatures_of_one_message_are_one_message() -> None:
     """[B2] A liar may sign the same one differently for different members; and who said two things counts, not which two."""
     members, (liar, double, *others) = KEYS[:5], KEYS[:5]
-    sighting = Sighting(PLACE, [key.peer for key in members], 3, Timing(0.0, 0.0, 1.0), CheapPrimitives())
+    observed = ObservedAnnouncement(PLACE, [key.peer for key in members], 3, Timing(0.0, 0.0, 1.0), CheapPrimitives())
     for number, teller in enumerate(others):
         said: dict[bytes, Envelope] = {key.peer: sealed(key, b"said") for key in others}
         said[liar.peer] = sealed(liar, b"said", nonce=bytes([number]) * 32)
         pair = (sealed(double, b"one"), sealed(double, b"another %d" % number))
-        sighting.hear(teller.peer, Decided(said, {double.peer: pair}), 1.0)
-    assert sighting.decision is not None
-    assert sighting.decision.said.keys() == {key.peer for key in (liar, *others)}
-    assert sighting.decision.twice.keys() == {double.peer}
+        observed.hear(teller.peer, Decided(said, {double.peer: pair}), 1.0)
+    assert observed.decision is not None
+    assert observed.decision.said.keys() == {key.peer for key in (liar, *others)}
+    assert observed.decision.equivocations.keys() == {double.peer}
 
 
 def test_who_loses_sight_stops_and_says_nothing() -> None:
     """[B2] Without a majority in time there is nothing to go on; an onlooker never speaks."""
-    sighting = _sighting()
-    assert sighting.deadline is not None
-    sighting.tick(sighting.deadline)
-    assert sighting.decision is not None
-    assert not sighting.decision.said
-    assert sighting.take() == []
+    observed = _sighting()
+    assert observed.deadline is not None
+    observed.tick(observed.deadline)
+    assert observed.decision is not None
+    assert not observed.decision.said
+    assert observed.take() == []
 
 
 class _Serving(Lies):
@@ -640,29 +647,34 @@ class _Serving(Lies):
     def __init__(self, name: str = "") -> None:
         self._name = name
 
-    def sends(self, line: Bent, to: PeerId, packet: Packet) -> Iterable[Packet]:
-        return [Packet(packet.place, frame) for frame in self._frames(line, packet.place, packet.frame)]
+    def sends(self, link: Bent, to: PeerId, packet: Packet) -> Iterable[Packet]:
+        return [Packet(packet.slot, frame) for frame in self._frames(link, packet.slot, packet.frame)]
 
-    def _frames(self, line: Bent, place: Context, frame: Frame) -> list[Frame]:
+    def _frames(self, link: Bent, slot: Slot, frame: Frame) -> list[Frame]:
         match self._name, frame:
-            case "wrong signatures", SyncShown(links):
+            case "wrong signatures", SyncShown(certified):
                 return [
-                    SyncShown((*links[:-1], Link(links[-1].record, dict.fromkeys(links[-1].signatures, bytes(64)))))
+                    SyncShown(
+                        (
+                            *certified[:-1],
+                            CertifiedRecord(certified[-1].record, dict.fromkeys(certified[-1].signatures, bytes(64))),
+                        )
+                    )
                 ]
-            case "a fork of its own", SyncShown(links):
-                raw = encode_record(msgspec.structs.replace(decode_record(links[-1].record), state_after=bytes(32)))
-                signed = line.identity.sign(record_bytes_to_sign(place.run, place.step - 1, line.me, blob_digest(raw)))
-                return [SyncShown((*links[:-1], Link(raw, {line.me: signed})))]
-            case "a gap", SyncShown(links):
-                return [SyncShown(links[1:])]
-            case "the past", SyncShown(links):
-                return [SyncShown(links[:-1])] * 3
+            case "a fork of its own", SyncShown(certified):
+                raw = encode_record(msgspec.structs.replace(decode_record(certified[-1].record), state_after=bytes(32)))
+                signed = link.identity.sign(record_bytes_to_sign(slot.run, slot.step - 1, link.me, blob_digest(raw)))
+                return [SyncShown((*certified[:-1], CertifiedRecord(raw, {link.me: signed})))]
+            case "a gap", SyncShown(certified):
+                return [SyncShown(certified[1:])]
+            case "the past", SyncShown(certified):
+                return [SyncShown(certified[:-1])] * 3
             case "garbage", SyncShown(_):
-                return [SyncShown((Link(b"garbage", {}),)), StateShown(b"garbage")]
+                return [SyncShown((CertifiedRecord(b"garbage", {}),)), StateShown(b"garbage")]
             case "garbage", StateShown(state):
                 return [StateShown(b"garbage"), StateShown(state[:-4] + bytes(4))]
-            case "another end", Decided(said, twice):
-                return [Decided({peer: said[peer] for peer in sorted(said)[1:]}, twice), Decided({}, {})]
+            case "another end", Decided(said, equivocations):
+                return [Decided({peer: said[peer] for peer in sorted(said)[1:]}, equivocations), Decided({}, {})]
             case "nothing", SyncShown(_) | StateShown(_) | Decided(_):
                 return []
             case _:
@@ -697,81 +709,85 @@ def test_whatever_a_liar_tells_it_who_comes_back_is_not_deceived(name: str) -> N
 # Knocking (SPEC B3)
 
 
-def _gate() -> tuple[Gate, list[tuple[PeerId, Frame]]]:
+def _gate() -> tuple[CatchUpServer, list[tuple[PeerId, Frame]]]:
     sent: list[tuple[PeerId, Frame]] = []
-    gate = Gate(lambda to, _, frame: sent.append((to, frame)), Primitives())
-    gate.roster = Roster((), away=tuple(Away(3, peer) for peer in PEERS))
-    return gate, sent
+    catch_up = CatchUpServer(lambda to, _, frame: sent.append((to, frame)), Primitives())
+    catch_up.roster = Roster((), away=tuple(Away(3, peer) for peer in PEERS))
+    return catch_up, sent
 
 
-def _at(step: int, run: Digest = RUN.id) -> Context:
-    return Context(run, step, Phase.KNOCK)
+def _at(step: int, run: Digest = RUN.id) -> Slot:
+    return Slot(run, step, Phase.REJOIN)
 
 
-def _will(old: Identity, key: PeerId, place: Context) -> Signature:
+def _will(old: Identity, key: PeerId, slot: Slot) -> Signature:
     """The old key says that this one comes in its place."""
-    return old.sign(signed_bytes(place, old.peer, Digest(key)))
+    return old.sign(signed_bytes(slot, old.peer, Digest(key)))
 
 
-def _knock(gate: Gate, member: PeerId, key: PeerId, *, at: int = 6, signed: int | None = None, step: int = 5) -> bool:
+def _request_rejoin(
+    catch_up: CatchUpServer, member: PeerId, key: PeerId, *, at: int = 6, signed: int | None = None, step: int = 5
+) -> bool:
     """Whether it was heard, by a member in this step."""
     request = _request(member, key, at=at if signed is None else signed)
-    gate.hear(key, _at(at), Knock(member, request.signature), step)
-    return any((knock.member, knock.key) == (member, key) for knock in gate.knocks(at))
+    catch_up.hear(key, _at(at), RejoinRequest(member, request.signature), step)
+    return any((rejoin.member, rejoin.key) == (member, key) for rejoin in catch_up.rejoins(at))
 
 
-def _request(member: PeerId, key: PeerId, *, at: int = 6, since: int = 3, incarnation: int = 0) -> Knocking:
+def _request(member: PeerId, key: PeerId, *, at: int = 6, since: int = 3, incarnation: int = 0) -> SignedRejoin:
     """As the member signs it that fell out in that step."""
-    place = _at(at)._replace(incarnation=incarnation)
-    return Knocking(member, key, WHO[member].sign(request_bytes(place, member, key, since)))
+    slot = _at(at)._replace(incarnation=incarnation)
+    return SignedRejoin(member, key, WHO[member].sign(request_bytes(slot, member, key, since)))
 
 
 def test_a_knock_is_heard_for_one_of_the_next_steps() -> None:
     """[B3] Under one's own key or a new one; those who are behind knock for later steps too."""
     for at, heard in ((4, False), (5, False), (6, True), (7, True), (5 + MOST_AHEAD, True), (6 + MOST_AHEAD, False)):
-        assert _knock(_gate()[0], PEERS[0], PEERS[0], at=at) is heard
-        assert _knock(_gate()[0], PEERS[0], HEIRS[0], at=at) is heard
+        assert _request_rejoin(_gate()[0], PEERS[0], PEERS[0], at=at) is heard
+        assert _request_rejoin(_gate()[0], PEERS[0], HEIRS[0], at=at) is heard
 
 
 def test_knocks_of_another_step_of_strangers_and_under_somebody_elses_key_are_not_heard() -> None:
     """[B3] What was signed for step 6 does not count for 7; who was never a member, or is banned or expelled, is a stranger."""
-    assert not _knock(_gate()[0], PEERS[0], PEERS[0], at=7, signed=6)
-    assert not _knock(_gate()[0], HEIRS[1], HEIRS[1])
-    gate, _ = _gate()
+    assert not _request_rejoin(_gate()[0], PEERS[0], PEERS[0], at=7, signed=6)
+    assert not _request_rejoin(_gate()[0], HEIRS[1], HEIRS[1])
+    catch_up, _ = _gate()
     own = _request(PEERS[0], PEERS[0]).signature
-    gate.hear(HEIRS[0], _at(6), Knock(PEERS[0], own), 5)  # somebody else sends what the first one signed for itself
+    catch_up.hear(
+        HEIRS[0], _at(6), RejoinRequest(PEERS[0], own), 5
+    )  # somebody else sends what the first one signed for itself
     forged = WHO[HEIRS[0]].sign(request_bytes(_at(6), PEERS[0], HEIRS[0], 3))
-    gate.hear(HEIRS[0], _at(6), Knock(PEERS[0], forged), 5)  # or signs it itself
-    assert gate.knocks(6) == []
-    assert not gate.admits(HEIRS[0])
+    catch_up.hear(HEIRS[0], _at(6), RejoinRequest(PEERS[0], forged), 5)  # or signs it itself
+    assert catch_up.rejoins(6) == []
+    assert not catch_up.admits(HEIRS[0])
 
 
 def test_knocks_are_forgotten_with_their_step() -> None:
     """[B3] Nothing grows."""
-    gate, _ = _gate()
-    assert _knock(gate, PEERS[0], PEERS[0])
-    assert gate.admits(PEERS[0])
-    gate.forget(6)
-    assert gate.admits(PEERS[0])
-    gate.forget(7)
-    assert not gate.admits(PEERS[0])
+    catch_up, _ = _gate()
+    assert _request_rejoin(catch_up, PEERS[0], PEERS[0])
+    assert catch_up.admits(PEERS[0])
+    catch_up.forget(6)
+    assert catch_up.admits(PEERS[0])
+    catch_up.forget(7)
+    assert not catch_up.admits(PEERS[0])
 
 
 def test_only_who_asked_is_shown_the_state_of_this_step() -> None:
     """[B2] Whoever is not looking on gets nothing, and nobody gets another state."""
-    gate, sent = _gate()
+    catch_up, sent = _gate()
     for who, asks in ((SOME[0], True), (SOME[8], False)):
         wanted = SyncWanted(3, SOME[0].peer, _will(who, SOME[0].peer, _at(3)))
-        gate.hear(SOME[0].peer, _at(3), wanted, 5)
-        assert bool(gate.asking) == asks
-        gate.asking.clear()
-    gate.watch([SOME[0].peer])
-    gate.show(_at(6), {SOME[0].peer: SyncShown(())}, (Digest(bytes(32)), b"state"))
+        catch_up.hear(SOME[0].peer, _at(3), wanted, 5)
+        assert bool(catch_up.asking) == asks
+        catch_up.asking.clear()
+    catch_up.watch([SOME[0].peer])
+    catch_up.show(_at(6), {SOME[0].peer: SyncShown(())}, (Digest(bytes(32)), b"state"))
     assert sent.pop() == (SOME[0].peer, SyncShown(()))
     for asker, digest in ((SOME[1].peer, bytes(32)), (SOME[0].peer, b"1" * 32)):
-        gate.hear(asker, _at(6), StateWanted(digest), 5)
+        catch_up.hear(asker, _at(6), StateWanted(digest), 5)
     assert sent == []
-    gate.hear(SOME[0].peer, _at(6), StateWanted(bytes(32)), 5)
+    catch_up.hear(SOME[0].peer, _at(6), StateWanted(bytes(32)), 5)
     assert sent == [(SOME[0].peer, StateShown(b"state"))]
 
 
@@ -781,7 +797,7 @@ def _roster(**given: Any) -> Roster:
     return replace(Roster(tuple(PEERS[:-1]), away=(Away(5, PEERS[-1], 5),)), **given)
 
 
-def _commits(listed: Mapping[int, Sequence[Knocking]]) -> dict[PeerId, Announced]:
+def _commits(listed: Mapping[int, Sequence[SignedRejoin]]) -> dict[PeerId, Announced]:
     """What each of six members lists."""
 
     def said(number: int) -> Commit:
@@ -800,33 +816,35 @@ def test_one_voice_is_enough() -> None:
 def test_a_request_is_for_one_step_of_one_absence_in_one_incarnation() -> None:
     """[B3] A liar keeps requests and lists them when their owner is gone again: it would use up its returns, and let in
     somebody who is not there."""
-    absent, place, roster, tools = PEERS[-1], _at(8), _roster(), Primitives()
-    for heir in (absent, HEIRS[0]):
-        right = _request(absent, heir, at=8, since=5)
-        assert is_request(place, right, roster, tools)
+    absent, slot, roster, tools = PEERS[-1], _at(8), _roster(), Primitives()
+    for successor in (absent, HEIRS[0]):
+        right = _request(absent, successor, at=8, since=5)
+        assert is_request(slot, right, roster, tools)
         wrong = [
-            _request(absent, heir, at=7, since=5),
-            _request(absent, heir, at=9, since=5),
-            _request(absent, heir, at=8, since=4),
-            _request(absent, heir, at=8, since=5, incarnation=1),
-            Knocking(absent, HEIRS[1], right.signature),
-            Knocking(PEERS[0], heir, right.signature),
+            _request(absent, successor, at=7, since=5),
+            _request(absent, successor, at=9, since=5),
+            _request(absent, successor, at=8, since=4),
+            _request(absent, successor, at=8, since=5, incarnation=1),
+            SignedRejoin(absent, HEIRS[1], right.signature),
+            SignedRejoin(PEERS[0], successor, right.signature),
         ]
-        assert [is_request(place, one, roster, tools) for one in wrong] == [False] * len(wrong)
-        back = _changed(roster, 8, returned=(Returned(absent, heir),))
+        assert [is_request(slot, one, roster, tools) for one in wrong] == [False] * len(wrong)
+        back = _changed(roster, 8, returned=(Returned(absent, successor),))
         for at in (9, 10):
-            assert not is_request(_at(at), _request(absent, heir, at=at, since=5), back, tools), "it is a member"
-        if heir == absent:
+            assert not is_request(_at(at), _request(absent, successor, at=at, since=5), back, tools), "it is a member"
+        if successor == absent:
             again = _changed(back, 9, absent=(absent,))
-            assert not is_request(_at(10), _request(absent, heir, at=10, since=5), again, tools), "kept from last time"
-            assert is_request(_at(10), _request(absent, heir, at=10, since=9), again, tools)
+            assert not is_request(_at(10), _request(absent, successor, at=10, since=5), again, tools), (
+                "kept from last time"
+            )
+            assert is_request(_at(10), _request(absent, successor, at=10, since=9), again, tools)
 
 
 def test_requests_are_listed_once_for_each_who_is_absent() -> None:
     """[B3]"""
     absent, tools = PEERS[-1], Primitives()
     one, other = (_request(absent, key, at=8, since=5) for key in (absent, HEIRS[0]))
-    junk = Knocking(absent, absent, bytes(64))
+    junk = SignedRejoin(absent, absent, bytes(64))
     assert right_requests(_at(8), [one, junk], _roster(), tools) == [one]
     assert len(right_requests(_at(8), [one, other], _roster(), tools)) == 1
 
@@ -837,20 +855,20 @@ def test_who_lists_what_is_no_request_is_out(lie: str) -> None:
 
     class Lists(Lies):
         def __init__(self) -> None:
-            self.kept: list[Knocking] = []
+            self.audit_records: list[SignedRejoin] = []
 
-        def says(self, me: PeerId, place: Context, message: Message) -> Message:
-            if not isinstance(message, Commit) or place.step < 2:
+        def says(self, me: PeerId, slot: Slot, message: Message) -> Message:
+            if not isinstance(message, Commit) or slot.step < 2:
                 return message
-            self.kept += message.knocks
+            self.audit_records += message.rejoins
             gone = keys(1, 5)[GONE]
             lies = {
-                "not signed": (Knocking(gone, gone, bytes(64)),) if place.step == 4 else None,
-                "twice": message.knocks * 2 if message.knocks else None,
-                "of another step": tuple(self.kept) if self.kept and not message.knocks else None,
-                "of a member": (Knocking(keys(1, 5)[3], HEIRS[0], bytes(64)),) if place.step == 4 else None,
+                "not signed": (SignedRejoin(gone, gone, bytes(64)),) if slot.step == 4 else None,
+                "twice": message.rejoins * 2 if message.rejoins else None,
+                "of another step": tuple(self.audit_records) if self.audit_records and not message.rejoins else None,
+                "of a member": (SignedRejoin(keys(1, 5)[3], HEIRS[0], bytes(64)),) if slot.step == 4 else None,
             }[lie]
-            return message if lies is None else msgspec.structs.replace(message, knocks=lies)
+            return message if lies is None else msgspec.structs.replace(message, rejoins=lies)
 
     seen = see(plan(crashes={GONE: DropOut(2, 4, 5.0)}, steps=12), Lists()).kept_promises()
     absent = {number for numbers in seen.named("absent").values() for number in numbers}
@@ -873,7 +891,7 @@ def test_who_may_come_back() -> None:
 def test_under_which_key_one_may_come_back() -> None:
     """[B8] One's own, or one that was never seen: not another member's, a banned one, or one that was given up; and a key."""
     absent = PEERS[-1]
-    roster = _roster(banned=(HEIRS[1],), heirs=((HEIRS[2], HEIRS[3]),))
+    roster = _roster(banned=(HEIRS[1],), successors=((HEIRS[2], HEIRS[3]),))
     allowed = {absent: True, HEIRS[0]: True, PEERS[0]: False, HEIRS[1]: False, HEIRS[2]: False, HEIRS[3]: False}
     for key, may in {**allowed, PeerId(bytes(32)): False}.items():
         assert roster.may_return(Returned(absent, key), 8) is may, key
@@ -892,8 +910,8 @@ def test_who_comes_back_often_waits_longer_each_time() -> None:
     assert times[-1] == MOST_WAIT
     assert first([(1400, PEERS[0])]) == 1, "another's"
     assert first([(1501 - STRIKE_STEPS, absent)]) == 1, "long ago"
-    line = ((HEIRS[0], HEIRS[1]), (HEIRS[1], absent))
-    assert first([(1400, HEIRS[1]), (1401, absent)], heirs=line) == 4, "under other keys"
+    link = ((HEIRS[0], HEIRS[1]), (HEIRS[1], absent))
+    assert first([(1400, HEIRS[1]), (1401, absent)], successors=link) == 4, "under other keys"
 
 
 def test_while_the_run_pauses_nobody_has_to_wait() -> None:
@@ -920,17 +938,17 @@ def _changed(roster: Roster, step: int, **said: Any) -> Roster:
 
 def test_a_seat_is_one_seat_under_whatever_key() -> None:
     """[B3] The old key has given it up, and does not come back beside the new one."""
-    absent, heir = PEERS[-1], HEIRS[0]
-    back = _changed(_roster(), 8, returned=(Returned(absent, heir),))
-    assert set(back.members) == {*PEERS[:-1], heir}
+    absent, successor = PEERS[-1], HEIRS[0]
+    back = _changed(_roster(), 8, returned=(Returned(absent, successor),))
+    assert set(back.members) == {*PEERS[:-1], successor}
     assert back.away == ()
-    assert back.returns == ((8, heir),)
-    for key in (absent, heir, HEIRS[1]):
+    assert back.returns == ((8, successor),)
+    for key in (absent, successor, HEIRS[1]):
         assert not back.may_return(Returned(absent, key), 9)
-    again = _changed(back, 10, absent=(heir,))
+    again = _changed(back, 10, absent=(successor,))
     assert not again.may_return(Returned(absent, absent), 12)
-    assert not again.may_return(Returned(heir, absent), 12), "a key that was given up"
-    assert again.may_return(Returned(heir, HEIRS[1]), 12)
+    assert not again.may_return(Returned(successor, absent), 12), "a key that was given up"
+    assert again.may_return(Returned(successor, HEIRS[1]), 12)
 
 
 def _ban(peer: PeerId) -> Judgement:
@@ -939,16 +957,16 @@ def _ban(peer: PeerId) -> Judgement:
 
 def test_a_ban_of_the_old_key_bans_the_new_one() -> None:
     """[B3] Later, in the same step, and along a line of heirs; the other way round is not needed."""
-    absent, heir, second = PEERS[-1], HEIRS[0], HEIRS[1]
-    back = _changed(_roster(), 8, returned=(Returned(absent, heir),))
+    absent, successor, second = PEERS[-1], HEIRS[0], HEIRS[1]
+    back = _changed(_roster(), 8, returned=(Returned(absent, successor),))
     later = _changed(back, 9, judgements=(_ban(absent),))
-    assert set(later.banned) == {absent, heir}
+    assert set(later.banned) == {absent, successor}
     assert later.members == tuple(PEERS[:-1])
-    at_once = _changed(_roster(), 8, returned=(Returned(absent, heir),), judgements=(_ban(absent),))
-    assert set(at_once.banned) == {absent, heir}
+    at_once = _changed(_roster(), 8, returned=(Returned(absent, successor),), judgements=(_ban(absent),))
+    assert set(at_once.banned) == {absent, successor}
     assert at_once.members == tuple(PEERS[:-1])
-    renamed = _changed(_changed(back, 9, absent=(heir,)), 10, returned=(Returned(heir, second),))
-    assert set(_changed(renamed, 11, judgements=(_ban(absent),)).banned) == {absent, heir, second}
+    renamed = _changed(_changed(back, 9, absent=(successor,)), 10, returned=(Returned(successor, second),))
+    assert set(_changed(renamed, 11, judgements=(_ban(absent),)).banned) == {absent, successor, second}
     assert set(_changed(renamed, 11, judgements=(_ban(second),)).banned) == {second}
 
 
@@ -968,7 +986,7 @@ class _Hears:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def knocks(self, step: int) -> list[Knocking]:
+    def rejoins(self, step: int) -> list[SignedRejoin]:
         return []
 
 
@@ -1052,15 +1070,15 @@ def _proofs(seen: Seen) -> list[Proof]:
 
 def test_who_comes_back_and_lies_in_its_first_step_is_audited_for_certain_and_the_proof_holds() -> None:
     """[B4, E1] Under a new key, which whoever checks the evidence finds in the history, and as a target that was drawn."""
-    heir = Identity.from_secret(derive(1, "incarnation", GONE)).peer
-    with _forging(heir):
+    successor = Identity.from_secret(derive(1, "incarnation", GONE)).peer
+    with _forging(successor):
         seen = see(plan(liars=(), peers=7, steps=11, crashes={GONE: DropOut(2, 4, 5.0, journal=False)}))
     ((back, _),) = seen.returned.items()
-    assert heir in seen.records[back + 1].contributors
+    assert successor in seen.records[back + 1].contributors
     (proof,) = _proofs(seen)
-    assert (proof.banned, proof.step, proof.judgement.kind) == (heir, back + 2, Kind.GRADIENT)
+    assert (proof.banned, proof.step, proof.judgement.kind) == (successor, back + 2, Kind.GRADIENT)
     assert proof.judgement.step == back + 1
-    assert heir not in seen.records[back + 3].members
+    assert successor not in seen.records[back + 3].members
 
 
 def test_bans_of_others_after_a_return_are_proved_too() -> None:
@@ -1079,12 +1097,12 @@ def test_the_first_step_of_who_came_back_is_audited_beside_those_drawn() -> None
     roster = Roster(tuple(PEERS), returns=((5, back),))
     audited = 0
     for seed in range(200):
-        roles = draw_roles(RUN, roster, Digest(derive(seed, "roles")), Due(6, tuple(PEERS)))
+        roles = draw_roles(RUN, roster, Digest(derive(seed, "roles")), PendingAudits(6, tuple(PEERS)))
         drawn = [(auditor, audit) for auditor, audits in roles.audits.items() for audit in audits]
         assert len(drawn) == len(set(drawn))
         audited += sum(audit == Audit(back, 6) for _, audit in drawn)
         assert all(auditor in roles.validators or auditor != audit.target for auditor, audit in drawn)
-        later = draw_roles(RUN, roster, Digest(derive(seed, "roles")), Due(7, tuple(PEERS)))
+        later = draw_roles(RUN, roster, Digest(derive(seed, "roles")), PendingAudits(7, tuple(PEERS)))
         assert sum(map(len, later.audits.values())) == 1
     assert audited > 150
 
@@ -1095,7 +1113,7 @@ def test_who_comes_back_has_looked_on_for_two_steps() -> None:
     ((back, _),) = seen.returned.items()
     own = seen.world.outcomes[GONE]
     assert {back - 1, back, back + 1} <= own.keys()
-    assert set(own[back].state.kept) == {back - 1, back}
+    assert set(own[back].state.audit_records) == {back - 1, back}
 
 
 # Found by review
@@ -1103,21 +1121,23 @@ def test_who_comes_back_has_looked_on_for_two_steps() -> None:
 
 def test_an_onlooker_takes_messages_whose_signatures_fit() -> None:
     """[B2] Right payloads with wrong signatures, from the one who makes the majority full: nothing of them could be opened."""
-    sighting, right = _sighting(), _said(*range(7))
+    observed, right = _sighting(), _said(*range(7))
     wrong: dict[bytes, Envelope] = {peer: Envelope(said.payload, bytes(64)) for peer, said in right.items()}
     for teller, told in ((0, right), (1, right), (2, right), (3, wrong), (4, right)):
-        sighting.hear(PEERS[teller], Decided(told, {}), 1.0)
-    assert sighting.decision is not None
-    assert sighting.decision.said == right
+        observed.hear(PEERS[teller], Decided(told, {}), 1.0)
+    assert observed.decision is not None
+    assert observed.decision.said == right
 
 
 def test_liars_cannot_keep_somebody_out_with_signatures_that_do_not_fit() -> None:
     """[B2] Else it loses sight in the step in which it is let in, three times, and has to stay away for a thousand steps."""
 
     class Unsigned(_Serving):
-        def _frames(self, line: Bent, place: Context, frame: Frame) -> list[Frame]:
+        def _frames(self, link: Bent, slot: Slot, frame: Frame) -> list[Frame]:
             if isinstance(frame, Decided):
-                return [Decided({k: Envelope(e.payload, bytes(64)) for k, e in frame.said.items()}, frame.twice)]
+                return [
+                    Decided({k: Envelope(e.payload, bytes(64)) for k, e in frame.said.items()}, frame.equivocations)
+                ]
             return [frame]
 
     seen = see(plan(peers=7, liars=(0, 1), crashes={GONE: DropOut(2, 4, 5.0)}, steps=12), Unsigned()).kept_promises()
@@ -1129,14 +1149,14 @@ def test_a_certificate_that_only_an_onlooker_gets_does_not_set_its_clock() -> No
 
     What is sure: of those who say how it ended, one at least is honest, and said so at once.
     """
-    sighting, right = _sighting(), _said(*range(7))
+    observed, right = _sighting(), _said(*range(7))
     values = bytes(32)
     views: dict[bytes, bytes] = {peer: WHO[peer].sign(view_bytes(_PLACE, values)) for peer in PEERS}
-    sighting.hear(PEERS[0], Certificate(values, views, {}), 1.0)
+    observed.hear(PEERS[0], Certificate(values, views, {}), 1.0)
     for teller in range(4):
-        sighting.hear(PEERS[teller], Decided(right, {}), 20.0)
-    assert sighting.ends is not None
-    assert sighting.ends >= 20.0 - 2.0
+        observed.hear(PEERS[teller], Decided(right, {}), 20.0)
+    assert observed.ends is not None
+    assert observed.ends >= 20.0 - 2.0
 
 
 @pytest.mark.parametrize("gone", [(), (6,)])
@@ -1165,12 +1185,12 @@ def test_one_voice_is_enough_with_a_certificate_that_an_honest_member_decided_by
         views[PEERS[3]] = views[PEERS[2]]
     holders = PEERS[: 3 if flaw == "liars hold it" else 4]
     chain: dict[bytes, bytes] = {peer: WHO[peer].sign(chain_bytes(_PLACE, b"", seen[0])) for peer in holders}
-    sighting = Sighting(_PLACE, PEERS, 4, Timing(0.0, 0.0, 1.0), Primitives(), 5)
+    observed = ObservedAnnouncement(_PLACE, PEERS, 4, Timing(0.0, 0.0, 1.0), Primitives(), 5)
     told = Decided({peer: said[peer] for peer in sorted(said)[1:]} if flaw == "of another end" else said, {})
-    sighting.hear(PEERS[0], told, 1.0)
-    before = sighting.decision
-    sighting.hear(PEERS[0], Certificate(seen[0], views, chain, seen[1]), 1.0)
-    decision = sighting.decision
+    observed.hear(PEERS[0], told, 1.0)
+    before = observed.decision
+    observed.hear(PEERS[0], Certificate(seen[0], views, chain, seen[1]), 1.0)
+    decision = observed.decision
     assert before is None
     assert (decision is not None) == believed
     assert decision is None or decision.said.keys() == said.keys()
@@ -1192,28 +1212,28 @@ def _fetch_from(liar_sends: Sequence[float]) -> float:
     time: VirtualTime[float] = VirtualTime(lambda *_: (0.1,))
 
     async def asks() -> float:
-        tools, line = Primitives(), time.line(mine.peer)
-        channel = AgreedChannel(mine, line, Pace(), tools, looks_on=True)
+        tools, link = Primitives(), time.link(mine.peer)
+        channel = AgreedChannel(mine, link, Timeouts(), tools, observing=True)
         peer: Peer[bytes] = Peer(mine, RUN, cast(Any, _Bytes()), channel, SeededEntropy(0, 0), tools)
-        life = Life(peer, State.first(RUN, b""), lambda _: channel)
-        assert await life._fetch(channel, [liar.peer, honest.peer], blob_digest(b"state")) == b"state"
-        return line.now()
+        member = Member(peer, State.first(RUN, b""), lambda _: channel)
+        assert await member._fetch(channel, [liar.peer, honest.peer], blob_digest(b"state")) == b"state"
+        return link.now()
 
     async def lies() -> float:
-        line = time.line(liar.peer)
+        link = time.link(liar.peer)
         for when in liar_sends:
-            while line.now() < when:
-                await line.receive(when)
-            line.send(mine.peer, Packet(_at(3), SyncShown(())))
-        return line.now()
+            while link.now() < when:
+                await link.receive(when)
+            link.send(mine.peer, Packet(_at(3), SyncShown(())))
+        return link.now()
 
     async def answers() -> float:
-        line = time.line(honest.peer)
-        while line.now() < 1000.0:
-            heard = await line.receive(1000.0)
+        link = time.link(honest.peer)
+        while link.now() < 1000.0:
+            heard = await link.receive(1000.0)
             if heard is not None and isinstance(heard[1].frame, StateWanted):
-                line.send(heard[0], Packet(_at(3), StateShown(b"state")))
-        return line.now()
+                link.send(heard[0], Packet(_at(3), StateShown(b"state")))
+        return link.now()
 
     lives = {mine.peer: asks(), liar.peer: lies(), honest.peer: answers()}
     time.run(lives, most_events=10_000, until=[mine.peer])
@@ -1234,9 +1254,9 @@ def test_who_comes_back_asks_again_whatever_keeps_coming() -> None:
     victim = keys(1, 5)[GONE]
 
     class Floods(Lies):
-        def sends(self, line: Bent, to: PeerId, packet: Packet) -> Iterable[Packet]:
+        def sends(self, link: Bent, to: PeerId, packet: Packet) -> Iterable[Packet]:
             if isinstance(packet.frame, Value):
-                line.slip(victim, Packet(_at(packet.place.step, packet.place.run), SyncShown(())))
+                link.slip(victim, Packet(_at(packet.slot.step, packet.slot.run), SyncShown(())))
             return (packet,)
 
     cut = Network(latency=0.3, cuts=(Cut(frozenset({GONE}), 8.0, 30.0),))
@@ -1247,17 +1267,17 @@ def test_who_comes_back_asks_again_whatever_keeps_coming() -> None:
 
 def test_one_seat_knocks_once_and_is_shown_once() -> None:
     """[B2, B3] A liar signs for a hundred keys; whoever else comes back must still be listed, and memory is bounded."""
-    gate, _ = _gate()
+    catch_up, _ = _gate()
     liar, honest = WHO[PEERS[0]], max(PEERS[1:])
     for number in range(100):
         key = Identity.from_secret(derive(0, "heir", number)).peer
-        gate.hear(key, _at(6), Knock(liar.peer, liar.sign(request_bytes(_at(6), liar.peer, key, 3))), 5)
-        gate.hear(key, _at(4), SyncWanted(4, liar.peer, _will(liar, key, _at(4))), 5)
-    assert _knock(gate, honest, honest)
-    listed = gate.knocks(6)[:MOST_KNOCKS]
-    assert (honest, honest) in {(knock.member, knock.key) for knock in listed}
-    assert len(gate.asking) <= len(PEERS)
-    assert len(gate.knocks(6)) <= len(PEERS)
+        catch_up.hear(key, _at(6), RejoinRequest(liar.peer, liar.sign(request_bytes(_at(6), liar.peer, key, 3))), 5)
+        catch_up.hear(key, _at(4), SyncWanted(4, liar.peer, _will(liar, key, _at(4))), 5)
+    assert _request_rejoin(catch_up, honest, honest)
+    listed = catch_up.rejoins(6)[:MOST_REJOINS]
+    assert (honest, honest) in {(rejoin.member, rejoin.key) for rejoin in listed}
+    assert len(catch_up.asking) <= len(PEERS)
+    assert len(catch_up.rejoins(6)) <= len(PEERS)
 
 
 def test_the_first_step_is_audited_even_if_only_that_one_is_drawn_as_validator() -> None:
@@ -1265,14 +1285,14 @@ def test_the_first_step_is_audited_even_if_only_that_one_is_drawn_as_validator()
     back = PEERS[3]
     roster = Roster(tuple(PEERS), returns=((5, back),))
     for seed in range(100):
-        roles = draw_roles(RUN, roster, Digest(derive(seed, "roles")), Due(6, tuple(PEERS)))
+        roles = draw_roles(RUN, roster, Digest(derive(seed, "roles")), PendingAudits(6, tuple(PEERS)))
         assert any(audit == Audit(back, 6) for audits in roles.audits.values() for audit in audits)
 
 
 def test_a_liar_banned_under_two_keys_is_one_liar() -> None:
     """[G1, B3] Else the guarantee would count one liar too few."""
-    absent, heir = PEERS[-1], HEIRS[0]
-    roster = _changed(_roster(), 8, returned=(Returned(absent, heir),), judgements=(_ban(absent),))
+    absent, successor = PEERS[-1], HEIRS[0]
+    roster = _changed(_roster(), 8, returned=(Returned(absent, successor),), judgements=(_ban(absent),))
     assert replace(roster, byzantine=2).liars == 1
 
 
@@ -1292,10 +1312,10 @@ class _SlowToSee:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
-        said: Mapping[PeerId, Announced] = await self._inner.announce(context, message)
-        if context.phase == Phase.ACCUSE:
-            await self._inner._wait(self._inner._line.now() + 0.8, lambda: False)
+    async def announce(self, slot: Slot, message: Message) -> Mapping[PeerId, Announced]:
+        said: Mapping[PeerId, Announced] = await self._inner.announce(slot, message)
+        if slot.phase == Phase.ACCUSE:
+            await self._inner._wait(self._inner._link.now() + 0.8, lambda: False)
         return said
 
 
@@ -1317,7 +1337,7 @@ def test_two_who_come_back_in_one_step_hear_each_other() -> None:
 
     seen = see(plan(peers=7, liars=(), crashes=crashes, steps=8), wrap=wrap).kept_promises()
     assert sorted(number for numbers in seen.returned.values() for number in numbers) == [2, 5]
-    assert seen.feuds == {}
+    assert seen.link_disputes == {}
 
 
 @pytest.mark.parametrize("away", [0.05, 0.3])
@@ -1333,9 +1353,9 @@ def test_who_has_a_slow_line_comes_back_while_the_others_step_quickly(away: floa
 def test_a_signature_under_a_record_is_no_message() -> None:
     """[U2, U4, Q6] Close carries one under the run's last record: shown as a second message of its announcement, it would make
     an honest member one that said two things."""
-    run, (link, *_), _ = _past()
-    place = Context(run.id, decode_record(link.record).step, Phase.RECORD)
-    for peer, signature in link.signatures.items():
-        assert isinstance(Primitives().open(place, PeerId(peer), Envelope(link.record, signature)), Malformed)
-        digest = Primitives().digest(link.record)
-        assert not Primitives().verify(PeerId(peer), signed_bytes(place, PeerId(peer), digest), signature)
+    run, (signed, *_), _ = _past()
+    slot = Slot(run.id, decode_record(signed.record).step, Phase.RECORD)
+    for peer, signature in signed.signatures.items():
+        assert isinstance(Primitives().open(slot, PeerId(peer), Envelope(signed.record, signature)), Malformed)
+        digest = Primitives().digest(signed.record)
+        assert not Primitives().verify(PeerId(peer), signed_bytes(slot, PeerId(peer), digest), signature)

@@ -13,19 +13,19 @@ import pytest
 
 from tests.protocol.bent_world import Seen, keys, plan, see
 from troth.attacks.wire.lies import false_waiting
-from troth.crypto import Context, Digest, Identity, PeerId, derive, stream
+from troth.crypto import Digest, Identity, PeerId, Slot, derive, stream
 from troth.evidence.bans import History
 from troth.evidence.verify import UnprovedError, verify_ban
 from troth.protocol.broadcast.channel import AgreedChannel
-from troth.protocol.broadcast.signed_slots import MemoryJournal, SignedBeforeError
-from troth.protocol.broadcast.timeouts import Pace
+from troth.protocol.broadcast.signed_slots import SignedBeforeError, SignedSlotsInMemory
+from troth.protocol.broadcast.timeouts import Timeouts
 from troth.protocol.core.channel import Entry
 from troth.protocol.core.errors import StalledError
 from troth.protocol.core.records import encode_record
 from troth.protocol.core.roster import Roster
-from troth.protocol.recovery.member import Life
-from troth.protocol.recovery.restart_quorum import Enough, Gathering, Patience, Tip, be_ready
-from troth.protocol.wire.frames import Begun, Busy, Packet, Ready, Waiting
+from troth.protocol.recovery.member import Member
+from troth.protocol.recovery.restart_quorum import Enough, Patience, RestartQuorum, Tip, be_ready
+from troth.protocol.wire.frames import Busy, Packet, Ready, RestartCertificate, Waiting
 from troth.protocol.wire.messages import Commit, Phase
 from troth.protocol.wire.primitives import Primitives
 from troth.simulation.chaos import world as world_module
@@ -52,12 +52,12 @@ def gathering(
     patience: float = 30.0,
     incarnation: int = 1,
     enough: int = 0,
-    before: Begun | None = None,
-) -> Gathering:
+    before: RestartCertificate | None = None,
+) -> RestartQuorum:
     """By default of a run without liars: a majority may begin."""
     majority = members // 2 + 1
     counts = Enough(majority, enough or majority)
-    one = Gathering(
+    one = RestartQuorum(
         SOME[me], KEYS[:members], TIP, incarnation, Patience(patience, 10.0, 100.0), _Tools(), counts, before
     )
     one.tick(0.0)
@@ -74,9 +74,11 @@ def ready(peer: int, incarnation: int = 1, tip: Tip = TIP, least: int = 3) -> Wa
     return Waiting(tip.step, tip.digest, incarnation, be_ready(tip, incarnation, SOME[peer], least))
 
 
-def proof(*peers: int, incarnation: int = 1, least: int = 3) -> Begun:
+def proof(*peers: int, incarnation: int = 1, least: int = 3) -> RestartCertificate:
     said = {bytes(KEYS[peer]): ready(peer, incarnation, least=least).ready for peer in sorted(peers)}
-    return Begun(TIP.step, TIP.digest, incarnation, {peer: one for peer, one in said.items() if one is not None})
+    return RestartCertificate(
+        TIP.step, TIP.digest, incarnation, {peer: one for peer, one in said.items() if one is not None}
+    )
 
 
 # One member
@@ -138,8 +140,8 @@ def test_that_others_are_ready_has_to_be_proved() -> None:
         proof(1, 2),
         replace_signature(proof(1, 2, 3), KEYS[3]),
         proof(1, 2, 5),
-        Begun(7, TIP.digest, 2, proof(1, 2, 3).ready),
-        Begun(8, TIP.digest, 1, proof(1, 2, 3).ready),
+        RestartCertificate(7, TIP.digest, 2, proof(1, 2, 3).ready),
+        RestartCertificate(8, TIP.digest, 1, proof(1, 2, 3).ready),
     )
     for begun in false:
         one.hear(KEYS[4], begun, 1.0)
@@ -150,8 +152,10 @@ def test_that_others_are_ready_has_to_be_proved() -> None:
     assert one.begun == proof(1, 2, 3), "whoever is ready, and however little this one has heard of them"
 
 
-def replace_signature(begun: Begun, peer: PeerId) -> Begun:
-    return Begun(begun.step, begun.tip, begun.incarnation, {**begun.ready, bytes(peer): Ready(3, bytes(64))})
+def replace_signature(begun: RestartCertificate, peer: PeerId) -> RestartCertificate:
+    return RestartCertificate(
+        begun.step, begun.tip, begun.incarnation, {**begun.ready, bytes(peer): Ready(3, bytes(64))}
+    )
 
 
 def test_an_incarnation_is_begun_once() -> None:
@@ -166,7 +170,7 @@ def test_an_incarnation_is_begun_once() -> None:
     assert late.begun == proof(0, 1, 2)
     assert late.told == (late.begun,)
     tip, patience = replace(TIP, step=8), Patience(30.0, 10.0, 100.0)
-    elsewhere = Gathering(SOME[0], KEYS[:5], tip, 1, patience, _Tools(), Enough(3, 3), proof(0, 1, 2))
+    elsewhere = RestartQuorum(SOME[0], KEYS[:5], tip, 1, patience, _Tools(), Enough(3, 3), proof(0, 1, 2))
     assert len(elsewhere.told) == 1, "the proof is of another place"
 
 
@@ -233,7 +237,7 @@ def test_nobody_is_counted_among_fewer_than_it_agreed_to() -> None:
             one.hear(KEYS[peer], ready(peer, least=6), float(now))
     assert one.begun is None
     mixed = {**proof(1, 2, 5, least=4).ready, **proof(3, 4, least=6).ready}
-    one.hear(KEYS[1], Begun(TIP.step, TIP.digest, 1, mixed), 60.0)
+    one.hear(KEYS[1], RestartCertificate(TIP.step, TIP.digest, 1, mixed), 60.0)
     assert one.begun is None, "five are ready, three of them for so few"
     one.hear(KEYS[1], proof(1, 2, 5, 6, least=4), 60.0)
     assert one.begun == proof(1, 2, 5, 6, least=4)
@@ -244,7 +248,7 @@ def test_what_a_member_signed_for_more_does_not_count_for_fewer() -> None:
     lowered = {peer: Ready(4, one.signature) for peer, one in proof(1, 2, 3, 4, least=6).ready.items()}
     one = gathering(members=7, enough=6)
     one.allow(4, 0.0)
-    one.hear(KEYS[1], Begun(TIP.step, TIP.digest, 1, lowered), 1.0)
+    one.hear(KEYS[1], RestartCertificate(TIP.step, TIP.digest, 1, lowered), 1.0)
     assert one.begun is None
 
 
@@ -254,13 +258,13 @@ def test_who_signed_a_record_that_others_may_go_on_from_does_not_begin_before_it
     after = Roster(tuple(KEYS[:3]))
     for others, begins in (((3, 4), False), ((1, 3), True)):
         counts = Enough(3, 3, after)
-        one = Gathering(SOME[0], KEYS[:5], TIP, 1, Patience(30.0, 10.0, 100.0), _Tools(), counts)
+        one = RestartQuorum(SOME[0], KEYS[:5], TIP, 1, Patience(30.0, 10.0, 100.0), _Tools(), counts)
         for now in range(0, 90, 5):
             for peer in others:
                 one.hear(KEYS[peer], ready(peer), float(now))
         one.hear(KEYS[3], proof(0, *others), 90.0)
         assert (one.begun is not None) == begins
-    one = Gathering(SOME[0], KEYS[:5], TIP, 1, Patience(30.0, 10.0, 100.0), _Tools(), Enough(3, 3, after))
+    one = RestartQuorum(SOME[0], KEYS[:5], TIP, 1, Patience(30.0, 10.0, 100.0), _Tools(), Enough(3, 3, after))
     one.allow(3, 0.0)
     one.hear(KEYS[3], proof(2, 3, 4), 1.0)
     assert one.begun is not None, "its people say so"
@@ -289,7 +293,7 @@ def test_an_incarnation_that_most_have_left_is_not_begun_any_more() -> None:
             assert one.begun == proof(0, 1, 2, incarnation=2)
 
 
-class _Told:
+class _Traced:
     """A line on which these wait for a step."""
 
     def __init__(self, *frames: tuple[PeerId, Waiting]) -> None:
@@ -309,26 +313,26 @@ class _Told:
         if not self.left:
             raise PowerCutError("nothing more comes")
         sender, frame = self.left.pop(0)
-        return sender, Packet(Context(TIP.run, frame.step, Phase.BEGIN), frame)
+        return sender, Packet(Slot(TIP.run, frame.step, Phase.RESTART), frame)
 
 
-@pytest.mark.parametrize("looks_on", [False, True])
-def test_nobody_looks_on_in_a_step_that_more_than_half_have_left(looks_on: bool) -> None:
+@pytest.mark.parametrize("observing", [False, True])
+def test_nobody_looks_on_in_a_step_that_more_than_half_have_left(observing: bool) -> None:
     """[B5, N4] Nothing can come of it. But a member does not leave it: liars would say to some that they wait, and go on with
     the rest. Who waits elsewhere, or is no member, does not count."""
     waits = [(KEYS[peer], here()) for peer in (1, 2, 3)]
     others = [(KEYS[1], here()), (KEYS[1], here(2)), (KEYS[8], here()), (KEYS[2], here(0))]
     elsewhere = [(KEYS[peer], here(1, replace(TIP, step=step))) for peer in (3, 4) for step in (6, 8)]
-    place, commit = Context(TIP.run, 7, Phase.COMMIT), Commit(None, bytes(32), bytes(32))
-    leaves = StalledError if looks_on else PowerCutError
+    slot, commit = Slot(TIP.run, 7, Phase.COMMIT), Commit(None, bytes(32), bytes(32))
+    leaves = StalledError if observing else PowerCutError
     for frames, why in ((waits, leaves), ([*others, *elsewhere], PowerCutError)):
-        line = _Told(*frames)
-        channel = AgreedChannel(SOME[0], line, Pace(), Primitives(), looks_on=looks_on)
+        link = _Traced(*frames)
+        channel = AgreedChannel(SOME[0], link, Timeouts(), Primitives(), observing=observing)
         channel.enter(Entry(frozenset(KEYS[:5])))
         with pytest.raises(why):
-            channel.announce(place, commit).send(None)
-        told = [to for to, packet in line.sent if isinstance(packet.frame, Busy)]
-        assert told == ([] if looks_on else [peer for peer, frame in frames if frame.step <= 7])
+            channel.announce(slot, commit).send(None)
+        told = [to for to, packet in link.sent if isinstance(packet.frame, Busy)]
+        assert told == ([] if observing else [peer for peer, frame in frames if frame.step <= 7])
 
 
 # Many, among liars
@@ -339,10 +343,10 @@ def begun(members: int, liars: int, seed: int) -> dict[int, tuple[float, int]]:
     draw, order, delta, asked = stream(seed, "gathering"), count(), 1.0, members - liars
     honest = {me: gathering(me, members, enough=asked) for me in range(liars, members)}
     told: dict[int, object] = dict.fromkeys(honest)
-    events: list[tuple[float, int, int, int, Waiting | Begun]] = []
+    events: list[tuple[float, int, int, int, Waiting | RestartCertificate]] = []
     done: dict[int, tuple[float, int]] = {}
 
-    def tell(now: float, sender: int, to: int, frame: Waiting | Begun) -> None:
+    def tell(now: float, sender: int, to: int, frame: Waiting | RestartCertificate) -> None:
         heapq.heappush(events, (now + delta * float(draw.uniform(1)[0]), next(order), sender, to, frame))
 
     def lie(now: float, liar: int, to: int) -> None:
@@ -433,7 +437,7 @@ def test_what_is_certified_is_not_made_again_though_one_alone_has_it(holds: set[
 
 def test_without_borrowing_the_run_would_not_go_on_with_all() -> None:
     """[B5] So that the test above can fail."""
-    with patch.object(Life, "_borrow", lambda *_: None):
+    with patch.object(Member, "_borrow", lambda *_: None):
         seen = certifying([0.95, 0.3, 0.3, 0.3, 0.3])
     assert seen.world.outcomes[1][3].record.incarnation == 1
 
@@ -468,13 +472,13 @@ def test_who_is_behind_is_not_drawn_into_looking_on_where_nobody_goes_on() -> No
     """[B5] That some who wait show the same as a liar does not make it what goes on."""
     seen = certifying([0.95, 0.95, 0.95, 0.3, 0.3])
     assert len(seen.records) == 8
-    assert not any(outcome.looked_on for outcomes in seen.world.outcomes.values() for outcome in outcomes.values())
+    assert not any(outcome.observed for outcomes in seen.world.outcomes.values() for outcome in outcomes.values())
 
 
 def test_a_record_whose_model_nobody_hands_out_is_given_back() -> None:
     """[B6] Whoever alone holds it could keep everyone waiting."""
     forgotten = property(lambda _: None, lambda _, __: None)  # else all who ended the step have the model themselves
-    with patch.object(Life, "_complete", no_model), patch.object(Life, "_unsure", forgotten, create=True):
+    with patch.object(Member, "_complete", no_model), patch.object(Member, "_unsure", forgotten, create=True):
         seen = certifying([0.95, 0.3, 0.3, 0.3, 0.3], downs=(5.0,) * 5)
     assert len(seen.records) == 8
     assert seen.world.outcomes[1][3].record.incarnation == 1
@@ -488,15 +492,15 @@ def test_who_lacks_the_model_borrows_that() -> None:
     """[B5] A large model is not written down with every step."""
     victim, lacked = keys(1, 5)[3], []
 
-    class Forgets(Life[T]):
+    class Forgets(Member[T]):
         def __init__(self, peer: Any, state: Any, opened: Any, **given: Any) -> None:
-            if given.get("links") and peer.me == victim:
+            if given.get("certified") and peer.me == victim:
                 lacked.append(peer.work.digest(state.training))
                 state = replace(state, training=peer.work.update(state.training, state.training.parameters_D, 0))
                 given["lacks"] = lacked[0]
             super().__init__(peer, state, opened, **given)
 
-    with patch.object(world_module, "Life", Forgets):
+    with patch.object(world_module, "Member", Forgets):
         seen = blackout(REVEALING)
     assert lacked == [Digest(seen.records[2].state_after)]
     assert seen.records[3].incarnation == 1
@@ -540,16 +544,16 @@ def test_drawn_blackouts_break_no_promise(seed: int) -> None:
 
 def test_a_step_that_is_made_again_has_places_of_its_own() -> None:
     """[B1, B5] Incarnations come first: a run that goes back to an earlier step can sign it, and never the old one again."""
-    journal, place = MemoryJournal(), Context(Digest(bytes(32)), 3, Phase.VOTE, 2)
-    journal.claim(place)
+    journal, slot = SignedSlotsInMemory(), Slot(Digest(bytes(32)), 3, Phase.VOTE, 2)
+    journal.claim(slot)
     for later in (
-        place._replace(step=4, phase=Phase.COMMIT, attempt=0),
-        place._replace(step=2, incarnation=1, attempt=0, phase=Phase.COMMIT),
-        place._replace(incarnation=1, phase=Phase.COMMIT),
+        slot._replace(step=4, phase=Phase.COMMIT, attempt=0),
+        slot._replace(step=2, incarnation=1, attempt=0, phase=Phase.COMMIT),
+        slot._replace(incarnation=1, phase=Phase.COMMIT),
     ):
         journal.claim(later)
-        for earlier in (place, place._replace(step=9)):
-            if later.incarnation > earlier.incarnation or earlier is place:
+        for earlier in (slot, slot._replace(step=9)):
+            if later.incarnation > earlier.incarnation or earlier is slot:
                 with pytest.raises(SignedBeforeError):
                     journal.claim(earlier)
     assert (journal.last_incarnation, journal.last_step) == (1, 3)

@@ -16,13 +16,13 @@ from troth.crypto import Digest, PeerId, derive
 from troth.evidence.recompute import Recomputed, recompute
 from troth.evidence.verify import verify_ban
 from troth.protocol.core.records import MOST_OWED, Judgement, Owed, StepRecord
-from troth.protocol.core.roles import Audit, Due, Roles, draw_roles
+from troth.protocol.core.roles import Audit, PendingAudits, Roles, draw_roles
 from troth.protocol.core.roster import Roster
 from troth.protocol.step.trials import Trials
 from troth.protocol.wire.messages import Accuse, Announced, Envelope, Kind, Verdict, Vote
 from troth.simulation import ProtocolSimulation, Scenario
 from troth.simulation.lockstep.drop_outs import DropOut, DroppingChannel, PowerCutError
-from troth.simulation.lockstep.reliable import FaithfulChannel
+from troth.simulation.lockstep.reliable import ReliableChannel
 
 STEP = 40  # the step before the one that roles are drawn for
 RECORD = StepRecord(
@@ -47,12 +47,12 @@ RECORD = StepRecord(
 
 
 @st.composite
-def situations(draw: st.DrawFn, everyone: bool) -> tuple[Roster, Due, Roles, int]:
+def situations(draw: st.DrawFn, everyone: bool) -> tuple[Roster, PendingAudits, Roles, int]:
     """Some of sixteen are members, some were banned, some left; some contributed last, some are owed an audit."""
     members = tuple(sorted(draw(st.sets(st.sampled_from(KEYS), min_size=4))))
     others = [peer for peer in KEYS if peer not in members]
     banned = tuple(sorted(draw(st.sets(st.sampled_from(others))))) if others else ()
-    due = Due(
+    due = PendingAudits(
         STEP,
         tuple(sorted(draw(st.sets(st.sampled_from(KEYS), min_size=1)))),
         owed=tuple(Owed(peer, STEP - 1, 1) for peer in sorted(draw(st.sets(st.sampled_from(KEYS), max_size=6)))),
@@ -70,7 +70,7 @@ def pairs(roles: Roles) -> list[tuple[PeerId, Audit]]:
 
 @given(situations(everyone=True))
 def test_when_everyone_audits_all_contribute_and_each_target_has_five_auditors(
-    situation: tuple[Roster, Due, Roles, int],
+    situation: tuple[Roster, PendingAudits, Roles, int],
 ) -> None:
     """[R6, R7] Also those who left since, and those whose audit is owed; but nobody who is banned already."""
     roster, due, roles, _ = situation
@@ -86,7 +86,7 @@ def test_when_everyone_audits_all_contribute_and_each_target_has_five_auditors(
 
 @given(situations(everyone=False))
 def test_otherwise_validators_alone_audit_and_do_what_is_owed_besides(
-    situation: tuple[Roster, Due, Roles, int],
+    situation: tuple[Roster, PendingAudits, Roles, int],
 ) -> None:
     """[R3, R4, R7] One target each of the last step, and the owed ones in turn; never themselves."""
     roster, due, roles, count = situation
@@ -112,7 +112,9 @@ def test_otherwise_validators_alone_audit_and_do_what_is_owed_besides(
 def test_everyone_audits_its_successors_in_one_cycle(members: int, seed: int) -> None:
     """[R6] One cycle and not several small ones: no few can audit each other alone."""
     run = run_of(members)
-    roles = draw_roles(run, Roster.founding(run), Digest(derive(seed)), Due(STEP, run.founders, everyone=True))
+    roles = draw_roles(
+        run, Roster.founding(run), Digest(derive(seed)), PendingAudits(STEP, run.founders, everyone=True)
+    )
     after = {auditor: {audit.target for audit in audits} for auditor, audits in roles.audits.items()}
     assert {len(targets) for targets in after.values()} == {min(5, members - 1)}
     if members > 6:  # whom the next one audits too, but for the next one itself, stands behind it
@@ -128,7 +130,7 @@ def test_cycles_are_drawn_and_not_given() -> None:
     """[R6] Over 120 draws each of fifteen others audits the first peer about equally often: nobody can arrange it."""
     run, seen = run_of(16), Counter[PeerId]()
     for k in range(120):
-        roles = draw_roles(run, Roster.founding(run), Digest(derive(9, k)), Due(STEP, KEYS, everyone=True))
+        roles = draw_roles(run, Roster.founding(run), Digest(derive(9, k)), PendingAudits(STEP, KEYS, everyone=True))
         seen.update(auditor for auditor, audit in pairs(roles) if audit.target == KEYS[0])
     assert len(seen) == 15
     assert max(abs(count - 40) for count in seen.values()) < 5 * 40**0.5
@@ -137,10 +139,12 @@ def test_cycles_are_drawn_and_not_given() -> None:
 def test_three_members_can_spare_no_validator_and_audit_nobody_unless_asked_to() -> None:
     """[R3, R6] Without liars to fear nobody audits; after a missing coin everyone does, and what is owed."""
     run = run_of(3)
-    quiet = draw_roles(run, Roster.founding(run), Digest(bytes(32)), Due(STEP, run.founders))
+    quiet = draw_roles(run, Roster.founding(run), Digest(bytes(32)), PendingAudits(STEP, run.founders))
     assert (quiet.audits, quiet.validators, len(quiet.owners)) == ({}, (), 3)
     owed = tuple(Owed(peer, STEP - 1, 1) for peer in run.founders)
-    asked = draw_roles(run, Roster.founding(run), Digest(bytes(32)), Due(STEP, run.founders, owed, everyone=True))
+    asked = draw_roles(
+        run, Roster.founding(run), Digest(bytes(32)), PendingAudits(STEP, run.founders, owed, everyone=True)
+    )
     assert (asked.validators, len(asked.owners)) == ((), 3)
     dealt = Counter(audit for _, audit in pairs(asked))
     assert dealt == {Audit(peer, step): count for peer in run.founders for step, count in ((STEP, 2), (STEP - 1, 1))}
@@ -151,14 +155,14 @@ def test_where_none_can_be_spared_but_a_liar_may_be_left_everyone_audits(members
     """[R3, R6] Four founders of whom one may lie, and some are gone: all contribute, and all are audited by all others."""
     run = run_of(4, byzantine=1)
     roster = dataclasses.replace(Roster.founding(run), members=KEYS[:members])
-    roles = draw_roles(run, roster, Digest(derive(seed)), Due(STEP, KEYS[:4]))
+    roles = draw_roles(run, roster, Digest(derive(seed)), PendingAudits(STEP, KEYS[:4]))
     assert (roles.validators, sorted(roles.owners)) == ((), list(KEYS[:members]))
     expected = {
         (auditor, Audit(target, STEP)) for auditor in KEYS[:members] for target in KEYS[:4] if target != auditor
     }
     assert set(pairs(roles)) == expected
     caught = dataclasses.replace(roster, banned=(KEYS[3],))  # L = 0
-    assert draw_roles(run, caught, Digest(derive(seed)), Due(STEP, KEYS[:4])).audits == {}
+    assert draw_roles(run, caught, Digest(derive(seed)), PendingAudits(STEP, KEYS[:4])).audits == {}
 
 
 @pytest.mark.parametrize("everyone", [False, True])
@@ -167,7 +171,7 @@ def test_an_owed_audit_is_dealt_to_who_was_there_then(everyone: bool) -> None:
     run, lied = run_of(16, validators=5), STEP - 3
     returns = tuple((lied - 1 + k % 3, KEYS[k]) for k in range(12))
     roster = dataclasses.replace(Roster.founding(run), returns=returns)
-    due = Due(STEP, KEYS, tuple(Owed(peer, lied, 3) for peer in KEYS[12:]), everyone=everyone)
+    due = PendingAudits(STEP, KEYS, tuple(Owed(peer, lied, 3) for peer in KEYS[12:]), everyone=everyone)
     able = {*KEYS[12:], *(peer for when, peer in returns if when < lied)}
     for k in range(40):
         roles = draw_roles(run, roster, Digest(derive(k)), due)
@@ -180,10 +184,10 @@ def test_an_owed_audit_is_dealt_to_who_was_there_then(everyone: bool) -> None:
 
 def test_a_record_says_what_the_next_step_has_to_audit() -> None:
     """[R6, R7]"""
-    assert Due.after(RECORD) == Due(STEP, KEYS[:5])
+    assert PendingAudits.after(RECORD) == PendingAudits(STEP, KEYS[:5])
     owed = tuple(Owed(peer, STEP - 1, 2) for peer in KEYS[1:3])
     record = msgspec.structs.replace(RECORD, struck=(KEYS[8],), owed=owed)
-    assert Due.after(record) == Due(STEP, KEYS[:5], owed, everyone=True)
+    assert PendingAudits.after(record) == PendingAudits(STEP, KEYS[:5], owed, everyone=True)
 
 
 def accuse_of(peer: PeerId) -> Announced:
@@ -212,7 +216,7 @@ def test_an_audit_is_done_by_whoever_was_heard(
     owed = tuple(sorted(owed))
     audits = {KEYS[0]: (Audit(KEYS[2], STEP),), KEYS[1]: (Audit(KEYS[3], STEP), Audit(KEYS[4], STEP - 1))}
     roles = Roles(audits, KEYS[:2], KEYS[2:], (0, 1))
-    due = Due(STEP, KEYS[2:], owed=(Owed(KEYS[4], STEP - 1, times),))
+    due = PendingAudits(STEP, KEYS[2:], owed=(Owed(KEYS[4], STEP - 1, times),))
     trials = Trials(Roster(KEYS))
     trials.hear_audits({peer: accuse_of(peer) for peer in heard}, roles)
     assert not trials.audits_are_open
@@ -231,7 +235,7 @@ def test_a_dismissed_audit_is_owed_too(verdict: Verdict | None) -> None:
     roles, trials = Roles(audits, KEYS[:2], KEYS[2:], (0, 1)), Trials(Roster(KEYS))
     trials.hear_audits({peer: accuse_of(peer) for peer in KEYS}, roles)
     trials.judgements = (Judgement(KEYS[0], KEYS[2], Kind.GRADIENT, STEP, None, 0, verdict),)
-    due = Due(STEP, KEYS[2:])
+    due = PendingAudits(STEP, KEYS[2:])
     assert trials.lost_audits(roles, due) == ((FIRST, ()) if verdict is None else ((), ()))
 
 
@@ -241,9 +245,9 @@ def test_what_nobody_could_be_dealt_is_owed_and_in_the_end_unaudited() -> None:
     trials = Trials(Roster(KEYS))
     trials.hear_audits({KEYS[0]: accuse_of(KEYS[0])}, roles)
     for times in range(1, MOST_OWED):
-        due = Due(STEP, KEYS[2:], owed=(Owed(KEYS[0], STEP - times, times),))
+        due = PendingAudits(STEP, KEYS[2:], owed=(Owed(KEYS[0], STEP - times, times),))
         assert trials.lost_audits(roles, due) == ((Owed(KEYS[0], STEP - times, times + 1),), ())
-    due = Due(STEP, KEYS[2:], owed=(Owed(KEYS[0], STEP - MOST_OWED, MOST_OWED),))
+    due = PendingAudits(STEP, KEYS[2:], owed=(Owed(KEYS[0], STEP - MOST_OWED, MOST_OWED),))
     assert trials.lost_audits(roles, due) == ((), KEYS[:1])
 
 
@@ -287,16 +291,16 @@ def test_who_is_expelled_leaves_without_a_ban() -> None:
 class _Withholding:
     """Wraps a channel: keeps coin B to itself in these steps, and does everything else."""
 
-    def __init__(self, inner: FaithfulChannel, steps: tuple[int, ...]) -> None:
+    def __init__(self, inner: ReliableChannel, steps: tuple[int, ...]) -> None:
         self._inner, self._steps = inner, steps
 
     def __getattr__(self, name: str):  # type: ignore[no-untyped-def]
         return getattr(self._inner, name)
 
-    async def announce(self, context, message):  # type: ignore[no-untyped-def]
-        if isinstance(message, Accuse) and context.step in self._steps:
-            return await self._inner.announce_last(context, lambda _: None)
-        return await self._inner.announce(context, message)
+    async def announce(self, slot, message):  # type: ignore[no-untyped-def]
+        if isinstance(message, Accuse) and slot.step in self._steps:
+            return await self._inner.announce_last(slot, lambda _: None)
+        return await self._inner.announce(slot, message)
 
 
 def test_a_peer_that_withholds_its_coin_three_times_is_expelled() -> None:
@@ -378,7 +382,7 @@ def once_and_cut(*cuts: tuple[int, int]) -> tuple[ProtocolSimulation, PeerId]:
     for _ in cuts[1:]:
         state = _cut(lost, cuts).states
         seen = next(s for peer, s in state.items() if s.step == 4 + len(lost) and peer not in lost)
-        roles = draw_roles(probe.run, seen.roster, seen.randomness, seen.due)
+        roles = draw_roles(probe.run, seen.roster, seen.randomness, seen.pending_audits)
         (second,) = [auditor for auditor, audit in pairs(roles) if audit == Audit(target, 3)]
         lost.append(second)
     return run_on(_cut(lost, cuts, stop=False)), target
@@ -433,23 +437,23 @@ def test_an_audit_that_is_lost_four_times_is_dropped_and_the_record_says_so(call
     assert of_the_lie == [[Owed(target, 3, record.step - 3)] if 4 <= record.step < 7 else [] for record in told]
     assert [record.unaudited for record in told] == [(target,) if record.step == 7 else () for record in told]
     witness = simulation.states[next(peer for peer in simulation.honest if peer not in simulation.gone)]
-    assert 3 not in witness.kept
+    assert 3 not in witness.audit_records
     assert len(simulation.gone) == 4
 
 
 class _Mute:
     """Wraps a channel: casts no vote in these steps, as one whose machine stops in the trial."""
 
-    def __init__(self, inner: FaithfulChannel, steps: tuple[int, ...]) -> None:
+    def __init__(self, inner: ReliableChannel, steps: tuple[int, ...]) -> None:
         self._inner, self._steps = inner, steps
 
     def __getattr__(self, name: str):  # type: ignore[no-untyped-def]
         return getattr(self._inner, name)
 
-    async def announce(self, context, message):  # type: ignore[no-untyped-def]
-        if isinstance(message, Vote) and context.step in self._steps:
-            return await self._inner.announce_last(context, lambda _: None)
-        return await self._inner.announce(context, message)
+    async def announce(self, slot, message):  # type: ignore[no-untyped-def]
+        if isinstance(message, Vote) and slot.step in self._steps:
+            return await self._inner.announce_last(slot, lambda _: None)
+        return await self._inner.announce(slot, message)
 
 
 DISMISSED = dataclasses.replace(ONCE, seed=13)  # the same, if it is to be done again by others

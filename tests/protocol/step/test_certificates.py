@@ -9,32 +9,32 @@ import pytest
 
 from tests.protocol.small_runs import SMALL, kept_promises, records
 from tests.protocol.watched import Watched
-from troth.crypto import Context, Digest, PeerId
+from troth.crypto import Digest, PeerId, Slot
 from troth.protocol.core.errors import UncertifiedError
 from troth.protocol.core.records import encode_record, record_bytes_to_sign
-from troth.protocol.step.attempt import Here, signs_last
+from troth.protocol.step.attempt import StepContext, signs_last
 from troth.protocol.step.step import run_step
 from troth.protocol.wire.messages import Accuse, Clip, Commit, Message, Report, seal
 
 AT = 3  # the step in which somebody signs something else
-Signing = Callable[[Watched, PeerId, Context, Commit], bytes | None]
+Signing = Callable[[Watched, PeerId, Slot, Commit], bytes | None]
 
 
-def _of_another_record(run: Watched, me: PeerId, context: Context, _: Commit) -> bytes:
+def _of_another_record(run: Watched, me: PeerId, slot: Slot, _: Commit) -> bytes:
     digest = Digest(b"x" * 32)
-    return run.peers[me].identity.sign(record_bytes_to_sign(run.run.id, context.step - 1, me, digest))
+    return run.peers[me].identity.sign(record_bytes_to_sign(run.run.id, slot.step - 1, me, digest))
 
 
-def _of_an_earlier_record(run: Watched, me: PeerId, context: Context, _: Commit) -> bytes:
-    raw = encode_record(records(run)[context.step - 2])
+def _of_an_earlier_record(run: Watched, me: PeerId, slot: Slot, _: Commit) -> bytes:
+    raw = encode_record(records(run)[slot.step - 2])
     digest = run.tools.digest(raw)
-    return run.peers[me].identity.sign(record_bytes_to_sign(run.run.id, context.step - 2, me, digest))
+    return run.peers[me].identity.sign(record_bytes_to_sign(run.run.id, slot.step - 2, me, digest))
 
 
-def _somebody_elses(run: Watched, me: PeerId, context: Context, _: Commit) -> bytes:
+def _somebody_elses(run: Watched, me: PeerId, slot: Slot, _: Commit) -> bytes:
     other = next(peer for peer in run.honest if peer != me)
-    digest = run.tools.digest(encode_record(records(run)[context.step - 1]))
-    return run.peers[other].identity.sign(record_bytes_to_sign(run.run.id, context.step - 1, other, digest))
+    digest = run.tools.digest(encode_record(records(run)[slot.step - 1]))
+    return run.peers[other].identity.sign(record_bytes_to_sign(run.run.id, slot.step - 1, other, digest))
 
 
 SIGNINGS: dict[str, Signing] = {
@@ -50,9 +50,9 @@ def bent(count: int, signing: Signing, step: int = AT) -> Watched:
     run = Watched()
     for peer in run.honest[:count]:
 
-        def change(context: Context, message: Message, me: PeerId = peer) -> Message:
-            if isinstance(message, Commit) and context.step == step:
-                return msgspec.structs.replace(message, signature=signing(run, me, context, message))
+        def change(slot: Slot, message: Message, me: PeerId = peer) -> Message:
+            if isinstance(message, Commit) and slot.step == step:
+                return msgspec.structs.replace(message, signature=signing(run, me, slot, message))
             return message
 
         run.bend([peer], change)
@@ -129,15 +129,15 @@ def test_who_was_no_member_then_has_nothing_to_sign() -> None:
     run = Watched().play()
     state, (peer, other) = run.states[run.honest[0]], run.honest[:2]
     assert state.last is not None
-    place = Context(run.run.id, state.step, 1)
+    slot = Slot(run.run.id, state.step, 1)
 
     def heard(members: tuple[bytes, ...], signature: bytes | None) -> bool:
         assert state.last is not None
         last = dataclasses.replace(state.last, record=msgspec.structs.replace(state.last.record, members=members))
-        here = Here.at(run.peers[peer], dataclasses.replace(state, last=last))
+        context = StepContext.at(run.peers[peer], dataclasses.replace(state, last=last))
         commit = Commit(None, bytes(32), bytes(32), signature=signature)
-        said = run.tools.open(place, other, seal(run.peers[other].identity, place, commit))
-        return signs_last(here, said)  # type: ignore[arg-type]
+        said = run.tools.open(slot, other, seal(run.peers[other].identity, slot, commit))
+        return signs_last(context, said)  # type: ignore[arg-type]
 
     digest = state.last.digest
     signature = run.peers[other].identity.sign(record_bytes_to_sign(run.run.id, state.last.record.step, other, digest))
@@ -169,8 +169,8 @@ def test_whoever_speaks_of_something_else_is_not_heard(kind: type[Message]) -> N
     run = Watched()
     victim = run.honest[0]
 
-    def change(context: Context, message: Message) -> Message:
-        wrong = isinstance(message, kind) and context.step == AT
+    def change(slot: Slot, message: Message) -> Message:
+        wrong = isinstance(message, kind) and slot.step == AT
         return msgspec.structs.replace(message, basis=b"x" * 32) if wrong else message
 
     run.bend([victim], change).play()

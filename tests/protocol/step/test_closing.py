@@ -8,7 +8,7 @@ import pytest
 from tests.protocol.small_runs import SMALL, all_records, kept_promises, rewired
 from tests.protocol.step.test_audit_all import BEFORE_REPORT, ONCE
 from tests.protocol.watched import CALM, Saying, Watched
-from troth.crypto import Context, PeerId
+from troth.crypto import PeerId, Slot
 from troth.evidence.verify import verify_ban
 from troth.protocol.core.records import StepRecord
 from troth.protocol.core.roles import Audit
@@ -68,10 +68,10 @@ def test_a_false_accusation_there_takes_nothing_back() -> None:
     run = Watched(dataclasses.replace(SMALL, attack_start=LAST, attack_probability=1e-12, steps=6, evaluate_every=6))
     liar = next(peer for peer, number in run.numbers.items() if number in run.byzantine)
 
-    def change(context: Context, message: Message) -> Message:
-        if not isinstance(message, Accuse) or context.step != CLOSING:
+    def change(slot: Slot, message: Message) -> Message:
+        if not isinstance(message, Accuse) or slot.step != CLOSING:
             return message
-        kept = run.states[liar].kept[LAST]
+        kept = run.states[liar].audit_records[LAST]
         target = next(a.target for a in closing_roles(run.peers[liar], run.states[liar]).audits[liar])
         digest = run.tools.digest(kept.commits[target].envelope.payload)
         lie = Accusation(target, Kind.GRADIENT, LAST, None, digest)
@@ -112,20 +112,20 @@ def test_silent_auditors_leave_their_targets_unaudited() -> None:
                 found.setdefault(audit, set()).add(auditor)
         return found
 
-    def change(context: Context, message: Message) -> Message | None:
-        if context.step == CLOSING and isinstance(message, Accuse):
+    def change(slot: Slot, message: Message) -> Message | None:
+        if slot.step == CLOSING and isinstance(message, Accuse):
             if not silent:
                 everyone = auditors(run.states[run.honest[0]], run.honest[0])
                 silent.update(everyone[min(everyone, key=lambda audit: audit.target)])
-            return None if me_of[context] in silent else message
+            return None if me_of[slot] in silent else message
         return message
 
-    me_of: dict[Context, PeerId] = {}
+    me_of: dict[Slot, PeerId] = {}
     for peer in run.honest:
 
-        def mine(context: Context, message: Message, me: PeerId = peer) -> Message | None:
-            me_of[context] = me
-            return change(context, message)
+        def mine(slot: Slot, message: Message, me: PeerId = peer) -> Message | None:
+            me_of[slot] = me
+            return change(slot, message)
 
         run.bend([peer], mine)
     _, closing, outcome = ends(run.play())
@@ -143,7 +143,7 @@ def test_without_a_quorum_of_signatures_the_run_is_not_closed(wrong: int, closed
     """[U4] Signatures that do not fit are none. All see the same, and a ban of that step has no evidence then."""
     run = Watched()
 
-    def change(_: Context, message: Message) -> Message:
+    def change(_: Slot, message: Message) -> Message:
         return Close(bytes(64)) if isinstance(message, Close) else message
 
     run.bend(run.honest[:wrong], change).play()
@@ -177,8 +177,8 @@ def test_whoever_commits_to_a_gradient_there_is_out() -> None:
     """[U4] Nobody contributes to the closing step."""
     run, liar = Watched(), Watched().honest[0]
 
-    def change(context: Context, message: Message) -> Message:
-        if isinstance(message, Commit) and context.step == CLOSING:
+    def change(slot: Slot, message: Message) -> Message:
+        if isinstance(message, Commit) and slot.step == CLOSING:
             return msgspec.structs.replace(message, root=bytes(32), length=1.0)
         return message
 
@@ -193,12 +193,12 @@ class _Doubling(Saying):
         super().__init__(inner, lambda _, message: message)
         self._run, self._liar = run, liar
 
-    def doubles(self, step: int) -> object:
+    def equivocations(self, step: int) -> object:
         if step != CLOSING:
             return {}
-        place, identity = Context(self._run.run.id, step, Phase.ACCUSE), self._run.peers[self._liar].identity
-        one, other = (seal(identity, place, Accuse((), coin * 32)) for coin in (b"a", b"b"))
-        return {self._liar: (place, one, other)}
+        slot, identity = Slot(self._run.run.id, step, Phase.ACCUSE), self._run.peers[self._liar].identity
+        one, other = (seal(identity, slot, Accuse((), coin * 32)) for coin in (b"a", b"b"))
+        return {self._liar: (slot, one, other)}
 
 
 def test_equivocations_there_are_banned_too() -> None:

@@ -3,15 +3,15 @@
 import pytest
 import torch
 
-from troth.crypto import Context, Digest, Identity, blob_digest, coin_commitment, leaf_hash, merkle_tree, root_from_path
+from troth.crypto import Digest, Identity, Slot, blob_digest, coin_commitment, leaf_hash, merkle_tree, root_from_path
 from troth.protocol.core.coins import combine, right_openings
-from troth.protocol.core.parts import Parcel, commit_parts, opens, part_bounds, rows_of
+from troth.protocol.core.parts import ProvenPart, commit_parts, opens, part_bounds, rows_of
 from troth.protocol.wire.messages import Phase
 from troth.protocol.wire.primitives import Primitives, from_blob, to_blob
 
 TOOLS = Primitives()
 ALICE, BOB = (Identity.from_secret(bytes([k]) * 32).peer for k in (1, 2))
-HERE = Context(Digest(b"r" * 32), 7, Phase.COMMIT)
+HERE = Slot(Digest(b"r" * 32), 7, Phase.COMMIT)
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 7, 15, 16])
@@ -20,25 +20,25 @@ def test_every_part_opens_the_root_in_its_own_place_only(parts: int) -> None:
     gradient_D = torch.randn(101, generator=torch.Generator().manual_seed(parts))
     bounds = part_bounds(101, parts)
     committed = commit_parts(gradient_D, bounds, TOOLS)
-    for part, parcel in enumerate(committed.parcels):
-        assert opens(parcel, part, bounds, committed.root, TOOLS)
-        assert torch.equal(from_blob(parcel.blob), gradient_D[bounds[part] : bounds[part + 1]])
+    for part, proven in enumerate(committed.proven_parts):
+        assert opens(proven, part, bounds, committed.root, TOOLS)
+        assert torch.equal(from_blob(proven.blob), gradient_D[bounds[part] : bounds[part + 1]])
         for other in range(parts):
-            assert opens(parcel, other, bounds, committed.root, TOOLS) == (other == part)
+            assert opens(proven, other, bounds, committed.root, TOOLS) == (other == part)
 
 
 def test_a_part_that_was_not_committed_to_does_not_open() -> None:
     """[C3] Another blob, a shorter one, a path that is cut or too long."""
     bounds = part_bounds(40, 5)
     committed = commit_parts(torch.ones(40), bounds, TOOLS)
-    good = committed.parcels[2]
+    good = committed.proven_parts[2]
     for bad in (
-        Parcel(to_blob(torch.full((8,), 2.0)), good.path),
-        Parcel(good.blob[:-4], good.path),
-        Parcel(good.blob + bytes(4), good.path),
-        Parcel(good.blob, good.path[:-1]),
-        Parcel(good.blob, (*good.path, Digest(bytes(32)))),
-        Parcel(good.blob, ()),
+        ProvenPart(to_blob(torch.full((8,), 2.0)), good.path),
+        ProvenPart(good.blob[:-4], good.path),
+        ProvenPart(good.blob + bytes(4), good.path),
+        ProvenPart(good.blob, good.path[:-1]),
+        ProvenPart(good.blob, (*good.path, Digest(bytes(32)))),
+        ProvenPart(good.blob, ()),
     ):
         assert not opens(bad, 2, bounds, committed.root, TOOLS)
 
@@ -72,8 +72,8 @@ def test_a_part_that_is_not_finite_counts_as_zeros() -> None:
     """[C3] Only that part; and the root still commits to what was sent, so that an audit finds it."""
     gradient_D = torch.tensor([1.0, float("nan"), 2.0, 3.0])
     committed = commit_parts(gradient_D, (0, 2, 4), TOOLS)
-    assert opens(committed.parcels[0], 0, (0, 2, 4), committed.root, TOOLS)
-    assert rows_of(committed.parcels).tolist() == [[0.0, 0.0], [2.0, 3.0]]
+    assert opens(committed.proven_parts[0], 0, (0, 2, 4), committed.root, TOOLS)
+    assert rows_of(committed.proven_parts).tolist() == [[0.0, 0.0], [2.0, 3.0]]
     assert committed.root != commit_parts(torch.tensor([0.0, 0.0, 2.0, 3.0]), (0, 2, 4), TOOLS).root
 
 
@@ -85,7 +85,7 @@ def test_a_coin_counts_only_if_it_fits_its_commitment() -> None:
     assert right_openings("A", {ALICE: commitment}, {ALICE: b"d" * 32}, HERE, TOOLS) == {}
     assert right_openings("B", {ALICE: commitment}, {ALICE: coin}, HERE, TOOLS) == {}
     assert right_openings("A", {BOB: commitment}, {BOB: coin}, HERE, TOOLS) == {}
-    later = Context(HERE.run, 8, Phase.COMMIT)
+    later = Slot(HERE.run, 8, Phase.COMMIT)
     assert right_openings("A", {ALICE: commitment}, {ALICE: coin}, later, TOOLS) == {}
     assert right_openings("A", {}, {ALICE: coin}, HERE, TOOLS) == {}
 

@@ -11,12 +11,12 @@ import pytest
 from msgspec import structs
 
 from tests.protocol.bent_world import LIARS_FROM, Bent, Lies, Seen, keys, plan, see
-from troth.crypto import Context, Digest, PeerId
+from troth.crypto import Digest, PeerId, Slot
 from troth.protocol.core.channel import Delivery
 from troth.protocol.core.roles import Roles
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import most_byzantine
-from troth.protocol.step.attempt import Attempt, Dropped, Here
+from troth.protocol.step.attempt import Attempt, AttemptAborted, StepContext
 from troth.protocol.step.deliveries import agreed_centers, bitmap, lacking, undecided_aggregates, weigh
 from troth.protocol.wire.frames import BlobSent, Packet
 from troth.protocol.wire.messages import (
@@ -41,15 +41,15 @@ def _key(number: int) -> PeerId:
 
 def _attempt(roster: Roster, owners: Sequence[PeerId], seed: int = 0) -> Attempt[Any]:
     """The first of a step, as somebody sees it who only looks on."""
-    peer = SimpleNamespace(me=bytes(32), looks_on=True, entropy=SimpleNamespace(coins=lambda *_: None))
+    peer = SimpleNamespace(me=bytes(32), observing=True, entropy=SimpleNamespace(coins=lambda *_: None))
     state = SimpleNamespace(step=5, roster=roster, randomness=Digest(seed.to_bytes(32)), incarnation=0)
     roles = Roles({}, (), tuple(owners), tuple(range(len(owners) + 1)))
     commits = {
         who: Announced(who, Commit(bytes(32) if who in owners else None, bytes(32), bytes(32)), NOTHING)
         for who in roster.members
     }
-    here = Here(cast(Any, peer), cast(Any, state), roles)
-    return Attempt(here, 0, frozenset(), cast(Any, None), commits)
+    context = StepContext(cast(Any, peer), cast(Any, state), roles)
+    return Attempt(context, 0, frozenset(), cast(Any, None), commits)
 
 
 # Belief and denial
@@ -87,7 +87,7 @@ def test_seven_liars_and_a_lost_blob_do_not_push_an_honest_owner_out() -> None:
     attempt = _attempt(roster, roster.members)
     assert undecided_aggregates(attempt, _held(roster, range(8)), range(16)) == []
     assert lacking(attempt, _held(roster, range(8))) == {_key(k): {_key(0)} for k in range(8, 16)}
-    with pytest.raises(Dropped) as why:
+    with pytest.raises(AttemptAborted) as why:
         undecided_aggregates(attempt, _held(roster, range(7)), range(16))
     assert why.value.peers == {_key(0)}
 
@@ -127,9 +127,9 @@ class _Step:
         gone = liars[: draw.randint(0, byzantine)] if draw.random() < 0.5 else []
         self.liars = frozenset(liars) - set(gone)
         self.honest = frozenset(everyone) - set(liars)
-        feuds = [(0, a, b) for a in self.liars for b in self.honest if draw.random() < 0.2]
+        link_disputes = [(0, a, b) for a in self.liars for b in self.honest if draw.random() < 0.2]
         members = tuple(sorted(set(everyone) - set(gone)))
-        self.roster = Roster(members, byzantine=byzantine, admitted=size, feuds=tuple(feuds))
+        self.roster = Roster(members, byzantine=byzantine, admitted=size, link_disputes=tuple(link_disputes))
         validator = draw.choice(members) if draw.random() < 0.5 else None
         owners = draw.sample([peer for peer in members if peer != validator], len(members) - (validator is not None))
         self.attempt = _attempt(self.roster, owners, self.seed)
@@ -144,8 +144,8 @@ class _Step:
                 late = sorted(self.liars & self.attempt.members)
                 if not late or self.draw.random() < (0.1 if self.cunning else 0.5):
                     return self
-                raise Dropped(self.draw.sample(late, 1))  # over what it does in a later phase
-            except Dropped as why:
+                raise AttemptAborted(self.draw.sample(late, 1))  # over what it does in a later phase
+            except AttemptAborted as why:
                 self.pairs |= {frozenset({one, other}) for one, others in why.missed.items() for other in others}
                 self.attempt = self.attempt.again(why)
                 self.attempts += 1
@@ -175,18 +175,18 @@ class _Step:
         attempt, before = self.attempt, self.holders
         self.holders = {}
         for part, contributor in attempt.handed_round:
-            here = self.honest & attempt.members
-            some = set(here) if contributor in self.honest else self._some_of(sorted(here))
+            context = self.honest & attempt.members
+            some = set(context) if contributor in self.honest else self._some_of(sorted(context))
             if (part, contributor) in attempt.undecided and before[part, contributor]:
-                some = set(here)
+                some = set(context)
             self.holders[part, contributor] = some
             if attempt.owners[part] in self.honest and some:
                 self.has.add((part, contributor))
 
-    def _some_of(self, here: list[PeerId]) -> set[PeerId]:
+    def _some_of(self, context: list[PeerId]) -> set[PeerId]:
         if self.cunning:  # with all liars as many as are not believed, and the rest fewer than a quorum
-            return set(here[: max(0, self.roster.liars - len(self.liars & self.attempt.members))])
-        return {peer for peer in here if self.draw.random() < 0.5}
+            return set(context[: max(0, self.roster.liars - len(self.liars & self.attempt.members))])
+        return {peer for peer in context if self.draw.random() < 0.5}
 
     def _says(self, peer: PeerId) -> Clip:
         attempt, draw = self.attempt, self.draw
@@ -258,16 +258,16 @@ class _HandsOutToFew(Lies):
     def __init__(self, everyone: list[PeerId], friends: Collection[PeerId]) -> None:
         self._quiet, self._friends = everyone[1:3], friends
 
-    def sends(self, line: Bent, to: PeerId, packet: Packet) -> Iterable[Packet]:
-        if line.me in self._quiet:
+    def sends(self, link: Bent, to: PeerId, packet: Packet) -> Iterable[Packet]:
+        if link.me in self._quiet:
             return ()
-        lies = packet.place.step >= LIARS_FROM and isinstance(packet.frame, BlobSent)
+        lies = packet.slot.step >= LIARS_FROM and isinstance(packet.frame, BlobSent)
         return () if lies and to not in self._friends else (packet,)
 
 
 def _confirmed(seen: Seen) -> list[int]:
     """The steps in which everyone said again what it holds."""
-    return sorted({place.step for place in seen.places if place.phase == Phase.CONFIRM})
+    return sorted({slot.step for slot in seen.slots if slot.phase == Phase.CONFIRM})
 
 
 def test_an_aggregate_in_few_hands_is_handed_on_and_said_again_instead_of_a_stall() -> None:
@@ -280,7 +280,7 @@ def test_an_aggregate_in_few_hands_is_handed_on_and_said_again_instead_of_a_stal
     ]
     assert _confirmed(seen)[:1] == owning[:1]
     assert sum(seen.extra_attempts) == 0
-    assert {frozenset(pair) for pair in seen.feuds[owning[0]]} == {frozenset({0, k}) for k in (5, 6, 7)}
+    assert {frozenset(pair) for pair in seen.link_disputes[owning[0]]} == {frozenset({0, k}) for k in (5, 6, 7)}
 
 
 def test_an_aggregate_in_no_hands_is_denied_at_once() -> None:
@@ -289,7 +289,7 @@ def test_an_aggregate_in_no_hands_is_denied_at_once() -> None:
     seen = see(plan(peers=8, liars=(0, 1, 2), steps=6), _HandsOutToFew(everyone, ())).kept_promises()
     assert [0] in seen.named("absent").values()
     assert seen.named("expelled") == {}, "its machine may have stopped"
-    assert seen.feuds == {}
+    assert seen.link_disputes == {}
     assert _confirmed(seen) == []
 
 
@@ -299,11 +299,11 @@ class _Denies(Lies):
     def __init__(self, everyone: list[PeerId]) -> None:
         self._quiet = everyone[1:3]
 
-    def sends(self, line: Bent, to: PeerId, packet: Packet) -> Iterable[Packet]:
-        return () if line.me in self._quiet else (packet,)
+    def sends(self, link: Bent, to: PeerId, packet: Packet) -> Iterable[Packet]:
+        return () if link.me in self._quiet else (packet,)
 
-    def says(self, me: PeerId, place: Context, message: Message) -> Message:
-        if isinstance(message, Reveal | Confirm) and place.step >= LIARS_FROM:
+    def says(self, me: PeerId, slot: Slot, message: Message) -> Message:
+        if isinstance(message, Reveal | Confirm) and slot.step >= LIARS_FROM:
             return structs.replace(message, held=bytes(len(message.held)))
         return message
 

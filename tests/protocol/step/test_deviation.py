@@ -152,13 +152,13 @@ class TestZeroGradient:
         assert found_P.tolist() == [0, np.inf, np.inf, 0]
 
 
-@given(seed=seeds, apart=st.floats(0, 1))
-def test_whom_an_honest_validator_accuses_every_honest_juror_convicts(seed: int, apart: float) -> None:
+@given(seed=seeds, disputed_links=st.floats(0, 1))
+def test_whom_an_honest_validator_accuses_every_honest_juror_convicts(seed: int, disputed_links: float) -> None:
     """SPEC D3: two honest peers within CONVICT·h of each other do not disagree on what is ACCUSE·h away from one (same G)."""
     validator_D, aggregate_D, usual_P = vector(seed, "own"), vector(seed, "aggregate"), np.full(PARTS, 1e3)
     juror_D, liar_D = (
-        validator_D + apart * vector(seed, "juror"),
-        validator_D + 3 * apart * vector(seed, "liar"),
+        validator_D + disputed_links * vector(seed, "juror"),
+        validator_D + 3 * disputed_links * vector(seed, "liar"),
     )
     reports = [report(g, aggregate_D, CLIPPED) for g in (validator_D, juror_D, liar_D)]
     honest_P, accuse_P = (

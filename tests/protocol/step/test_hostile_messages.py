@@ -11,10 +11,10 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.protocol.small_runs import SMALL, is_what_a_server_would_get, kept_promises, records, rewired, run_on
-from troth.crypto import Context, Identity, PeerId, blob_digest, derive
-from troth.protocol.core.channel import Channel, PartParcels, Showing
+from troth.crypto import Identity, PeerId, Slot, blob_digest, derive
+from troth.protocol.core.channel import Channel, ProvenParts, Showing
 from troth.protocol.core.errors import LeftOutError
-from troth.protocol.core.parts import Parcel
+from troth.protocol.core.parts import ProvenPart
 from troth.protocol.core.roles import draw_roles
 from troth.protocol.step.checks import sum_vanishes, suspicious_parts
 from troth.protocol.step.trials import heard_owners
@@ -63,35 +63,35 @@ class _Saying(_Wrapped):
         super().__init__(inner)
         self._other = other
 
-    async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
-        return await self._inner.announce(context, self._other(message) if context.step == STEP else message)
+    async def announce(self, slot: Slot, message: Message) -> Mapping[PeerId, Announced]:
+        return await self._inner.announce(slot, self._other(message) if slot.step == STEP else message)
 
 
 class _SendingAgain(_Wrapped):
     """In a later attempt it sends all its parts once more, to those who owned them in the first."""
 
-    _first: Mapping[int, tuple[PeerId, Parcel]]
+    _first: Mapping[int, tuple[PeerId, ProvenPart]]
 
-    async def scatter(self, context: Context, parcels: Mapping[int, tuple[PeerId, Parcel]]) -> PartParcels:
-        if context.attempt == 0:
-            self._first = parcels
-        return await self._inner.scatter(context, {**self._first, **parcels})
+    async def scatter(self, slot: Slot, proven_parts: Mapping[int, tuple[PeerId, ProvenPart]]) -> ProvenParts:
+        if slot.attempt == 0:
+            self._first = proven_parts
+        return await self._inner.scatter(slot, {**self._first, **proven_parts})
 
 
 class _LayingNothingOpen(_Wrapped):
     """Where parts are disputed, it offers nothing in the name of every owner."""
 
-    async def lay_open(
-        self, context: Context, mine: PartParcels, wanted: Collection[Showing], count: int
-    ) -> Mapping[Showing, Mapping[PeerId, Parcel]]:
-        return await self._inner.lay_open(context, {part: {} for part, _ in wanted}, wanted, count)
+    async def disclose(
+        self, slot: Slot, mine: ProvenParts, wanted: Collection[Showing], count: int
+    ) -> Mapping[Showing, Mapping[PeerId, ProvenPart]]:
+        return await self._inner.disclose(slot, {part: {} for part, _ in wanted}, wanted, count)
 
 
 def _contributors(simulation: ProtocolSimulation) -> list[PeerId]:
     """Who contributes to the step, in the order of the parts they own; known once the step before is over."""
     state = simulation.states[simulation.honest[0]]
     assert state.step == STEP
-    return list(draw_roles(simulation.run, state.roster, state.randomness, state.due).owners)
+    return list(draw_roles(simulation.run, state.roster, state.randomness, state.pending_audits).owners)
 
 
 @cache
@@ -249,14 +249,14 @@ class _Withholding(_Wrapped):
         super().__init__(inner)
         self._victim, self._stubborn = victim, stubborn
 
-    async def scatter(self, context: Context, parcels: Mapping[int, tuple[PeerId, Parcel]]) -> PartParcels:
-        kept = {part: sent for part, sent in parcels.items() if sent[0] != self._victim or context.step != STEP}
-        return await self._inner.scatter(context, kept)
+    async def scatter(self, slot: Slot, proven_parts: Mapping[int, tuple[PeerId, ProvenPart]]) -> ProvenParts:
+        kept = {part: sent for part, sent in proven_parts.items() if sent[0] != self._victim or slot.step != STEP}
+        return await self._inner.scatter(slot, kept)
 
-    async def lay_open(
-        self, context: Context, mine: PartParcels, wanted: Collection[Showing], count: int
-    ) -> Mapping[Showing, Mapping[PeerId, Parcel]]:
-        return await self._inner.lay_open(context, {} if self._stubborn else mine, wanted, count)
+    async def disclose(
+        self, slot: Slot, mine: ProvenParts, wanted: Collection[Showing], count: int
+    ) -> Mapping[Showing, Mapping[PeerId, ProvenPart]]:
+        return await self._inner.disclose(slot, {} if self._stubborn else mine, wanted, count)
 
 
 @pytest.mark.parametrize("stubborn", [False, True], ids=["hands it round", "keeps it"])
@@ -351,20 +351,20 @@ class _Inventing(_Wrapped):
         super().__init__(inner)
         self._target, self._part = target, part
 
-    async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
-        if isinstance(message, Accuse) and (context.step, context.attempt) == (STEP, 0):
+    async def announce(self, slot: Slot, message: Message) -> Mapping[PeerId, Announced]:
+        if isinstance(message, Accuse) and (slot.step, slot.attempt) == (STEP, 0):
             digest = blob_digest(self._reports[self._target].envelope.payload)
             lie = Accusation(self._target, Kind.REPORT, STEP, self._part, digest)
             message = msgspec.structs.replace(message, accusations=(lie,))
-        announced = await self._inner.announce(context, message)
+        announced = await self._inner.announce(slot, message)
         if isinstance(message, Report):
             self._reports = announced
         return announced
 
-    async def lay_open(
-        self, context: Context, mine: PartParcels, wanted: Collection[Showing], count: int
-    ) -> Mapping[Showing, Mapping[PeerId, Parcel]]:
-        return await self._inner.lay_open(context, {}, wanted, count)
+    async def disclose(
+        self, slot: Slot, mine: ProvenParts, wanted: Collection[Showing], count: int
+    ) -> Mapping[Showing, Mapping[PeerId, ProvenPart]]:
+        return await self._inner.disclose(slot, {}, wanted, count)
 
 
 @pytest.mark.parametrize("strikes", [0, 2])

@@ -10,11 +10,11 @@ from msgspec import structs
 from tests.protocol.bent_world import LIARS_FROM, Bent, Lies, Seen, keys, plan, see
 from tests.protocol.broadcast.announce_world import FeudWorld
 from troth.attacks.wire.lies import signed_view
-from troth.crypto import Context, Identity, PeerId, blob_digest, derive
+from troth.crypto import Identity, PeerId, Slot, blob_digest, derive
 from troth.protocol.broadcast.announcement import Announcement, chain_bytes
 from troth.protocol.core.records import StepRecord
 from troth.protocol.core.roster import MOST_STRIKES, STRIKE_STEPS, Roster
-from troth.protocol.step.link_disputes import Quarrels
+from troth.protocol.step.link_disputes import LinkDisputes
 from troth.protocol.wire.frames import (
     Agreement as Frame,
 )
@@ -56,14 +56,14 @@ def _hear(
         return Announced(KEYS[number], accuse, Envelope(b"", bytes(64)))
 
     present = [k for k in range(7) if k not in out and KEYS[k] in roster.members]
-    quarrels = Quarrels(roster, step)
-    quarrels.hear({KEYS[k]: said(k) for k in present}, {KEYS[k] for k in present})
+    link_disputes = LinkDisputes(roster, step)
+    link_disputes.hear({KEYS[k]: said(k) for k in present}, {KEYS[k] for k in present})
     numbers = {key: number for number, key in enumerate(KEYS)}
-    return {numbers[p] for p in quarrels.slowed}, {(numbers[a], numbers[b]) for a, b in quarrels.new}
+    return {numbers[p] for p in link_disputes.slowed}, {(numbers[a], numbers[b]) for a, b in link_disputes.new}
 
 
-def _apart(*pairs: tuple[int, int], since: int = 0) -> Roster:
-    return Roster(tuple(KEYS), byzantine=BYZANTINE, feuds=tuple((since, KEYS[a], KEYS[b]) for a, b in pairs))
+def _disputed_links(*pairs: tuple[int, int], since: int = 0) -> Roster:
+    return Roster(tuple(KEYS), byzantine=BYZANTINE, link_disputes=tuple((since, KEYS[a], KEYS[b]) for a, b in pairs))
 
 
 def _doubted_by_all(number: int, but: Collection[int] = ()) -> dict[int, list[int]]:
@@ -79,7 +79,7 @@ def test_who_did_not_hear_whom_is_a_pair_whoever_says_so() -> None:
 
 def test_a_pair_is_new_once() -> None:
     """[F2] What is known already is served by others, and not written down again."""
-    assert _hear({3: [1, 2]}, roster=_apart((1, 3))) == (set(), {(2, 3)})
+    assert _hear({3: [1, 2]}, roster=_disputed_links((1, 3))) == (set(), {(2, 3)})
 
 
 def test_whom_more_than_half_did_not_hear_is_struck_and_nobody_is_set_apart_from_it() -> None:
@@ -103,16 +103,16 @@ def test_who_says_that_something_is_missing_must_name_somebody() -> None:
 
 def test_who_is_served_by_others_cannot_name_the_same_one_again() -> None:
     """[F3] Since others pass on what that one says, nothing can be missing; unless most did not hear it either."""
-    assert _hear({1: [2]}, _doubted_by_all(1), roster=_apart((1, 2))) == ({1}, set())
+    assert _hear({1: [2]}, _doubted_by_all(1), roster=_disputed_links((1, 2))) == ({1}, set())
     everyone = {k: [2] for k in range(7) if k != 2}
-    assert _hear(everyone, _doubted_by_all(1), roster=_apart((1, 2)))[0] == {2}
-    assert _hear({1: [2, 3]}, _doubted_by_all(1), roster=_apart((1, 2))) == (set(), {(1, 3)})
+    assert _hear(everyone, _doubted_by_all(1), roster=_disputed_links((1, 2)))[0] == {2}
+    assert _hear({1: [2, 3]}, _doubted_by_all(1), roster=_disputed_links((1, 2))) == (set(), {(1, 3)})
 
 
 def test_nobody_is_struck_for_what_others_did_not_serve_yet() -> None:
     """[F2, F3] In Accuse of step 5 one speaks of announcements since Accuse of step 4: its pairs were not yet served then."""
     for since, struck in ((4, set()), (3, {1})):
-        assert _hear({1: [2]}, _doubted_by_all(1), roster=_apart((1, 2), since=since))[0] == struck
+        assert _hear({1: [2]}, _doubted_by_all(1), roster=_disputed_links((1, 2), since=since))[0] == struck
 
 
 def test_who_left_in_the_step_before_can_still_be_named() -> None:
@@ -130,13 +130,13 @@ def test_whatever_a_minority_says_no_honest_member_is_struck_or_expelled_for_it(
         liars = draw.sample(range(7), 3)
         known = [(a, b) for a in range(7) for b in range(a + 1, 7) if {a, b} & set(liars) and draw.random() < 0.3]
         known = [(a, b) for a, b in known if sum(a in p for p in known) < 4 and sum(b in p for p in known) < 4]
-        roster = _apart(*known, since=draw.choice([0, 4]))
+        roster = _disputed_links(*known, since=draw.choice([0, 4]))
         unheard = {k: draw.sample(range(7), draw.randint(0, 7)) for k in liars}
         incomplete = {k: draw.sample(range(7), draw.randint(0, 7)) for k in liars}
-        struck, apart = _hear(unheard, incomplete, roster=roster, out=draw.sample(liars, draw.randint(0, 1)))
+        struck, disputed_links = _hear(unheard, incomplete, roster=roster, out=draw.sample(liars, draw.randint(0, 1)))
         assert struck <= set(liars)
-        assert all({a, b} & set(liars) for a, b in apart)
-        pairs = [(KEYS[a], KEYS[b]) for a, b in apart]
+        assert all({a, b} & set(liars) for a, b in disputed_links)
+        pairs = [(KEYS[a], KEYS[b]) for a, b in disputed_links]
         expelled = roster.expelled(5, [KEYS[k] for k in struck], pairs)
         assert {KEYS.index(key) for key in expelled} <= set(liars)
 
@@ -146,7 +146,7 @@ def test_who_is_in_more_pairs_than_there_are_liars_is_struck() -> None:
     few = Roster(tuple(KEYS), byzantine=1)
     assert _hear({0: [1, 2]}, roster=few) == (set(), {(0, 1), (0, 2)}), "lines may be bad without anybody lying"
     assert _hear({0: [1, 2, 3]}, roster=few) == ({0}, {(0, 1), (0, 2), (0, 3)})
-    known = Roster(tuple(KEYS), byzantine=1, feuds=tuple((0, KEYS[0], KEYS[k]) for k in (1, 2, 3)))
+    known = Roster(tuple(KEYS), byzantine=1, link_disputes=tuple((0, KEYS[0], KEYS[k]) for k in (1, 2, 3)))
     assert _hear({}, roster=known) == (set(), set()), "once for each new pair"
     assert _hear({3: [0], 4: [0]}, roster=known)[0] == {0}
     assert _hear({3: [4]}, roster=known)[0] == set(), "who is in no new pair has paid"
@@ -202,25 +202,25 @@ def test_three_strikes_within_a_thousand_steps_expel(field: str) -> None:
 
 def test_whoever_is_apart_from_half_of_the_members_is_expelled_and_not_banned() -> None:
     """[F3] Of seven four, with whomever it happened first; the others stay."""
-    roster = _apart((0, 1), (0, 2), (0, 3))
+    roster = _disputed_links((0, 1), (0, 2), (0, 3))
     assert roster.expelled(5, [], []) == ()
     fourth = [(KEYS[0], KEYS[4])]
     assert roster.expelled(5, [], fourth) == (KEYS[0],)
-    after = roster.after(_record(5, feuds=tuple(fourth), expelled=(KEYS[0],)))
+    after = roster.after(_record(5, link_disputes=tuple(fourth), expelled=(KEYS[0],)))
     assert after.members == tuple(KEYS[1:])
     assert after.banned == ()
     assert after.away == (), "no way back but the door"
-    assert Roster(tuple(KEYS[:3]), feuds=((0, KEYS[0], KEYS[1]),)).expelled(5, [], [(KEYS[0], KEYS[2])]) == ()
+    assert Roster(tuple(KEYS[:3]), link_disputes=((0, KEYS[0], KEYS[1]),)).expelled(5, [], [(KEYS[0], KEYS[2])]) == ()
 
 
 def test_feuds_are_forgotten_after_a_thousand_steps_and_with_who_leaves() -> None:
     """[F2] Lines get better; and only members count."""
-    roster = Roster(tuple(KEYS)).after(_record(0, feuds=((KEYS[0], KEYS[1]),)))
-    assert roster.apart() == {KEYS[0]: {KEYS[1]}, KEYS[1]: {KEYS[0]}}
-    assert roster.apart(before=0) == {}
-    assert roster.after(_record(STRIKE_STEPS - 1)).apart() != {}
-    assert roster.after(_record(STRIKE_STEPS)).apart() == {}
-    assert roster.after(_record(1, absent=(KEYS[1],))).apart() == {}
+    roster = Roster(tuple(KEYS)).after(_record(0, link_disputes=((KEYS[0], KEYS[1]),)))
+    assert roster.disputed_links() == {KEYS[0]: {KEYS[1]}, KEYS[1]: {KEYS[0]}}
+    assert roster.disputed_links(before=0) == {}
+    assert roster.after(_record(STRIKE_STEPS - 1)).disputed_links() != {}
+    assert roster.after(_record(STRIKE_STEPS)).disputed_links() == {}
+    assert roster.after(_record(1, absent=(KEYS[1],))).disputed_links() == {}
 
 
 # One announcement in which some are apart, liars drawn from a seed
@@ -261,18 +261,18 @@ def test_without_passing_on_both_promises_are_broken() -> None:
 class _Quiet(Lies):
     """Its own code must not find out, and it names nobody."""
 
-    def hears(self, line: Bent, sender: PeerId, packet: Packet) -> bool:
-        return not isinstance(packet.frame, View) or packet.place.step < LIARS_FROM
+    def hears(self, link: Bent, sender: PeerId, packet: Packet) -> bool:
+        return not isinstance(packet.frame, View) or packet.slot.step < LIARS_FROM
 
-    def says(self, me: PeerId, place: Context, message: Message) -> Message:
+    def says(self, me: PeerId, slot: Slot, message: Message) -> Message:
         return structs.replace(message, unheard=(), incomplete=()) if isinstance(message, Accuse) else message
 
-    def sends(self, line: Bent, to: PeerId, packet: Packet) -> Iterable[Packet]:
-        if packet.place.step < LIARS_FROM:
+    def sends(self, link: Bent, to: PeerId, packet: Packet) -> Iterable[Packet]:
+        if packet.slot.step < LIARS_FROM:
             return (packet,)
-        return () if isinstance(packet.frame, Certificate) else self.lies(line, to, packet)
+        return () if isinstance(packet.frame, Certificate) else self.lies(link, to, packet)
 
-    def lies(self, line: Bent, to: PeerId, packet: Packet) -> Iterable[Packet]:
+    def lies(self, link: Bent, to: PeerId, packet: Packet) -> Iterable[Packet]:
         return (packet,)
 
 
@@ -282,8 +282,8 @@ class _Shuns(Lies):
     def __init__(self, victim: PeerId) -> None:
         self._victim = victim
 
-    def sends(self, line: Bent, to: PeerId, packet: Packet) -> Iterable[Packet]:
-        return () if to == self._victim and packet.place.step >= LIARS_FROM else (packet,)
+    def sends(self, link: Bent, to: PeerId, packet: Packet) -> Iterable[Packet]:
+        return () if to == self._victim and packet.slot.step >= LIARS_FROM else (packet,)
 
 
 class _KeepsFromOne(Lies):
@@ -292,24 +292,24 @@ class _KeepsFromOne(Lies):
     def __init__(self, others: list[PeerId], kinds: tuple[type, ...] = (Value,)) -> None:
         self._others, self._kinds = others, kinds
 
-    def sends(self, line: Bent, to: PeerId, packet: Packet) -> Iterable[Packet]:
-        victim = self._others[packet.place.step % len(self._others)]
-        lies = isinstance(packet.frame, self._kinds) and packet.place.step >= LIARS_FROM
+    def sends(self, link: Bent, to: PeerId, packet: Packet) -> Iterable[Packet]:
+        victim = self._others[packet.slot.step % len(self._others)]
+        lies = isinstance(packet.frame, self._kinds) and packet.slot.step >= LIARS_FROM
         return () if lies and to == victim else (packet,)
 
 
 class _ClaimsIncomplete(_Quiet):
     """Signs in every announcement that something is missing."""
 
-    def lies(self, line: Bent, to: PeerId, packet: Packet) -> Iterable[Packet]:
+    def lies(self, link: Bent, to: PeerId, packet: Packet) -> Iterable[Packet]:
         view = isinstance(packet.frame, View)
-        return (Packet(packet.place, signed_view(line.identity, packet.place, None)) if view else packet,)
+        return (Packet(packet.slot, signed_view(link.identity, packet.slot, None)) if view else packet,)
 
 
 class _HidesViews(_Quiet):
     """Hands its views to nobody."""
 
-    def lies(self, line: Bent, to: PeerId, packet: Packet) -> Iterable[Packet]:
+    def lies(self, link: Bent, to: PeerId, packet: Packet) -> Iterable[Packet]:
         return () if isinstance(packet.frame, View) else (packet,)
 
 
@@ -329,7 +329,7 @@ def test_who_sends_one_member_nothing_costs_one_step_of_slow_paths() -> None:
     seen = see(plan(), _Shuns(keys(1, 5)[VICTIM]))
     _never_again(seen)
     assert seen.slow_steps() == {LIARS_FROM: 5}
-    assert seen.feuds == {LIARS_FROM: [{LIAR, VICTIM}]}
+    assert seen.link_disputes == {LIARS_FROM: [{LIAR, VICTIM}]}
     assert seen.named("slowed", "expelled", "absent") == {}
 
 
@@ -337,7 +337,7 @@ def test_who_keeps_its_values_from_another_one_in_every_step_is_out_when_that_is
     """[F1, F3] Three of five."""
     seen = see(plan(), _KeepsFromOne(keys(1, 5)[1:]))
     _never_again(seen)
-    assert [pair for pairs in seen.feuds.values() for pair in pairs] == [{LIAR, 3}, {LIAR, 4}, {LIAR, 1}]
+    assert [pair for pairs in seen.link_disputes.values() for pair in pairs] == [{LIAR, 3}, {LIAR, 4}, {LIAR, 1}]
     assert seen.named("slowed") == {LIARS_FROM + 2: [LIAR]}, "more pairs than liars, or bad lines"
     assert seen.named("expelled") == {LIARS_FROM + 2: [LIAR]}
     assert seen.named("absent") == {}
@@ -350,12 +350,12 @@ def test_who_makes_everyone_wait_without_naming_anybody_is_out_after_three_strik
     _never_again(seen)
     assert seen.named("slowed") == {LIARS_FROM + k: [LIAR] for k in range(3)}
     assert seen.named("expelled") == {LIARS_FROM + 2: [LIAR]}
-    assert seen.feuds == {}
+    assert seen.link_disputes == {}
 
 
 def test_who_lets_everything_come_late_is_out_before_long() -> None:
     """[F1, F3] Up to four times as long as it may take: to some in time, to others not."""
-    seen = see(plan(conducts=["late"], steps=7)).kept_promises()
+    seen = see(plan(behaviours=["late"], steps=7)).kept_promises()
     assert seen.named("expelled").popitem()[1] == [LIAR]
     assert max(seen.slow_steps()) <= min(seen.named("expelled"))
     assert min(seen.named("expelled")) < 5
@@ -366,12 +366,12 @@ def test_who_withholds_its_part_from_one_owner_costs_one_attempt() -> None:
     victim = keys(1, 5)[VICTIM]
 
     class Withholds(Lies):
-        def sends(self, line: Bent, to: PeerId, packet: Packet) -> Iterable[Packet]:
+        def sends(self, link: Bent, to: PeerId, packet: Packet) -> Iterable[Packet]:
             return () if isinstance(packet.frame, PartSent) and to == victim else (packet,)
 
     seen = see(plan(), Withholds()).kept_promises()
     assert sum(seen.extra_attempts) == 1
-    assert seen.feuds == {seen.extra_attempts.index(1): [{LIAR, VICTIM}]}
+    assert seen.link_disputes == {seen.extra_attempts.index(1): [{LIAR, VICTIM}]}
     again = [
         r for r in seen.records[seen.extra_attempts.index(1) + 1 :] if {victim, keys(1, 5)[LIAR]} <= set(r.contributors)
     ]
@@ -381,7 +381,7 @@ def test_who_withholds_its_part_from_one_owner_costs_one_attempt() -> None:
 def test_who_withholds_parts_from_another_owner_in_every_step_pays_each_attempt_with_a_pair() -> None:
     """[F1, F3, N5] Until it is apart from half of the members."""
     seen = see(plan(steps=12), _KeepsFromOne(keys(1, 5)[1:], (PartSent,))).kept_promises()
-    assert 0 < sum(seen.extra_attempts) == sum(map(len, seen.feuds.values())) <= 3
+    assert 0 < sum(seen.extra_attempts) == sum(map(len, seen.link_disputes.values())) <= 3
     assert list(seen.named("expelled").values()) == [[LIAR]]
 
 
@@ -393,18 +393,18 @@ class _MissesParts(Lies):
         self._came: dict[int, list[PeerId]] = {}
         self._named: set[PeerId] = set()
 
-    def hears(self, line: Bent, sender: PeerId, packet: Packet) -> bool:
+    def hears(self, link: Bent, sender: PeerId, packet: Packet) -> bool:
         match packet.frame:
             case PartSent():
-                self._came.setdefault(packet.place.step, []).append(sender)
+                self._came.setdefault(packet.slot.step, []).append(sender)
             case PartShown(contributor=contributor):
-                self._came.setdefault(packet.place.step, []).append(PeerId(contributor))
+                self._came.setdefault(packet.slot.step, []).append(PeerId(contributor))
         return True
 
-    def says(self, me: PeerId, place: Context, message: Message) -> Message:
-        if not isinstance(message, Clip) or place.attempt or place.step < LIARS_FROM or not message.centers:
+    def says(self, me: PeerId, slot: Slot, message: Message) -> Message:
+        if not isinstance(message, Clip) or slot.attempt or slot.step < LIARS_FROM or not message.centers:
             return message
-        came = self._came[place.step]
+        came = self._came[slot.step]
         others = (
             [peer for peer in came if peer not in self._named] if self._victim is None else {self._victim} & set(came)
         )
@@ -416,14 +416,14 @@ class _MissesParts(Lies):
 def test_who_says_that_parts_did_not_come_pays_each_attempt_with_a_pair() -> None:
     """[F1, F3, N5] The honest contributors it names keep their place."""
     seen = see(plan(steps=12), _MissesParts()).kept_promises()
-    assert 0 < sum(seen.extra_attempts) == sum(map(len, seen.feuds.values())) <= 3
+    assert 0 < sum(seen.extra_attempts) == sum(map(len, seen.link_disputes.values())) <= 3
     assert list(seen.named("expelled").values()) == [[LIAR]]
 
 
 def test_who_says_of_the_same_one_again_that_its_part_did_not_come_is_apart_from_whoever_carried_it() -> None:
     """[F2, F3, N5] Each complaint costs it another pair, until it is apart from half of the members."""
     seen = see(plan(steps=12), _MissesParts(keys(1, 5)[VICTIM])).kept_promises()
-    first, *later = [pair for pairs in seen.feuds.values() for pair in pairs]
+    first, *later = [pair for pairs in seen.link_disputes.values() for pair in pairs]
     assert first == {LIAR, VICTIM}
     assert len(later) == 2
     assert all(LIAR in pair and VICTIM not in pair for pair in later)
@@ -436,11 +436,11 @@ def test_an_owner_that_refuses_its_aggregate_to_one_member_makes_it_wait_once() 
     victim = keys(1, 5)[VICTIM]
 
     class Refuses(Lies):
-        def sends(self, line: Bent, to: PeerId, packet: Packet) -> Iterable[Packet]:
+        def sends(self, link: Bent, to: PeerId, packet: Packet) -> Iterable[Packet]:
             return () if isinstance(packet.frame, BlobSent) and to == victim else (packet,)
 
     seen = see(plan(network=Network(latency=0.05)), Refuses()).kept_promises()
-    ((first, pairs),) = seen.feuds.items()
+    ((first, pairs),) = seen.link_disputes.items()
     assert pairs == [{LIAR, VICTIM}]
     owning = [r.step for r in seen.records if keys(1, 5)[LIAR] in r.contributors]
     assert first == owning[0]
@@ -453,8 +453,8 @@ def test_an_owner_that_refuses_its_aggregate_to_one_member_makes_it_wait_once() 
 class _Feud(Lies):
     """In one step all liars say that they lack the aggregates of three parts."""
 
-    def says(self, me: PeerId, place: Context, message: Message) -> Message:
-        if isinstance(message, Reveal) and place.step == LIARS_FROM:
+    def says(self, me: PeerId, slot: Slot, message: Message) -> Message:
+        if isinstance(message, Reveal) and slot.step == LIARS_FROM:
             return structs.replace(message, held=bytes([message.held[0] & ~0b111]))
         return message
 
@@ -462,7 +462,7 @@ class _Feud(Lies):
 def test_one_lie_does_not_multiply_what_everyone_sends() -> None:
     """[F2] Three of eight liars are apart from three each, for a thousand steps. A part takes one relay more, not everyone."""
     seen = see(plan(peers=8, liars=(0, 1, 2), steps=7), _Feud()).kept_promises()
-    assert len(seen.feuds[LIARS_FROM]) >= 6
+    assert len(seen.link_disputes[LIARS_FROM]) >= 6
     assert max(seen.bulk[step] for step in range(LIARS_FROM + 1, 7)) < 1.2 * seen.bulk[1]
 
 
@@ -472,11 +472,11 @@ def test_one_lie_does_not_multiply_what_everyone_sends() -> None:
 class _GarbageFirst(_Shuns):
     """Nothing to the victim; to the others two frames of nonsense before each value, which they pass on in its place."""
 
-    def sends(self, line: Bent, to: PeerId, packet: Packet) -> Iterable[Packet]:
-        if isinstance(packet.frame, Value) and packet.place.step >= LIARS_FROM and to != self._victim:
+    def sends(self, link: Bent, to: PeerId, packet: Packet) -> Iterable[Packet]:
+        if isinstance(packet.frame, Value) and packet.slot.step >= LIARS_FROM and to != self._victim:
             for number in range(2):
-                line.slip(to, Packet(packet.place, Value(Envelope(b"nonsense %d" % number, bytes(64)))))
-        return super().sends(line, to, packet)
+                link.slip(to, Packet(packet.slot, Value(Envelope(b"nonsense %d" % number, bytes(64)))))
+        return super().sends(link, to, packet)
 
 
 def test_nonsense_is_not_passed_on_in_place_of_the_truth() -> None:
@@ -503,7 +503,7 @@ def test_an_honest_member_is_not_struck_for_a_liar_that_let_some_have_its_value_
 
     So 2, 5 and 6 miss it. That is no majority; but with those who are apart from it anyway, nearly everyone is against it.
     """
-    roster = _apart((0, 2), (0, 3), (0, 4))
+    roster = _disputed_links((0, 2), (0, 3), (0, 4))
     unheard = {k: [0] for k in (2, 5, 6)}
     incomplete = {k: [other for other in (2, 5, 6) if other != k] for k in range(1, 7)}
     for out in ((), (0,)):
@@ -527,29 +527,29 @@ class _ChainsEarly(_Quiet):
     """Passes a value on as if its rounds had begun, and hands its view out later, but in time."""
 
     def __init__(self) -> None:
-        self._began: dict[Context, float] = {}
+        self._began: dict[Slot, float] = {}
         self.chains = 0
 
-    def hears(self, line: Bent, sender: PeerId, packet: Packet) -> bool:
-        if isinstance(packet.frame, Value) and packet.place.step >= LIARS_FROM:
+    def hears(self, link: Bent, sender: PeerId, packet: Packet) -> bool:
+        if isinstance(packet.frame, Value) and packet.slot.step >= LIARS_FROM:
             envelope = packet.frame.envelope
-            signed = chain_bytes(packet.place, sender, blob_digest(envelope.payload))
-            chained = Chained(sender, envelope, {line.me: line.identity.sign(signed)})
+            signed = chain_bytes(packet.slot, sender, blob_digest(envelope.payload))
+            chained = Chained(sender, envelope, {link.me: link.identity.sign(signed)})
             for to in keys(1, 5):
-                if to != line.me:
-                    line.slip(to, Packet(packet.place, chained))
+                if to != link.me:
+                    link.slip(to, Packet(packet.slot, chained))
                     self.chains += 1
-        return super().hears(line, sender, packet)
+        return super().hears(link, sender, packet)
 
-    def sends(self, line: Bent, to: PeerId, packet: Packet) -> Iterable[Packet]:
-        self._began.setdefault(packet.place, line.now())
-        return super().sends(line, to, packet)
+    def sends(self, link: Bent, to: PeerId, packet: Packet) -> Iterable[Packet]:
+        self._began.setdefault(packet.slot, link.now())
+        return super().sends(link, to, packet)
 
-    def lies(self, line: Bent, to: PeerId, packet: Packet) -> Iterable[Packet]:
+    def lies(self, link: Bent, to: PeerId, packet: Packet) -> Iterable[Packet]:
         if isinstance(packet.frame, View):
             allowed = {Phase.COMMIT: 2.0, Phase.CLIP: 9.0, Phase.REVEAL: 3.0, Phase.REPORT: 3.0, Phase.ACCUSE: 1.0}
-            since = line.now() - self._began.get(packet.place, line.now())
-            line.later(allowed[Phase(packet.place.phase)] + 3.1 - since, to, packet)
+            since = link.now() - self._began.get(packet.slot, link.now())
+            link.later(allowed[Phase(packet.slot.phase)] + 3.1 - since, to, packet)
             return ()
         return (packet,)
 
@@ -568,25 +568,25 @@ class _SplitsViews(_Quiet):
     def __init__(self, everyone: list[PeerId], *wrong: bytes | None) -> None:
         self._everyone, self._wrong = everyone, wrong
 
-    def lies(self, line: Bent, to: PeerId, packet: Packet) -> Iterable[Packet]:
-        if isinstance(packet.frame, View) and (self._everyone.index(to) - self._everyone.index(line.me)) % 2 == 0:
-            views = [signed_view(line.identity, packet.place, values) for values in self._wrong]
-            return [Packet(packet.place, view) for view in views]
+    def lies(self, link: Bent, to: PeerId, packet: Packet) -> Iterable[Packet]:
+        if isinstance(packet.frame, View) and (self._everyone.index(to) - self._everyone.index(link.me)) % 2 == 0:
+            views = [signed_view(link.identity, packet.slot, values) for values in self._wrong]
+            return [Packet(packet.slot, view) for view in views]
         return (packet,)
 
 
-@pytest.mark.parametrize("conduct", ["splits", "splits, with two wrong views each", "names itself"])
-def test_no_liar_can_force_slow_paths_for_ever(conduct: str) -> None:
+@pytest.mark.parametrize("behaviour", ["splits", "splits, with two wrong views each", "names itself"])
+def test_no_liar_can_force_slow_paths_for_ever(behaviour: str) -> None:
     """[F3] Not two together, and not with itself as an excuse."""
 
     class NamesItself(_ClaimsIncomplete):
-        def says(self, me: PeerId, place: Context, message: Message) -> Message:
+        def says(self, me: PeerId, slot: Slot, message: Message) -> Message:
             if isinstance(message, Accuse):
                 return structs.replace(message, unheard=(me,), incomplete=())
             return message
 
-    if conduct.startswith("splits"):
-        wrong = (None, bytes(32)) if "two" in conduct else (None,)
+    if behaviour.startswith("splits"):
+        wrong = (None, bytes(32)) if "two" in behaviour else (None,)
         seen = see(plan(peers=7, liars=(0, 1)), _SplitsViews(keys(1, 7), *wrong))
     else:
         seen = see(plan(), NamesItself())

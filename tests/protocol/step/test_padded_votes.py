@@ -10,7 +10,7 @@ import pytest
 import troth.attacks
 from troth.attacks.colluder import ColludingChannel
 from troth.attacks.gradient import SignFlip
-from troth.crypto import Context, Identity, PeerId, derive
+from troth.crypto import Identity, PeerId, Slot, derive
 from troth.evidence.bans import BanEvidence, ballot_on, convicts
 from troth.evidence.form import MOST_BYTES, SignedMessage, checksum, from_text, to_text
 from troth.evidence.verify import UnprovedError, verify_ban
@@ -28,17 +28,17 @@ JUNK = tuple(map(invented, range(500)))
 
 
 class Padding(ColludingChannel):
-    async def announce(self, context: Context, message: Message) -> "dict[PeerId, Announced]":
+    async def announce(self, slot: Slot, message: Message) -> "dict[PeerId, Announced]":
         if isinstance(message, Vote):
             message = Vote((*message.ballots, *JUNK))  # also with the right verdict: it may be chosen
-        return cast("dict[PeerId, Announced]", await self._honest.announce(context, message))
+        return cast("dict[PeerId, Announced]", await self._honest.announce(slot, message))
 
 
 @dataclass(frozen=True)
 class Padded(SignFlip):
     """Sign-flip, with long votes."""
 
-    conduct: ClassVar[type[ColludingChannel]] = Padding
+    behaviour: ClassVar[type[ColludingChannel]] = Padding
     needs_protocol: ClassVar[bool] = True
 
 
@@ -89,12 +89,12 @@ def test_a_file_with_other_votes_is_refused(
     simulation, evidence = banned
     proof = verify_ban(evidence.text)
     judgement = proof.judgement
-    place = Context(simulation.run.id, proof.step, Phase.VOTE, judgement.attempt)
+    slot = Slot(simulation.run.id, proof.step, Phase.VOTE, judgement.attempt)
     convict = Vote((ballot_on(judgement, Verdict.ACCUSED),))
     members = [Identity.from_secret(derive(1, "identity", number)) for number in range(9)]
     votes = []
     for number, member in enumerate(sorted(members, key=lambda one: one.peer)[:count]):
-        envelope = seal(member, place, Vote(()) if why and "does not" in why and not number else convict)
+        envelope = seal(member, slot, Vote(()) if why and "does not" in why and not number else convict)
         votes.append(SignedMessage(member.peer.hex(), envelope.payload.hex(), envelope.signature.hex()))
     other = msgspec.structs.replace(evidence.file, votes=votes)
     text = to_text(msgspec.structs.replace(other, checksum=checksum(other)))

@@ -67,7 +67,7 @@ def test_owners_jurors_and_reporters_read_subnormals_as_zero() -> None:
     bounds, tools = (0, 3, 6), Primitives()
     sent, right_D = commit_parts(gradient_D, bounds, tools), finite_or_zero(gradient_D)
     assert sent.root != commit_parts(right_D, bounds, tools).root, "an audit finds it"
-    assert torch.equal(rows_of(sent.parcels).flatten(), right_D)
+    assert torch.equal(rows_of(sent.proven_parts).flatten(), right_D)
     assert tools.aggregate_norm(to_blob(gradient_D)) is None, "no owner makes such an aggregate"
     assert tools.aggregate_norm(to_blob(right_D)) == pytest.approx(10**0.5)
 
@@ -77,7 +77,7 @@ def test_owners_jurors_and_reporters_read_subnormals_as_zero() -> None:
     aggregate_D, taus = torch.zeros(6), np.array([1e-30, 1e-30])
     said = make_report(sent, aggregate_D, project, taus)
     for part in range(2):
-        rows_PD, center_D = rows_of(sent.parcels[part : part + 1]), aggregate_D[3 * part : 3 * part + 3]
+        rows_PD, center_D = rows_of(sent.proven_parts[part : part + 1]), aggregate_D[3 * part : 3 * part + 3]
         right = right_reports(rows_PD, center_D, project, 3 * part, taus[part])
         assert relative_errors(said.part(part), right, taus[part : part + 1]).max() < 1e-14
 

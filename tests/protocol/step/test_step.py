@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from tests.protocol.small_runs import SMALL, last_kept
-from troth.crypto import Context, Digest, Identity, PeerId
+from troth.crypto import Digest, Identity, PeerId, Slot
 from troth.protocol.core.coins import combine
 from troth.protocol.core.errors import LeftOutError
-from troth.protocol.core.parts import Parcel
+from troth.protocol.core.parts import ProvenPart
 from troth.protocol.core.records import decode_record
-from troth.protocol.core.roles import NOTHING_DUE, Due, draw_roles, first_randomness
+from troth.protocol.core.roles import NO_PENDING_AUDITS, PendingAudits, draw_roles, first_randomness
 from troth.protocol.core.roster import Roster
 from troth.protocol.wire.messages import Commit, Malformed, Phase, seal
 from troth.simulation import ProtocolSimulation
@@ -25,7 +25,7 @@ def test_seeds_come_from_the_draw_before_last_and_roles_from_the_last(attacked: 
     drawn = [before, first, *(record.randomness for record in records)]
     for t, record in enumerate(records[:-1]):  # nobody contributes to the closing step
         assert record.seed_randomness == drawn[t]
-        due = Due.after(records[t - 1]) if t else NOTHING_DUE
+        due = PendingAudits.after(records[t - 1]) if t else NO_PENDING_AUDITS
         banned = tuple(sorted(PeerId(peer) for earlier in records[:t] for peer in earlier.banned))
         roster = Roster(tuple(PeerId(peer) for peer in record.members), banned)
         roles = draw_roles(attacked.run, roster, Digest(drawn[t + 1]), due)
@@ -58,8 +58,11 @@ class _Tampering:
         if self._what != "part":
             return received
         return {
-            part: {peer: p if peer == self._me else Parcel(bytes(len(p.blob)), p.path) for peer, p in parcels.items()}
-            for part, parcels in received.items()
+            part: {
+                peer: p if peer == self._me else ProvenPart(bytes(len(p.blob)), p.path)
+                for peer, p in proven_parts.items()
+            }
+            for part, proven_parts in received.items()
         }
 
     async def gather(self, *arguments: Any) -> Any:
@@ -109,8 +112,8 @@ def test_what_is_kept_is_of_the_last_two_steps(attacked: ProtocolSimulation) -> 
     """[K1] Where no audit is owed; nothing in the state leads back to an older step."""
     state = attacked.states[attacked.honest[0]]
     assert state.closed
-    assert sorted(state.kept) == [state.step - 3, state.step - 2]  # the closing step has nothing to keep
-    for kept in state.kept.values():
+    assert sorted(state.audit_records) == [state.step - 3, state.step - 2]  # the closing step has nothing to keep
+    for kept in state.audit_records.values():
         inside = [getattr(kept, f.name) for f in dataclasses.fields(kept)]
         assert not any(isinstance(value, (type(kept), type(state))) for value in inside)
 
@@ -118,17 +121,17 @@ def test_what_is_kept_is_of_the_last_two_steps(attacked: ProtocolSimulation) -> 
 def test_what_is_remembered_is_remembered_by_its_bytes() -> None:
     """[S1] Another envelope, place, sender or coin is another question."""
     tools, identity, other = MemoPrimitives(), Identity.generate(), Identity.generate()
-    here, there = (Context(Digest(bytes(32)), step, Phase.COMMIT) for step in (1, 2))
+    context, there = (Slot(Digest(bytes(32)), step, Phase.COMMIT) for step in (1, 2))
     message = Commit(None, b"a" * 32, b"b" * 32)
-    good, bad = seal(identity, here, message), seal(other, here, message)
-    assert not isinstance(tools.open(here, identity.peer, good), Malformed)
-    assert isinstance(tools.open(here, identity.peer, bad), Malformed)
+    good, bad = seal(identity, context, message), seal(other, context, message)
+    assert not isinstance(tools.open(context, identity.peer, good), Malformed)
+    assert isinstance(tools.open(context, identity.peer, bad), Malformed)
     assert isinstance(tools.open(there, identity.peer, good), Malformed)
-    assert isinstance(tools.open(here, other.peer, good), Malformed)
+    assert isinstance(tools.open(context, other.peer, good), Malformed)
     commitments = {
-        tools.coin_commitment(coin, place, owner, which)
+        tools.coin_commitment(coin, slot, owner, which)
         for coin in (b"a" * 32, b"b" * 32)
-        for place in (here, there)
+        for slot in (context, there)
         for owner in (identity.peer, other.peer)
         for which in "AB"
     }

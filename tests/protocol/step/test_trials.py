@@ -15,7 +15,7 @@ from tests.protocol.step.test_audit_all import RECORD
 from troth.crypto import Digest, Identity, PeerId, blob_digest, derive
 from troth.evidence.verify import verify_ban
 from troth.protocol.core.records import decode_record
-from troth.protocol.core.roles import Audit, Due, Roles, draw_roles
+from troth.protocol.core.roles import Audit, PendingAudits, Roles, draw_roles
 from troth.protocol.core.roster import Roster
 from troth.protocol.step.audits import Finding, audit
 from troth.protocol.step.trials import (
@@ -362,13 +362,13 @@ class _FalseAccuser:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    async def announce(self, context: Any, message: Message) -> Any:
+    async def announce(self, slot: Any, message: Message) -> Any:
         if isinstance(message, Accuse):
             state = self._simulation.states[self._me]
-            roles = draw_roles(self._simulation.run, state.roster, state.randomness, state.due)
+            roles = draw_roles(self._simulation.run, state.roster, state.randomness, state.pending_audits)
             lies = tuple(Accusation(a.target, Kind.GRADIENT, a.step) for a in roles.audits.get(self._me, ()))
             message = msgspec.structs.replace(message, accusations=lies)
-        return await self._inner.announce(context, message)
+        return await self._inner.announce(slot, message)
 
 
 @pytest.mark.parametrize(
@@ -395,7 +395,7 @@ def test_an_aggregate_whose_numbers_look_wrong_and_that_no_quorum_judged_is_unde
     assert trials.undecided(1) is undecided
     assert not trials.undecided(2)
     record = msgspec.structs.replace(RECORD, judgements=trials.judgements, updated=not undecided)
-    assert Due.after(record).everyone is undecided
+    assert PendingAudits.after(record).everyone is undecided
 
 
 class _Disputing:
@@ -409,18 +409,18 @@ class _Disputing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    async def announce(self, context: Any, message: Message) -> Any:
+    async def announce(self, slot: Any, message: Message) -> Any:
         if isinstance(message, Vote):
-            return await self._inner.announce(context, Vote(()))
+            return await self._inner.announce(slot, Vote(()))
         if isinstance(message, Accuse):
             state = self._simulation.states[self._me]
-            owners = draw_roles(self._simulation.run, state.roster, state.randomness, state.due).owners
+            owners = draw_roles(self._simulation.run, state.roster, state.randomness, state.pending_audits).owners
             if self._me in owners:
                 victim = next(peer for peer in owners if peer in self._simulation.honest)
                 report = blob_digest(self._reports[victim].envelope.payload)
-                false = Accusation(victim, Kind.REPORT, context.step, owners.index(self._me), report)
+                false = Accusation(victim, Kind.REPORT, slot.step, owners.index(self._me), report)
                 message = msgspec.structs.replace(message, accusations=(false,))
-        announced = await self._inner.announce(context, message)
+        announced = await self._inner.announce(slot, message)
         if isinstance(message, Report):
             self._reports = announced
         return announced
@@ -435,9 +435,9 @@ class _Blind:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    async def lay_open(self, context: Any, mine: Any, wanted: Any, count: int) -> Any:
-        shown = await self._inner.lay_open(context, mine, wanted, count)
-        return {showing: {} if showing[1] in self._liars else parcels for showing, parcels in shown.items()}
+    async def disclose(self, slot: Any, mine: Any, wanted: Any, count: int) -> Any:
+        shown = await self._inner.disclose(slot, mine, wanted, count)
+        return {showing: {} if showing[1] in self._liars else proven_parts for showing, proven_parts in shown.items()}
 
 
 def test_an_owner_that_lays_open_to_half_of_the_jury_does_not_stop_the_model() -> None:

@@ -12,7 +12,7 @@ from troth.training import Batch, Model, Task
 
 
 @dataclass(frozen=True)
-class Words(Task):
+class Phrases(Task):
     """tell four kinds of words apart, eight words in a batch"""
 
     vocabulary: int = 512

@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from troth.crypto import Context, Digest, Identity, PeerId, blob_digest, signed_bytes, verify
+from troth.crypto import Digest, Identity, PeerId, Slot, blob_digest, signed_bytes, verify
 from troth.protocol.wire.messages import (
     Accusation,
     Accuse,
@@ -34,7 +34,7 @@ from troth.protocol.wire.primitives import Primitives
 
 ALICE, BOB = (Identity.from_secret(bytes([k]) * 32) for k in (1, 2))
 RUN = Digest(b"r" * 32)
-HERE = Context(RUN, step=7, phase=Phase.COMMIT)
+HERE = Slot(RUN, step=7, phase=Phase.COMMIT)
 EXAMPLES: list[Message] = [
     Commit(b"a" * 32, b"b" * 32, b"c" * 32, length=2.5, signature=b"s" * 64),
     Commit(None, b"b" * 32, b"c" * 32),
@@ -60,14 +60,14 @@ EXAMPLES: list[Message] = [
 @pytest.mark.parametrize(
     "elsewhere",
     [
-        Context(Digest(b"s" * 32), 7, Phase.COMMIT),
-        Context(RUN, 8, Phase.COMMIT),
-        Context(RUN, 7, Phase.CLIP),
-        Context(RUN, 7, Phase.COMMIT, attempt=1),
-        Context(RUN, 7, Phase.COMMIT, incarnation=1),
+        Slot(Digest(b"s" * 32), 7, Phase.COMMIT),
+        Slot(RUN, 8, Phase.COMMIT),
+        Slot(RUN, 7, Phase.CLIP),
+        Slot(RUN, 7, Phase.COMMIT, attempt=1),
+        Slot(RUN, 7, Phase.COMMIT, incarnation=1),
     ],
 )
-def test_a_signature_is_worth_nothing_in_another_place(elsewhere: Context) -> None:
+def test_a_signature_is_worth_nothing_in_another_place(elsewhere: Slot) -> None:
     """[M1] Replays between runs, steps, phases, attempts and incarnations fail."""
     envelope, tools = seal(ALICE, HERE, EXAMPLES[0]), Primitives()
     assert not isinstance(tools.open(HERE, ALICE.peer, envelope), Malformed)

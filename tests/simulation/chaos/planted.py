@@ -26,26 +26,26 @@ from typing import Any
 from unittest.mock import patch
 
 from troth.aggregation import residual_tolerance
-from troth.crypto import Context, PeerId, derive
+from troth.crypto import PeerId, Slot, derive
 from troth.protocol.broadcast.announcement import Announcement, Timing
 from troth.protocol.broadcast.channel import AgreedChannel
-from troth.protocol.broadcast.observed import Sighting
-from troth.protocol.broadcast.signed_slots import MemoryJournal
+from troth.protocol.broadcast.observed import ObservedAnnouncement
+from troth.protocol.broadcast.signed_slots import SignedSlotsInMemory
 from troth.protocol.core.coins import Coins, SeededEntropy
 from troth.protocol.core.parts import opens
 from troth.protocol.core.records import StepRecord
 from troth.protocol.core.rejoin import is_request
-from troth.protocol.core.roles import Due, Roles, draw_roles
+from troth.protocol.core.roles import PendingAudits, Roles, draw_roles
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.state import State
-from troth.protocol.recovery.member import Life
+from troth.protocol.recovery.member import Member
 from troth.protocol.step import checks as checks_module
 from troth.protocol.step import step as step_module
-from troth.protocol.step.attempt import Attempt, Clipped, Dropped, signs_last
+from troth.protocol.step.attempt import Attempt, AttemptAborted, Clipped, signs_last
 from troth.protocol.step.checks import suspicious_parts
 from troth.protocol.step.trials import Trials, heard_audits
 from troth.protocol.wire.frames import Certificate
-from troth.protocol.wire.messages import Knocking
+from troth.protocol.wire.messages import SignedRejoin
 from troth.protocol.wire.primitives import Primitives
 from troth.simulation.chaos.draws import DRAWS
 from troth.simulation.chaos.plan_file import load
@@ -123,8 +123,8 @@ def _first_of_two_taken() -> Any:
 def _deadline_from_the_local_clock() -> Any:
     original = AgreedChannel._open
 
-    def local(self: AgreedChannel, context: Context) -> Timing:
-        return replace(original(self, context), start=self._line.now())
+    def local(self: AgreedChannel, slot: Slot) -> Timing:
+        return replace(original(self, slot), start=self._link.now())
 
     return patch.object(AgreedChannel, "_open", local)
 
@@ -132,9 +132,9 @@ def _deadline_from_the_local_clock() -> Any:
 def _pace_of_ones_own() -> Any:
     original = AgreedChannel._open
 
-    def own(self: AgreedChannel, context: Context) -> Timing:
-        self.next_pace = self.bounds.after([self._stopwatch.took()])
-        return original(self, context)
+    def own(self: AgreedChannel, slot: Slot) -> Timing:
+        self.next_timeouts = self.bounds.after([self._latency.took()])
+        return original(self, slot)
 
     return patch.object(AgreedChannel, "_open", own)
 
@@ -187,10 +187,10 @@ def _ban_one_step_early_at_one_peer() -> Any:
     original = step_module.conclude
 
     def early(attempt: Attempt[Any], *given: Any) -> Any:
-        reduced, reported, accuses, trials, quarrels = given
-        if attempt.here.peer.me == attempt.here.state.roster.members[0]:
+        reduced, reported, accuses, trials, link_disputes = given
+        if attempt.context.peer.me == attempt.context.state.roster.members[0]:
             accuses = {peer: said for peer, said in accuses.items() if peer not in trials.banned}
-        return original(attempt, reduced, reported, accuses, trials, quarrels)
+        return original(attempt, reduced, reported, accuses, trials, link_disputes)
 
     return _instead_of(original, early)
 
@@ -202,8 +202,8 @@ def _audits_unheard() -> Any:
     return _instead_of(heard_audits, lambda *_: ())
 
 
-def _drawn_otherwise(change: Callable[[Roster, Due], tuple[Roster, Due]]) -> Any:
-    def otherwise(run: Any, roster: Roster, randomness: Any, due: Due) -> Roles:
+def _drawn_otherwise(change: Callable[[Roster, PendingAudits], tuple[Roster, PendingAudits]]) -> Any:
+    def otherwise(run: Any, roster: Roster, randomness: Any, due: PendingAudits) -> Roles:
         changed, owed = change(roster, due)
         return draw_roles(run, changed, randomness, owed)
 
@@ -211,7 +211,7 @@ def _drawn_otherwise(change: Callable[[Roster, Due], tuple[Roster, Due]]) -> Any
 
 
 def _absent_not_audited() -> Any:
-    def present(roster: Roster, due: Due) -> tuple[Roster, Due]:
+    def present(roster: Roster, due: PendingAudits) -> tuple[Roster, PendingAudits]:
         return roster, replace(due, contributors=tuple(p for p in due.contributors if p in roster.members))
 
     return _drawn_otherwise(present)
@@ -237,7 +237,7 @@ def _single_coin() -> Any:
 def _coin_reused() -> Any:
     original = Attempt.again
 
-    def again(self: Attempt[Any], why: Dropped) -> Attempt[Any]:
+    def again(self: Attempt[Any], why: AttemptAborted) -> Attempt[Any]:
         return replace(original(self, why), coins=self.coins)
 
     return patch.object(Attempt, "again", again)
@@ -280,7 +280,7 @@ def _feuds_not_remembered() -> Any:
     original = Roster.after
 
     def after(self: Roster, record: StepRecord) -> Roster:
-        return replace(original(self, record), feuds=())
+        return replace(original(self, record), link_disputes=())
 
     return patch.object(Roster, "after", after)
 
@@ -291,27 +291,27 @@ def _signed_again_after_a_crash() -> Iterator[None]:
     original, lives = SeededEntropy.coins, count()
 
     def fresh(self: SeededEntropy, step: int, attempt: int) -> Coins:
-        life = self.__dict__.setdefault("life", next(lives))
+        member = self.__dict__.setdefault("life", next(lives))
         return Coins(
-            *(derive(coin, life) for coin in (original(self, step, attempt).a, original(self, step, attempt).b))
+            *(derive(coin, member) for coin in (original(self, step, attempt).a, original(self, step, attempt).b))
         )
 
-    with patch.object(MemoryJournal, "claim", lambda *_: None), patch.object(SeededEntropy, "coins", fresh):
+    with patch.object(SignedSlotsInMemory, "claim", lambda *_: None), patch.object(SeededEntropy, "coins", fresh):
         yield
 
 
 def _first_teller_believed() -> Any:
-    original = Sighting.__init__
+    original = ObservedAnnouncement.__init__
 
-    def gullible(self: Sighting, context: Context, members: Any, _quorum: int, *given: Any) -> None:
-        original(self, context, members, 1, *given)
+    def gullible(self: ObservedAnnouncement, slot: Slot, members: Any, _quorum: int, *given: Any) -> None:
+        original(self, slot, members, 1, *given)
 
-    return patch.object(Sighting, "__init__", gullible)
+    return patch.object(ObservedAnnouncement, "__init__", gullible)
 
 
 def _requests_unchecked() -> Any:
-    def lenient(_place: Context, knock: Knocking, roster: Roster, _tools: Primitives) -> bool:
-        return roster.absent_since(PeerId(knock.member)) is not None
+    def lenient(_slot: Slot, rejoin: SignedRejoin, roster: Roster, _tools: Primitives) -> bool:
+        return roster.absent_since(PeerId(rejoin.member)) is not None
 
     return _instead_of(is_request, lenient)
 
@@ -321,11 +321,11 @@ def _same_incarnation() -> Any:
 
 
 def _due_after_a_new_beginning() -> Any:
-    return patch.object(State, "anew", lambda self, incarnation: replace(self, incarnation=incarnation))
+    return patch.object(State, "restarted", lambda self, incarnation: replace(self, incarnation=incarnation))
 
 
 def _nothing_borrowed() -> Any:
-    return patch.object(Life, "_borrow", lambda *_: None)
+    return patch.object(Member, "_borrow", lambda *_: None)
 
 
 PLANTED: Mapping[str, Plant] = {

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from tests.simulation.chaos.planted import PLANTED, SEEDS, broken_by, seeds_of_tests
-from troth.attacks.wire.line import CONDUCTS
+from troth.attacks.wire.link import WIRE_BEHAVIOURS
 from troth.evidence.bans import History
 from troth.evidence.form import checksum as checksum_of
 from troth.evidence.form import from_text, to_text
@@ -19,7 +19,7 @@ from troth.evidence.verify import UnprovedError, verify_ban
 from troth.protocol.core.records import encode_record
 from troth.simulation.chaos.draws import draw_wide
 from troth.simulation.chaos.faults import Network
-from troth.simulation.chaos.judge import ATTACKS, LATER_CONDUCTS, draw_plan, judge
+from troth.simulation.chaos.judge import ATTACKS, LATER_BEHAVIOURS, draw_plan, judge
 from troth.simulation.chaos.plan_file import load
 from troth.simulation.chaos.world import Plan, World, play
 
@@ -97,9 +97,9 @@ def test_a_quiet_step_takes_twelve_delays_and_waits_for_nothing() -> None:
 
 def test_the_draw_covers_what_there_is() -> None:
     plans = [draw_plan(seed) for seed in range(300)]
-    conducts = Counter(name for plan in plans for liar in plan.liars.values() for name in liar)
-    assert set(conducts) == set(CONDUCTS) - LATER_CONDUCTS
-    assert min(conducts.values()) > 15
+    behaviours = Counter(name for plan in plans for liar in plan.liars.values() for name in liar)
+    assert set(behaviours) == set(WIRE_BEHAVIOURS) - LATER_BEHAVIOURS
+    assert min(behaviours.values()) > 15
     assert {attack for plan in plans for attack in plan.attacks.values()} == set(ATTACKS)
     assert {plan.peers for plan in plans} == set(range(4, 17))
 

@@ -30,8 +30,8 @@ from troth.training.work import Training, TrainingWork
 def plan(peers: int = 5, steps: int = 4, attacks: dict[int, str] | None = None, **given: Any) -> Plan:
     liars = given.pop("liars", dict.fromkeys(attacks or {}, frozenset[str]()))
     crashes = given.pop("crashes", {})
-    zeal = dict.fromkeys(liars, (1.0, 1))
-    return Plan(1, peers, steps, liars, {}, attacks or {}, zeal, crashes, Network(latency=0.3), **given)
+    intensity = dict.fromkeys(liars, (1.0, 1))
+    return Plan(1, peers, steps, liars, {}, attacks or {}, intensity, crashes, Network(latency=0.3), **given)
 
 
 def failing(world: World) -> set[str]:
@@ -61,7 +61,7 @@ def test_harm_looks_at_aggregates_whoever_covers_them() -> None:
     world = play(plan(7, 3, {0: "covered-aggregate", 1: "covered-aggregate"}))
     assert CHECKERS["harm"](world) == []
     for outcome in world.witness:
-        kept = outcome.state.kept[outcome.record.step]
+        kept = outcome.state.audit_records[outcome.record.step]
         object.__setattr__(kept, "aggregate_D", torch.full_like(kept.aggregate_D, 1e30))
     assert len(CHECKERS["harm"](world)) >= 3
 
@@ -116,14 +116,14 @@ def test_bans_alone_finds_who_was_banned_and_stays() -> None:
 
 
 def test_bans_reach_later_keys() -> None:
-    world, heir = play(plan(steps=3)), Identity.from_secret(bytes(32)).peer
+    world, successor = play(plan(steps=3)), Identity.from_secret(bytes(32)).peer
     banned = world.run.founders[0]
     first, second, third = world.records
     guilty = Judgement(None, banned, Kind.EQUIVOCATION, 0, None, 0, Verdict.ACCUSED)
     world.records[:] = [
-        msgspec.structs.replace(first, returned=(Returned(banned, heir),)),
-        msgspec.structs.replace(second, judgements=(guilty,), members=(heir,)),
-        msgspec.structs.replace(third, members=(heir,)),
+        msgspec.structs.replace(first, returned=(Returned(banned, successor),)),
+        msgspec.structs.replace(second, judgements=(guilty,), members=(successor,)),
+        msgspec.structs.replace(third, members=(successor,)),
     ]
     assert CHECKERS["bans"](world) == ["step 2: a stranger was banned before, and is a member"]
 

@@ -8,7 +8,7 @@ import pytest
 
 from troth.simulation.chaos.draws import DRAWS, draw_beyond, draw_wide
 from troth.simulation.chaos.faults import Network
-from troth.simulation.chaos.judge import LATER_CONDUCTS, WIDE_ATTACKS, draw_plan, judge
+from troth.simulation.chaos.judge import LATER_BEHAVIOURS, WIDE_ATTACKS, draw_plan, judge
 from troth.simulation.chaos.plan_file import FORMAT, PlanFile, flaw, from_bytes, to_text
 from troth.simulation.chaos.shrink import shrink
 from troth.simulation.chaos.world import TASKS, Plan
@@ -20,14 +20,14 @@ BEYOND = [draw_beyond(seed) for seed in range(200)]
 
 def test_the_worlds_of_old_stay_as_they_were() -> None:
     def told(plan: Plan) -> str:
-        liars = sorted((number, sorted(conducts)) for number, conducts in plan.liars.items())
-        drawn = (plan.forge_from, plan.attacks, plan.zeal, plan.crashes)
+        liars = sorted((number, sorted(behaviours)) for number, behaviours in plan.liars.items())
+        drawn = (plan.forge_from, plan.attacks, plan.intensity, plan.crashes)
         items = [sorted(each.items()) for each in drawn]
         fields = (plan.seed, plan.peers, plan.steps, liars, *items, plan.network, sorted(plan.blackout.items()))
         return repr(fields)
 
     digest = hashlib.sha256("".join(told(draw_plan(seed)) for seed in range(200)).encode()).hexdigest()
-    assert digest == "2ef0c13a81e31a88c4a3e361b4d3e9e805dc6110f34a6def4d86cf32a7358e38"
+    assert digest == "ddc32a241390d3f9b975d773932f01ddd569c477b8976cf62fdad79c4ede6712"
 
 
 @pytest.mark.parametrize("plans", [WIDE, BEYOND], ids=["wide", "beyond"])
@@ -47,7 +47,7 @@ def test_wide_worlds_have_what_others_lack() -> None:
     assert max(plan.peers for plan in WIDE) > 30
     assert {plan.task for plan in WIDE} == set(TASKS)
     assert {attack for plan in WIDE for attack in plan.attacks.values()} == set(WIDE_ATTACKS)
-    assert {conduct for plan in WIDE for liar in plan.liars.values() for conduct in liar} >= LATER_CONDUCTS
+    assert {behaviour for plan in WIDE for liar in plan.liars.values() for behaviour in liar} >= LATER_BEHAVIOURS
     counts = Counter(
         waits=sum(plan.waits for plan in WIDE),
         auto=sum(plan.tau_auto is not None for plan in WIDE),
@@ -103,7 +103,7 @@ def test_a_plan_knows_its_tier() -> None:
     one_gone = {2: DropOut(1, 0, 5.0)}
     assert plan_of().within
     assert not plan_of(crashes=one_gone).within
-    assert plan_of(crashes=one_gone, liars={0: frozenset()}, zeal={0: (1.0, 1)}, byzantine=2).within
+    assert plan_of(crashes=one_gone, liars={0: frozenset()}, intensity={0: (1.0, 1)}, byzantine=2).within
     assert not plan_of(blackout={number: DropOut(1, 0, 5.0) for number in range(2, 7)}).within
 
 

@@ -22,7 +22,7 @@ EVERYTHING = Plan(
     liars={1: frozenset({"mute", "late"}), 6: frozenset({"equivocate", "replay", "garbage"}), 9: frozenset()},
     forge_from={1: 3, 6: 2},
     attacks={9: "grind"},
-    zeal={1: (0.3, 4), 6: (0.2, 1), 9: (0.5, 2)},
+    intensity={1: (0.3, 4), 6: (0.2, 1), 9: (0.5, 2)},
     crashes={0: DropOut(4, 3, 20.0, journal=False)},
     network=Network(
         latency=0.47,
@@ -49,14 +49,14 @@ def test_a_planted_bug_is_found_in_a_smaller_world() -> None:
     assert verdict.broken[0].split(":")[0] in {what.split(":")[0] for what in left}
     assert small.steps < plan.steps
     assert small.network == Network()
-    (conducts,) = small.liars.values()
-    assert "equivocate" in conducts
+    (behaviours,) = small.liars.values()
+    assert "equivocate" in behaviours
     assert judge(small).broken == []
 
 
 def test_only_what_matters_is_left() -> None:
     def broken(plan: Plan) -> bool:
-        return plan.steps >= 3 and any("equivocate" in conducts for conducts in plan.liars.values())
+        return plan.steps >= 3 and any("equivocate" in behaviours for behaviours in plan.liars.values())
 
     small = shrink(EVERYTHING, broken)
     (liar,) = small.liars
@@ -66,7 +66,7 @@ def test_only_what_matters_is_left() -> None:
 @pytest.mark.parametrize(
     ("broken", "left"),
     [
-        (lambda plan: any(cut.apart for cut in plan.network.cuts), "cuts"),
+        (lambda plan: any(cut.isolated for cut in plan.network.cuts), "cuts"),
         (lambda plan: plan.network.loss.get(2, 0.0) > 0.05, "loss"),
         (lambda plan: plan.network.latency >= 0.4, "latency"),
         (lambda plan: plan.network.clocks.keys() >= {1, 2}, "clocks"),
@@ -85,8 +85,8 @@ def test_faults_of_the_network_go_one_by_one(broken: Callable[[Plan], bool], lef
 
 def test_peers_keep_what_is_theirs_when_others_go() -> None:
     def broken(plan: Plan) -> bool:
-        apart = frozenset(number for cut in plan.network.cuts for number in cut.apart)
-        return len(plan.crashes) == 1 and len(apart) == 1 and plan.network.loss.keys() == apart
+        isolated = frozenset(number for cut in plan.network.cuts for number in cut.isolated)
+        return len(plan.crashes) == 1 and len(isolated) == 1 and plan.network.loss.keys() == isolated
 
     small = shrink(EVERYTHING, broken)
     assert broken(small)
@@ -141,7 +141,7 @@ def test_equal_plans_are_tried_once_and_in_the_same_order() -> None:
 
     first = run()
     assert first == run()
-    assert all(plan not in first[:place] for place, plan in enumerate(first))
+    assert all(plan not in first[:slot] for slot, plan in enumerate(first))
 
 
 def test_nothing_is_tried_that_could_not_be_drawn() -> None:
@@ -193,16 +193,16 @@ Change = Callable[[dict[str, Any]], Any]
         (lambda file: file["drawn"].update(steps=10**9), "steps must be from 1 to 10000"),
         (lambda file: file["drawn"].update(peers=10), "there is no peer 10"),
         (lambda file: file["drawn"]["crashes"].update({"-1": {"step": 0, "call": 0}}), "there is no peer -1"),
-        (lambda file: file["drawn"]["network"]["cuts"][0].update(apart=[40]), "there is no peer 40"),
+        (lambda file: file["drawn"]["network"]["cuts"][0].update(isolated=[40]), "there is no peer 40"),
         (lambda file: file["drawn"]["liars"].update({str(k): [] for k in range(10)}), "10 liars among 11 peers"),
         (lambda file: file["drawn"]["liars"].update({"1": ["fly"]}), "unknown conduct 'fly'"),
         (lambda file: file["drawn"]["attacks"].update({"1": "__import__"}), "unknown attack '__import__'"),
         (lambda file: file["drawn"]["attacks"].update({"2": "grind"}), "must be of liars"),
-        (lambda file: file["drawn"].update(zeal={}), "must be of liars"),
+        (lambda file: file["drawn"].update(intensity={}), "must be of liars"),
         (lambda file: file["drawn"]["network"].update(latency=-1), "numbers must be from 0"),
         (lambda file: file["drawn"]["network"].update(bytes_per_second=0), "bytes_per_second must be above 0"),
         (lambda file: file["drawn"]["network"]["clocks"].update({"0": [0, -1]}), "a clock may be"),
-        (lambda file: file["drawn"]["zeal"].update({"1": [0.5, 10**12]}), "numbers must be from 0"),
+        (lambda file: file["drawn"]["intensity"].update({"1": [0.5, 10**12]}), "numbers must be from 0"),
     ],
 )
 def test_hostile_files_are_refused(change: Change, says: str) -> None:

@@ -9,12 +9,12 @@ from troth.crypto import PeerId
 from troth.protocol.core.errors import StalledError
 from troth.simulation import ProtocolSimulation, Scenario
 from troth.simulation.lockstep.drop_outs import DropOut, DroppingChannel
-from troth.simulation.lockstep.reliable import FaithfulChannel
+from troth.simulation.lockstep.reliable import ReliableChannel
 
 
 def stop(simulation: ProtocolSimulation, victim: PeerId, when: DropOut) -> None:
     member = simulation.peers[victim]
-    channel = DroppingChannel(FaithfulChannel(member.identity, member.tools), when)
+    channel = DroppingChannel(ReliableChannel(member.identity, member.tools), when)
     simulation.peers[victim] = dataclasses.replace(member, channel=channel)
 
 

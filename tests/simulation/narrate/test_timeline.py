@@ -21,9 +21,9 @@ def told(plan: Plan) -> list[str]:
     return list(timeline.lines(play(plan, timeline.watch, timeline.wrap)))
 
 
-def lying(*conducts: str) -> Plan:
+def lying(*behaviours: str) -> Plan:
     """Peer 2 of five lies whenever it can, from the second step on."""
-    return Plan(3, 5, 2, {2: frozenset(conducts)}, {}, {}, {2: (1.0, 1)}, {}, Network())
+    return Plan(3, 5, 2, {2: frozenset(behaviours)}, {}, {}, {2: (1.0, 1)}, {}, Network())
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -106,8 +106,8 @@ def test_silence_is_told_with_what_follows() -> None:
         "= record of step 1: ",
         "=   absent: 3",
     ]
-    places = [next(place for place, line in enumerate(lines) if what in line) for what in story]
-    assert places == sorted(places)
+    slots = [next(slot for slot, line in enumerate(lines) if what in line) for what in story]
+    assert slots == sorted(slots)
 
 
 def test_whoever_comes_back_is_heard_again() -> None:

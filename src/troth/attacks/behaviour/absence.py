@@ -10,7 +10,7 @@ from troth.attacks.behaviour.members import FalseAccuser, VanishedError
 from troth.attacks.behaviour.public import owners_now
 from troth.attacks.colluder import ColludingChannel, cast_as
 from troth.attacks.gradient import GradientAttack
-from troth.crypto import Context, PeerId
+from troth.crypto import PeerId, Slot
 from troth.protocol.core.channel import Entry
 from troth.protocol.step.deliveries import bitmap, bits_of
 from troth.protocol.wire.messages import (
@@ -30,10 +30,10 @@ from troth.protocol.wire.messages import (
 class Leaver(ColludingChannel):
     """Says nothing more, from the first announcement of a step on."""
 
-    async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
-        if self._active(context.step):
+    async def announce(self, slot: Slot, message: Message) -> Mapping[PeerId, Announced]:
+        if self._active(slot.step):
             raise VanishedError("left the run")
-        return await super().announce(context, message)
+        return await super().announce(slot, message)
 
 
 class Doorkeeper(FalseAccuser):
@@ -46,30 +46,30 @@ class Doorkeeper(FalseAccuser):
         self._members = entry.members
         super().enter(entry)
 
-    async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
-        if not self._active(context.step):
-            return await ColludingChannel.announce(self, context, message)
+    async def announce(self, slot: Slot, message: Message) -> Mapping[PeerId, Announced]:
+        if not self._active(slot.step):
+            return await ColludingChannel.announce(self, slot, message)
         if isinstance(message, Commit):
-            message = msgspec.structs.replace(message, knocks=())
-        elif isinstance(message, Reveal) and self._half(1) and not context.attempt:
-            message = msgspec.structs.replace(message, held=self._without_victim(context.step, message.held))
+            message = msgspec.structs.replace(message, rejoins=())
+        elif isinstance(message, Reveal) and self._half(1) and not slot.attempt:
+            message = msgspec.structs.replace(message, held=self._without_victim(slot.step, message.held))
         elif isinstance(message, Vote) and self._half(2):
-            return await self._honest.announce(context, Vote(tuple(map(self._winning, message.ballots))))
+            return await self._honest.announce(slot, Vote(tuple(map(self._winning, message.ballots))))
         elif isinstance(message, Accuse) and self._half(2):
-            message = msgspec.structs.replace(message, accusations=tuple(self._lies(context.step)))
-        announced = await ColludingChannel.announce(self, context, message)
-        self._note(context.step, message, announced)
+            message = msgspec.structs.replace(message, accusations=tuple(self._lies(slot.step)))
+        announced = await ColludingChannel.announce(self, slot, message)
+        self._note(slot.step, message, announced)
         return announced
 
     def _half(self, more: int) -> bool:
         """Whether we are half of the members at the start of the step; with 2, more than that."""
-        assert self._plot.state is not None
-        members = self._plot.state().roster.members
+        assert self._collusion.state is not None
+        members = self._collusion.state().roster.members
         return 2 * len(self._colluders & set(members)) >= len(members) + (more - 1)
 
     def _without_victim(self, step: int, held: bytes) -> bytes:
         """As if one honest owner's aggregates had not come: the same for all of us, another in each step (SPEC F1, F3)."""
-        owners = owners_now(self._plot, self._members)
+        owners = owners_now(self._collusion, self._members)
         honest = sorted(set(owners) - self._colluders)
         if not honest:
             return held
@@ -90,7 +90,7 @@ class Doorkeeper(FalseAccuser):
 class Leave(GradientAttack):
     """leave: no lie, no sign of life, as many at once as the run says it can bear"""
 
-    conduct: ClassVar[type[ColludingChannel]] = Leaver
+    behaviour: ClassVar[type[ColludingChannel]] = Leaver
     needs_protocol: ClassVar[bool] = True
 
 
@@ -98,5 +98,5 @@ class Leave(GradientAttack):
 class BlockReturns(GradientAttack):
     """let nobody come back; where enough are gone, break off with the rest, and vote them out"""
 
-    conduct: ClassVar[type[ColludingChannel]] = Doorkeeper
+    behaviour: ClassVar[type[ColludingChannel]] = Doorkeeper
     needs_protocol: ClassVar[bool] = True

@@ -9,7 +9,7 @@ import msgspec
 from troth.attacks.behaviour.public import owners_now
 from troth.attacks.colluder import ColludingChannel
 from troth.attacks.gradient import GradientAttack, SignFlip
-from troth.crypto import Context, PeerId, stream
+from troth.crypto import PeerId, Slot, stream
 from troth.protocol.core.channel import Entry
 from troth.protocol.wire.messages import MOST_CHARGES, Announced, Ballot, Clip, Kind, Message, Verdict, Vote
 
@@ -19,20 +19,20 @@ _LATE = 2**61  # steps that nobody will ever make, in numbers that take up the m
 class PaddingJuror(ColludingChannel):
     """Votes as its coalition does, and on thousands of invented charges besides."""
 
-    async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
-        if isinstance(message, Vote) and self._active(context.step):
+    async def announce(self, slot: Slot, message: Message) -> Mapping[PeerId, Announced]:
+        if isinstance(message, Vote) and self._active(slot.step):
             said = self._shielding(message)
             assert isinstance(said, Vote)
             padding = self._padding()[: MOST_CHARGES - len(said.ballots)]
-            return await self._honest.announce(context, Vote((*said.ballots, *padding)))
-        return await super().announce(context, message)
+            return await self._honest.announce(slot, Vote((*said.ballots, *padding)))
+        return await super().announce(slot, message)
 
     def _padding(self) -> tuple[Ballot, ...]:
         """The same for all of them: a charge that several vote on costs the others the most."""
-        made: tuple[Ballot, ...] = self._plot.board.setdefault("padding", None) or invented(
-            bytes(self._run.id), self._plot.attack.ballots
+        made: tuple[Ballot, ...] = self._collusion.board.setdefault("padding", None) or invented(
+            bytes(self._run.id), self._collusion.attack.ballots
         )
-        self._plot.board["padding"] = made
+        self._collusion.board["padding"] = made
         return made
 
 
@@ -61,19 +61,19 @@ class Complainer(ColludingChannel):
         self._members = entry.members
         super().enter(entry)
 
-    async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
-        if isinstance(message, Clip) and self._active(context.step):
-            missed = self._misses(context)
+    async def announce(self, slot: Slot, message: Message) -> Mapping[PeerId, Announced]:
+        if isinstance(message, Clip) and self._active(slot.step):
+            missed = self._misses(slot)
             if missed is not None:
                 message = msgspec.structs.replace(message, centers=(), missing=(missed,))
-        return await super().announce(context, message)
+        return await super().announce(slot, message)
 
-    def _misses(self, context: Context) -> PeerId | None:
+    def _misses(self, slot: Slot) -> PeerId | None:
         """Whose part it is that this owner claims not to have, if it is its turn."""
-        owners = owners_now(self._plot, self._members)
+        owners = owners_now(self._collusion, self._members)
         ours = [peer for peer in dict.fromkeys(owners) if peer in self._colluders]
         others = sorted(set(owners) - {self._me}, key=lambda peer: (peer in self._colluders, owners.index(peer)))
-        who, turn = divmod(context.attempt, max(1, len(self._members) // 2))
+        who, turn = divmod(slot.attempt, max(1, len(self._members) // 2))
         its_turn = who < len(ours) and ours[who] == self._me
         return others[turn] if its_turn and turn < len(others) else None
 
@@ -83,7 +83,7 @@ class PadVotes(SignFlip):
     """flip signs, and add to every vote as many ballots on charges that nobody brought as a message can hold"""
 
     ballots: int = MOST_CHARGES - 1
-    conduct: ClassVar[type[ColludingChannel]] = PaddingJuror
+    behaviour: ClassVar[type[ColludingChannel]] = PaddingJuror
     needs_protocol: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -96,5 +96,5 @@ class PadVotes(SignFlip):
 class Complain(GradientAttack):
     """as owner, complain about parts that did come: every complaint repeats the attempt"""
 
-    conduct: ClassVar[type[ColludingChannel]] = Complainer
+    behaviour: ClassVar[type[ColludingChannel]] = Complainer
     needs_protocol: ClassVar[bool] = True

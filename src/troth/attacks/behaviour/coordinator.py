@@ -25,11 +25,11 @@ from torch import Tensor
 from troth.aggregation import centered_clip
 from troth.attacks.behaviour.cover import CoveredAggregate, CoveringColluder
 from troth.attacks.behaviour.members import CoinGrinder, FalseAccuser, ShiftingOwner, WithholdingOwner
-from troth.attacks.colluder import ColludingChannel, LiarsChannel, Plot
+from troth.attacks.colluder import ColludingChannel, Collusion, LiarsChannel
 from troth.attacks.gradient import GradientAttack, positive
-from troth.crypto import Context, PeerId
+from troth.crypto import PeerId, Slot
 from troth.protocol.core.coins import combine
-from troth.protocol.core.roles import Due, draw_roles
+from troth.protocol.core.roles import PendingAudits, draw_roles
 from troth.protocol.core.roster import MOST_STRIKES, Roster
 from troth.protocol.core.run import Run
 from troth.protocol.wire.messages import Accuse, Announced, Commit, Message
@@ -88,39 +88,39 @@ class Coordinator:
 
     # Coins B
 
-    def tell_coin(self, context: Context, peer: PeerId, coin: bytes) -> None:
-        self._coins[context.step, context.attempt][peer] = coin
+    def tell_coin(self, slot: Slot, peer: PeerId, coin: bytes) -> None:
+        self._coins[slot.step, slot.attempt][peer] = coin
 
-    def keeps_coin(self, context: Context, peer: PeerId, said: Mapping[PeerId, Announced]) -> bool:
-        key = (context.step, context.attempt)
+    def keeps_coin(self, slot: Slot, peer: PeerId, said: Mapping[PeerId, Announced]) -> bool:
+        key = (slot.step, slot.attempt)
         if key not in self._keeping:
             others = {who: a.message.coin for who, a in said.items() if isinstance(a.message, Accuse)}
-            self._keeping[key] = self._keeper(context, {**others, **self._coins[key]})
+            self._keeping[key] = self._keeper(slot, {**others, **self._coins[key]})
         return self._keeping[key] == peer
 
-    def _keeper(self, context: Context, coins: Mapping[PeerId, bytes]) -> PeerId | None:
+    def _keeper(self, slot: Slot, coins: Mapping[PeerId, bytes]) -> PeerId | None:
         """Whose coin, if not opened, leaves the audit of our lie to one of us."""
-        liar = self._risks[context.step][0]
-        self._lost.pop(context.step + 1, None)
-        if not self._found(context, liar, coins):
+        liar = self._risks[slot.step][0]
+        self._lost.pop(slot.step + 1, None)
+        if not self._found(slot, liar, coins):
             return None
-        free = [peer for peer in sorted(self._coins[context.step, context.attempt]) if self._may_keep(peer)]
+        free = [peer for peer in sorted(self._coins[slot.step, slot.attempt]) if self._may_keep(peer)]
         for peer in free:
-            if not self._found(context, liar, {who: coin for who, coin in coins.items() if who != peer}):
+            if not self._found(slot, liar, {who: coin for who, coin in coins.items() if who != peer}):
                 self._strikes[peer] += 1
                 self.moves[COIN] += 1
                 return peer
-        self._lost[context.step + 1] = liar
+        self._lost[slot.step + 1] = liar
         return None
 
     def _may_keep(self, peer: PeerId) -> bool:
         return self._strikes[peer] < MOST_STRIKES - 1
 
-    def _found(self, context: Context, liar: PeerId, coins: Mapping[PeerId, bytes]) -> bool:
+    def _found(self, slot: Slot, liar: PeerId, coins: Mapping[PeerId, bytes]) -> bool:
         """Draw the next roles as everyone will: whether somebody honest is to audit the liar."""
-        members = tuple(sorted(self._commits.get(context.step, {})))
-        due = Due(context.step, self._contributors(context.step), everyone=bool(set(members) - coins.keys()))
-        drawn = combine("roles", context.step, context.attempt, coins)
+        members = tuple(sorted(self._commits.get(slot.step, {})))
+        due = PendingAudits(slot.step, self._contributors(slot.step), everyone=bool(set(members) - coins.keys()))
+        drawn = combine("roles", slot.step, slot.attempt, coins)
         audits = draw_roles(self._run, Roster(members), drawn, due).audits
         auditors = {auditor for auditor, theirs in audits.items() for audit in theirs if audit.target == liar}
         return bool(auditors - self._colluders)
@@ -133,52 +133,56 @@ class Coordinator:
 class _Cover(CoveringColluder):
     """Shifts what the clipped centre would be, by so little that its own report can absorb all of it (SPEC V2)."""
 
-    def _wrong(self, context: Context, part: int) -> Tensor:
+    def _wrong(self, slot: Slot, part: int) -> Tensor:
         rows_PD = torch.stack(self._rows[part])
         tau = self._tau(rows_PD.shape[1])
         center_D = centered_clip(rows_PD, tau=tau)
         length = float(torch.linalg.vector_norm(center_D)) or 1.0
-        shifted_D: Tensor = center_D - center_D * (self._plot.attack.shift * tau / len(rows_PD) / length)
+        shifted_D: Tensor = center_D - center_D * (self._collusion.attack.shift * tau / len(rows_PD) / length)
         return shifted_D
 
 
 class _Keeper(CoinGrinder):
     """Opens its coin last, or not, as the head decides."""
 
-    async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
+    async def announce(self, slot: Slot, message: Message) -> Mapping[PeerId, Announced]:
         if isinstance(message, Accuse):
-            head(self._plot).tell_coin(context, self._me, message.coin)
-        return await super().announce(context, message)
+            head(self._collusion).tell_coin(slot, self._me, message.coin)
+        return await super().announce(slot, message)
 
-    def _would_be_audited(self, context: Context, said: Accuse, honest: Mapping[PeerId, Announced]) -> bool:
-        return head(self._plot).keeps_coin(context, self._me, honest)
+    def _would_be_audited(self, slot: Slot, said: Accuse, honest: Mapping[PeerId, Announced]) -> bool:
+        return head(self._collusion).keeps_coin(slot, self._me, honest)
 
 
 class Adaptive(ColludingChannel):
     """One of the coalition: every conduct it may be told to take, around each other, each active when the head says so."""
 
-    def __init__(self, honest: LiarsChannel, me: PeerId, plot: Plot) -> None:
-        self._head = head(plot)
-        self._head.join(me, plot.active)
+    def __init__(self, honest: LiarsChannel, me: PeerId, collusion: Collusion) -> None:
+        self._head = head(collusion)
+        self._head.join(me, collusion.active)
         takes = self._head.takes
-        alone = replace(plot, attack=CoveredAggregate(plot.attack.shift), colluders=frozenset({me}))  # no other absorbs
-        channel: LiarsChannel = _Keeper(honest, me, replace(plot, active=self._head.lies))
-        channel = WithholdingOwner(channel, me, replace(plot, active=takes(me, WITHHOLD)))
-        channel = ShiftingOwner(channel, me, replace(plot, active=takes(me, WRONG)))
+        alone = replace(
+            collusion, attack=CoveredAggregate(collusion.attack.shift), colluders=frozenset({me})
+        )  # no other absorbs
+        channel: LiarsChannel = _Keeper(honest, me, replace(collusion, active=self._head.lies))
+        channel = WithholdingOwner(channel, me, replace(collusion, active=takes(me, WITHHOLD)))
+        channel = ShiftingOwner(channel, me, replace(collusion, active=takes(me, WRONG)))
         channel = _Cover(channel, me, replace(alone, active=takes(me, COVER)))
-        channel = FalseAccuser(channel, me, replace(plot, active=self._head.outvote))
-        super().__init__(channel, me, plot)
+        channel = FalseAccuser(channel, me, replace(collusion, active=self._head.outvote))
+        super().__init__(channel, me, collusion)
 
-    async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
-        announced = await super().announce(context, message)
+    async def announce(self, slot: Slot, message: Message) -> Mapping[PeerId, Announced]:
+        announced = await super().announce(slot, message)
         if isinstance(message, Commit):
-            self._head.hear_commits(context.step, announced)
+            self._head.hear_commits(slot.step, announced)
         return announced
 
 
-def head(plot: Plot) -> Coordinator:
+def head(collusion: Collusion) -> Coordinator:
     """The one that all colluders of this plot share."""
-    coordinator: Coordinator = plot.board.setdefault("coordinator", Coordinator(plot.run, plot.colluders))
+    coordinator: Coordinator = collusion.board.setdefault(
+        "coordinator", Coordinator(collusion.run, collusion.colluders)
+    )
     return coordinator
 
 
@@ -187,7 +191,7 @@ class Adapt(GradientAttack):
     """act as one: each step whoever has the least to lose takes the worst part that the public state allows"""
 
     shift: float = 1.0  # how far the aggregate of a step's liar is off, in radii over the number of contributors
-    conduct: ClassVar[type[ColludingChannel]] = Adaptive
+    behaviour: ClassVar[type[ColludingChannel]] = Adaptive
     needs_protocol: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -18,7 +18,7 @@ from troth.aggregation import centered_clip, clip_residual
 from troth.attacks.behaviour.cover import CoveringColluder
 from troth.attacks.colluder import ColludingChannel
 from troth.attacks.gradient import GradientAttack
-from troth.crypto import Context, PeerId
+from troth.crypto import PeerId, Slot
 from troth.protocol.core.channel import Entry
 from troth.protocol.core.scales import lower_median
 from troth.protocol.wire.messages import Announced, Message, Report, ReportNumbers
@@ -73,11 +73,11 @@ class OnceCoveringColluder(CoveringColluder):
         """Those of this attempt: a helper that is out absorbs nothing."""
         return tuple(peer for peer in super()._contributors() if peer in self._members)
 
-    def _wrong(self, context: Context, part: int) -> Tensor:
+    def _wrong(self, slot: Slot, part: int) -> Tensor:
         rows_CD = torch.stack(self._rows[part])
         mean_D = rows_CD.double().mean(dim=0)
         towards_D = -mean_D / (float(torch.linalg.vector_norm(mean_D)) or 1.0)
-        length = self._plot.attack.length
+        length = self._collusion.attack.length
         if length is not None:
             forged_D: Tensor = (length * towards_D).float()
             return forged_D
@@ -86,31 +86,31 @@ class OnceCoveringColluder(CoveringColluder):
         shift = largest_passing_shift(rows_CD, towards_D, tau=tau, helpers=helpers, told_C=told_C)
         return (centered_clip(rows_CD, tau=tau).double() + 0.999 * shift * towards_D).float()
 
-    async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
-        if isinstance(message, Report) and message.numbers and self._active(context.step):
+    async def announce(self, slot: Slot, message: Message) -> Mapping[PeerId, Announced]:
+        if isinstance(message, Report) and message.numbers and self._active(slot.step):
             parts, projections = len(self._bounds()) - 1, self._run.parameters.projections
             numbers = ReportNumbers.unpack(message.numbers, parts, projections)
             assert isinstance(numbers, ReportNumbers)
-            self._right(context)[self._me] = numbers.projections_PK
-        return await super().announce(context, message)
+            self._right(slot)[self._me] = numbers.projections_PK
+        return await super().announce(slot, message)
 
-    def _right(self, context: Context) -> dict[PeerId, NDArray[np.float64]]:
+    def _right(self, slot: Slot) -> dict[PeerId, NDArray[np.float64]]:
         """What each of us would report if it did not lie."""
-        board: dict[PeerId, NDArray[np.float64]] = self._plot.board.setdefault(
-            ("right", context.step, context.attempt), {}
+        board: dict[PeerId, NDArray[np.float64]] = self._collusion.board.setdefault(
+            ("right", slot.step, slot.attempt), {}
         )
         return board
 
     def _share(
         self,
-        context: Context,
+        slot: Slot,
         part: int,
         right_K: NDArray[np.float64],
         missing_K: NDArray[np.float64],
         helpers: Collection[PeerId],
     ) -> NDArray[np.float64]:
         """All of them the same, so that none is longer than it must be (SPEC V2)."""
-        told = self._right(context)
+        told = self._right(slot)
         ours_K = np.sum([told[peer][part] for peer in sorted(told.keys() & set(helpers))], axis=0)
         return np.asarray((ours_K - missing_K) / len(helpers))
 
@@ -125,7 +125,7 @@ class CoveredOnce(GradientAttack):
 
     scale: str = "1e30"
     foresight: ClassVar[bool] = False
-    conduct: ClassVar[type[ColludingChannel]] = OnceCoveringColluder
+    behaviour: ClassVar[type[ColludingChannel]] = OnceCoveringColluder
     needs_protocol: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -18,12 +18,12 @@ from troth.aggregation import centered_clip, exact_norm, judge_center
 from troth.attacks.colluder import ColludingChannel, cast_as
 from troth.attacks.errors import AttackError
 from troth.attacks.gradient import GradientAttack, SignFlip
-from troth.crypto import Context, Digest, PeerId, blob_digest, stream
-from troth.protocol.core.channel import PartParcels
+from troth.crypto import Digest, PeerId, Slot, blob_digest, stream
+from troth.protocol.core.channel import ProvenParts
 from troth.protocol.core.coins import combine
 from troth.protocol.core.errors import CannotGoOnError
-from troth.protocol.core.parts import Parcel, rows_of
-from troth.protocol.core.roles import Due, draw_roles
+from troth.protocol.core.parts import ProvenPart, rows_of
+from troth.protocol.core.roles import PendingAudits, draw_roles
 from troth.protocol.core.roster import Roster
 from troth.protocol.wire.messages import (
     NO_BASIS,
@@ -56,42 +56,42 @@ class ShiftingOwner(ColludingChannel):
     _rows: dict[int, list[Tensor]]
     _forged: dict[int, bytes]
 
-    async def scatter(self, context: Context, parcels: Mapping[int, tuple[PeerId, Parcel]]) -> PartParcels:
-        received = await super().scatter(context, parcels)
-        kept = self._rows if context.attempt else {}
-        lengths = {part: len(parcel.blob) for part, (_, parcel) in parcels.items()}  # others may send anything
+    async def scatter(self, slot: Slot, proven_parts: Mapping[int, tuple[PeerId, ProvenPart]]) -> ProvenParts:
+        received = await super().scatter(slot, proven_parts)
+        kept = self._rows if slot.attempt else {}
+        lengths = {part: len(proven.blob) for part, (_, proven) in proven_parts.items()}  # others may send anything
         fitting = {
-            part: [parcel for parcel in sent.values() if len(parcel.blob) == lengths[part]]
+            part: [proven for proven in sent.values() if len(proven.blob) == lengths[part]]
             for part, sent in received.items()
             if part in lengths
         }
-        self._rows = kept | {part: list(rows_of(parcels)) for part, parcels in fitting.items() if parcels}
+        self._rows = kept | {
+            part: list(rows_of(proven_parts)) for part, proven_parts in fitting.items() if proven_parts
+        }
         return received
 
-    async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
+    async def announce(self, slot: Slot, message: Message) -> Mapping[PeerId, Announced]:
         self._forged = {} if isinstance(message, Clip) else getattr(self, "_forged", {})
-        if isinstance(message, Clip) and self._active(context.step):
-            forged = tuple(self._forge(context, center) for center in message.centers)
+        if isinstance(message, Clip) and self._active(slot.step):
+            forged = tuple(self._forge(slot, center) for center in message.centers)
             message = msgspec.structs.replace(message, centers=forged)
-        return await super().announce(context, message)
+        return await super().announce(slot, message)
 
-    def _forge(self, context: Context, center: Center) -> Center:
-        wrong_D = self._wrong(context, center.part)
+    def _forge(self, slot: Slot, center: Center) -> Center:
+        wrong_D = self._wrong(slot, center.part)
         self._forged[center.part] = to_blob(wrong_D)
         return Center(center.part, blob_digest(self._forged[center.part]), exact_norm(wrong_D))
 
-    def _wrong(self, context: Context, part: int) -> Tensor:
-        rows_PD, attack, parameters = torch.stack(self._rows[part]), self._plot.attack, self._run.parameters
+    def _wrong(self, slot: Slot, part: int) -> Tensor:
+        rows_PD, attack, parameters = torch.stack(self._rows[part]), self._collusion.attack, self._run.parameters
         if isinstance(attack, WrongAggregate) and attack.border:
             tau = parameters.tau * math.sqrt(rows_PD.shape[1] / parameters.size)
-            share = 0.5 + float(stream(self._run.id, "border", self._me, context.step, part).uniform(1)[0])
+            share = 0.5 + float(stream(self._run.id, "border", self._me, slot.step, part).uniform(1)[0])
             return at_the_border(rows_PD, tau, share)
         return -rows_PD.mean(dim=0)
 
-    async def gather(
-        self, context: Context, mine: Mapping[int, bytes], wanted: Mapping[int, Digest]
-    ) -> Mapping[int, bytes]:
-        return await super().gather(context, {**mine, **self._forged}, wanted)
+    async def gather(self, slot: Slot, mine: Mapping[int, bytes], wanted: Mapping[int, Digest]) -> Mapping[int, bytes]:
+        return await super().gather(slot, {**mine, **self._forged}, wanted)
 
 
 def at_the_border(rows_PD: Tensor, tau: float, share: float) -> Tensor:
@@ -114,21 +114,19 @@ def at_the_border(rows_PD: Tensor, tau: float, share: float) -> Tensor:
 class WithholdingOwner(ColludingChannel):
     """Announces its aggregate and hands it to nobody."""
 
-    async def gather(
-        self, context: Context, mine: Mapping[int, bytes], wanted: Mapping[int, Digest]
-    ) -> Mapping[int, bytes]:
-        return await super().gather(context, {} if self._active(context.step) else mine, wanted)
+    async def gather(self, slot: Slot, mine: Mapping[int, bytes], wanted: Mapping[int, Digest]) -> Mapping[int, bytes]:
+        return await super().gather(slot, {} if self._active(slot.step) else mine, wanted)
 
 
 class LyingReporter(ColludingChannel):
     """Reports twice the right numbers about its first part."""
 
-    async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
-        if isinstance(message, Report) and message.numbers and self._active(context.step):
+    async def announce(self, slot: Slot, message: Message) -> Mapping[PeerId, Announced]:
+        if isinstance(message, Report) and message.numbers and self._active(slot.step):
             numbers = np.frombuffer(message.numbers, "<f8").copy()
             numbers[1 : self._run.parameters.projections + 2] *= 2  # not its own length, which must add up
             message = msgspec.structs.replace(message, numbers=numbers.tobytes())
-        return await super().announce(context, message)
+        return await super().announce(slot, message)
 
 
 class FalseAccuser(ColludingChannel):
@@ -138,18 +136,18 @@ class FalseAccuser(ColludingChannel):
     _honest_contributors: tuple[PeerId, ...] = ()
     _signed: Mapping[tuple[int, Kind, PeerId], Digest] = MappingProxyType({})  # what others said in the last steps
 
-    async def scatter(self, context: Context, parcels: Mapping[int, tuple[PeerId, Parcel]]) -> PartParcels:
-        received = await super().scatter(context, parcels)
-        self._mine = (*(self._mine if context.attempt else ()), *received)
+    async def scatter(self, slot: Slot, proven_parts: Mapping[int, tuple[PeerId, ProvenPart]]) -> ProvenParts:
+        received = await super().scatter(slot, proven_parts)
+        self._mine = (*(self._mine if slot.attempt else ()), *received)
         honest = sorted({peer for sent in received.values() for peer in sent} - self._colluders)
         self._honest_contributors = tuple(honest) or self._honest_contributors
         return received
 
-    async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
-        if isinstance(message, Accuse) and self._active(context.step):
-            message = msgspec.structs.replace(message, accusations=(*message.accusations, *self._lies(context.step)))
-        announced = await super().announce(context, message)
-        self._note(context.step, message, announced)
+    async def announce(self, slot: Slot, message: Message) -> Mapping[PeerId, Announced]:
+        if isinstance(message, Accuse) and self._active(slot.step):
+            message = msgspec.structs.replace(message, accusations=(*message.accusations, *self._lies(slot.step)))
+        announced = await super().announce(slot, message)
+        self._note(slot.step, message, announced)
         return announced
 
     def _note(self, step: int, message: Message, announced: Mapping[PeerId, Announced]) -> None:
@@ -189,35 +187,35 @@ class MassAccuser(FalseAccuser):
 class SilentValidator(ColludingChannel):
     """Recomputes nothing and accuses nobody, whatever it sees."""
 
-    async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
-        if isinstance(message, Accuse) and self._active(context.step):
+    async def announce(self, slot: Slot, message: Message) -> Mapping[PeerId, Announced]:
+        if isinstance(message, Accuse) and self._active(slot.step):
             message = msgspec.structs.replace(message, accusations=())
-        return await super().announce(context, message)
+        return await super().announce(slot, message)
 
 
 class LyingJuror(ColludingChannel):
     """Votes for the opposite of what it found, in every trial."""
 
-    async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
-        if isinstance(message, Vote) and self._active(context.step):
+    async def announce(self, slot: Slot, message: Message) -> Mapping[PeerId, Announced]:
+        if isinstance(message, Vote) and self._active(slot.step):
             other = {Verdict.ACCUSED: Verdict.ACCUSER}
             lies = Vote(tuple(cast_as(b, other.get(b.verdict, Verdict.ACCUSED)) for b in message.ballots))
-            return await self._honest.announce(context, lies)
-        return await super().announce(context, message)
+            return await self._honest.announce(slot, lies)
+        return await super().announce(slot, message)
 
 
 class Vanisher(ColludingChannel):
     """Goes silent for good, after the announcement that the attack names."""
 
-    async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
-        if self._active(context.step) and phase_of(message) > _PHASES[self._plot.attack.after]:
-            raise VanishedError(f"vanished after {self._plot.attack.after}")
-        return await super().announce(context, message)
+    async def announce(self, slot: Slot, message: Message) -> Mapping[PeerId, Announced]:
+        if self._active(slot.step) and phase_of(message) > _PHASES[self._collusion.attack.after]:
+            raise VanishedError(f"vanished after {self._collusion.attack.after}")
+        return await super().announce(slot, message)
 
-    async def scatter(self, context: Context, parcels: Mapping[int, tuple[PeerId, Parcel]]) -> PartParcels:
-        if self._active(context.step) and self._plot.attack.after == "commit":
+    async def scatter(self, slot: Slot, proven_parts: Mapping[int, tuple[PeerId, ProvenPart]]) -> ProvenParts:
+        if self._active(slot.step) and self._collusion.attack.after == "commit":
             raise VanishedError("vanished after commit")
-        return await super().scatter(context, parcels)
+        return await super().scatter(slot, proven_parts)
 
 
 class CoinGrinder(ColludingChannel):
@@ -225,31 +223,31 @@ class CoinGrinder(ColludingChannel):
 
     _commits: Mapping[PeerId, Announced]
 
-    async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
-        if isinstance(message, Accuse) and self._active(context.step):
+    async def announce(self, slot: Slot, message: Message) -> Mapping[PeerId, Announced]:
+        if isinstance(message, Accuse) and self._active(slot.step):
             said = self._shielding(message)
             assert isinstance(said, Accuse)
 
             def choose(honest: Mapping[PeerId, Announced]) -> Message | None:
-                return None if self._would_be_audited(context, said, honest) else said
+                return None if self._would_be_audited(slot, said, honest) else said
 
-            return await self._honest.announce_last(context, choose)
-        announced = await super().announce(context, message)
+            return await self._honest.announce_last(slot, choose)
+        announced = await super().announce(slot, message)
         if isinstance(message, Commit):
             self._commits = announced
         return announced
 
-    def _would_be_audited(self, context: Context, said: Accuse, honest: Mapping[PeerId, Announced]) -> bool:
+    def _would_be_audited(self, slot: Slot, said: Accuse, honest: Mapping[PeerId, Announced]) -> bool:
         """Draw the next roles as everyone will, if all of us open our coins."""
         coins = {peer: a.message.coin for peer, a in honest.items() if isinstance(a.message, Accuse)}
-        shared: dict[PeerId, bytes] = self._plot.board.setdefault(("coin B", context.step, context.attempt), {})
+        shared: dict[PeerId, bytes] = self._collusion.board.setdefault(("coin B", slot.step, slot.attempt), {})
         shared[self._me] = said.coin
-        drawn = combine("roles", context.step, context.attempt, {**coins, **shared})
+        drawn = combine("roles", slot.step, slot.attempt, {**coins, **shared})
         contributors = tuple(
             peer for peer, a in sorted(self._commits.items()) if isinstance(a.message, Commit) and a.message.root
         )
         members = tuple(sorted(self._commits))
-        roles = draw_roles(self._run, Roster(members), drawn, Due(context.step, contributors))
+        roles = draw_roles(self._run, Roster(members), drawn, PendingAudits(slot.step, contributors))
         return any(
             audit.target == self._me
             for auditor, audits in roles.audits.items()
@@ -266,7 +264,7 @@ class WrongAggregate(GradientAttack):
     """as owner of a part, announce the mean of its rows turned round instead of the clipped centre"""
 
     border: bool = False  # instead: off by about as much as is let pass, where peers that see it differently would part
-    conduct: ClassVar[type[ColludingChannel]] = ShiftingOwner
+    behaviour: ClassVar[type[ColludingChannel]] = ShiftingOwner
     needs_protocol: ClassVar[bool] = True
 
 
@@ -274,7 +272,7 @@ class WrongAggregate(GradientAttack):
 class WithheldAggregate(GradientAttack):
     """as owner of a part, announce the aggregate but hand it to nobody"""
 
-    conduct: ClassVar[type[ColludingChannel]] = WithholdingOwner
+    behaviour: ClassVar[type[ColludingChannel]] = WithholdingOwner
     needs_protocol: ClassVar[bool] = True
 
 
@@ -282,7 +280,7 @@ class WithheldAggregate(GradientAttack):
 class WrongReport(GradientAttack):
     """report wrong distances from the aggregate of one part"""
 
-    conduct: ClassVar[type[ColludingChannel]] = LyingReporter
+    behaviour: ClassVar[type[ColludingChannel]] = LyingReporter
     needs_protocol: ClassVar[bool] = True
 
 
@@ -290,7 +288,7 @@ class WrongReport(GradientAttack):
 class FalseAccusation(GradientAttack):
     """as owner of a part, accuse an honest contributor of a wrong report"""
 
-    conduct: ClassVar[type[ColludingChannel]] = FalseAccuser
+    behaviour: ClassVar[type[ColludingChannel]] = FalseAccuser
     needs_protocol: ClassVar[bool] = True
 
 
@@ -298,7 +296,7 @@ class FalseAccusation(GradientAttack):
 class MassAccusation(GradientAttack):
     """accuse everyone of everything, to keep the others busy"""
 
-    conduct: ClassVar[type[ColludingChannel]] = MassAccuser
+    behaviour: ClassVar[type[ColludingChannel]] = MassAccuser
     needs_protocol: ClassVar[bool] = True
 
 
@@ -306,7 +304,7 @@ class MassAccusation(GradientAttack):
 class SilentValidation(GradientAttack):
     """as validator, never accuse anybody"""
 
-    conduct: ClassVar[type[ColludingChannel]] = SilentValidator
+    behaviour: ClassVar[type[ColludingChannel]] = SilentValidator
     needs_protocol: ClassVar[bool] = True
 
 
@@ -314,7 +312,7 @@ class SilentValidation(GradientAttack):
 class LyingJury(SignFlip):
     """flip signs, and in every trial vote for the opposite of what was found"""
 
-    conduct: ClassVar[type[ColludingChannel]] = LyingJuror
+    behaviour: ClassVar[type[ColludingChannel]] = LyingJuror
     needs_protocol: ClassVar[bool] = True
 
 
@@ -323,7 +321,7 @@ class Vanish(GradientAttack):
     """go silent for good right after an announcement: after=commit, clip, reveal or report"""
 
     after: str = "commit"
-    conduct: ClassVar[type[ColludingChannel]] = Vanisher
+    behaviour: ClassVar[type[ColludingChannel]] = Vanisher
     needs_protocol: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -335,5 +333,5 @@ class Vanish(GradientAttack):
 class Grind(SignFlip):
     """flip signs, and withhold coin B whenever it would have an honest validator audit the liar"""
 
-    conduct: ClassVar[type[ColludingChannel]] = CoinGrinder
+    behaviour: ClassVar[type[ColludingChannel]] = CoinGrinder
     needs_protocol: ClassVar[bool] = True

@@ -16,9 +16,9 @@ import msgspec
 from troth.attacks.behaviour.public import audits_to_come, contributors_of, owners_now
 from troth.attacks.colluder import Choose, ColludingChannel
 from troth.attacks.gradient import SignFlip
-from troth.crypto import Context, PeerId, blob_digest
-from troth.protocol.core.channel import Entry, PartParcels, Showing
-from troth.protocol.core.parts import Parcel
+from troth.crypto import PeerId, Slot, blob_digest
+from troth.protocol.core.channel import Entry, ProvenParts, Showing
+from troth.protocol.core.parts import ProvenPart
 from troth.protocol.wire.messages import Accusation, Accuse, Announced, Kind, Message, Phase
 
 
@@ -40,74 +40,74 @@ class Reroller(ColludingChannel):
 
     @property
     def _rerolls(self) -> Rerolls:
-        shared: Rerolls = self._plot.board.setdefault("rerolls", Rerolls())
+        shared: Rerolls = self._collusion.board.setdefault("rerolls", Rerolls())
         return shared
 
     def enter(self, entry: Entry) -> None:
         self._members = entry.members
         super().enter(entry)
 
-    async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
-        if isinstance(message, Accuse) and self._active(context.step):
+    async def announce(self, slot: Slot, message: Message) -> Mapping[PeerId, Announced]:
+        if isinstance(message, Accuse) and self._active(slot.step):
             said = self._shielding(message)
             assert isinstance(said, Accuse)
-            ours = self._rerolls.coins.setdefault((context.step, context.attempt), {})
+            ours = self._rerolls.coins.setdefault((slot.step, slot.attempt), {})
             ours[self._me] = said.coin
-            return await self._honest.announce_last(context, lambda others: self._choose(context, said, others))
-        return self._noted(context, await super().announce(context, message))
+            return await self._honest.announce_last(slot, lambda others: self._choose(slot, said, others))
+        return self._noted(slot, await super().announce(slot, message))
 
-    async def announce_last(self, context: Context, choose: Choose) -> Mapping[PeerId, Announced]:
+    async def announce_last(self, slot: Slot, choose: Choose) -> Mapping[PeerId, Announced]:
         """Another conduct around this one may speak last where this one would not."""
-        return self._noted(context, await super().announce_last(context, choose))
+        return self._noted(slot, await super().announce_last(slot, choose))
 
-    def _noted(self, context: Context, announced: Mapping[PeerId, Announced]) -> Mapping[PeerId, Announced]:
-        if context.phase == Phase.COMMIT:
+    def _noted(self, slot: Slot, announced: Mapping[PeerId, Announced]) -> Mapping[PeerId, Announced]:
+        if slot.phase == Phase.COMMIT:
             self._commits = announced
-        if context.phase == Phase.REPORT:
+        if slot.phase == Phase.REPORT:
             self._reports = announced
         return announced
 
-    def _choose(self, context: Context, said: Accuse, others: Mapping[PeerId, Announced]) -> Accuse:
-        key = (context.step, context.attempt)
+    def _choose(self, slot: Slot, said: Accuse, others: Mapping[PeerId, Announced]) -> Accuse:
+        key = (slot.step, slot.attempt)
         if key not in self._rerolls.chosen:
-            self._rerolls.chosen[key] = self._roller(context, others)
+            self._rerolls.chosen[key] = self._roller(slot, others)
         if self._rerolls.chosen[key] != self._me:
             return said
-        part = owners_now(self._plot, self._members).index(self._me)
+        part = owners_now(self._collusion, self._members).index(self._me)
         honest = [p for p in contributors_of(self._commits, self._members) if p not in self._colluders]
         victim = next((peer for peer in honest if peer in self._reports), None)
         if victim is None:
             return said
         named = blob_digest(self._reports[victim].envelope.payload)  # else it is not heard (SPEC E2)
-        false = Accusation(victim, Kind.REPORT, context.step, part, named)
+        false = Accusation(victim, Kind.REPORT, slot.step, part, named)
         return msgspec.structs.replace(said, accusations=(*said.accusations, false))
 
-    def _roller(self, context: Context, others: Mapping[PeerId, Announced]) -> PeerId | None:
+    def _roller(self, slot: Slot, others: Mapping[PeerId, Announced]) -> PeerId | None:
         """Whoever owns a part and has done it least often, if somebody honest would audit one of us."""
-        ours = self._rerolls.coins[context.step, context.attempt]
+        ours = self._rerolls.coins[slot.step, slot.attempt]
         coins = {peer: a.message.coin for peer, a in others.items() if isinstance(a.message, Accuse)} | ours
         found = {
             target
-            for auditor, target in audits_to_come(self._plot, context, self._commits, self._members, coins)
+            for auditor, target in audits_to_come(self._collusion, slot, self._commits, self._members, coins)
             if target in self._colluders and auditor not in self._colluders
         }
-        owning = sorted(ours.keys() & set(owners_now(self._plot, self._members)))
+        owning = sorted(ours.keys() & set(owners_now(self._collusion, self._members)))
         if not found or not owning:
             return None
         chosen = min(owning, key=lambda peer: (self._rerolls.uses[peer], peer not in found, peer))
         self._rerolls.uses[chosen] += 1
         return chosen
 
-    async def lay_open(
-        self, context: Context, mine: PartParcels, wanted: Collection[Showing], count: int
-    ) -> Mapping[Showing, Mapping[PeerId, Parcel]]:
-        void = self._rerolls.chosen.get((context.step, context.attempt)) == self._me
-        return await super().lay_open(context, {} if void else mine, wanted, count)
+    async def disclose(
+        self, slot: Slot, mine: ProvenParts, wanted: Collection[Showing], count: int
+    ) -> Mapping[Showing, Mapping[PeerId, ProvenPart]]:
+        void = self._rerolls.chosen.get((slot.step, slot.attempt)) == self._me
+        return await super().disclose(slot, {} if void else mine, wanted, count)
 
 
 @dataclass(frozen=True)
 class Reroll(SignFlip):
     """flip signs, and where the draw has an honest member audit a liar, make the attempt void to have it drawn again"""
 
-    conduct: ClassVar[type[ColludingChannel]] = Reroller
+    behaviour: ClassVar[type[ColludingChannel]] = Reroller
     needs_protocol: ClassVar[bool] = True

@@ -15,9 +15,9 @@ from troth.attacks.behaviour.cover_once import CoveredOnce, OnceCoveringColluder
 from troth.attacks.behaviour.members import ShiftingOwner, VanishedError
 from troth.attacks.behaviour.public import contributors_of
 from troth.attacks.behaviour.reroll import Reroller
-from troth.attacks.colluder import ColludingChannel, LiarsChannel, Plot
+from troth.attacks.colluder import ColludingChannel, Collusion, LiarsChannel
 from troth.attacks.gradient import GradientAttack
-from troth.crypto import Context, PeerId
+from troth.crypto import PeerId, Slot
 from troth.protocol.core.roles import draw_roles
 from troth.protocol.core.run import effective_validators
 from troth.protocol.core.state import State
@@ -103,9 +103,9 @@ def best_lie(outlook: Outlook) -> str | None:
 class Head:
     """One for all of them; what it has decided for a step stays so."""
 
-    def __init__(self, plot: Plot) -> None:
-        self._run = plot.run
-        self._colluders = plot.colluders
+    def __init__(self, collusion: Collusion) -> None:
+        self._run = collusion.run
+        self._colluders = collusion.colluders
         self._taken: dict[int, str | None] = {}
         self.moves: Counter[str] = Counter()
 
@@ -122,7 +122,7 @@ class Head:
     def _outlook(self, state: State[object], commits: Mapping[PeerId, Announced]) -> Outlook:
         roster = state.roster
         contributors = contributors_of(commits, roster.members)
-        audits = draw_roles(self._run, roster, state.randomness, state.due).audits
+        audits = draw_roles(self._run, roster, state.randomness, state.pending_audits).audits
         watched = {
             audit.target for auditor, theirs in audits.items() if auditor not in self._colluders for audit in theirs
         }
@@ -145,30 +145,32 @@ class Head:
 class Strategic(ColludingChannel):
     """One of the coalition: every conduct around the next, each active when the head says so."""
 
-    def __init__(self, honest: LiarsChannel, me: PeerId, plot: Plot) -> None:
-        self._head: Head = plot.board.setdefault("strategist", Head(plot))
+    def __init__(self, honest: LiarsChannel, me: PeerId, collusion: Collusion) -> None:
+        self._head: Head = collusion.board.setdefault("strategist", Head(collusion))
         self._leaves = self._head.takes(LEAVE)
 
-        def when(*lies: str, attack: GradientAttack | None = None) -> Plot:
+        def when(*lies: str, attack: GradientAttack | None = None) -> Collusion:
             taken = self._head.takes(*lies)
-            return replace(plot, attack=attack or plot.attack, active=lambda step: plot.active(step) and taken(step))
+            return replace(
+                collusion, attack=attack or collusion.attack, active=lambda step: collusion.active(step) and taken(step)
+            )
 
         edge = CoveredOnce("edge")
         channel: LiarsChannel = Reroller(honest, me, when(REROLL))
-        channel = PaddingJuror(channel, me, when(PAD, attack=PadVotes(ballots=plot.attack.ballots)))
+        channel = PaddingJuror(channel, me, when(PAD, attack=PadVotes(ballots=collusion.attack.ballots)))
         channel = Complainer(channel, me, when(COMPLAIN))
         channel = ShiftingOwner(channel, me, when(WRONG))
         channel = OnceCoveringColluder(channel, me, when(COVER, REROLL, attack=edge))
         channel = Doorkeeper(channel, me, when(BLOCK, OUTVOTE))
-        super().__init__(channel, me, plot)
+        super().__init__(channel, me, collusion)
 
-    async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
-        if not isinstance(message, Commit) and self._active(context.step) and self._leaves(context.step):
+    async def announce(self, slot: Slot, message: Message) -> Mapping[PeerId, Announced]:
+        if not isinstance(message, Commit) and self._active(slot.step) and self._leaves(slot.step):
             raise VanishedError("left the run")
-        announced = await super().announce(context, message)
-        if isinstance(message, Commit) and self._active(context.step):
-            assert self._plot.state is not None
-            self._head.decide(context.step, self._plot.state(), announced)
+        announced = await super().announce(slot, message)
+        if isinstance(message, Commit) and self._active(slot.step):
+            assert self._collusion.state is not None
+            self._head.decide(slot.step, self._collusion.state(), announced)
         return announced
 
 
@@ -177,5 +179,5 @@ class Strategist(GradientAttack):
     """act as one, with every lie at hand: each step the one that gains most for what it risks"""
 
     ballots: int = 500  # that a vote is padded with
-    conduct: ClassVar[type[ColludingChannel]] = Strategic
+    behaviour: ClassVar[type[ColludingChannel]] = Strategic
     needs_protocol: ClassVar[bool] = True

@@ -1,6 +1,6 @@
 """What liars put on the wire in place of the truth: frames and payloads made from what was to be sent.
 
-Nothing here decides when to lie or to whom; that is `LyingLine`'s.
+Nothing here decides when to lie or to whom; that is `LyingLink`'s.
 """
 
 import math
@@ -10,10 +10,9 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
-from troth.crypto import Context, Digest, Identity, PeerId, Stream, blob_digest, signed_bytes, tagged_hash
+from troth.crypto import Digest, Identity, PeerId, Slot, Stream, blob_digest, signed_bytes, tagged_hash
 from troth.protocol.broadcast.announcement import chain_bytes, view_bytes
 from troth.protocol.wire.frames import (
-    Begun,
     BlobSent,
     Certificate,
     Chained,
@@ -24,6 +23,7 @@ from troth.protocol.wire.frames import (
     PartShown,
     Ready,
     Relayed,
+    RestartCertificate,
     Value,
     View,
     Waiting,
@@ -35,11 +35,11 @@ from troth.protocol.wire.messages import (
     Commit,
     Confirm,
     Envelope,
-    Knocking,
     Message,
     Phase,
     Report,
     Reveal,
+    SignedRejoin,
     Vote,
     encode,
 )
@@ -61,10 +61,10 @@ def pick(draw: Stream, options: Sequence[T]) -> T:
 # Payloads
 
 
-def announcing(identity: Identity, place: Context, payload: bytes) -> Value:
+def announcing(identity: Identity, slot: Slot, payload: bytes) -> Value:
     """Whatever it is, validly signed."""
     digest = blob_digest(payload)
-    return Value(Envelope(payload, identity.sign(signed_bytes(place, identity.peer, digest))))
+    return Value(Envelope(payload, identity.sign(signed_bytes(slot, identity.peer, digest))))
 
 
 def another(message: Message) -> Message:
@@ -115,15 +115,17 @@ def not_finite(message: Message, draw: Stream) -> Message:
             return message
 
 
-def false_knock(message: Commit, gone: PeerId, draw: Stream) -> Commit:
+def false_rejoin(message: Commit, gone: PeerId, draw: Stream) -> Commit:
     """As if that one wanted to come back, under a key that is none of its own."""
     key = Identity.from_secret(draw.words(4).tobytes()).peer
-    return msgspec.structs.replace(message, knocks=(*message.knocks, Knocking(gone, key, draw.words(8).tobytes())))
+    return msgspec.structs.replace(
+        message, rejoins=(*message.rejoins, SignedRejoin(gone, key, draw.words(8).tobytes()))
+    )
 
 
-def false_signature(message: Commit, identity: Identity, place: Context) -> Commit:
+def false_signature(message: Commit, identity: Identity, slot: Slot) -> Commit:
     """Of another record than the one that everyone agrees on."""
-    signature = identity.sign(signed_bytes(place, identity.peer, Digest(bytes(32))))
+    signature = identity.sign(signed_bytes(slot, identity.peer, Digest(bytes(32))))
     return msgspec.structs.replace(message, signature=signature)
 
 
@@ -133,18 +135,18 @@ def false_decision(said: Mapping[PeerId, Envelope], draw: Stream) -> Decided:
     return Decided({bytes(peer): envelope for peer, envelope in said.items() if peer != silent}, {})
 
 
-def false_waiting(frame: Waiting | Begun, draw: Stream) -> Waiting | Begun:
+def false_waiting(frame: Waiting | RestartCertificate, draw: Stream) -> Waiting | RestartCertificate:
     """As if it waited elsewhere, or for something else, or had begun."""
-    place = (frame.step, frame.tip, frame.incarnation)
+    slot = (frame.step, frame.tip, frame.incarnation)
     return pick(
         draw,
         (
             msgspec.structs.replace(frame, incarnation=frame.incarnation + 1),
             msgspec.structs.replace(frame, tip=bytes(32)),
             msgspec.structs.replace(frame, step=frame.step + 1),
-            Waiting(*place, None),
-            Waiting(*place, Ready(1, bytes(64))),
-            Begun(*place, {bytes([k]) * 32: Ready(1, bytes(64)) for k in range(9)}),
+            Waiting(*slot, None),
+            Waiting(*slot, Ready(1, bytes(64))),
+            RestartCertificate(*slot, {bytes([k]) * 32: Ready(1, bytes(64)) for k in range(9)}),
         ),
     )
 
@@ -171,9 +173,9 @@ def with_wrong_path(frame: PartSent | PartShown, draw: Stream) -> PartSent | Par
     return msgspec.structs.replace(frame, path=pick(draw, paths))
 
 
-def early_and_large(identity: Identity, place: Context) -> Iterator[Packet]:
+def early_and_large(identity: Identity, slot: Slot) -> Iterator[Packet]:
     """For the next step: relayed values and decisions as long as a vote may be, which nobody can check yet."""
-    later, payload = place._replace(step=place.step + 1, phase=Phase.VOTE), bytes(_EARLY_BYTES)
+    later, payload = slot._replace(step=slot.step + 1, phase=Phase.VOTE), bytes(_EARLY_BYTES)
     for number in range(_EARLY_FRAMES):
         envelope = Envelope(payload, bytes([number]) * 64)
         yield Packet(later, Relayed(identity.peer, Value(envelope)))
@@ -183,8 +185,8 @@ def early_and_large(identity: Identity, place: Context) -> Iterator[Packet]:
 # Views, and what claims to be somebody else's
 
 
-def signed_view(identity: Identity, place: Context, values: bytes | None) -> View:
-    return View(values, identity.sign(view_bytes(place, values)))
+def signed_view(identity: Identity, slot: Slot, values: bytes | None) -> View:
+    return View(values, identity.sign(view_bytes(slot, values)))
 
 
 def values_digest(said: Mapping[PeerId, Value]) -> Digest:
@@ -193,29 +195,27 @@ def values_digest(said: Mapping[PeerId, Value]) -> Digest:
     return tagged_hash("troth/values/1", *parts)
 
 
-def forged_certificate(
-    identity: Identity, place: Context, said: Mapping[PeerId, Value]
-) -> Iterator[View | Certificate]:
+def forged_certificate(identity: Identity, slot: Slot, said: Mapping[PeerId, Value]) -> Iterator[View | Certificate]:
     """Our view that these were all the values, and everyone's, which nobody but us has signed."""
-    view = signed_view(identity, place, values_digest(said))
+    view = signed_view(identity, slot, values_digest(said))
     yield view
-    chain = {bytes(identity.peer): bytes(identity.sign(chain_bytes(place, b"", values_digest(said))))}
+    chain = {bytes(identity.peer): bytes(identity.sign(chain_bytes(slot, b"", values_digest(said))))}
     yield Certificate(values_digest(said), dict.fromkeys(sorted(said), view.signature), chain)
 
 
 def impersonations(
-    identity: Identity, place: Context, victim: PeerId, value: Value, members: Collection[PeerId], draw: Stream
+    identity: Identity, slot: Slot, victim: PeerId, value: Value, members: Collection[PeerId], draw: Stream
 ) -> Iterator[Frame]:
     """What the victim is to have said, under our signature or one that it made for something else; its part; everyone's view."""
     truth = value.envelope
     payload = truth.payload[:-1] + bytes([truth.payload[-1] ^ 1]) if truth.payload else b"\x90"
     digest = blob_digest(payload)
-    chain = {bytes(identity.peer): bytes(identity.sign(chain_bytes(place, victim, digest)))}
-    for signature in (identity.sign(signed_bytes(place, victim, digest)), truth.signature):
+    chain = {bytes(identity.peer): bytes(identity.sign(chain_bytes(slot, victim, digest)))}
+    for signature in (identity.sign(signed_bytes(slot, victim, digest)), truth.signature):
         yield Chained(victim, Envelope(payload, signature), chain)
         yield Relayed(victim, Value(Envelope(payload, signature)))
     yield value
     values = draw.words(4).tobytes()
-    yield Relayed(victim, signed_view(identity, place, values))
-    yield Certificate(values, dict.fromkeys(members, identity.sign(view_bytes(place, values))), chain)
+    yield Relayed(victim, signed_view(identity, slot, values))
+    yield Certificate(values, dict.fromkeys(members, identity.sign(view_bytes(slot, values))), chain)
     yield PartShown(int(draw.integers(8, 1)[0]), victim, draw.words(4).tobytes(), ())

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from troth.attacks.wire.lies import another, signed_view
-from troth.crypto import Context, Identity, PeerId, Stream, blob_digest
+from troth.crypto import Identity, PeerId, Slot, Stream, blob_digest
 from troth.protocol.broadcast.announcement import chain_bytes
 from troth.protocol.wire.frames import Certificate, Chained, Frame, Packet, Value, View
 from troth.protocol.wire.messages import Malformed, Phase, decode, seal
@@ -49,33 +49,33 @@ class LastRound:
         self._fellows = {**fellows, identity.peer: identity}
         self._draw = draw
         self.delta: Callable[[], float] = lambda: 1.0  # how long a frame between honest peers takes at most, as agreed
-        self._splits: dict[Context, _Split] = {}
-        self._later: list[tuple[float, Context, PeerId | None]] = []  # when, where, to whom; None: choose somebody
+        self._splits: dict[Slot, _Split] = {}
+        self._later: list[tuple[float, Slot, PeerId | None]] = []  # when, where, to whom; None: choose somebody
 
     def forget(self, step: int) -> None:
-        self._splits = {place: split for place, split in self._splits.items() if place.step >= step - 1}
+        self._splits = {slot: split for slot, split in self._splits.items() if slot.step >= step - 1}
 
-    def _split(self, place: Context, now: float) -> _Split:
-        return self._splits.setdefault(place, _Split(now))
+    def _split(self, slot: Slot, now: float) -> _Split:
+        return self._splits.setdefault(slot, _Split(now))
 
     # What the liar's own code would send
 
-    def tells(self, to: PeerId, place: Context, value: Value, now: float) -> None:
-        split = self._split(place, now)
+    def tells(self, to: PeerId, slot: Slot, value: Value, now: float) -> None:
+        split = self._split(slot, now)
         split.told.add(to)
         split.said[self._me] = value
 
-    def hides(self, place: Context, view: View, does: Callable[[], bool]) -> bool:
+    def hides(self, slot: Slot, view: View, does: Callable[[], bool]) -> bool:
         """Its view, from everyone: decided once for an announcement, when all have spoken."""
-        split = self._splits.get(place)
+        split = self._splits.get(slot)
         if split is None or view.values is None:
             return False
         if split.hides is None:
             split.hides, split.mine = does(), view
         return split.hides
 
-    def keeps(self, place: Context, frame: Certificate | Chained) -> bool:
-        split = self._splits.get(place)
+    def keeps(self, slot: Slot, frame: Certificate | Chained) -> bool:
+        split = self._splits.get(slot)
         if split is None or not split.hides or not isinstance(frame, Certificate):
             return False
         split.decided = True
@@ -83,24 +83,24 @@ class LastRound:
 
     # What it hears
 
-    def hears(self, sender: PeerId, place: Context, frame: Value | View, now: float) -> None:
-        split = self._split(place, now)
+    def hears(self, sender: PeerId, slot: Slot, frame: Value | View, now: float) -> None:
+        split = self._split(slot, now)
         if isinstance(frame, Value):
             split.said.setdefault(sender, frame)
         else:
             split.views.setdefault(sender, frame)
 
-    def began(self, sender: PeerId, place: Context, now: float) -> Iterator[tuple[PeerId, Frame]]:
+    def began(self, sender: PeerId, slot: Slot, now: float) -> Iterator[tuple[PeerId, Frame]]:
         """A chain shows that its sender's rounds have begun. With the first: something else to all, and the certificate when
         they are nearly over."""
-        split = self._splits.get(place)
+        split = self._splits.get(slot)
         if split is None or not split.hides or split.over:
             return
         if not split.began:
-            split.over = self._certificate(place, split) is None
+            split.over = self._certificate(slot, split) is None
             if not split.over:
-                self._later.append((now + self.delta(), place, None))
-                second = self._second(place, split)
+                self._later.append((now + self.delta(), slot, None))
+                second = self._second(slot, split)
                 yield from ((to, second) for to in sorted(split.told - self._fellows.keys()))
         split.began.setdefault(sender, now)
 
@@ -117,17 +117,17 @@ class LastRound:
     def due(self, now: float) -> Iterator[tuple[PeerId, Packet]]:
         ready = [item for item in self._later if item[0] <= now]
         self._later = [item for item in self._later if item[0] > now]
-        for _, place, victim in ready:
-            split = self._splits.get(place)
+        for _, slot, victim in ready:
+            split = self._splits.get(slot)
             if split is not None and victim is None:
-                self._choose(place, split)
+                self._choose(slot, split)
             elif split is not None and victim is not None:
                 split.over = True
-                certificate = self._certificate(place, split)
+                certificate = self._certificate(slot, split)
                 if certificate is not None:
-                    yield victim, Packet(place, certificate)
+                    yield victim, Packet(slot, certificate)
 
-    def _choose(self, place: Context, split: _Split) -> None:
+    def _choose(self, slot: Slot, split: _Split) -> None:
         """Whose rounds began last, and so late that those of the others are over when they hear of it.
 
         Rounds begin within one delay of each other, and the first chains are heard one later: they show how long a delay is.
@@ -137,9 +137,9 @@ class LastRound:
         if honest:
             victim, first = max(sorted(honest), key=lambda peer: honest[peer]), min(honest.values())
             early = (honest[victim] - first) * (_EARLY[0] + _EARLY[1] * float(self._draw.uniform(1)[0]))
-            self._later.append((first + split.rounds * 2 * self.delta() - early, place, victim))
+            self._later.append((first + split.rounds * 2 * self.delta() - early, slot, victim))
 
-    def _certificate(self, place: Context, split: _Split) -> Certificate | None:
+    def _certificate(self, slot: Slot, split: _Split) -> Certificate | None:
         """Of the views that honest peers have signed, and the liars' own; with the signatures of all liars."""
         values = split.mine.values if split.mine is not None else None
         honest = split.told - self._fellows.keys()
@@ -147,17 +147,17 @@ class LastRound:
             return None
         ours = sorted(self._fellows.keys() & {*split.told, self._me})
         views = {bytes(peer): bytes(split.views[peer].signature) for peer in sorted(honest)}
-        views |= {bytes(peer): bytes(signed_view(self._fellows[peer], place, values).signature) for peer in ours}
-        signed = chain_bytes(place, b"", values)
+        views |= {bytes(peer): bytes(signed_view(self._fellows[peer], slot, values).signature) for peer in ours}
+        signed = chain_bytes(slot, b"", values)
         return Certificate(values, views, {bytes(peer): bytes(self._fellows[peer].sign(signed)) for peer in ours})
 
-    def _second(self, place: Context, split: _Split) -> Chained:
+    def _second(self, slot: Slot, split: _Split) -> Chained:
         """What will be found to be a lie; a fellow's if there is one."""
         liar = min(split.said.keys() & self._fellows.keys() - {self._me}, default=self._me)
-        message = decode(Phase(place.phase), split.said[liar].envelope.payload)
+        message = decode(Phase(slot.phase), split.said[liar].envelope.payload)
         envelope = split.said[liar].envelope
         if not isinstance(message, Malformed):
-            envelope = seal(self._fellows[liar], place, another(message))
-        signed = chain_bytes(place, liar, blob_digest(envelope.payload))
+            envelope = seal(self._fellows[liar], slot, another(message))
+        signed = chain_bytes(slot, liar, blob_digest(envelope.payload))
         signers = [identity for peer, identity in self._fellows.items() if peer != liar]
         return Chained(liar, envelope, {bytes(who.peer): bytes(who.sign(signed)) for who in signers})

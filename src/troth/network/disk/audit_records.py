@@ -12,7 +12,7 @@ import msgspec
 from troth.crypto import Digest, PeerId
 from troth.files import write_bytes
 from troth.network.disk.checkpoints import CheckpointError, Checkpoints
-from troth.protocol.core.state import Kept, State
+from troth.protocol.core.state import AuditRecord, State
 from troth.protocol.wire.messages import Announced, Bytes32, Envelope, Malformed, Phase, decode
 from troth.protocol.wire.primitives import from_blob, to_blob
 from troth.training.work import Training
@@ -39,7 +39,7 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     accuses: dict[Bytes32, Envelope]
 
 
-class KeptSteps:
+class AuditRecordFiles:
     """Those of the last steps, of small models; of large ones the last step before an orderly stop."""
 
     def __init__(self, folder: Path, run: Digest, checkpoints: Checkpoints) -> None:
@@ -49,7 +49,7 @@ class KeptSteps:
 
     def save(self, state: State[Training], *, whole: bool = False) -> None:
         """What the step before this state leaves to be audited."""
-        kept = state.kept.get(state.step - 1)
+        kept = state.audit_records.get(state.step - 1)
         if kept is None or not (whole or self._checkpoints.is_small(kept.training)):
             return
         try:
@@ -65,12 +65,12 @@ class KeptSteps:
     def onto(self, state: State[Training]) -> State[Training]:
         """The state with what was kept of the two steps before it, as far as it is there and whole."""
         found = {step: self._read(step) for step in (state.step - 2, state.step - 1)}
-        return replace(state, kept={step: kept for step, kept in found.items() if kept is not None})
+        return replace(state, audit_records={step: kept for step, kept in found.items() if kept is not None})
 
     def _path(self, step: int) -> Path:
         return self._folder / f"step-{step:09}.kept"
 
-    def _saved(self, kept: Kept[Training]) -> _Saved:
+    def _saved(self, kept: AuditRecord[Training]) -> _Saved:
         return _Saved(
             FORMAT,
             self._run,
@@ -89,7 +89,7 @@ class KeptSteps:
             ),
         )
 
-    def _read(self, step: int) -> Kept[Training] | None:
+    def _read(self, step: int) -> AuditRecord[Training] | None:
         try:
             saved = msgspec.msgpack.decode(self._path(step).read_bytes(), type=_Saved, strict=True)
         except (OSError, ValueError):
@@ -101,7 +101,7 @@ class KeptSteps:
             return None
         if commits is None or reports is None or clips is None or accuses is None:
             return None
-        return Kept(
+        return AuditRecord(
             step=step,
             training=training,
             seed_randomness=Digest(saved.seed_randomness),

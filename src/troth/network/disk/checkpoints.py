@@ -17,8 +17,8 @@ import msgspec
 from troth.crypto import Digest, blob_digest
 from troth.errors import OperatorError
 from troth.files import write_bytes
-from troth.protocol.broadcast.signed_slots import NO_SLOT, Slot
-from troth.protocol.core.roles import Due
+from troth.protocol.broadcast.signed_slots import NO_SLOT, SlotKey
+from troth.protocol.core.roles import PendingAudits
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.scales import Scales
 from troth.protocol.core.state import LastRecord, State
@@ -41,7 +41,7 @@ class Marks:
     """How far the other files had come when a checkpoint was written: one that ends earlier now was cut, or is an older copy."""
 
     journal: Digest | None = None  # the chain's end
-    signed: Slot = NO_SLOT  # the last
+    signed: SlotKey = NO_SLOT  # the last
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class _Saved:
     randomness: Digest
     earlier_randomness: Digest
     scales: Scales
-    due: Due
+    due: PendingAudits
     state: Digest  # of model and optimizer
     incarnation: int
     last: LastRecord | None
@@ -119,7 +119,7 @@ class Checkpoints:
             state.randomness,
             state.earlier_randomness,
             state.scales,
-            state.due,
+            state.pending_audits,
             digest,
             state.incarnation,
             state.last,

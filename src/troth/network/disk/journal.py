@@ -16,11 +16,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from troth.crypto import Context, Digest, PeerId, blob_digest, tagged_hash
+from troth.crypto import Digest, PeerId, Slot, blob_digest, tagged_hash
 from troth.errors import OperatorError
 from troth.files import sync_folder
 from troth.protocol.core.records import decode_record
-from troth.protocol.wire.frames import Link
+from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.messages import Announced
 
 FORMAT = "troth journal 2"
@@ -107,22 +107,22 @@ class Journal:
             os.fsync(self._file)
         self._first = int(path.stem.removeprefix("steps-"))
 
-    def announced(self, place: Context, said: Mapping[PeerId, Announced]) -> None:
+    def announced(self, slot: Slot, said: Mapping[PeerId, Announced]) -> None:
         envelopes = {
             peer.hex(): [b64encode(one.envelope.payload).decode(), b64encode(one.envelope.signature).decode()]
             for peer, one in said.items()
         }
-        where = [place.step, place.attempt, place.phase, place.incarnation]
-        self._write(place.step, {"kind": "announced", "place": where, "said": envelopes})
+        where = [slot.step, slot.attempt, slot.phase, slot.incarnation]
+        self._write(slot.step, {"kind": "announced", "place": where, "said": envelopes})
 
-    def recorded(self, links: Sequence[Link]) -> None:
+    def recorded(self, certified: Sequence[CertifiedRecord]) -> None:
         """Records of steps, and who signed them: this peer's own, when they are certified, and those that others made while it
         was gone. From here on they last."""
-        for link in links:
-            step, signed = decode_record(link.record).step, sorted(link.signatures.items())
-            self._write(step, {"kind": "record", "record": link.record.hex()})
+        for one in certified:
+            step, signed = decode_record(one.record).step, sorted(one.signatures.items())
+            self._write(step, {"kind": "record", "record": one.record.hex()})
             signatures = {peer.hex(): signature.hex() for peer, signature in signed}
-            self._write(step, {"kind": "signatures", "of": blob_digest(link.record).hex(), "signatures": signatures})
+            self._write(step, {"kind": "signatures", "of": blob_digest(one.record).hex(), "signatures": signatures})
         self.settle()
 
     def settle(self) -> Digest:
@@ -135,7 +135,7 @@ class Journal:
             self._synced = True
         return self._chain
 
-    def links(self, step: int) -> list[Link]:
+    def certified(self, step: int) -> list[CertifiedRecord]:
         """The records before this step, without a gap, as far as they are still here."""
         records: dict[int, bytes] = {}
         signatures: dict[bytes, dict[bytes, bytes]] = {}
@@ -151,7 +151,9 @@ class Journal:
                 except (ValueError, LookupError, TypeError, AttributeError) as error:
                     raise JournalError(f"{path} holds what is no record; {_way_out(self._folder)}") from error
         found = {
-            k: Link(raw, signatures[digest]) for k, raw in records.items() if (digest := blob_digest(raw)) in signatures
+            k: CertifiedRecord(raw, signatures[digest])
+            for k, raw in records.items()
+            if (digest := blob_digest(raw)) in signatures
         }
         first = step
         while first - 1 in found:

@@ -6,44 +6,46 @@ from pathlib import Path
 
 import msgspec
 
-from troth.crypto import Context, tagged_hash
+from troth.crypto import Slot, tagged_hash
 from troth.errors import OperatorError
 from troth.files import sync_folder, write_bytes
-from troth.protocol.broadcast.signed_slots import NO_SLOT, SignedBeforeError, Slot, slot_of
-from troth.protocol.wire.frames import Begun
+from troth.protocol.broadcast.signed_slots import NO_SLOT, SignedBeforeError, SlotKey, slot_key
+from troth.protocol.wire.frames import RestartCertificate
 
 _WHOLE = re.compile(r"([0-9]+ ){4}[0-9a-f]{8}")
 _BEGINNING = re.compile(r"([0-9]+ ){0,3}[0-9]*|([0-9]+ ){4}[0-9a-f]{0,8}")
 _MOST_LINES = 4096  # then the file begins anew with the last line
 
 
-class SlotsError(OperatorError):
+class SignedSlotsError(OperatorError):
     """The file cannot be written or is not ours; the message names the fix."""
 
 
-class FileSlots:
+class SignedSlotsFile:
     """`protocol.journal.Journal` in a file. A line for each place, written and synced before anything is signed for it."""
 
-    def __init__(self, path: Path, at_least: Slot = NO_SLOT) -> None:
+    def __init__(self, path: Path, at_least: SlotKey = NO_SLOT) -> None:
         """`at_least` is what was signed when the last checkpoint was written: less is an older copy."""
         self._path = path
         try:
             self._last = self._read()
         except ValueError as error:
-            raise SlotsError(f"{path} is damaged: move it away, and this peer comes back under a new key") from error
+            raise SignedSlotsError(
+                f"{path} is damaged: move it away, and this peer comes back under a new key"
+            ) from error
         except OSError as error:
-            raise SlotsError(f"cannot read {path}: {error.strerror}") from error
+            raise SignedSlotsError(f"cannot read {path}: {error.strerror}") from error
         if self._last < at_least:
-            raise SlotsError(
+            raise SignedSlotsError(
                 f"{path} is older than the last checkpoint: put the newer one back, or move it away, and this peer comes back "
                 "under a new key"
             )
         try:
             self._begin()
         except OSError as error:
-            raise SlotsError(f"cannot write {path}: {error.strerror}") from error
+            raise SignedSlotsError(f"cannot write {path}: {error.strerror}") from error
 
-    def _read(self) -> Slot:
+    def _read(self) -> SlotKey:
         *lines, torn = self._path.read_text(encoding="ascii").split("\n") if self._path.exists() else [""]
         return max((_parse(line) for line in [*lines, *_whole(torn)]), default=NO_SLOT)
 
@@ -60,30 +62,32 @@ class FileSlots:
         self._lines = 0
         self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND)
 
-    def claim(self, place: Context) -> None:
-        if (slot := slot_of(place)) <= self._last:
-            raise SignedBeforeError(f"step {place.step} was signed before")
+    def claim(self, slot: Slot) -> None:
+        if (key := slot_key(slot)) <= self._last:
+            raise SignedBeforeError(f"step {slot.step} was signed before")
         try:
             if self._lines >= _MOST_LINES:
                 self.close()
                 self._begin()
-            os.write(self._file, _line(slot))
+            os.write(self._file, _line(key))
             os.fdatasync(self._file)
         except OSError as error:
-            raise SlotsError(f"cannot write {self._path}: {error.strerror}; nothing is signed until it can") from error
+            raise SignedSlotsError(
+                f"cannot write {self._path}: {error.strerror}; nothing is signed until it can"
+            ) from error
         self._lines += 1
-        self._last = slot
+        self._last = key
 
-    def begins(self, begun: Begun) -> None:
+    def begins(self, begun: RestartCertificate) -> None:
         try:
             write_bytes(self._begun_path, msgspec.msgpack.encode(begun))
         except OSError as error:
-            raise SlotsError(f"cannot write {self._begun_path}: {error.strerror}") from error
+            raise SignedSlotsError(f"cannot write {self._begun_path}: {error.strerror}") from error
 
     @property
-    def begun(self) -> Begun | None:
+    def begun(self) -> RestartCertificate | None:
         try:
-            return msgspec.msgpack.decode(self._begun_path.read_bytes(), type=Begun)
+            return msgspec.msgpack.decode(self._begun_path.read_bytes(), type=RestartCertificate)
         except (OSError, ValueError):
             return None  # then this peer may have to look on for two steps
 
@@ -92,7 +96,7 @@ class FileSlots:
         return self._path.with_suffix(".begun")
 
     @property
-    def last(self) -> Slot:
+    def last(self) -> SlotKey:
         return self._last
 
     @property
@@ -107,9 +111,9 @@ class FileSlots:
         os.close(self._file)
 
 
-def _line(slot: Slot) -> bytes:
+def _line(key: SlotKey) -> bytes:
     """Incarnation, step, attempt, phase, and a checksum."""
-    said = " ".join(map(str, slot))
+    said = " ".join(map(str, key))
     return f"{said} {_check(said)}\n".encode()
 
 
@@ -118,7 +122,7 @@ def _check(said: str) -> str:
     return tagged_hash("troth/slot/2", said.encode()).hex()[:8]
 
 
-def _parse(line: str) -> Slot:
+def _parse(line: str) -> SlotKey:
     said, _, check = line.rpartition(" ")
     incarnation, step, attempt, phase = map(int, said.split(" "))
     if check != _check(said):

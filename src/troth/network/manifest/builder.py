@@ -14,10 +14,10 @@ from troth.crypto import derive
 from troth.network.manifest.initial_state import adopt
 from troth.network.manifest.manifest import Founder, Manifest, ManifestError, least_room
 from troth.network.manifest.toml import STRETCH
-from troth.protocol.broadcast.timeouts import Pace
+from troth.protocol.broadcast.timeouts import Timeouts
 from troth.protocol.core.run import Parameters, RunError, most_byzantine
 from troth.protocol.wire.primitives import Primitives
-from troth.specs import ChoiceError, parse_spec
+from troth.specs import SpecError, parse_spec
 from troth.training import Problem, check_pure, make_task
 from troth.training.fingerprint import code_digest, code_file, data_digest
 
@@ -30,7 +30,7 @@ _SLOWEST_LINE = 20e6 / 8  # bytes a second
 
 
 @dataclass(frozen=True)
-class Wishes:
+class ManifestOptions:
     """What a person may want otherwise. `None`: as the task suggests, as the protocol allows, or as measured."""
 
     name: str | None = None
@@ -65,63 +65,65 @@ class Draft:
     start: bytes | None = None  # the state to begin from, for the file beside the manifest
 
 
-def draft(task: str, founders: Sequence[Founder], wishes: Wishes | None = None, folder: Path | None = None) -> Draft:
+def draft(
+    task: str, founders: Sequence[Founder], options: ManifestOptions | None = None, folder: Path | None = None
+) -> Draft:
     """For a manifest that will lie in `folder`, where the task's file, if it has one, must lie too.
 
     The nonce is fresh, so every draft is another run. A gradient is computed a few times to see how long it takes.
     """
-    wishes, folder = wishes or Wishes(), folder or Path()
+    options, folder = options or ManifestOptions(), folder or Path()
     made = make_task(task, folder)
-    if wishes.device == "cuda" and not torch.cuda.is_available():
+    if options.device == "cuda" and not torch.cuda.is_available():
         raise ManifestError("device cuda: PyTorch sees no CUDA device here; write the manifest where there is one")
     for file in made.data_files():
         if not file.is_file():
             raise ManifestError(f"data: {file} is not there; the manifest is written where the data is")
-    problem = Problem(made, device=wishes.device, one_by_one=wishes.one_by_one, lanes_for=max(1, len(founders)))
+    problem = Problem(made, device=options.device, one_by_one=options.one_by_one, lanes_for=max(1, len(founders)))
     check_pure(made, problem)
     gradient_s = _gradient_s(problem)
     try:
         parameters = Parameters(
             size=problem.size,
-            tau=_or(wishes.tau, made.tau),
-            byzantine=_or(wishes.byzantine, most_byzantine(len(founders), wishes.validators)),
-            validators=wishes.validators,
-            projections=wishes.projections,
-            beyond_guarantee=wishes.beyond_guarantee,
-            tau_auto=wishes.tau_auto,
-            deviation=wishes.deviation,
+            tau=_or(options.tau, made.tau),
+            byzantine=_or(options.byzantine, most_byzantine(len(founders), options.validators)),
+            validators=options.validators,
+            projections=options.projections,
+            beyond_guarantee=options.beyond_guarantee,
+            tau_auto=options.tau_auto,
+            deviation=options.deviation,
         )
     except RunError as error:
         raise ManifestError(str(error)) from error
     manifest = Manifest(
-        name=_or(wishes.name, parse_spec(task)[0]),
+        name=_or(options.name, parse_spec(task)[0]),
         nonce=secrets.token_bytes(32),
         task=task,
         code=code_digest(code_file(task, made, folder)),
         data=data_digest(made),
-        data_where=_or(wishes.data_where, "" if made.data_files() else "comes with the task"),
-        steps=_or(wishes.steps, made.steps),
-        optimizer=_or(wishes.optimizer, made.optimizer),
-        rate=_or(wishes.rate, made.rate),
-        schedule=wishes.schedule,
-        warmup=wishes.warmup,
-        seed=wishes.seed,
+        data_where=_or(options.data_where, "" if made.data_files() else "comes with the task"),
+        steps=_or(options.steps, made.steps),
+        optimizer=_or(options.optimizer, made.optimizer),
+        rate=_or(options.rate, made.rate),
+        schedule=options.schedule,
+        warmup=options.warmup,
+        seed=options.seed,
         parameters=parameters,
         founders=tuple(founders),
-        pace=Pace(
-            delta=wishes.delta_s,
-            compute=_or(wishes.compute_s, _generous(_SLACK * gradient_s)),
-            bulk=_or(wishes.bulk_s, _generous(2 * 4 * problem.size / _SLOWEST_LINE)),
-            room=_or(wishes.room_bytes, max(Pace.room, 4 * least_room(problem.size))),
-            stretch=wishes.stretch,
+        timeouts=Timeouts(
+            delta=options.delta_s,
+            compute=_or(options.compute_s, _generous(_SLACK * gradient_s)),
+            bulk=_or(options.bulk_s, _generous(2 * 4 * problem.size / _SLOWEST_LINE)),
+            room=_or(options.room_bytes, max(Timeouts.room, 4 * least_room(problem.size))),
+            stretch=options.stretch,
         ),
-        device=wishes.device,
-        one_by_one=wishes.one_by_one,
+        device=options.device,
+        one_by_one=options.one_by_one,
         folder=folder,
     )
-    if wishes.start is None:
+    if options.start is None:
         return Draft(manifest, gradient_s)
-    digest, raw = adopt(manifest.work(problem, Primitives()), wishes.start)
+    digest, raw = adopt(manifest.work(problem, Primitives()), options.start)
     return Draft(replace(manifest, start=digest), gradient_s, raw)
 
 
@@ -132,7 +134,7 @@ def beside(task: str, folder: Path) -> str:
     if not name.endswith(".py"):
         return task
     if not Path(name).is_file():
-        raise ChoiceError(f"no task file at '{name}'")
+        raise SpecError(f"no task file at '{name}'")
     try:
         inside = Path(name).resolve().relative_to(folder.resolve())
     except ValueError as error:

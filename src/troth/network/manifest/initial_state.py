@@ -16,7 +16,7 @@ from troth.protocol.wire.messages import Malformed
 from troth.training.work import Training, TrainingWork
 
 
-class StartError(OperatorError):
+class InitialStateError(OperatorError):
     """There is no such state, or it does not fit the task; the message names the way out."""
 
 
@@ -24,7 +24,7 @@ def start_file(folder: Path, digest: Digest) -> Path:
     return folder / f"start-{digest.hex()[:16]}.safetensors"
 
 
-def read_start(work: TrainingWork, folder: Path, digest: Digest) -> Training:
+def read_initial_state(work: TrainingWork, folder: Path, digest: Digest) -> Training:
     """The state that the manifest means, and no other."""
     path = start_file(folder, digest)
     most = 64 * work.problem.size + (1 << 20)  # no optimizer holds so much for a parameter
@@ -32,12 +32,14 @@ def read_start(work: TrainingWork, folder: Path, digest: Digest) -> Training:
         with path.open("rb") as file:
             raw = file.read(most + 1)
     except OSError as error:
-        raise StartError(
+        raise InitialStateError(
             f"this run begins from a state that is not here: get {path.name} from whoever sent the manifest, and put it beside it"
         ) from error
     training = work.unpack(raw) if len(raw) <= most else Malformed("too long")
     if isinstance(training, Malformed) or work.digest(training) != digest:
-        raise StartError(f"{path} is not the state that was agreed on: get it again from whoever sent the manifest")
+        raise InitialStateError(
+            f"{path} is not the state that was agreed on: get it again from whoever sent the manifest"
+        )
     return _fitting(work, training, path)
 
 
@@ -48,9 +50,9 @@ def adopt(work: TrainingWork, path: Path) -> tuple[Digest, bytes]:
     try:
         named = load(path.read_bytes())
     except OSError as error:
-        raise StartError(f"cannot read {path}: {error.strerror}") from error
+        raise InitialStateError(f"cannot read {path}: {error.strerror}") from error
     except SafetensorError as error:
-        raise StartError(f"{path} is no safetensors file: {error}") from error
+        raise InitialStateError(f"{path} is no safetensors file: {error}") from error
     training = _fitting(work, _training(work, named, path), path)
     return work.digest(training), work.pack(training)
 
@@ -58,7 +60,7 @@ def adopt(work: TrainingWork, path: Path) -> tuple[Digest, bytes]:
 def _last_checkpoint(folder: Path) -> Path:
     found = sorted([*folder.glob("checkpoints/step-*.safetensors"), *folder.glob("step-*.safetensors")])
     if not found:
-        raise StartError(f"{folder} holds no checkpoint: name a peer's folder, or a .safetensors file")
+        raise InitialStateError(f"{folder} holds no checkpoint: name a peer's folder, or a .safetensors file")
     return found[-1]
 
 
@@ -67,7 +69,7 @@ def _training(work: TrainingWork, named: Mapping[str, Tensor], path: Path) -> Tr
     if "parameters" in named:
         found = work.unpack(save(dict(named)))
         if isinstance(found, Malformed):
-            raise StartError(f"{path}: {found.reason}")
+            raise InitialStateError(f"{path}: {found.reason}")
         same = {name: piece.shape for name, piece in found.optimizer.items()} == {
             name: piece.shape for name, piece in fresh.optimizer.items()
         }
@@ -75,16 +77,16 @@ def _training(work: TrainingWork, named: Mapping[str, Tensor], path: Path) -> Tr
     wanted = {name: tuple(piece.shape) for name, piece in layout.views(fresh.parameters_D).items()}
     if {name: tuple(piece.shape) for name, piece in named.items()} != wanted:
         odd = sorted(set(wanted) ^ set(named)) or sorted(n for n in wanted if wanted[n] != tuple(named[n].shape))
-        raise StartError(f"{path} is another model than the task's: they differ in {', '.join(odd[:4])}")
+        raise InitialStateError(f"{path} is another model than the task's: they differ in {', '.join(odd[:4])}")
     flat_D = layout.flatten({name: piece.to(fresh.parameters_D.dtype) for name, piece in named.items()})
     return Training(flat_D, fresh.optimizer)
 
 
 def _fitting(work: TrainingWork, training: Training, path: Path) -> Training:
     if len(training.parameters_D) != work.problem.size:
-        raise StartError(
+        raise InitialStateError(
             f"{path} holds {len(training.parameters_D):,} parameters, and the task's model has {work.problem.size:,}"
         )
     if not bool(training.parameters_D.isfinite().all()):
-        raise StartError(f"{path} holds something that is not a number")
+        raise InitialStateError(f"{path} holds something that is not a number")
     return training

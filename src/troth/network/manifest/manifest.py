@@ -24,7 +24,7 @@ import torch
 from troth.crypto import Digest, PeerId, Seed, derive, tagged_hash, valid_peer
 from troth.errors import OperatorError, printable
 from troth.network.manifest import toml as run_file
-from troth.network.manifest.initial_state import read_start
+from troth.network.manifest.initial_state import read_initial_state
 from troth.network.manifest.toml import (
     FORMAT,
     MOST_BYTES,
@@ -40,7 +40,7 @@ from troth.network.manifest.toml import (
     TrainingSection,
     shown,
 )
-from troth.protocol.broadcast.timeouts import Pace
+from troth.protocol.broadcast.timeouts import Timeouts
 from troth.protocol.core.run import Parameters, Run, RunError
 from troth.protocol.core.state import State
 from troth.protocol.wire.primitives import Primitives
@@ -102,7 +102,9 @@ class Manifest:
     rate: float
     parameters: Parameters
     founders: tuple[Founder, ...]  # sorted by key
-    pace: Pace = field(default=Pace(delta=2.0, compute=5.0, bulk=5.0, stretch=STRETCH))  # the least, and how much more
+    timeouts: Timeouts = field(
+        default=Timeouts(delta=2.0, compute=5.0, bulk=5.0, stretch=STRETCH)
+    )  # the least, and how much more
     schedule: str = "cosine"
     warmup: int = 0
     seed: int = 0  # of the first parameters
@@ -117,7 +119,7 @@ class Manifest:
         self._write_one_way()
         self._check_text()
         self._check_founders()
-        self._check_pace()
+        self._check_timeouts()
         self._check_training()
         keys = tuple(founder.key for founder in self.founders)
         try:
@@ -157,7 +159,7 @@ class Manifest:
                 rate=training.rate,
                 parameters=Parameters(**msgspec.structs.asdict(file.protocol)),
                 founders=tuple(Founder(f.name, PeerId(bytes.fromhex(f.key)), f.address) for f in file.founder),
-                pace=Pace(pace.delta_s, pace.compute_s, pace.bulk_s, pace.room_bytes, pace.stretch),
+                timeouts=Timeouts(pace.delta_s, pace.compute_s, pace.bulk_s, pace.room_bytes, pace.stretch),
                 schedule=training.schedule,
                 warmup=training.warmup,
                 seed=training.seed,
@@ -173,7 +175,7 @@ class Manifest:
             raise ManifestError(printable(str(error))) from error
 
     def to_toml(self) -> str:
-        pace = self.pace
+        pace = self.timeouts
         return run_file.write(
             RunFile(
                 format=FORMAT,
@@ -251,7 +253,9 @@ class Manifest:
 
     def first_state(self, work: TrainingWork) -> State[Training]:
         """Where everybody starts; a model made from the seed is that of a simulation with this seed."""
-        training = work.first(self.model_seed) if self.start is None else read_start(work, self.folder, self.start)
+        training = (
+            work.first(self.model_seed) if self.start is None else read_initial_state(work, self.folder, self.start)
+        )
         return State.first(self.run, training)
 
     @property
@@ -274,7 +278,7 @@ class Manifest:
             "founders": tuple(sorted(self.founders, key=lambda founder: founder.key)),
             "rate": float(self.rate),
             "parameters": msgspec.convert(dataclasses.asdict(self.parameters), Parameters),
-            "pace": msgspec.convert(dataclasses.asdict(self.pace), Pace),
+            "timeouts": msgspec.convert(dataclasses.asdict(self.timeouts), Timeouts),
         }
         for name, value in one_way.items():
             object.__setattr__(self, name, value)
@@ -310,21 +314,21 @@ class Manifest:
             if twice := sorted({value for value in values if values.count(value) > 1}):
                 raise ManifestError(f"two founders have the {what} {twice[0]}: everybody needs their own")
 
-    def _check_pace(self) -> None:
+    def _check_timeouts(self) -> None:
         for what, seconds in (
-            ("delta_s", self.pace.delta),
-            ("compute_s", self.pace.compute),
-            ("bulk_s", self.pace.bulk),
+            ("delta_s", self.timeouts.delta),
+            ("compute_s", self.timeouts.compute),
+            ("bulk_s", self.timeouts.bulk),
         ):
             if not 0 < seconds <= _MOST_SECONDS:
                 raise ManifestError(f"pace.{what} must be above 0 and at most {_MOST_SECONDS:g}, got {seconds:g}")
-        if not 1 <= self.pace.stretch <= _MOST_STRETCH:
-            raise ManifestError(f"pace.stretch must be from 1 to {_MOST_STRETCH:g}, got {self.pace.stretch:g}")
+        if not 1 <= self.timeouts.stretch <= _MOST_STRETCH:
+            raise ManifestError(f"pace.stretch must be from 1 to {_MOST_STRETCH:g}, got {self.timeouts.stretch:g}")
         least = least_room(self.parameters.size)
-        if not least <= self.pace.room <= _MOST_ROOM:
+        if not least <= self.timeouts.room <= _MOST_ROOM:
             raise ManifestError(
                 f"pace.room_bytes must be from {least:,} (a few times the model) to {_MOST_ROOM:,}, "
-                f"got {self.pace.room:,}"
+                f"got {self.timeouts.room:,}"
             )
 
     def _check_training(self) -> None:
@@ -373,7 +377,7 @@ class Manifest:
 
     def _sections(self) -> dict[str, Plain]:
         """Every field, once."""
-        pace = dataclasses.asdict(self.pace)
+        pace = dataclasses.asdict(self.timeouts)
         return {
             "name": {"name": self.name},
             "nonce": {"nonce": self.nonce.hex()},

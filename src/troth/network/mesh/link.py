@@ -32,8 +32,8 @@ from troth.protocol.wire.messages import Malformed
 _BULK = (PartSent, BlobSent, PartShown, StateShown)
 
 
-class NetworkLine:
-    """`protocol.agreed.Line` over a mesh in another thread. `receive` blocks the thread that calls it."""
+class NetworkLink:
+    """`protocol.agreed.PacketLink` over a mesh in another thread. `receive` blocks the thread that calls it."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """One connection to every member, kept up: greeted, found again when it is lost, one for each pair.
 
-Everything here runs in the network's event loop. `Line` gives the protocol's thread its end.
+Everything here runs in the network's event loop. `PacketLink` gives the protocol's thread its end.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ from troth.network.mesh.session import (
     Said,
     Standing,
     decode_said,
+    delegation_bytes,
     encode_said,
-    vouching_bytes,
 )
 from troth.network.transport.base import Connection, Lane, Received, Transport, UnreachableError
 from troth.protocol.wire.messages import Malformed
@@ -280,8 +280,8 @@ class Mesh:
         if {member, connection.peer} & self._banned:
             return "it is banned from this run"
         if member != connection.peer:
-            signed = vouching_bytes(self._hello.run, connection.peer)  # type: ignore[arg-type]
-            if said.vouched is None or not verify(member, signed, Signature(said.vouched)):
+            signed = delegation_bytes(self._hello.run, connection.peer)  # type: ignore[arg-type]
+            if said.delegation is None or not verify(member, signed, Signature(said.delegation)):
                 return "it claims a seat that is not its own"
         return connection.peer
 

@@ -25,7 +25,7 @@ class Hello(_Said, frozen=True):
         dict[_Text, Bytes32], msgspec.Meta(max_length=32)
     ]  # digests of the manifest, to say what differs
     member: Bytes32  # who it is in the run: its own key, or the one that it had before
-    vouched: Bytes64 | None  # by that one, if it is another
+    delegation: Bytes64 | None  # by that one, if it is another
 
 
 class Standing(_Said, frozen=True):
@@ -61,6 +61,6 @@ def decode_said(raw: bytes) -> Said | Malformed:
         return Malformed(str(error)[:200])
 
 
-def vouching_bytes(run: Digest, heir: PeerId) -> bytes:
+def delegation_bytes(run: Digest, successor: PeerId) -> bytes:
     """What an old key signs for the one that takes its place on the wire."""
-    return tagged_hash("troth/vouch/1", run, heir)
+    return tagged_hash("troth/vouch/1", run, successor)

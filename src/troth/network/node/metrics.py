@@ -8,31 +8,31 @@ from typing import Any
 import msgspec
 
 from troth.errors import OperatorError
-from troth.network.node.events import StepNews
+from troth.network.node.events import StepEvent
 
 
 class MetricsError(OperatorError):
     """What was asked for cannot be provided; the message names the fix."""
 
 
-_GAUGES: dict[str, tuple[str, Callable[[StepNews], float]]] = {
-    "step": ("updates made so far", lambda news: news.step),
-    "step_seconds": ("how long the last step took", lambda news: news.seconds),
-    "loss": ("of this peer's last batch", lambda news: news.loss),
-    "members": ("of the run", lambda news: news.members),
-    "guarantee": ("liars among the members that the run still withstands", lambda news: news.guarantee),
-    "received_control_bytes": ("so far", lambda news: news.control_bytes),
-    "received_bulk_bytes": ("so far", lambda news: news.bulk_bytes),
-    "sent_bytes": ("so far", lambda news: news.sent_bytes),
-    "delta_seconds": ("that a message between honest peers might take", lambda news: news.delta_s),
-    "attempts": ("that the last step took", lambda news: news.attempts),
+_GAUGES: dict[str, tuple[str, Callable[[StepEvent], float]]] = {
+    "step": ("updates made so far", lambda event: event.step),
+    "step_seconds": ("how long the last step took", lambda event: event.seconds),
+    "loss": ("of this peer's last batch", lambda event: event.loss),
+    "members": ("of the run", lambda event: event.members),
+    "guarantee": ("liars among the members that the run still withstands", lambda event: event.guarantee),
+    "received_control_bytes": ("so far", lambda event: event.control_bytes),
+    "received_bulk_bytes": ("so far", lambda event: event.bulk_bytes),
+    "sent_bytes": ("so far", lambda event: event.sent_bytes),
+    "delta_seconds": ("that a message between honest peers might take", lambda event: event.delta_s),
+    "attempts": ("that the last step took", lambda event: event.attempts),
 }
-_COUNTERS: dict[str, tuple[str, Callable[[StepNews], float]]] = {
-    "audits": ("made by this peer", lambda news: news.audits),
-    "bans": ("seen by this peer", lambda news: len(news.banned)),
-    "absences": ("seen by this peer", lambda news: len(news.left)),
-    "expulsions": ("seen by this peer", lambda news: len(news.expelled)),
-    "returns": ("seen by this peer", lambda news: len(news.returned)),
+_COUNTERS: dict[str, tuple[str, Callable[[StepEvent], float]]] = {
+    "audits": ("made by this peer", lambda event: event.audits),
+    "bans": ("seen by this peer", lambda event: len(event.banned)),
+    "absences": ("seen by this peer", lambda event: len(event.left)),
+    "expulsions": ("seen by this peer", lambda event: len(event.expelled)),
+    "returns": ("seen by this peer", lambda event: len(event.returned)),
 }
 
 
@@ -41,7 +41,7 @@ class Metrics:
 
     def __init__(self, folder: Path, *, port: int | None = None, tensorboard: bool = False) -> None:
         self._closing = ExitStack()
-        self._sinks: list[Callable[[StepNews], None]] = [self._lines(folder / "metrics.jsonl")]
+        self._sinks: list[Callable[[StepEvent], None]] = [self._lines(folder / "metrics.jsonl")]
         try:
             if port is not None:
                 self._sinks.append(self._prometheus(port))
@@ -51,26 +51,26 @@ class Metrics:
             self.close()
             raise
 
-    def stepped(self, news: StepNews) -> None:
+    def stepped(self, event: StepEvent) -> None:
         for sink in self._sinks:
-            sink(news)
+            sink(event)
 
     def close(self) -> None:
         self._closing.close()
 
-    def _lines(self, path: Path) -> Callable[[StepNews], None]:
+    def _lines(self, path: Path) -> Callable[[StepEvent], None]:
         try:
             file = self._closing.enter_context(path.open("ab", buffering=0))
         except OSError as error:
             raise MetricsError(f"cannot write {path}: {error.strerror}") from error
 
-        def write(news: StepNews) -> None:
-            told = {name: value for name, value in vars(news).items() if value not in (None, ())}
+        def write(event: StepEvent) -> None:
+            told = {name: value for name, value in vars(event).items() if value not in (None, ())}
             file.write(msgspec.json.encode(told) + b"\n")  # what is not a number becomes null
 
         return write
 
-    def _prometheus(self, port: int) -> Callable[[StepNews], None]:
+    def _prometheus(self, port: int) -> Callable[[StepEvent], None]:
         try:
             import prometheus_client as prometheus
         except ImportError as error:
@@ -91,17 +91,17 @@ class Metrics:
         self._closing.callback(server.server_close)
         self._closing.callback(server.shutdown)
 
-        def show(news: StepNews) -> None:
+        def show(event: StepEvent) -> None:
             for name, (_, value) in _GAUGES.items():
-                gauges[name].set(value(news))
+                gauges[name].set(value(event))
             for name, (_, value) in _COUNTERS.items():
-                counters[name].inc(value(news))
-            for name, number in (news.metrics or {}).items():
+                counters[name].inc(value(event))
+            for name, number in (event.metrics or {}).items():
                 metrics.labels(name=name).set(number)
 
         return show
 
-    def _tensorboard(self, folder: Path) -> Callable[[StepNews], None]:
+    def _tensorboard(self, folder: Path) -> Callable[[StepEvent], None]:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
@@ -109,11 +109,11 @@ class Metrics:
         writer: Any = SummaryWriter(str(folder))
         self._closing.callback(writer.close)
 
-        def write(news: StepNews) -> None:
+        def write(event: StepEvent) -> None:
             for name, (_, value) in _GAUGES.items():
                 if name != "step":
-                    writer.add_scalar(f"peer/{name}", value(news), news.step)
-            for name, number in (news.metrics or {}).items():
-                writer.add_scalar(f"model/{name}", number, news.step)
+                    writer.add_scalar(f"peer/{name}", value(event), event.step)
+            for name, number in (event.metrics or {}).items():
+                writer.add_scalar(f"model/{name}", number, event.step)
 
         return write

@@ -19,29 +19,29 @@ from troth.evidence.bans import BanEvidence, History, reason_for
 from troth.evidence.beside import save_evidence
 from troth.evidence.verify import UnprovedError, verify_ban
 from troth.files import write_bytes, write_text
-from troth.network.disk.audit_records import KeptSteps
+from troth.network.disk.audit_records import AuditRecordFiles
 from troth.network.disk.checkpoints import Checkpoints, Marks
 from troth.network.disk.journal import Journal
-from troth.network.disk.signed_slots import FileSlots
+from troth.network.disk.signed_slots import SignedSlotsFile
 from troth.network.malloc import keep_memory
 from troth.network.manifest.manifest import Manifest, ManifestError, mismatches
 from troth.network.mesh.inbox import Inbox
-from troth.network.mesh.link import NetworkLine, NetworkThread
+from troth.network.mesh.link import NetworkLink, NetworkThread
 from troth.network.mesh.mesh import Mesh
-from troth.network.mesh.session import VERSION, Hello, Standing, vouching_bytes
-from troth.network.node.events import StepNews
+from troth.network.mesh.session import VERSION, Hello, Standing, delegation_bytes
+from troth.network.node.events import StepEvent
 from troth.network.node.metrics import Metrics
 from troth.network.transport.base import Lane, Limits, Transport
 from troth.network.transport.tcp import TcpTransport
-from troth.protocol.broadcast.channel import AgreedChannel, Line
-from troth.protocol.broadcast.signed_slots import Journal as Slots
+from troth.protocol.broadcast.channel import AgreedChannel, PacketLink
+from troth.protocol.broadcast.signed_slots import SignedSlots
 from troth.protocol.core.channel import Channel, Entropy
 from troth.protocol.core.coins import Coins
 from troth.protocol.core.errors import CannotGoOnError, LeftOutError, StalledError
 from troth.protocol.core.records import StepRecord, decode_record
 from troth.protocol.core.run import Run
 from troth.protocol.core.state import Outcome, Peer
-from troth.protocol.recovery.member import Life
+from troth.protocol.recovery.member import Member
 from troth.protocol.wire.messages import Phase
 from troth.protocol.wire.primitives import Primitives
 from troth.training import Problem
@@ -57,7 +57,7 @@ _MOST_CONTROL_BYTES = 1 << 25  # who comes back is told what everyone announced,
 class Watcher(Protocol):
     """Somebody who looks on: a terminal, a swarm, a test."""
 
-    def stepped(self, news: StepNews) -> None: ...
+    def stepped(self, event: StepEvent) -> None: ...
 
     def note(self, text: str) -> None:
         """One line."""
@@ -80,13 +80,13 @@ class Body:
     def entropy(self) -> Entropy:
         return SystemEntropy()
 
-    def line(self, line: Line, identity: Identity) -> Line:
-        return line
+    def link(self, link: PacketLink, identity: Identity) -> PacketLink:
+        return link
 
     def channel(
-        self, line: Line, identity: Identity, manifest: Manifest, tools: Primitives, slots: Slots
+        self, link: PacketLink, identity: Identity, manifest: Manifest, tools: Primitives, slots: SignedSlots
     ) -> AgreedChannel:
-        return AgreedChannel(identity, line, manifest.pace, tools, slots)
+        return AgreedChannel(identity, link, manifest.timeouts, tools, slots)
 
     def outside(self, channel: AgreedChannel, identity: Identity, run: Run) -> Channel:
         """What the protocol talks to."""
@@ -153,7 +153,7 @@ class Node:
         self.first = manifest.first_state(self.work)
         self.history = History(self.run)
         self.outcome: Outcome[Training] | None = None  # the last one
-        self.life: Life[Training] | None = None
+        self.member: Member[Training] | None = None
         self._channel: AgreedChannel | None = None
         self._incarnation = 0
         self._claim_folder()
@@ -171,7 +171,7 @@ class Node:
         self.checkpoints = Checkpoints(
             folder / "checkpoints", self.run.id, self.work, keep=self.options.keep_checkpoints
         )
-        self.kept = KeptSteps(folder / "checkpoints", self.run.id, self.checkpoints)
+        self.kept = AuditRecordFiles(folder / "checkpoints", self.run.id, self.checkpoints)
         self.journal = Journal(folder / "journal", self.run.id, after=self.checkpoints.marks().journal)
         if self.journal.cut:
             self.watcher.note(f"the journal's last line was torn: {self.journal.cut} bytes of it are cut off")
@@ -184,11 +184,11 @@ class Node:
         return self.options.folder / "signed-slots"
 
     @property
-    def _heir_path(self) -> Path:
+    def _successor_path(self) -> Path:
         return self.options.folder / "heir.key"
 
     def _now_as(self) -> Identity:
-        return Identity.load(self._heir_path) if self._heir_path.exists() else self.identity
+        return Identity.load(self._successor_path) if self._successor_path.exists() else self.identity
 
     # Its life
 
@@ -203,10 +203,10 @@ class Node:
                     "the run began without this peer, or its folder was lost: it comes back under a new key"
                 )
                 self._close_network()
-                Identity.generate().save(self._heir_path)
+                Identity.generate().save(self._successor_path)
                 self._open_network(self._now_as())
                 known = True
-            self.slots = FileSlots(self._slots_path, signed)
+            self.slots = SignedSlotsFile(self._slots_path, signed)
             try:
                 drive(self._from_here(known))
             finally:
@@ -220,54 +220,54 @@ class Node:
     async def _from_here(self, known: bool) -> None:
         """As a member from the start, or back into what goes on."""
         me = self._now_as()
-        life = self.life = self._born(me)
+        member = self.member = self._make_member(me)
         if not known:
             assert self._channel is not None
             try:
-                await self._watch(life, life.take_part(self._channel))
+                await self._watch(member, member.take_part(self._channel))
             except (LeftOutError, StalledError) as why:
                 self.watcher.note(f"{why}; looking for the others")
-        while not life.over:
-            self._stand(life.state.step, ready=True, begun=True)
+        while not member.over:
+            self._stand(member.state.step, ready=True, begun=True)
             try:
-                await self._watch(life, life.come_back(me))
+                await self._watch(member, member.come_back(me))
             except (LeftOutError, StalledError) as why:
                 self.watcher.note(f"{why}; trying again")
-        self._end(life)
-        await self._wait_for_stragglers(life)
+        self._end(member)
+        await self._wait_for_stragglers(member)
 
-    def _born(self, me: Identity) -> Life[Training]:
+    def _make_member(self, me: Identity) -> Member[Training]:
         found = self.checkpoints.last(self.first)
         self._incarnation = found.state.incarnation
         self._channel = self._open_channel(me)
         outside = self.body.outside(self._channel, me, self.run)
         peer = Peer(self.identity, self.run, self.work, outside, self.body.entropy(), self.tools)
-        life = Life(
+        member = Member(
             peer,
             self.kept.onto(found.state),
-            self._open_onlooker,
+            self._open_observer,
             self.manifest.steps,
-            links=self.journal.links(found.state.step) or self.journal.links(found.state.step - 1),
+            certified=self.journal.certified(found.state.step) or self.journal.certified(found.state.step - 1),
             lacks=found.lacks,
             past=[self.kept.onto(state) for state in found.past],
             patience=self.options.founding_s,
             restart_with=lambda: self.options.restart_with,
         )
-        life.write_down, life.threw_away = self.journal.recorded, self._threw_away
-        return life
+        member.write_down, member.threw_away = self.journal.recorded, self._threw_away
+        return member
 
     def _open_channel(self, me: Identity) -> AgreedChannel:
-        channel = self.body.channel(self.body.line(self.line, me), me, self.manifest, self.tools, self.slots)
+        channel = self.body.channel(self.body.link(self.link, me), me, self.manifest, self.tools, self.slots)
         channel.write_down = self.journal.announced
         return channel
 
-    def _open_onlooker(self, me: Identity) -> AgreedChannel:
-        line = self.body.line(self.line, me)
-        self._channel = AgreedChannel(me, line, self.manifest.pace, self.tools, self.slots, looks_on=True)
+    def _open_observer(self, me: Identity) -> AgreedChannel:
+        link = self.body.link(self.link, me)
+        self._channel = AgreedChannel(me, link, self.manifest.timeouts, self.tools, self.slots, observing=True)
         self._channel.write_down = self.journal.announced
         return self._channel
 
-    async def _watch(self, life: Life[Training], steps: AsyncIterator[Outcome[Training]]) -> None:
+    async def _watch(self, member: Member[Training], steps: AsyncIterator[Outcome[Training]]) -> None:
         started = time.monotonic()
         async for outcome in steps:
             self._keep(outcome)
@@ -276,7 +276,7 @@ class Node:
                 self.network.ban(frozenset(outcome.state.roster.banned))
             self._tell(outcome, time.monotonic() - started)
             started = time.monotonic()
-            mine = {life.peer.me, self.identity.peer}
+            mine = {member.peer.me, self.identity.peer}
             if mine & set(outcome.state.roster.banned):
                 raise BannedError(f"this peer was banned in step {outcome.record.step}")
 
@@ -296,9 +296,9 @@ class Node:
 
     def _keep_model(self) -> None:
         """When it stops: if all others stop too, nobody else has the model (SPEC B5)."""
-        if self.life is not None and self.life.lacks is None:
-            self.kept.save(self.life.state, whole=True)
-            self.checkpoints.save(self.life.state, self._marks(), whole=True)
+        if self.member is not None and self.member.lacks is None:
+            self.kept.save(self.member.state, whole=True)
+            self.checkpoints.save(self.member.state, self._marks(), whole=True)
 
     def _write_evidence(self, made: Sequence[BanEvidence]) -> None:
         """Of bans whose record is certified. Who came back may lack the records that lead to it; then others have it."""
@@ -319,10 +319,10 @@ class Node:
         for judgement in record.judgements:
             if judgement.banned is not None:
                 self.watcher.note(f"it had banned {name(judgement.banned)}: {reason_for(judgement, name)}")
-        for peer, (place, *twice) in (seen.doubles if seen is not None and seen.record == record else {}).items():
+        for peer, (slot, *twice) in (seen.equivocations if seen is not None and seen.record == record else {}).items():
             folder, said = self.options.folder / "evidence", [[one.payload.hex(), one.signature.hex()] for one in twice]
             folder.mkdir(exist_ok=True)
-            proof = {"run": place.run.hex(), "place": list(place[1:]), "sender": peer.hex(), "said": said}
+            proof = {"run": slot.run.hex(), "place": list(slot[1:]), "sender": peer.hex(), "said": said}
             write_text(folder / f"thrown-away-step{record.step}-{name(peer)}.json", json.dumps(proof, indent=1) + "\n")
 
     def _tell(self, outcome: Outcome[Training], seconds: float) -> None:
@@ -330,7 +330,7 @@ class Node:
         record, state, name = outcome.record, outcome.state, self.manifest.name_of
         updates, paused = state.scales.updates, not record.updated and not record.closing
         due = not paused and (updates % self.options.evaluate_every == 0 or updates == self.manifest.steps)
-        news = StepNews(
+        event = StepEvent(
             step=state.step,
             updates=updates,
             of=self.manifest.steps,
@@ -343,54 +343,54 @@ class Node:
             control_bytes=self.network.mesh.received[Lane.CONTROL],
             bulk_bytes=self.network.mesh.received[Lane.BULK],
             sent_bytes=self.network.mesh.sent,
-            delta_s=self._channel.pace.delta,
-            least_delta_s=self.manifest.pace.delta,
+            delta_s=self._channel.timeouts.delta,
+            least_delta_s=self.manifest.timeouts.delta,
             banned=tuple(
                 {name(j.banned): reason_for(j, name) for j in record.judgements if j.banned is not None}.items()
             ),
             left=tuple(name(PeerId(peer)) for peer in record.absent),
             expelled=tuple(name(PeerId(peer)) for peer in record.expelled),
-            returned=tuple(name(PeerId(knock.member)) for knock in record.returned),
+            returned=tuple(name(PeerId(rejoin.member)) for rejoin in record.returned),
             paused_for=tuple(name(gone.peer) for gone in state.roster.away) if paused else None,
-            looked_on=outcome.looked_on,
-            anew=record.incarnation > self._incarnation,
+            observed=outcome.observed,
+            restarted=record.incarnation > self._incarnation,
             metrics=self.problem.evaluate(state.training.parameters_D) if due else None,
         )
         self._incarnation = record.incarnation
-        self.metrics.stepped(news)
-        self.watcher.stepped(news)
+        self.metrics.stepped(event)
+        self.watcher.stepped(event)
 
-    def _end(self, life: Life[Training]) -> None:
+    def _end(self, member: Member[Training]) -> None:
         """The model for whoever wants to use it, and what proves where it comes from."""
-        folder, training = self.options.folder, life.state.training
-        self.checkpoints.save(life.state, self._marks(), whole=True)
+        folder, training = self.options.folder, member.state.training
+        self.checkpoints.save(member.state, self._marks(), whole=True)
         named = {
             name: piece.contiguous().clone() for name, piece in self.problem.layout.views(training.parameters_D).items()
         }
         write_bytes(folder / "model.safetensors", save(named))
         proof: dict[str, Any] = {
             "run": self.run.id.hex(),
-            "step": life.state.step,
+            "step": member.state.step,
             "state_digest": self.work.digest(training).hex(),
-            "closed": any(decode_record(last.record).closing for last in life.links[-1:]),
+            "closed": any(decode_record(last.record).closing for last in member.certified[-1:]),
         }
         if not proof["closed"]:
             self.watcher.note("the run ends unclosed: too few signed its last record, so nobody can prove this model")
-        for last in life.links[-1:]:
+        for last in member.certified[-1:]:
             proof["record"] = last.record.hex()
             proof["signatures"] = {peer.hex(): signature.hex() for peer, signature in sorted(last.signatures.items())}
         write_text(folder / "model.json", json.dumps(proof, indent=1) + "\n")
 
-    async def _wait_for_stragglers(self, life: Life[Training]) -> None:
+    async def _wait_for_stragglers(self, member: Member[Training]) -> None:
         """Whoever is still on its way needs a majority of the others to tell it how it ended."""
         assert self._channel is not None
-        wanted, last = set(life.state.roster.may_ask) - {life.peer.me}, life.state.step
-        until = time.monotonic() + 10 * self.manifest.pace.delta
+        wanted, last = set(member.state.roster.may_ask) - {member.peer.me}, member.state.step
+        until = time.monotonic() + 10 * self.manifest.timeouts.delta
         while time.monotonic() < until:
             standings = self.network.mesh.standings
             if all(standings[peer].step >= last for peer in wanted & standings.keys()):
                 return
-            await life.linger(self._channel, self.manifest.pace.delta / 4)
+            await member.linger(self._channel, self.manifest.timeouts.delta / 4)
 
     # The network
 
@@ -405,8 +405,8 @@ class Node:
             bytes_per_second=options.bytes_per_second,
         )
         inbox = Inbox(room=4 * limits.most_bulk_bytes + (1 << 22))
-        vouched = None if me is self.identity else self.identity.sign(vouching_bytes(self.run.id, me.peer))
-        hello = Hello(VERSION, self.run.id, dict(self.manifest.digests()), self.identity.peer, vouched)
+        delegation = None if me is self.identity else self.identity.sign(delegation_bytes(self.run.id, me.peer))
+        hello = Hello(VERSION, self.run.id, dict(self.manifest.digests()), self.identity.peer, delegation)
         elsewhere = "" if options.libp2p is None else "dht:"  # those who gave no address dial, or are looked up
         addresses = {one.key: options.addresses.get(one.key, one.address or elsewhere) for one in founders}
 
@@ -415,12 +415,12 @@ class Node:
             here = await transport.listen(options.listen)
             if options.libp2p is not None:
                 self.watcher.note(f"listening on {here}")
-            hold_s = self.manifest.pace.delta
+            hold_s = self.manifest.timeouts.delta
             return Mesh(transport, hello, me.peer, addresses, inbox, hold_s=hold_s, told=self.watcher.note)
 
         self.network = NetworkThread(make, inbox)
         self.network.start()
-        self.line = NetworkLine(
+        self.link = NetworkLink(
             self.network.post, inbox, max(limits.most_bulk_bytes, limits.most_control_bytes), self.network.gone
         )
 
@@ -487,20 +487,20 @@ class Node:
 
     def waits_for(self) -> str | None:
         """For people: where it is, and for whom it waits."""
-        channel, life = self._channel, self.life
-        if life is not None and life.meeting is not None and life.meeting.waits:
-            missing, members = life.meeting.missing, len(life.state.roster.members)
+        channel, member = self._channel, self.member
+        if member is not None and member.restart is not None and member.restart.waits:
+            missing, members = member.restart.missing, len(member.state.roster.members)
             names = ", ".join(self.manifest.name_of(peer) for peer in sorted(missing)) or "them to be ready"
             return (
-                f"stopped: {members - len(missing)} of {members} members are here, and with {life.meeting.least} the run goes "
-                f"on from step {life.state.step}; waits for {names} (people may agree on fewer: --restart-with)"
+                f"stopped: {members - len(missing)} of {members} members are here, and with {member.restart.least} the run goes "
+                f"on from step {member.state.step}; waits for {names} (people may agree on fewer: --restart-with)"
             )
         where = channel.waits_for if channel is not None else None
         if where is None:
             return None
-        place, missing = where
+        slot, missing = where
         names = ", ".join(self.manifest.name_of(peer) for peer in sorted(missing)) or "blobs or its own computations"
-        return f"step {place.step}, {Phase(place.phase).name.lower()}: waits for {names}"
+        return f"step {slot.step}, {Phase(slot.phase).name.lower()}: waits for {names}"
 
 
 def drive(coroutine: Coroutine[Any, Any, R]) -> R:

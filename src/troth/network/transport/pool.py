@@ -18,7 +18,7 @@ _FORGET_S = 3600.0
 _log = logging.getLogger("troth.network")
 
 
-class Hall:
+class ConnectionPool:
     """The connections of one transport, in order of arrival. A peer may hold _MOST_PER_PEER that it opened; the oldest goes
     first, since after a cut the newest is the one that works."""
 

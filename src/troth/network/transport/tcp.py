@@ -26,7 +26,7 @@ from troth.network.transport.addresses import (
 )
 from troth.network.transport.base import Limits, TransportClosedError, UnreachableError
 from troth.network.transport.connection import CLOSE_S, StreamConnection
-from troth.network.transport.pool import Hall
+from troth.network.transport.pool import ConnectionPool
 from troth.network.transport.tls import PROTOCOL, client_context, peer_of, server_context
 
 _ACCEPTS_PER_TURN = 16
@@ -48,11 +48,11 @@ class TcpTransport:
         self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
         self._handshakes: dict[socket.socket, str] = {}  # and where they come from; in order of arrival
         self._tasks: set[asyncio.Task[None]] = set()
-        self._hall = Hall(limits)
+        self._pool = ConnectionPool(limits)
         self._tidying: asyncio.TimerHandle | None = None
 
     async def listen(self, address: str) -> str:
-        if self._hall.closed:
+        if self._pool.closed:
             raise TransportClosedError("this transport was closed")
         listener = await listening_socket(address)
         self._listeners.append(listener)
@@ -61,10 +61,10 @@ class TcpTransport:
         return join_address(host, port)
 
     async def accept(self) -> StreamConnection:
-        return await self._hall.accept()
+        return await self._pool.accept()
 
     async def dial(self, address: str, peer: PeerId) -> StreamConnection:
-        if self._hall.closed:
+        if self._pool.closed:
             raise UnreachableError("this transport was closed")
         try:
             host, port = split_address(address)
@@ -86,7 +86,7 @@ class TcpTransport:
             raise UnreachableError(f"cannot reach {address}: {_short(error)}") from error
 
     async def close(self) -> None:
-        self._hall.closed = True
+        self._pool.closed = True
         loop = asyncio.get_running_loop()
         for listener in self._listeners:
             loop.remove_reader(listener.fileno())
@@ -99,7 +99,7 @@ class TcpTransport:
         self._pauses.clear()
         for sock in self._handshakes:
             _cut(sock)
-        await self._hall.close(*self._tasks)
+        await self._pool.close(*self._tasks)
 
     # Dialling
 
@@ -129,7 +129,7 @@ class TcpTransport:
                 return f"another key answers than {peer.hex()[:16]}"
             return found if tls.selected_alpn_protocol() == PROTOCOL else f"it does not speak {PROTOCOL}"
 
-        connection = self._hall.new_connection(vet, dialled=True)
+        connection = self._pool.new_connection(vet, dialled=True)
         try:
             await asyncio.get_running_loop().create_connection(
                 lambda: connection,
@@ -139,7 +139,7 @@ class TcpTransport:
                 ssl_handshake_timeout=self._limits.handshake_s + 1,  # the deadline of dial() comes first
                 ssl_shutdown_timeout=CLOSE_S,
             )
-            if self._hall.closed:
+            if self._pool.closed:
                 connection.close("shutting down")
             await connection.greeted()
         except BaseException:
@@ -160,7 +160,7 @@ class TcpTransport:
                 return
             except OSError as error:
                 # No descriptors or no memory: the next attempt would fail at once, and the one after it.
-                self._hall.noted.warn("accept", "", f"cannot accept connections for now: {error.strerror}")
+                self._pool.noted.warn("accept", "", f"cannot accept connections for now: {error.strerror}")
                 loop = asyncio.get_running_loop()
                 loop.remove_reader(listener.fileno())
                 self._pauses[listener] = loop.call_later(_PAUSE_S, self._listen_again, listener)
@@ -188,13 +188,13 @@ class TcpTransport:
         oldest = next(sock for sock, source in self._handshakes.items() if source == busiest)
         del self._handshakes[oldest]
         _cut(oldest)
-        self._hall.noted.warn("crowd", busiest, "too many unfinished handshakes: the oldest are cut")
+        self._pool.noted.warn("crowd", busiest, "too many unfinished handshakes: the oldest are cut")
 
     async def _handshake(self, sock: socket.socket, source: str) -> None:
         """Ends by itself: a deadline, or the socket is cut. It is never cancelled half way."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._limits.handshake_s
-        connection = self._hall.new_connection(self._vet_stranger, dialled=False)
+        connection = self._pool.new_connection(self._vet_stranger, dialled=False)
         try:
             await _first_word(sock, self._limits.handshake_s)
             await loop.connect_accepted_socket(
@@ -205,8 +205,8 @@ class TcpTransport:
                 ssl_shutdown_timeout=CLOSE_S,
             )
         except OSError as error:
-            if not self._hall.closed:
-                self._hall.noted.warn("handshake", source, f"no handshake: {_short(error)}")
+            if not self._pool.closed:
+                self._pool.noted.warn("handshake", source, f"no handshake: {_short(error)}")
             connection.abandon()
             _let_go(error)
             return
@@ -216,19 +216,19 @@ class TcpTransport:
             raise
         else:
             if connection.refusal:
-                self._hall.noted.warn("refused", source, f"turned away: {connection.refusal}")
+                self._pool.noted.warn("refused", source, f"turned away: {connection.refusal}")
                 await connection.closed()  # keeps its place until then
-            elif self._hall.closed:
+            elif self._pool.closed:
                 connection.close("shutting down")
                 await connection.closed()
             elif not connection.why:
-                self._hall.admit(connection)
+                self._pool.admit(connection)
         finally:
             self._handshakes.pop(sock, None)
             self._tidy_up_soon()
 
     def _tidy_up_soon(self) -> None:
-        if self._tidying is None and not self._hall.closed:
+        if self._tidying is None and not self._pool.closed:
             self._tidying = asyncio.get_running_loop().call_later(_TIDY_S, self._tidy_up)
 
     def _tidy_up(self) -> None:
@@ -243,7 +243,7 @@ class TcpTransport:
             return f"you do not speak {PROTOCOL}"
         if not self._admits(peer):
             return f"the key {peer.hex()[:16]} is not admitted here"
-        if self._hall.accepted > self._limits.most_connections:  # this one is among them
+        if self._pool.accepted > self._limits.most_connections:  # this one is among them
             return "no place left"
         return peer
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from troth.crypto import Context, Digest, Identity, PeerId, signed_bytes, tagged_hash
+from troth.crypto import Digest, Identity, PeerId, Slot, signed_bytes, tagged_hash
 from troth.protocol.core.channel import Blame
 from troth.protocol.wire.frames import Agreement as Frame
 from troth.protocol.wire.frames import Certificate, Chained, Relayed, Value, View
@@ -47,7 +47,7 @@ class Decision:
     """The same at every honest member. Who is in neither has said nothing."""
 
     said: Mapping[PeerId, Envelope]
-    twice: Mapping[PeerId, tuple[Envelope, Envelope]]  # two different values, both signed: proof of a lie
+    equivocations: Mapping[PeerId, tuple[Envelope, Envelope]]  # two different values, both signed: proof of a lie
 
 
 class Announcement:
@@ -55,18 +55,18 @@ class Announcement:
 
     def __init__(
         self,
-        context: Context,
+        slot: Slot,
         identity: Identity,
         members: Iterable[PeerId],
         timing: Timing,
         tools: Primitives,
-        apart: frozenset[PeerId] = frozenset(),  # whose frames come to me through others
+        disputed_links: frozenset[PeerId] = frozenset(),  # whose frames come to me through others
         liars: int = 0,  # that may be among the members
         quorum: int
         | None = None,  # that has to be left if others break off (SPEC Q9); None: nobody is certified as gone
     ) -> None:
-        self._apart = apart
-        self._context = context
+        self._disputed_links = disputed_links
+        self._slot = slot
         self._identity = identity
         self._me = identity.peer
         self._members = tuple(sorted(members))
@@ -79,7 +79,7 @@ class Announcement:
         self._views: dict[PeerId, dict[Seen, View]] = {}  # two, of a liar: one that fits is enough
         self._viewers: set[PeerId] = set()  # whose views have come, in time or not
         self._brought: Counter[tuple[PeerId, PeerId]] = Counter()  # views, by who brings whose
-        self._doubled = False  # somebody sent two values
+        self._equivocated = False  # somebody sent two values
         self._viewed_at: float | None = None  # when the own view was signed
         self._half_viewed_at: float | None = None  # when views of more than half of the members were there
         self._certifiers: dict[PeerId, bytes | None] = {}  # with their signatures, not checked
@@ -116,7 +116,9 @@ class Announcement:
 
     def broken_off(self, gone: Collection[PeerId]) -> None:
         """Who is not connected at this moment, and was; said before every `hear` and `tick` where it may have changed."""
-        self._gone = frozenset(gone) - self._apart  # the line to these is bad anyway: others say for them (SPEC F2)
+        self._gone = (
+            frozenset(gone) - self._disputed_links
+        )  # the line to these is bad anyway: others say for them (SPEC F2)
 
     @property
     def _viewed(self) -> bool:
@@ -160,7 +162,7 @@ class Announcement:
     @property
     def _values_due(self) -> float:
         """Later, if something that is missing may still be passed on to me."""
-        if self._apart and not self._apart.isdisjoint(set(self._members) - self._direct.keys()):
+        if self._disputed_links and not self._disputed_links.isdisjoint(set(self._members) - self._direct.keys()):
             return self._timing.relayed_values_due
         return self._timing.values_due
 
@@ -206,7 +208,7 @@ class Announcement:
             case Chained():
                 self._hear_chained(frame)
             case Relayed(originator, relayed):
-                if originator in self._apart:
+                if originator in self._disputed_links:
                     self.hear(PeerId(originator), relayed, now, via=sender)
         self.tick(now)
 
@@ -214,7 +216,7 @@ class Announcement:
 
     def _missing(self, now: float) -> tuple[PeerId, ...] | None:
         """Who was not heard by now and will not be, if the others are enough to go on without them; else None (SPEC Q9)."""
-        if self._doubled:
+        if self._equivocated:
             return None
         if len(self._direct) == len(self._members):
             return ()
@@ -229,7 +231,7 @@ class Announcement:
         missing = self._missing(now)
         self._seen = None if missing is None else (self._values_digest(), missing)
         seen = self._seen or (None, ())
-        view = View(seen[0], self._identity.sign(view_bytes(self._context, *seen)), seen[1])
+        view = View(seen[0], self._identity.sign(view_bytes(self._slot, *seen)), seen[1])
         self._views[self._me] = {seen: view}
         self._count_view(self._me, now)
         self._out.append(view)
@@ -263,7 +265,7 @@ class Announcement:
             self._half_certified_at = now
 
     def _with_my_signature(self, certificate: Certificate) -> Certificate:
-        mine = self._identity.sign(chain_bytes(self._context, b"", certificate.values))
+        mine = self._identity.sign(chain_bytes(self._slot, b"", certificate.values))
         return with_chain(certificate, {**certificate.chain, self._me: mine})
 
     def _hear_certificate(self, certificate: Certificate, now: float) -> None:
@@ -280,7 +282,7 @@ class Announcement:
             self._hold(with_chain(certificate, signers), now)  # to all, with one more signature
 
     def _proves(self, certificate: Certificate) -> bool:
-        return proves(self._context, frozenset(self._members), certificate, self._tools, self._quorum)
+        return proves(self._slot, frozenset(self._members), certificate, self._tools, self._quorum)
 
     def proof(self, voices: int) -> Certificate | None:
         """The certificate, signed by so many members that one is honest: it has decided by it, so all have (SPEC B2)."""
@@ -318,7 +320,7 @@ class Announcement:
     def _accept(self, originator: PeerId, envelope: Envelope, chain: Mapping[bytes, bytes]) -> None:
         digest = self._tools.digest(envelope.payload)
         self._accepted.setdefault(originator, {})[digest] = envelope
-        mine = self._identity.sign(chain_bytes(self._context, originator, digest))
+        mine = self._identity.sign(chain_bytes(self._slot, originator, digest))
         self._out.append(Chained(originator, envelope, {**chain, self._me: mine}))
 
     def _signers(self, originator: bytes, digest: bytes, chain: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
@@ -328,7 +330,7 @@ class Announcement:
             for peer, signature in chain.items()
             if peer in self._members
             and peer != originator
-            and self._tools.verify(PeerId(peer), chain_bytes(self._context, originator, digest), signature)
+            and self._tools.verify(PeerId(peer), chain_bytes(self._slot, originator, digest), signature)
         }
 
     def _decide_by_chains(self, now: float) -> None:
@@ -336,12 +338,12 @@ class Announcement:
         if self.decision is not None:
             return
         said = {peer: next(iter(values.values())) for peer, values in self._accepted.items() if len(values) == 1}
-        twice: dict[PeerId, tuple[Envelope, Envelope]] = {}
+        equivocations: dict[PeerId, tuple[Envelope, Envelope]] = {}
         for peer, values in self._accepted.items():
             if len(values) == 2:
                 first, second = (values[digest] for digest in sorted(values))
-                twice[peer] = (first, second)
-        self._decide(Decision(said, twice), now)
+                equivocations[peer] = (first, second)
+        self._decide(Decision(said, equivocations), now)
         self.blame = self._blame(said)
 
     def _blame(self, said: Mapping[PeerId, Envelope]) -> Blame:
@@ -373,10 +375,10 @@ class Announcement:
 
     def _genuine(self, sender: PeerId, envelope: Envelope) -> bool:
         digest = self._tools.digest(envelope.payload)
-        return self._tools.verify(sender, signed_bytes(self._context, sender, digest), envelope.signature)
+        return self._tools.verify(sender, signed_bytes(self._slot, sender, digest), envelope.signature)
 
     def _signed(self, sender: PeerId, view: View) -> bool:
-        return self._tools.verify(sender, view_bytes(self._context, view.values, view.gone), view.signature)
+        return self._tools.verify(sender, view_bytes(self._slot, view.values, view.gone), view.signature)
 
     def _remember_view(self, sender: PeerId, view: View, now: float, via: PeerId) -> None:
         """Two from each who brings some: else two wrong ones would leave no room for the right one that others pass on."""
@@ -397,7 +399,7 @@ class Announcement:
         known = self._direct.setdefault(sender, {})
         if len(known) < 2:
             known[self._tools.digest(envelope.payload)] = envelope
-            self._doubled |= len(known) == 2
+            self._equivocated |= len(known) == 2
 
 
 def rounds(members: int, liars: int) -> int:
@@ -406,14 +408,14 @@ def rounds(members: int, liars: int) -> int:
 
 
 def proves(
-    context: Context, members: frozenset[PeerId], certificate: Certificate, tools: Primitives, quorum: int | None
+    slot: Slot, members: frozenset[PeerId], certificate: Certificate, tools: Primitives, quorum: int | None
 ) -> bool:
     """Whether every member signed this view, but for those who have broken off; and the others are enough (SPEC Q9)."""
     gone = frozenset(certificate.gone)
     if gone and (quorum is None or len(certificate.views) < quorum or not gone <= members):
         return False
     return certificate.views.keys() == members - gone and all(
-        tools.verify(PeerId(peer), view_bytes(context, certificate.values, certificate.gone), signature)
+        tools.verify(PeerId(peer), view_bytes(slot, certificate.values, certificate.gone), signature)
         for peer, signature in certificate.views.items()
     )
 
@@ -422,9 +424,8 @@ def with_chain(certificate: Certificate, chain: Mapping[bytes, bytes]) -> Certif
     return Certificate(certificate.values, certificate.views, dict(chain), certificate.gone)
 
 
-def _bytes(tag: str, context: Context, *parts: bytes) -> bytes:
-    place = signed_bytes(context, PeerId(bytes(32)), Digest(bytes(32)))
-    return tagged_hash(tag, place, *parts)
+def _bytes(tag: str, slot: Slot, *parts: bytes) -> bytes:
+    return tagged_hash(tag, signed_bytes(slot, PeerId(bytes(32)), Digest(bytes(32))), *parts)
 
 
 def values_digest(digests: Mapping[PeerId, Digest]) -> Digest:
@@ -432,9 +433,9 @@ def values_digest(digests: Mapping[PeerId, Digest]) -> Digest:
     return tagged_hash("troth/values/1", *(part for peer in sorted(digests) for part in (peer, digests[peer])))
 
 
-def view_bytes(context: Context, values: bytes | None, gone: Iterable[bytes] = ()) -> bytes:
-    return _bytes("troth/view/2", context, values or b"", *gone)
+def view_bytes(slot: Slot, values: bytes | None, gone: Iterable[bytes] = ()) -> bytes:
+    return _bytes("troth/view/2", slot, values or b"", *gone)
 
 
-def chain_bytes(context: Context, originator: bytes, digest: bytes) -> bytes:
-    return _bytes("troth/chain/1", context, originator, digest)
+def chain_bytes(slot: Slot, originator: bytes, digest: bytes) -> bytes:
+    return _bytes("troth/chain/1", slot, originator, digest)

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from troth.crypto import Context, Digest, PeerId
-from troth.protocol.broadcast.early_frames import Room
+from troth.crypto import Digest, PeerId, Slot
+from troth.protocol.broadcast.early_frames import MemoryQuota
 from troth.protocol.wire.frames import BlobSent, Frame
 from troth.protocol.wire.primitives import Primitives
 
@@ -21,14 +21,14 @@ class _Held:
 
 
 class Blobs:
-    def __init__(self, send: Callable[[PeerId, Context, Frame], None], tools: Primitives, room: Room) -> None:
+    def __init__(self, send: Callable[[PeerId, Slot, Frame], None], tools: Primitives, room: MemoryQuota) -> None:
         self._send = send
         self._tools = tools
-        self._room = room
+        self._quota = room
         self._here: dict[Digest, _Held] = {}
         self._older: list[dict[Digest, _Held]] = []  # the last step first
         self._asked: Counter[PeerId] = Counter()  # how often, in this step
-        self._wishes: dict[Digest, set[PeerId]] = {}  # who asked for what is not here yet
+        self._options: dict[Digest, set[PeerId]] = {}  # who asked for what is not here yet
 
     def __contains__(self, digest: Digest) -> bool:
         return digest in self._here
@@ -39,35 +39,35 @@ class Blobs:
     def __len__(self) -> int:
         return len(self._here)
 
-    def put(self, place: Context, blob: bytes) -> None:
+    def put(self, slot: Slot, blob: bytes) -> None:
         """One's own."""
-        self._hold(place, self._tools.digest(blob), _Held(blob, None, 0))
+        self._hold(slot, self._tools.digest(blob), _Held(blob, None, 0))
 
-    def put_from(self, sender: PeerId, place: Context, blob: bytes, size: int) -> None:
+    def put_from(self, sender: PeerId, slot: Slot, blob: bytes, size: int) -> None:
         """Somebody else's, if it has room: what is kept of it for onlookers goes first."""
-        while not self._room.has(sender, size):
+        while not self._quota.has(sender, size):
             if not self._drop_oldest(sender):
                 return
         digest = self._tools.digest(blob)
-        if digest not in self._here and self._room.take(sender, size):
-            self._hold(place, digest, _Held(blob, sender, size))
+        if digest not in self._here and self._quota.take(sender, size):
+            self._hold(slot, digest, _Held(blob, sender, size))
 
-    def _hold(self, place: Context, digest: Digest, held: _Held) -> None:
+    def _hold(self, slot: Slot, digest: Digest, held: _Held) -> None:
         """Also for those who asked for it before it was here."""
         self._here.setdefault(digest, held)
-        for peer in sorted(self._wishes.pop(digest, ())):
-            self._send(peer, place, BlobSent(held.blob))
+        for peer in sorted(self._options.pop(digest, ())):
+            self._send(peer, slot, BlobSent(held.blob))
 
-    def hand_out(self, to: PeerId, place: Context, digest: Digest, *, most: int, may_come: bool) -> None:
+    def hand_out(self, to: PeerId, slot: Slot, digest: Digest, *, most: int, may_come: bool) -> None:
         """Of this step or, to an onlooker, of the last ones; what is not here yet is sent when it comes."""
         self._asked[to] += 1
         if self._asked[to] > most:
             return
         held = next((blobs[digest] for blobs in (self._here, *self._older) if digest in blobs), None)
         if held is not None:
-            self._send(to, place, BlobSent(held.blob))
+            self._send(to, slot, BlobSent(held.blob))
         elif may_come:
-            self._wishes.setdefault(digest, set()).add(to)
+            self._options.setdefault(digest, set()).add(to)
 
     def next_step(self, *, watched: bool) -> None:
         most = _OLD_BYTES // (1 + sum(len(held.blob) for held in self._here.values())) if watched else 1
@@ -77,7 +77,7 @@ class Blobs:
                 self._let_go(held)
         self._older = [self._here, *self._older][:keep]
         self._here = {}
-        self._wishes.clear()
+        self._options.clear()
         self._asked.clear()
 
     def _drop_oldest(self, of: PeerId) -> bool:
@@ -92,4 +92,4 @@ class Blobs:
 
     def _let_go(self, held: _Held) -> None:
         if held.sender is not None:
-            self._room.give_back(held.sender, held.size)
+            self._quota.give_back(held.sender, held.size)

@@ -1,27 +1,26 @@
 """The protocol's channel on a network that delays, loses and lies: announcements agreed, blobs checked on arrival.
 
-One peer's end of it. It asks for three things from outside (`Line`): the time, a way to send a frame to one peer, and the next
-frame that arrives before a deadline. Simulation and network both bring their own.
+One peer's end of it. It asks for three things from outside (`PacketLink`): the time, a way to send a frame to one peer, and the
+next frame that arrives before a deadline. Simulation and network both bring their own.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol, TypeVar
 
-from troth.crypto import Context, Digest, Identity, PeerId
+from troth.crypto import Digest, Identity, PeerId, Slot
 from troth.protocol.broadcast.announcement import Announcement, Decision, Timing
 from troth.protocol.broadcast.blobs import Blobs
-from troth.protocol.broadcast.catch_up_server import Gate
-from troth.protocol.broadcast.early_frames import Room, Shelf
-from troth.protocol.broadcast.observed import Sighting
-from troth.protocol.broadcast.signed_slots import Journal, MemoryJournal
-from troth.protocol.broadcast.timeouts import Pace, Stopwatch
-from troth.protocol.core.channel import Blame, Delivery, Doubles, Entry, PartParcels, Showing
+from troth.protocol.broadcast.catch_up_server import CatchUpServer
+from troth.protocol.broadcast.early_frames import EarlyFrameBuffer, MemoryQuota
+from troth.protocol.broadcast.observed import ObservedAnnouncement
+from troth.protocol.broadcast.signed_slots import SignedSlots, SignedSlotsInMemory
+from troth.protocol.broadcast.timeouts import LatencyEstimator, Timeouts
+from troth.protocol.core.channel import Blame, Delivery, Entry, Equivocations, ProvenParts, Showing
 from troth.protocol.core.errors import StalledError
-from troth.protocol.core.parts import Parcel
+from troth.protocol.core.parts import ProvenPart
 from troth.protocol.wire.frames import (
     AGREEMENT,
-    Begun,
     BlobSent,
     BlobWanted,
     Busy,
@@ -29,12 +28,13 @@ from troth.protocol.wire.frames import (
     Chained,
     Decided,
     Frame,
-    Knock,
     Outside,
     Packet,
     PartSent,
     PartShown,
+    RejoinRequest,
     Relayed,
+    RestartCertificate,
     StateShown,
     StateWanted,
     SyncShown,
@@ -48,22 +48,22 @@ from troth.protocol.wire.messages import (
     Announced,
     Commit,
     Envelope,
-    Knocking,
     Malformed,
     Measured,
     Message,
     Phase,
+    SignedRejoin,
     most_bytes,
     said_as,
     seal,
 )
 from troth.protocol.wire.primitives import Primitives
 
-R = TypeVar("R", Announcement, Sighting)
+R = TypeVar("R", Announcement, ObservedAnnouncement)
 K = TypeVar("K")
 
 
-class Line(Protocol):
+class PacketLink(Protocol):
     """What a peer needs from the outside world, and all of it."""
 
     def now(self) -> float: ...
@@ -85,46 +85,48 @@ class AgreedChannel:
     def __init__(
         self,
         identity: Identity,
-        line: Line,
-        bounds: Pace,
+        link: PacketLink,
+        bounds: Timeouts,
         tools: Primitives,
-        journal: Journal | None = None,
+        journal: SignedSlots | None = None,
         *,
-        looks_on: bool = False,
+        observing: bool = False,
     ) -> None:
         self._identity = identity
-        self._journal = journal if journal is not None else MemoryJournal()
-        self._looks_on = looks_on  # hears everything and says nothing (SPEC B2)
+        self._journal = journal if journal is not None else SignedSlotsInMemory()
+        self._observing = observing  # hears everything and says nothing (SPEC B2)
         self._me = identity.peer
-        self._line = line
+        self._link = link
         self.bounds = bounds
-        self.pace = self.next_pace = bounds.slowest  # what holds now, and from the next Commit on (SPEC Q8)
-        self._stopwatch = Stopwatch()
+        self.timeouts = self.next_timeouts = bounds.slowest  # what holds now, and from the next Commit on (SPEC Q8)
+        self._latency = LatencyEstimator()
         self._ended: dict[
-            Context, Announcement
+            Slot, Announcement
         ] = {}  # in this step, and those of the last one that are still to be proved
         self._tools = tools
-        self._last: Announcement | Sighting | None = None  # the one that ended last: deadlines count from its end
+        self._last: Announcement | ObservedAnnouncement | None = (
+            None  # the one that ended last: deadlines count from its end
+        )
         self._entry = Entry(frozenset())
         self._step = -1  # that was begun last
         self._relayed: dict[PeerId, set[Frame]] = defaultdict(set)  # in this announcement
         self._blame = Blame()
-        self.gate = Gate(self._send, tools)
+        self.catch_up = CatchUpServer(self._send, tools)
         self._began_with = 0  # members at the start of the step
         self._quorum = 0  # at least more than half of the members at the start of the step
-        self._to_prove: dict[Context, tuple[frozenset[PeerId], int]] = {}  # to whom, and how many have to sign
+        self._to_prove: dict[Slot, tuple[frozenset[PeerId], int]] = {}  # to whom, and how many have to sign
         self._left: set[PeerId] = set()  # who waits for this step to be made again
         self._members: tuple[PeerId, ...] = ()
         self._silent: dict[int, set[PeerId]] = defaultdict(set)  # by step: whom an announcement missed (SPEC Q7)
-        self._doubles: dict[int, dict[PeerId, tuple[Context, Envelope, Envelope]]] = defaultdict(dict)
-        self._running: tuple[Context, Announcement | Sighting] | None = None
-        self._room = Room(bounds.room)  # for everything that others put here
-        self._shelf = Shelf(self._room)  # packets for announcements that have not begun here
+        self._equivocations: dict[int, dict[PeerId, tuple[Slot, Envelope, Envelope]]] = defaultdict(dict)
+        self._running: tuple[Slot, Announcement | ObservedAnnouncement] | None = None
+        self._quota = MemoryQuota(bounds.room)  # for everything that others put here
+        self._early_frames = EarlyFrameBuffer(self._quota)  # packets for announcements that have not begun here
         self._needed: int | None = None  # the step from which on somebody who comes back needs to know everything
-        self._parts: dict[Context, dict[int, dict[PeerId, Parcel]]] = defaultdict(lambda: defaultdict(dict))
-        self._shown: dict[Context, dict[Showing, dict[PeerId, Parcel]]] = defaultdict(lambda: defaultdict(dict))
-        self._blobs = Blobs(self._send, tools, self._room)
-        self.write_down: Callable[[Context, Mapping[PeerId, Announced]], None] = lambda _place, _said: None
+        self._parts: dict[Slot, dict[int, dict[PeerId, ProvenPart]]] = defaultdict(lambda: defaultdict(dict))
+        self._shown: dict[Slot, dict[Showing, dict[PeerId, ProvenPart]]] = defaultdict(lambda: defaultdict(dict))
+        self._blobs = Blobs(self._send, tools, self._quota)
+        self.write_down: Callable[[Slot, Mapping[PeerId, Announced]], None] = lambda _slot, _said: None
 
     # Announcements
 
@@ -133,29 +135,31 @@ class AgreedChannel:
         self._begin_step(entry.step)  # before it is asked how long things took in the last one
 
     @property
-    def waits_for(self) -> tuple[Context, frozenset[PeerId]] | None:
+    def waits_for(self) -> tuple[Slot, frozenset[PeerId]] | None:
         """Where this peer is, and who has not spoken there yet; for people who look at it."""
         if self._running is None:
             return None
-        context, running = self._running
+        slot, running = self._running
         heard = running.heard if isinstance(running, Announcement) and running.decision is None else self._members
-        return context, frozenset(self._members) - frozenset(heard)
+        return slot, frozenset(self._members) - frozenset(heard)
 
-    async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
-        if self._looks_on:
-            timing = self._open(context)
-            sighting = Sighting(context, self._members, self._voices, timing, self._tools, self._quorum or None)
-            return await self._finish(context, self._run(context, sighting))
-        running = self._begin(context)
-        self._journal.claim(context)  # before it is signed: a slot is signed once, whatever happens (SPEC B1)
-        running.say(seal(self._identity, context, message), self._line.now())
-        return await self._finish(context, running)
+    async def announce(self, slot: Slot, message: Message) -> Mapping[PeerId, Announced]:
+        if self._observing:
+            timing = self._open(slot)
+            observed = ObservedAnnouncement(
+                slot, self._members, self._voices, timing, self._tools, self._quorum or None
+            )
+            return await self._finish(slot, self._run(slot, observed))
+        running = self._begin(slot)
+        self._journal.claim(slot)  # before it is signed: a slot is signed once, whatever happens (SPEC B1)
+        running.say(seal(self._identity, slot, message), self._link.now())
+        return await self._finish(slot, running)
 
-    def _begin(self, context: Context) -> Announcement:
-        timing, apart = self._open(context), self._entry.apart.get(self._me, frozenset())
+    def _begin(self, slot: Slot) -> Announcement:
+        timing, disputed_links = self._open(slot), self._entry.disputed_links.get(self._me, frozenset())
         numbers = self._entry.liars, self._quorum or None
         return self._run(
-            context, Announcement(context, self._identity, self._members, timing, self._tools, apart, *numbers)
+            slot, Announcement(slot, self._identity, self._members, timing, self._tools, disputed_links, *numbers)
         )
 
     @property
@@ -163,126 +167,128 @@ class AgreedChannel:
         """So many are not all liars."""
         return self._entry.liars + 1 if self._entry.quorum else self._quorum
 
-    def _open(self, context: Context) -> Timing:
+    def _open(self, slot: Slot) -> Timing:
         """Who takes part, and when it began; with Commit another step, and another pace."""
-        if context.phase == Phase.COMMIT:
-            self._begin_step(context.step)
-            self.pace = self.next_pace
-        self._members = tuple(sorted(self._entry.members - self._silent[context.step]))
-        if context.phase == Phase.COMMIT:
+        if slot.phase == Phase.COMMIT:
+            self._begin_step(slot.step)
+            self.timeouts = self.next_timeouts
+        self._members = tuple(sorted(self._entry.members - self._silent[slot.step]))
+        if slot.phase == Phase.COMMIT:
             self._began_with = len(self._entry.members)
             self._quorum = max(len(self._entry.members) // 2 + 1, self._entry.liars + 1, self._entry.quorum)
             self._left.clear()
-        now = self._line.now()
-        return self._timing(context, now if self._last is None or self._last.ends is None else self._last.ends)
+        now = self._link.now()
+        return self._timing(slot, now if self._last is None or self._last.ends is None else self._last.ends)
 
-    def _run(self, context: Context, running: R) -> R:
-        self._running = (context, running)
+    def _run(self, slot: Slot, running: R) -> R:
+        self._running = (slot, running)
         self._relayed.clear()
-        self._take_up(context)
+        self._take_up(slot)
         return running
 
-    def _take_up(self, context: Context) -> None:
+    def _take_up(self, slot: Slot) -> None:
         """What came for this place before this peer was there."""
-        for sender, packet in self._shelf.take(context):
+        for sender, packet in self._early_frames.take(slot):
             self._dispatch(sender, packet)
 
-    async def _finish(self, context: Context, running: Announcement | Sighting) -> Mapping[PeerId, Announced]:
+    async def _finish(self, slot: Slot, running: Announcement | ObservedAnnouncement) -> Mapping[PeerId, Announced]:
         decision = await self._until_decided(running)
-        self._tell_watchers(context, decision)
-        self._silent[context.step] |= set(self._members) - decision.said.keys()
-        self._doubles[context.step] |= {peer: (context, *pair) for peer, pair in decision.twice.items()}
+        self._tell_observers(slot, decision)
+        self._silent[slot.step] |= set(self._members) - decision.said.keys()
+        self._equivocations[slot.step] |= {peer: (slot, *pair) for peer, pair in decision.equivocations.items()}
         self._last = running
         self._blame = Blame(
             self._blame.unheard | running.blame.unheard, self._blame.incomplete | running.blame.incomplete
         )
-        opened = {peer: self._tools.open(context, peer, envelope) for peer, envelope in decision.said.items()}
+        opened = {peer: self._tools.open(slot, peer, envelope) for peer, envelope in decision.said.items()}
         agreed = {peer: said for peer, said in sorted(opened.items()) if not isinstance(said, Malformed)}
-        if context.phase == Phase.COMMIT:
-            self.next_pace = self.bounds.after([said_as(said, Commit).took for said in agreed.values()])
+        if slot.phase == Phase.COMMIT:
+            self.next_timeouts = self.bounds.after([said_as(said, Commit).took for said in agreed.values()])
         if isinstance(running, Announcement):
-            self._ended[context] = running
-            self._to_prove[context] = (self.gate.watchers, self._voices)
-            self._show_proof(context, running)
-        self.write_down(context, agreed)
+            self._ended[slot] = running
+            self._to_prove[slot] = (self.catch_up.observers, self._voices)
+            self._show_proof(slot, running)
+        self.write_down(slot, agreed)
         return agreed
 
-    def _tell_watchers(self, context: Context, decision: Decision) -> None:
-        if self.gate.watchers and decision.said:  # nothing: the others went on without this peer
+    def _tell_observers(self, slot: Slot, decision: Decision) -> None:
+        if self.catch_up.observers and decision.said:  # nothing: the others went on without this peer
             said = {bytes(peer): envelope for peer, envelope in decision.said.items()}
-            twice = {bytes(peer): pair for peer, pair in decision.twice.items()}
-            self.send_each(context, sorted(self.gate.watchers), Decided(said, twice))
+            equivocations = {bytes(peer): pair for peer, pair in decision.equivocations.items()}
+            self.send_each(slot, sorted(self.catch_up.observers), Decided(said, equivocations))
 
-    def _show_proof(self, context: Context, ended: Announcement) -> None:
+    def _show_proof(self, slot: Slot, ended: Announcement) -> None:
         """To those who look on, once: with this they need nobody else's word (SPEC B2)."""
-        if context not in self._to_prove:
+        if slot not in self._to_prove:
             return
-        watchers, voices = self._to_prove[context]
-        if context.step == self._entry.step:
-            watchers |= self.gate.watchers  # some may have come since
-        if watchers and (proof := ended.proof(voices)) is not None:
-            del self._to_prove[context]
-            self.send_each(context, sorted(watchers), proof)
+        observers, voices = self._to_prove[slot]
+        if slot.step == self._entry.step:
+            observers |= self.catch_up.observers  # some may have come since
+        if observers and (proof := ended.proof(voices)) is not None:
+            del self._to_prove[slot]
+            self.send_each(slot, sorted(observers), proof)
 
-    def doubles(self, step: int) -> Doubles:
-        return dict(self._doubles[step])
+    def equivocations(self, step: int) -> Equivocations:
+        return dict(self._equivocations[step])
 
     def blame(self) -> Blame:
         blame, self._blame = self._blame, Blame()
         return blame
 
     def took(self) -> Measured | None:
-        self._stopwatch.back_at_line(self._line.now(), self._entry.audits)
-        return self._stopwatch.took()
+        self._latency.back_at_link(self._link.now(), self._entry.audits)
+        return self._latency.took()
 
-    def _timing(self, context: Context, start: float) -> Timing:
-        pace = self.pace
-        exchange = 2 * pace.delta + pace.bulk  # begun up to delta later elsewhere, and on its way for delta and more
+    def _timing(self, slot: Slot, start: float) -> Timing:
+        timeouts = self.timeouts
+        exchange = (
+            2 * timeouts.delta + timeouts.bulk
+        )  # begun up to delta later elsewhere, and on its way for delta and more
         allowance = {
-            Phase.COMMIT: pace.delta + pace.compute,  # the gradient
+            Phase.COMMIT: timeouts.delta + timeouts.compute,  # the gradient
             Phase.CLIP: 3 * exchange,  # parts; and disputed ones, handed round and passed on
             Phase.REVEAL: exchange,
             Phase.CONFIRM: exchange,  # what Reveal left undecided is asked for from everyone
             Phase.REPORT: exchange,
-            Phase.ACCUSE: pace.compute * max(1, self._entry.audits),
-            Phase.VOTE: exchange + self._more_bulk + pace.compute * max(1, self._entry.audits),
+            Phase.ACCUSE: timeouts.compute * max(1, self._entry.audits),
+            Phase.VOTE: exchange + self._more_bulk + timeouts.compute * max(1, self._entry.audits),
             Phase.RECORD: 0.0,
-        }[Phase(context.phase)]
+        }[Phase(slot.phase)]
         relayed = any(
-            peer in self._members and others & set(self._members) for peer, others in self._entry.apart.items()
+            peer in self._members and others & set(self._members) for peer, others in self._entry.disputed_links.items()
         )
-        return Timing(start, allowance, pace.delta, relayed)
+        return Timing(start, allowance, timeouts.delta, relayed)
 
-    async def _until_decided(self, running: Announcement | Sighting) -> Decision:
+    async def _until_decided(self, running: Announcement | ObservedAnnouncement) -> Decision:
         self._tick()
         while running.decision is None:
             assert running.deadline is not None
             deadline = running.deadline
-            if not await self._hear_one(deadline) or self._line.now() >= deadline:
+            if not await self._hear_one(deadline) or self._link.now() >= deadline:
                 self._tick()
         self._tick()  # hands on what decided
         return running.decision
 
     def _tick(self) -> None:
         if self._running is not None:
-            context, running = self._running
+            slot, running = self._running
             self._look_round(running)
-            running.tick(self._line.now())
-            self._flush(context, running)
+            running.tick(self._link.now())
+            self._flush(slot, running)
 
-    def _look_round(self, running: Announcement | Sighting) -> None:
+    def _look_round(self, running: Announcement | ObservedAnnouncement) -> None:
         if isinstance(running, Announcement) and running.decision is None:
-            running.broken_off(self._line.gone())
+            running.broken_off(self._link.gone())
 
-    def _flush(self, context: Context, running: Announcement | Sighting) -> None:
+    def _flush(self, slot: Slot, running: Announcement | ObservedAnnouncement) -> None:
         if frames := running.take():
-            self._to_all(context, frames)
+            self._to_all(slot, frames)
 
-    def _pass_on(self, sender: PeerId, place: Context, frame: Frame) -> None:
+    def _pass_on(self, sender: PeerId, slot: Slot, frame: Frame) -> None:
         """To whom the sender does not reach: its values and views, two of each (SPEC F2)."""
-        apart, relayed = self._entry.apart.get(sender), self._relayed[sender]
+        disputed_links, relayed = self._entry.disputed_links.get(sender), self._relayed[sender]
         running = self._running[1] if self._running is not None else None
-        if not apart or not isinstance(frame, Value | View) or not isinstance(running, Announcement):
+        if not disputed_links or not isinstance(frame, Value | View) or not isinstance(running, Announcement):
             return
         if (
             frame in relayed
@@ -291,14 +297,14 @@ class AgreedChannel:
         ):
             return
         relayed.add(frame)
-        self.send_each(place, sorted(apart & set(self._members)), Relayed(sender, frame))
+        self.send_each(slot, sorted(disputed_links & set(self._members)), Relayed(sender, frame))
 
     # Frames
 
     async def _hear_one(self, until: float) -> bool:
-        self._stopwatch.back_at_line(self._line.now(), self._entry.audits)
-        heard = await self._line.receive(until)
-        self._stopwatch.left_line(self._line.now())
+        self._latency.back_at_link(self._link.now(), self._entry.audits)
+        heard = await self._link.receive(until)
+        self._latency.left_link(self._link.now())
         if heard is not None:
             self._dispatch(*heard)
         if self._quorum and len(self._left) >= self._quorum:
@@ -307,146 +313,144 @@ class AgreedChannel:
 
     async def _wait(self, until: float, enough: Callable[[], bool]) -> None:
         """Hear frames until there is enough or it is too late."""
-        while not enough() and self._line.now() < until:
+        while not enough() and self._link.now() < until:
             await self._hear_one(until)
 
     async def _wait_for_blobs(self, until: float, missing: Callable[[], int], of: int) -> None:
         """Of everybody: when more than half are there is worth knowing, whatever liars keep back (SPEC Q8)."""
-        began = self._line.now()
+        began = self._link.now()
         await self._wait(until, lambda: 2 * missing() < max(1, of))
-        self._stopwatch.carried(self._line.now() - began)
+        self._latency.carried(self._link.now() - began)
         await self._wait(until, lambda: not missing())
 
     def _dispatch(self, sender: PeerId, packet: Packet) -> None:
         """Bounded, and filed by place; nothing is believed yet."""
-        place, frame = packet.place, packet.frame
-        if isinstance(frame, SyncWanted | StateWanted | Knock):
-            self.gate.hear(sender, place, frame, self._running[0].step if self._running is not None else -1)
+        slot, frame = packet.slot, packet.frame
+        if isinstance(frame, SyncWanted | StateWanted | RejoinRequest):
+            self.catch_up.hear(sender, slot, frame, self._running[0].step if self._running is not None else -1)
             return
-        if isinstance(frame, Waiting | Busy | Begun):
+        if isinstance(frame, Waiting | Busy | RestartCertificate):
             if isinstance(frame, Waiting) and self._running is not None:
-                self._hear_waiting(sender, place, frame, self._running[0])
+                self._hear_waiting(sender, slot, frame, self._running[0])
             return
         if not self._may_speak(sender):
             return
         if isinstance(frame, BlobWanted):
-            most, may_come = 4 * len(self._entry.members), self._may_come(place)
-            self._blobs.hand_out(sender, place, Digest(frame.digest), most=most, may_come=may_come)
+            most, may_come = 4 * len(self._entry.members), self._may_come(slot)
+            self._blobs.hand_out(sender, slot, Digest(frame.digest), most=most, may_come=may_come)
             return
-        proves = isinstance(frame, Certificate) and place in self._ended
-        if not (self._may_come(place) or proves) or not self._matters(packet):
+        proves = isinstance(frame, Certificate) and slot in self._ended
+        if not (self._may_come(slot) or proves) or not self._matters(packet):
             return
-        if self._running is None and self._looks_on:
+        if self._running is None and self._observing:
             self._keep_for_later(sender, packet)
             return
         if isinstance(frame, AGREEMENT):
-            if self._running is not None and self._running[0] == place:
+            if self._running is not None and self._running[0] == slot:
                 running = self._running[1]
-                self._pass_on(sender, place, frame)
+                self._pass_on(sender, slot, frame)
                 self._look_round(running)
-                running.hear(sender, frame, self._line.now())
-                self._flush(place, running)
+                running.hear(sender, frame, self._link.now())
+                self._flush(slot, running)
             elif proves:
-                self._ended[place].hear(sender, frame, self._line.now())  # it tells how long that takes
-            elif self._key(place) > self._newest:
-                self._shelf.put(sender, packet, self._most_early)
+                self._ended[slot].hear(sender, frame, self._link.now())  # it tells how long that takes
+            elif self._key(slot) > self._newest:
+                self._early_frames.put(sender, packet, self._most_early)
             if proves:
-                self._show_proof(
-                    place, self._ended[place]
-                )  # as soon as there is one, also before the next announcement
+                self._show_proof(slot, self._ended[slot])  # as soon as there is one, also before the next announcement
             return
         self._keep(sender, packet)
 
     def _keep(self, sender: PeerId, packet: Packet) -> None:
         """Blobs and signatures, each once, as far as the sender has room."""
-        place, frame = packet.place, packet.frame
+        slot, frame = packet.slot, packet.frame
         if isinstance(frame, BlobSent):
-            self._blobs.put_from(sender, place, frame.blob, packet.size)
+            self._blobs.put_from(sender, slot, frame.blob, packet.size)
             return
-        if not self._room.has(sender, packet.size):
+        if not self._quota.has(sender, packet.size):
             return  # before anything is looked up: even an empty table takes up memory
         match frame:
             case PartSent():
-                parcel = Parcel(frame.blob, tuple(map(Digest, frame.path)))
-                kept = _put(self._parts[place][frame.part], sender, parcel)
+                proven = ProvenPart(frame.blob, tuple(map(Digest, frame.path)))
+                kept = _put(self._parts[slot][frame.part], sender, proven)
             case PartShown():
-                parcel = Parcel(frame.blob, tuple(map(Digest, frame.path)))
-                kept = _put(self._shown[place][frame.part, sender], PeerId(frame.contributor), parcel)
+                proven = ProvenPart(frame.blob, tuple(map(Digest, frame.path)))
+                kept = _put(self._shown[slot][frame.part, sender], PeerId(frame.contributor), proven)
             case _:
                 kept = False
         if kept:
-            self._room.take(sender, packet.size, place.step)
+            self._quota.take(sender, packet.size, slot.step)
 
     def _matters(self, packet: Packet) -> bool:
         """What nobody here will ever look at takes up nobody's room."""
-        place, frame = packet.place, packet.frame
+        slot, frame = packet.slot, packet.frame
         said = frame.frame if type(frame) is Relayed else frame  # exact types: this is asked of every packet
         if type(said) is Value or type(said) is Chained:
             # Too long for any message of its phase: for every honest peer alike, so it was never said.
-            return len(said.envelope.payload) <= most_bytes(place.phase) and not self._only_looked_at(place)
+            return len(said.envelope.payload) <= most_bytes(slot.phase) and not self._only_observed(slot)
         if type(said) is View:
-            return not self._only_looked_at(place)
+            return not self._only_observed(slot)
         if type(said) is PartSent or type(said) is PartShown:
-            return not self._abandoned(place)
+            return not self._abandoned(slot)
         if type(said) is Decided:
-            return self._looks_on  # members decide for themselves
+            return self._observing  # members decide for themselves
         return type(said) is BlobSent or type(said) is Certificate
 
-    def _abandoned(self, place: Context) -> bool:
+    def _abandoned(self, slot: Slot) -> bool:
         """An attempt that was given up: its parts are sent again, if anybody still needs them."""
-        return self._running is not None and self._key(place)[:2] < self._newest[:2]
+        return self._running is not None and self._key(slot)[:2] < self._newest[:2]
 
-    def _only_looked_at(self, place: Context) -> bool:
+    def _only_observed(self, slot: Slot) -> bool:
         """A step that this peer has no say in: of its announcements it needs what members decided, and no more."""
-        return self._looks_on and self._running is not None and place.step == self._running[0].step
+        return self._observing and self._running is not None and slot.step == self._running[0].step
 
-    def _hear_waiting(self, sender: PeerId, place: Context, frame: Waiting, here: Context) -> None:
+    def _hear_waiting(self, sender: PeerId, slot: Slot, frame: Waiting, here: Slot) -> None:
         """It is in no step (SPEC B5). Who only looks on stops looking when more than half have left the step. Members do not
         leave on anybody's word: liars would say so to some of them, and go on with the rest."""
-        if not self._looks_on and frame.step <= here.step:
-            self._send(sender, place, Busy(here.step))
-        if self._looks_on and frame.step == here.step and frame.incarnation > here.incarnation:
+        if not self._observing and frame.step <= here.step:
+            self._send(sender, slot, Busy(here.step))
+        if self._observing and frame.step == here.step and frame.incarnation > here.incarnation:
             self._left |= {sender} & self._entry.members
 
     def _keep_for_later(self, sender: PeerId, packet: Packet) -> None:
         """While it is not known yet which step to look on from: of each sender its last two steps, then all from that one on."""
-        first = packet.place.step - 1 if self._needed is None else self._needed
-        if packet.place.step >= first:
-            self._shelf.drop_before(first, sender)
-            self._shelf.put(sender, packet, self._most_early)
+        first = packet.slot.step - 1 if self._needed is None else self._needed
+        if packet.slot.step >= first:
+            self._early_frames.drop_before(first, sender)
+            self._early_frames.put(sender, packet, self._most_early)
 
-    def look_on_from(self, step: int) -> None:
+    def observe_from(self, step: int) -> None:
         self._needed = step
 
     @property
     def _most_early(self) -> int:
         """Frames of one sender that may wait."""
-        steps = 8 if self._looks_on else 1  # that somebody may be behind
+        steps = 8 if self._observing else 1  # that somebody may be behind
         return steps * (8 + 4 * len(self._entry.members))
 
     @property
     def kept_bytes(self) -> int:
         """What others have put here: early packets, parts, blobs and signatures, by their length on the line."""
-        return self._room.kept_bytes
+        return self._quota.kept_bytes
 
     def _may_speak(self, sender: PeerId) -> bool:
         """Strangers may ask and knock, no more: keys cost nothing."""
         expected = sender in self._entry.members or sender in self._entry.admitted
-        return not self._entry.members or expected or self.gate.admits(sender)
+        return not self._entry.members or expected or self.catch_up.admits(sender)
 
-    def _may_come(self, place: Context) -> bool:
+    def _may_come(self, slot: Slot) -> bool:
         """Only places of this step and the next: else one liar could fill what is kept for others with invented ones."""
         if self._running is None:
             first = self._needed or 0
-            return self._looks_on or place.step <= first + 1  # who comes back does not know yet which step it will be
+            return self._observing or slot.step <= first + 1  # who comes back does not know yet which step it will be
         now = self._running[0]
-        same = place.run == now.run and place.incarnation == now.incarnation
+        same = slot.run == now.run and slot.incarnation == now.incarnation
         most = ATTEMPTS_PER_MEMBER * max(self._began_with, len(self._entry.members))
-        return same and now.step <= place.step <= now.step + 1 and 0 <= place.attempt < most
+        return same and now.step <= slot.step <= now.step + 1 and 0 <= slot.attempt < most
 
     @staticmethod
-    def _key(place: Context) -> tuple[int, int, int]:
-        return place.step, place.attempt, place.phase
+    def _key(slot: Slot) -> tuple[int, int, int]:
+        return slot.step, slot.attempt, slot.phase
 
     @property
     def _newest(self) -> tuple[int, int, int]:
@@ -454,18 +458,18 @@ class AgreedChannel:
 
     # Blobs
 
-    async def scatter(self, context: Context, parcels: Mapping[int, tuple[PeerId, Parcel]]) -> PartParcels:
-        mine, expected = self._parts[context], self._entry.awaited
-        for part, (owner, parcel) in parcels.items():
+    async def scatter(self, slot: Slot, proven_parts: Mapping[int, tuple[PeerId, ProvenPart]]) -> ProvenParts:
+        mine, expected = self._parts[slot], self._entry.awaited
+        for part, (owner, proven) in proven_parts.items():
             if owner == self._me:
-                mine[part][self._me] = parcel
+                mine[part][self._me] = proven
             else:
-                self._send(owner, context, PartSent(part, parcel.blob, parcel.path))
-        otherwise = self._entry.apart.get(self._me, frozenset())  # those hand it round
+                self._send(owner, slot, PartSent(part, proven.blob, proven.path))
+        otherwise = self._entry.disputed_links.get(self._me, frozenset())  # those hand it round
         directly = {part: senders - otherwise for part, senders in expected.items()}
         await self._wait_for_blobs(
             self._due(),
-            lambda: sum(len(senders - mine[part].keys() - self._line.gone()) for part, senders in directly.items()),
+            lambda: sum(len(senders - mine[part].keys() - self._link.gone()) for part, senders in directly.items()),
             sum(map(len, directly.values())),
         )
         return {
@@ -473,56 +477,52 @@ class AgreedChannel:
             for part, senders in expected.items()
         }
 
-    async def gather(
-        self, context: Context, mine: Mapping[int, bytes], wanted: Mapping[int, Digest]
-    ) -> Mapping[int, bytes]:
+    async def gather(self, slot: Slot, mine: Mapping[int, bytes], wanted: Mapping[int, Digest]) -> Mapping[int, bytes]:
         for blob in mine.values():
-            self._blobs.put(context, blob)
-        if context.phase == Phase.CLIP:
-            self._to_all(context, [BlobSent(blob) for blob in mine.values()])
+            self._blobs.put(slot, blob)
+        if slot.phase == Phase.CLIP:
+            self._to_all(slot, [BlobSent(blob) for blob in mine.values()])
         for part, digest in sorted(wanted.items()):  # what does not come by itself
             if digest not in self._blobs:
-                known = self._entry.far.get(part, frozenset()) if context.phase == Phase.CLIP else self._members
-                self.send_each(context, sorted(known), BlobWanted(digest))
-        if not (
-            self._looks_on and context.phase == Phase.CLIP
-        ):  # an onlooker has no time to lose: it asks after Reveal
+                known = self._entry.far.get(part, frozenset()) if slot.phase == Phase.CLIP else self._members
+                self.send_each(slot, sorted(known), BlobWanted(digest))
+        if not (self._observing and slot.phase == Phase.CLIP):  # an onlooker has no time to lose: it asks after Reveal
             await self._wait_for_blobs(
                 self._due(), lambda: sum(digest not in self._blobs for digest in wanted.values()), len(wanted)
             )
         return {part: self._blobs[digest] for part, digest in wanted.items() if digest in self._blobs}
 
-    async def lay_open(
-        self, context: Context, mine: PartParcels, wanted: Collection[Showing], count: int
-    ) -> Mapping[Showing, Mapping[PeerId, Parcel]]:
-        shown = self._shown[context]
-        for part, parcels in mine.items():
-            shown[part, self._me] = dict(parcels)
-            frames = [PartShown(part, peer, parcel.blob, parcel.path) for peer, parcel in parcels.items()]
-            self._to_all(context, frames)
-        due = self._due(2) if context.phase == Phase.CLIP else self._due() + self._more_bulk
+    async def disclose(
+        self, slot: Slot, mine: ProvenParts, wanted: Collection[Showing], count: int
+    ) -> Mapping[Showing, Mapping[PeerId, ProvenPart]]:
+        shown = self._shown[slot]
+        for part, proven_parts in mine.items():
+            shown[part, self._me] = dict(proven_parts)
+            frames = [PartShown(part, peer, proven.blob, proven.path) for peer, proven in proven_parts.items()]
+            self._to_all(slot, frames)
+        due = self._due(2) if slot.phase == Phase.CLIP else self._due() + self._more_bulk
         await self._wait(due, lambda: all(len(shown[showing]) >= count for showing in wanted))
         return {showing: dict(shown[showing]) for showing in wanted}
 
     async def pass_on(
         self,
-        context: Context,
-        parcels: Mapping[Delivery, tuple[PeerId, Parcel]],
+        slot: Slot,
+        proven_parts: Mapping[Delivery, tuple[PeerId, ProvenPart]],
         wanted: Collection[Delivery],
-        fits: Callable[[Delivery, Parcel], bool],
-    ) -> Mapping[Delivery, Parcel]:
-        shown = self._shown[context]
-        for (part, contributor), (owner, parcel) in sorted(parcels.items(), key=lambda item: item[0]):
-            if owner != self._me and not self._looks_on:
-                self._send(owner, context, PartShown(part, contributor, parcel.blob, parcel.path))
-        found: dict[Delivery, Parcel] = {}
+        fits: Callable[[Delivery, ProvenPart], bool],
+    ) -> Mapping[Delivery, ProvenPart]:
+        shown = self._shown[slot]
+        for (part, contributor), (owner, proven) in sorted(proven_parts.items(), key=lambda item: item[0]):
+            if owner != self._me and not self._observing:
+                self._send(owner, slot, PartShown(part, contributor, proven.blob, proven.path))
+        found: dict[Delivery, ProvenPart] = {}
 
         def all_found() -> bool:
             for part, contributor in set(wanted) - found.keys():
                 offered = [
                     said[contributor] for (about, _), said in shown.items() if about == part and contributor in said
                 ]
-                right = [parcel for parcel in offered if fits((part, contributor), parcel)]
+                right = [proven for proven in offered if fits((part, contributor), proven)]
                 found.update({(part, contributor): right[0]} if right else {})
             return len(found) == len(wanted)
 
@@ -532,46 +532,46 @@ class AgreedChannel:
     @property
     def _more_bulk(self) -> float:
         """For each part that is laid open beside the first: all of them at once fit through no line that one does (SPEC V3)."""
-        return self.pace.bulk * max(0, self._entry.disputed - 1)
+        return self.timeouts.bulk * max(0, self._entry.disputed - 1)
 
     def _due(self, exchanges: int = 1) -> float:
         """When the first, second … exchange of blobs since the last announcement is due."""
         assert self._last is not None
         assert self._last.ends is not None, "blobs follow an announcement"
-        return self._last.ends + exchanges * (2 * self.pace.delta + self.pace.bulk)
+        return self._last.ends + exchanges * (2 * self.timeouts.delta + self.timeouts.bulk)
 
-    def _send(self, to: PeerId, place: Context, frame: Frame) -> None:
-        self._line.send(to, Packet(place, frame))
+    def _send(self, to: PeerId, slot: Slot, frame: Frame) -> None:
+        self._link.send(to, Packet(slot, frame))
 
-    def send_each(self, place: Context, peers: Iterable[PeerId], frame: Frame) -> None:
-        packet = Packet(place, frame)  # one, so that it is encoded once
+    def send_each(self, slot: Slot, peers: Iterable[PeerId], frame: Frame) -> None:
+        packet = Packet(slot, frame)  # one, so that it is encoded once
         for peer in peers:
             if peer != self._me:
-                self._line.send(peer, packet)
+                self._link.send(peer, packet)
 
-    def _to_all(self, context: Context, frames: Iterable[Frame]) -> None:
+    def _to_all(self, slot: Slot, frames: Iterable[Frame]) -> None:
         """To all members; what onlookers need also to them."""
-        if self._looks_on:
+        if self._observing:
             return
         for frame in frames:
             watched = isinstance(frame, Certificate | BlobSent)
-            self.send_each(context, (*self._members, *(sorted(self.gate.watchers) if watched else ())), frame)
+            self.send_each(slot, (*self._members, *(sorted(self.catch_up.observers) if watched else ())), frame)
 
     # For oneself, when one comes back (SPEC B2)
 
-    def knocks(self, step: int) -> list[Knocking]:
-        return self.gate.knocks(step)
+    def rejoins(self, step: int) -> list[SignedRejoin]:
+        return self.catch_up.rejoins(step)
 
     def now(self) -> float:
-        return self._line.now()
+        return self._link.now()
 
     async def hear_outside(self, until: float) -> tuple[PeerId, Outside] | None:
         """The next answer to somebody who comes back; what else arrives is filed as ever."""
-        while self._line.now() < until:
-            heard = await self._line.receive(until)
+        while self._link.now() < until:
+            heard = await self._link.receive(until)
             if heard is not None:
                 sender, packet = heard
-                if isinstance(packet.frame, SyncShown | StateShown | Waiting | Busy | Begun):
+                if isinstance(packet.frame, SyncShown | StateShown | Waiting | Busy | RestartCertificate):
                     return sender, packet.frame
                 self._dispatch(sender, packet)
         return None
@@ -581,19 +581,19 @@ class AgreedChannel:
         return max(now, self._journal.last_incarnation) + 1
 
     @property
-    def begun(self) -> Begun | None:
+    def begun(self) -> RestartCertificate | None:
         """The last time that this peer began anew."""
         return self._journal.begun
 
-    def begins(self, begun: Begun) -> None:
+    def begins(self, begun: RestartCertificate) -> None:
         self._journal.begins(begun)
 
     def speak(self) -> None:
         """A member again. Others knew up to delta earlier how the last announcement ended."""
-        self._looks_on = False
-        self.pace, self._stopwatch = self.next_pace, Stopwatch()
-        if isinstance(self._last, Sighting):
-            self._last.bring_forward(self.pace.delta)
+        self._observing = False
+        self.timeouts, self._latency = self.next_timeouts, LatencyEstimator()
+        if isinstance(self._last, ObservedAnnouncement):
+            self._last.bring_forward(self.timeouts.delta)
 
     def _begin_step(self, step: int) -> None:
         """The last one has ended, if this peer was in one."""
@@ -604,22 +604,22 @@ class AgreedChannel:
 
     def _forget(self, step: int) -> None:
         """Nothing grows from step to step."""
-        last = {place: ended for place, ended in self._ended.items() if place.step == step}
-        self._stopwatch.delayed(max((ended.lag for ended in last.values()), default=0.0))
-        self._stopwatch.next_step()
+        last = {slot: ended for slot, ended in self._ended.items() if slot.step == step}
+        self._latency.delayed(max((ended.lag for ended in last.values()), default=0.0))
+        self._latency.next_step()
         # Those who looked on need proof of the last announcement too, and what that takes may still be on its way.
-        self._to_prove = {place: due for place, due in self._to_prove.items() if place in last and due[0]}
-        self._ended = {place: last[place] for place in self._to_prove}
-        self._shelf.drop_before(step)
+        self._to_prove = {slot: due for slot, due in self._to_prove.items() if slot in last and due[0]}
+        self._ended = {slot: last[slot] for slot in self._to_prove}
+        self._early_frames.drop_before(step)
         for kept in (self._parts, self._shown):
-            for place in [place for place in kept if place.step < step]:
-                del kept[place]
-        self._room.over(step)
-        for by_step in (self._silent, self._doubles):
+            for slot in [slot for slot in kept if slot.step < step]:
+                del kept[slot]
+        self._quota.over(step)
+        for by_step in (self._silent, self._equivocations):
             for old in [old for old in by_step if old < step]:
                 del by_step[old]
-        self.gate.forget(step)
-        self._blobs.next_step(watched=bool(self.gate.watchers))
+        self.catch_up.forget(step)
+        self._blobs.next_step(watched=bool(self.catch_up.observers))
 
 
 def _put(table: dict[PeerId, K], key: PeerId, value: K) -> bool:

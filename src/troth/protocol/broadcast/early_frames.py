@@ -5,13 +5,13 @@ What counts is the length of a packet as it came off the line, from its arrival 
 
 from collections import Counter, defaultdict
 
-from troth.crypto import Context, PeerId
+from troth.crypto import PeerId, Slot
 from troth.protocol.wire.frames import Packet
 
 _BOOKKEEPING = 1024  # bytes that every packet counts for beside its own: else very many tiny ones would be free
 
 
-class Room:
+class MemoryQuota:
     """How many bytes of each sender are kept; nobody has more than `most`."""
 
     def __init__(self, most: int) -> None:
@@ -52,43 +52,43 @@ class Room:
         return self._taken.total()
 
 
-class Shelf:
+class EarlyFrameBuffer:
     """Bounded buffer, per sender, for packets that arrive before this peer is where they belong."""
 
-    def __init__(self, room: Room) -> None:
-        self._room = room
-        self._packets: dict[Context, list[tuple[PeerId, Packet]]] = defaultdict(list)
+    def __init__(self, room: MemoryQuota) -> None:
+        self._quota = room
+        self._packets: dict[Slot, list[tuple[PeerId, Packet]]] = defaultdict(list)
         self._count: Counter[PeerId] = Counter()
 
     def put(self, sender: PeerId, packet: Packet, most: int) -> None:
         """Unless there is no room, or so many of this sender are here: each may cost a signature check when it is taken."""
-        if self._count[sender] < most and self._room.take(sender, packet.size):
+        if self._count[sender] < most and self._quota.take(sender, packet.size):
             self._count[sender] += 1
-            self._packets[packet.place].append((sender, packet))
+            self._packets[packet.slot].append((sender, packet))
 
-    def take(self, place: Context) -> list[tuple[PeerId, Packet]]:
+    def take(self, slot: Slot) -> list[tuple[PeerId, Packet]]:
         """What came for this place, in the order in which it did."""
-        taken = self._packets.pop(place, [])
+        taken = self._packets.pop(slot, [])
         for sender, packet in taken:
             self._let_go(sender, packet)
         return taken
 
     def drop_before(self, step: int, of: PeerId | None = None) -> None:
         """Packets of earlier steps: of one sender, or of all."""
-        for place in [place for place in self._packets if place.step < step]:
-            packets = self._packets.pop(place)
+        for slot in [slot for slot in self._packets if slot.step < step]:
+            packets = self._packets.pop(slot)
             kept = [one for one in packets if of is not None and one[0] != of]
             for sender, packet in packets:
                 if of is None or sender == of:
                     self._let_go(sender, packet)
             if kept:
-                self._packets[place] = kept
+                self._packets[slot] = kept
 
     def _let_go(self, sender: PeerId, packet: Packet) -> None:
         self._count[sender] -= 1
         if not self._count[sender]:
             del self._count[sender]
-        self._room.give_back(sender, packet.size)
+        self._quota.give_back(sender, packet.size)
 
     @property
     def frames(self) -> int:

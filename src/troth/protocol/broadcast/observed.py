@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
-from troth.crypto import Context, PeerId, signed_bytes
+from troth.crypto import PeerId, Slot, signed_bytes
 from troth.protocol.broadcast.announcement import Decision, Seen, Timing, chain_bytes, proves, rounds, values_digest
 from troth.protocol.core.channel import Blame
 from troth.protocol.wire.frames import Agreement, Certificate, Decided
@@ -14,7 +14,7 @@ _MOST_CERTIFICATES = 4  # of one sender: its own, and with what it collected
 _Kind = tuple[tuple[tuple[bytes, bytes], ...], tuple[bytes, ...]]  # who said what, and who said two things
 
 
-class Sighting:
+class ObservedAnnouncement:
     """In place of an `Announcement`. Nothing is said; what members say they decided is counted.
 
     One voice is enough with a certificate that as many have signed as hold it: one of them is honest and has decided by it, so
@@ -25,14 +25,14 @@ class Sighting:
 
     def __init__(
         self,
-        context: Context,
+        slot: Slot,
         members: Iterable[PeerId],
         voices: int,  # so many are not all liars
         timing: Timing,
         tools: Primitives,
         quorum: int | None = None,  # that has to be left if others break off (SPEC Q9)
     ) -> None:
-        self._context = context
+        self._slot = slot
         self._members = frozenset(members)
         self._voices = voices
         self._quorum = quorum
@@ -83,14 +83,14 @@ class Sighting:
         for kind, told in self._kinds.items():
             if voices[kind] >= self._voices or (self._proven and self._seen(told) in self._proven):
                 said = {PeerId(peer): envelope for peer, envelope in told.said.items()}
-                self._decide(Decision(said, {PeerId(peer): pair for peer, pair in told.twice.items()}), now)
+                self._decide(Decision(said, {PeerId(peer): pair for peer, pair in told.equivocations.items()}), now)
                 return
 
     def _hear_certificate(self, sender: PeerId, certificate: Certificate) -> None:
         self._shown[sender] += 1
         if self._shown[sender] > _MOST_CERTIFICATES:
             return
-        seen, signed = (certificate.values, certificate.gone), chain_bytes(self._context, b"", certificate.values)
+        seen, signed = (certificate.values, certificate.gone), chain_bytes(self._slot, b"", certificate.values)
         holders = self._holders[seen]
         holders |= {
             peer
@@ -98,23 +98,23 @@ class Sighting:
             if peer in self._members - holders and self._tools.verify(PeerId(peer), signed, signature)
         }
         enough = len(holders) >= self._voices and seen not in self._proven
-        if enough and proves(self._context, self._members, certificate, self._tools, self._quorum):
+        if enough and proves(self._slot, self._members, certificate, self._tools, self._quorum):
             self._proven.add(seen)
 
     def _seen(self, told: Decided) -> Seen | None:
         """What a certificate would have to be of, if it ended by one."""
-        if told.twice or not told.said.keys() <= self._members:
+        if told.equivocations or not told.said.keys() <= self._members:
             return None
         values = values_digest({PeerId(peer): self._tools.digest(said.payload) for peer, said in told.said.items()})
         return values, tuple(sorted(self._members - told.said.keys()))
 
     def _signed(self, told: Decided) -> bool:
         """Everything in it by whom it is said to be: else the envelopes that are taken in the end might not open."""
-        pairs = [*told.said.items(), *((peer, each) for peer, two in told.twice.items() for each in two)]
+        pairs = [*told.said.items(), *((peer, each) for peer, two in told.equivocations.items() for each in two)]
         return all(
             self._tools.verify(
                 PeerId(peer),
-                signed_bytes(self._context, PeerId(peer), self._tools.digest(envelope.payload)),
+                signed_bytes(self._slot, PeerId(peer), self._tools.digest(envelope.payload)),
                 envelope.signature,
             )
             for peer, envelope in pairs
@@ -123,7 +123,7 @@ class Sighting:
     def _kind(self, told: Decided) -> _Kind:
         """By payloads: a liar can sign the same one differently for different peers."""
         said = ((peer, self._tools.digest(envelope.payload)) for peer, envelope in sorted(told.said.items()))
-        return tuple(said), tuple(sorted(told.twice))
+        return tuple(said), tuple(sorted(told.equivocations))
 
     def _decide(self, decision: Decision, now: float) -> None:
         self.decision, self._decided_at = decision, now

@@ -2,36 +2,36 @@
 
 from typing import Protocol
 
-from troth.crypto import Context
+from troth.crypto import Slot
 from troth.protocol.core.errors import CannotGoOnError
-from troth.protocol.wire.frames import Begun
+from troth.protocol.wire.frames import RestartCertificate
 
 
 class SignedBeforeError(CannotGoOnError):
     """This place, or a later one, was signed before: signing it again could look like a lie."""
 
 
-Slot = tuple[int, int, int, int]
-NO_SLOT: Slot = (0, -1, 0, 0)
+SlotKey = tuple[int, int, int, int]
+NO_SLOT: SlotKey = (0, -1, 0, 0)
 
 
-def slot_of(place: Context) -> Slot:
+def slot_key(slot: Slot) -> SlotKey:
     """In the order in which places follow each other. Incarnations come first: a run that begins anew may go back to an
     earlier step, and those who signed later ones before must be able to sign it."""
-    return place.incarnation, place.step, place.attempt, place.phase
+    return slot.incarnation, slot.step, slot.attempt, slot.phase
 
 
-class Journal(Protocol):
-    def claim(self, place: Context) -> None:
+class SignedSlots(Protocol):
+    def claim(self, slot: Slot) -> None:
         """To be called before anything is signed for this place, and to last before it returns. Raises SignedBeforeError."""
         ...
 
-    def begins(self, begun: Begun) -> None:
+    def begins(self, begun: RestartCertificate) -> None:
         """What proves that an incarnation began lasts too: who was not there then would wait for it (SPEC B5)."""
         ...
 
     @property
-    def begun(self) -> Begun | None:
+    def begun(self) -> RestartCertificate | None:
         """The last of them."""
         ...
 
@@ -46,19 +46,19 @@ class Journal(Protocol):
         ...
 
 
-class MemoryJournal:
+class SignedSlotsInMemory:
     """Lasts as long as the object does. Places follow each other, so the last one says it all."""
 
     def __init__(self) -> None:
         self._last = NO_SLOT
-        self.begun: Begun | None = None
+        self.begun: RestartCertificate | None = None
 
-    def claim(self, place: Context) -> None:
-        if (slot := slot_of(place)) <= self._last:
-            raise SignedBeforeError(f"step {place.step} was signed before")
-        self._last = slot
+    def claim(self, slot: Slot) -> None:
+        if (key := slot_key(slot)) <= self._last:
+            raise SignedBeforeError(f"step {slot.step} was signed before")
+        self._last = key
 
-    def begins(self, begun: Begun) -> None:
+    def begins(self, begun: RestartCertificate) -> None:
         self.begun = begun
 
     @property

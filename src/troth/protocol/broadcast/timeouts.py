@@ -15,7 +15,7 @@ _STEPS = 16  # that a measurement is announced for: a step without disputes or a
 
 
 @dataclass(frozen=True)
-class Pace:
+class Timeouts:
     """In seconds: what holds in a step or, as the run agrees on it, the least that may hold."""
 
     delta: float = 1.0  # for a frame between honest peers
@@ -25,11 +25,11 @@ class Pace:
     stretch: float = 1.0  # so many times longer may they become
 
     @property
-    def slowest(self) -> "Pace":
+    def slowest(self) -> "Timeouts":
         """What holds until somebody has measured anything."""
         return self.after(())
 
-    def after(self, took: Collection[Measured | None]) -> "Pace":
+    def after(self, took: Collection[Measured | None]) -> "Timeouts":
         """What holds in the next step, if these were announced in this one: twice the lower median, within these bounds.
 
         Nothing measured counts as the most. Liars, fewer than half, keep the median within what honest members announce.
@@ -58,7 +58,7 @@ class Pace:
         return max(least, min(wanted, least * self.stretch))
 
 
-class Stopwatch:
+class LatencyEstimator:
     """What one member measures; the longest of each kind counts."""
 
     def __init__(self) -> None:
@@ -74,10 +74,10 @@ class Stopwatch:
         """More than half of some blobs were here after so long."""
         self._bulk = max(self._bulk, seconds)
 
-    def left_line(self, now: float) -> None:
+    def left_link(self, now: float) -> None:
         self._idle_since = now
 
-    def back_at_line(self, now: float, tasks: int) -> None:
+    def back_at_link(self, now: float, tasks: int) -> None:
         """It has computed meanwhile: one thing after another, so many."""
         if self._idle_since is not None:
             self._compute = max(self._compute, (now - self._idle_since) / max(1, tasks))

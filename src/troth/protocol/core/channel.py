@@ -6,15 +6,15 @@ from typing import Protocol, TypeVar
 
 from torch import Tensor
 
-from troth.crypto import Context, Digest, PeerId, Seed
+from troth.crypto import Digest, PeerId, Seed, Slot
 from troth.protocol.core.coins import Coins
-from troth.protocol.core.parts import Parcel
-from troth.protocol.wire.messages import Announced, Envelope, Knocking, Malformed, Measured, Message
+from troth.protocol.core.parts import ProvenPart
+from troth.protocol.wire.messages import Announced, Envelope, Malformed, Measured, Message, SignedRejoin
 
-PartParcels = Mapping[int, Mapping[PeerId, Parcel]]  # part → contributor → what it sent
+ProvenParts = Mapping[int, Mapping[PeerId, ProvenPart]]  # part → contributor → what it sent
 Delivery = tuple[int, PeerId]  # a part, and whose
 Showing = tuple[int, PeerId]  # a part, and who lays it open
-Doubles = Mapping[PeerId, tuple[Context, Envelope, Envelope]]  # who said two things in one place
+Equivocations = Mapping[PeerId, tuple[Slot, Envelope, Envelope]]  # who said two things in one place
 
 T = TypeVar("T")  # whatever the training side calls its state
 
@@ -37,7 +37,9 @@ class Entry:
 
     members: frozenset[PeerId]  # who takes part in its announcements
     awaited: Mapping[int, frozenset[PeerId]] = field(default_factory=dict)  # whose parts this peer is to receive
-    apart: Mapping[PeerId, frozenset[PeerId]] = field(default_factory=dict)  # who do not reach each other (SPEC F2)
+    disputed_links: Mapping[PeerId, frozenset[PeerId]] = field(
+        default_factory=dict
+    )  # who do not reach each other (SPEC F2)
     far: Mapping[int, frozenset[PeerId]] = field(default_factory=dict)  # whom to ask for which aggregates (SPEC F2)
     admitted: frozenset[PeerId] = frozenset()  # who will be a member after this step
     audits: int = 1  # gradients that somebody has to recompute before the next Accuse or Vote
@@ -54,11 +56,11 @@ class Channel(Protocol):
         """An attempt begins."""
         ...
 
-    async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
+    async def announce(self, slot: Slot, message: Message) -> Mapping[PeerId, Announced]:
         """After this every honest member holds the same map. Who is absent or malformed is not in it."""
         ...
 
-    def doubles(self, step: int) -> Doubles:
+    def equivocations(self, step: int) -> Equivocations:
         """Who was found, by everyone alike, to say two things in one announcement of this step."""
         ...
 
@@ -66,7 +68,7 @@ class Channel(Protocol):
         """Who made announcements slow since this was last asked (SPEC F1)."""
         ...
 
-    def knocks(self, step: int) -> Iterable[Knocking]:
+    def rejoins(self, step: int) -> Iterable[SignedRejoin]:
         """Who has said, to this peer, that it wants to come back after this step (SPEC B3)."""
         ...
 
@@ -74,30 +76,28 @@ class Channel(Protocol):
         """How long things took here in the last steps (SPEC Q8)."""
         ...
 
-    async def scatter(self, context: Context, parcels: Mapping[int, tuple[PeerId, Parcel]]) -> PartParcels:
+    async def scatter(self, slot: Slot, proven_parts: Mapping[int, tuple[PeerId, ProvenPart]]) -> ProvenParts:
         """Send parts to their owners; receive, by part and sender, those that this peer owns. Not yet checked."""
         ...
 
-    async def gather(
-        self, context: Context, mine: Mapping[int, bytes], wanted: Mapping[int, Digest]
-    ) -> Mapping[int, bytes]:
+    async def gather(self, slot: Slot, mine: Mapping[int, bytes], wanted: Mapping[int, Digest]) -> Mapping[int, bytes]:
         """Offer the aggregates one has; receive those asked for that anyone has, by part. Only their digests are checked."""
         ...
 
-    async def lay_open(
-        self, context: Context, mine: PartParcels, wanted: Collection[Showing], count: int
-    ) -> Mapping[Showing, Mapping[PeerId, Parcel]]:
+    async def disclose(
+        self, slot: Slot, mine: ProvenParts, wanted: Collection[Showing], count: int
+    ) -> Mapping[Showing, Mapping[PeerId, ProvenPart]]:
         """Hand everyone parcels of disputed parts. What is wanted of each part are `count` parcels from one peer, and from nobody
         else, or a liar could put something in its place. Not yet checked."""
         ...
 
     async def pass_on(
         self,
-        context: Context,
-        parcels: Mapping[Delivery, tuple[PeerId, Parcel]],
+        slot: Slot,
+        proven_parts: Mapping[Delivery, tuple[PeerId, ProvenPart]],
         wanted: Collection[Delivery],
-        fits: Callable[[Delivery, Parcel], bool],
-    ) -> Mapping[Delivery, Parcel]:
+        fits: Callable[[Delivery, ProvenPart], bool],
+    ) -> Mapping[Delivery, ProvenPart]:
         """Pass on to owners what contributors handed round; receive what others pass on to this peer, and fits."""
         ...
 

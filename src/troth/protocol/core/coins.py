@@ -7,7 +7,7 @@ gives the projections; B is opened with the accusations and gives the next step'
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from troth.crypto import Context, Digest, PeerId, derive, tagged_hash
+from troth.crypto import Digest, PeerId, Slot, derive, tagged_hash
 from troth.protocol.wire.primitives import Primitives
 
 
@@ -34,14 +34,14 @@ def right_openings(
     which: str,
     commitments: Mapping[PeerId, bytes],
     openings: Mapping[PeerId, bytes],
-    context: Context,
+    slot: Slot,
     tools: Primitives,
 ) -> dict[PeerId, bytes]:
-    """The coins that fit their commitments. `context` is the place of the Commit phase."""
+    """The coins that fit their commitments. `slot` is the place of the Commit phase."""
     return {
         peer: coin
         for peer, coin in openings.items()
-        if peer in commitments and tools.coin_commitment(coin, context, peer, which) == commitments[peer]
+        if peer in commitments and tools.coin_commitment(coin, slot, peer, which) == commitments[peer]
     }
 
 

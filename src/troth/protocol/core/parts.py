@@ -27,7 +27,7 @@ def part_bounds(size: int, parts: int) -> Bounds:
 
 
 @dataclass(frozen=True)
-class Parcel:
+class ProvenPart:
     """One part on its way to its owner, with the path that ties it to the announced root."""
 
     blob: bytes
@@ -38,7 +38,7 @@ class Parcel:
 class CommittedParts:
     """A gradient cut into blobs, and the tree over them."""
 
-    parcels: tuple[Parcel, ...]
+    proven_parts: tuple[ProvenPart, ...]
     root: Digest
     bounds: Bounds
     numbers_D: NDArray[np.float32]  # as owners read them
@@ -52,18 +52,18 @@ def commit_parts(gradient_D: Tensor, bounds: Bounds, tools: Primitives) -> Commi
     """Cut and hash a gradient (SPEC C1)."""
     blobs = to_blobs(gradient_D, bounds)
     root, paths = merkle_tree([_leaf(p, blob, tools) for p, blob in enumerate(blobs)])
-    parcels = tuple(Parcel(blob, path) for blob, path in zip(blobs, paths, strict=True))
+    proven_parts = tuple(ProvenPart(blob, path) for blob, path in zip(blobs, paths, strict=True))
     numbers_D = gradient_D.detach().cpu().numpy()
     if not ordinary(numbers_D):
         numbers_D = numbers_D.copy()
         for start, stop in pairwise(bounds):
             _read(numbers_D[start:stop])
-    return CommittedParts(parcels, root, bounds, numbers_D)
+    return CommittedParts(proven_parts, root, bounds, numbers_D)
 
 
-def rows_of(parcels: Sequence[Parcel]) -> Tensor:
+def rows_of(proven_parts: Sequence[ProvenPart]) -> Tensor:
     """The numbers of parts, for owners and jurors."""
-    rows_PD = np.stack([np.frombuffer(parcel.blob, "<f4") for parcel in parcels])
+    rows_PD = np.stack([np.frombuffer(proven.blob, "<f4") for proven in proven_parts])
     if not ordinary(rows_PD.ravel()):
         for row_D in rows_PD:
             _read(row_D)
@@ -78,11 +78,11 @@ def _read(numbers_D: NDArray[np.float32]) -> None:
         numbers_D[:] = 0
 
 
-def opens(parcel: Parcel, part: int, bounds: Sequence[int], root: Digest, tools: Primitives) -> bool:
+def opens(proven: ProvenPart, part: int, bounds: Sequence[int], root: Digest, tools: Primitives) -> bool:
     """Whether the parcel is what the root commits to there; its length is checked before it is hashed (SPEC C3)."""
-    if len(parcel.blob) != 4 * (bounds[part + 1] - bounds[part]) or len(parcel.path) > 32:
+    if len(proven.blob) != 4 * (bounds[part + 1] - bounds[part]) or len(proven.path) > 32:
         return False
-    return root_from_path(_leaf(part, parcel.blob, tools), part, len(bounds) - 1, parcel.path) == root
+    return root_from_path(_leaf(part, proven.blob, tools), part, len(bounds) - 1, proven.path) == root
 
 
 def _leaf(part: int, blob: bytes, tools: Primitives) -> Digest:

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import msgspec
 
-from troth.crypto import Context, Digest, PeerId, Signature, signed_bytes, tagged_hash
+from troth.crypto import Digest, PeerId, Signature, Slot, signed_bytes, tagged_hash
 from troth.protocol.wire.messages import (
     ATTEMPTS_PER_MEMBER,
     MOST_CHARGES,
-    MOST_KNOCKS,
     MOST_MEMBERS,
+    MOST_REJOINS,
     NO_BASIS,
     Bytes32,
     Incarnation,
@@ -91,14 +91,14 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     absent: Keys = ()  # fell silent or said what is no message: no longer members, but not banned
     struck: Keys = ()  # did not open coin B
     slowed: Keys = ()  # forced the slow path on everyone: struck too
-    feuds: Pairs = ()  # who did not reach whom, by the account of one of them; the smaller key first
+    link_disputes: Pairs = ()  # who did not reach whom, by the account of one of them; the smaller key first
     expelled: Keys = ()  # were struck too often, or cannot get along with half of the members: no longer members, but not banned
     owed: Annotated[
         tuple[Owed, ...], msgspec.Meta(max_length=MOST_OWED * MOST_MEMBERS)
     ] = ()  # audits to be dealt again
     unaudited: Keys = ()  # whose audit came to nothing too often
     returned: Annotated[
-        tuple[Returned, ...], msgspec.Meta(max_length=MOST_KNOCKS)
+        tuple[Returned, ...], msgspec.Meta(max_length=MOST_REJOINS)
     ] = ()  # members again after this step
     incarnation: Incarnation = 0  # how often the run had begun anew (SPEC B5)
     began: bool = False  # the first of its incarnation
@@ -146,7 +146,7 @@ def decode_record(raw: bytes) -> StepRecord:
 def record_bytes_to_sign(run: Digest, step: int, signer: PeerId, record_digest: Digest) -> bytes:
     """Tagged, so that it is no payload's digest: else anyone could show the signature that Close carries under the last record
     as a second message of its announcement, and its signer as one that said two things."""
-    return signed_bytes(Context(run, step, Phase.RECORD), signer, tagged_hash("troth/record/1", record_digest))
+    return signed_bytes(Slot(run, step, Phase.RECORD), signer, tagged_hash("troth/record/1", record_digest))
 
 
 def roots_basis(roots: Mapping[PeerId, Digest], tau: float) -> Digest:

@@ -21,7 +21,7 @@ def first_randomness(run: Run) -> tuple[Digest, Digest]:
 
 
 @dataclass(frozen=True)
-class Due:
+class PendingAudits:
     """What the step before left to be audited."""
 
     step: int  # the step before
@@ -30,7 +30,7 @@ class Due:
     everyone: bool = False  # somebody might have chosen among several draws: everyone audits (SPEC R6)
 
     @classmethod
-    def after(cls, record: StepRecord) -> "Due":
+    def after(cls, record: StepRecord) -> "PendingAudits":
         return cls(
             record.step,
             tuple(PeerId(peer) for peer in record.contributors),
@@ -40,13 +40,13 @@ class Due:
         )
 
     @classmethod
-    def between(cls, before: StepRecord, record: StepRecord) -> "Due":
+    def between(cls, before: StepRecord, record: StepRecord) -> "PendingAudits":
         """What was due in a step that followed on another: where the run began anew in between, everyone audits (SPEC B5)."""
         due = cls.after(before)
         return due if record.incarnation == before.incarnation else replace(due, everyone=True)
 
 
-NOTHING_DUE = Due(-1, ())
+NO_PENDING_AUDITS = PendingAudits(-1, ())
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Roles:
         return next(peer for peer in order if peer not in out)
 
 
-def draw_roles(run: Run, roster: Roster, randomness: Digest, due: Due) -> Roles:
+def draw_roles(run: Run, roster: Roster, randomness: Digest, due: PendingAudits) -> Roles:
     """Auditors, distinct targets among last step's contributors, and owners, all from `randomness` (SPEC R3–R7, B4).
 
     In the first step nobody has contributed yet: all contribute, nobody audits. Who left since is still a target, who was
@@ -132,9 +132,9 @@ def _in_a_cycle(
     """Everyone in one random cycle; each target is audited by the members before it (SPEC R6)."""
     everyone = sorted({*members, *targets})
     ring = [everyone[k] for k in stream(randomness, "cycle").permutation(len(everyone))]
-    for place, peer in enumerate(ring):
+    for slot, peer in enumerate(ring):
         if peer in targets:
-            before = (*reversed(ring[:place]), *reversed(ring[place + 1 :]))
+            before = (*reversed(ring[:slot]), *reversed(ring[slot + 1 :]))
             for auditor in islice((other for other in before if other in members), CYCLE_AUDITORS):
                 yield auditor, peer
 

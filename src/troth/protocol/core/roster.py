@@ -39,12 +39,12 @@ class Roster:
     byzantine: int = 0  # b: the most liars among all who were ever members
     admitted: int = 0  # how many were ever members
     strikes: tuple[tuple[int, PeerId], ...] = ()  # in which step
-    feuds: tuple[tuple[int, PeerId, PeerId], ...] = ()  # since which step who does not reach whom
+    link_disputes: tuple[tuple[int, PeerId, PeerId], ...] = ()  # since which step who does not reach whom
     away: tuple[Away, ...] = ()
     returns: tuple[tuple[int, PeerId], ...] = ()  # in which step who was let in again, under the key it has now
     left: tuple[PeerId, ...] = ()  # who went in the step before
     put_out: tuple[PeerId, ...] = ()  # who was expelled, ever
-    heirs: tuple[Pair, ...] = ()  # keys that were given up, and those that took their place
+    successors: tuple[Pair, ...] = ()  # keys that were given up, and those that took their place
     updates: int = 0  # how often the model has moved
     paused: bool = False  # it did not in the step before: too few were there (SPEC G2)
 
@@ -56,13 +56,13 @@ class Roster:
     def after(self, record: StepRecord) -> "Roster":
         """The roster of the next step (SPEC T5, N1, N3, F3, B3). A key that left before its verdict is banned all the same."""
         step, oldest = record.step, record.step - STRIKE_STEPS
-        back = [(PeerId(knock.member), PeerId(knock.key)) for knock in record.returned]
-        heirs = (*self.heirs, *(pair for pair in back if pair[0] != pair[1]))
+        back = [(PeerId(rejoin.member), PeerId(rejoin.key)) for rejoin in record.returned]
+        successors = (*self.successors, *(pair for pair in back if pair[0] != pair[1]))
 
         def now(peer: PeerId) -> PeerId:
             return dict(back).get(peer, peer)
 
-        banned = _with_heirs({*self.banned, *record.banned}, heirs)
+        banned = _with_successors({*self.banned, *record.banned}, successors)
         staying = {*(peer for peer in self.members if peer not in record.leaving), *(key for _, key in back)}
         away = [gone for gone in self.away if gone.peer not in dict(back)]
         absent = [Away(step, PeerId(peer), record.updates) for peer in record.absent]
@@ -75,15 +75,15 @@ class Roster:
                 *(strike for strike in self.strikes if strike[0] > oldest),
                 *((step, PeerId(peer)) for peer in (*record.struck, *record.slowed)),
             ),
-            feuds=(
-                *((when, now(one), now(other)) for when, one, other in self.feuds if when > oldest),
-                *((step, PeerId(one), PeerId(other)) for one, other in record.feuds),
+            link_disputes=(
+                *((when, now(one), now(other)) for when, one, other in self.link_disputes if when > oldest),
+                *((step, PeerId(one), PeerId(other)) for one, other in record.link_disputes),
             ),
             away=tuple(gone for gone in (*away, *absent) if gone.peer not in banned),
             returns=(*(old for old in self.returns if old[0] > oldest), *((step, key) for _, key in back)),
             left=tuple(sorted(record.leaving)),
             put_out=tuple(sorted({*self.put_out, *map(PeerId, record.expelled)})),
-            heirs=heirs,
+            successors=successors,
             updates=record.updates,
             paused=not record.updated,
         )
@@ -95,20 +95,20 @@ class Roster:
         often = {
             peer
             for peer in new
-            if sum(old in _ancestors(peer, self.heirs) for old in recent) + new.count(peer) >= MOST_STRIKES
+            if sum(old in _ancestors(peer, self.successors) for old in recent) + new.count(peer) >= MOST_STRIKES
         }
-        apart, count = self.apart(pairs), len(self.members)
-        alone = {peer for peer, others in apart.items() if count > 3 and self.is_half(len(others), count)}
+        disputed_links, count = self.disputed_links(pairs), len(self.members)
+        alone = {peer for peer, others in disputed_links.items() if count > 3 and self.is_half(len(others), count)}
         return tuple(sorted(often | alone))
 
     def is_half(self, count: int, of: int) -> bool:
         """At least half of them, and more than liars can be: in a small roster these are half of it (SPEC N5, F3)."""
         return 2 * count >= of and count > self.liars
 
-    def quarrelsome(self, pairs: Iterable[Pair]) -> frozenset[PeerId]:
+    def disputed(self, pairs: Iterable[Pair]) -> frozenset[PeerId]:
         """Whoever with these is apart from more members than there are liars, or bad lines (SPEC F3). Whoever has most comes
         first, and its pairs count for nobody else: a bad line must not be held against everyone at its other end."""
-        left = {peer: set(others) for peer, others in self.apart(pairs).items()}
+        left = {peer: set(others) for peer, others in self.disputed_links(pairs).items()}
         found: set[PeerId] = set()
         while (most := max(map(len, left.values()), default=0)) > max(self.liars, BAD_LINES):
             worst = {peer for peer, others in left.items() if len(others) == most}
@@ -116,10 +116,10 @@ class Roster:
             left = {peer: others - worst for peer, others in left.items() if peer not in worst}
         return frozenset(found)
 
-    def apart(self, pairs: Iterable[Pair] = (), before: int | None = None) -> dict[PeerId, frozenset[PeerId]]:
+    def disputed_links(self, pairs: Iterable[Pair] = (), before: int | None = None) -> dict[PeerId, frozenset[PeerId]]:
         """Which members do not reach each other; `before` a step, or as of now."""
         found: dict[PeerId, set[PeerId]] = {}
-        for one, other in (*((a, b) for since, a, b in self.feuds if before is None or since < before), *pairs):
+        for one, other in (*((a, b) for since, a, b in self.link_disputes if before is None or since < before), *pairs):
             if one in self.members and other in self.members:
                 found.setdefault(one, set()).add(other)
                 found.setdefault(other, set()).add(one)
@@ -129,15 +129,15 @@ class Roster:
     def may_ask(self) -> frozenset[PeerId]:
         """Members, those who are absent, and earlier keys of these."""
         now = {*self.members, *(gone.peer for gone in self.away)}
-        return frozenset(now.union(*(_ancestors(peer, self.heirs) for peer in now)))
+        return frozenset(now.union(*(_ancestors(peer, self.successors) for peer in now)))
 
     def absent_since(self, member: PeerId) -> int | None:
         return next((gone.step for gone in self.away if gone.peer == member), None)
 
-    def may_return(self, knock: Returned, step: int) -> bool:
+    def may_return(self, rejoin: Returned, step: int) -> bool:
         """Whoever is absent, not for too long, under its own key or one that was never seen, and after a wait that doubles
         with every return: a flaky line costs time, not the place. While the run pauses nobody has to wait (SPEC B8)."""
-        member, key = PeerId(knock.member), PeerId(knock.key)
+        member, key = PeerId(rejoin.member), PeerId(rejoin.key)
         gone = next((gone for gone in self.away if gone.peer == member), None)
         if gone is None or (key != member and (key in self._known or not valid_peer(key))):
             return False
@@ -146,15 +146,15 @@ class Roster:
 
     def _wait(self, member: PeerId, step: int) -> int:
         """`2^k` steps, after k returns within the last thousand, whatever its keys were called in between."""
-        line = _ancestors(member, self.heirs)
-        times = sum(peer in line for when, peer in self.returns if when > step - STRIKE_STEPS)
+        link = _ancestors(member, self.successors)
+        times = sum(peer in link for when, peer in self.returns if when > step - STRIKE_STEPS)
         return min(1 << min(times, 16), MOST_WAIT)
 
     @property
     def _known(self) -> frozenset[PeerId]:
         """Keys that were ever seen."""
-        heirs = {key for pair in self.heirs for key in pair}
-        return frozenset({*self.members, *self.banned, *self.put_out, *(gone.peer for gone in self.away), *heirs})
+        successors = {key for pair in self.successors for key in pair}
+        return frozenset({*self.members, *self.banned, *self.put_out, *(gone.peer for gone in self.away), *successors})
 
     @property
     def quorum(self) -> int:
@@ -177,7 +177,7 @@ class Roster:
     @property
     def liars_gone(self) -> int:
         """How many were banned; who was so under two keys is one."""
-        return len(set(self.banned) - {new for old, new in self.heirs if old in self.banned})
+        return len(set(self.banned) - {new for old, new in self.successors if old in self.banned})
 
     def moves(self, members: int, contributors: int) -> bool:
         """Whether a step may change the model (SPEC G2): with no more than `b` gone for whatever reason, since those may be
@@ -191,18 +191,18 @@ def scales_after(scales: Scales, record: StepRecord, roster: Roster, run: Run) -
     return scales.after(record.spread, record.applied, run.parameters, outnumbered=outnumbered)
 
 
-def _with_heirs(banned: set[PeerId], heirs: Iterable[Pair]) -> set[PeerId]:
+def _with_successors(banned: set[PeerId], successors: Iterable[Pair]) -> set[PeerId]:
     """Who is banned is banned under later keys too."""
-    for old, new in heirs:
+    for old, new in successors:
         if old in banned:
             banned = banned | {new}
     return banned
 
 
-def _ancestors(peer: PeerId, heirs: Iterable[Pair]) -> set[PeerId]:
+def _ancestors(peer: PeerId, successors: Iterable[Pair]) -> set[PeerId]:
     """The keys that this one took the place of."""
     found = {peer}
-    for old, new in reversed(list(heirs)):
+    for old, new in reversed(list(successors)):
         if new in found:
             found.add(old)
     return found

@@ -7,10 +7,10 @@ from typing import Generic, TypeVar
 from torch import Tensor
 
 from troth.crypto import Digest, Identity, PeerId, Signature
-from troth.protocol.core.channel import Channel, Doubles, Entropy, Work
-from troth.protocol.core.parts import Bounds, Parcel
+from troth.protocol.core.channel import Channel, Entropy, Equivocations, Work
+from troth.protocol.core.parts import Bounds, ProvenPart
 from troth.protocol.core.records import StepRecord, encode_record
-from troth.protocol.core.roles import NOTHING_DUE, Audit, Due, first_randomness
+from troth.protocol.core.roles import NO_PENDING_AUDITS, Audit, PendingAudits, first_randomness
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Run
 from troth.protocol.core.scales import Scales
@@ -39,7 +39,7 @@ class Peer(Generic[T]):
     channel: Channel
     entropy: Entropy
     tools: Primitives
-    looks_on: bool = False  # hears everything and says nothing, to come back later (SPEC B2)
+    observing: bool = False  # hears everything and says nothing, to come back later (SPEC B2)
     certified: Certified = _goes_unheard  # told of a record as soon as it is, whatever becomes of the step (SPEC U2)
 
     @property
@@ -62,7 +62,7 @@ class LastRecord:
 
 
 @dataclass(frozen=True)
-class Kept(Generic[T]):
+class AuditRecord(Generic[T]):
     """What is kept of a step while an audit of it may be due (SPEC K1)."""
 
     step: int
@@ -95,7 +95,7 @@ class Kept(Generic[T]):
 
 
 @dataclass(frozen=True)
-class LaidOpen:
+class Disclosure:
     """A disputed part as this peer judged it: what was said about it, and what its owner had got (SPEC T6, E3)."""
 
     attempt: int
@@ -107,7 +107,7 @@ class LaidOpen:
     projection_key: Digest
     aggregates: tuple[Digest, ...]  # of all parts
     center: bytes
-    parcels: Mapping[PeerId, Parcel]
+    proven_parts: Mapping[PeerId, ProvenPart]
 
 
 @dataclass(frozen=True)
@@ -120,14 +120,14 @@ class State(Generic[T]):
     randomness: Digest  # r of the last step: roles
     earlier_randomness: Digest  # r of the step before: seeds
     scales: Scales
-    due: Due  # what is to be audited
-    kept: Mapping[int, Kept[T]]  # of the last two steps, and of those whose audit is owed
+    pending_audits: PendingAudits  # what is to be audited
+    audit_records: Mapping[int, AuditRecord[T]]  # of the last two steps, and of those whose audit is owed
     incarnation: int = 0  # how often the run has begun anew
     last: LastRecord | None = None  # None at the start of the run
 
-    def anew(self, incarnation: int) -> "State[T]":
+    def restarted(self, incarnation: int) -> "State[T]":
         """The same, when the run begins anew here: everyone audits, since a draw may have been thrown away (SPEC B6)."""
-        return replace(self, due=replace(self.due, everyone=True), incarnation=incarnation)
+        return replace(self, pending_audits=replace(self.pending_audits, everyone=True), incarnation=incarnation)
 
     @property
     def closed(self) -> bool:
@@ -137,7 +137,7 @@ class State(Generic[T]):
     def first(cls, run: Run, training: T) -> "State[T]":
         randomness, earlier = first_randomness(run)
         scales = Scales.first(run.parameters)
-        return cls(0, Roster.founding(run), training, randomness, earlier, scales, NOTHING_DUE, {})
+        return cls(0, Roster.founding(run), training, randomness, earlier, scales, NO_PENDING_AUDITS, {})
 
 
 @dataclass(frozen=True)
@@ -150,9 +150,9 @@ class Outcome(Generic[T]):
     commits: Mapping[PeerId, Announced]
     accuses: Mapping[int, Mapping[PeerId, Announced]]  # by attempt
     votes: Mapping[int, Mapping[PeerId, Announced]]  # by attempt
-    doubles: Doubles  # what proves equivocations
+    equivocations: Equivocations  # what proves equivocations
     attempts: int  # how often Clip to Vote were gone through
     audited: tuple[Audit, ...]  # whose work this peer recomputed as auditor
-    looked_on: bool = False  # and took no part
-    laid_open: tuple[LaidOpen, ...] = ()  # what proves bans over parts
+    observed: bool = False  # and took no part
+    disclosed: tuple[Disclosure, ...] = ()  # what proves bans over parts
     closing: Mapping[PeerId, Signature] = field(default_factory=dict)  # of the record itself, if it is the run's last

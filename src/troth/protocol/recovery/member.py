@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from troth.crypto import Context, Digest, Identity, PeerId, Signature, signed_bytes
+from troth.crypto import Digest, Identity, PeerId, Signature, Slot, signed_bytes
 from troth.protocol.broadcast.catch_up_server import MOST_AHEAD
 from troth.protocol.broadcast.channel import AgreedChannel
 from troth.protocol.broadcast.signed_slots import SignedBeforeError
@@ -20,21 +20,21 @@ from troth.protocol.core.channel import Entry
 from troth.protocol.core.errors import CannotGoOnError, LeftOutError, StalledError
 from troth.protocol.core.records import Returned, StepRecord, decode_record, encode_record, right_signers
 from troth.protocol.core.rejoin import request_bytes
-from troth.protocol.core.roles import Due
+from troth.protocol.core.roles import PendingAudits
 from troth.protocol.core.roster import Roster, scales_after
 from troth.protocol.core.run import Run
 from troth.protocol.core.state import LastRecord, Outcome, Peer, State
-from troth.protocol.recovery.restart import Meeting, tip_of
+from troth.protocol.recovery.restart import Restart, tip_of
 from troth.protocol.recovery.restart_quorum import proven
 from troth.protocol.step.closing import close_run
 from troth.protocol.step.step import run_step
 from troth.protocol.wire.frames import (
-    MOST_LINKS,
-    Begun,
+    MOST_CERTIFIED_RECORDS,
     Busy,
-    Knock,
-    Link,
+    CertifiedRecord,
     Outside,
+    RejoinRequest,
+    RestartCertificate,
     StateShown,
     StateWanted,
     SyncShown,
@@ -45,14 +45,14 @@ from troth.protocol.wire.messages import Malformed, Phase
 from troth.protocol.wire.primitives import Primitives
 
 T = TypeVar("T")
-_LOOKING = 20  # steps that somebody may look on: two are enough, if its line is quick and nothing goes wrong
+_OBSERVING = 20  # steps that somebody may look on: two are enough, if its line is quick and nothing goes wrong
 _ASKING = 400  # times that everyone is asked
 _PATIENCE = 2  # times the least delta, before asking again
 _STATE_IN_BULKS = 4  # a state may be three times the model, and two send it
 _MOST_WAIT = 30.0
 
 
-class PutOutError(CannotGoOnError):
+class RemovedError(CannotGoOnError):
     """Banned or expelled: there is no way back but the door."""
 
 
@@ -77,20 +77,22 @@ class Followed:
         return encode_record(self.records[-1])
 
 
-def follow(run: Run, known: State[T], model: Digest, links: Sequence[Link], tools: Primitives) -> Followed | None:
+def follow(
+    run: Run, known: State[T], model: Digest, certified: Sequence[CertifiedRecord], tools: Primitives
+) -> Followed | None:
     """The records that go on from this state and its model, if each follows on the one before and a quorum of its members
     signed it. Of a step that was made again there may be two: what follows on the other one leads elsewhere (SPEC B5)."""
     records: list[StepRecord] = []
     incarnation = known.incarnation
     roster, scales, seeds, roles = known.roster, known.scales, known.earlier_randomness, known.randomness
-    for link in links:
+    for signed in certified:
         try:
-            record = decode_record(link.record)
+            record = decode_record(signed.record)
         except msgspec.MsgspecError:
             return None
         here = (known.step + len(records), roster.members, model, seeds, scales.tau, scales.updates + record.updated)
         said = (record.step, record.members, record.state_before, record.seed_randomness, record.tau, record.updates)
-        if here != said or record.incarnation < incarnation or not has_quorum(run, link, record, roster, tools):
+        if here != said or record.incarnation < incarnation or not has_quorum(run, signed, record, roster, tools):
             return None
         records.append(record)
         incarnation = record.incarnation
@@ -99,10 +101,10 @@ def follow(run: Run, known: State[T], model: Digest, links: Sequence[Link], tool
     return Followed(tuple(records), roster) if records else None
 
 
-def has_quorum(run: Run, link: Link, record: StepRecord, roster: Roster, tools: Primitives) -> bool:
+def has_quorum(run: Run, signed: CertifiedRecord, record: StepRecord, roster: Roster, tools: Primitives) -> bool:
     """Whether a quorum of these members signed it (SPEC U2)."""
-    signatures = {PeerId(peer): Signature(signature) for peer, signature in link.signatures.items()}
-    return len(right_signers(run.id, record.step, link.record, roster.members, signatures, tools)) >= roster.quorum
+    signatures = {PeerId(peer): Signature(signature) for peer, signature in signed.signatures.items()}
+    return len(right_signers(run.id, record.step, signed.record, roster.members, signatures, tools)) >= roster.quorum
 
 
 def state_after(run: Run, state: State[T], followed: Followed, training: T, tools: Primitives) -> State[T]:
@@ -119,23 +121,23 @@ def state_after(run: Run, state: State[T], followed: Followed, training: T, tool
         randomness=Digest(last.randomness),
         earlier_randomness=Digest(before),
         scales=scales,
-        due=Due.after(last),
-        kept={},
+        pending_audits=PendingAudits.after(last),
+        audit_records={},
         incarnation=last.incarnation,
         last=LastRecord.of(last, before_last, tools),
     )
 
 
-def _record_of(link: Link) -> StepRecord | None:
+def _record_of(signed: CertifiedRecord) -> StepRecord | None:
     try:
-        return decode_record(link.record)
+        return decode_record(signed.record)
     except msgspec.MsgspecError:
         return None
 
 
-def _step_of(link: Link) -> int:
+def _step_of(signed: CertifiedRecord) -> int:
     """Of one that was checked before."""
-    return decode_record(link.record).step
+    return decode_record(signed.record).step
 
 
 @dataclass(frozen=True)
@@ -144,8 +146,8 @@ class _Shown(Generic[T]):
 
     known: State[T]
     followed: Followed
-    links: tuple[Link, ...]
-    begun: Begun | None
+    certified: tuple[CertifiedRecord, ...]
+    begun: RestartCertificate | None
 
     @property
     def order(self) -> tuple[int, int]:
@@ -183,19 +185,19 @@ class _Voices(Generic[T]):
 
 
 @dataclass(frozen=True)
-class _Lent(Generic[T]):
+class _Borrowed(Generic[T]):
     """Where a peer stood before it borrowed, once or several times."""
 
     state: State[T]
     lacks: Digest | None
     past: tuple[State[T], ...]
-    links: tuple[Link, ...]
+    certified: tuple[CertifiedRecord, ...]
     tips: frozenset[bytes]  # that it borrowed
     since: float  # the last time
 
 
 @dataclass(frozen=True)
-class _Watcher:
+class _Observer:
     """Somebody who looks on."""
 
     member: PeerId  # who it was
@@ -203,7 +205,7 @@ class _Watcher:
     since: int  # from which step on it needs records
 
 
-class Life(Generic[T]):
+class Member(Generic[T]):
     """A peer from step to step; when the others have gone on without it, it comes back."""
 
     def __init__(
@@ -212,7 +214,7 @@ class Life(Generic[T]):
         state: State[T],
         open_channel: Callable[[Identity], AgreedChannel],
         ends: int | None = None,
-        links: Sequence[Link] = (),
+        certified: Sequence[CertifiedRecord] = (),
         lacks: Digest | None = None,
         past: Sequence[State[T]] = (),
         patience: float = _MOST_WAIT,
@@ -223,24 +225,30 @@ class Life(Generic[T]):
         self._seat = peer.identity  # the key that the others know
         self._open_channel = open_channel  # that looks on
         self._ends = ends  # after so many updates
-        self._links: deque[Link] = deque(links, maxlen=MOST_LINKS)  # up to the last record
+        self._certified_records: deque[CertifiedRecord] = deque(
+            certified, maxlen=MOST_CERTIFIED_RECORDS
+        )  # up to the last record
         self.lacks = lacks  # the model's digest, if all but the model is known
         self._patience = patience  # with members who are not there when the run is to begin anew
         self._restart_with = restart_with  # how many are enough for that, if people say so
         self._serving: AgreedChannel | None = None  # while this peer is a member
-        self._watching: dict[PeerId, _Watcher] = {}
-        self.meeting: Meeting[T] | None = None  # with others in no step, while this peer is in none
+        self._observers: dict[PeerId, _Observer] = {}
+        self.restart: Restart[T] | None = None  # with others in no step, while this peer is in none
         self.past: tuple[State[T], ...] = tuple(past)  # the states before the last two records, oldest first
         self._unsure: State[T] | None = None  # after a record that this peer could not prove, and threw away
-        self._lent: _Lent[T] | None = None  # where this peer stood before it took over a record whose model it lacks
+        self._borrowed: _Borrowed[T] | None = (
+            None  # where this peer stood before it took over a record whose model it lacks
+        )
         self._hopeless: set[bytes] = set()  # records whose model nobody hands out
-        self.write_down: Callable[[Sequence[Link]], None] = lambda _links: None  # certified records
+        self.write_down: Callable[[Sequence[CertifiedRecord]], None] = lambda _certified_records: (
+            None
+        )  # certified records
         self.threw_away: Callable[[StepRecord], None] = lambda _record: None  # one that nobody can prove
 
     async def take_part(self, channel: AgreedChannel) -> AsyncIterator[Outcome[T]]:
         """One step after another as a member. Raises `CannotGoOnError` when the others go on without this peer."""
         self._serving = channel
-        self._open_gate(channel)
+        self._set_roster(channel)
         while not self.over:
             outcome = await self._next_step()
             self._went(outcome)
@@ -249,28 +257,28 @@ class Life(Generic[T]):
                 raise LeftOutError(f"the others went on without this peer in step {outcome.record.step}")
             if self.peer.me not in self.state.roster.members:
                 how = "banned" if self.peer.me in outcome.record.banned else "expelled, since its line failed too often"
-                raise PutOutError(f"this peer was {how}, in step {outcome.record.step}")
-            self._open_gate(channel)
+                raise RemovedError(f"this peer was {how}, in step {outcome.record.step}")
+            self._set_roster(channel)
             self._admit(channel)
 
-    async def come_back(self, heir: Identity, tries: int = 8) -> AsyncIterator[Outcome[T]]:
+    async def come_back(self, successor: Identity, tries: int = 8) -> AsyncIterator[Outcome[T]]:
         """Look on until this peer is a member again, under its own key or the heir's; then go on as one."""
         for _ in range(tries):
             self._step_back()
             self._serving = None
-            channel = self._open_channel(heir)
-            self.peer = replace(self.peer, identity=heir, channel=channel, looks_on=True)
-            anew = await self._catch_up(channel)
+            channel = self._open_channel(successor)
+            self.peer = replace(self.peer, identity=successor, channel=channel, observing=True)
+            restarted = await self._catch_up(channel)
             if self.over:
                 return
-            if heir.peer in self.state.roster.may_ask:
-                self._seat = heir  # it was let in before, and missed it
+            if successor.peer in self.state.roster.may_ask:
+                self._seat = successor  # it was let in before, and missed it
             try:
-                if not anew:
-                    async for outcome in self._look_on(channel):
+                if not restarted:
+                    async for outcome in self._observe(channel):
                         yield outcome
                 channel.speak()
-                self.peer, self._seat = replace(self.peer, looks_on=False), heir
+                self.peer, self._seat = replace(self.peer, observing=False), successor
                 async for outcome in self.take_part(channel):
                     yield outcome
                 return
@@ -278,24 +286,24 @@ class Life(Generic[T]):
                 continue  # it missed something: from the beginning
         raise LeftOutError("this peer did not find its way back")
 
-    async def _look_on(self, channel: AgreedChannel) -> AsyncIterator[Outcome[T]]:
+    async def _observe(self, channel: AgreedChannel) -> AsyncIterator[Outcome[T]]:
         """Until it is a member, and has what audits of the last two steps need (SPEC B3, B4)."""
-        looked = knocked = 0
-        while self.peer.me not in self.state.roster.members or len(self.state.kept) < 2:
-            knocked += self._knock(channel, min(1 << max(0, knocked - 1), MOST_AHEAD))
+        looked = requested = 0
+        while self.peer.me not in self.state.roster.members or len(self.state.audit_records) < 2:
+            requested += self._request_rejoin(channel, min(1 << max(0, requested - 1), MOST_AHEAD))
             looked += 1
-            if looked % (_LOOKING // 2) == 0:
+            if looked % (_OBSERVING // 2) == 0:
                 self._ask(channel, self.state.roster.members, self.state.step)  # to look on for longer
             outcome = await self._next_step()
             self._went(outcome)
             yield outcome
             if self._seat.peer in self.state.roster.banned:
-                raise PutOutError(f"this peer was banned in step {outcome.record.step}")
+                raise RemovedError(f"this peer was banned in step {outcome.record.step}")
 
     @property
-    def links(self) -> tuple[Link, ...]:
+    def certified(self) -> tuple[CertifiedRecord, ...]:
         """The last records that this peer holds, and who signed them."""
-        return tuple(self._links)
+        return tuple(self._certified_records)
 
     @property
     def over(self) -> bool:
@@ -303,10 +311,10 @@ class Life(Generic[T]):
 
     async def linger(self, channel: AgreedChannel, seconds: float) -> None:
         """When it is over: for those who are still on their way."""
-        self._open_gate(channel)
+        self._set_roster(channel)
         until = channel.now() + seconds
         while channel.now() < until:
-            await channel.hear_outside(min(until, channel.now() + channel.pace.delta))
+            await channel.hear_outside(min(until, channel.now() + channel.timeouts.delta))
             self._admit(channel)
             self._show(channel)
 
@@ -324,30 +332,32 @@ class Life(Generic[T]):
 
     def _certified(self, record: StepRecord, signatures: Mapping[PeerId, Signature]) -> None:
         """From here on it can be shown to others, and is not made again while somebody honest who waits has it."""
-        link = Link(encode_record(record), {bytes(peer): bytes(said) for peer, said in signatures.items()})
-        if not self._links or self._links[-1].record != link.record:
-            self._drop_links(record.step)
-            self._links.append(link)
-            self.write_down([link])
+        signed = CertifiedRecord(encode_record(record), {bytes(peer): bytes(said) for peer, said in signatures.items()})
+        if not self._certified_records or self._certified_records[-1].record != signed.record:
+            self._drop_certified(record.step)
+            self._certified_records.append(signed)
+            self.write_down([signed])
         if self._serving is not None:
             self._show(self._serving)
 
     def _step_back(self) -> None:
         """Out of a step, a peer stands where it can prove that the run was: before a record that is not certified."""
         last = self.state.last
-        certified = last is None or (bool(self._links) and self._links[-1].record == encode_record(last.record))
+        certified = last is None or (
+            bool(self._certified_records) and self._certified_records[-1].record == encode_record(last.record)
+        )
         if last is not None and not certified and self.past:
             self._unsure = self.state
             self.state, self.past = self.past[-1], self.past[:-1]
             model = Digest(last.record.state_before)
             self.lacks = None if self.peer.work.digest(self.state.training) == model else model
-            self._drop_links(self.state.step)
+            self._drop_certified(self.state.step)
             self.threw_away(last.record)
 
-    def _drop_links(self, step: int) -> None:
+    def _drop_certified(self, step: int) -> None:
         """Those of this step and later ones."""
-        while self._links and _step_of(self._links[-1]) >= step:
-            self._links.pop()
+        while self._certified_records and _step_of(self._certified_records[-1]) >= step:
+            self._certified_records.pop()
 
     @property
     def earlier(self) -> State[T] | None:
@@ -356,46 +366,46 @@ class Life(Generic[T]):
 
     # For others
 
-    def _open_gate(self, channel: AgreedChannel) -> None:
-        channel.gate.roster = self.state.roster
+    def _set_roster(self, channel: AgreedChannel) -> None:
+        channel.catch_up.roster = self.state.roster
 
     def _admit(self, channel: AgreedChannel) -> None:
         """Between two steps: those who were gone and ask hear everything from here on, for some steps."""
-        roster, step, oldest = self.state.roster, self.state.step, self._oldest_link
-        for member, asking in channel.gate.asking.items():
+        roster, step, oldest = self.state.roster, self.state.step, self._oldest_certified
+        for member, asking in channel.catch_up.asking.items():
             if oldest <= asking.since <= step:
-                older = [key for key, watcher in self._watching.items() if watcher.member == member]
+                older = [key for key, observer in self._observers.items() if observer.member == member]
                 for key in older:
-                    del self._watching[key]
-                self._watching[asking.key] = _Watcher(member, step, asking.since)
-        self._watching = {
-            peer: watcher
-            for peer, watcher in sorted(self._watching.items())
-            if step < watcher.first + _LOOKING
-            and (watcher.first == step or (watcher.member in roster.may_ask and peer not in roster.members))
-            and oldest <= watcher.since
+                    del self._observers[key]
+                self._observers[asking.key] = _Observer(member, step, asking.since)
+        self._observers = {
+            peer: observer
+            for peer, observer in sorted(self._observers.items())
+            if step < observer.first + _OBSERVING
+            and (observer.first == step or (observer.member in roster.may_ask and peer not in roster.members))
+            and oldest <= observer.since
         }
-        channel.gate.watch(self._watching.keys())
+        channel.catch_up.watch(self._observers.keys())
 
     def _show(self, channel: AgreedChannel) -> None:
         """To them the records that they lack: in a step as soon as the last one is certified, so that they stand where it
         began."""
-        place = Context(self.peer.run.id, self.state.step, Phase.KNOCK)
-        if not self._watching:
-            channel.gate.show(place, {}, None)
+        slot = Slot(self.peer.run.id, self.state.step, Phase.REJOIN)
+        if not self._observers:
+            channel.catch_up.show(slot, {}, None)
             return
-        waits, links, oldest = self.meeting is not None, self.links, self._oldest_link
+        waits, certified, oldest = self.restart is not None, self.certified, self._oldest_certified
         shown = {
-            peer: SyncShown(links[max(0, watcher.since - oldest) :], waits, channel.begun)
-            for peer, watcher in self._watching.items()
+            peer: SyncShown(certified[max(0, observer.since - oldest) :], waits, channel.begun)
+            for peer, observer in self._observers.items()
         }
         digest = self.peer.work.digest(self.state.training)
-        raw = channel.gate.state(digest) or self.peer.work.pack(self.state.training)
-        channel.gate.show(place, shown, (digest, raw))
+        raw = channel.catch_up.state(digest) or self.peer.work.pack(self.state.training)
+        channel.catch_up.show(slot, shown, (digest, raw))
 
     @property
-    def _oldest_link(self) -> int:
-        return _step_of(self._links[0]) if self._links else self.state.step
+    def _oldest_certified(self) -> int:
+        return _step_of(self._certified_records[0]) if self._certified_records else self.state.step
 
     # For oneself
 
@@ -403,54 +413,54 @@ class Life(Generic[T]):
         """Ask everyone what has happened, and take the longest history (SPEC B2). True if it turns out that nobody is in a
         step, and enough members to begin anew are here (SPEC B5)."""
         voices: _Voices[T] = _Voices()
-        meeting = self.meeting = Meeting(self.peer, channel, self._patience, self._restart_with)
-        self._stand_in(meeting, waits=self.lacks is None)
+        restart = self.restart = Restart(self.peer, channel, self._patience, self._restart_with)
+        self._stand_in(restart, waits=self.lacks is None)
         asked = served = 0
-        while asked < _ASKING or meeting.has_enough:
+        while asked < _ASKING or restart.has_enough:
             everyone, asked = self._enter(channel), asked + 1
             since = self.earlier if self.earlier is not None and not asked % 2 else self.state
             self._ask(channel, everyone, since.step)
             until = channel.now() + _PATIENCE * channel.bounds.delta
             while channel.now() < until:
-                heard = await channel.hear_outside(min(until, meeting.pause()))
-                if meeting.waits and served < asked:  # seldom: it may be much, and anyone may ask
+                heard = await channel.hear_outside(min(until, restart.pause()))
+                if restart.waits and served < asked:  # seldom: it may be much, and anyone may ask
                     served = asked
                     self._admit(channel)
                     self._show(channel)
                 if heard is not None:
-                    await self._hear(channel, meeting, *heard, voices)
+                    await self._hear(channel, restart, *heard, voices)
                 if await self._goes_on(channel, voices):
-                    self.meeting = None
+                    self.restart = None
                     self._ask(channel, self.state.roster.members, self.state.step)  # it looks on from here
                     return False
-                self._give_up_borrowing(channel, meeting)
-                if (incarnation := meeting.begins()) is not None:
-                    self.state, self.meeting = self.state.anew(incarnation), None
-                    channel.look_on_from(self.state.step)
+                self._give_up_borrowing(channel, restart)
+                if (incarnation := restart.begins()) is not None:
+                    self.state, self.restart = self.state.restarted(incarnation), None
+                    channel.observe_from(self.state.step)
                     return True
         raise LeftOutError("nobody says what has happened")
 
     def _enter(self, channel: AgreedChannel) -> list[PeerId]:
         everyone = {*self.peer.run.founders, *self.state.roster.members}
         channel.enter(Entry(frozenset(everyone)))
-        self._open_gate(channel)
+        self._set_roster(channel)
         return sorted(everyone)
 
     async def _hear(
-        self, channel: AgreedChannel, meeting: Meeting[T], sender: PeerId, frame: Outside, voices: _Voices[T]
+        self, channel: AgreedChannel, restart: Restart[T], sender: PeerId, frame: Outside, voices: _Voices[T]
     ) -> None:
-        if isinstance(frame, Waiting | Busy | Begun):
-            meeting.hear(sender, frame)
+        if isinstance(frame, Waiting | Busy | RestartCertificate):
+            restart.hear(sender, frame)
         if not isinstance(frame, SyncShown):
             return
-        await self._complete(channel, meeting)
+        await self._complete(channel, restart)
         shown = self._shown(frame)
         if shown is None:
             return
-        if frame.waits or sender in meeting.waiting_at(shown.followed.step):  # it goes on with nothing
+        if frame.waits or sender in restart.waiting_at(shown.followed.step):  # it goes on with nothing
             voices.said.pop(sender, None)
             if shown.followed.tip not in self._hopeless:
-                self._borrow(channel, meeting, shown)
+                self._borrow(channel, restart, shown)
                 voices.forget()
         else:
             voices.hear(sender, shown, channel.now())
@@ -460,7 +470,7 @@ class Life(Generic[T]):
         best = voices.newest(channel.now(), channel.bounds.quiet_step)
         if best is None:
             return False
-        channel.look_on_from(best.followed.step)
+        channel.observe_from(best.followed.step)
         training = await self._fetch(channel, voices.tellers(best), Digest(best.followed.records[-1].state_after))
         if training is None:
             voices.forget()
@@ -469,40 +479,45 @@ class Life(Generic[T]):
         self._make_own(best.known.step)
         begun = best.begun
         if begun is not None and begun.incarnation > self.state.incarnation and self._is_proved(begun, self.state):
-            self.state = self.state.anew(begun.incarnation)  # the step that goes on now was begun anew
+            self.state = self.state.restarted(begun.incarnation)  # the step that goes on now was begun anew
         return True
 
     def _shown(self, frame: SyncShown) -> _Shown[T] | None:
         """What somebody shows, if it is all signed and goes on from what this peer knows: from its last record, or from the
         one before if the others made its last one again (SPEC B2)."""
-        links, earlier, tools = frame.links, self.earlier, self.peer.tools
-        if earlier is not None and self._links and links and links[0].record == self._links[-1].record:
-            links = links[1:]
-        first = _record_of(links[0]) if links else None
+        certified, earlier, tools = frame.certified, self.earlier, self.peer.tools
+        if (
+            earlier is not None
+            and self._certified_records
+            and certified
+            and certified[0].record == self._certified_records[-1].record
+        ):
+            certified = certified[1:]
+        first = _record_of(certified[0]) if certified else None
         if first is None:
             return None
         known = earlier if earlier is not None and first.step == earlier.step else self.state
-        followed = follow(self.peer.run, known, self._model_of(known), links, tools)
+        followed = follow(self.peer.run, known, self._model_of(known), certified, tools)
         if followed is None and first.step == known.step and (known is earlier or earlier is None):
-            self._stop_if_forked(known, links[0], first)
+            self._stop_if_forked(known, certified[0], first)
         if followed is None or (known is earlier and not self._is_superseded(first, frame.begun)):
             return None
-        return _Shown(known, followed, links, frame.begun)
+        return _Shown(known, followed, certified, frame.begun)
 
-    def _is_superseded(self, by: StepRecord, begun: Begun | None) -> bool:
+    def _is_superseded(self, by: StepRecord, begun: RestartCertificate | None) -> bool:
         """Of two records of one step, the one of the later incarnation counts, with the proof that it began."""
         assert self.state.last is not None
         assert self.earlier is not None
         later = begun is not None and self.state.last.record.incarnation < by.incarnation == begun.incarnation
         return later and begun is not None and self._is_proved(begun, self.earlier)
 
-    def _is_proved(self, begun: Begun, at: State[T]) -> bool:
+    def _is_proved(self, begun: RestartCertificate, at: State[T]) -> bool:
         tip, roster = tip_of(self.peer.run, at, self._model_of(at)), at.roster
         return proven(begun, tip, roster.members, roster.quorum, self.peer.tools) is not None
 
-    def _stop_if_forked(self, known: State[T], link: Link, record: StepRecord) -> None:
+    def _stop_if_forked(self, known: State[T], signed: CertifiedRecord, record: StepRecord) -> None:
         """What a quorum signed and does not go on from here is another history, and older than this peer's last record."""
-        if has_quorum(self.peer.run, link, record, known.roster, self.peer.tools):
+        if has_quorum(self.peer.run, signed, record, known.roster, self.peer.tools):
             raise ForkedError(
                 f"two histories: a quorum signed a record of step {record.step} (incarnation {record.incarnation}) that does "
                 f"not go on from this peer's, whose last is of step {self.state.step - 1} (incarnation "
@@ -520,8 +535,8 @@ class Life(Generic[T]):
     def _stand(self, shown: _Shown[T], training: T) -> None:
         known, followed, run, tools = shown.known, shown.followed, self.peer.run, self.peer.tools
         before = Followed(followed.records[:-1], reduce(Roster.after, followed.records[:-1], known.roster))
-        self._drop_links(known.step)
-        self._links.extend(shown.links)
+        self._drop_certified(known.step)
+        self._certified_records.extend(shown.certified)
         self.past = (state_after(run, known, before, known.training, tools) if before.records else known,)
         self.state = state_after(run, known, followed, training, tools)
         unsure = self._unsure
@@ -530,76 +545,76 @@ class Life(Generic[T]):
 
     def _make_own(self, since: int) -> None:
         """The records from this step on, and whatever was borrowed before them: the model is here, there is no way back."""
-        first = since if self._lent is None else min(since, self._lent.state.step)
-        self.lacks = self._lent = None
-        self.write_down(self.links[max(0, len(self._links) - (self.state.step - first)) :])
+        first = since if self._borrowed is None else min(since, self._borrowed.state.step)
+        self.lacks = self._borrowed = None
+        self.write_down(self.certified[max(0, len(self._certified_records) - (self.state.step - first)) :])
 
     # To begin anew (SPEC B5, B6)
 
-    def _borrow(self, channel: AgreedChannel, meeting: Meeting[T], shown: _Shown[T]) -> None:
+    def _borrow(self, channel: AgreedChannel, restart: Restart[T], shown: _Shown[T]) -> None:
         """From one who waits ahead: what the members signed is so, however few have it. The model is still to come, and until
         then this peer waits nowhere; if it never comes, everything is as before."""
         now = channel.now()
-        before = self._lent or _Lent(self.state, self.lacks, self.past, self.links, frozenset(), now)
-        self._lent = replace(before, tips=before.tips | {shown.followed.tip}, since=now)
+        before = self._borrowed or _Borrowed(self.state, self.lacks, self.past, self.certified, frozenset(), now)
+        self._borrowed = replace(before, tips=before.tips | {shown.followed.tip}, since=now)
         self._stand(shown, self.state.training)
         self.lacks = Digest(shown.followed.records[-1].state_after)
         if self.peer.work.digest(self.state.training) == self.lacks:
             self._make_own(shown.known.step)
-            self._stand_in(meeting, waits=True)
+            self._stand_in(restart, waits=True)
             return
-        channel.look_on_from(self.state.step)
-        self._stand_in(meeting, waits=False)
+        channel.observe_from(self.state.step)
+        self._stand_in(restart, waits=False)
 
-    def _give_up_borrowing(self, channel: AgreedChannel, meeting: Meeting[T]) -> None:
-        lent = self._lent
-        if lent is None or self.lacks is None or channel.now() < lent.since + self._patience:
+    def _give_up_borrowing(self, channel: AgreedChannel, restart: Restart[T]) -> None:
+        borrowed = self._borrowed
+        if borrowed is None or self.lacks is None or channel.now() < borrowed.since + self._patience:
             return
-        self.state, self.lacks, self.past, self._lent = lent.state, lent.lacks, lent.past, None
-        self._links.clear()
-        self._links.extend(lent.links)
-        self._hopeless |= lent.tips
-        channel.look_on_from(self.state.step)
-        self._stand_in(meeting, waits=self.lacks is None)
+        self.state, self.lacks, self.past, self._borrowed = borrowed.state, borrowed.lacks, borrowed.past, None
+        self._certified_records.clear()
+        self._certified_records.extend(borrowed.certified)
+        self._hopeless |= borrowed.tips
+        channel.observe_from(self.state.step)
+        self._stand_in(restart, waits=self.lacks is None)
 
-    def _stand_in(self, meeting: Meeting[T], *, waits: bool) -> None:
+    def _stand_in(self, restart: Restart[T], *, waits: bool) -> None:
         unsure = self._unsure if self._unsure is not None and self._unsure.step == self.state.step + 1 else None
-        meeting.stand(self.state, waits=waits, unsure=None if unsure is None else unsure.roster)
+        restart.stand(self.state, waits=waits, unsure=None if unsure is None else unsure.roster)
 
-    async def _complete(self, channel: AgreedChannel, meeting: Meeting[T]) -> None:
+    async def _complete(self, channel: AgreedChannel, restart: Restart[T]) -> None:
         """The model alone, from those who wait at the same place."""
         if self.lacks is None:
             return
-        training = await self._fetch(channel, meeting.waiting_at(self.state.step), self.lacks)
+        training = await self._fetch(channel, restart.waiting_at(self.state.step), self.lacks)
         if training is not None:
             self.state = replace(self.state, training=training)
             self._make_own(self.state.step)
-            self._stand_in(meeting, waits=True)
+            self._stand_in(restart, waits=True)
 
     def _ask(self, channel: AgreedChannel, peers: Iterable[PeerId], since: int) -> None:
         """What has happened since this step, and to be told from now on."""
-        place = Context(self.peer.run.id, since, Phase.KNOCK)
-        channel.send_each(place, peers, SyncWanted(since, self._seat.peer, self._testament(place)))
+        slot = Slot(self.peer.run.id, since, Phase.REJOIN)
+        channel.send_each(slot, peers, SyncWanted(since, self._seat.peer, self._delegation(slot)))
 
     async def _fetch(self, channel: AgreedChannel, backers: Sequence[PeerId], digest: Digest) -> T | None:
         """The state with this digest, from the first who sends it: two are asked at a time, since it may be large."""
         if self.lacks is None and self.peer.work.digest(self.state.training) == digest:
             return self.state.training
-        place, bounds = Context(self.peer.run.id, self.state.step, Phase.KNOCK), channel.bounds
+        slot, bounds = Slot(self.peer.run.id, self.state.step, Phase.REJOIN), channel.bounds
         for first in range(0, len(backers), 2):
-            channel.send_each(place, backers[first : first + 2], StateWanted(digest))
+            channel.send_each(slot, backers[first : first + 2], StateWanted(digest))
             until = channel.now() + 2 * bounds.delta + _STATE_IN_BULKS * bounds.bulk
             while (heard := await channel.hear_outside(until)) is not None:
                 sender, frame = heard
-                if isinstance(frame, Waiting | Busy | Begun) and self.meeting is not None:
-                    self.meeting.hear(sender, frame)
+                if isinstance(frame, Waiting | Busy | RestartCertificate) and self.restart is not None:
+                    self.restart.hear(sender, frame)
                 if isinstance(frame, StateShown) and sender in backers:
                     training = self.peer.work.unpack(frame.state)
                     if not isinstance(training, Malformed) and self.peer.work.digest(training) == digest:
                         return training
         return None
 
-    def _knock(self, channel: AgreedChannel, ahead: int) -> bool:
+    def _request_rejoin(self, channel: AgreedChannel, ahead: int) -> bool:
         """For the next step; and when that came too late, for more and more of those after it (SPEC B3)."""
         roster, seat, now = self.state.roster, self._seat, self.state
         since, back = roster.absent_since(seat.peer), Returned(seat.peer, self.peer.me)
@@ -607,10 +622,10 @@ class Life(Generic[T]):
         if since is None or not steps:
             return False
         for step in steps:
-            place = Context(self.peer.run.id, step, Phase.KNOCK, incarnation=now.incarnation)
-            signature = seat.sign(request_bytes(place, seat.peer, self.peer.me, since))
-            channel.send_each(place, roster.members, Knock(seat.peer, signature))
+            slot = Slot(self.peer.run.id, step, Phase.REJOIN, incarnation=now.incarnation)
+            signature = seat.sign(request_bytes(slot, seat.peer, self.peer.me, since))
+            channel.send_each(slot, roster.members, RejoinRequest(seat.peer, signature))
         return True
 
-    def _testament(self, place: Context) -> Signature:
-        return self._seat.sign(signed_bytes(place, self._seat.peer, Digest(self.peer.me)))
+    def _delegation(self, slot: Slot) -> Signature:
+        return self._seat.sign(signed_bytes(slot, self._seat.peer, Digest(self.peer.me)))

@@ -8,9 +8,9 @@ go in, frames come out; nothing here sends or reads a clock.
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from troth.crypto import Context, Digest, Identity, PeerId, signed_bytes, tagged_hash
+from troth.crypto import Digest, Identity, PeerId, Slot, signed_bytes, tagged_hash
 from troth.protocol.core.roster import Roster
-from troth.protocol.wire.frames import Begun, Busy, Ready, Waiting
+from troth.protocol.wire.frames import Busy, Ready, RestartCertificate, Waiting
 from troth.protocol.wire.messages import Phase
 from troth.protocol.wire.primitives import Primitives
 
@@ -42,7 +42,7 @@ class Enough:
     unsure: Roster | None = None  # after a record that this member signed and cannot prove: others may go on from it
 
 
-class Gathering:
+class RestartQuorum:
     """`hear` takes what others say, `tick` the time; `told` is what to tell all others, at once when it changes."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Gathering:
         patience: Patience,
         tools: Primitives,
         enough: Enough,
-        before: Begun | None = None,  # the last time that it began, which came to nothing
+        before: RestartCertificate | None = None,  # the last time that it began, which came to nothing
     ) -> None:
         self._identity = identity
         self._me = identity.peer
@@ -69,9 +69,9 @@ class Gathering:
         self._busy: dict[PeerId, float] = {}  # who said that it is in a step, and when last
         self._enough_since: float | None = None
         self._before = before if before is not None and self._is_here(before) else None
-        self._refused: Begun | None = None  # begun with fewer than this member does
+        self._refused: RestartCertificate | None = None  # begun with fewer than this member does
         self._mine = Waiting(tip.step, tip.digest, incarnation, None)
-        self.begun: Begun | None = None  # from here on this member is in a step again
+        self.begun: RestartCertificate | None = None  # from here on this member is in a step again
 
     def allow(self, number: int, now: float) -> None:
         """Its people say that so many are enough; never fewer than a quorum, and not more than begin by themselves."""
@@ -83,7 +83,7 @@ class Gathering:
             self._late(self._refused, now)
         self.tick(now)
 
-    def hear(self, sender: PeerId, frame: Waiting | Busy | Begun, now: float) -> None:
+    def hear(self, sender: PeerId, frame: Waiting | Busy | RestartCertificate, now: float) -> None:
         """What a member says; that others are ready counts, whoever brings the proof."""
         if sender not in self._members:
             return
@@ -91,7 +91,7 @@ class Gathering:
             self._busy[sender] = now
         elif not self._is_here(frame):
             return
-        elif isinstance(frame, Begun):
+        elif isinstance(frame, RestartCertificate):
             self._late(frame, now)
         elif sender != self._me and self._is_genuine(sender, frame):
             self._heard[sender] = (frame, now)
@@ -112,7 +112,7 @@ class Gathering:
             self._begin(self._mine.incarnation, ready)
 
     @property
-    def told(self) -> tuple[Waiting | Begun, ...]:
+    def told(self) -> tuple[Waiting | RestartCertificate, ...]:
         """With the proof for an incarnation later than the next, for those who were not there then."""
         now = self._mine if self.begun is None else self.begun
         return (now,) if self._before is None else (now, self._before)
@@ -131,7 +131,7 @@ class Gathering:
         """For people: with how many this member begins."""
         return self._least
 
-    def _is_here(self, frame: Waiting | Begun) -> bool:
+    def _is_here(self, frame: Waiting | RestartCertificate) -> bool:
         return (frame.step, frame.tip) == (self._tip.step, self._tip.digest)
 
     def _here(self, now: float) -> frozenset[PeerId]:
@@ -175,7 +175,7 @@ class Gathering:
         ends = self._enough_since + self._patience.absent + self._patience.busy
         return now < ends and any(last >= now - self._patience.word for last in self._busy.values())
 
-    def _late(self, begun: Begun, now: float) -> None:
+    def _late(self, begun: RestartCertificate, now: float) -> None:
         """An incarnation that more members have left again than can be liars is over: then the next one counts."""
         left = {
             peer
@@ -198,9 +198,9 @@ class Gathering:
     def _begin(self, incarnation: int, ready: Mapping[bytes, Ready]) -> None:
         """With what proves it to all others. Never again under an incarnation in which this member may have signed something."""
         if self.begun is None and incarnation >= self._mine.incarnation:
-            self.begun = self._right(Begun(self._tip.step, self._tip.digest, incarnation, dict(ready)))
+            self.begun = self._right(RestartCertificate(self._tip.step, self._tip.digest, incarnation, dict(ready)))
 
-    def _right(self, begun: Begun) -> Begun | None:
+    def _right(self, begun: RestartCertificate) -> RestartCertificate | None:
         """What of it is signed and agrees, if it is enough for this member too: fewer are for others to begin with, whose
         people said so."""
         proved = proven(begun, self._tip, self._members, self._enough.quorum, self._tools)
@@ -215,7 +215,9 @@ def is_ready(tip: Tip, incarnation: int, peer: PeerId, ready: Ready, tools: Prim
     return tools.verify(peer, _signed(tip, incarnation, peer, ready.least), ready.signature)
 
 
-def proven(begun: Begun, tip: Tip, members: Iterable[PeerId], quorum: int, tools: Primitives) -> Begun | None:
+def proven(
+    begun: RestartCertificate, tip: Tip, members: Iterable[PeerId], quorum: int, tools: Primitives
+) -> RestartCertificate | None:
     """The proof with the members' signatures that fit, if a quorum of them agreed to begin with so many: one is honest."""
     if (begun.step, begun.tip) != (tip.step, tip.digest):
         return None
@@ -226,7 +228,7 @@ def proven(begun: Begun, tip: Tip, members: Iterable[PeerId], quorum: int, tools
         if peer in known and is_ready(tip, begun.incarnation, PeerId(peer), ready, tools)
     }
     ready = agreed(right)
-    return Begun(begun.step, begun.tip, begun.incarnation, ready) if len(ready) >= quorum else None
+    return RestartCertificate(begun.step, begun.tip, begun.incarnation, ready) if len(ready) >= quorum else None
 
 
 def agreed(ready: Mapping[bytes, Ready]) -> dict[bytes, Ready]:
@@ -239,5 +241,5 @@ def agreed(ready: Mapping[bytes, Ready]) -> dict[bytes, Ready]:
 
 
 def _signed(tip: Tip, incarnation: int, peer: PeerId, least: int) -> bytes:
-    place = Context(tip.run, tip.step, Phase.BEGIN, incarnation=incarnation)
-    return signed_bytes(place, peer, tagged_hash("troth/ready/1", tip.digest, least.to_bytes(2, "big")))
+    slot = Slot(tip.run, tip.step, Phase.RESTART, incarnation=incarnation)
+    return signed_bytes(slot, peer, tagged_hash("troth/ready/1", tip.digest, least.to_bytes(2, "big")))

@@ -8,11 +8,11 @@ from typing import Generic, TypeVar
 
 from torch import Tensor
 
-from troth.crypto import Context, Digest, PeerId, Signature, derive
+from troth.crypto import Digest, PeerId, Signature, Slot, derive
 from troth.protocol.core.channel import Delivery, Entry
 from troth.protocol.core.coins import Coins, right_openings
 from troth.protocol.core.errors import LeftOutError, StalledError, UncertifiedError
-from troth.protocol.core.parts import Parcel, opens
+from troth.protocol.core.parts import ProvenPart, opens
 from troth.protocol.core.records import aggregates_basis, record_bytes_to_sign, reports_basis, roots_basis
 from troth.protocol.core.rejoin import right_requests
 from troth.protocol.core.roles import Roles, draw_roles
@@ -26,7 +26,7 @@ T = TypeVar("T")
 Announcements = Mapping[PeerId, Announced]
 
 
-class Dropped(Exception):  # noqa: N818 (a turn of events, not an error)
+class AttemptAborted(Exception):  # noqa: N818 (a turn of events, not an error)
     """These are out of the step, or these parts did not reach their owner; the attempt is repeated (SPEC N1, N5)."""
 
     def __init__(
@@ -46,7 +46,7 @@ class Dropped(Exception):  # noqa: N818 (a turn of events, not an error)
 
 
 @dataclass(frozen=True)
-class Here(Generic[T]):
+class StepContext(Generic[T]):
     """This peer in this step: where its messages belong, and what its roles are."""
 
     peer: Peer[T]
@@ -54,20 +54,20 @@ class Here(Generic[T]):
     roles: Roles
 
     @classmethod
-    def at(cls, peer: Peer[T], state: State[T]) -> "Here[T]":
-        return cls(peer, state, draw_roles(peer.run, state.roster, state.randomness, state.due))
+    def at(cls, peer: Peer[T], state: State[T]) -> "StepContext[T]":
+        return cls(peer, state, draw_roles(peer.run, state.roster, state.randomness, state.pending_audits))
 
-    def place(self, phase: Phase, attempt: int = 0) -> Context:
-        return Context(self.peer.run.id, self.state.step, phase, attempt, self.state.incarnation)
+    def slot(self, phase: Phase, attempt: int = 0) -> Slot:
+        return Slot(self.peer.run.id, self.state.step, phase, attempt, self.state.incarnation)
 
     @property
     def contributes(self) -> bool:
-        return self.peer.me in self.roles.owners and not self.peer.looks_on
+        return self.peer.me in self.roles.owners and not self.peer.observing
 
     @cached_property
-    def apart(self) -> dict[PeerId, frozenset[PeerId]]:
+    def disputed_links(self) -> dict[PeerId, frozenset[PeerId]]:
         """Who does not reach whom (SPEC F2)."""
-        return self.state.roster.apart()
+        return self.state.roster.disputed_links()
 
     def entry(
         self,
@@ -85,7 +85,7 @@ class Here(Generic[T]):
             members=members,
             step=self.state.step,
             awaited=awaited,
-            apart=self.apart,
+            disputed_links=self.disputed_links,
             far=far,
             admitted=admitted,
             audits=audits,
@@ -104,41 +104,43 @@ class Here(Generic[T]):
 class Attempt(Generic[T]):
     """Clip to Vote, without those who are out. Gradients and part bounds stay; coins are fresh."""
 
-    here: Here[T]
+    context: StepContext[T]
     number: int
     out: frozenset[PeerId]
     coins: Coins
     commits: Announcements
-    received: Mapping[int, Mapping[PeerId, Parcel]] = field(default_factory=dict)  # parts that this peer owns
+    received: Mapping[int, Mapping[PeerId, ProvenPart]] = field(default_factory=dict)  # parts that this peer owns
     just_out: frozenset[PeerId] = frozenset()  # because of the attempt before
     disputed: frozenset[Delivery] = frozenset()  # what owners did not get, by their own account in the last attempt
     undecided: Mapping[Delivery, frozenset[PeerId]] = field(default_factory=dict)  # of these: handed round before
-    witnessed: Mapping[Delivery, Parcel] = field(default_factory=dict)  # others' parts that this peer is to pass on
+    witnessed: Mapping[Delivery, ProvenPart] = field(default_factory=dict)  # others' parts that this peer is to pass on
 
     @classmethod
-    def first(cls, here: Here[T], coins: Coins, commits: Announcements) -> "Attempt[T]":
+    def first(cls, context: StepContext[T], coins: Coins, commits: Announcements) -> "Attempt[T]":
         """Without those who did not commit, or not as their role asks."""
-        members, owners = frozenset(here.state.roster.members), here.roles.owners
+        members, owners = frozenset(context.state.roster.members), context.roles.owners
         heard = {peer: commits[peer] for peer in sorted(members & commits.keys())}
         counted = {
             peer: said
             for peer, said in heard.items()
-            if (_root(said) is not None) == (peer in owners) and signs_last(here, said) and lists_requests(here, said)
+            if (_root(said) is not None) == (peer in owners)
+            and signs_last(context, said)
+            and lists_requests(context, said)
         }
-        attempt = cls(here, 0, members - counted.keys(), coins, counted)
-        if attempt.certifies_last and here.state.last is not None:
-            here.peer.certified(here.state.last.record, attempt.certificate)  # also if this peer is left out here
+        attempt = cls(context, 0, members - counted.keys(), coins, counted)
+        if attempt.certifies_last and context.state.last is not None:
+            context.peer.certified(context.state.last.record, attempt.certificate)  # also if this peer is left out here
         attempt._checked().need_certificate()
         return attempt
 
-    def again(self, why: Dropped) -> "Attempt[T]":
+    def again(self, why: AttemptAborted) -> "Attempt[T]":
         """The next attempt: fresh coins, so that nobody knows what will be drawn (SPEC N2)."""
         return replace(
             self,
             number=self.number + 1,
             out=self.out | why.peers,
             just_out=why.peers,
-            coins=self.here.peer.entropy.coins(self.here.state.step, self.number + 1),
+            coins=self.context.peer.entropy.coins(self.context.state.step, self.number + 1),
             disputed=why.disputed,
             undecided=why.undecided,
             witnessed={delivery: self.witnessed[delivery] for delivery in why.undecided if delivery in self.witnessed},
@@ -146,27 +148,27 @@ class Attempt(Generic[T]):
 
     def _checked(self) -> "Attempt[T]":
         """Nobody goes on alone: not without being heard, and not without a quorum (SPEC N4)."""
-        if self.here.peer.me in self.out and not self.here.peer.looks_on:
-            raise LeftOutError(f"step {self.here.state.step} goes on without this peer")
+        if self.context.peer.me in self.out and not self.context.peer.observing:
+            raise LeftOutError(f"step {self.context.state.step} goes on without this peer")
         self.need_quorum(self.members)
         return self
 
     @cached_property
     def members(self) -> frozenset[PeerId]:
         """Who takes part in this attempt, as contributor or not."""
-        return frozenset(self.here.state.roster.members) - self.out
+        return frozenset(self.context.state.roster.members) - self.out
 
     def expect(self, heard: Collection[PeerId]) -> None:
         """Whoever takes part but is not among these is out (SPEC N1)."""
         silent = self.members.difference(heard)
         if silent:
-            raise Dropped(silent)
+            raise AttemptAborted(silent)
 
     def need_quorum(self, heard: Collection[PeerId]) -> None:
-        members, quorum = self.here.state.roster.members, self.here.state.roster.quorum
+        members, quorum = self.context.state.roster.members, self.context.state.roster.quorum
         if len(heard) < quorum:
             raise StalledError(
-                f"step {self.here.state.step}: {len(heard)} of {len(members)} members are left, {quorum} are needed"
+                f"step {self.context.state.step}: {len(heard)} of {len(members)} members are left, {quorum} are needed"
             )
 
     @cached_property
@@ -177,12 +179,12 @@ class Attempt(Generic[T]):
 
     @property
     def certifies_last(self) -> bool:
-        last = self.here.state.last
+        last = self.context.state.last
         return last is None or len(self.certificate) >= last.quorum
 
     def need_certificate(self) -> None:
         """All hold the same Commits, so all go on or none does: signatures cannot be handed to some only (SPEC U2)."""
-        last = self.here.state.last
+        last = self.context.state.last
         if last is not None and not self.certifies_last:
             raise UncertifiedError(
                 f"step {last.record.step}: {len(self.certificate)} signed its record, {last.quorum} are needed"
@@ -197,32 +199,34 @@ class Attempt(Generic[T]):
     @cached_property
     def roots(self) -> dict[PeerId, Digest]:
         """What the contributors of this attempt committed to, in the order of keys."""
-        found = {peer: _root(self.commits[peer]) for peer in sorted(set(self.here.roles.owners) - self.out)}
+        found = {peer: _root(self.commits[peer]) for peer in sorted(set(self.context.roles.owners) - self.out)}
         return {peer: root for peer, root in found.items() if root is not None}
 
     @cached_property
     def basis(self) -> Digest:
         """What aggregates are made from: signed with them, so that they speak for themselves (SPEC E2)."""
-        return roots_basis(self.roots, self.here.state.scales.tau)
+        return roots_basis(self.roots, self.context.state.scales.tau)
 
     @cached_property
     def owners(self) -> tuple[PeerId, ...]:
-        return tuple(self.here.roles.owner_of(part, self.out) for part in range(len(self.here.roles.owners)))
+        return tuple(self.context.roles.owner_of(part, self.out) for part in range(len(self.context.roles.owners)))
 
     @cached_property
     def my_parts(self) -> list[int]:
-        return [part for part, owner in enumerate(self.owners) if owner == self.here.peer.me]
+        return [part for part, owner in enumerate(self.owners) if owner == self.context.peer.me]
 
     def newly_owned(self, part: int) -> bool:
         """Whether the part has to be sent again: in the first attempt every part, later those whose owner went out."""
-        return self.number == 0 or self.here.roles.owner_of(part, self.out - self.just_out) != self.owners[part]
+        return self.number == 0 or self.context.roles.owner_of(part, self.out - self.just_out) != self.owners[part]
 
     def relay(self, one: PeerId, other: PeerId) -> PeerId | None:
         """Who carries blobs between two who are apart: drawn anew in every step among those who are apart from neither, so that
         what does not come this way sets another pair apart (SPEC F2)."""
-        apart = self.here.apart
-        able = sorted(self.members - {one, other} - apart.get(one, frozenset()) - apart.get(other, frozenset()))
-        draw = derive(self.here.state.randomness, "relay", min(one, other), max(one, other))
+        disputed_links = self.context.disputed_links
+        able = sorted(
+            self.members - {one, other} - disputed_links.get(one, frozenset()) - disputed_links.get(other, frozenset())
+        )
+        draw = derive(self.context.state.randomness, "relay", min(one, other), max(one, other))
         return able[int.from_bytes(draw) % len(able)] if able else None
 
     @cached_property
@@ -231,8 +235,8 @@ class Attempt(Generic[T]):
         return {
             (part, contributor): self.relay(owner, contributor)
             for part, owner in enumerate(self.owners)
-            if owner in self.here.apart and self.newly_owned(part)
-            for contributor in sorted(self.here.apart[owner] & self.roots.keys())
+            if owner in self.context.disputed_links and self.newly_owned(part)
+            for contributor in sorted(self.context.disputed_links[owner] & self.roots.keys())
         }
 
     @cached_property
@@ -246,33 +250,33 @@ class Attempt(Generic[T]):
         """Parts that go through this peer's hands: it says in Clip which of them came."""
         return sorted({*self.handed_round, *(delivery for delivery, relay in self.relays.items() if relay == peer)})
 
-    def receiving(self, parcels: Mapping[int, Mapping[PeerId, Parcel]]) -> "Attempt[T]":
+    def receiving(self, proven_parts: Mapping[int, Mapping[PeerId, ProvenPart]]) -> "Attempt[T]":
         """With these parts, where they were asked for: what somebody sends again must not replace what has arrived."""
-        asked = {part: parcels[part] for part in self.my_parts if part in parcels and self.newly_owned(part)}
+        asked = {part: proven_parts[part] for part in self.my_parts if part in proven_parts and self.newly_owned(part)}
         return replace(self, received={**self.received, **asked})
 
-    def carrying(self, parcels: Iterable[tuple[Delivery, Parcel]]) -> "Attempt[T]":
+    def carrying(self, proven_parts: Iterable[tuple[Delivery, ProvenPart]]) -> "Attempt[T]":
         """With others' parts that this peer is to pass on: of several, one that is what was committed to."""
-        fitting = {delivery: parcel for delivery, parcel in parcels if self.fits(delivery, parcel)}
+        fitting = {delivery: proven for delivery, proven in proven_parts if self.fits(delivery, proven)}
         return replace(self, witnessed={**self.witnessed, **fitting})
 
-    def served(self, parcels: Mapping[Delivery, Parcel]) -> "Attempt[T]":
+    def served(self, proven_parts: Mapping[Delivery, ProvenPart]) -> "Attempt[T]":
         """With parts of one's own that others passed on, whoever did (SPEC N5)."""
         received = {part: dict(senders) for part, senders in self.received.items()}
-        for (part, contributor), parcel in parcels.items():
-            received.setdefault(part, {})[contributor] = parcel
+        for (part, contributor), proven in proven_parts.items():
+            received.setdefault(part, {})[contributor] = proven
         return replace(self, received=received)
 
-    def fits(self, delivery: Delivery, parcel: Parcel) -> bool:
+    def fits(self, delivery: Delivery, proven: ProvenPart) -> bool:
         """Whether this is what the contributor committed to there."""
         part, contributor = delivery
-        return opens(parcel, part, self.here.roles.bounds, self.roots[contributor], self.here.peer.tools)
+        return opens(proven, part, self.context.roles.bounds, self.roots[contributor], self.context.peer.tools)
 
-    def place(self, phase: Phase) -> Context:
-        return self.here.place(phase, self.number)
+    def slot(self, phase: Phase) -> Slot:
+        return self.context.slot(phase, self.number)
 
     def span(self, part: int) -> tuple[int, int]:
-        return self.here.roles.bounds[part], self.here.roles.bounds[part + 1]
+        return self.context.roles.bounds[part], self.context.roles.bounds[part + 1]
 
     def right_coins(self, which: str, clips: Announcements, shown: Mapping[PeerId, bytes]) -> dict[PeerId, bytes]:
         """The opened coins that fit what was committed to: in Commit for the first attempt, in Clip later (SPEC N2)."""
@@ -284,7 +288,7 @@ class Attempt(Generic[T]):
             coin = message.coin_a if which == "A" else message.coin_b
             if coin is not None:
                 committed[peer] = coin
-        return right_openings(which, committed, shown, self.place(phase), self.here.peer.tools)
+        return right_openings(which, committed, shown, self.slot(phase), self.context.peer.tools)
 
 
 @dataclass(frozen=True)
@@ -334,22 +338,22 @@ class Reported:
         return reports_basis({peer: tools.digest(self.announced[peer].envelope.payload) for peer in self.numbers})
 
 
-def signs_last(here: Here[T], commit: Announced) -> bool:
+def signs_last(context: StepContext[T], commit: Announced) -> bool:
     """Whether it carries its sender's signature under the last record; who was no member in that step has none to give."""
-    last, signature = here.state.last, said_as(commit, Commit).signature
+    last, signature = context.state.last, said_as(commit, Commit).signature
     if last is None or commit.sender not in last.record.members:
         return signature is None
-    signed = record_bytes_to_sign(here.peer.run.id, last.record.step, commit.sender, last.digest)
-    return signature is not None and here.peer.tools.verify(commit.sender, signed, signature)
+    signed = record_bytes_to_sign(context.peer.run.id, last.record.step, commit.sender, last.digest)
+    return signature is not None and context.peer.tools.verify(commit.sender, signed, signature)
 
 
-def lists_requests(here: Here[T], commit: Announced) -> bool:
+def lists_requests(context: StepContext[T], commit: Announced) -> bool:
     """Whether everything that it lists is a request to come back, signed for this step, one for each who is absent (SPEC B3)."""
-    knocks = said_as(commit, Commit).knocks
-    if not knocks:
+    rejoins = said_as(commit, Commit).rejoins
+    if not rejoins:
         return True
-    right = right_requests(here.place(Phase.KNOCK), knocks, here.state.roster, here.peer.tools)
-    return len(right) == len(knocks)
+    right = right_requests(context.slot(Phase.REJOIN), rejoins, context.state.roster, context.peer.tools)
+    return len(right) == len(rejoins)
 
 
 def _root(commit: Announced) -> Digest | None:

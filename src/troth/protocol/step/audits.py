@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from troth.aggregation import judge_center
 from troth.crypto import PeerId
-from troth.protocol.core.parts import Parcel, commit_parts, opens, rows_of
+from troth.protocol.core.parts import ProvenPart, commit_parts, opens, rows_of
 from troth.protocol.core.roles import gradient_seed
 from troth.protocol.core.scales import part_taus
-from troth.protocol.core.state import Kept, Peer
+from troth.protocol.core.state import AuditRecord, Peer
 from troth.protocol.step.attempt import Attempt, Reduced, Reported
 from troth.protocol.step.deviation import ACCUSE, CONVICT, deviations
 from troth.protocol.step.reports import (
@@ -64,7 +64,7 @@ class Finding:
         return not self.fits if kind == Kind.GRADIENT else self.fits and self.report_error > CONVICT_AT
 
 
-async def audit(peer: Peer[T], kept: Kept[T], target: PeerId) -> Finding:
+async def audit(peer: Peer[T], kept: AuditRecord[T], target: PeerId) -> Finding:
     """Recompute the target's gradient root and reports of the kept step from its public seed (SPEC D1–D3)."""
     gradient_D = await peer.work.recompute(kept.training, gradient_seed(kept.seed_randomness, target))
     commit, report = kept.commits[target].message, kept.reports[target].message
@@ -90,7 +90,7 @@ async def audit(peer: Peer[T], kept: Kept[T], target: PeerId) -> Finding:
     return Finding(fits, float(errors_P.max()), deviation, covered)
 
 
-def usual_norms(kept: Kept[T], projections: int) -> NDArray[np.float64]:
+def usual_norms(kept: AuditRecord[T], projections: int) -> NDArray[np.float64]:
     """Of every part the lower median of the announced norms: one batch's gradient may be next to nothing."""
     reports = [announced.message for announced in kept.reports.values()]
     numbers = [
@@ -117,18 +117,18 @@ class PartFinding:
 
 
 def examine_part(
-    attempt: Attempt[T], part: int, parcels: Mapping[PeerId, Parcel], reduced: Reduced, reported: Reported
+    attempt: Attempt[T], part: int, proven_parts: Mapping[PeerId, ProvenPart], reduced: Reduced, reported: Reported
 ) -> PartFinding | None:
     """Check an aggregate and all reports about it against the blobs that contributors committed to (SPEC T6).
 
     None where the owner did not lay open all of them: it may have vanished, so nothing is proved.
     """
-    peer, roots, bounds = attempt.here.peer, attempt.roots, attempt.here.roles.bounds
-    (start, stop), tau, parameters = attempt.span(part), attempt.here.taus[part], peer.run.parameters
+    peer, roots, bounds = attempt.context.peer, attempt.roots, attempt.context.roles.bounds
+    (start, stop), tau, parameters = attempt.span(part), attempt.context.taus[part], peer.run.parameters
     contributors = sorted(roots)
-    if not all(c in parcels and opens(parcels[c], part, bounds, roots[c], peer.tools) for c in contributors):
+    if not all(c in proven_parts and opens(proven_parts[c], part, bounds, roots[c], peer.tools) for c in contributors):
         return None
-    rows_PD = rows_of([parcels[c] for c in contributors])
+    rows_PD = rows_of([proven_parts[c] for c in contributors])
     center_D = reduced.aggregate_D[start:stop]
     residual, tolerance = judge_center(rows_PD, center_D, tau=tau)
     wrong = residual > tolerance

@@ -10,9 +10,9 @@ from typing import TypeVar
 from troth.crypto import PeerId, Signature
 from troth.protocol.core.errors import LeftOutError
 from troth.protocol.core.records import StepRecord, record_bytes_to_sign
-from troth.protocol.core.roles import Due, Roles, draw_roles
+from troth.protocol.core.roles import PendingAudits, Roles, draw_roles
 from troth.protocol.core.state import LastRecord, Outcome, Peer, State
-from troth.protocol.step.attempt import Announcements, Attempt, Here
+from troth.protocol.step.attempt import Announcements, Attempt, StepContext
 from troth.protocol.step.step import audit_targets, sign_last, vote
 from troth.protocol.step.trials import AUDIT_KINDS, Docket, Trials
 from troth.protocol.wire.messages import NO_BASIS, Accuse, Close, Commit, Kind, Phase, said_as
@@ -22,15 +22,15 @@ T = TypeVar("T")
 
 async def close_run(peer: Peer[T], state: State[T]) -> Outcome[T]:
     """Certify the last record, audit the last step, vote, and sign what is left of it."""
-    here = Here(peer, state, closing_roles(peer, state))
-    attempt = await certify(here)  # [U2]
+    context = StepContext(peer, state, closing_roles(peer, state))
+    attempt = await certify(context)  # [U2]
     trials = Trials(state.roster)
     accuses = await accuse(attempt)  # [D1–D3]
-    docket = Docket(state.step, trials.hear_audits(accuses, here.roles), peers=state.roster.admitted)  # [T1, T2]
+    docket = Docket(state.step, trials.hear_audits(accuses, context.roles), peers=state.roster.admitted)  # [T1, T2]
     votes = await vote(attempt, docket)  # [T3]
     trials.judge(attempt.number, accuses, votes, docket)  # [T4]
-    doubles = peer.channel.doubles(state.step)
-    trials.convict_doubles(doubles)  # [Q6]
+    equivocations = peer.channel.equivocations(state.step)
+    trials.convict_equivocators(equivocations)  # [Q6]
     ended = closed(attempt, trials)  # [U4]
     assert ended.last is not None
     return Outcome(
@@ -40,42 +40,42 @@ async def close_run(peer: Peer[T], state: State[T]) -> Outcome[T]:
         commits=attempt.commits,
         accuses=trials.accuses,
         votes=trials.votes,
-        doubles=doubles,
+        equivocations=equivocations,
         attempts=1,
-        audited=here.roles.audits.get(peer.me, ()) if not peer.looks_on else (),
-        looked_on=peer.looks_on,
+        audited=context.roles.audits.get(peer.me, ()) if not peer.observing else (),
+        observed=peer.observing,
         closing=await sign(attempt, ended.last),
     )
 
 
 def closing_roles(peer: Peer[T], state: State[T]) -> Roles:
     """Everyone audits the last step, as after a coin that was kept, and what is still owed."""
-    drawn = draw_roles(peer.run, state.roster, state.randomness, replace(state.due, everyone=True))
+    drawn = draw_roles(peer.run, state.roster, state.randomness, replace(state.pending_audits, everyone=True))
     return replace(drawn, validators=state.roster.members, owners=(), bounds=(0,))
 
 
-async def certify(here: Here[T]) -> Attempt[T]:
-    peer, several = here.peer, here.peer.run.parameters.deviation is not None
-    peer.channel.enter(here.entry(frozenset(here.state.roster.members)))
+async def certify(context: StepContext[T]) -> Attempt[T]:
+    peer, several = context.peer, context.peer.run.parameters.deviation is not None
+    peer.channel.enter(context.entry(frozenset(context.state.roster.members)))
     message = Commit(
         root=None,
         coin_a=NO_BASIS,  # nothing is drawn any more
         coin_b=NO_BASIS,
         hardware=peer.work.hardware_class() if several else None,
         took=peer.channel.took(),
-        signature=sign_last(here),
+        signature=sign_last(context),
     )
-    coins = peer.entropy.coins(here.state.step, 0)
-    return Attempt.first(here, coins, await peer.channel.announce(here.place(Phase.COMMIT), message))
+    coins = peer.entropy.coins(context.state.step, 0)
+    return Attempt.first(context, coins, await peer.channel.announce(context.slot(Phase.COMMIT), message))
 
 
 async def accuse(attempt: Attempt[T]) -> Announcements:
-    here = attempt.here
-    most = max(map(len, here.roles.audits.values()), default=0)
-    here.peer.channel.enter(here.entry(attempt.members, audits=most))
-    found = [] if here.peer.looks_on else await audit_targets(attempt)
+    context = attempt.context
+    most = max(map(len, context.roles.audits.values()), default=0)
+    context.peer.channel.enter(context.entry(attempt.members, audits=most))
+    found = [] if context.peer.observing else await audit_targets(attempt)
     message = Accuse(tuple(found), NO_BASIS)
-    announced = await here.peer.channel.announce(attempt.place(Phase.ACCUSE), message)
+    announced = await context.peer.channel.announce(attempt.slot(Phase.ACCUSE), message)
     attempt.need_quorum(announced)  # [N4]
     return {peer: announced[peer] for peer in sorted(attempt.members & announced.keys())}
 
@@ -83,13 +83,13 @@ async def accuse(attempt: Attempt[T]) -> Announcements:
 def closed(attempt: Attempt[T], trials: Trials) -> State[T]:
     """If somebody is convicted of what it did in the last step, the model of the run is the one before that step: no step is
     made twice, or liars could choose how often."""
-    here, peer, state = attempt.here, attempt.here.peer, attempt.here.state
-    owed, unaudited = trials.lost_audits(here.roles, state.due)
+    context, peer, state = attempt.context, attempt.context.peer, attempt.context.state
+    owed, unaudited = trials.lost_audits(context.roles, state.pending_audits)
     training, undone = state.training, spoiled(trials, state.step - 1)
     if undone:
-        if state.step - 1 not in state.kept:
+        if state.step - 1 not in state.audit_records:
             raise LeftOutError("the last step was taken back, and this peer does not have the model before it")
-        training = state.kept[state.step - 1].training
+        training = state.audit_records[state.step - 1].training
     record = StepRecord(
         step=state.step,
         members=state.roster.members,
@@ -118,7 +118,7 @@ def closed(attempt: Attempt[T], trials: Trials) -> State[T]:
         step=state.step + 1,
         roster=state.roster.after(record),
         training=training,
-        due=Due(state.step, ()),
+        pending_audits=PendingAudits(state.step, ()),
         last=LastRecord.of(record, state.roster, peer.tools),
     )
 
@@ -131,9 +131,9 @@ def spoiled(trials: Trials, step: int) -> bool:
 
 async def sign(attempt: Attempt[T], last: LastRecord) -> Mapping[PeerId, Signature]:
     """No Commit follows, so signatures are announced once. Fewer than a quorum: the run ends unclosed, and says so."""
-    peer = attempt.here.peer
+    peer = attempt.context.peer
     mine = peer.identity.sign(record_bytes_to_sign(peer.run.id, last.record.step, peer.me, last.digest))
-    announced = await peer.channel.announce(attempt.place(Phase.RECORD), Close(mine))
+    announced = await peer.channel.announce(attempt.slot(Phase.RECORD), Close(mine))
     said = {signer: Signature(said_as(one, Close).signature) for signer, one in announced.items()}
     return {
         signer: signature

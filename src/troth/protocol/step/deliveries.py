@@ -12,7 +12,7 @@ from troth.crypto import PeerId
 from troth.protocol.core.channel import Delivery
 from troth.protocol.core.errors import StalledError
 from troth.protocol.core.roster import Roster
-from troth.protocol.step.attempt import Announcements, Attempt, Dropped
+from troth.protocol.step.attempt import Announcements, Attempt, AttemptAborted
 from troth.protocol.wire.messages import Center, Clip, said_as
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ def weigh(holders: int, voices: int, roster: Roster) -> Fact:
 
 def agreed_centers(attempt: Attempt[T], clips: Announcements) -> dict[int, Center]:
     """What each owner announced of its parts; where there is nothing, somebody is out or has a part handed round (SPEC N5)."""
-    roster = attempt.here.state.roster
+    roster = attempt.context.state.roster
     said = {owner: said_as(clips[owner], Clip) for owner in set(attempt.owners) & clips.keys()}
     centers = {
         part: center
@@ -68,7 +68,7 @@ def agreed_centers(attempt: Attempt[T], clips: Announcements) -> dict[int, Cente
                 out |= {contributor for _, contributor in denied}  # asked to, it handed its part to too few
                 disputed |= lost - denied
     if out or disputed:
-        raise dropped(attempt, clips, out, disputed, witnesses)
+        raise aborted(attempt, clips, out, disputed, witnesses)
     return centers
 
 
@@ -95,13 +95,13 @@ def came_to(attempt: Attempt[T], clips: Announcements, peer: PeerId) -> set[Deli
     return {delivery for delivery, bit in zip(asked, bits, strict=True) if bit}
 
 
-def dropped(
+def aborted(
     attempt: Attempt[T],
     clips: Announcements,
     out: Collection[PeerId],
     disputed: Collection[Delivery],
     witnesses: Mapping[Delivery, frozenset[PeerId]],
-) -> Dropped:
+) -> AttemptAborted:
     """Why the attempt ends. What was handed round and stays undecided goes round once more, from everyone who has it: then an
     honest holder makes it believed, and none makes it denied. Only where too few are left it is still neither (SPEC N6)."""
     lasting = {d for d in disputed if attempt.owners[d[0]] not in out and d[1] not in out}
@@ -112,7 +112,7 @@ def dropped(
     for part, contributor in sorted(set(disputed) - witnesses.keys()):
         receiver, sender = broken_link(attempt, clips, (part, contributor))
         missed[receiver].add(sender)
-    return Dropped(out, lasting, undecided, missed)
+    return AttemptAborted(out, lasting, undecided, missed)
 
 
 def broken_link(attempt: Attempt[T], clips: Announcements, delivery: Delivery) -> tuple[PeerId, PeerId]:
@@ -131,10 +131,10 @@ def broken_link(attempt: Attempt[T], clips: Announcements, delivery: Delivery) -
 def undecided_aggregates(attempt: Attempt[T], held: Mapping[PeerId, bytes], parts: Collection[int]) -> list[int]:
     """Of these parts. Owners of aggregates that a quorum lacks are out (SPEC A3)."""
     holders = bits_of(list(held.values()), len(attempt.owners)).sum(axis=0)
-    facts = {part: weigh(int(holders[part]), len(held), attempt.here.state.roster) for part in parts}
+    facts = {part: weigh(int(holders[part]), len(held), attempt.context.state.roster) for part in parts}
     denied = {attempt.owners[part] for part, fact in facts.items() if fact == Fact.DENIED}
     if denied:
-        raise Dropped(denied)
+        raise AttemptAborted(denied)
     return [part for part, fact in facts.items() if fact == Fact.UNDECIDED]
 
 
@@ -151,13 +151,13 @@ def lacking(attempt: Attempt[T], held: Mapping[PeerId, bytes]) -> dict[PeerId, s
 def fitting(attempt: Attempt[T], blobs: Mapping[int, bytes], centers: Mapping[int, Center]) -> dict[int, bytes]:
     """The aggregates that have the length of their part, numbers that mean the same everywhere, and the norm that was announced,
     to the last bit: the length of the update follows from it (SPEC A3, U3). Found by digest, they have that one."""
-    bounds = attempt.here.roles.bounds
+    bounds = attempt.context.roles.bounds
     return {
         part: blob
         for part, blob in blobs.items()
         if part in centers
         and len(blob) == 4 * (bounds[part + 1] - bounds[part])
-        and attempt.here.peer.tools.aggregate_norm(blob) == centers[part].norm
+        and attempt.context.peer.tools.aggregate_norm(blob) == centers[part].norm
     }
 
 

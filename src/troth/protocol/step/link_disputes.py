@@ -12,13 +12,15 @@ from troth.protocol.core.roster import Pair, Roster
 from troth.protocol.wire.messages import Accuse, Announced, said_as
 
 
-class Quarrels:
+class LinkDisputes:
     """Of one step."""
 
     def __init__(self, roster: Roster, step: int) -> None:
         self._roster = roster
-        self._known = roster.apart()
-        self._served = roster.apart(before=step - 1)  # by others, in all announcements that are spoken of in this step
+        self._known = roster.disputed_links()
+        self._served = roster.disputed_links(
+            before=step - 1
+        )  # by others, in all announcements that are spoken of in this step
         self._pairs: set[Pair] = set()
         self._blamed: frozenset[PeerId] = frozenset()  # a quorum says so, or they cannot name anybody
 
@@ -44,7 +46,7 @@ class Quarrels:
     def slowed(self) -> frozenset[PeerId]:
         """Who is struck: who is to blame, and who is in a new pair and in more than there are liars."""
         involved = {peer for pair in self.new for peer in pair}
-        return self._blamed | (self._roster.quarrelsome(self.new) & involved)
+        return self._blamed | (self._roster.disputed(self.new) & involved)
 
     def hear(self, accuses: Mapping[PeerId, Announced], members: Collection[PeerId]) -> None:
         """What everyone says about announcements that took the slow path."""

@@ -6,12 +6,12 @@ from functools import cached_property
 from typing import TypeVar
 
 from troth.crypto import Digest, PeerId
-from troth.protocol.core.channel import Doubles
+from troth.protocol.core.channel import Equivocations
 from troth.protocol.core.records import MOST_OWED, Judgement, Owed
-from troth.protocol.core.roles import Audit, Due, Roles
+from troth.protocol.core.roles import Audit, PendingAudits, Roles
 from troth.protocol.core.roster import Roster
-from troth.protocol.core.state import Kept, LaidOpen
-from troth.protocol.step.attempt import Dropped
+from troth.protocol.core.state import AuditRecord, Disclosure
+from troth.protocol.step.attempt import AttemptAborted
 from troth.protocol.step.audits import Finding, PartFinding
 from troth.protocol.wire.messages import NO_BASIS, Accuse, Announced, Ballot, Kind, Verdict, Vote, said_as
 from troth.protocol.wire.primitives import Primitives
@@ -150,7 +150,7 @@ def message_of(said: Announced, tools: Primitives) -> Digest:
     return tools.digest(said.envelope.payload)
 
 
-def audit_ballots(kept: Kept[T], charge: Charge, finding: Finding, tools: Primitives) -> list[Ballot]:
+def audit_ballots(kept: AuditRecord[T], charge: Charge, finding: Finding, tools: Primitives) -> list[Ballot]:
     """The verdict on what an auditor says, and on owners who let wrong reports pass (SPEC T3, T7).
 
     A juror of another class of hardware cannot tell whether bits fit, and says nothing (SPEC D3). An accusation of a message
@@ -241,7 +241,7 @@ class Trials:
         self.judgements: tuple[Judgement, ...] = ()
         self.accuses: dict[int, Mapping[PeerId, Announced]] = {}
         self.votes: dict[int, Mapping[PeerId, Announced]] = {}
-        self.laid_open: tuple[LaidOpen, ...] = ()
+        self.disclosed: tuple[Disclosure, ...] = ()
         self.struck: frozenset[PeerId] = frozenset()
         self._auditors: frozenset[PeerId] | None = None  # who was heard when audits were
         self._doubted: dict[int, frozenset[int]] = {}  # by attempt: parts whose announced numbers looked wrong
@@ -290,20 +290,20 @@ class Trials:
         self.accuses[attempt], self.votes[attempt] = accuses, votes
         self._doubted[attempt] = docket.doubted
         shows = {j.part for j in new if j.banned is not None}  # what proves no ban is let go: parts are large
-        self.laid_open = tuple(one for one in self.laid_open if one.attempt != attempt or one.part in shows)
+        self.disclosed = tuple(one for one in self.disclosed if one.attempt != attempt or one.part in shows)
         cheated = {j.banned for j in new if j.banned is not None and j.kind == Kind.AGGREGATE}
         withheld = {PeerId(j.target) for j in new if j.verdict == Verdict.WITHHELD}
         if cheated or withheld:
             self.strike(frozenset(cheated | withheld))
-            raise Dropped(cheated | withheld)
+            raise AttemptAborted(cheated | withheld)
 
-    def convict_doubles(self, doubles: Doubles) -> None:
+    def convict_equivocators(self, equivocations: Equivocations) -> None:
         """Two signed messages in one place prove themselves (SPEC Q6)."""
-        for peer, (place, _, _) in sorted(doubles.items()):
+        for peer, (slot, _, _) in sorted(equivocations.items()):
             kind = Kind.EQUIVOCATION
-            self.judgements += (Judgement(None, peer, kind, place.step, None, place.attempt, Verdict.ACCUSED),)
+            self.judgements += (Judgement(None, peer, kind, slot.step, None, slot.attempt, Verdict.ACCUSED),)
 
-    def lost_audits(self, roles: Roles, due: Due) -> tuple[tuple[Owed, ...], tuple[PeerId, ...]]:
+    def lost_audits(self, roles: Roles, due: PendingAudits) -> tuple[tuple[Owed, ...], tuple[PeerId, ...]]:
         """Audits that came to nothing, since their auditor was lost or their trial dismissed: those to be dealt again, and whose
         were dealt often enough (SPEC R7)."""
         dismissed = {

@@ -10,7 +10,7 @@ from typing import Annotated, NewType
 
 import msgspec
 
-from troth.crypto import Context, Digest
+from troth.crypto import Digest, Slot
 from troth.protocol.wire.messages import (
     MOST_MEMBERS,
     Bytes32,
@@ -26,7 +26,7 @@ from troth.protocol.wire.messages import (
 
 Signatures = Annotated[dict[Bytes32, Bytes64], msgspec.Meta(max_length=MOST_MEMBERS)]
 Path = Annotated[tuple[Bytes32, ...], msgspec.Meta(max_length=32)]
-MOST_LINKS = 512  # records in one answer to somebody who comes back
+MOST_CERTIFIED_RECORDS = 512  # records in one answer to somebody who comes back
 
 
 class _Frame(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True):
@@ -93,7 +93,7 @@ class Decided(_Frame, frozen=True):
     """For those who look on: how it ended (SPEC B2)."""
 
     said: Annotated[dict[Bytes32, Envelope], msgspec.Meta(max_length=MOST_MEMBERS)]
-    twice: Annotated[dict[Bytes32, tuple[Envelope, Envelope]], msgspec.Meta(max_length=MOST_MEMBERS)]
+    equivocations: Annotated[dict[Bytes32, tuple[Envelope, Envelope]], msgspec.Meta(max_length=MOST_MEMBERS)]
 
 
 # Blobs
@@ -129,7 +129,7 @@ class PartShown(_Frame, frozen=True):
 # Coming back (SPEC B1–B4)
 
 
-class Link(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class CertifiedRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A step's record as bytes, and the members' signatures over it."""
 
     record: Annotated[bytes, msgspec.Meta(max_length=1 << 22)]
@@ -152,7 +152,7 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     signature: Bytes64
 
 
-class Begun(_Frame, frozen=True):
+class RestartCertificate(_Frame, frozen=True, tag="RestartCertificate"):
     """Enough are ready: whoever sees this begins (SPEC B5)."""
 
     step: Step
@@ -164,9 +164,11 @@ class Begun(_Frame, frozen=True):
 class SyncShown(_Frame, frozen=True):
     """What has happened since: certified records only (SPEC U2)."""
 
-    links: Annotated[tuple[Link, ...], msgspec.Meta(max_length=MOST_LINKS)]
+    certified: Annotated[tuple[CertifiedRecord, ...], msgspec.Meta(max_length=MOST_CERTIFIED_RECORDS)]
     waits: bool = False  # the sender is in no step itself
-    begun: Begun | None = None  # why the last of them belong to another incarnation, or the step that goes on does
+    begun: RestartCertificate | None = (
+        None  # why the last of them belong to another incarnation, or the step that goes on does
+    )
 
 
 class StateWanted(_Frame, frozen=True):
@@ -179,7 +181,7 @@ class StateShown(_Frame, frozen=True):
     state: bytes
 
 
-class Knock(_Frame, frozen=True):
+class RejoinRequest(_Frame, frozen=True, tag="RejoinRequest"):
     """It wants to be a member again."""
 
     member: Bytes32
@@ -203,7 +205,7 @@ class Busy(_Frame, frozen=True):
 
 Agreement = Value | View | Certificate | Chained | Relayed | Decided
 Bulk = PartSent | BlobSent | BlobWanted | PartShown
-Outside = SyncWanted | SyncShown | StateWanted | StateShown | Knock | Waiting | Busy | Begun
+Outside = SyncWanted | SyncShown | StateWanted | StateShown | RejoinRequest | Waiting | Busy | RestartCertificate
 Frame = Agreement | Bulk | Outside
 AGREEMENT = (Value, View, Certificate, Chained, Relayed, Decided)
 
@@ -212,7 +214,7 @@ AGREEMENT = (Value, View, Certificate, Chained, Relayed, Decided)
 class Packet:
     """A frame and the place it belongs to."""
 
-    place: Context
+    slot: Slot
     frame: Frame
     arrived: int | None = field(default=None, compare=False, repr=False)  # in so many bytes, from a network
 
@@ -227,7 +229,7 @@ class Packet:
 Wire = NewType("Wire", bytes)
 
 
-class _Place(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class _WireSlot(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     run: Bytes32
     step: Step
     phase: Annotated[int, msgspec.Meta(ge=1, le=int(max(Phase)))]
@@ -236,7 +238,7 @@ class _Place(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 
 class _Wire(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    place: _Place
+    slot: _WireSlot
     frame: Frame
 
 
@@ -245,7 +247,7 @@ _DECODER = msgspec.msgpack.Decoder(_Wire, strict=True)
 
 
 def encode_packet(packet: Packet) -> Wire:
-    return Wire(_ENCODER.encode(_Wire(_Place(*packet.place), packet.frame)))
+    return Wire(_ENCODER.encode(_Wire(_WireSlot(*packet.slot), packet.frame)))
 
 
 def decode_packet(raw: bytes | bytearray | memoryview, most_bytes: int) -> Packet | Malformed:
@@ -256,6 +258,5 @@ def decode_packet(raw: bytes | bytearray | memoryview, most_bytes: int) -> Packe
         wire = _DECODER.decode(raw)
     except (ValueError, RecursionError) as error:  # msgspec's own are ValueErrors; so is a tag that is no text
         return Malformed(str(error)[:200])
-    place = wire.place
-    context = Context(Digest(place.run), place.step, place.phase, place.attempt, place.incarnation)
-    return Packet(context, wire.frame, len(raw))
+    sent = wire.slot
+    return Packet(Slot(Digest(sent.run), sent.step, sent.phase, sent.attempt, sent.incarnation), wire.frame, len(raw))

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from troth.crypto import Context, Digest, Identity, PeerId, Signature, blob_digest, signed_bytes
+from troth.crypto import Digest, Identity, PeerId, Signature, Slot, blob_digest, signed_bytes
 
 # P parts, K projections
 
@@ -31,7 +31,7 @@ Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=MOST_MILLISECONDS)]
 Incarnation = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 MOST_ACCUSATIONS = 2 * MOST_MEMBERS  # an honest owner must be able to name every liar
 MOST_CHARGES = 32 * MOST_MEMBERS  # every owner, of 250, may name every liar
-MOST_KNOCKS = 32  # in one step
+MOST_REJOINS = 32  # in one step
 ATTEMPTS_PER_MEMBER = 2  # no step can take more (SPEC N1)
 _MOST_WITNESSED = MOST_MEMBERS**2 // 8  # bytes: with fewer, liars' complaints could make honest messages too long
 _LARGEST = 2.0**400  # no honest number comes near, and sums of squares of such numbers are still numbers
@@ -47,8 +47,8 @@ class Phase(IntEnum):
     ACCUSE = 6
     VOTE = 7
     RECORD = 8
-    KNOCK = 9
-    BEGIN = 10
+    REJOIN = 9
+    RESTART = 10
 
 
 class Kind(IntEnum):
@@ -73,7 +73,7 @@ class _Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     pass
 
 
-class Knocking(_Message, frozen=True):
+class SignedRejoin(_Message, frozen=True):
     """Who wants to be a member again, and under which key; signed by the member for one step (SPEC B3)."""
 
     member: Bytes32
@@ -96,8 +96,8 @@ class Commit(_Message, frozen=True):
     coin_a: Bytes32
     coin_b: Bytes32
     hardware: Bytes32 | None = None  # the sender's class, in a run of several (SPEC D3)
-    knocks: Annotated[
-        tuple[Knocking, ...], msgspec.Meta(max_length=MOST_KNOCKS)
+    rejoins: Annotated[
+        tuple[SignedRejoin, ...], msgspec.Meta(max_length=MOST_REJOINS)
     ] = ()  # who wants to come back (SPEC B3)
     took: Measured | None = None  # None if nothing was measured yet
     length: float | None = None  # of the gradient; there if and only if there is a root (SPEC V3)
@@ -201,7 +201,7 @@ _PHASES: Mapping[type[Message], Phase] = {kind: phase for phase, kind in _KINDS.
 _DECODERS = {phase: msgspec.msgpack.Decoder(kind, strict=True) for phase, kind in _KINDS.items()}
 _ENCODER = msgspec.msgpack.Encoder()
 _MOST_BYTES: Mapping[Phase, int] = {
-    Phase.COMMIT: 256 + 136 * MOST_KNOCKS,
+    Phase.COMMIT: 256 + 136 * MOST_REJOINS,
     Phase.CLIP: 194 + 98 * MOST_MEMBERS + _MOST_WITNESSED,
     Phase.REVEAL: 64 + MOST_MEMBERS // 8,
     Phase.CONFIRM: 16 + MOST_MEMBERS // 8,
@@ -263,9 +263,9 @@ def decode(phase: Phase, payload: bytes) -> Message | Malformed:
     return message
 
 
-def seal(identity: Identity, context: Context, message: Message) -> Envelope:
+def seal(identity: Identity, slot: Slot, message: Message) -> Envelope:
     payload = encode(message)
-    return Envelope(payload, identity.sign(signed_bytes(context, identity.peer, blob_digest(payload))))
+    return Envelope(payload, identity.sign(signed_bytes(slot, identity.peer, blob_digest(payload))))
 
 
 def wire_bytes(envelope: Envelope) -> bytes:

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from troth.aggregation import exact_norm, has_subnormals
 from troth.crypto import (
-    Context,
     Digest,
     PeerId,
+    Slot,
     blob_digest,
     coin_commitment,
     project,
@@ -70,14 +70,14 @@ class Primitives:
         numbers_D = np.frombuffer(blob, "<f4")
         return exact_norm(numbers_D) if ordinary(numbers_D) else None
 
-    def coin_commitment(self, coin: bytes, context: Context, owner: PeerId, which: str) -> Digest:
-        return coin_commitment(coin, context, owner, which)
+    def coin_commitment(self, coin: bytes, slot: Slot, owner: PeerId, which: str) -> Digest:
+        return coin_commitment(coin, slot, owner, which)
 
-    def open(self, context: Context, sender: PeerId, envelope: Envelope) -> Announced | Malformed:
+    def open(self, slot: Slot, sender: PeerId, envelope: Envelope) -> Announced | Malformed:
         """Check the signature over this place and sender, then decode."""
-        if not self.verify(sender, signed_bytes(context, sender, self.digest(envelope.payload)), envelope.signature):
+        if not self.verify(sender, signed_bytes(slot, sender, self.digest(envelope.payload)), envelope.signature):
             return Malformed("the signature does not fit")
-        message = self.decode(Phase(context.phase), envelope.payload)
+        message = self.decode(Phase(slot.phase), envelope.payload)
         return message if isinstance(message, Malformed) else Announced(sender, message, envelope)
 
 

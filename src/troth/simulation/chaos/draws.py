@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from troth.crypto import stream
 from troth.protocol.core.run import most_byzantine
-from troth.simulation.chaos.judge import LATER_CONDUCTS, WIDE_ATTACKS, Dice, draw_plan
+from troth.simulation.chaos.judge import LATER_BEHAVIOURS, WIDE_ATTACKS, Dice, draw_plan
 from troth.simulation.chaos.world import TASKS, Plan
 from troth.simulation.lockstep.drop_outs import DropOut
 
@@ -45,8 +45,8 @@ def draw_beyond(seed: int, *, least_peers: int = 4, most_peers: int = 16, steps:
     dice = Dice(stream(seed, "beyond"))
     plan = draw_plan(seed, least_peers=least_peers, most_peers=most_peers, steps=steps)
     plan = _with_crashes(dice, _with_training(dice, plan, large=False))
-    apart = Dice(stream(seed, "one by one"))  # so that the other worlds stay what they were
-    return plan if apart.pick(3) else _one_by_one(apart, plan)
+    isolated = Dice(stream(seed, "one by one"))  # so that the other worlds stay what they were
+    return plan if isolated.pick(3) else _one_by_one(isolated, plan)
 
 
 def _with_long_nights(plan: Plan) -> Plan:
@@ -60,10 +60,10 @@ def _with_long_nights(plan: Plan) -> Plan:
 
 def _with_lies(dice: Dice, plan: Plan) -> Plan:
     """Half of the liars, or all of them together, with any attack there is; some with the later lies on the wire."""
-    later = sorted(LATER_CONDUCTS)
+    later = sorted(LATER_BEHAVIOURS)
     liars = {
-        number: conducts | {later[dice.pick(len(later))]} if not dice.pick(6) else conducts
-        for number, conducts in plan.liars.items()
+        number: behaviours | {later[dice.pick(len(later))]} if not dice.pick(6) else behaviours
+        for number, behaviours in plan.liars.items()
     }
     attacks = dict(plan.attacks)
     if not dice.pick(3):  # a lie that needs all of them
@@ -93,7 +93,7 @@ def _with_training(dice: Dice, plan: Plan, *, large: bool) -> Plan:
 def _within(plan: Plan) -> Plan:
     """With no more peers whom power or network fails than the full guarantee covers, the first of them."""
     failing = frozenset(sorted(plan.shaky - plan.blackout.keys())[: plan.promised - len(plan.lying)])
-    cuts = tuple(replace(cut, apart=cut.apart & failing) for cut in plan.network.cuts if cut.apart & failing)
+    cuts = tuple(replace(cut, isolated=cut.isolated & failing) for cut in plan.network.cuts if cut.isolated & failing)
     loss = {number: share for number, share in plan.network.loss.items() if number in failing}
     crashes = {number: cut for number, cut in plan.crashes.items() if number in failing | plan.lying}
     return replace(plan, crashes=crashes, blackout={}, network=replace(plan.network, cuts=cuts, loss=loss))
@@ -110,7 +110,7 @@ def _with_crashes(dice: Dice, plan: Plan) -> Plan:
     return replace(
         plan,
         liars={**plan.liars, **dict.fromkeys(new, frozenset())},
-        zeal={**plan.zeal, **{number: (dice.chance() ** 2, dice.pick(plan.steps)) for number in new}},
+        intensity={**plan.intensity, **{number: (dice.chance() ** 2, dice.pick(plan.steps)) for number in new}},
         forge_from={number: start for number, start in plan.forge_from.items() if number in lying},
         attacks=together,
         crashes={number: _crash(dice, plan.steps) for number in honest[: 1 + dice.pick(max(1, len(honest) - 1))]},

@@ -13,12 +13,12 @@ Deliver = Callable[[PeerId, PeerId, Packet, float], Sequence[float]]  # from, to
 class Cut:
     """For a while these cannot reach the others, nor the others them."""
 
-    apart: frozenset[int]
+    isolated: frozenset[int]
     start: float
     end: float
 
     def parts(self, one: int, other: int, now: float) -> bool:
-        return self.start <= now < self.end and (one in self.apart) != (other in self.apart)
+        return self.start <= now < self.end and (one in self.isolated) != (other in self.isolated)
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Network:
     @property
     def unreached(self) -> frozenset[int]:
         """Whom the network treats worse than the protocol assumes."""
-        return frozenset({*self.loss, *(number for cut in self.cuts for number in cut.apart)})
+        return frozenset({*self.loss, *(number for cut in self.cuts for number in cut.isolated)})
 
     @property
     def heals(self) -> float:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from troth.attacks.wire.line import CONDUCTS
+from troth.attacks.wire.link import WIRE_BEHAVIOURS
 from troth.crypto import Stream, stream
 from troth.protocol.core.run import most_byzantine
 from troth.simulation.chaos.checkers import CHECKERS, OF_SAFETY
@@ -40,7 +40,9 @@ WIDE_ATTACKS = (
     "block-returns",
     "strategist",
 )
-LATER_CONDUCTS = frozenset({"hoard-signatures", "flood"})  # drawn by `draw_wide` only: seeds stay the worlds they were
+LATER_BEHAVIOURS = frozenset(
+    {"hoard-signatures", "flood"}
+)  # drawn by `draw_wide` only: seeds stay the worlds they were
 
 
 @dataclass(frozen=True)
@@ -74,20 +76,20 @@ def draw_plan(seed: int, *, least_peers: int = 4, most_peers: int = 16, steps: i
     order = dice.stream.permutation(peers).tolist()
     lying, honest = order[:byzantine], order[byzantine:]
     crashes, loss, cuts = _draw_failures(dice, honest, peers, steps)
-    names = sorted(set(CONDUCTS) - LATER_CONDUCTS)
+    names = sorted(set(WIRE_BEHAVIOURS) - LATER_BEHAVIOURS)
     liars = {number: frozenset(names[k] for k in dice.stream.sample(len(names), dice.pick(5))) for number in lying}
     attacks = {number: ATTACKS[dice.pick(len(ATTACKS))] for number in lying if dice.pick(2)}
     if together:
         liars = {number: frozenset({"late-certificate"} if number == lying[0] else ()) for number in lying}
         attacks = {}
     if not dice.pick(3):  # whoever was gone is lied to by all, and robbed of its place
-        liars = {number: conducts | {"mislead", "false-knock"} for number, conducts in liars.items()}
+        liars = {number: behaviours | {"mislead", "false-knock"} for number, behaviours in liars.items()}
     forge_from = {number: dice.pick(steps) for number in lying if dice.pick(2)}
-    zeal = {number: (dice.chance() ** 2, dice.pick(steps)) for number in lying}
+    intensity = {number: (dice.chance() ** 2, dice.pick(steps)) for number in lying}
     network = _draw_network(dice, peers, honest, loss, cuts)
     blackout = {} if crashes or loss or cuts else _draw_blackout(seed, honest, steps)
     confirmed = 30.0 + 90 * float(stream(seed, "people").uniform(1)[0])
-    return Plan(seed, peers, steps, liars, forge_from, attacks, zeal, crashes, network, blackout, confirmed)
+    return Plan(seed, peers, steps, liars, forge_from, attacks, intensity, crashes, network, blackout, confirmed)
 
 
 def _draw_blackout(seed: int, honest: list[int], steps: int) -> dict[int, DropOut]:
@@ -124,8 +126,8 @@ def _draw_failures(
                     crashes[number] = DropOut(pick(steps), pick(9), chance() ** 2 * 100, bool(pick(2)), amid())
                 case 2:
                     start, length = chance() * 8 * steps, 1 + chance() ** 2 * 80
-                    apart = frozenset({number, *(cuts[-1].apart if cuts and pick(2) else ())})
-                    cuts.append(Cut(apart, start, start + length))
+                    isolated = frozenset({number, *(cuts[-1].isolated if cuts and pick(2) else ())})
+                    cuts.append(Cut(isolated, start, start + length))
                 case _:
                     loss[number] = 0.5 * chance() ** 2
     return crashes, loss, cuts
@@ -196,7 +198,7 @@ def counts(world: World) -> Counter[str]:
             "returns": sum(len(record.returned) for record in records),
             "strikes for coins": sum(len(record.struck) for record in records),
             "strikes for slow paths": sum(len(record.slowed) for record in records),
-            "feuds": sum(len(record.feuds) for record in records),
+            "feuds": sum(len(record.link_disputes) for record in records),
             "expulsions": sum(len(record.expelled) for record in records),
             "attempts beyond the first": sum(outcome.attempts - 1 for outcome in world.witness),
             **{f"lies: {name}": count for name, count in world.lies.items()},

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from troth.crypto import PeerId
-from troth.protocol.broadcast.channel import Line
+from troth.protocol.broadcast.channel import PacketLink
 from troth.protocol.wire.frames import Packet, encode_packet
 
 _OFTEN = 1 << 17  # bytes that may come in before one looks again
@@ -40,21 +40,21 @@ def _sizes(value: Any, seen: set[int]) -> Iterator[int]:
                 yield from _sizes(item, seen)
 
 
-class MeasuredLine:
+class MeasuredLink:
     """A line that has its peer looked at whenever so much has come in, amid a step as well."""
 
-    def __init__(self, line: Line, look: Callable[[], int]) -> None:
-        self._line = line
+    def __init__(self, link: PacketLink, look: Callable[[], int]) -> None:
+        self._link = link
         self._look = look
         self._came, self._often = 0, _OFTEN
-        self.now, self.send, self.gone = line.now, line.send, line.gone
+        self.now, self.send, self.gone = link.now, link.send, link.gone
 
     async def receive(self, until: float) -> tuple[PeerId, Packet] | None:
         if (
             self._came >= self._often
         ):  # the more is held, the longer it takes to look, and the less a little more matters
             self._came, self._often = 0, max(_OFTEN, self._look() // 8)
-        heard = await self._line.receive(until)
+        heard = await self._link.receive(until)
         if heard is not None:
             self._came += len(encode_packet(heard[1]))
         return heard

@@ -11,14 +11,14 @@ from typing import Any
 
 import msgspec
 
-from troth.attacks.wire.line import CONDUCTS
+from troth.attacks.wire.link import WIRE_BEHAVIOURS
 from troth.errors import OperatorError
 from troth.protocol.core.run import most_byzantine
 from troth.simulation.chaos.judge import WIDE_ATTACKS
 from troth.simulation.chaos.world import TASKS, Plan
 from troth.specs import parse_spec
 
-FORMAT = "troth/chaos/1"
+FORMAT = "troth/chaos/2"
 DIMENSIONS = {task: int(parse_spec(task)[1]["dimension"]) for task in TASKS}
 MOST_PEERS = DIMENSIONS[TASKS[0]]  # a vector cannot be cut into more parts than it has numbers
 MOST_STEPS = 10_000
@@ -103,11 +103,11 @@ def flaw(plan: Plan) -> str | None:
     if not len(plan.lying) <= plan.promised <= most:
         return f"byzantine must be from {len(plan.lying)}, who lie, to {most}, got {plan.promised}"
     liars = plan.liars.keys()
-    if not plan.forge_from.keys() | plan.attacks.keys() <= liars or plan.zeal.keys() != liars:
+    if not plan.forge_from.keys() | plan.attacks.keys() <= liars or plan.intensity.keys() != liars:
         return "forge_from and attacks must be of liars, and zeal of all of them"
-    conducts = sorted({name for liar in plan.liars.values() for name in liar} - set(CONDUCTS))
-    if conducts:
-        return f"unknown conduct '{_printable(conducts[0])}'"
+    behaviours = sorted({name for liar in plan.liars.values() for name in liar} - set(WIRE_BEHAVIOURS))
+    if behaviours:
+        return f"unknown conduct '{_printable(behaviours[0])}'"
     attacks = sorted(set(plan.attacks.values()) - set(WIDE_ATTACKS))
     if attacks:
         return f"unknown attack '{_printable(attacks[0])}'"

@@ -19,7 +19,7 @@ from troth.simulation.chaos.world import Plan
 MOST_WORLDS = 200
 MOST_S = 120.0
 
-Told = Callable[[Plan, int], None]  # the smallest so far, and how many worlds were tried
+Trace = Callable[[Plan, int], None]  # the smallest so far, and how many worlds were tried
 
 
 def breaks_like(verdict: Verdict) -> Callable[[Plan], bool]:
@@ -39,7 +39,7 @@ def shrink(
     *,
     most_worlds: int = MOST_WORLDS,
     most_s: float = MOST_S,
-    told: Told = lambda _plan, _tried: None,
+    told: Trace = lambda _plan, _tried: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Plan:
     """The smallest plan found that is still broken; the plan itself, if none is."""
@@ -69,7 +69,7 @@ class _Hunt:
         broken: Callable[[Plan], bool],
         most_worlds: int,
         until: float,
-        told: Told,
+        told: Trace,
         clock: Callable[[], float],
     ) -> None:
         self.best = plan
@@ -128,7 +128,7 @@ def _fewer_liars(plan: Plan) -> Iterator[Plan]:
             liars=_without(plan.liars, number),
             forge_from=_without(plan.forge_from, number),
             attacks=_without(plan.attacks, number),
-            zeal=_without(plan.zeal, number),
+            intensity=_without(plan.intensity, number),
         )
 
 
@@ -155,28 +155,28 @@ def _renumbered(value: Any, gone: int) -> Any:
 
 def _keener(plan: Plan) -> Iterator[Plan]:
     """A liar that lies whenever it can needs no draw to be understood."""
-    for number, (zeal, start) in sorted(plan.zeal.items()):
-        if zeal < 1.0:
-            yield replace(plan, zeal={**plan.zeal, number: (1.0, start)})
+    for number, (intensity, start) in sorted(plan.intensity.items()):
+        if intensity < 1.0:
+            yield replace(plan, intensity={**plan.intensity, number: (1.0, start)})
 
 
 def _earlier(plan: Plan) -> Iterator[Plan]:
     """Nothing has to happen before the first lie or accident: all of them earlier at once, or one at the very beginning."""
-    starts = [start for _, start in plan.zeal.values()]
+    starts = [start for _, start in plan.intensity.values()]
     starts += [*plan.forge_from.values(), *(out.step for out in (*plan.crashes.values(), *plan.blackout.values()))]
     by = min(starts, default=0)
     if 0 < by < plan.steps:
         yield replace(
             plan,
             steps=plan.steps - by,
-            zeal={number: (zeal, start - by) for number, (zeal, start) in plan.zeal.items()},
+            intensity={number: (intensity, start - by) for number, (intensity, start) in plan.intensity.items()},
             forge_from={number: start - by for number, start in plan.forge_from.items()},
             crashes={number: replace(out, step=out.step - by) for number, out in plan.crashes.items()},
             blackout={number: replace(out, step=out.step - by) for number, out in plan.blackout.items()},
         )
-    for number, (zeal, start) in sorted(plan.zeal.items()):
+    for number, (intensity, start) in sorted(plan.intensity.items()):
         if start:
-            yield replace(plan, zeal={**plan.zeal, number: (zeal, 0)})
+            yield replace(plan, intensity={**plan.intensity, number: (intensity, 0)})
     for number, start in sorted(plan.forge_from.items()):
         if start:
             yield replace(plan, forge_from={**plan.forge_from, number: 0})
@@ -202,10 +202,10 @@ def _simpler(value: Any, default: Any = dataclasses.MISSING) -> Iterator[Any]:
             yield frozenset()
         yield from (value - {item} for item in sorted(value))
     elif isinstance(value, tuple):
-        for place, item in enumerate(value):
+        for slot, item in enumerate(value):
             if dataclasses.is_dataclass(item):  # a list; others are pairs of numbers
-                yield value[:place] + value[place + 1 :]
-                yield from ((*value[:place], simpler, *value[place + 1 :]) for simpler in _simpler(item))
+                yield value[:slot] + value[slot + 1 :]
+                yield from ((*value[:slot], simpler, *value[slot + 1 :]) for simpler in _simpler(item))
     elif default is not dataclasses.MISSING and value != default:
         yield default
         if isinstance(value, float) and math.floor(value * 10) / 10 != value:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Generic, TypeVar
 
-from troth.crypto import Context, Digest, PeerId
+from troth.crypto import Digest, PeerId, Slot
 from troth.protocol.core.errors import CannotGoOnError
 from troth.protocol.wire.frames import Packet, View
 from troth.simulation.chaos.faults import Deliver
@@ -33,7 +33,7 @@ class _Wait:
 
 
 _CLOSING = Packet(
-    Context(Digest(bytes(32)), 0, 1), View(None, bytes(64))
+    Slot(Digest(bytes(32)), 0, 1), View(None, bytes(64))
 )  # stands for the end of a connection, and a new one
 
 
@@ -72,10 +72,10 @@ class VirtualTime(Generic[R]):
         self.results: dict[PeerId, R] = {}
         self.stopped: dict[PeerId, CannotGoOnError] = {}
 
-    def line(self, peer: PeerId, ahead: float = 0.0, faster: float = 0.0, home: PeerId | None = None) -> "VirtualLine":
+    def link(self, peer: PeerId, ahead: float = 0.0, faster: float = 0.0, home: PeerId | None = None) -> "VirtualLink":
         """`home` is the coroutine's first key, if this is a later one."""
         self._homes[peer] = home or peer
-        return VirtualLine(self, peer, ahead, 1.0 + faster)
+        return VirtualLink(self, peer, ahead, 1.0 + faster)
 
     def send(self, sender: PeerId, to: PeerId, packet: Packet) -> None:
         self.packets += 1
@@ -186,7 +186,7 @@ class VirtualTime(Generic[R]):
             return
 
 
-class VirtualLine:
+class VirtualLink:
     """One peer's end, with its own clock."""
 
     def __init__(self, time: VirtualTime[Any], me: PeerId, ahead: float, rate: float) -> None:

@@ -10,12 +10,12 @@ from typing import Any, TypeVar, cast
 
 from torch import Tensor
 
-from troth.attacks import Plot, make_attack
-from troth.attacks.wire.line import LateChannel, LyingLine
-from troth.crypto import Context, Digest, Identity, PeerId, Seed, blob_digest, derive, stream
-from troth.protocol.broadcast.channel import AgreedChannel, Line
-from troth.protocol.broadcast.signed_slots import MemoryJournal
-from troth.protocol.broadcast.timeouts import Pace
+from troth.attacks import Collusion, make_attack
+from troth.attacks.wire.link import LateChannel, LyingLink
+from troth.crypto import Digest, Identity, PeerId, Seed, Slot, blob_digest, derive, stream
+from troth.protocol.broadcast.channel import AgreedChannel, PacketLink
+from troth.protocol.broadcast.signed_slots import SignedSlotsInMemory
+from troth.protocol.broadcast.timeouts import Timeouts
 from troth.protocol.core.channel import Channel
 from troth.protocol.core.coins import Coins, SeededEntropy
 from troth.protocol.core.errors import CannotGoOnError, LeftOutError, StalledError
@@ -24,12 +24,12 @@ from troth.protocol.core.roles import gradient_seed
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Parameters, Run
 from troth.protocol.core.state import Outcome, Peer, State
-from troth.protocol.recovery.member import Life
+from troth.protocol.recovery.member import Member
 from troth.protocol.step.step import run_step
-from troth.protocol.wire.frames import Begun, Link, Packet, Value
+from troth.protocol.wire.frames import CertifiedRecord, Packet, RestartCertificate, Value
 from troth.simulation.chaos.faults import Deliver, Network, deliveries
-from troth.simulation.chaos.memory_probe import MeasuredLine, held_bytes
-from troth.simulation.chaos.virtual_time import VirtualLine, VirtualTime, Watch
+from troth.simulation.chaos.memory_probe import MeasuredLink, held_bytes
+from troth.simulation.chaos.virtual_time import VirtualLink, VirtualTime, Watch
 from troth.simulation.lockstep.drop_outs import DropOut, DroppingChannel, PowerCutError
 from troth.simulation.lockstep.memo import MemoPrimitives
 from troth.training import OPTIMIZERS, SCHEDULES, Problem, make_task
@@ -49,7 +49,7 @@ TASKS = (  # that a world may train; the first unless its plan says otherwise
 TAU, _RATE = 0.1, 0.1
 _TRIES = 4  # of somebody who comes back and finds nobody in a step
 _MOST_EVENTS = 3_000_000
-BOUNDS = Pace(stretch=4.0, room=1 << 22)
+BOUNDS = Timeouts(stretch=4.0, room=1 << 22)
 FORGED = -10.0  # what liars multiply their gradients by
 
 
@@ -63,7 +63,7 @@ class Plan:
     liars: Mapping[int, frozenset[str]]  # what each of them does on the wire
     forge_from: Mapping[int, int]  # who sends wrong gradients, and from which step on
     attacks: Mapping[int, str]  # how they behave in the protocol
-    zeal: Mapping[int, tuple[float, int]]  # how often they lie on the wire, and from which step on
+    intensity: Mapping[int, tuple[float, int]]  # how often they lie on the wire, and from which step on
     crashes: Mapping[int, DropOut]
     network: Network
     blackout: Mapping[int, DropOut] = field(default_factory=dict)  # when it goes for all honest peers, in one step
@@ -145,7 +145,7 @@ class World:
     left_step: dict[int, float] = field(
         default_factory=dict
     )  # when somebody knew that the others had gone on, or stopped
-    said: dict[tuple[PeerId, Context], set[Digest]] = field(default_factory=dict)  # by honest peers whom power fails
+    said: dict[tuple[PeerId, Slot], set[Digest]] = field(default_factory=dict)  # by honest peers whom power fails
     most_held: int = 0  # bytes of others that a channel held at any time
     histories: dict[tuple[int, int], set[bytes]] = field(
         default_factory=dict
@@ -156,7 +156,7 @@ class World:
     seconds: float = 0.0
     _gradients: dict[tuple[int, PeerId], Tensor] = field(default_factory=dict)
     step_ends: dict[int, float] = field(default_factory=dict)  # when the first peer had ended a step
-    paces: dict[int, set[Pace]] = field(default_factory=dict)  # by step, of survivors: two would be too many
+    timeouts: dict[int, set[Timeouts]] = field(default_factory=dict)  # by step, of survivors: two would be too many
     incarnations: dict[int, int] = field(default_factory=dict)  # in which each step was made last
     began: dict[int, float] = field(
         default_factory=dict
@@ -195,7 +195,7 @@ class World:
         step = outcome.record.step
         if (step, peer) not in self._gradients:
             seed = gradient_seed(Digest(outcome.record.seed_randomness), peer)
-            self._gradients[step, peer] = self.work.gradient_now(outcome.state.kept[step].training, seed)
+            self._gradients[step, peer] = self.work.gradient_now(outcome.state.audit_records[step].training, seed)
         return self._gradients[step, peer]
 
     @property
@@ -226,43 +226,43 @@ class _FreshCoins(SeededEntropy):
         return super().coins(step, attempt + 1000 * (self._drawn[step, attempt] - 1))
 
 
-class NotedJournal(MemoryJournal):
+class NotedSignedSlots(SignedSlotsInMemory):
     """Takes down when the run begins anew."""
 
     def __init__(self, note: Callable[[int], object]) -> None:
         super().__init__()
         self._note = note
 
-    def begins(self, begun: Begun) -> None:
+    def begins(self, begun: RestartCertificate) -> None:
         super().begins(begun)
         self._note(begun.incarnation)
 
 
-class _NotedLine:
+class _NotedLink:
     """Takes down what was signed for which place, before and after a power cut."""
 
-    def __init__(self, line: Line, me: PeerId, said: dict[tuple[PeerId, Context], set[Digest]]) -> None:
+    def __init__(self, link: PacketLink, me: PeerId, said: dict[tuple[PeerId, Slot], set[Digest]]) -> None:
         self._me = me
         self._said = said
-        self._line = line
-        self.now, self.receive, self.gone = line.now, line.receive, line.gone
+        self._link = link
+        self.now, self.receive, self.gone = link.now, link.receive, link.gone
 
     def send(self, to: PeerId, packet: Packet) -> None:
-        self._line.send(to, packet)
+        self._link.send(to, packet)
         if isinstance(packet.frame, Value):
-            self._said.setdefault((self._me, packet.place), set()).add(blob_digest(packet.frame.envelope.payload))
+            self._said.setdefault((self._me, packet.slot), set()).add(blob_digest(packet.frame.envelope.payload))
 
 
 class _SlowWork(TrainingWork):
     """Takes its time for gradients."""
 
-    def takes(self, seconds: float, line: VirtualLine) -> "_SlowWork":
-        self._seconds, self._line = seconds, line
+    def takes(self, seconds: float, link: VirtualLink) -> "_SlowWork":
+        self._seconds, self._link = seconds, link
         return self
 
     async def gradient(self, training: Training, seed: Seed, step: int) -> Tensor:
         if self._seconds:
-            await self._line.work(self._seconds)
+            await self._link.work(self._seconds)
         return await super().gradient(training, seed, step)
 
 
@@ -296,18 +296,18 @@ class _Stage:
         self.tools = MemoPrimitives()
         self.problem = Problem(make_task(plan.task), lanes_for=plan.peers)
         self.identities = [Identity.from_secret(derive(plan.seed, "identity", k)) for k in range(plan.peers)]
-        self.heirs = {
+        self.successors = {
             number: Identity.from_secret(derive(plan.seed, "incarnation", number))
             for number, cut in plan.crashes.items()
             if not cut.journal
         }
         keys = {identity.peer: number for number, identity in enumerate(self.identities)}
-        numbers = {**keys, **{identity.peer: number for number, identity in self.heirs.items()}}
+        numbers = {**keys, **{identity.peer: number for number, identity in self.successors.items()}}
         parameters = Parameters(size=self.problem.size, tau=plan.tau, byzantine=plan.promised, tau_auto=plan.tau_auto)
         self.run = Run(tuple(sorted(keys)), b"chaos", parameters, derive(plan.seed, "run"))
         self.world = World(plan, self.run, numbers, self.work(TrainingWork))
         self.time: VirtualTime[None] = VirtualTime(_deliveries(plan, numbers), watch)
-        self.lines: list[LyingLine] = []
+        self.links: list[LyingLink] = []
         self.board: dict[Any, Any] = {}
         self.channels: dict[int, AgreedChannel] = {}  # of honest peers, the last of each
         self.stopped_at: float | None = None  # when somebody first knew that the run had stopped
@@ -333,23 +333,27 @@ class _Stage:
         world.stopped = {world.numbers[peer]: why for peer, why in self.time.stopped.items()}
         world.packets, world.lost, world.doubled = self.time.packets, self.time.lost, self.time.doubled
         world.seconds = self.time.now
-        for line in self.lines:
-            world.lies.update(line.lies)
+        for link in self.links:
+            world.lies.update(link.lies)
         return world
 
     # Honest peers
 
     async def honest(self, number: int, identity: Identity) -> None:
-        plan, clock, journal = self.plan, self.plan.network.clocks.get(number, (0.0, 0.0)), NotedJournal(self._began)
+        plan, clock, journal = (
+            self.plan,
+            self.plan.network.clocks.get(number, (0.0, 0.0)),
+            NotedSignedSlots(self._began),
+        )
         cut = plan.crashes.get(number, plan.blackout.get(number))
-        line = self.time.line(identity.peer, *clock)
+        link = self.time.link(identity.peer, *clock)
 
-        def channel(who: Identity, *, looks_on: bool = True) -> AgreedChannel:
-            mine: Line = line if who is identity else self.time.line(who.peer, *clock, home=identity.peer)
+        def channel(who: Identity, *, observing: bool = True) -> AgreedChannel:
+            mine: PacketLink = link if who is identity else self.time.link(who.peer, *clock, home=identity.peer)
             if cut:
-                mine = _NotedLine(mine, who.peer, self.world.said)
-            mine = MeasuredLine(mine, look)
-            self.channels[number] = AgreedChannel(who, mine, BOUNDS, self.tools, journal, looks_on=looks_on)
+                mine = _NotedLink(mine, who.peer, self.world.said)
+            mine = MeasuredLink(mine, look)
+            self.channels[number] = AgreedChannel(who, mine, BOUNDS, self.tools, journal, observing=observing)
             return self.channels[number]
 
         def look() -> int:
@@ -363,59 +367,63 @@ class _Stage:
         entropy = _FreshCoins(plan.seed, number)
         certified = self.certified.setdefault(number, set())
 
-        def born(
+        def make_member(
             state: State[Training],
             outer: Channel,
-            links: Sequence[Link] = (),
+            certified: Sequence[CertifiedRecord] = (),
             past: Sequence[State[Training]] = (),
-        ) -> Life[Training]:
-            work = self.work(_SlowWork).takes(plan.network.slow.get(number, 0.0), line)
+        ) -> Member[Training]:
+            work = self.work(_SlowWork).takes(plan.network.slow.get(number, 0.0), link)
             peer = Peer(identity, self.run, work, self._wrapped(identity.peer, outer), entropy, self.tools)
-            life = Life(peer, state, opened, links=links, past=past, restart_with=self.confirmed)
-            life.write_down = prove
-            return life
+            member = Member(peer, state, opened, certified=certified, past=past, restart_with=self.confirmed)
+            member.write_down = prove
+            return member
 
-        def prove(made: Sequence[Link]) -> None:
+        def prove(made: Sequence[CertifiedRecord]) -> None:
             certified.update(link.record for link in made)
             for link in made:
                 record = decode_record(link.record)
                 self.world.histories.setdefault((record.step, record.incarnation), set()).add(link.record)
 
         def power_goes(seconds: float) -> None:
-            line.break_in(seconds, PowerCutError("stopped amid a step"))
+            link.break_in(seconds, PowerCutError("stopped amid a step"))
 
-        inner = channel(identity, looks_on=False)
+        inner = channel(identity, observing=False)
         first = State.first(self.run, self.world.work.first(derive(plan.seed, "model")))
-        life, heir = (
-            born(first, DroppingChannel(inner, cut, power_goes) if cut else inner),
-            self.heirs.get(number, identity),
+        member, successor = (
+            make_member(first, DroppingChannel(inner, cut, power_goes) if cut else inner),
+            self.successors.get(number, identity),
         )
 
-        async def powered(life: Life[Training]) -> tuple[Life[Training], AgreedChannel]:
+        async def powered(member: Member[Training]) -> tuple[Member[Training], AgreedChannel]:
             """When power is back: where it stood, if it has its journal, else at the beginning."""
             assert cut is not None
             assert cut.down is not None
-            await line.off(cut.down)
+            await link.off(cut.down)
             self.world.power_back[number] = self.time.now
-            again = channel(identity, looks_on=False)
-            again.next_pace = inner.next_pace  # it lasts as long as the state does
-            return (born(life.state, again, life.links, life.past) if cut.journal else born(first, again)), again
+            again = channel(identity, observing=False)
+            again.next_timeouts = inner.next_timeouts  # it lasts as long as the state does
+            return (
+                make_member(member.state, again, member.certified, member.past)
+                if cut.journal
+                else make_member(first, again)
+            ), again
 
         def goes_off_for_good() -> bool:
             return cut is None or cut.down is None
 
         try:
-            await self._note(number, life.take_part(inner))
+            await self._note(number, member.take_part(inner))
             return
         except PowerCutError:
             if goes_off_for_good():
                 raise
-            life, again = await powered(life)
-            here = (life.state.incarnation, life.state.step)
+            member, again = await powered(member)
+            here = (member.state.incarnation, member.state.step)
             signed_nothing = (journal.last_incarnation, journal.last_step) < here
             if cut is not None and cut.journal and signed_nothing:  # simply go on
                 with suppress(LeftOutError, StalledError):
-                    await self._note(number, life.take_part(again))
+                    await self._note(number, member.take_part(again))
                     return
         except (LeftOutError, StalledError):
             if number in self.world.steady and not plan.blackout:
@@ -424,7 +432,7 @@ class _Stage:
         self.stopped_at = self.time.now if self.stopped_at is None else self.stopped_at
         for tries in range(_TRIES):
             try:  # as `troth join` does, which tries again until it is stopped
-                await self._note(number, life.come_back(heir))
+                await self._note(number, member.come_back(successor))
                 return
             except (LeftOutError, StalledError):
                 if tries == _TRIES - 1:
@@ -432,7 +440,7 @@ class _Stage:
             except PowerCutError:  # while this peer was in no step
                 if goes_off_for_good():
                     raise
-                life, _ = await powered(life)
+                member, _ = await powered(member)
 
     def confirmed(self) -> int | None:
         """People talk to each other after a while, and agree on beginning with those who are honest."""
@@ -451,10 +459,10 @@ class _Stage:
             world.outcomes[number][step] = outcome
             if record.incarnation > world.incarnations.get(step, -1):  # what was made before was thrown away
                 world.incarnations[step], world.step_ends[step] = record.incarnation, self.time.now
-                world.paces.pop(step, None)
+                world.timeouts.pop(step, None)
             latest = record.incarnation == world.incarnations[step]
-            if number in world.survivors and not outcome.looked_on and latest:
-                world.paces.setdefault(step, set()).add(channel.pace)
+            if number in world.survivors and not outcome.observed and latest:
+                world.timeouts.setdefault(step, set()).add(channel.timeouts)
             if step >= self.plan.steps - 1:
                 return
 
@@ -490,15 +498,15 @@ class _Stage:
     # Liars
 
     async def liar(self, number: int, identity: Identity) -> None:
-        plan, line = self.plan, self.time.line(identity.peer)
+        plan, link = self.plan, self.time.link(identity.peer)
         draw = stream(plan.seed, "liar", number)
         fellows = {self.identities[k].peer: self.identities[k] for k in plan.lying - {number}}
-        conducts = plan.liars.get(number, frozenset())
-        lying_line = LyingLine(line, identity, conducts, *plan.zeal[number], draw, fellows)
-        self.lines.append(lying_line)
-        journal = MemoryJournal()
-        inner = LateChannel(identity, lying_line, BOUNDS, self.tools, journal)
-        lying_line.follow(inner)
+        behaviours = plan.liars.get(number, frozenset())
+        lying_link = LyingLink(link, identity, behaviours, *plan.intensity[number], draw, fellows)
+        self.links.append(lying_link)
+        journal = SignedSlotsInMemory()
+        inner = LateChannel(identity, lying_link, BOUNDS, self.tools, journal)
+        lying_link.follow(inner)
         channel: Channel = inner
 
         def free() -> bool:
@@ -506,13 +514,15 @@ class _Stage:
             back = any(peer == identity.peer and when == state.step - 1 for when, peer in state.roster.returns)
             return not back and (not plan.waits or len(state.roster.members) < plan.peers)
 
-        lying_line.free = free
-        plot: Plot | None = None
+        lying_link.free = free
+        collusion: Collusion | None = None
         if number in plan.attacks:
-            attack, start = make_attack(plan.attacks[number]), plan.zeal[number][1]
+            attack, start = make_attack(plan.attacks[number]), plan.intensity[number][1]
             colluders = frozenset(self.identities[k].peer for k in plan.lying)
-            plot = Plot(attack, colluders, self.run, lambda step: step >= start and free(), self.board, lambda: state)
-            channel = attack.conduct(inner, identity.peer, plot)
+            collusion = Collusion(
+                attack, colluders, self.run, lambda step: step >= start and free(), self.board, lambda: state
+            )
+            channel = attack.behaviour(inner, identity.peer, collusion)
         work = self.work(_LyingWork).lie_from(identity.peer, plan.forge_from.get(number, plan.steps), self.world.forged)
         work.free = free
         entropy = _FreshCoins(plan.seed, number)
@@ -528,15 +538,15 @@ class _Stage:
                 raise
 
             def opened(who: Identity) -> AgreedChannel:
-                if not plan.liars_return or plot is None:
-                    return AgreedChannel(who, lying_line, BOUNDS, self.tools, journal, looks_on=True)
-                late = LateChannel(who, lying_line, BOUNDS, self.tools, journal, looks_on=True)
-                return cast(AgreedChannel, plot.attack.conduct(late, who.peer, plot))
+                if not plan.liars_return or collusion is None:
+                    return AgreedChannel(who, lying_link, BOUNDS, self.tools, journal, observing=True)
+                late = LateChannel(who, lying_link, BOUNDS, self.tools, journal, observing=True)
+                return cast(AgreedChannel, collusion.attack.behaviour(late, who.peer, collusion))
 
-            life = Life(peer, state, opened, plan.steps)
+            member = Member(peer, state, opened, plan.steps)
             while True:
                 try:
-                    async for outcome in life.come_back(identity):
+                    async for outcome in member.come_back(identity):
                         state = outcome.state
                     return
                 except (LeftOutError, StalledError):
@@ -548,6 +558,8 @@ def _deliveries(plan: Plan, numbers: Mapping[PeerId, int]) -> Deliver:
     """Between honest peers as the network is; liars' packets come when they like."""
     when = {"late": (0.0, 4.0), "just-in-time": (0.9, 1.0)}
     late = {
-        number: when[conduct] for number, conducts in plan.liars.items() for conduct in sorted(conducts & when.keys())
+        number: when[behaviour]
+        for number, behaviours in plan.liars.items()
+        for behaviour in sorted(behaviours & when.keys())
     }
     return deliveries(plan.network, plan.seed, numbers, late)

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from troth.crypto import Context, Digest, PeerId, Seed, stream
-from troth.protocol.core.channel import Blame, Channel, Delivery, Doubles, Entry, PartParcels, Showing
+from troth.crypto import Digest, PeerId, Seed, Slot, stream
+from troth.protocol.core.channel import Blame, Channel, Delivery, Entry, Equivocations, ProvenParts, Showing
 from troth.protocol.core.errors import CannotGoOnError
-from troth.protocol.core.parts import Parcel
-from troth.protocol.wire.messages import Announced, Knocking, Measured, Message
+from troth.protocol.core.parts import ProvenPart
+from troth.protocol.wire.messages import Announced, Measured, Message, SignedRejoin
 
 _CALLS = 8  # a quiet step has seven calls of the channel, one with a trial nine: every phase and what is between them
 
@@ -43,9 +43,9 @@ class DroppingChannel:
         self._soon = soon
         self._step = self._calls = -1
 
-    def _count(self, context: Context) -> None:
-        self._calls = self._calls + 1 if context.step == self._step else 0
-        self._step = context.step
+    def _count(self, slot: Slot) -> None:
+        self._calls = self._calls + 1 if slot.step == self._step else 0
+        self._step = slot.step
         if (self._step, self._calls) < (self.drop_out.step, self.drop_out.call):
             return
         if self._soon is None or not self.drop_out.amid:
@@ -55,44 +55,42 @@ class DroppingChannel:
     def enter(self, entry: Entry) -> None:
         self._channel.enter(entry)
 
-    async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
-        self._count(context)
-        return await self._channel.announce(context, message)
+    async def announce(self, slot: Slot, message: Message) -> Mapping[PeerId, Announced]:
+        self._count(slot)
+        return await self._channel.announce(slot, message)
 
-    def doubles(self, step: int) -> Doubles:
-        return self._channel.doubles(step)
+    def equivocations(self, step: int) -> Equivocations:
+        return self._channel.equivocations(step)
 
     def blame(self) -> Blame:
         return self._channel.blame()
 
-    def knocks(self, step: int) -> Iterable[Knocking]:
-        return self._channel.knocks(step)
+    def rejoins(self, step: int) -> Iterable[SignedRejoin]:
+        return self._channel.rejoins(step)
 
     def took(self) -> Measured | None:
         return self._channel.took()
 
-    async def scatter(self, context: Context, parcels: Mapping[int, tuple[PeerId, Parcel]]) -> PartParcels:
-        self._count(context)
-        return await self._channel.scatter(context, parcels)
+    async def scatter(self, slot: Slot, proven_parts: Mapping[int, tuple[PeerId, ProvenPart]]) -> ProvenParts:
+        self._count(slot)
+        return await self._channel.scatter(slot, proven_parts)
 
-    async def gather(
-        self, context: Context, mine: Mapping[int, bytes], wanted: Mapping[int, Digest]
-    ) -> Mapping[int, bytes]:
-        self._count(context)
-        return await self._channel.gather(context, mine, wanted)
+    async def gather(self, slot: Slot, mine: Mapping[int, bytes], wanted: Mapping[int, Digest]) -> Mapping[int, bytes]:
+        self._count(slot)
+        return await self._channel.gather(slot, mine, wanted)
 
-    async def lay_open(
-        self, context: Context, mine: PartParcels, wanted: Collection[Showing], count: int
-    ) -> Mapping[Showing, Mapping[PeerId, Parcel]]:
-        self._count(context)
-        return await self._channel.lay_open(context, mine, wanted, count)
+    async def disclose(
+        self, slot: Slot, mine: ProvenParts, wanted: Collection[Showing], count: int
+    ) -> Mapping[Showing, Mapping[PeerId, ProvenPart]]:
+        self._count(slot)
+        return await self._channel.disclose(slot, mine, wanted, count)
 
     async def pass_on(
         self,
-        context: Context,
-        parcels: Mapping[Delivery, tuple[PeerId, Parcel]],
+        slot: Slot,
+        proven_parts: Mapping[Delivery, tuple[PeerId, ProvenPart]],
         wanted: Collection[Delivery],
-        fits: Callable[[Delivery, Parcel], bool],
-    ) -> Mapping[Delivery, Parcel]:
-        self._count(context)
-        return await self._channel.pass_on(context, parcels, wanted, fits)
+        fits: Callable[[Delivery, ProvenPart], bool],
+    ) -> Mapping[Delivery, ProvenPart]:
+        self._count(slot)
+        return await self._channel.pass_on(slot, proven_parts, wanted, fits)

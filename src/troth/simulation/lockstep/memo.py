@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from troth.crypto import Context, Digest, PeerId
+from troth.crypto import Digest, PeerId, Slot
 from troth.protocol.wire.messages import Announced, Envelope, Malformed, Message, Phase, ReportNumbers
 from troth.protocol.wire.primitives import Primitives
 
@@ -80,16 +80,16 @@ class MemoPrimitives(Primitives):
         known: float | None = self._known[key]
         return known
 
-    def coin_commitment(self, coin: bytes, context: Context, owner: PeerId, which: str) -> Digest:
-        key = ("coin", coin, context, owner, which)
+    def coin_commitment(self, coin: bytes, slot: Slot, owner: PeerId, which: str) -> Digest:
+        key = ("coin", coin, slot, owner, which)
         if key not in self._known:
-            self._known[key] = super().coin_commitment(coin, context, owner, which)
+            self._known[key] = super().coin_commitment(coin, slot, owner, which)
         known: Digest = self._known[key]
         return known
 
-    def open(self, context: Context, sender: PeerId, envelope: Envelope) -> Announced | Malformed:
-        key = ("open", context, sender, envelope)
+    def open(self, slot: Slot, sender: PeerId, envelope: Envelope) -> Announced | Malformed:
+        key = ("open", slot, sender, envelope)
         if key not in self._known:
-            self._known[key] = super().open(context, sender, envelope)
+            self._known[key] = super().open(slot, sender, envelope)
         known: Announced | Malformed = self._known[key]
         return known

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
-from troth.attacks import Coalition, Plot
+from troth.attacks import Coalition, Collusion
 from troth.crypto import Identity, PeerId, derive
 from troth.evidence.bans import BanEvidence, History, evidence_name, reason_for
 from troth.protocol.core.channel import Channel
@@ -24,7 +24,7 @@ from troth.simulation.lockstep.drop_outs import DroppingChannel, draw_drop_outs
 from troth.simulation.lockstep.lockstep import run_together
 from troth.simulation.lockstep.memo import MemoPrimitives
 from troth.simulation.lockstep.pool import AskGradient, GradientPool, PooledWork, same_bits
-from troth.simulation.lockstep.reliable import FaithfulChannel, FaithfulExchange
+from troth.simulation.lockstep.reliable import ReliableChannel, ReliableExchange
 from troth.simulation.lockstep.report import Ban, StepReport
 from troth.simulation.lockstep.scenario import Scenario
 from troth.training import Problem, check_pure, make_task
@@ -49,7 +49,7 @@ class ProtocolSimulation:
         self.tools = MemoPrimitives() if share else Primitives()
         self._build_peers(run)
         self.pool = GradientPool(self.problem, self.coalition, self.numbers)
-        self.exchange = FaithfulExchange(self.tools)
+        self.exchange = ReliableExchange(self.tools)
         self.history = History(self.run)
         self.bans: list[Ban] = []
         self.gone: dict[PeerId, CannotGoOnError] = {}  # whose coroutine ended early, and why
@@ -94,14 +94,16 @@ class ProtocolSimulation:
         board: dict[Any, Any] = {}
         self.peers: dict[PeerId, Peer[Training]] = {}
         for number, identity in enumerate(identities):
-            faithful = FaithfulChannel(identity, self.tools)
-            channel: Channel = faithful
+            reliable = ReliableChannel(identity, self.tools)
+            channel: Channel = reliable
             if identity.peer in colluders:
                 attack = self.coalition.attack_of(number)
-                plot = Plot(attack, colluders, self.run, self.coalition.active, board, self._state_of(identity.peer))
-                channel = attack.conduct(faithful, identity.peer, plot)
+                collusion = Collusion(
+                    attack, colluders, self.run, self.coalition.active, board, self._state_of(identity.peer)
+                )
+                channel = attack.behaviour(reliable, identity.peer, collusion)
             elif identity.peer in drop_outs:
-                channel = DroppingChannel(faithful, drop_outs[identity.peer])
+                channel = DroppingChannel(reliable, drop_outs[identity.peer])
             work, entropy = works[number % len(works)], SeededEntropy(scenario.seed, number)
             self.peers[identity.peer] = Peer(identity, self.run, work, channel, entropy, self.tools)
         self.states: dict[PeerId, State[Training]] = dict.fromkeys(self.peers, first)

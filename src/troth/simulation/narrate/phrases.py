@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from troth.crypto import Context, Identity, PeerId, derive
+from troth.crypto import Identity, PeerId, Slot, derive
 from troth.protocol.core.records import Judgement, Returned, StepRecord
 from troth.protocol.wire.messages import (
     Accuse,
@@ -23,7 +23,7 @@ _VERDICTS = {Verdict.ACCUSED: "guilty", Verdict.ACCUSER: "not guilty", Verdict.W
 _NOT_PEOPLE = ("members", "contributors", "roots")  # of a record: these are told apart, or no peers
 
 
-class Words:
+class Phrases:
     """For one world, whose plan says which key is whose."""
 
     def __init__(self, plan: Plan) -> None:
@@ -97,19 +97,19 @@ class Words:
                 return f"{target} stays: no majority about {what}"
 
 
-def decoded(place: Context, payload: bytes) -> Message | Malformed:
+def decoded(slot: Slot, payload: bytes) -> Message | Malformed:
     try:
-        return decode(Phase(place.phase), payload)
+        return decode(Phase(slot.phase), payload)
     except (KeyError, ValueError):  # nothing is announced in such a phase
         return Malformed("for no phase that has announcements")
 
 
-def phase(place: Context) -> str:
-    return Phase(place.phase).name.lower() if place.phase in set(Phase) else f"phase {place.phase}"
+def phase(slot: Slot) -> str:
+    return Phase(slot.phase).name.lower() if slot.phase in set(Phase) else f"phase {slot.phase}"
 
 
-def where(place: Context) -> str:
-    return f"step {place.step} attempt {place.attempt} {phase(place)}"
+def where(slot: Slot) -> str:
+    return f"step {slot.step} attempt {slot.attempt} {phase(slot)}"
 
 
 def charge(kind: Kind, step: int, part: int | None) -> str:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from troth.crypto import Context, PeerId, blob_digest, tagged_hash
-from troth.protocol.broadcast.timeouts import Pace
+from troth.crypto import PeerId, Slot, blob_digest, tagged_hash
+from troth.protocol.broadcast.timeouts import Timeouts
 from troth.protocol.core.channel import Channel
 from troth.protocol.core.errors import CannotGoOnError
 from troth.protocol.core.records import encode_record
@@ -28,10 +28,10 @@ from troth.protocol.wire.frames import (
 from troth.protocol.wire.messages import Announced
 from troth.simulation.chaos.virtual_time import VirtualTime
 from troth.simulation.chaos.world import Plan, World
-from troth.simulation.narrate.phrases import Words, by_number, decoded, spaced, where
-from troth.simulation.narrate.tracing import ToldChannel, ToldLine
+from troth.simulation.narrate.phrases import Phrases, by_number, decoded, spaced, where
+from troth.simulation.narrate.tracing import TracedChannel, TracedLink
 
-_LATE_S = Pace().delta  # what takes longer breaks what the protocol assumes
+_LATE_S = Timeouts().delta  # what takes longer breaks what the protocol assumes
 _LONGEST = 100  # characters about one burst: liars make things up
 
 
@@ -42,7 +42,7 @@ class _Burst:
     time: float
     sender: int
     kind: str
-    place: Context
+    slot: Slot
     others: frozenset[int]  # who "all" are
     # To whom, and when each of the frames comes: not at all, once, or more often.
     to: dict[int, list[Sequence[float]]] = field(default_factory=lambda: defaultdict(list))
@@ -51,12 +51,12 @@ class _Burst:
 
 
 @dataclass
-class _Told:
+class _Traced:
     """What peers did or found, if they did or found the same."""
 
     time: float
     text: str
-    place: Context | None
+    slot: Slot | None
     values: bytes  # what was decided, where something was
     peers: dict[int, float] = field(default_factory=dict)  # and when
     record: int | None = None  # of which step it is the record
@@ -74,7 +74,7 @@ class _Meant:
 
     sender: PeerId
     kind: str
-    place: Context
+    slot: Slot
     lies: Mapping[str, int]
     known: dict[str, int]
     doing: str = "made up"
@@ -91,17 +91,17 @@ class Timeline:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self.words = Words(plan)
-        self._entries: list[_Burst | _Told | _Headline] = []
+        self.words = Phrases(plan)
+        self._entries: list[_Burst | _Traced | _Headline] = []
         self._bursts: dict[tuple[object, ...], _Burst] = {}
-        self._told: dict[tuple[object, ...], _Told] = {}
-        self._decisions: dict[Context | None, set[bytes]] = defaultdict(set)  # what was decided in each place
-        self._said: dict[tuple[PeerId, Context], list[bytes]] = defaultdict(list)  # the values that each announced
-        self._arrivals: dict[tuple[PeerId, Context], dict[PeerId, dict[bytes, float]]] = defaultdict(
+        self._told: dict[tuple[object, ...], _Traced] = {}
+        self._decisions: dict[Slot | None, set[bytes]] = defaultdict(set)  # what was decided in each place
+        self._said: dict[tuple[PeerId, Slot], list[bytes]] = defaultdict(list)  # the values that each announced
+        self._arrivals: dict[tuple[PeerId, Slot], dict[PeerId, dict[bytes, float]]] = defaultdict(
             lambda: defaultdict(dict)
         )
         # Kinds of frames that each peer sent in each place; and, under None, that all of them did.
-        self._sent: dict[tuple[PeerId | None, Context], set[str]] = defaultdict(set)
+        self._sent: dict[tuple[PeerId | None, Slot], set[str]] = defaultdict(set)
         self._among: dict[PeerId, frozenset[PeerId]] = {}
         self._steps: set[int] = set()
         self._wrapped: set[int] = set()
@@ -125,16 +125,16 @@ class Timeline:
         burst, number = self._burst(sender, packet), self.words.numbers[to]
         burst.to[number].append([now + delay for delay in delays])
         if isinstance(packet.frame, Value) and delays:
-            arrived = self._arrivals[to, packet.place][sender]
+            arrived = self._arrivals[to, packet.slot][sender]
             arrived.setdefault(blob_digest(packet.frame.envelope.payload), now + min(delays))
         meant = self._meant
         if meant is None or meant.sender != sender:
-            self._sent[sender, packet.place].add(burst.kind)
-            self._sent[None, packet.place].add(burst.kind)
+            self._sent[sender, packet.slot].add(burst.kind)
+            self._sent[None, packet.slot].add(burst.kind)
             return
         fresh = meant.fresh()
         meant.doing = fresh[-1] if fresh else meant.doing
-        made_up = (burst.kind, burst.place) != (meant.kind, meant.place)
+        made_up = (burst.kind, burst.slot) != (meant.kind, meant.slot)
         for lie in fresh or ([meant.doing] if made_up else []):
             burst.lies[lie].add(number)
 
@@ -142,9 +142,9 @@ class Timeline:
         self, sender: PeerId, to: PeerId, packet: Packet, lies: Mapping[str, int], send: Callable[[], None]
     ) -> None:
         """A liar's own code sends this; what becomes of it is up to the line that it lies through."""
-        self._sent[sender, packet.place].add(type(packet.frame).__name__)
+        self._sent[sender, packet.slot].add(type(packet.frame).__name__)
         self._variant(sender, packet)  # what it means is the first value; what it says instead, another
-        self._meant = _Meant(sender, type(packet.frame).__name__, packet.place, lies, dict(lies))
+        self._meant = _Meant(sender, type(packet.frame).__name__, packet.slot, lies, dict(lies))
         send()
         for lie in self._meant.fresh() if to in self.words.numbers else ():  # it put nothing on the wire
             self._burst(sender, packet).lies[lie].add(self.words.numbers[to])
@@ -152,11 +152,11 @@ class Timeline:
 
     def _burst(self, sender: PeerId, packet: Packet) -> _Burst:
         kind = type(packet.frame).__name__
-        key = (self._now, sender, kind, packet.place, self._variant(sender, packet))
+        key = (self._now, sender, kind, packet.slot, self._variant(sender, packet))
         if key not in self._bursts:
             others = self._among.get(sender, frozenset()) - {sender}
             known = frozenset(self.words.numbers[peer] for peer in others if peer in self.words.numbers)
-            self._bursts[key] = _Burst(self._now, self.words.numbers[sender], kind, packet.place, known)
+            self._bursts[key] = _Burst(self._now, self.words.numbers[sender], kind, packet.slot, known)
             self._entries.append(self._bursts[key])
         before, item, after = self._about(sender, packet)
         self._bursts[key].about[before, after].setdefault(item)
@@ -166,7 +166,7 @@ class Timeline:
         """Different things to different peers are different bursts."""
         match packet.frame:
             case Value(envelope):
-                said, digest = self._said[sender, packet.place], blob_digest(envelope.payload)
+                said, digest = self._said[sender, packet.slot], blob_digest(envelope.payload)
                 if digest not in said:
                     said.append(digest)
                 return said.index(digest)
@@ -179,18 +179,18 @@ class Timeline:
         """What is worth knowing of a frame: frames that differ only in the second are told together."""
         match packet.frame:
             case Value(envelope):
-                brief = self.words.message(decoded(packet.place, envelope.payload))
+                brief = self.words.message(decoded(packet.slot, envelope.payload))
                 again = "" if self._variant(sender, packet) == 0 else "another value"
                 return ": ".join(filter(None, (again, brief))), "", ""
             case View(values=None):
-                return f"incomplete: {self._why_incomplete(sender, packet.place)}", "", ""
+                return f"incomplete: {self._why_incomplete(sender, packet.slot)}", "", ""
             case View(gone=gone) if gone:
                 return f"without {self.words.several(gone)}", "", ""
             case Certificate(chain=chain):
                 before = self.words.several(chain.keys() - {sender})
                 return f"passed on by {before}" if before else "", "", ""
             case Chained(originator=originator, envelope=envelope, chain=chain):
-                said = self._said[PeerId(originator), packet.place]
+                said = self._said[PeerId(originator), packet.slot]
                 second = blob_digest(envelope.payload) in said[1:]
                 signers = f"({len(chain)} signature{'s' if len(chain) != 1 else ''})"
                 return "value of", self.words.number(originator) + ("'s second" if second else ""), signers
@@ -205,10 +205,10 @@ class Timeline:
             case _:
                 return "", "", ""
 
-    def _why_incomplete(self, viewer: PeerId, place: Context) -> str:
+    def _why_incomplete(self, viewer: PeerId, slot: Slot) -> str:
         come = {
             sender: [digest for digest, arrives in values.items() if arrives <= self._now]
-            for sender, values in self._arrivals[viewer, place].items()
+            for sender, values in self._arrivals[viewer, slot].items()
         }
         missing = [peer for peer in self._among.get(viewer, frozenset()) - {viewer} if not come.get(peer)]
         double = [peer for peer, digests in come.items() if len(digests) > 1]
@@ -225,13 +225,13 @@ class Timeline:
                 self._time = thing
             for name, line in list(vars(thing).items()):
                 if _lies_for(peer, line):
-                    setattr(thing, name, ToldLine(line, peer, self))
+                    setattr(thing, name, TracedLink(line, peer, self))
         number = self.words.numbers[peer]
         if number in self._wrapped:
             self.tell(peer, "started again" if number in self._down else "looked on, to come back")
         self._wrapped.add(number)
         self._down.discard(number)
-        return cast(Channel, ToldChannel(channel, peer, self))
+        return cast(Channel, TracedChannel(channel, peer, self))
 
     def enters(self, peer: PeerId, members: frozenset[PeerId]) -> None:
         self._among[peer] = members
@@ -246,18 +246,18 @@ class Timeline:
         for number, start in sorted(plan.forge_from.items()):
             lies["wrong gradients"] += [number] if start <= step and number in here else []
         for number, attack in sorted(plan.attacks.items()):
-            lies[attack] += [number] if plan.zeal[number][1] <= step and number in here else []
+            lies[attack] += [number] if plan.intensity[number][1] <= step and number in here else []
         told = [f"; {lie}: {spaced(numbers)}" for lie, numbers in lies.items() if numbers]
         self._entries.append(_Headline(self._now, f"step {step}, members {self.words.several(members)}{''.join(told)}"))
 
     def tell(
-        self, peer: PeerId, text: str, place: Context | None = None, values: bytes = b"", record: int | None = None
+        self, peer: PeerId, text: str, slot: Slot | None = None, values: bytes = b"", record: int | None = None
     ) -> None:
         """Peers that do or find the same in the same place share a line."""
-        key = (text, place, values) if place is not None else (text, peer, self._now)
-        self._decisions[place] |= {values} - {b""}
+        key = (text, slot, values) if slot is not None else (text, peer, self._now)
+        self._decisions[slot] |= {values} - {b""}
         if key not in self._told:
-            self._told[key] = _Told(self._now, text, place, values, record=record)
+            self._told[key] = _Traced(self._now, text, slot, values, record=record)
             self._entries.append(self._told[key])
         self._told[key].peers.setdefault(self.words.numbers[peer], self._now)
 
@@ -267,23 +267,23 @@ class Timeline:
     def decided(
         self,
         peer: PeerId,
-        place: Context,
+        slot: Slot,
         members: Collection[PeerId],
         said: Mapping[PeerId, Announced],
-        twice: Collection[PeerId],
+        equivocations: Collection[PeerId],
     ) -> bool:
         """Told; and whether it was by a certificate. Those who are in no map then said something that is no message."""
-        sent = self._sent[peer, place] or self._sent[None, place]  # whoever looks on sends nothing, but decides
+        sent = self._sent[peer, slot] or self._sent[None, slot]  # whoever looks on sends nothing, but decides
         certified = "Certificate" in sent or "View" not in sent
-        rest = set(members) - said.keys() - set(twice)
+        rest = set(members) - said.keys() - set(equivocations)
         found = [f"{self.words.several(rest)} {'said nothing that counts' if certified else 'silent'}"] if rest else []
-        found += [f"{self.words.several(twice)} said two things"] if twice else []
+        found += [f"{self.words.several(equivocations)} said two things"] if equivocations else []
         what = ", ".join(found) or f"all {len(members)} said something"
         rounds = (len(members) + 1) // 2
         by_chains = f"by chains after {rounds} round{'s' if rounds != 1 else ''}: {what}"
         values = tagged_hash("timeline", *(part for who in sorted(said) for part in (who, said[who].envelope.payload)))
-        text = f"decided {where(place)}: {f'{what} (certificate)' if certified else by_chains}"
-        self.tell(peer, text, place, values)
+        text = f"decided {where(slot)}: {f'{what} (certificate)' if certified else by_chains}"
+        self.tell(peer, text, slot, values)
         return certified
 
     def stops(self, peer: PeerId, why: CannotGoOnError) -> None:
@@ -298,7 +298,7 @@ class Timeline:
         self._place_stops(world)
         recorded: set[int] = set()
         for line in self._merged():
-            if isinstance(line, _Told):
+            if isinstance(line, _Traced):
                 yield self._told_line(line)
                 if line.record is not None and world is not None:
                     recorded.add(line.record)
@@ -317,13 +317,13 @@ class Timeline:
             if number not in self._down:
                 self._down.add(number)
                 when = self._returned.get(number, 0.0)
-                stop = _Told(when, _stopped(why), None, b"", {number: when})
+                stop = _Traced(when, _stopped(why), None, b"", {number: when})
                 self._entries.insert(bisect_right(self._entries, when, key=lambda entry: entry.time), stop)
 
-    def _merged(self) -> Iterator["str | _Told"]:
+    def _merged(self) -> Iterator["str | _Traced"]:
         """In order; those who send the same at the same time share a line."""
         first: dict[tuple[object, ...], list[int]] = {}
-        rows: list[tuple[object, ...] | _Told | _Headline] = []
+        rows: list[tuple[object, ...] | _Traced | _Headline] = []
         for entry in self._entries:
             if isinstance(entry, _Burst):
                 key = _burst_row(entry)
@@ -338,7 +338,7 @@ class Timeline:
             if isinstance(row, _Headline):
                 yield ""
                 yield f"── {row.text}"
-            elif isinstance(row, _Told):
+            elif isinstance(row, _Traced):
                 if row.record in recorded:
                     row.record = None
                 elif row.record is not None:
@@ -349,8 +349,8 @@ class Timeline:
                 senders = " ".join(map(str, sorted(set(first[row]))))
                 yield f"{time}  {mark} {f'{senders} → {to}':<18} {kind:<12} {where:<24} {rest}".rstrip()
 
-    def _told_line(self, told: _Told) -> str:
-        values = f" [values {told.values.hex()[:6]}]" if len(self._decisions[told.place]) > 1 and told.values else ""
+    def _told_line(self, told: _Traced) -> str:
+        values = f" [values {told.values.hex()[:6]}]" if len(self._decisions[told.slot]) > 1 and told.values else ""
         last = max(told.peers.values())
         until = f", the last at {last:.3f}" if last - told.time >= 0.0005 else ""
         return f"{told.time:9.3f}  • {' '.join(map(str, sorted(told.peers)))} {told.text}{values}{until}"
@@ -385,7 +385,7 @@ def _burst_row(burst: _Burst) -> tuple[str, ...]:
         "!" if burst.lies else " ",
         whom,
         burst.kind,
-        where(burst.place),
+        where(burst.slot),
         "; ".join(filter(None, (_about_text(burst), *_arrival_texts(burst), *_lie_texts(burst)))),
     )
 
@@ -405,15 +405,15 @@ def _arrival_texts(burst: _Burst) -> Iterator[str]:
     in_time = [time for times in first.values() for time in times if time - burst.time <= _LATE_S]
     late = {number: max(times) for number, times in first.items() if times and max(times) - burst.time > _LATE_S}
     lost = [number for number, frames in burst.to.items() if not all(frames)]
-    twice = [number for number, frames in burst.to.items() if any(len(times) > 1 for times in frames)]
+    equivocations = [number for number, frames in burst.to.items() if any(len(times) > 1 for times in frames)]
     if in_time:
         yield f"arrives by {max(in_time):.3f}"
     if late:
         yield f"LATE to {spaced(late)}, by {max(late.values()):.3f}"
     if lost:
         yield f"LOST to {spaced(lost)}"
-    if twice:
-        yield f"twice to {spaced(twice)}"
+    if equivocations:
+        yield f"twice to {spaced(equivocations)}"
 
 
 def _lie_texts(burst: _Burst) -> Iterator[str]:
@@ -435,7 +435,7 @@ def _inside(thing: Any) -> Iterator[Any]:
 
 def _lies_for(peer: PeerId, line: Any) -> bool:
     """Whether this is the line that a liar lies through: one that counts its lies. Liars may know each other's."""
-    counts = isinstance(getattr(line, "lies", None), dict) and not isinstance(line, ToldLine)
+    counts = isinstance(getattr(line, "lies", None), dict) and not isinstance(line, TracedLink)
     return counts and getattr(getattr(line, "_identity", None), "peer", peer) == peer
 
 

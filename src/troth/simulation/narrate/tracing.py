@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from troth.crypto import Context, PeerId
+from troth.crypto import PeerId, Slot
 from troth.protocol.core.channel import Entry
 from troth.protocol.core.errors import CannotGoOnError
 from troth.protocol.wire.frames import Packet
@@ -18,28 +18,28 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-class ToldLine:
+class TracedLink:
     """Around a liar's line: what its own code wants to send."""
 
-    def __init__(self, line: Any, peer: PeerId, timeline: "Timeline") -> None:
-        self._line = line
+    def __init__(self, link: Any, peer: PeerId, timeline: "Timeline") -> None:
+        self._link = link
         self._peer = peer
         self._timeline = timeline
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._line, name)
+        return getattr(self._link, name)
 
     def send(self, to: PeerId, packet: Packet) -> None:
-        self._timeline.means(self._peer, to, packet, self._line.lies, lambda: self._line.send(to, packet))
+        self._timeline.means(self._peer, to, packet, self._link.lies, lambda: self._link.send(to, packet))
 
 
 @dataclass(frozen=True)
 class _Last:
     """The announcement that ended last."""
 
-    place: Context
+    slot: Slot
     said: Mapping[PeerId, Announced]
-    twice: Collection[PeerId]
+    equivocations: Collection[PeerId]
     certified: bool
 
     @property
@@ -48,7 +48,7 @@ class _Last:
         return {peer: message for peer, message in messages.items() if isinstance(message, Clip)}
 
 
-class ToldChannel:
+class TracedChannel:
     """Around a peer's channel: what it calls, and what comes back. Whatever is not here passes through."""
 
     def __init__(self, channel: Any, peer: PeerId, timeline: "Timeline") -> None:
@@ -72,83 +72,82 @@ class ToldChannel:
         self._timeline.enters(self._peer, entry.members)
         self._channel.enter(entry)
 
-    async def announce(self, context: Context, message: Message) -> Mapping[PeerId, Announced]:
-        if context.step != self._step:
-            self._step, self._attempt, self._silent = context.step, 0, set()
+    async def announce(self, slot: Slot, message: Message) -> Mapping[PeerId, Announced]:
+        if slot.step != self._step:
+            self._step, self._attempt, self._silent = slot.step, 0, set()
             self._founders = self._before = self._members
-            self._timeline.begins(context.step, self._members)
-        said: Mapping[PeerId, Announced] = await self._alive(self._channel.announce(context, message))
+            self._timeline.begins(slot.step, self._members)
+        said: Mapping[PeerId, Announced] = await self._alive(self._channel.announce(slot, message))
         members = self._members - self._silent
-        twice = [peer for peer, (place, *_) in self._channel.doubles(context.step).items() if place == context]
-        certified = self._timeline.decided(self._peer, context, members, said, twice)
+        found = self._channel.equivocations(slot.step)
+        equivocations = [peer for peer, (where, *_) in found.items() if where == slot]
+        certified = self._timeline.decided(self._peer, slot, members, said, equivocations)
         self._silent |= set() if certified else members - said.keys()
-        self._last = _Last(context, said, twice, certified)
-        self._tell_record(context, said)
+        self._last = _Last(slot, said, equivocations, certified)
+        self._tell_record(slot, said)
         return said
 
-    def _tell_record(self, context: Context, said: Mapping[PeerId, Announced]) -> None:
+    def _tell_record(self, slot: Slot, said: Mapping[PeerId, Announced]) -> None:
         """Commits sign the record of the step before, and what comes at the end of the run signs the last (SPEC U2, U4)."""
         signed = [one.message.signature for one in said.values() if isinstance(one.message, Commit | Close)]
         count = len(signed) - signed.count(None)
         if count:
-            step = context.step - (context.phase == Phase.COMMIT)
-            self._timeline.tell(
-                self._peer, f"had {count} signatures of the record of step {step}", context, record=step
-            )
+            step = slot.step - (slot.phase == Phase.COMMIT)
+            self._timeline.tell(self._peer, f"had {count} signatures of the record of step {step}", slot, record=step)
 
-    async def scatter(self, context: Context, *more: Any) -> Any:
-        self._tell_attempt(context)
-        parts = await self._alive(self._channel.scatter(context, *more))
+    async def scatter(self, slot: Slot, *more: Any) -> Any:
+        self._tell_attempt(slot)
+        parts = await self._alive(self._channel.scatter(slot, *more))
         missing = {peer for part, senders in self._awaited.items() for peer in senders - parts.get(part, {}).keys()}
         if missing:
-            self._tell(f"missed parts of {self._several(missing)}", context)
+            self._tell(f"missed parts of {self._several(missing)}", slot)
         return parts
 
-    async def gather(self, context: Context, mine: Any, wanted: Any, *more: Any) -> Any:
-        blobs = await self._alive(self._channel.gather(context, mine, wanted, *more))
+    async def gather(self, slot: Slot, mine: Any, wanted: Any, *more: Any) -> Any:
+        blobs = await self._alive(self._channel.gather(slot, mine, wanted, *more))
         missing = sorted(set(wanted) - blobs.keys())
         if missing:
-            self._tell(f"lacked the aggregate of part {' '.join(map(str, missing))}", context)
+            self._tell(f"lacked the aggregate of part {' '.join(map(str, missing))}", slot)
         return blobs
 
-    async def lay_open(self, context: Context, *more: Any) -> Any:
-        shown = await self._alive(self._channel.lay_open(context, *more))
-        nothing = sorted(key for key, parcels in shown.items() if not parcels)
+    async def disclose(self, slot: Slot, *more: Any) -> Any:
+        shown = await self._alive(self._channel.disclose(slot, *more))
+        nothing = sorted(key for key, proven_parts in shown.items() if not proven_parts)
         if nothing:
             parts = sorted({key[0] if isinstance(key, tuple) else key for key in nothing})
-            self._tell(f"saw nothing of part {' '.join(map(str, parts))}", context)
+            self._tell(f"saw nothing of part {' '.join(map(str, parts))}", slot)
         return shown
 
-    async def pass_on(self, context: Context, parcels: Any, wanted: Any, *more: Any) -> Any:
-        passed = await self._alive(self._channel.pass_on(context, parcels, wanted, *more))
+    async def pass_on(self, slot: Slot, proven_parts: Any, wanted: Any, *more: Any) -> Any:
+        passed = await self._alive(self._channel.pass_on(slot, proven_parts, wanted, *more))
         missing = [f"part {part} of {self._several([peer])}" for part, peer in sorted(set(wanted) - passed.keys())]
         if missing:
-            self._tell(f"got from nobody: {', '.join(missing)}", context)
+            self._tell(f"got from nobody: {', '.join(missing)}", slot)
         return passed
 
-    def _tell_attempt(self, context: Context) -> None:
+    def _tell_attempt(self, slot: Slot) -> None:
         """Somebody is out, or a part did not come: why the peer begins again, as far as one can see."""
         out = self._before - self._members
         reasons = [f"{self._several([peer])} is out ({self._why_out(peer)})" for peer in sorted(out)]
-        if context.attempt > self._attempt and not out:
+        if slot.attempt > self._attempt and not out:
             reasons = self._complaints() or ["something did not come"]
         if reasons:
-            begins = f"began attempt {context.attempt} of" if context.attempt > self._attempt else "went on with"
-            self._tell(f"{begins} step {context.step}: {'; '.join(reasons)}", context)
-        self._attempt, self._before = context.attempt, self._members
+            begins = f"began attempt {slot.attempt} of" if slot.attempt > self._attempt else "went on with"
+            self._tell(f"{begins} step {slot.step}: {'; '.join(reasons)}", slot)
+        self._attempt, self._before = slot.attempt, self._members
 
     def _why_out(self, peer: PeerId) -> str:
         last = self._last
         if last is None:
             return "it was not heard"
-        if peer in last.twice:
-            return f"said two things in {phase(last.place)}"
+        if peer in last.equivocations:
+            return f"said two things in {phase(last.slot)}"
         if peer not in last.said:
-            return f"{'said nothing that counts' if last.certified else 'silent'} in {phase(last.place)}"
+            return f"{'said nothing that counts' if last.certified else 'silent'} in {phase(last.slot)}"
         missed_by = [owner for owner, clip in last.clips.items() if peer in clip.missing]
         if missed_by:
             return f"its parts are missed by {self._several(missed_by)}"
-        match last.place.phase:
+        match last.slot.phase:
             case Phase.COMMIT:
                 return "committed as its role does not allow"
             case Phase.CLIP:
@@ -169,8 +168,8 @@ class ToldChannel:
         told = [f"parts of {missing} did not come to {self._several(to)}" for missing, to in owners.items() if missing]
         return sorted(told, key=by_number)
 
-    def _tell(self, text: str, context: Context) -> None:
-        self._timeline.tell(self._peer, text, context)
+    def _tell(self, text: str, slot: Slot) -> None:
+        self._timeline.tell(self._peer, text, slot)
 
     def _several(self, peers: Iterable[bytes]) -> str:
         return self._timeline.words.several(peers)

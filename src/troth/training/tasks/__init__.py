@@ -4,7 +4,7 @@ import inspect
 import runpy
 from pathlib import Path
 
-from troth.specs import ChoiceError, build, parse_spec, pick
+from troth.specs import SpecError, build, parse_spec, pick
 from troth.training.task import Task
 from troth.training.tasks.digits import Digits, DigitsCNN
 from troth.training.tasks.factors import Factors
@@ -31,7 +31,7 @@ def make_task(spec: str, folder: Path | None = None) -> Task:
 def _from_file(path: Path) -> type[Task]:
     """Runs the user's own file, as importing it would; never a file that came from a peer."""
     if not path.is_file():
-        raise ChoiceError(f"no task file at '{path}'")
+        raise SpecError(f"no task file at '{path}'")
     own = {
         value
         for value in runpy.run_path(str(path)).values()
@@ -41,5 +41,5 @@ def _from_file(path: Path) -> type[Task]:
         and value.__module__ == "<run_path>"
     }
     if len(own) != 1:
-        raise ChoiceError(f"'{path}' defines {len(own)} tasks, expected one complete subclass of troth.training.Task")
+        raise SpecError(f"'{path}' defines {len(own)} tasks, expected one complete subclass of troth.training.Task")
     return own.pop()

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from troth.crypto import Digest, Identity, PeerId
-from troth.network.transport.libp2p import peer_record as whereabouts
+from troth.network.transport.libp2p import peer_record as peer_record
 from troth.network.transport.libp2p.daemon import DaemonError, key_protobuf, protobuf_fields
 from troth.network.transport.libp2p.multiaddr import (
     dialable,
@@ -25,10 +25,10 @@ from troth.network.transport.libp2p.peer_record import (
     LONGEST_S,
     MOST_ADDRESSES,
     Keeper,
-    decode_whereabouts,
+    decode_peer_record,
     dht_id,
     dht_key,
-    encode_whereabouts,
+    encode_peer_record,
     worth_telling,
 )
 
@@ -113,11 +113,11 @@ def test_loopback_is_told_only_if_there_is_nothing_else() -> None:
 def record(
     until: float = NOW + LASTS_S, by: Identity = ALICE, run: Digest = RUN, where: tuple[str, ...] = (HOME,)
 ) -> bytes:
-    return encode_whereabouts(by, run, until, where)
+    return encode_peer_record(by, run, until, where)
 
 
 def test_a_record_is_read_as_it_was_written() -> None:
-    found = decode_whereabouts(record(where=(HOME, RELAYED)), RUN, NOW)
+    found = decode_peer_record(record(where=(HOME, RELAYED)), RUN, NOW)
     assert found is not None
     assert (found.peer, found.until, found.addresses) == (ALICE.peer, NOW + LASTS_S, (HOME, RELAYED))
 
@@ -131,34 +131,34 @@ def test_the_signed_bytes_stay_as_they_are() -> None:
 def test_one_changed_byte_is_enough(at: int) -> None:
     raw = bytearray(record())
     raw[at] ^= 1
-    assert decode_whereabouts(bytes(raw), RUN, NOW) is None
+    assert decode_peer_record(bytes(raw), RUN, NOW) is None
 
 
 def test_it_is_for_one_run() -> None:
-    assert decode_whereabouts(record(run=OTHER_RUN), RUN, NOW) is None
+    assert decode_peer_record(record(run=OTHER_RUN), RUN, NOW) is None
 
 
 def test_nobody_speaks_for_another() -> None:
     forged = bytearray(record(by=MALLORY))
     forged[64:96] = ALICE.peer
-    assert decode_whereabouts(bytes(forged), RUN, NOW) is None
+    assert decode_peer_record(bytes(forged), RUN, NOW) is None
 
 
 @pytest.mark.parametrize("until", [NOW, NOW - 1, NOW + LONGEST_S + 1, float("inf"), float("nan")])
 def test_it_ends_and_not_too_late(until: float) -> None:
-    assert decode_whereabouts(record(until), RUN, NOW) is None
+    assert decode_peer_record(record(until), RUN, NOW) is None
 
 
 @pytest.mark.parametrize(
     "where", [(), ("/unix/run/docker.sock",), (HOME,) * (MOST_ADDRESSES + 1), (HOME, ""), (HOME, "x" * 5000)]
 )
 def test_its_own_key_does_not_excuse_what_it_says(where: tuple[str, ...]) -> None:
-    assert decode_whereabouts(record(where=where), RUN, NOW) is None
+    assert decode_peer_record(record(where=where), RUN, NOW) is None
 
 
 @pytest.mark.parametrize("raw", [b"", b"\0" * 103, b"\0" * 104, b"\xff" * 200, bytes(10_000)])
 def test_noise_is_nothing(raw: bytes) -> None:
-    assert decode_whereabouts(raw, RUN, NOW) is None
+    assert decode_peer_record(raw, RUN, NOW) is None
 
 
 # What a node keeps
@@ -211,7 +211,7 @@ def test_only_for_whom_it_was_told_to_or_looks() -> None:
 
 
 def test_a_thousand_names_exhaust_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(whereabouts, "MOST_RECORDS", 8)
+    monkeypatch.setattr(peer_record, "MOST_RECORDS", 8)
     names = [Identity.from_secret(struct.pack("!32s", bytes([n]))) for n in range(1, 20)]
     clock = NOW
     full = Keeper(RUN, lambda _: True, lambda: clock)

@@ -29,7 +29,7 @@ _MOST_BYTES = _HEAD.size + MOST_ADDRESSES * (MOST_ADDRESS_BYTES + 1)
 
 
 @dataclass(frozen=True)
-class Whereabouts:
+class PeerRecord:
     peer: PeerId
     until: float  # Unix time
     addresses: tuple[str, ...]  # multiaddrs, without the peer itself at their end
@@ -46,12 +46,12 @@ def dht_key(run: Digest, peer: PeerId) -> bytes:
     return tagged_hash("troth/whereabouts-key/1", run, peer)
 
 
-def encode_whereabouts(identity: Identity, run: Digest, until: float, addresses: Sequence[str]) -> bytes:
+def encode_peer_record(identity: Identity, run: Digest, until: float, addresses: Sequence[str]) -> bytes:
     said = _said(identity.peer, until, "\n".join(addresses).encode("ascii"))
     return identity.sign(_signed(run, said)) + said
 
 
-def decode_whereabouts(raw: bytes, run: Digest, now: float) -> Whereabouts | None:
+def decode_peer_record(raw: bytes, run: Digest, now: float) -> PeerRecord | None:
     """None if it proves nothing: malformed, over, too far ahead, or not signed by whom it is about."""
     if not _HEAD.size <= len(raw) <= _MOST_BYTES:
         return None
@@ -65,7 +65,7 @@ def decode_whereabouts(raw: bytes, run: Digest, now: float) -> Whereabouts | Non
         return None
     if not verify(peer, _signed(run, raw[64:]), signature):
         return None
-    return Whereabouts(peer, until, addresses)
+    return PeerRecord(peer, until, addresses)
 
 
 def _said(peer: PeerId, until: float, lines: bytes) -> bytes:
@@ -119,14 +119,14 @@ class Keeper:
     def strip_value(self, record: DhtRecord) -> bytes:
         return record.value
 
-    def _read(self, record: DhtRecord) -> Whereabouts | None:
+    def _read(self, record: DhtRecord) -> PeerRecord | None:
         if len(record.value) > _MOST_BYTES + 5 or record.subkey != _NO_SUBKEY:
             return None
         try:
             raw = msgspec.msgpack.decode(record.value, type=bytes)
         except (msgspec.DecodeError, RecursionError):
             return None
-        where = decode_whereabouts(raw, self._run, self._now())
+        where = decode_peer_record(raw, self._run, self._now())
         if where is None or where.until != record.expiration_time:  # else a stranger could make it last
             return None
         return where if dht_id(dht_key(self._run, where.peer)) == record.key else None

@@ -6,7 +6,7 @@ between two daemons that have proved their keys to each other; what travels on i
 other directly, and the relay sees ciphertext only.
 
 Addresses are multiaddrs (`/ip4/203.0.113.5/tcp/4001`, with or without `/p2p/12D3Koo…` at the end), `host:port`, or
-`dht:` (or nothing): look the peer up. Its record in the DHT is signed by its own key; see `whereabouts.py`.
+`dht:` (or nothing): look the peer up. Its record in the DHT is signed by its own key; see `peer_record.py`.
 
 What the bounds do not cover: the daemon itself takes any number of handshakes from strangers (it drops connections above
 four times `most_connections` after two minutes), and a relay's traffic for others is not in `bytes_per_second`.
@@ -41,12 +41,12 @@ from troth.network.transport.libp2p.multiaddr import (
 from troth.network.transport.libp2p.peer_record import (
     LASTS_S,
     Keeper,
-    decode_whereabouts,
+    decode_peer_record,
     dht_key,
-    encode_whereabouts,
+    encode_peer_record,
     worth_telling,
 )
-from troth.network.transport.pool import Hall
+from troth.network.transport.pool import ConnectionPool
 
 PROTOCOL = "/troth/1"
 IN_THE_DHT = "dht:"
@@ -109,13 +109,13 @@ class Libp2pTransport:
         self._published: tuple[str, ...] = ()
         self._publish_at = 0.0
         self._join_at = 0.0
-        self._hall = Hall(limits, self._let_go)
+        self._pool = ConnectionPool(limits, self._let_go)
         self._writers: dict[StreamConnection, asyncio.StreamWriter] = {}  # a stream closes when nobody holds its writer
 
     # What users call
 
     async def listen(self, address: str) -> str:
-        if self._hall.closed:
+        if self._pool.closed:
             raise TransportClosedError("this transport was closed")
         async with self._starting:
             if self._daemon is not None:
@@ -134,7 +134,7 @@ class Libp2pTransport:
         return found
 
     async def dial(self, address: str, peer: PeerId) -> StreamConnection:
-        if self._hall.closed:
+        if self._pool.closed:
             raise UnreachableError("this transport was closed")
         async with self._starting:
             if self._upkeep is None:
@@ -167,14 +167,14 @@ class Libp2pTransport:
             raise UnreachableError(_plain(str(error), peer)) from error
 
     async def accept(self) -> StreamConnection:
-        return await self._hall.accept()
+        return await self._pool.accept()
 
     async def close(self) -> None:
-        self._hall.closed = True
+        self._pool.closed = True
         if self._upkeep is not None:
             self._upkeep.cancel()
             await asyncio.wait({self._upkeep})
-        await self._hall.close()
+        await self._pool.close()
         async with self._starting:
             await self._stop()
 
@@ -263,7 +263,7 @@ class Libp2pTransport:
             await asyncio.sleep(_LOOK_EVERY_S)
             try:
                 if self._daemon is None or self._daemon.ended:
-                    self._hall.noted.warn("daemon", "", "the libp2p daemon has ended; starting it again")
+                    self._pool.noted.warn("daemon", "", "the libp2p daemon has ended; starting it again")
                     async with self._starting:
                         await self._stop()
                         await self._start()
@@ -271,7 +271,7 @@ class Libp2pTransport:
                     await self._join()
                 await self._publish()
             except Exception as error:  # hivemind raises what it likes, and without this nobody would find us any more
-                self._hall.noted.warn("upkeep", type(error).__name__, f"libp2p: {error or type(error).__name__}")
+                self._pool.noted.warn("upkeep", type(error).__name__, f"libp2p: {error or type(error).__name__}")
 
     # Being found, and finding
 
@@ -294,7 +294,7 @@ class Libp2pTransport:
                     "they are started to serve as such"
                 )
             if time.monotonic() >= deadline:
-                self._hall.noted.warn("relay", "", "no relay takes this peer yet; trying again")
+                self._pool.noted.warn("relay", "", "no relay takes this peer yet; trying again")
                 await self._stop()
                 await self._start()
                 deadline = time.monotonic() + _RESERVE_S
@@ -328,7 +328,7 @@ class Libp2pTransport:
         self._published, self._publish_at = addresses, time.monotonic() + _REPUBLISH_S
         if addresses:
             until = time.time() + LASTS_S
-            record = encode_whereabouts(self._identity, self._run, until, addresses)
+            record = encode_peer_record(self._identity, self._run, until, addresses)
             if not await self._dht.store(dht_key(self._run, self._identity.peer), record, until):
                 self._publish_at = 0.0
 
@@ -337,7 +337,7 @@ class Libp2pTransport:
         alone = self._join_at == 0.0
         met = await asyncio.gather(*map(self._meet, self._initial_peers))
         if met and not any(met):
-            self._hall.noted.warn("join", "", "none of the initial peers answers; trying again")
+            self._pool.noted.warn("join", "", "none of the initial peers answers; trying again")
             self._join_at = 0.0
             return
         self._join_at = time.monotonic() + _REPUBLISH_S
@@ -372,7 +372,7 @@ class Libp2pTransport:
         finally:
             self._keeper.wanted.discard(peer)
         raw = found.value if found is not None else None
-        where = decode_whereabouts(raw, self._run, time.time()) if isinstance(raw, bytes) else None
+        where = decode_peer_record(raw, self._run, time.time()) if isinstance(raw, bytes) else None
         if where is None or where.peer != peer:
             raise UnreachableError(f"nobody in the DHT knows where {peer.hex()[:16]} is")
         return where.addresses
@@ -387,10 +387,10 @@ class Libp2pTransport:
         stream = await control.open_stream(peer, PROTOCOL, self._limits.handshake_s)
         answers = stream.peer == peer
         verdict = peer if answers else f"another key answers than {peer.hex()[:16]}"
-        connection = self._hall.new_connection(lambda _: verdict, dialled=True)
+        connection = self._pool.new_connection(lambda _: verdict, dialled=True)
         await self._attach(connection, stream.reader, stream.writer)
         try:
-            if self._hall.closed:
+            if self._pool.closed:
                 connection.close("shutting down")
             await connection.greeted()
         except BaseException:
@@ -403,7 +403,7 @@ class Libp2pTransport:
 
     async def _drop_dead_line(self, peer: PeerId) -> None:
         """A daemon keeps a line to a machine that is gone for as long as it can; the next attempt needs a new one."""
-        if self._control is None or any(one.peer == peer for one in self._hall.connections):
+        if self._control is None or any(one.peer == peer for one in self._pool.connections):
             return
         with suppress(TimeoutError, OSError, EOFError, DaemonError):
             async with asyncio.timeout(1.0):
@@ -416,16 +416,16 @@ class Libp2pTransport:
         verdict = self._vet_stranger(peer_of_libp2p(info.peer_id.to_bytes()))
         if (
             isinstance(verdict, str)
-            and sum(bool(one.refusal) for one in self._hall.connections) >= self._limits.most_handshakes
+            and sum(bool(one.refusal) for one in self._pool.connections) >= self._limits.most_handshakes
         ):
             writer.transport.abort()  # no time for manners
             return
-        connection = self._hall.new_connection(lambda _: verdict, dialled=False)
+        connection = self._pool.new_connection(lambda _: verdict, dialled=False)
         await self._attach(connection, reader, writer)
         if connection.refusal:
-            self._hall.noted.warn("refused", info.peer_id.to_base58(), f"turned away: {connection.refusal}")
+            self._pool.noted.warn("refused", info.peer_id.to_base58(), f"turned away: {connection.refusal}")
         elif not connection.why:
-            self._hall.admit(connection)
+            self._pool.admit(connection)
             with suppress(OSError, EOFError, DaemonError):
                 if self._control is not None:
                     await self._control.treasure(connection.peer)
@@ -436,7 +436,7 @@ class Libp2pTransport:
             return "your key is not an Ed25519 key"
         if not self._admits(peer):
             return f"the key {peer.hex()[:16]} is not admitted here"
-        if self._hall.closed or self._hall.accepted >= self._limits.most_connections:
+        if self._pool.closed or self._pool.accepted >= self._limits.most_connections:
             return "no place left"
         return peer
 

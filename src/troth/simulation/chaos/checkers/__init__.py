@@ -13,15 +13,15 @@ from troth.simulation.chaos.checkers.comeback import comeback
 from troth.simulation.chaos.checkers.evidence import evidence
 from troth.simulation.chaos.checkers.follows import follows
 from troth.simulation.chaos.checkers.harm import harm
-from troth.simulation.chaos.checkers.knocks import knocks
 from troth.simulation.chaos.checkers.memory import memory
 from troth.simulation.chaos.checkers.no_honest_ban import no_honest_ban
-from troth.simulation.chaos.checkers.pace import pace
 from troth.simulation.chaos.checkers.progress import progress
+from troth.simulation.chaos.checkers.rejoins import rejoins
 from troth.simulation.chaos.checkers.safety import safety
 from troth.simulation.chaos.checkers.signed import signed
 from troth.simulation.chaos.checkers.slots import slots
 from troth.simulation.chaos.checkers.standing import standing
+from troth.simulation.chaos.checkers.timeouts import timeouts
 from troth.simulation.chaos.world import World
 
 CHECKERS: dict[str, Callable[[World], list[str]]] = {
@@ -37,8 +37,8 @@ CHECKERS: dict[str, Callable[[World], list[str]]] = {
     "harm": harm,
     "progress": progress,
     "standing": standing,
-    "pace": pace,
-    "knocks": knocks,
+    "pace": timeouts,
+    "knocks": rejoins,
     "follows": follows,
     "comeback": comeback,
     "bans": bans,

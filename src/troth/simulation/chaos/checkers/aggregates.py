@@ -25,7 +25,7 @@ def aggregates(world: World) -> list[str]:
     for outcome in world.witness:
         if not outcome.record.updated:
             continue
-        record, kept = outcome.record, outcome.state.kept[outcome.record.step]
+        record, kept = outcome.record, outcome.state.audit_records[outcome.record.step]
         rows = []
         for peer in map(PeerId, record.contributors):
             gradient_D = world.right_gradient(outcome, peer)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from troth.crypto import PeerId
 from troth.protocol.core.records import MOST_OWED
-from troth.protocol.core.roles import NOTHING_DUE, Audit, Due, Roles, draw_roles, first_randomness
+from troth.protocol.core.roles import NO_PENDING_AUDITS, Audit, PendingAudits, Roles, draw_roles, first_randomness
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.state import Outcome
 from troth.protocol.step.trials import AUDIT_KINDS
@@ -15,7 +15,7 @@ from troth.training.work import Training
 
 def audits(world: World) -> list[str]:
     broken = []
-    due, randomness, roster = NOTHING_DUE, first_randomness(world.run)[0], Roster.founding(world.run)
+    due, randomness, roster = NO_PENDING_AUDITS, first_randomness(world.run)[0], Roster.founding(world.run)
     incarnation = 0
     for outcome in world.witness:
         due = due if outcome.record.incarnation == incarnation else replace(due, everyone=True)
@@ -26,7 +26,7 @@ def audits(world: World) -> list[str]:
             *_back(world, step),
         )
         broken += [f"step {step}: {what}" for what in found]
-        due, randomness, roster = Due.after(outcome.record), outcome.state.randomness, outcome.state.roster
+        due, randomness, roster = PendingAudits.after(outcome.record), outcome.state.randomness, outcome.state.roster
         incarnation = outcome.record.incarnation
     return broken
 
@@ -35,13 +35,13 @@ def _not_as_drawn(world: World, step: int, roster: Roster, roles: Roles) -> Iter
     """SPEC R4, R6, R7."""
     keys = {world.numbers[peer]: peer for peer in roster.members if peer in world.numbers}
     for number, outcomes in sorted(world.outcomes.items()):
-        if step in outcomes and number in keys and not outcomes[step].looked_on:
+        if step in outcomes and number in keys and not outcomes[step].observed:
             drawn = roles.audits.get(keys[number], ())
             if set(outcomes[step].audited) != set(drawn):
                 yield f"{number} was drawn to audit {len(drawn)} others, and audited {len(outcomes[step].audited)}, not the same"
 
 
-def _lost(world: World, outcome: Outcome[Training], roster: Roster, roles: Roles, due: Due) -> Iterator[str]:
+def _lost(world: World, outcome: Outcome[Training], roster: Roster, roles: Roles, due: PendingAudits) -> Iterator[str]:
     """What came to nothing is owed, and after the third time dropped, and the record says both (SPEC R7)."""
     record, heard = outcome.record, outcome.accuses[min(outcome.accuses)]
     dismissed = {
@@ -72,6 +72,6 @@ def _back(world: World, step: int) -> Iterator[str]:
     if not theirs or None in theirs:
         return  # some were lost on the way, and their audits with them
     audited = {audit.target for outcome in theirs if outcome for audit in outcome.audited if audit.step == step - 1}
-    for peer in sorted({PeerId(knock.key) for knock in came if knock.key in before.contributors} - audited):
+    for peer in sorted({PeerId(rejoin.key) for rejoin in came if rejoin.key in before.contributors} - audited):
         if peer not in before.banned and peer not in {owed.target for owed in record.owed}:
             yield f"{world.numbers.get(peer)} is back, and nobody audits its first step"

@@ -34,5 +34,5 @@ def _well_from(world: World, number: int) -> float | None:
     cut = world.plan.crashes.get(number, world.plan.blackout.get(number))
     if cut is not None and (cut.down is None or number not in world.power_back):
         return None
-    heals = max((cut.end for cut in world.plan.network.cuts if number in cut.apart), default=0.0)
+    heals = max((cut.end for cut in world.plan.network.cuts if number in cut.isolated), default=0.0)
     return max(heals, world.power_back.get(number, 0.0))

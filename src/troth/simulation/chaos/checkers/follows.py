@@ -13,7 +13,7 @@ def follows(world: World) -> list[str]:
     absent = {world.numbers.get(PeerId(p)): record.step for record in reversed(world.records) for p in record.absent}
     for number in sorted(world.plan.shaky & absent.keys() - world.plan.network.loss.keys()):
         well = _well_from(world, number)
-        looking = {step for step, outcome in world.outcomes[number].items() if outcome.looked_on}
+        looking = {step for step, outcome in world.outcomes[number].items() if outcome.observed}
         ends = [step for step in sorted(looking) if step > absent[number]]
         seen = [step for step in ends if well is not None and world.step_ends[step] > well]
         for one, other in pairwise(seen):

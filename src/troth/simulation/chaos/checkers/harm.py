@@ -43,12 +43,12 @@ def harm(world: World) -> list[str]:
 
 def applied_gradient(outcome: Outcome[Training]) -> Tensor:
     """What the optimizer was given, as its state shows it: whatever was clipped on the way, this moved the model."""
-    before, after = outcome.state.kept[outcome.record.step].training, outcome.state.training
+    before, after = outcome.state.audit_records[outcome.record.step].training, outcome.state.training
     return after.optimizer["momentum"].double() - MOMENTUM * before.optimizer["momentum"].double()
 
 
 def _far_parts(outcome: Outcome[Training], rows_CD: Tensor) -> Iterator[str]:
-    kept = outcome.state.kept[outcome.record.step]
+    kept = outcome.state.audit_records[outcome.record.step]
     if not outcome.record.updated:
         return
     spans, whole = list(pairwise(kept.bounds)), float(rows_CD.norm(dim=1).max())

@@ -5,7 +5,7 @@ from troth.simulation.chaos.world import World
 
 def slots(world: World) -> list[str]:
     return [
-        f"step {place.step}: {world.numbers[peer]} signed {len(said)} messages for phase {place.phase}, attempt {place.attempt}"
-        for (peer, place), said in world.said.items()
+        f"step {slot.step}: {world.numbers[peer]} signed {len(said)} messages for phase {slot.phase}, attempt {slot.attempt}"
+        for (peer, slot), said in world.said.items()
         if len(said) > 1
     ]

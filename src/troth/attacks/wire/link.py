@@ -14,7 +14,7 @@ from troth.attacks.wire.lies import (
     another,
     early_and_large,
     false_decision,
-    false_knock,
+    false_rejoin,
     false_signature,
     false_waiting,
     forged_certificate,
@@ -31,10 +31,9 @@ from troth.attacks.wire.lies import (
     with_wrong_path,
 )
 from troth.attacks.wire.splits import LastRound
-from troth.crypto import Context, Digest, Identity, PeerId, Stream
-from troth.protocol.broadcast.channel import AgreedChannel, Line
+from troth.crypto import Digest, Identity, PeerId, Slot, Stream
+from troth.protocol.broadcast.channel import AgreedChannel, PacketLink
 from troth.protocol.wire.frames import (
-    Begun,
     BlobSent,
     Certificate,
     Chained,
@@ -42,6 +41,7 @@ from troth.protocol.wire.frames import (
     Packet,
     PartSent,
     PartShown,
+    RestartCertificate,
     SyncWanted,
     Value,
     View,
@@ -61,7 +61,7 @@ from troth.protocol.wire.messages import (
     seal,
 )
 
-CONDUCTS = {
+WIRE_BEHAVIOURS = {
     "equivocate": "say one thing to some and another to others",
     "selective": "say it to some only",
     "mute": "say nothing in some announcements",
@@ -100,71 +100,71 @@ class LateChannel(AgreedChannel):
     """For those who decide what to say only when they have heard the others."""
 
     async def announce_last(
-        self, context: Context, choose: Callable[[Mapping[PeerId, Announced]], Message | None]
+        self, slot: Slot, choose: Callable[[Mapping[PeerId, Announced]], Message | None]
     ) -> Mapping[PeerId, Announced]:
-        if self._looks_on:
-            return await self.announce(context, Vote(()))  # it says nothing
-        running = self._begin(context)
-        due = (running.deadline or self._line.now()) - 2.1 * self.pace.delta  # else it would come too late for some
+        if self._observing:
+            return await self.announce(slot, Vote(()))  # it says nothing
+        running = self._begin(slot)
+        due = (running.deadline or self._link.now()) - 2.1 * self.timeouts.delta  # else it would come too late for some
         await self._wait(due, lambda: len(running.heard) >= len(self._members) - 1)
-        opened = {peer: self._tools.open(context, peer, envelope) for peer, envelope in running.heard.items()}
+        opened = {peer: self._tools.open(slot, peer, envelope) for peer, envelope in running.heard.items()}
         message = choose({peer: said for peer, said in opened.items() if not isinstance(said, Malformed)})
         if message is not None:
-            running.say(seal(self._identity, context, message), self._line.now())
-        return await self._finish(context, running)
+            running.say(seal(self._identity, slot, message), self._link.now())
+        return await self._finish(slot, running)
 
 
-class LyingLine:
+class LyingLink:
     """Bends what is sent, with a chance for each packet and each conduct that was chosen."""
 
     def __init__(
         self,
-        line: Line,
+        link: PacketLink,
         identity: Identity,
-        conducts: frozenset[str],
-        zeal: float,
+        behaviours: frozenset[str],
+        intensity: float,
         start: int,
         draw: Stream,
         fellows: Mapping[PeerId, Identity] = MappingProxyType({}),  # liars, who sign for each other
     ) -> None:
-        self._line = line
-        self._zeal = zeal  # how often it lies where it could
+        self._link = link
+        self._intensity = intensity  # how often it lies where it could
         self._start = start  # the step from which on it does
         self._step = 0
         self._identity = identity
         self._me = identity.peer
-        self._conducts = conducts
+        self._behaviours = behaviours
         self._draw = draw
         self._met: dict[PeerId, int] = {}  # to whom it has sent something, and in which step last
         self._foe: PeerId | None = None
-        self._heard: dict[Context, dict[PeerId, Value]] = {}  # in this step and later ones
-        self._instead: dict[Context, Value | None] = {}  # what it tells everyone in place of the truth, in this step
+        self._heard: dict[Slot, dict[PeerId, Value]] = {}  # in this step and later ones
+        self._instead: dict[Slot, Value | None] = {}  # what it tells everyone in place of the truth, in this step
         self._others: dict[bytes, Value] = {}
-        self._two_sides: dict[Context, dict[PeerId, Value] | None] = {}  # whom it told what, if it forges a certificate
+        self._two_sides: dict[Slot, dict[PeerId, Value] | None] = {}  # whom it told what, if it forges a certificate
         self._last_round = LastRound(identity, fellows, draw)
         self._fellows = frozenset(fellows)
-        self._hoarded: dict[Context, bool] = {}  # in which announcements of this step
-        self._onlookers: set[PeerId] = set()  # who asked what has happened, and is no member
+        self._hoarded: dict[Slot, bool] = {}  # in which announcements of this step
+        self._observers: set[PeerId] = set()  # who asked what has happened, and is no member
         self._sent: list[Packet] = []
         self.lies: dict[str, int] = {}
         self.free: Callable[[], bool] = lambda: True  # whether it does not wait for something
 
     def follow(self, channel: AgreedChannel) -> None:
         """Lies that need the right moment keep the pace that its own code keeps."""
-        self._last_round.delta = lambda: channel.pace.delta
+        self._last_round.delta = lambda: channel.timeouts.delta
 
     def now(self) -> float:
-        return self._line.now()
+        return self._link.now()
 
     def gone(self) -> frozenset[PeerId]:
-        return self._line.gone()
+        return self._link.gone()
 
     async def receive(self, until: float) -> tuple[PeerId, Packet] | None:
         while True:
             wakes = min(until, self._last_round.next_due)
-            heard = await self._line.receive(wakes)
+            heard = await self._link.receive(wakes)
             for to, late in self._last_round.due(self.now()):
-                self._line.send(to, late)
+                self._link.send(to, late)
             if heard is not None or (wakes >= until and not self._last_round.waits(self.now())):
                 break
             until = max(until, self.now() + _MOMENT)
@@ -175,28 +175,28 @@ class LyingLine:
     def _listen(self, sender: PeerId, packet: Packet) -> None:
         frame = packet.frame
         if isinstance(frame, Value | View):
-            self._last_round.hears(sender, packet.place, frame, self.now())
+            self._last_round.hears(sender, packet.slot, frame, self.now())
         match frame:
             case Value():
-                self._heard.setdefault(packet.place, {}).setdefault(sender, frame)
+                self._heard.setdefault(packet.slot, {}).setdefault(sender, frame)
             case Chained():
-                for to, instead in self._last_round.began(sender, packet.place, self.now()):
-                    self._line.send(to, Packet(packet.place, instead))
+                for to, instead in self._last_round.began(sender, packet.slot, self.now()):
+                    self._link.send(to, Packet(packet.slot, instead))
             case SyncWanted():
-                self._onlookers.add(sender)
+                self._observers.add(sender)
 
     def send(self, to: PeerId, packet: Packet) -> None:
-        if isinstance(packet.frame, Value) and packet.place.step > self._step:
-            self._begin(packet.place.step)
+        if isinstance(packet.frame, Value) and packet.slot.step > self._step:
+            self._begin(packet.slot.step)
         if isinstance(packet.frame, Value):
-            self._last_round.tells(to, packet.place, packet.frame, self.now())
+            self._last_round.tells(to, packet.slot, packet.frame, self.now())
         if isinstance(packet.frame, View):
-            self._mislead(packet.place)
+            self._mislead(packet.slot)
         if not self._shuns(to):
             for frame in self._frames(to, packet):
-                self._line.send(to, Packet(packet.place, frame))
-            for again in self._again(packet.place):
-                self._line.send(to, again)
+                self._link.send(to, Packet(packet.slot, frame))
+            for again in self._again(packet.slot):
+                self._link.send(to, again)
         self._met[to] = self._step
         if len(self._sent) < 200:
             self._sent.append(packet)
@@ -204,7 +204,7 @@ class LyingLine:
     def _begin(self, step: int) -> None:
         """With what belongs to earlier steps forgotten."""
         self._step = step
-        self._heard = {place: said for place, said in self._heard.items() if place.step >= step}
+        self._heard = {slot: said for slot, said in self._heard.items() if slot.step >= step}
         self._instead.clear()
         self._others.clear()
         self._two_sides.clear()
@@ -213,17 +213,17 @@ class LyingLine:
 
     # Whether
 
-    def _would(self, conduct: str) -> bool:
-        return conduct in self._conducts and self._step >= self._start and self.free()
+    def _would(self, behaviour: str) -> bool:
+        return behaviour in self._behaviours and self._step >= self._start and self.free()
 
-    def _does(self, conduct: str, chance: float = 0.5) -> bool:
-        if not self._would(conduct) or float(self._draw.uniform(1)[0]) >= chance * self._zeal:
+    def _does(self, behaviour: str, chance: float = 0.5) -> bool:
+        if not self._would(behaviour) or float(self._draw.uniform(1)[0]) >= chance * self._intensity:
             return False
-        self._count(conduct)
+        self._count(behaviour)
         return True
 
-    def _count(self, conduct: str) -> None:
-        self.lies[conduct] = self.lies.get(conduct, 0) + 1
+    def _count(self, behaviour: str) -> None:
+        self.lies[behaviour] = self.lies.get(behaviour, 0) + 1
 
     def _shuns(self, to: PeerId) -> bool:
         """Always, whatever its zeal; whom is drawn as soon as it has met everyone."""
@@ -238,96 +238,96 @@ class LyingLine:
     # What
 
     def _frames(self, to: PeerId, packet: Packet) -> Iterator[Frame]:
-        frame, place = packet.frame, packet.place
-        for conduct in filter(self._would, _DELAYED):
-            self._count(conduct)
-        yield from self._added(to, place)
+        frame, slot = packet.frame, packet.slot
+        for behaviour in filter(self._would, _DELAYED):
+            self._count(behaviour)
+        yield from self._added(to, slot)
         match frame:
             case Value():
-                yield from self._value(to, place, frame)
+                yield from self._value(to, slot, frame)
             case View():
-                yield from self._view(to, place, frame)
+                yield from self._view(to, slot, frame)
             case Certificate() | Chained():
-                yield from self._kept_back(place, frame)
+                yield from self._kept_back(slot, frame)
             case PartSent() | PartShown() | BlobSent():
                 yield from self._blob(frame)
-            case Waiting() | Begun() if self._does("mislead"):
+            case Waiting() | RestartCertificate() if self._does("mislead"):
                 yield false_waiting(frame, self._draw)
             case _:
                 yield frame
 
-    def _added(self, to: PeerId, place: Context) -> Iterator[Frame]:
+    def _added(self, to: PeerId, slot: Slot) -> Iterator[Frame]:
         """What nobody asked for."""
         if self._does("garbage", 0.1):
             yield View(bytes(32), bytes(64))
             yield Certificate(bytes(32), {to: bytes(64)}, {to: bytes(64)})
-        said = self._heard.get(place)
+        said = self._heard.get(slot)
         if said and self._does("impersonate", 0.1):
             victim = pick(self._draw, sorted(said))
             members = {self._me, to, *(peer for peer, step in self._met.items() if step == self._step)}
-            yield from impersonations(self._identity, place, victim, said[victim], members, self._draw)
+            yield from impersonations(self._identity, slot, victim, said[victim], members, self._draw)
 
-    def _again(self, place: Context) -> Iterator[Packet]:
+    def _again(self, slot: Slot) -> Iterator[Packet]:
         if self._does("flood", 0.02):
-            yield from early_and_large(self._identity, place)
+            yield from early_and_large(self._identity, slot)
         if self._sent and self._does("replay", 0.1):
             yield pick(self._draw, self._sent)
         if not self._would("replay-elsewhere"):
             return
-        earlier = [packet for packet in self._sent if packet.place.step < place.step]
+        earlier = [packet for packet in self._sent if packet.slot.step < slot.step]
         if earlier and self._does("replay-elsewhere", 0.1):
             frame = pick(self._draw, earlier).frame
-            yield Packet(place, frame)
+            yield Packet(slot, frame)
             elsewhere = (
-                place._replace(run=Digest(bytes(32))),
-                place._replace(step=place.step + 1),
-                place._replace(attempt=place.attempt + 1),
-                place._replace(phase=place.phase % Phase.VOTE + 1),
-                place._replace(incarnation=place.incarnation + 1),
+                slot._replace(run=Digest(bytes(32))),
+                slot._replace(step=slot.step + 1),
+                slot._replace(attempt=slot.attempt + 1),
+                slot._replace(phase=slot.phase % Phase.VOTE + 1),
+                slot._replace(incarnation=slot.incarnation + 1),
             )
             yield Packet(pick(self._draw, elsewhere), frame)
 
-    def _mislead(self, place: Context) -> None:
+    def _mislead(self, slot: Slot) -> None:
         """Before others can say how it ended."""
-        said = {peer: value.envelope for peer, value in self._heard.get(place, {}).items()}
-        for onlooker in sorted(self._onlookers - said.keys()) if said else ():
+        said = {peer: value.envelope for peer, value in self._heard.get(slot, {}).items()}
+        for observer in sorted(self._observers - said.keys()) if said else ():
             if self._does("mislead", 1.0):
-                self._line.send(onlooker, Packet(place, false_decision(said, self._draw)))
+                self._link.send(observer, Packet(slot, false_decision(said, self._draw)))
 
-    def _value(self, to: PeerId, place: Context, value: Value) -> Iterator[Frame]:
+    def _value(self, to: PeerId, slot: Slot, value: Value) -> Iterator[Frame]:
         if self._does("mute", 0.2) or self._does("selective"):
             return
-        if place.phase == Phase.COMMIT and self._keeps_commit(place) and self._hoards(to):
+        if slot.phase == Phase.COMMIT and self._keeps_commit(slot) and self._hoards(to):
             return
-        if place not in self._two_sides:
-            self._two_sides[place] = {} if self._does("forged-certificate", 0.2) else None
-        sides = self._two_sides[place]
+        if slot not in self._two_sides:
+            self._two_sides[slot] = {} if self._does("forged-certificate", 0.2) else None
+        sides = self._two_sides[slot]
         if sides is not None:
-            sides[to] = pick(self._draw, (value, self._other(place, value)))
+            sides[to] = pick(self._draw, (value, self._other(slot, value)))
             yield sides[to]
             return
-        if place not in self._instead:
-            payload = self._false_payload(place, value.envelope.payload)
-            self._instead[place] = None if payload is None else announcing(self._identity, place, payload)
+        if slot not in self._instead:
+            payload = self._false_payload(slot, value.envelope.payload)
+            self._instead[slot] = None if payload is None else announcing(self._identity, slot, payload)
         if self._does("equivocate"):
-            yield self._other(place, value)
+            yield self._other(slot, value)
         else:
-            yield self._instead[place] or value
+            yield self._instead[slot] or value
 
     def _hoards(self, to: PeerId) -> bool:
         """To all honest peers but one, the same for all liars: it alone is to hold what makes a quorum."""
         honest = sorted(self._met.keys() - self._fellows)
         return self._would("hoard-signatures") and bool(honest) and to not in self._fellows and to != honest[0]
 
-    def _keeps_commit(self, place: Context) -> bool:
+    def _keeps_commit(self, slot: Slot) -> bool:
         """Signatures under the last record travel in it."""
-        if place not in self._hoarded:
-            self._hoarded[place] = self._does("hoard-signatures")
-        return self._hoarded[place]
+        if slot not in self._hoarded:
+            self._hoarded[slot] = self._does("hoard-signatures")
+        return self._hoarded[slot]
 
-    def _false_payload(self, place: Context, payload: bytes) -> bytes | None:
+    def _false_payload(self, slot: Slot, payload: bytes) -> bytes | None:
         """Decided once for an announcement: said to some only, it would be an equivocation and no more."""
-        phase = Phase(place.phase)
+        phase = Phase(slot.phase)
         if self._does("malformed", 0.2):
             return malformed(phase, payload, self._draw)
         if self._does("oversized", 0.05):
@@ -337,43 +337,43 @@ class LyingLine:
             return encode(not_finite(message, self._draw))
         gone = sorted(peer for peer, step in self._met.items() if step < self._step - 1)
         if isinstance(message, Commit) and gone and self._does("false-knock"):
-            return encode(false_knock(message, pick(self._draw, gone), self._draw))
+            return encode(false_rejoin(message, pick(self._draw, gone), self._draw))
         if isinstance(message, Commit) and self._does("unsigned-record"):
             return encode(msgspec.structs.replace(message, signature=None))
         if isinstance(message, Commit) and self._does("false-record"):
-            return encode(false_signature(message, self._identity, place))
+            return encode(false_signature(message, self._identity, slot))
         return None
 
-    def _other(self, place: Context, value: Value) -> Value:
+    def _other(self, slot: Slot, value: Value) -> Value:
         """Another message for the same place, as validly signed as the first."""
         key = bytes(value.envelope.signature)
         if key not in self._others:
-            message = _decoded(Phase(place.phase), value.envelope.payload)
-            self._others[key] = value if message is None else Value(seal(self._identity, place, another(message)))
+            message = _decoded(Phase(slot.phase), value.envelope.payload)
+            self._others[key] = value if message is None else Value(seal(self._identity, slot, another(message)))
         return self._others[key]
 
-    def _view(self, to: PeerId, place: Context, view: View) -> Iterator[Frame]:
+    def _view(self, to: PeerId, slot: Slot, view: View) -> Iterator[Frame]:
         if self._does("hide-views"):
             return
-        if self._last_round.hides(place, view, lambda: "late-certificate" in self._conducts):
+        if self._last_round.hides(slot, view, lambda: "late-certificate" in self._behaviours):
             self._count("late-certificate")
             return  # from the beginning and always: it needs all liars, and they do not last
-        false, said, sides = self._instead.get(place), self._heard.get(place, {}), self._two_sides.get(place)
+        false, said, sides = self._instead.get(slot), self._heard.get(slot, {}), self._two_sides.get(slot)
         if sides and to in sides:
-            yield from forged_certificate(self._identity, place, {**said, self._me: sides[to]})
+            yield from forged_certificate(self._identity, slot, {**said, self._me: sides[to]})
         elif self._does("false-incomplete", 0.2):
-            yield signed_view(self._identity, place, None)
+            yield signed_view(self._identity, slot, None)
         elif self._does("two-views", 0.7):
-            yield signed_view(self._identity, place, pick(self._draw, (None, self._draw.words(4).tobytes())))
+            yield signed_view(self._identity, slot, pick(self._draw, (None, self._draw.words(4).tobytes())))
         elif false is not None and view.values is not None:  # else the lie would never be certified
-            yield signed_view(self._identity, place, values_digest({**said, self._me: false}))
+            yield signed_view(self._identity, slot, values_digest({**said, self._me: false}))
         else:
             yield view
 
-    def _kept_back(self, place: Context, frame: Certificate | Chained) -> Iterator[Frame]:
-        if self._does("hide-certificates") or self._last_round.keeps(place, frame):
+    def _kept_back(self, slot: Slot, frame: Certificate | Chained) -> Iterator[Frame]:
+        if self._does("hide-certificates") or self._last_round.keeps(slot, frame):
             return
-        false = self._instead.get(place)
+        false = self._instead.get(slot)
         mine = isinstance(frame, Chained) and frame.originator == self._me
         if false is None or not mine:  # else its own code passes on the truth that it told nobody
             yield frame

@@ -5,28 +5,28 @@ And all agree on how long they wait (SPEC Q8).
 
 from collections import Counter
 
-from troth.protocol.broadcast.timeouts import Pace
+from troth.protocol.broadcast.timeouts import Timeouts
 from troth.protocol.core.records import StepRecord
 from troth.simulation.chaos.world import World
 
 _ANNOUNCEMENTS = 5
 
 
-def pace(world: World) -> list[str]:
+def timeouts(world: World) -> list[str]:
     """A step after which nothing is held against anybody, nor after the next, which hears of its end, had certificates only."""
-    pairs = Counter(pair for record in world.records for pair in record.feuds)
+    pairs = Counter(pair for record in world.records for pair in record.link_disputes)
     broken = [
         f"{world.name(one)} and {world.name(other)} did not reach each other {count} times"
         for (one, other), count in sorted(pairs.items())
         if count > 1
     ]
-    broken += [f"several paces in step {step}: {paces}" for step, paces in world.paces.items() if len(paces) > 1]
+    broken += [f"several timeouts in step {step}: {seen}" for step, seen in world.timeouts.items() if len(seen) > 1]
     for before, outcome, after in zip(world.witness, world.witness[1:], world.witness[2:], strict=False):
         step = outcome.record.step
         took = world.step_ends[step] - world.step_ends[step - 1]
-        relayed = bool(before.state.roster.apart())
+        relayed = bool(before.state.roster.disputed_links())
         if (
-            took > max(_longest(held, relayed) for held in world.paces[step])
+            took > max(_longest(held, relayed) for held in world.timeouts[step])
             and outcome.attempts == 1
             and outcome.record.incarnation == before.record.incarnation  # else the power was gone
             and not _noted(outcome.record)
@@ -37,14 +37,14 @@ def pace(world: World) -> list[str]:
 
 
 def _noted(record: StepRecord) -> bool:
-    held = (record.absent, record.struck, record.slowed, record.feuds, record.expelled, record.judgements)
+    held = (record.absent, record.struck, record.slowed, record.link_disputes, record.expelled, record.judgements)
     return any(held)
 
 
-def _longest(pace: Pace, relayed: bool) -> float:
+def _longest(timeouts: Timeouts, relayed: bool) -> float:
     """With every value and every view just in time (SPEC Q1, Q2, F2)."""
-    exchange = 2 * pace.delta + pace.bulk
+    exchange = 2 * timeouts.delta + timeouts.bulk
     allowed = (
-        7 * exchange + 2 * pace.compute
+        7 * exchange + 2 * timeouts.compute
     )  # record, parts three times, aggregates twice, signatures; gradient, audit
-    return allowed + _ANNOUNCEMENTS * pace.delta * (6 if relayed else 4) + pace.delta
+    return allowed + _ANNOUNCEMENTS * timeouts.delta * (6 if relayed else 4) + timeouts.delta

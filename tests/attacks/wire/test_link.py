@@ -8,7 +8,7 @@ from troth.attacks.wire.lies import (
     announcing,
     another,
     false_decision,
-    false_knock,
+    false_rejoin,
     false_signature,
     forged_certificate,
     impersonations,
@@ -21,9 +21,9 @@ from troth.attacks.wire.lies import (
     values_digest,
     with_wrong_path,
 )
-from troth.attacks.wire.line import CONDUCTS, LyingLine
+from troth.attacks.wire.link import WIRE_BEHAVIOURS, LyingLink
 from troth.attacks.wire.splits import LastRound
-from troth.crypto import Context, Digest, Identity, PeerId, Signature, derive, signed_bytes, stream, valid_peer, verify
+from troth.crypto import Digest, Identity, PeerId, Signature, Slot, derive, signed_bytes, stream, valid_peer, verify
 from troth.protocol.broadcast.announcement import Announcement, Timing, proves, view_bytes
 from troth.protocol.core.records import record_bytes_to_sign
 from troth.protocol.wire.frames import (
@@ -61,7 +61,7 @@ from troth.simulation.chaos.faults import Network
 from troth.simulation.chaos.world import Plan, World, play
 from troth.simulation.lockstep.drop_outs import DropOut
 
-PLACE = Context(Digest(b"r" * 32), 3, Phase.REPORT)
+PLACE = Slot(Digest(b"r" * 32), 3, Phase.REPORT)
 ME, OTHER = (Identity.from_secret(derive(0, name)) for name in ("me", "other"))
 MESSAGES: dict[Phase, Message] = {
     Phase.COMMIT: Commit(bytes(32), b"a" * 32, b"b" * 32, length=1.5, signature=bytes(64)),
@@ -77,9 +77,9 @@ STEPS = 4
 AGAINST_WHO_WAS_GONE = {"mislead": 1.0, "false-knock": 120.0}  # and for how long: it has to look on, or to stay away
 
 
-def world_of(conduct: str, seed: int = 0) -> World:
+def world_of(behaviour: str, seed: int = 0) -> World:
     """Two of seven do it whenever they can; where it needs somebody who was gone, there is one."""
-    doing = frozenset({conduct})
+    doing = frozenset({behaviour})
     plan = Plan(
         seed=seed,
         peers=7,
@@ -87,8 +87,8 @@ def world_of(conduct: str, seed: int = 0) -> World:
         liars={0: doing, 3: doing},
         forge_from={},
         attacks={},
-        zeal={0: (1.0, 0), 3: (1.0, 1)},
-        crashes={5: DropOut(0, 3, AGAINST_WHO_WAS_GONE[conduct])} if conduct in AGAINST_WHO_WAS_GONE else {},
+        intensity={0: (1.0, 0), 3: (1.0, 1)},
+        crashes={5: DropOut(0, 3, AGAINST_WHO_WAS_GONE[behaviour])} if behaviour in AGAINST_WHO_WAS_GONE else {},
         network=Network(latency=0.4),
     )
     return play(plan)
@@ -98,21 +98,21 @@ def broken_in(world: World) -> list[str]:
     return [f"{name}: {what}" for name, check in CHECKERS.items() for what in check(world)]
 
 
-@pytest.mark.parametrize("conduct", CONDUCTS)
-def test_two_of_seven_break_no_promise(conduct: str) -> None:
+@pytest.mark.parametrize("behaviour", WIRE_BEHAVIOURS)
+def test_two_of_seven_break_no_promise(behaviour: str) -> None:
     """[Q1–Q7, N5, M1–M3] Honest peers agree, none of them is banned or left out, and every step ends."""
-    world = world_of(conduct)
-    assert world.lies[conduct] > 0
-    assert set(world.lies) == {conduct}
+    world = world_of(behaviour)
+    assert world.lies[behaviour] > 0
+    assert set(world.lies) == {behaviour}
     assert broken_in(world) == []
     assert len(world.records) == STEPS
 
 
-@pytest.mark.parametrize("conduct", ["malformed", "oversized"])
+@pytest.mark.parametrize("behaviour", ["malformed", "oversized"])
 @pytest.mark.parametrize("seed", range(2))
-def test_what_is_no_message_is_silence_and_not_an_equivocation(conduct: str, seed: int) -> None:
+def test_what_is_no_message_is_silence_and_not_an_equivocation(behaviour: str, seed: int) -> None:
     """[M3, Q6] Everyone hears the same, so everyone hears nothing: absent or struck, but not banned."""
-    world = world_of(conduct, seed)
+    world = world_of(behaviour, seed)
     assert broken_in(world) == []
     assert not any(record.banned for record in world.records)
     hurt = {peer for record in world.records for peer in (*record.absent, *record.struck)}
@@ -146,14 +146,14 @@ class _Recorder:
         return None
 
 
-def sent_by(conducts: set[str], packets: list[Packet], peers: int = 6) -> list[tuple[PeerId, Packet]]:
+def sent_by(behaviours: set[str], packets: list[Packet], peers: int = 6) -> list[tuple[PeerId, Packet]]:
     """What a liar makes of these packets to everyone, if its conducts are drawn whenever they can be."""
-    line, others = _Recorder(), [PeerId(bytes([number]) * 32) for number in range(1, peers)]
-    liar = LyingLine(line, ME, frozenset(conducts), 20.0, 0, stream(0, "liar"))
+    link, others = _Recorder(), [PeerId(bytes([number]) * 32) for number in range(1, peers)]
+    liar = LyingLink(link, ME, frozenset(behaviours), 20.0, 0, stream(0, "liar"))
     for packet in packets:
         for other in others:
             liar.send(other, packet)
-    return line.sent
+    return link.sent
 
 
 def test_what_is_malformed_is_so_for_all_alike() -> None:
@@ -170,9 +170,7 @@ def test_what_is_malformed_is_so_for_all_alike() -> None:
 def test_a_feud_is_with_one_and_always_the_same() -> None:
     packets = [Packet(PLACE._replace(step=step), View(None, bytes(64))) for step in range(5)]
     sent = sent_by({"feud"}, packets)
-    shunned = {to for to, packet in sent if packet.place.step == 0} - {
-        to for to, packet in sent if packet.place.step > 0
-    }
+    shunned = {to for to, packet in sent if packet.slot.step == 0} - {to for to, packet in sent if packet.slot.step > 0}
     assert len(shunned) == 1
     assert len(sent) in range(5 + 4 * 4, 5 + 4 * 4 + 5)  # the first may get something before the choice is made
 
@@ -189,9 +187,9 @@ def test_replays_elsewhere_are_of_earlier_steps() -> None:
     old, new = (Packet(PLACE._replace(step=step), View(bytes([step]) * 32, bytes(64))) for step in (1, 2))
     value = Packet(PLACE._replace(step=2), Value(seal(ME, PLACE, MESSAGES[Phase.REPORT])))  # begins step 2
     sent = sent_by({"replay-elsewhere"}, [old, value, new], peers=20)
-    moved = {packet.place for _, packet in sent if packet.frame == old.frame} - {old.place}
-    assert new.place in moved
-    assert {place.run for place in moved} > {PLACE.run}
+    moved = {packet.slot for _, packet in sent if packet.frame == old.frame} - {old.slot}
+    assert new.slot in moved
+    assert {slot.run for slot in moved} > {PLACE.run}
 
 
 @pytest.mark.parametrize("phase", MESSAGES)
@@ -345,12 +343,12 @@ def test_what_is_said_of_those_who_were_gone() -> None:
     """[B2, B3, U2] Well-formed, and false: a key of nobody's, somebody left out, another record."""
     draw, commit = stream(0, "gone"), MESSAGES[Phase.COMMIT]
     assert isinstance(commit, Commit)
-    knocking = false_knock(commit, OTHER.peer, draw)
+    knocking = false_rejoin(commit, OTHER.peer, draw)
     assert decode(Phase.COMMIT, encode(knocking)) == knocking
-    (knock,) = knocking.knocks
-    assert knock.member == OTHER.peer
-    assert valid_peer(PeerId(knock.key))
-    assert knock.key not in (ME.peer, OTHER.peer)
+    (rejoin,) = knocking.rejoins
+    assert rejoin.member == OTHER.peer
+    assert valid_peer(PeerId(rejoin.key))
+    assert rejoin.key not in (ME.peer, OTHER.peer)
     said = {who.peer: seal(who, PLACE, MESSAGES[Phase.REPORT]) for who in HONEST}
     assert len(false_decision(said, draw).said) == len(said) - 1
     digest, false = Digest(b"d" * 32), false_signature(commit, ME, PLACE)
