@@ -27,7 +27,7 @@ from pathlib import Path
 
 from troth.crypto.identity import Identity
 from troth.network.manifest.manifest import Manifest
-from troth.network.mesh.session import VERSION, Hello, encode_said
+from troth.network.mesh.session import VERSION, Hello, encode_session_message
 from troth.network.transport.framing import HEADER, Kind
 from troth.network.transport.tls import client_context
 from troth.swarm.child import Stepped, Trace
@@ -104,7 +104,7 @@ def main() -> int:
 def _measure(out: Path) -> tuple[list[Period], Counter[str], list[str], list[str]]:
     plan = SwarmPlan(peers=PEERS, seed=1)
     with Swarm(plan, rehearsal(plan, steps=RUN_STEPS), out) as swarm:
-        if not swarm.follow(until=lambda seen: all(len(seen.event.get(n, ())) >= 5 for n in range(PEERS)), most_s=60):
+        if not swarm.follow(until=lambda seen: all(len(seen.events.get(n, ())) >= 5 for n in range(PEERS)), most_s=60):
             raise SystemExit(f"the swarm does not start: {swarm.seen.notes}")
         pid = swarm.pid(VICTIM)
         assert pid is not None
@@ -120,7 +120,7 @@ def _measure(out: Path) -> tuple[list[Period], Counter[str], list[str], list[str
         periods.append(_period("again", swarm, pid, AGAIN_S, crowd.start))
         crowd.ended()
         lines = _other_lines(log)[lines_before:]
-        news = [one for each in swarm.seen.event.values() for one in each.values()]
+        news = [one for each in swarm.seen.events.values() for one in each.values()]
         trouble = [f"{note.peer}: {note.text}" for note in swarm.seen.notes if "founders are here" not in note.text]
         trouble += [f"{number}: {ended.how}" for number, ended in swarm.seen.ended.items()]
         trouble += [f"step {one.step}: {one.attempts} attempts" for one in news if one.attempts > 1]
@@ -247,7 +247,7 @@ async def _stranger(
 
 
 def _framed(hello: Hello) -> bytes:
-    body = b"\x00" + encode_said(hello)
+    body = b"\x00" + encode_session_message(hello)
     return HEADER.pack(Kind.CONTROL, len(body), len(body)) + body
 
 

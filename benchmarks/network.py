@@ -25,8 +25,8 @@ import torch
 
 from benchmarks.network_peers import bare_transport, gloo, whole_peer
 from troth.crypto import derive
-from troth.network.manifest.builder import ManifestOptions, draft
-from troth.swarm.plan import SwarmPlan, seats
+from troth.network.manifest.builder import ManifestOptions, build_manifest
+from troth.swarm.plan import SwarmPlan, founders_of
 
 PEERS, SIZE, ROUNDS, TURNS = 8, 10_000_000, 14, 2
 WARM_UP = 8  # rounds, or steps: buffers grow until the models of the last steps have their places
@@ -90,7 +90,9 @@ def _troth() -> list[list[Step]]:
     """What every peer told of every step, but for the first ones, and the last, with which the model is saved."""
     plan = SwarmPlan(peers=PEERS, seed=1)
     options = ManifestOptions(steps=ROUNDS + 1, delta_s=5.0, compute_s=60.0, bulk_s=60.0)
-    manifest = dataclasses.replace(draft(TASK, seats(plan), options).manifest, nonce=derive(0, "benchmark"))
+    manifest = dataclasses.replace(
+        build_manifest(TASK, founders_of(plan), options).manifest, nonce=derive(0, "benchmark")
+    )
     raw = manifest.to_toml().encode()
     told: list[list[Step]] = []
     with tempfile.TemporaryDirectory() as folder, _started() as start:

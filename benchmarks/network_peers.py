@@ -16,15 +16,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from troth.crypto import Identity, PeerId, Seed, stream
+from troth.crypto import Identity, PeerId, Seed, Slot, stream
 from troth.crypto.streams import derive
 from troth.network.manifest.manifest import Manifest
 from troth.network.node.events import StepEvent
-from troth.network.node.node import Body, Node, Options
+from troth.network.node.factory import PeerFactory
+from troth.network.node.node import Node
+from troth.network.node.options import NodeOptions
 from troth.network.transport.base import Lane, Limits
 from troth.network.transport.tcp import TcpTransport
-from troth.protocol.broadcast.channel import AgreedChannel
-from troth.protocol.core.channel import Channel
+from troth.protocol.broadcast.channel import BroadcastChannel
+from troth.protocol.core.channel import Channel, ForwardingChannel
+from troth.protocol.core.records import StepRecord
 from troth.protocol.core.run import Run
 from troth.protocol.wire.messages import Phase
 from troth.protocol.wire.primitives import Primitives
@@ -40,7 +43,7 @@ MB = 1 << 20
 
 
 @dataclass
-class LatencyEstimator:
+class Stopwatch:
     """Wall clock and processor time of the protocol's thread and its helpers, by what they were spent on."""
 
     spent: dict[str, list[float]] = field(default_factory=lambda: defaultdict(lambda: [0.0, 0.0]))
@@ -74,26 +77,21 @@ class LatencyEstimator:
         return taken
 
 
-class _TimedChannel:
+class _TimedChannel(ForwardingChannel):
     """Takes the time of every call that waits, and of what comes before it."""
 
-    def __init__(self, channel: AgreedChannel, watch: LatencyEstimator) -> None:
-        self._channel = channel
+    def __init__(self, channel: Channel, watch: Stopwatch) -> None:
+        super().__init__(channel)
         self._watch = watch
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._channel, name)
-
-    async def announce(self, context: Any, message: Any) -> Any:
-        return await self._timed(
-            f"announce {Phase(context.phase).name.lower()}", self._channel.announce, context, message
-        )
+    async def announce(self, slot: Slot, *arguments: Any) -> Any:
+        return await self._timed(f"announce {Phase(slot.phase).name.lower()}", super().announce, slot, *arguments)
 
     async def scatter(self, *arguments: Any) -> Any:
-        return await self._timed("scatter", self._channel.scatter, *arguments)
+        return await self._timed("scatter", super().scatter, *arguments)
 
     async def gather(self, *arguments: Any) -> Any:
-        return await self._timed("gather", self._channel.gather, *arguments)
+        return await self._timed("gather", super().gather, *arguments)
 
     async def _timed(self, name: str, call: Callable[..., Any], *arguments: Any) -> Any:
         self._watch.lap(f"before: {name}")
@@ -105,7 +103,7 @@ class _TimedChannel:
 class FreeWork(TrainingWork):
     """Gradients are slices of one table of noise, so they cost nothing, and an auditor finds the same."""
 
-    watch: LatencyEstimator
+    watch: Stopwatch
     table_D: Tensor
 
     def gradient_now(self, training: Training, seed: Seed) -> Tensor:
@@ -123,8 +121,8 @@ class FreeWork(TrainingWork):
         return updated
 
 
-class _TimedBody(Body):
-    def __init__(self, watch: LatencyEstimator, size: int) -> None:
+class _TimedFactory(PeerFactory):
+    def __init__(self, watch: Stopwatch, size: int) -> None:
         self._watch = watch
         self._size = size
 
@@ -135,20 +133,20 @@ class _TimedBody(Body):
         work.table_D = torch.from_numpy(noise_D).float() / self._size**0.5
         return work
 
-    def outside(self, channel: AgreedChannel, identity: Identity, run: Run) -> Channel:
+    def outside(self, channel: BroadcastChannel, identity: Identity, run: Run) -> Channel:
         return _TimedChannel(channel, self._watch)
 
 
 @dataclass
 class _Reporter:
     parent: Connection
-    watch: LatencyEstimator
+    watch: Stopwatch
     network_s: float = 0.0
 
-    def stepped(self, news: StepEvent) -> None:
+    def stepped(self, event: StepEvent, record: StepRecord) -> None:
         self.watch.lap("before: told")
         network = self.watch.network_s
-        self.parent.send((news.step, news.seconds, network - self.network_s, news.audits, self.watch.take()))
+        self.parent.send((event.step, event.seconds, network - self.network_s, event.audits, self.watch.take()))
         self.network_s = network
 
     def note(self, text: str) -> None:
@@ -161,11 +159,11 @@ def whole_peer(raw: bytes, secret: bytes, folder: str, parent: Connection) -> No
     os.dup2(log, 1)
     os.dup2(log, 2)
     torch.set_num_threads(1)
-    manifest, identity, watch = Manifest.from_bytes(raw, Path()), Identity.from_secret(Seed(secret)), LatencyEstimator()
+    manifest, identity, watch = Manifest.from_bytes(raw, Path()), Identity.from_secret(Seed(secret)), Stopwatch()
     founder = manifest.founder(identity.peer)
     assert founder is not None
-    options = Options(Path(folder), listen=founder.address, evaluate_every=1 << 30)
-    node = Node(manifest, identity, options, _Reporter(parent, watch), _TimedBody(watch, manifest.parameters.size))
+    options = NodeOptions(Path(folder), listen=founder.address, evaluate_every=1 << 30)
+    node = Node(manifest, identity, options, _Reporter(parent, watch), _TimedFactory(watch, manifest.parameters.size))
     node.live()
     parent.send(None)
 

@@ -61,9 +61,8 @@ from troth.protocol.wire.messages import (
     SignedRejoin,
     Verdict,
     Vote,
-    encode,
-    phase_of,
 )
+from troth.protocol.wire.phases import encode, phase_of
 from troth.training.schedules import cosine
 
 GOLDEN = Path(__file__).parent / "golden"

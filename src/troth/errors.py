@@ -1,4 +1,4 @@
-"""The root of what an operator can get wrong.
+"""The root of all errors that an operator can cause.
 
 Three kinds of failure are kept apart: a peer's fault is a value (evidence), an operator's mistake is one of these
 errors and names its way out, and our own bug is an assertion. Imports nothing of ours, so that every package may use
@@ -7,9 +7,9 @@ it.
 
 
 class OperatorError(ValueError):
-    """Bad input from the person at the keyboard. One line; the command line prints it and exits with 2."""
+    """Bad input from the operator. Its message is one line; the command line prints it and exits with 2."""
 
 
 def printable(text: str) -> str:
-    """A line for people out of text that a stranger wrote: nothing in it moves the cursor or breaks the line."""
+    """Make text that a stranger wrote safe to print: nothing in it moves the cursor or breaks the line."""
     return "".join(character if character.isprintable() else "?" for character in text)

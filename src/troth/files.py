@@ -9,7 +9,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Whole or not at all: a reader never sees half a file, and a crash keeps the old one."""
+    """Write a file whole or not at all: a reader never sees half of it, and a crash keeps the old one."""
     partial = path.with_name(path.name + ".partial")
     with partial.open("wb") as file:
         file.write(content)
@@ -20,7 +20,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """A file that was renamed is there after a power cut, too."""
+    """Flush a folder, so that a renamed file is there after a power cut too."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

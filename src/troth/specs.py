@@ -1,4 +1,4 @@
-"""Things chosen by name on a command line or in a manifest: `name` or `name:option=value,option=value`.
+"""Specs: things chosen by name on a command line or in a manifest, `name` or `name:option=value,option=value`.
 
 Imports nothing of ours but the root of errors, so that every package may use it.
 """
@@ -21,7 +21,7 @@ class SpecError(OperatorError):
 
 
 def pick(table: Mapping[str, T], name: str, kind: str) -> T:
-    """The entry of that name, or an error with the nearest names."""
+    """Look up a name; an unknown one raises an error with the nearest names."""
     if name in table:
         return table[name]
     near = difflib.get_close_matches(name, table, n=2, cutoff=0.5)
@@ -30,7 +30,7 @@ def pick(table: Mapping[str, T], name: str, kind: str) -> T:
 
 
 def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
-    """`"ipm:epsilon=0.3"` becomes `("ipm", {"epsilon": "0.3"})`."""
+    """Split a spec: `"ipm:epsilon=0.3"` becomes `("ipm", {"epsilon": "0.3"})`."""
     name, _, rest = spec.partition(":")
     options: dict[str, str] = {}
     for item in filter(None, rest.split(",")):

@@ -35,7 +35,7 @@ Forge = Callable[[Tensor, Tensor], Tensor]
 
 
 def forger(attack: GradientAttack, members: int = 7, seed: int = 0) -> Forge:
-    """What the members of a fresh coalition send, step after step."""
+    """Rows that the members of a fresh coalition send, step after step."""
     coalition = Coalition([attack], AttackSchedule(), range(members), derive(seed, "coalition"))
     step = count()
     return lambda own_BD, honest_HD: coalition.gradients(next(step), own_BD, honest_HD)

@@ -12,18 +12,18 @@ import pytest
 
 from tests.cli.conftest import Troth
 from tests.simulation.chaos.planted import planted
-from troth.simulation.chaos import workers as side_by_side
+from troth.simulation.chaos import workers
 from troth.simulation.chaos.draws import DRAWS
 from troth.simulation.chaos.faults import Network
 from troth.simulation.chaos.judge import Verdict
+from troth.simulation.chaos.plan import Plan
 from troth.simulation.chaos.plan_file import FORMAT, PlanFile, load, to_text
-from troth.simulation.chaos.world import Plan
 
 FILES = {"plan.json", "trace.txt", "verdict.txt"}
 
 
 def in_this_process(plans: Iterator[Plan], _processes: int, _until: float | None) -> Iterator[Verdict]:
-    yield from map(side_by_side.verdict_on, plans)
+    yield from map(workers.verdict_on, plans)
 
 
 def test_one_world_is_told(troth: Troth) -> None:
@@ -55,7 +55,7 @@ def test_many_worlds_and_what_was_tried(troth: Troth) -> None:
 def test_a_terminal_gets_a_bar(troth: Troth, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # what rich takes for a terminal
     monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.setattr(side_by_side, "judge_all", in_this_process)
+    monkeypatch.setattr(workers, "judge_all", in_this_process)
     done = troth("chaos", "--seeds", "0..3", "--steps", "1", "--peers", "4")
     assert done.code == 0
     assert "━" in done.err
@@ -110,7 +110,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return Plan(seed, 5, 2, {2: liar}, {}, {}, {2: (1.0, 0)}, {}, Network(latency=0.3))
 
     monkeypatch.setitem(DRAWS, "classic", draw)
-    monkeypatch.setattr(side_by_side, "judge_all", in_this_process)
+    monkeypatch.setattr(workers, "judge_all", in_this_process)
     with planted("the first of two equivocating values taken"):
         yield
 
@@ -186,7 +186,7 @@ def test_a_world_that_falls_over_is_saved_with_the_reason(
     def fall(*_: object) -> None:
         raise RuntimeError("over this")
 
-    monkeypatch.setattr("troth.simulation.chaos.world.run_step", fall)
+    monkeypatch.setattr("troth.simulation.chaos.liar.run_step", fall)
     done = troth("chaos", "--seed", "17", "--no-shrink")
     assert done.code == 1
     assert "BROKEN crash: RuntimeError: over this" in done.out
@@ -217,10 +217,10 @@ def test_whoever_interrupts_many_worlds_is_told_what_was_found(
     troth: Troth, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def verdicts(plans: Iterator[Plan], _processes: int, _until: float | None) -> Iterator[Verdict]:
-        yield side_by_side.verdict_on(next(plans))
+        yield workers.verdict_on(next(plans))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(side_by_side, "judge_all", verdicts)
+    monkeypatch.setattr(workers, "judge_all", verdicts)
     done = troth("chaos", "--seeds", "17..99")
     assert done.code == 130
     assert "1 of 1 worlds broke a promise, of 82: interrupted\n" in done.out

@@ -9,7 +9,8 @@ import pytest
 from tests.cli.conftest import Troth
 from tests.cli.test_lists import TASK
 from troth.crypto import Identity, KeyFileError
-from troth.network.manifest.manifest import Manifest, mismatches
+from troth.network.manifest.fit import mismatches
+from troth.network.manifest.manifest import Manifest
 from troth.protocol.broadcast.timeouts import Timeouts
 from troth.training import make_task
 

@@ -9,13 +9,14 @@ import pytest
 from troth.cli import main
 from troth.crypto import Identity, PeerId, Slot, blob_digest, derive
 from troth.evidence.bans import sign_off
-from troth.evidence.form import FORMAT, MOST_BYTES, BanFile, Founding, SignedMessage, checksum, to_text
+from troth.evidence.file_format import FORMAT, MOST_BYTES, BanFile, Founding, SignedMessage, checksum, to_text
 from troth.evidence.verify import verify_ban
-from troth.network.manifest.builder import draft
-from troth.network.manifest.manifest import Founder
+from troth.network.manifest.builder import build_manifest
+from troth.network.manifest.founder import Founder
 from troth.protocol.core.records import Judgement, StepRecord, encode_record, record_bytes_to_sign
 from troth.protocol.core.run import Parameters, Run
-from troth.protocol.wire.messages import Accusation, Accuse, Ballot, Kind, Phase, Verdict, Vote, seal
+from troth.protocol.wire.messages import Accusation, Accuse, Ballot, Kind, Phase, Verdict, Vote
+from troth.protocol.wire.phases import seal
 
 RUN = [
     "simulate",
@@ -102,7 +103,7 @@ def test_the_run_is_named_by_its_id_or_its_manifest(
     assert call("verify", evidence, "--run", name) == 0
     assert call("verify", evidence, "--run", name.upper()) == 0
     founders = tuple(Founder(f"peer{k}", Identity.from_secret(derive(0, "founder", k)).peer, "") for k in range(4))
-    other = draft("quadratic:dimension=60", founders).manifest
+    other = build_manifest("quadratic:dimension=60", founders).manifest
     (tmp_path / "run.toml").write_text(other.to_toml())
     capsys.readouterr()
     assert call("verify", evidence, "--run", str(tmp_path / "run.toml")) == 1

@@ -1,4 +1,4 @@
-"""Whoever holds every key of a run: evidence that is validly signed by everyone, and still wrong."""
+"""A forger that holds every key of a run: its evidence is validly signed by everyone, and still wrong."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,10 +7,11 @@ import msgspec
 
 from troth.crypto import Identity, PeerId, Slot, blob_digest
 from troth.evidence.bans import BanEvidence
-from troth.evidence.form import BanFile, SignedMessage, SignedRecord, checksum, from_text, to_text
+from troth.evidence.file_format import BanFile, SignedMessage, SignedRecord, checksum, from_text, to_text
 from troth.evidence.verify import UnprovedError, verify_ban
 from troth.protocol.core.records import StepRecord, decode_record, encode_record, record_bytes_to_sign
-from troth.protocol.wire.messages import Accuse, Message, Phase, Vote, decode, seal
+from troth.protocol.wire.messages import Accuse, Message, Phase, Vote
+from troth.protocol.wire.phases import decode, seal
 from troth.simulation import ProtocolSimulation
 
 

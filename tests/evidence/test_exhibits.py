@@ -1,20 +1,18 @@
-"""Evidence that speaks for itself: what was signed, and a recomputation, show that a ban is right, or that it is not."""
+"""Evidence that speaks for itself: signed messages and a recomputation show that a ban is right, or that it is not."""
 
 import dataclasses
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
+from tests.evidence.exhibited_bans import ATTACKS, QUICK, ExhibitedBan, recomputed
 from tests.evidence.forger import Forger
-from tests.protocol.small_runs import finished
 from troth.aggregation import centered_clip
-from troth.crypto import Digest, PeerId
-from troth.evidence.bans import BanEvidence, ballot_on
-from troth.evidence.beside import BlobsFile, StateError, StateFile, load_beside, save_evidence
-from troth.evidence.form import Exhibit, SignedMessage
-from troth.evidence.recompute import Recomputed, recompute
+from troth.crypto import PeerId
+from troth.evidence.bans import BanEvidence
+from troth.evidence.errors import RecomputeError
+from troth.evidence.file_format import SignedMessage
+from troth.evidence.recompute import Recomputed
 from troth.evidence.verify import verify_ban
 from troth.protocol.core.parts import ProvenPart, part_bounds, rows_of
 from troth.protocol.core.records import aggregate_message, aggregates_basis, decode_record
@@ -22,39 +20,8 @@ from troth.protocol.core.scales import part_taus
 from troth.protocol.core.state import Outcome
 from troth.protocol.wire.messages import Accuse, Center, Clip, Commit, Kind, Message, Phase, Report, Verdict, Vote
 from troth.protocol.wire.primitives import Primitives, to_blob
-from troth.simulation import ProtocolSimulation, Scenario
+from troth.simulation import ProtocolSimulation
 from troth.training.work import Training
-
-QUICK = Scenario(
-    task="quadratic:dimension=60", peers=8, byzantine=3, attack_start=3, steps=25, evaluate_every=30, seed=1
-)
-ATTACKS = {
-    "sign-flip": {Kind.GRADIENT},
-    "wrong-report": {Kind.REPORT},
-    "wrong-aggregate": {Kind.AGGREGATE},
-    "false-accusation": {Kind.REPORT},
-    "mass-accusation": {Kind.REPORT},  # of validators too, who report nothing: that is not heard
-    "covered-aggregate": {Kind.AUDITED_REPORT, Kind.COVER},
-}
-
-
-@pytest.fixture(scope="module")
-def runs() -> dict[str, ProtocolSimulation]:
-    return {attack: finished(dataclasses.replace(QUICK, attack=attack)) for attack in ATTACKS}
-
-
-def again(evidence: BanEvidence, text: str | None = None, **changes: Any) -> Recomputed:
-    proof = verify_ban(evidence.text if text is None else text)
-    return recompute(proof, **{"training": evidence.training, "blobs": evidence.blobs, **changes})
-
-
-def of_kind(runs: dict[str, ProtocolSimulation], kind: Kind) -> tuple[ProtocolSimulation, BanEvidence]:
-    """A ban of the accused."""
-    for attack, kinds in ATTACKS.items():
-        for evidence in runs[attack].evidence if kind in kinds and "accusation" not in attack else ():
-            if verify_ban(evidence.text).judgement.kind == kind:
-                return runs[attack], evidence
-    raise AssertionError(f"nobody was banned for {kind.name}")
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
@@ -64,8 +31,8 @@ def test_every_ban_is_recomputed_from_what_was_signed(runs: dict[str, ProtocolSi
     assert len(simulation.evidence) == len(simulation.bans) == 3
     proofs = [verify_ban(evidence.text) for evidence in simulation.evidence]
     assert {proof.judgement.kind for proof in proofs} == ATTACKS[attack]
-    assert all(proof.testimony is not None and "can be recomputed" in proof.rests_on() for proof in proofs)
-    assert {again(evidence) for evidence in simulation.evidence} == {Recomputed.CONFIRMED}
+    assert all(proof.exhibit is not None and "can be recomputed" in proof.rests_on() for proof in proofs)
+    assert {recomputed(evidence) for evidence in simulation.evidence} == {Recomputed.CONFIRMED}
 
 
 def test_parts_are_kept_only_for_bans() -> None:
@@ -87,7 +54,7 @@ def test_parts_are_kept_only_for_bans() -> None:
     assert 0 < shown <= disputed
 
 
-def test_whom_a_quorum_bans_for_a_right_report_is_cleared(runs: dict[str, ProtocolSimulation]) -> None:
+def test_a_reporter_banned_by_a_quorum_for_a_right_report_is_cleared(runs: dict[str, ProtocolSimulation]) -> None:
     """[E3] All members together turn the verdict on a false accusation round, and sign it: the votes prove it, and what the
     accused signed refutes it."""
     simulation = runs["false-accusation"]
@@ -106,55 +73,20 @@ def test_whom_a_quorum_bans_for_a_right_report_is_cleared(runs: dict[str, Protoc
         record=forger.record(forger.file.record, judgements=judgements),
     )
     assert verify_ban(framed).banned == judged.target
-    assert again(evidence, framed) is Recomputed.REFUTED
-
-
-class Exhibited:
-    """Evidence of one kind, to be signed again with changes, each message by its own sender."""
-
-    def __init__(self, runs: dict[str, ProtocolSimulation], kind: Kind) -> None:
-        simulation, self.evidence = of_kind(runs, kind)
-        self.forger, self.proof = Forger(simulation, self.evidence), verify_ban(self.evidence.text)
-        assert self.forger.file.exhibit is not None
-        self.exhibit: Exhibit = self.forger.file.exhibit
-
-    def again(self, phase: Phase, messages: list[SignedMessage], **changes: Any) -> list[SignedMessage]:
-        def changed(message: Any) -> Any:
-            return msgspec.structs.replace(message, **changes)
-
-        attempt = 0 if phase == Phase.COMMIT else self.exhibit.attempt
-        return [
-            self.forger.message(one, phase, changed, self.proof.judgement.step, attempt=attempt) for one in messages
-        ]
-
-    def text(self, *, judged: Digest, **changes: Any) -> str:
-        """All members say that they judged this message."""
-        exhibit, file = msgspec.structs.replace(self.exhibit, **changes), self.forger.file
-        judgement = msgspec.structs.replace(self.proof.judgement, message=judged)
-
-        def ballots(_vote: Vote) -> Vote:
-            assert judgement.verdict is not None
-            return Vote((ballot_on(judgement, judgement.verdict),))
-
-        record = self.forger.record(file.record, judgements=(judgement,))
-        votes = [self.forger.message(one, Phase.VOTE, ballots, attempt=judgement.attempt) for one in file.votes]
-        return self.forger.text(exhibit=exhibit, record=record, votes=votes)
-
-    def refusal(self, **changes: Any) -> str:
-        return self.forger.refusal(exhibit=msgspec.structs.replace(self.exhibit, **changes))
+    assert recomputed(evidence, framed) is Recomputed.REFUTED
 
 
 def test_an_owner_whose_aggregate_is_right_is_cleared(runs: dict[str, ProtocolSimulation]) -> None:
     """[E3, T6] The same owner, had it announced the clipped centre: banned by the same votes, and cleared by what it signed."""
-    framed = Exhibited(runs, Kind.AGGREGATE)
+    framed = ExhibitedBan(runs, Kind.AGGREGATE)
     shown, evidence, (part, tools) = (
-        framed.proof.testimony,
+        framed.proof.exhibit,
         framed.evidence,
         (framed.proof.judgement.part, Primitives()),
     )
     assert shown is not None
     assert part is not None
-    rows_PD = rows_of([ProvenPart(evidence.blobs[digest], path) for digest, path in shown.parcels.values()])
+    rows_PD = rows_of([ProvenPart(evidence.blobs[digest], path) for digest, path in shown.proven_parts.values()])
     bounds = part_bounds(60, shown.step.parts)
     right = to_blob(centered_clip(rows_PD, tau=part_taus(shown.step.tau, bounds)[part]))
     digest, norm = tools.digest(right), tools.aggregate_norm(right)
@@ -162,11 +94,11 @@ def test_an_owner_whose_aggregate_is_right_is_cleared(runs: dict[str, ProtocolSi
     aggregates = [*shown.aggregates[:part], digest, *shown.aggregates[part + 1 :]]
     assert shown.projection_key is not None
     about = aggregates_basis(aggregates, shown.projection_key, shown.step.tau)
-    clips = framed.again(Phase.CLIP, framed.exhibit.clips, centers=(Center(part, digest, norm),))
+    clips = framed.signed_again(Phase.CLIP, framed.exhibit.clips, centers=(Center(part, digest, norm),))
     cleared = {
         "aggregates": [one.hex() for one in aggregates],
         "clips": clips,
-        "reports": framed.again(Phase.REPORT, framed.exhibit.reports, basis=about),
+        "reports": framed.signed_again(Phase.REPORT, framed.exhibit.reports, basis=about),
         "accuses": [],
     }
     blobs = {**evidence.blobs, digest: right}
@@ -175,19 +107,21 @@ def test_an_owner_whose_aggregate_is_right_is_cleared(runs: dict[str, ProtocolSi
     )
     judged = aggregate_message(tools.digest(bytes.fromhex(clips[0].payload)), None)
     text = framed.text(**cleared, judged=judged)
-    assert again(evidence, text, blobs=blobs) is Recomputed.REFUTED
+    assert recomputed(evidence, text, blobs=blobs) is Recomputed.REFUTED
 
 
 @pytest.mark.parametrize("kind", [Kind.GRADIENT, Kind.REPORT, Kind.AGGREGATE, Kind.AUDITED_REPORT, Kind.COVER])
-def test_what_is_exhibited_is_signed_and_just_what_is_needed(runs: dict[str, ProtocolSimulation], kind: Kind) -> None:
+def test_an_exhibit_is_signed_and_holds_just_the_needed_messages(
+    runs: dict[str, ProtocolSimulation], kind: Kind
+) -> None:
     """[E1] Signed again as it was, it is accepted; each refusal below is for what was changed."""
-    forged = Exhibited(runs, kind)
+    forged = ExhibitedBan(runs, kind)
     file, exhibit = forged.forger.file, forged.exhibit
     same = {
-        "commits": forged.again(Phase.COMMIT, exhibit.commits),
-        "clips": forged.again(Phase.CLIP, exhibit.clips),
-        "reports": forged.again(Phase.REPORT, exhibit.reports),
-        "accuses": forged.again(Phase.ACCUSE, exhibit.accuses),
+        "commits": forged.signed_again(Phase.COMMIT, exhibit.commits),
+        "clips": forged.signed_again(Phase.CLIP, exhibit.clips),
+        "reports": forged.signed_again(Phase.REPORT, exhibit.reports),
+        "accuses": forged.signed_again(Phase.ACCUSE, exhibit.accuses),
     }
     assert forged.refusal(**same) == ""
     for name, messages in same.items():
@@ -198,15 +132,15 @@ def test_what_is_exhibited_is_signed_and_just_what_is_needed(runs: dict[str, Pro
             assert "two" in forged.refusal(**{name: [*messages, messages[0]]})
             assert forged.refusal(**{name: messages[1:]})
         else:
-            assert "does not hold" in forged.refusal(**{name: _some(forged, name, other)})
+            assert "does not hold" in forged.refusal(**{name: _needless_message(forged, name, other)})
     assert forged.refusal(attempt=exhibit.attempt + 1)
     assert not exhibit.parcels or forged.refusal(parcels=exhibit.parcels[1:])
-    assert verify_ban(forged.forger.text(exhibit=None)).testimony is None
+    assert verify_ban(forged.forger.text(exhibit=None)).exhibit is None
     assert "lied together" in verify_ban(forged.forger.text(exhibit=None)).rests_on()
     assert file.exhibit is exhibit
 
 
-def _some(forged: Exhibited, name: str, sender: PeerId) -> list[SignedMessage]:
+def _needless_message(forged: ExhibitedBan, name: str, sender: PeerId) -> list[SignedMessage]:
     """A message of a kind that this exhibit does not need."""
     spare: dict[str, tuple[Message, Phase]] = {
         "commits": (Commit(bytes(32), bytes(32), bytes(32), length=0.0), Phase.COMMIT),
@@ -220,42 +154,42 @@ def _some(forged: Exhibited, name: str, sender: PeerId) -> list[SignedMessage]:
     return [forged.forger.sign(identity, phase, message, step, attempt)]
 
 
-def test_what_is_exhibited_is_about_one_and_the_same_work(runs: dict[str, ProtocolSimulation]) -> None:
+def test_an_exhibit_is_about_one_and_the_same_work(runs: dict[str, ProtocolSimulation]) -> None:
     """[E2] Every message is validly signed by its sender, but speaks of something else."""
-    report, aggregate, cover = (Exhibited(runs, kind) for kind in (Kind.REPORT, Kind.AGGREGATE, Kind.COVER))
+    report, aggregate, cover = (ExhibitedBan(runs, kind) for kind in (Kind.REPORT, Kind.AGGREGATE, Kind.COVER))
     other = bytes(32)
     for forged in (report, aggregate, cover):
-        away = forged.again(Phase.REPORT, forged.exhibit.reports, basis=other)
+        away = forged.signed_again(Phase.REPORT, forged.exhibit.reports, basis=other)
         assert "other aggregates" in forged.refusal(reports=away)
         assert "other aggregates" in forged.refusal(projection_key=other.hex())
         assert "every part" in forged.refusal(aggregates=forged.exhibit.aggregates[1:])
         assert "committed to nothing" in forged.refusal(
-            commits=forged.again(Phase.COMMIT, forged.exhibit.commits, root=None, length=None)
+            commits=forged.signed_again(Phase.COMMIT, forged.exhibit.commits, root=None, length=None)
         )
     for forged in (aggregate, cover):
-        elsewhere = forged.again(Phase.CLIP, forged.exhibit.clips, centers=())
+        elsewhere = forged.signed_again(Phase.CLIP, forged.exhibit.clips, centers=())
         assert "did not announce" in forged.refusal(clips=elsewhere)
-        deaf = forged.again(Phase.ACCUSE, forged.exhibit.accuses, basis=other)
+        deaf = forged.signed_again(Phase.ACCUSE, forged.exhibit.accuses, basis=other)
         assert "other reports" in forged.refusal(accuses=deaf)
-    made = aggregate.again(Phase.CLIP, aggregate.exhibit.clips, basis=other)
+    made = aggregate.signed_again(Phase.CLIP, aggregate.exhibit.clips, basis=other)
     assert "other gradients" in aggregate.refusal(clips=made)
-    roots = aggregate.again(Phase.COMMIT, aggregate.exhibit.commits, root=other)
+    roots = aggregate.signed_again(Phase.COMMIT, aggregate.exhibit.commits, root=other)
     assert "other gradients" in aggregate.refusal(commits=roots)
-    assert "record says" in cover.refusal(commits=cover.again(Phase.COMMIT, cover.exhibit.commits, root=other))
-    longer = report.again(Phase.REPORT, report.exhibit.reports, numbers=bytes(8))
+    assert "record says" in cover.refusal(commits=cover.signed_again(Phase.COMMIT, cover.exhibit.commits, root=other))
+    longer = report.signed_again(Phase.REPORT, report.exhibit.reports, numbers=bytes(8))
     assert "a report: " in report.refusal(reports=longer)
 
 
-def test_a_right_message_for_the_same_place_clears_nobody(runs: dict[str, ProtocolSimulation]) -> None:
-    """[E2] Whoever was banned signs, long after, what it should have said: the votes name what it did say."""
-    liar = Exhibited(runs, Kind.REPORT)
-    better = liar.again(Phase.REPORT, liar.exhibit.reports, numbers=bytes(8 * liar.proof.before[-1].parts * 18))
+def test_a_right_message_for_the_same_slot_clears_nobody(runs: dict[str, ProtocolSimulation]) -> None:
+    """[E2] A banned member signs, long after, what it should have said: the votes name what it did say."""
+    liar = ExhibitedBan(runs, Kind.REPORT)
+    better = liar.signed_again(Phase.REPORT, liar.exhibit.reports, numbers=bytes(8 * liar.proof.before[-1].parts * 18))
     assert "another message was judged" in liar.refusal(reports=better)
 
 
 def test_another_reporter_clears_no_owner(runs: dict[str, ProtocolSimulation]) -> None:
     """[E3, T7] An owner let a wrong report pass, and shows the gradient of somebody whose report was right."""
-    cover = Exhibited(runs, Kind.COVER)
+    cover = ExhibitedBan(runs, Kind.COVER)
     step, wrong = cover.proof.disputed, {commit.sender for commit in cover.exhibit.commits}
     assert step is not None
     pairs = zip(map(PeerId, step.contributors), step.roots, strict=True)
@@ -267,8 +201,8 @@ def test_another_reporter_clears_no_owner(runs: dict[str, ProtocolSimulation]) -
 
 
 def test_an_accusation_of_another_message_shows_nothing(runs: dict[str, ProtocolSimulation]) -> None:
-    """[E2] What was judged must be the message that was accused: another one may have been right."""
-    forged = Exhibited(runs, Kind.GRADIENT)
+    """[E2] The accused message must be the one that was judged: another one may have been right."""
+    forged = ExhibitedBan(runs, Kind.GRADIENT)
     before = forged.forger.file.accusation
 
     def other(accuse: Accuse) -> Accuse:
@@ -279,49 +213,13 @@ def test_an_accusation_of_another_message_shows_nothing(runs: dict[str, Protocol
     assert "of another" in forged.forger.refusal(accusation=accusation)
 
 
-@pytest.mark.parametrize("kind", [Kind.REPORT, Kind.AGGREGATE, Kind.AUDITED_REPORT, Kind.COVER])
-def test_a_blob_that_is_missing_or_damaged_is_named(runs: dict[str, ProtocolSimulation], kind: Kind) -> None:
-    _, evidence = of_kind(runs, kind)
-    proof, digest = verify_ban(evidence.text), next(iter(evidence.blobs))
-    without = {other: blob for other, blob in evidence.blobs.items() if other != digest}
-    with pytest.raises(StateError, match="not beside"):
-        recompute(proof, evidence.training, without)
-    with pytest.raises(StateError, match="damaged"):
-        recompute(proof, evidence.training, {**evidence.blobs, digest: bytes(len(evidence.blobs[digest]))})
-
-
-@pytest.mark.parametrize("kind", [Kind.GRADIENT, Kind.REPORT, Kind.AGGREGATE, Kind.AUDITED_REPORT, Kind.COVER])
-def test_what_lies_beside_a_file_is_found_again(
-    runs: dict[str, ProtocolSimulation], kind: Kind, tmp_path: Path
-) -> None:
-    _, evidence = of_kind(runs, kind)
-    proof, path = verify_ban(evidence.text), tmp_path / "ban-step1-peer1.json"
-    save_evidence(path, evidence, proof)
-    beside = load_beside(path, proof)
-    assert beside.missing is None
-    assert recompute(proof, beside.training, beside.blobs) is Recomputed.CONFIRMED
-    if proof.disputed is not None:
-        state = StateFile(Digest(proof.disputed.state_before))
-        (tmp_path / state.name).unlink()
-        assert load_beside(path, proof).missing == state.name
-        return
-    blobs = BlobsFile.of(path)
-    blobs.save({digest: blob + b"more" for digest, blob in evidence.blobs.items()})
-    assert load_beside(path, proof).blobs == {}, "of another length"
-    blobs.path.write_bytes(b"\xff" * 100)
-    with pytest.raises(StateError, match="damaged"):
-        load_beside(path, proof)
-    blobs.path.unlink()
-    assert load_beside(path, proof).missing == blobs.path.name
-
-
 def test_blobs_that_were_not_committed_to_prove_nothing(runs: dict[str, ProtocolSimulation]) -> None:
     """[C3] The digest of a blob is whatever the file says; the path ties it to the signed root."""
-    forged = Exhibited(runs, Kind.REPORT)
+    forged = ExhibitedBan(runs, Kind.REPORT)
     (proven,) = forged.exhibit.parcels
     blob = bytes(len(next(iter(forged.evidence.blobs.values()))))
     digest = Primitives().digest(blob)
     parcels = [msgspec.structs.replace(proven, digest=digest.hex())]
     text = forged.forger.text(exhibit=msgspec.structs.replace(forged.exhibit, parcels=parcels))
-    with pytest.raises(StateError, match="committed to"):
-        again(forged.evidence, text, blobs={**forged.evidence.blobs, digest: blob})
+    with pytest.raises(RecomputeError, match="committed to"):
+        recomputed(forged.evidence, text, blobs={**forged.evidence.blobs, digest: blob})

@@ -12,21 +12,22 @@ from hypothesis import given
 
 from tests.evidence.forger import Forger
 from troth.crypto import Identity, derive
-from troth.evidence.form import to_text
+from troth.evidence.file_format import to_text
 from troth.evidence.verify import UnprovedError, verify_ban
 from troth.protocol.core.records import Owed, decode_record
 from troth.protocol.core.run import Parameters, Run
-from troth.protocol.wire.messages import Accuse, Kind, Phase, Verdict, Vote, decode
+from troth.protocol.wire.messages import Accuse, Kind, Phase, Verdict, Vote
+from troth.protocol.wire.phases import decode
 from troth.simulation import ProtocolSimulation
 
 
 @pytest.fixture(scope="module")
 def forger(attacked: ProtocolSimulation) -> Forger:
-    """Of the second ban, which has a history."""
+    """A forger of the second ban, which has a history."""
     return Forger(attacked, attacked.evidence[1])
 
 
-def test_what_the_forger_leaves_alone_is_accepted(forger: Forger) -> None:
+def test_a_file_signed_again_without_changes_is_accepted(forger: Forger) -> None:
     """[E1] Re-signing everything without a change still proves: the refusals below are for what was changed."""
     votes = [forger.message(vote, Phase.VOTE, lambda vote: vote) for vote in forger.file.votes]
     accusation = forger.message(forger.file.accusation, Phase.ACCUSE, lambda accuse: accuse)
@@ -43,10 +44,10 @@ def test_the_accuser_must_have_been_drawn(forger: Forger) -> None:
 def test_the_accused_must_have_contributed(forger: Forger) -> None:
     """[E1, R4]"""
     before = decode_record(bytes.fromhex(forger.file.before[-1].record))
-    slot = before.contributors.index(bytes.fromhex(forger.file.banned))
+    where = before.contributors.index(bytes.fromhex(forger.file.banned))
     less = {
-        "contributors": before.contributors[:slot] + before.contributors[slot + 1 :],
-        "roots": before.roots[:slot] + before.roots[slot + 1 :],
+        "contributors": before.contributors[:where] + before.contributors[where + 1 :],
+        "roots": before.roots[:where] + before.roots[where + 1 :],
     }
     assert "had not contributed" in forger.refusal(before=forger.last(**less))
     assert "committed to" in forger.refusal(before=forger.last(roots=()))
@@ -167,13 +168,13 @@ def test_the_records_before_are_all_there_and_in_order(attacked: ProtocolSimulat
 
 
 def test_a_ban_between_the_records_is_seen(attacked: ProtocolSimulation) -> None:
-    """[E1, T5] Whom an earlier record banned, expelled or found absent does not sign or vote in the next."""
+    """[E1, T5] A member that an earlier record banned, expelled or found absent does not sign or vote in the next."""
     forger = Forger(attacked, attacked.evidence[1])
     someone = next(peer for peer in attacked.honest if peer.hex() != forger.file.banned)
-    for slot in range(4):
+    for number in range(4):
         for how in ("absent", "expelled"):
             before = list(forger.file.before)
-            before[slot] = forger.record(before[slot], **{how: (someone,)})
+            before[number] = forger.record(before[number], **{how: (someone,)})
             assert "another roster" in forger.refusal(before=before)
 
 

@@ -20,7 +20,7 @@ EVERY_S = 5.0  # a line of progress
 
 
 def chunks(inputs: int) -> Iterator[Chunk]:
-    """Every target its share, all of them in turn, so that an early stop has seen a bit of each."""
+    """Chunks of every target's share, all targets in turn, so that an early stop has seen a bit of each."""
     total = sum(target.share for target in TARGETS)
     rows = [list(_chunks_of(target, -(-inputs * target.share // total))) for target in TARGETS]
     for turn in range(max(map(len, rows))):
@@ -35,7 +35,7 @@ def _chunks_of(target: Target, inputs: int) -> Iterator[Chunk]:
 
 
 def fuzz(inputs: int, seed: int, jobs: int) -> bool:
-    """Whether all went well."""
+    """Feed all targets, each its share; whether all went well."""
     start = shown = time.monotonic()
     tallies, growth = {target.name: Tally() for target in TARGETS}, {0: 0}
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=prepare) as pool:
@@ -81,7 +81,7 @@ def _report(tallies: dict[str, Tally], seconds: float, growth: dict[int, int], j
 
 
 def replay(target: Target, raw: bytes) -> bool:
-    """One input again, with the whole traceback if it fails."""
+    """Feed one input again, with the whole traceback if it fails."""
     print(f"{target.name}, {len(raw)} bytes: {raw.hex()}")
     fed = target.feed(raw)
     print(f"accepted {fed.accepted} of {fed.inputs}")

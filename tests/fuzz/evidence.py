@@ -10,15 +10,16 @@ from typing import Any
 import msgspec
 
 from tests.fuzz.drawn import drawn, drawn_field, field_types
-from tests.fuzz.mutate import JSON_ATOMS, bent, bent_tree, damaged
+from tests.fuzz.mutate import JSON_ATOMS, altered, altered_tree, damaged
 from tests.protocol.small_runs import SMALL, finished
 from troth.crypto import Digest, Identity, PeerId, Slot, blob_digest, derive, signed_bytes
-from troth.evidence.form import BanFile, Exhibit, SignedMessage, SignedRecord, checksum, from_text, to_text
+from troth.evidence.file_format import BanFile, Exhibit, SignedMessage, SignedRecord, checksum, from_text, to_text
 from troth.evidence.verify import Proof, verify_ban
 from troth.protocol.core.records import Judgement, StepRecord, decode_record, encode_record, record_bytes_to_sign
 from troth.protocol.core.run import Parameters, Run
 from troth.protocol.wire.frames import CertifiedRecord
-from troth.protocol.wire.messages import Accuse, Kind, Phase, Vote, encode
+from troth.protocol.wire.messages import Accuse, Kind, Phase, Vote
+from troth.protocol.wire.phases import encode
 from troth.protocol.wire.primitives import Primitives
 from troth.simulation import ProtocolSimulation
 from troth.training.work import Training, TrainingWork
@@ -35,16 +36,16 @@ class Forger:
         self._keys = {peer.hex(): member.identity for peer, member in simulation.peers.items()}
         self._keys |= {one.peer.hex(): one for one in _NEWCOMERS}
         real = [from_text(evidence.text) for evidence in simulation.evidence]
-        self.files = (*real, self._twice(real[1]))
+        self.files = (*real, self._equivocation(real[1]))
         self.texts = tuple(map(to_text, self.files))
         self.run = simulation.run
-        self.certified = tuple(self._link(raw) for raw in simulation.trace[:4])
+        self.certified = tuple(self._certified(raw) for raw in simulation.trace[:4])
         scenario = simulation.scenario
         self.work = TrainingWork(simulation.problem, scenario.make_optimizer(), scenario.rates(), Primitives())
         self.state = self.work.pack(self.work.first(0))
 
-    def _twice(self, file: BanFile) -> BanFile:
-        """The same ban, for two messages in one place."""
+    def _equivocation(self, file: BanFile) -> BanFile:
+        """The same ban, for an equivocation."""
         record = decode_record(bytes.fromhex(file.record.record))
         judged = tuple(
             msgspec.structs.replace(j, accuser=None, kind=Kind.EQUIVOCATION, step=record.step, part=None)
@@ -66,7 +67,7 @@ class Forger:
     # Signing
 
     def signed(self, file: BanFile) -> BanFile:
-        """Everything in it signed again by those who are said to have signed, for the run that it names; and the checksum."""
+        """The file with everything signed again by its alleged signers, for the run that it names; and the checksum."""
         with suppress(*_NONSENSE):  # where there is nothing that could be signed, it goes out as it is
             run = _run_id(file)
             step = decode_record(bytes.fromhex(file.record.record)).step
@@ -94,8 +95,8 @@ class Forger:
         }
         return msgspec.structs.replace(old, **signed)
 
-    def _link(self, raw: bytes) -> CertifiedRecord:
-        """A record with everyone's signatures, for somebody who comes back."""
+    def _certified(self, raw: bytes) -> CertifiedRecord:
+        """A record with everyone's signatures, for a member that comes back."""
         members = decode_record(raw).members
         signed = self._record(self.run.id, SignedRecord(raw.hex(), {peer.hex(): "" for peer in members}))
         return CertifiedRecord(
@@ -159,7 +160,9 @@ class Forger:
                 )
                 return msgspec.structs.replace(file, run=msgspec.structs.replace(file.run, founders=founders))
             case _:
-                return msgspec.convert(bent_tree(json.loads(to_text(file)), random, JSON_ATOMS), BanFile, strict=True)
+                return msgspec.convert(
+                    altered_tree(json.loads(to_text(file)), random, JSON_ATOMS), BanFile, strict=True
+                )
 
     def followed(self, random: Random) -> tuple[CertifiedRecord, ...]:
         """Records of the first steps, some of them others, all of them signed; not always all of them, nor in order."""
@@ -168,7 +171,7 @@ class Forger:
             where = random.randrange(len(certified))
             with suppress(*_NONSENSE):
                 old = SignedRecord(certified[where].record.hex(), {})
-                certified[where] = self._link(bytes.fromhex(_another_record(old, random).record))
+                certified[where] = self._certified(bytes.fromhex(_another_record(old, random).record))
         match random.randrange(8):
             case 0:
                 certified.pop(random.randrange(len(certified)))
@@ -213,7 +216,7 @@ class Forger:
                 numbers = b"" if 0 in shape else numbers[:240]
                 header = json.dumps({"parameters": tensor(kind, shape, len(numbers))}).encode()
             case _:
-                header = json.dumps(bent_tree(json.loads(header), random, JSON_ATOMS)).encode()
+                header = json.dumps(altered_tree(json.loads(header), random, JSON_ATOMS)).encode()
         return safetensors(header, numbers)
 
     def written(self, random: Random) -> str:
@@ -223,7 +226,7 @@ class Forger:
             case 0 | 1:
                 return damaged(text.encode(), random).decode("utf-8", "surrogateescape")
             case 2:
-                return json.dumps(bent_tree(json.loads(text), random, JSON_ATOMS), indent=1, sort_keys=True) + "\n"
+                return json.dumps(altered_tree(json.loads(text), random, JSON_ATOMS), indent=1, sort_keys=True) + "\n"
             case _:
                 file: BanFile = drawn(BanFile, random)
                 return to_text(msgspec.structs.replace(file, checksum=checksum(file)))
@@ -240,7 +243,7 @@ def _with_two_bans() -> ProtocolSimulation:
 
 
 def tensor(kind: str, shape: list[int], size: int) -> dict[str, Any]:
-    """As the header of safetensors says it."""
+    """An entry of the header of safetensors."""
     return {"dtype": kind, "shape": shape, "data_offsets": [0, size]}
 
 
@@ -258,7 +261,7 @@ def _records(file: BanFile) -> list[SignedRecord]:
 
 
 def _run_id(file: BanFile) -> Digest:
-    """Of the run that the file names, if there can be such a run."""
+    """The id of the run that the file names, if there can be such a run."""
     founders = tuple(PeerId(bytes.fromhex(peer)) for peer in file.run.founders)
     parameters = Parameters.from_plain(file.run.parameters)
     return Run(founders, file.run.description.encode(), parameters, bytes.fromhex(file.run.nonce)).id
@@ -292,7 +295,7 @@ def _another_record(old: SignedRecord, random: Random) -> SignedRecord:
     raw = bytes.fromhex(old.record)
     match random.randrange(5):
         case 0:
-            raw = bent(raw, random)
+            raw = altered(raw, random)
         case 1:
             raw = damaged(raw, random)
         case 2:
@@ -305,7 +308,7 @@ def _another_record(old: SignedRecord, random: Random) -> SignedRecord:
 
 
 def _with_members(record: StepRecord, random: Random) -> bytes:
-    """With real peers in a place where they do not belong, or fewer of them where they do."""
+    """The file with real peers where they do not belong, or fewer of them where they do."""
     names = [
         name for name in field_types(StepRecord) if isinstance(getattr(record, name), tuple) and name != "judgements"
     ]
@@ -328,7 +331,7 @@ def _another_message(old: SignedMessage, kind: type[Accuse | Vote], random: Rand
     raw = bytes.fromhex(old.payload)
     match random.randrange(3):
         case 0 if len(raw) > 1:
-            raw = bent(raw, random)
+            raw = altered(raw, random)
         case 1:
             raw = damaged(raw, random)
         case _:

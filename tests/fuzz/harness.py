@@ -1,4 +1,4 @@
-"""Runs inputs and counts what came of them. An input is named by its target, the seed and its number: it can be had again."""
+"""Running inputs and counting the results. An input is named by its target, the seed and its number: it can be had again."""
 
 import faulthandler
 import os
@@ -45,7 +45,7 @@ class Failure:
 
 @dataclass
 class Tally:
-    """What came of some inputs of one target."""
+    """Results of some inputs of one target."""
 
     inputs: int = 0
     accepted: int = 0
@@ -112,7 +112,7 @@ _peak = 0
 
 
 def prepare() -> None:
-    """One core each; and everything that is made only once is made before memory is looked at."""
+    """Prepare a process: one core each, and everything that is made only once is made before memory is looked at."""
     global _peak
     faulthandler.enable()
     torch.set_num_threads(1)

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-# What MessagePack announces and then does not send: arrays, maps, strings, bytes and extensions of up to 4 GiB.
+# Headers of arrays, maps, strings, bytes and extensions of up to 4 GiB that MessagePack announces and then does not send.
 HEADERS = (
     *(bytes([kind]) + b"\xff" * size for kind, size in ((0xDC, 2), (0xDD, 4), (0xDE, 2), (0xDF, 4))),
     *(bytes([kind]) + b"\xff" * size for kind, size in ((0xD9, 1), (0xDA, 2), (0xDB, 4))),
@@ -113,13 +113,13 @@ _WOUNDS: tuple[Callable[[bytearray, Random], None], ...] = (
 )
 
 
-def bent(raw: bytes, random: Random) -> bytes:
+def altered(raw: bytes, random: Random) -> bytes:
     """The same MessagePack with one or two values exchanged, left out, doubled or of another kind."""
-    return msgspec.msgpack.encode(bent_tree(msgspec.msgpack.decode(raw), random, ATOMS))
+    return msgspec.msgpack.encode(altered_tree(msgspec.msgpack.decode(raw), random, ATOMS))
 
 
-def bent_tree(tree: Any, random: Random, atoms: Sequence[Any]) -> Any:
-    """Changes the tree in place where it can, and gives it back."""
+def altered_tree(tree: Any, random: Random, atoms: Sequence[Any]) -> Any:
+    """Change the tree, in place where that is possible, and return it."""
     holder = [tree]
     for _ in range(random.choice((1, 1, 2))):
         slots = _places(holder)

@@ -14,16 +14,19 @@ from typing import Any, NamedTuple, get_args
 import msgspec
 
 from tests.fuzz.drawn import drawn
-from tests.fuzz.mutate import bent, damaged
-from tests.protocol.wire.test_messages import EXAMPLES
+from tests.fuzz.mutate import altered, damaged
+from tests.protocol.wire.examples import EXAMPLES
 from troth.crypto import Digest, Identity, PeerId, Slot, derive, signed_bytes
-from troth.protocol.broadcast.announcement import Announcement, Timing, chain_bytes
-from troth.protocol.broadcast.channel import AgreedChannel, PacketLink
+from troth.protocol.broadcast.agreement import Timing, chain_bytes
+from troth.protocol.broadcast.announcement import Announcement
+from troth.protocol.broadcast.channel import BroadcastChannel
+from troth.protocol.broadcast.link import PacketLink
 from troth.protocol.broadcast.timeouts import Timeouts
-from troth.protocol.core.channel import Entry
+from troth.protocol.core.channel import AttemptView
 from troth.protocol.core.parts import ProvenPart
 from troth.protocol.wire.frames import AGREEMENT, Chained, Decided, Frame, Packet, Value, decode_packet, encode_packet
-from troth.protocol.wire.messages import Envelope, Malformed, Message, Phase, phase_of, seal
+from troth.protocol.wire.messages import Envelope, Malformed, Message, Phase
+from troth.protocol.wire.phases import phase_of, seal
 from troth.protocol.wire.primitives import Primitives
 from troth.simulation.chaos.virtual_time import VirtualTime
 
@@ -31,8 +34,8 @@ IDS = sorted((Identity.from_secret(derive(0, "fuzz", k)) for k in range(4)), key
 ME, LIARS, STRANGER = IDS[0], IDS[1:], Identity.from_secret(derive(0, "fuzz", "stranger"))
 SENDERS = (*(one.peer for one in LIARS), ME.peer, STRANGER.peer)
 MEMBERS = frozenset(one.peer for one in IDS)
-FAR = LIARS[2].peer  # what it says to ME is passed on by others
-APART = {ME.peer: frozenset({FAR}), FAR: frozenset({ME.peer})}
+DISPUTED_PEER = LIARS[2].peer  # the link from it to ME is disputed, and others relay
+DISPUTED_LINKS = {ME.peer: frozenset({DISPUTED_PEER}), DISPUTED_PEER: frozenset({ME.peer})}
 RUN = Digest(derive(0, "fuzz", "run"))
 MOST_BYTES = 1 << 20  # of one packet
 TOOLS = Primitives()
@@ -42,7 +45,7 @@ Sender = int  # a number in SENDERS
 
 
 class Delivery(NamedTuple):
-    """Some bytes on their way: when they arrive, and whose line they come from."""
+    """Some bytes on their way: when they arrive, and whose link they come from."""
 
     at: float
     sender: Sender
@@ -50,7 +53,7 @@ class Delivery(NamedTuple):
 
 
 class Fed(NamedTuple):
-    """How many inputs there were, and how many of them were taken for what they claim to be."""
+    """Number of inputs, and of those that were taken for what they claim to be."""
 
     inputs: int
     accepted: int
@@ -71,8 +74,8 @@ def session_of(raw: bytes) -> list[Delivery]:
 # The channel
 
 
-class FedLine:
-    """A `PacketLink` that hands out what was prepared, each at its time; after that there is only silence."""
+class PreparedLink:
+    """A `PacketLink` that hands out prepared packets, each at its time; after that there is only silence."""
 
     def __init__(self, packets: Sequence[tuple[float, PeerId, Packet]]) -> None:
         self._packets = sorted(packets, key=lambda packet: packet[0], reverse=True)
@@ -106,51 +109,54 @@ class FedLine:
 
 
 def channel_on(
-    line: PacketLink, identity: Identity = ME, *, room: int = Timeouts.room, observing: bool = False
-) -> AgreedChannel:
-    return AgreedChannel(identity, line, Timeouts(room=room), TOOLS, observing=observing)
+    link: PacketLink, identity: Identity = ME, *, room: int = Timeouts.room, observing: bool = False
+) -> BroadcastChannel:
+    return BroadcastChannel(identity, link, Timeouts(room=room), TOOLS, observing=observing)
 
 
-async def one_step(channel: AgreedChannel, me: PeerId, step: int = 0, *, mute: bool = False) -> None:
-    """Every call of the channel, in the order in which a step makes them. Who is mute joins at the second phase."""
+async def one_step(channel: BroadcastChannel, me: PeerId, step: int = 0, *, mute: bool = False) -> None:
+    """Every call of the channel, in the order in which a step makes them. A mute peer joins at the second phase."""
 
     def at(phase: Phase) -> Slot:
         return Slot(RUN, step, phase)
 
     order = [one.peer for one in IDS]
     mine, proven, digest = order.index(me), ProvenPart(BLOB, (Digest(bytes(32)),)), TOOLS.digest(BLOB)
-    channel.enter(Entry(MEMBERS, {mine: MEMBERS}, APART, {order.index(FAR): MEMBERS}))
+    view, expected, ask = AttemptView(MEMBERS, DISPUTED_LINKS), {mine: MEMBERS}, {order.index(DISPUTED_PEER): MEMBERS}
     for phase in (phase for phase in Phase if phase in ANNOUNCED):
         if mute and phase == Phase.COMMIT:
             continue
-        await channel.announce(at(phase), ANNOUNCED[phase])
+        await channel.announce(at(phase), ANNOUNCED[phase], view)
         if phase == Phase.COMMIT:
-            await channel.scatter(at(Phase.CLIP), {part: (owner, proven) for part, owner in enumerate(order)})
-            await channel.disclose(at(Phase.CLIP), {mine: {me: proven}}, [(1, order[1]), (2, order[2])], 1)
-            passed_on = {(part, me): (owner, proven) for part, owner in enumerate(order)}
-            await channel.pass_on(at(Phase.CLIP), passed_on, [(mine, FAR)], lambda _, found: found == proven)
+            sent = {part: (owner, proven) for part, owner in enumerate(order)}
+            await channel.scatter(at(Phase.CLIP), sent, expected, view)
+            await channel.disclose(at(Phase.CLIP), {mine: {me: proven}}, [(1, order[1]), (2, order[2])], 1, view)
+            forwarded = {(part, me): (owner, proven) for part, owner in enumerate(order)}
+            wanted = [(mine, DISPUTED_PEER)]
+            await channel.forward(at(Phase.CLIP), forwarded, wanted, lambda _, found: found == proven, view)
         if phase == Phase.CLIP:
-            await channel.gather(at(Phase.CLIP), {mine: BLOB}, {0: digest})
+            await channel.gather(at(Phase.CLIP), {mine: BLOB}, {0: digest}, ask, view)
         if phase == Phase.REVEAL:
-            await channel.gather(at(Phase.REVEAL), {}, {1: digest, 2: Digest(bytes(32))})
+            lacking = {1: digest, 2: Digest(bytes(32))}
+            await channel.gather(at(Phase.REVEAL), {}, lacking, dict.fromkeys(lacking, MEMBERS), view)
         if phase == Phase.ACCUSE:
-            await channel.disclose(at(Phase.VOTE), {mine: {me: proven}}, [(1, order[1])], 1)
-    for _ in (channel.equivocations(step), channel.blame(), channel.rejoins(step + 1)):
-        pass  # what a step asks for besides
+            await channel.disclose(at(Phase.VOTE), {mine: {me: proven}}, [(1, order[1])], 1, view)
+    for _ in (channel.equivocations(step), channel.blame(), channel.rejoins(step + 1), channel.latencies(step)):
+        pass  # a step asks for these besides
 
 
 def run_alone(coroutine: Coroutine[Any, Any, None]) -> None:
-    """To its end: a fed line never makes anybody wait."""
+    """Run a coroutine to its end: a prepared link never makes anybody wait."""
     try:
         coroutine.send(None)
     except StopIteration:
         return
-    raise AssertionError("somebody waits for something that no line gives")
+    raise AssertionError("somebody waits for something that no link gives")
 
 
 @cache
 def recorded() -> tuple[tuple[tuple[float, Sender, Packet], ...], ...]:
-    """What really reached this peer in a step: everyone takes part; one is silent at first, so that chains travel."""
+    """Packets that really reached this peer in a step: everyone takes part; one is silent at first, so that chains travel."""
     return tuple(_record(mute) for mute in (None, LIARS[1]))
 
 
@@ -162,8 +168,8 @@ def _record(mute: Identity | None) -> tuple[tuple[float, Sender, Packet], ...]:
             heard.extend((now + delay, SENDERS.index(sender), packet) for delay in delays)
 
     time: VirtualTime[None] = VirtualTime(lambda *_: (0.05,), watch)
-    lives = {one.peer: one_step(channel_on(time.link(one.peer), one), one.peer, mute=one is mute) for one in IDS}
-    time.run(lives, most_events=10_000)
+    members = {one.peer: one_step(channel_on(time.link(one.peer), one), one.peer, mute=one is mute) for one in IDS}
+    time.run(members, most_events=10_000)
     return tuple(heard)
 
 
@@ -174,10 +180,10 @@ def fresh_session(random: Random, packets: int) -> list[Delivery]:
     return [Delivery(at, sender, encode_packet(packet)) for at, sender, packet in recording[first : first + packets]]
 
 
-def hostile_session(random: Random, packets: int, told: float = 0.1) -> list[Delivery]:
+def hostile_session(random: Random, packets: int, end_share: float = 0.1) -> list[Delivery]:
     """Mostly real packets, each of them perhaps damaged, signed again, at another time, or from somebody else.
 
-    With probability `told` it says instead how the announcement ended, as those hear who look on.
+    With probability `end_share` it says instead how the announcement ended, as observers hear it.
     """
     recording = random.choice(recorded())
     out = []
@@ -190,7 +196,7 @@ def hostile_session(random: Random, packets: int, told: float = 0.1) -> list[Del
         if random.random() < 0.1:
             sender = random.randrange(len(SENDERS))
         raw = _hostile(packet, sender, random)
-        if random.random() < told:
+        if random.random() < end_share:
             ended = Packet(packet.slot, _said_to_be_decided(packet.slot, random.choice((0,) * 9 + (1, 2))))
             raw = encode_packet(ended) if random.random() < 0.8 else _hostile(ended, sender, random)
         out.append(Delivery(at, sender, raw))
@@ -205,7 +211,7 @@ def _hostile(packet: Packet, sender: int, random: Random) -> bytes:
         case 3 | 4:
             return damaged(raw, random)
         case 5:
-            return bent(raw, random)
+            return altered(raw, random)
         case 6 | 7:
             return encode_packet(Packet(packet.slot, signed_again(packet, sender, random)))
         case 8:
@@ -216,7 +222,7 @@ def _hostile(packet: Packet, sender: int, random: Random) -> bytes:
 
 @cache
 def _said_to_be_decided(slot: Slot, version: int) -> Decided:
-    """What was said there, or one of two lies about it: the same from all who tell it."""
+    """The end of that announcement, or one of two lies about it: the same from all who tell it."""
     random = Random(version)
     said: dict[bytes, Envelope] = {
         SENDERS[sender]: packet.frame.envelope
@@ -243,7 +249,7 @@ def _elsewhere(slot: Slot, random: Random) -> Slot:
 
 
 def signed_again(packet: Packet, sender: int, random: Random) -> Frame:
-    """What a liar may say in this place: any payload under its own signature, alone or in a chain of all liars."""
+    """A frame that a liar may send for this slot: any payload under its own signature, alone or in a chain of all liars."""
     liar = LIARS[sender % len(LIARS)]
     frame = packet.frame
     payload = frame.envelope.payload if isinstance(frame, Value | Chained) else b"\x91\xc0"
@@ -264,16 +270,16 @@ def signed_value(liar: Identity, slot: Slot, payload: bytes) -> Envelope:
 def feed_channel(deliveries: Sequence[Delivery]) -> Fed:
     """A step of an honest peer with these packets: it must come to its end, whatever the packets are."""
     packets = decoded(deliveries)
-    line = FedLine(packets)
-    run_alone(one_step(channel_on(line), ME.peer))
-    assert line.sent > 0, "it has said nothing"
+    link = PreparedLink(packets)
+    run_alone(one_step(channel_on(link), ME.peer))
+    assert link.sent > 0, "it has said nothing"
     return Fed(len(deliveries), len(packets))
 
 
-def feed_onlooker(deliveries: Sequence[Delivery]) -> Fed:
-    """The same for somebody who only looks on."""
+def feed_observer(deliveries: Sequence[Delivery]) -> Fed:
+    """The same for an observer."""
     packets = decoded(deliveries)
-    run_alone(one_step(channel_on(FedLine(packets), observing=True), ME.peer))
+    run_alone(one_step(channel_on(PreparedLink(packets), observing=True), ME.peer))
     return Fed(len(deliveries), len(packets))
 
 
@@ -288,13 +294,13 @@ def decoded(deliveries: Sequence[Delivery]) -> list[tuple[float, PeerId, Packet]
 
 # One announcement
 
-PLACE = Slot(RUN, 0, Phase.COMMIT)
-MINE = seal(ME, PLACE, ANNOUNCED[Phase.COMMIT])
+COMMIT_SLOT = Slot(RUN, 0, Phase.COMMIT)
+MINE = seal(ME, COMMIT_SLOT, ANNOUNCED[Phase.COMMIT])
 TIMING = Timing(start=0.0, allowance=4.0, delta=1.0, relayed=True)  # as the channel's first
 
 
 def new_announcement() -> Announcement:
-    announcement = Announcement(PLACE, ME, MEMBERS, TIMING, TOOLS, APART[ME.peer])
+    announcement = Announcement(COMMIT_SLOT, ME, MEMBERS, TIMING, TOOLS, DISPUTED_LINKS[ME.peer])
     announcement.say(MINE, 0.0)
     return announcement
 
@@ -321,11 +327,11 @@ def feed_announcement(deliveries: Sequence[Delivery]) -> Fed:
 
 # Memory
 
-_SHARED = (type, ModuleType, FunctionType, MethodType, Primitives, FedLine)
+_SHARED = (type, ModuleType, FunctionType, MethodType, Primitives, PreparedLink)
 
 
 def kept_bytes(thing: object) -> int:
-    """The size of everything that is reachable from it, but for code and what the outside world holds."""
+    """The size of everything that is reachable from a thing, but for code and the outside world."""
     seen: dict[int, object] = {}
     open_ends = [thing]
     while open_ends:

@@ -15,12 +15,14 @@ from hypothesis import given, settings
 
 from tests.fuzz.drawn import drawn
 from tests.fuzz.evidence import forger, safetensors, tensor
+from tests.fuzz.evidence_inputs import feed_record
+from tests.fuzz.message_inputs import FRAMES, PHASES, feed_message, feed_packet
 from tests.fuzz.mutate import ATOMS, HEADERS
 from tests.fuzz.sessions import MOST_BYTES
-from tests.fuzz.targets import BY_NAME, FRAMES, PHASES, TARGETS, Target, feed_message, feed_packet, feed_record
+from tests.fuzz.targets import BY_NAME, TARGETS, Target
 from troth.crypto import Digest, Slot
-from troth.evidence.beside import StateError
-from troth.evidence.form import from_text
+from troth.evidence.errors import RecomputeError
+from troth.evidence.file_format import from_text
 from troth.evidence.recompute import Recomputed, recompute
 from troth.evidence.verify import UnprovedError, verify_ban
 from troth.protocol.core.records import decode_record
@@ -33,8 +35,8 @@ SLOW = (
     "bans.from_text",
     "comeback.follow",
     "Announcement",
-    "AgreedChannel",
-    "AgreedChannel/looks-on",
+    "BroadcastChannel",
+    "BroadcastChannel/looks-on",
 )
 quick = pytest.mark.parametrize(
     "target", [target for target in TARGETS if target.name not in SLOW], ids=lambda t: t.name
@@ -44,7 +46,7 @@ seeded = st.randoms(use_true_random=True)  # a seed is drawn, and its numbers ar
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
-def test_what_is_not_damaged_is_accepted(target: Target) -> None:
+def test_undamaged_inputs_are_accepted(target: Target) -> None:
     """Else nothing below would reach what lies behind the first check."""
     for seed in range(10):
         fed = target.feed(target.fresh(Random(seed)))
@@ -77,7 +79,7 @@ def test_noise_is_refused_or_harmless(target: Target, raw: bytes) -> None:
 @settings(max_examples=30, deadline=None)
 @given(random=seeded, phase=st.sampled_from(Phase), attempt=st.integers(0, 2**16 - 1), step=st.integers(0, 2**62 - 1))
 def test_what_is_encoded_is_decoded(kind: type[Any], random: Random, phase: Phase, attempt: int, step: int) -> None:
-    """Every frame, in every place, comes out as it went in."""
+    """Every frame, for every slot, comes out as it went in."""
     slot = Slot(Digest(random.randbytes(32)), step, phase, attempt, random.getrandbits(32))
     packet = Packet(slot, drawn(kind, random))
     assert decode_packet(encode_packet(packet), MOST_BYTES) == packet
@@ -101,7 +103,7 @@ def changed(value: Any, *path: int) -> bytes:
 
 @contextmanager
 def memory_below(most: int) -> Iterator[None]:
-    """What is allocated inside, at its peak."""
+    """Peak of the memory that is allocated inside."""
     tracemalloc.start()
     try:
         yield
@@ -158,7 +160,7 @@ def test_deep_nests_are_refused(level: bytes, before: int) -> None:
     assert not feed_record(raw).accepted
 
 
-def test_what_is_announced_and_not_sent_takes_no_memory() -> None:
+def test_lengths_that_are_announced_and_not_sent_take_no_memory() -> None:
     """Lengths of up to 4 GiB in a few bytes, in every place of a packet, a message and a record."""
     good = encode_packet(Packet(HERE, PartSent(3, bytes(8), (bytes(32),))))
     with memory_below(1 << 20):
@@ -184,7 +186,7 @@ def test_a_packet_takes_a_few_times_its_bytes() -> None:
     assert not feed_packet(changed([*path, bytes(32)], 1, 3)).accepted
 
 
-def test_what_is_too_long_is_not_even_parsed() -> None:
+def test_packets_that_are_too_long_are_not_even_parsed() -> None:
     raw = encode_packet(Packet(HERE, PartSent(3, bytes(1000), ())))
     assert isinstance(decode_packet(raw, len(raw)), Packet)
     assert isinstance(decode_packet(raw, len(raw) - 1), Malformed)
@@ -219,7 +221,7 @@ def test_a_text_that_is_no_evidence_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("raw", [b"", b"\xc0", b"\x90", b"\xdd\xff\xff\xff\xff", b"\x93\x01\x02\x03", b"\x91" * 9999])
-def test_what_is_no_record_is_refused(raw: bytes) -> None:
+def test_bytes_that_are_no_record_are_refused(raw: bytes) -> None:
     with pytest.raises(msgspec.MsgspecError):
         decode_record(raw)
 
@@ -228,7 +230,7 @@ def test_what_is_no_record_is_refused(raw: bytes) -> None:
     "kind", ["F32", "F64", "F16", "BF16", "F8_E4M3", "F8_E5M2", "I16", "I64", "U64", "BOOL", "C64"]
 )
 def test_a_state_of_an_odd_kind_is_refused_or_has_a_digest(kind: str) -> None:
-    """[B2] Whoever comes back asks one peer for the state; that one may be a liar."""
+    """[B2] A member that comes back asks one peer for the state; that one may be a liar."""
     for shape, size in (([2], 4), ([1], 4), ([], 4), ([0], 0), ([0, 2**20], 0), ([2**62, 0], 0), ([2**63, 0], 0)):
         header = json.dumps({"parameters": tensor(kind, shape, size)}).encode()
         BY_NAME["work.unpack"].feed(safetensors(header, bytes(size)))
@@ -259,7 +261,7 @@ TRAINED = {"task": "quadratic:dimension=60", "device": "cpu", "one_by_one": Fals
 def test_a_run_that_is_described_badly_is_not_recomputed(description: str) -> None:
     """[E1] Anybody can found a run, describe it, ban somebody and hand the file to you."""
     proof, state = forger().described(description)
-    with pytest.raises(StateError):
+    with pytest.raises(RecomputeError):
         recompute(proof, state)
 
 

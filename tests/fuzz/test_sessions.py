@@ -8,16 +8,17 @@ import msgspec
 import pytest
 
 from tests.fuzz.drawn import drawn, field_types
+from tests.fuzz.message_inputs import FRAMES
 from tests.fuzz.sessions import (
     ANNOUNCED,
-    APART,
+    COMMIT_SLOT,
+    DISPUTED_LINKS,
     LIARS,
     ME,
     MEMBERS,
     MINE,
-    PLACE,
     TOOLS,
-    FedLine,
+    PreparedLink,
     Sender,
     channel_on,
     feed_announcement,
@@ -32,11 +33,11 @@ from tests.fuzz.sessions import (
     session_of,
     signed_value,
 )
-from tests.fuzz.targets import FRAMES
 from troth.crypto import PeerId, Slot, derive
-from troth.protocol.broadcast.announcement import Announcement, Decision, chain_bytes
-from troth.protocol.broadcast.channel import AgreedChannel
-from troth.protocol.core.channel import Entry
+from troth.protocol.broadcast.agreement import Decision, chain_bytes
+from troth.protocol.broadcast.announcement import Announcement
+from troth.protocol.broadcast.channel import BroadcastChannel
+from troth.protocol.core.channel import AttemptView
 from troth.protocol.wire.frames import (
     AGREEMENT,
     BlobSent,
@@ -63,17 +64,17 @@ def test_a_session_can_be_written_down() -> None:
 
 
 def test_the_recordings_hold_what_members_say_to_each_other() -> None:
-    """The quiet way, the slow one, blobs, and what is passed on: else the sessions would test little."""
+    """The quiet path, the slow one, blobs, and relayed frames: else the sessions would test little."""
     kinds = {type(packet.frame) for recording in recorded() for _, _, packet in recording}
     assert kinds >= {Value, View, Certificate, Chained, Relayed}
     assert kinds >= {PartSent, BlobSent, BlobWanted, PartShown}
 
 
 def test_without_lies_everyone_is_heard() -> None:
-    """What the damage is done to is a real exchange."""
+    """The exchange that is damaged is a real one."""
     announcement = new_announcement()
     for at, sender, packet in recorded()[0]:
-        if packet.slot == PLACE and isinstance(packet.frame, AGREEMENT):
+        if packet.slot == COMMIT_SLOT and isinstance(packet.frame, AGREEMENT):
             announcement.hear(sender_of(sender), packet.frame, at)
     assert announcement.decision is not None
     assert announcement.decision.said.keys() == MEMBERS
@@ -84,7 +85,7 @@ def sender_of(number: Sender) -> PeerId:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_who_hears_nothing_ends_too(seed: int) -> None:
+def test_a_member_that_hears_nothing_ends_too(seed: int) -> None:
     assert feed_channel([]).inputs == feed_announcement([]).inputs == 0
     feed_channel(fresh_session(Random(seed), 7))
 
@@ -94,7 +95,7 @@ def test_a_certificate_from_before_a_restart_is_no_crash() -> None:
     certificates = [
         (sender, packet.frame)
         for _, sender, packet in recorded()[0]
-        if isinstance(packet.frame, Certificate) and packet.slot == PLACE
+        if isinstance(packet.frame, Certificate) and packet.slot == COMMIT_SLOT
     ]
     announcement = new_announcement()
     for sender, certificate in certificates:
@@ -114,20 +115,19 @@ def decided(announcement: Announcement) -> Decision:
 # Memory
 
 
-def flood(channel: AgreedChannel, line: FedLine) -> int:
-    """What the channel keeps when the first announcement ends."""
-    channel.enter(Entry(MEMBERS, {0: MEMBERS}, APART))
+def flood(channel: BroadcastChannel, link: PreparedLink) -> int:
+    """Bytes that the channel keeps when the first announcement ends."""
 
     async def announce() -> None:
-        await channel.announce(PLACE, ANNOUNCED[Phase.COMMIT])
+        await channel.announce(COMMIT_SLOT, ANNOUNCED[Phase.COMMIT], AttemptView(MEMBERS, DISPUTED_LINKS))
 
     run_alone(announce())
-    assert not line.waiting, "all of it was heard"
+    assert not link.waiting, "all of it was heard"
     return kept_bytes(channel)
 
 
 def frames_of(kind: type[Any], random: Random) -> Frame:
-    """As long as a liar likes, and never twice the same."""
+    """Payloads as long as a liar likes, and never twice the same."""
     frame: Frame = drawn(kind, random)
     long = {"blob": random.randbytes(1000), "state": random.randbytes(1000)}
     return msgspec.structs.replace(frame, **{name: raw for name, raw in long.items() if name in field_types(kind)})
@@ -135,7 +135,7 @@ def frames_of(kind: type[Any], random: Random) -> Frame:
 
 def slots(random: Random) -> Slot:
     """All that an honest peer may hear of in this moment, and some that it may not."""
-    return PLACE._replace(
+    return COMMIT_SLOT._replace(
         step=random.choice((0, 0, 1, 2)),
         phase=random.randint(1, max(Phase)),
         attempt=random.choice((0, 0, random.randrange(20))),
@@ -147,13 +147,13 @@ def flooded(kind: type[Any], senders: Sequence[PeerId], room: int = ROOM) -> int
     packets = [
         (k / FLOOD, senders[k % len(senders)], Packet(slots(random), frames_of(kind, random))) for k in range(FLOOD)
     ]
-    line = FedLine(packets)
-    return flood(channel_on(line, room=room), line)
+    link = PreparedLink(packets)
+    return flood(channel_on(link, room=room), link)
 
 
 @pytest.mark.parametrize("kind", FRAMES)
 def test_a_flood_from_one_member_is_bounded(kind: type[Any]) -> None:
-    """[M3] Thousands of frames of one kind, all different, at all places: the peer keeps what it has room for."""
+    """[M3] Thousands of frames of one kind, all different, for all slots: the peer keeps what it has room for."""
     assert flooded(kind, [LIARS[0].peer]) < 4 * ROOM
 
 
@@ -172,9 +172,9 @@ def test_what_is_kept_is_seen() -> None:
 def sent_after(announcement: Announcement, now: float, number: int) -> int:
     """All liars say something new, alone and in a chain of all of them: how many frames this peer sends because of that."""
     for liar in LIARS:
-        envelope = signed_value(liar, PLACE, number.to_bytes(200, "big"))
+        envelope = signed_value(liar, COMMIT_SLOT, number.to_bytes(200, "big"))
         digest = TOOLS.digest(envelope.payload)
-        chain: dict[bytes, bytes] = {one.peer: one.sign(chain_bytes(PLACE, liar.peer, digest)) for one in LIARS}
+        chain: dict[bytes, bytes] = {one.peer: one.sign(chain_bytes(COMMIT_SLOT, liar.peer, digest)) for one in LIARS}
         chain |= {derive(number, k): bytes(64) for k in range(20)}
         for frame in (Value(envelope), Chained(liar.peer, envelope, chain)):
             announcement.hear(liar.peer, frame, now)
@@ -183,7 +183,7 @@ def sent_after(announcement: Announcement, now: float, number: int) -> int:
 
 @pytest.mark.parametrize("slow", [False, True])
 def test_an_announcement_keeps_two_values_of_each(slow: bool) -> None:
-    """[Q1, Q5] Whatever a liar signs after its second value is neither kept nor passed on, before the rounds and in them."""
+    """[Q1, Q5] A liar's third value, and every later one, is neither kept nor passed on, before the rounds and in them."""
     announcement, now = new_announcement(), 0.0
     while slow and not any(isinstance(frame, Chained) for frame in announcement.take()):
         assert announcement.deadline is not None

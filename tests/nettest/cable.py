@@ -31,7 +31,7 @@ _MOST_UNDER_WAY = 10_000  # frames on one cable in one direction; then it loses 
 
 @dataclass
 class _Direction:
-    """What was sent and has not arrived."""
+    """Frames that were sent and have not arrived."""
 
     source: int
     sink: int

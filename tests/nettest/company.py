@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.nettest.peer import Peer, found
+from tests.nettest.peer import Peer, found_run
 from troth.network.manifest.builder import ManifestOptions
 from troth.network.manifest.manifest import Manifest
 
@@ -22,7 +22,7 @@ class Company:
     def __init__(self, home: Path, addresses: Sequence[str], options: ManifestOptions, task: str = "digits") -> None:
         self.home = home
         self.count = len(addresses)
-        self.manifest: Manifest = found(home, {f"p{k}": where for k, where in enumerate(addresses)}, task, options)
+        self.manifest: Manifest = found_run(home, {f"p{k}": where for k, where in enumerate(addresses)}, task, options)
         self.peers = [Peer(f"p{k}", home) for k in range(self.count)]
 
     def __enter__(self) -> Self:
@@ -41,10 +41,10 @@ class Company:
         for peer in self.peers:
             peer.kill()
 
-    # What comes of it
+    # Its results
 
     def until(self, holds: Callable[[], bool], most_s: float, what: str, wrong: Sequence[Peer] = ()) -> None:
-        """Wait for that. If it takes too long, or somebody ends who should not (`wrong` may), all last words are shown."""
+        """Wait for that. If it takes too long, or a peer ends that should not (`wrong` may), the ends of all logs are shown."""
         deadline = time.monotonic() + most_s
         while not holds():
             bad = [peer for peer in self.peers if peer.code not in (None, 0, -9) and peer not in wrong]
@@ -62,11 +62,11 @@ class Company:
             f"--- {peer.name}, step {peer.step}\n" + "\n".join(peer.log.splitlines()[-_TAIL:]) for peer in self.peers
         )
 
-    def told(self, kind: str, by: Iterable[Peer] | None = None) -> set[str]:
-        """Whom anybody saw `banned`, `left` or `returned`."""
+    def seen_as(self, kind: str, by: Iterable[Peer] | None = None) -> set[str]:
+        """Names of the peers that anybody saw `banned`, `left` or `returned`."""
         saw: set[str] = set()
         for peer in by or self.peers:
-            for event in peer.event():
+            for event in peer.events():
                 saw |= {entry[0] if kind == "banned" else entry for entry in event.get(kind, ())}
         return saw
 
@@ -78,7 +78,7 @@ class Company:
                 held.setdefault(step, {}).setdefault(record, []).append(peer.name)
         forks = {step: list(records.values()) for step, records in held.items() if len(records) > 1}
         assert not forks, f"different records of the same step, and who holds them: {forks}"
-        assert not self.told("banned"), f"honest peers were banned: {self.told('banned')}\n{self.last_words()}"
+        assert not self.seen_as("banned"), f"honest peers were banned: {self.seen_as('banned')}\n{self.last_words()}"
 
     def check_end(self) -> None:
         """Everyone has ended well, with one model."""
@@ -90,7 +90,7 @@ class Company:
 
     def seconds_a_step(self, k: int = 0, since: int = 1) -> float:
         """The median."""
-        seconds = sorted(event["seconds"] for event in self.peers[k].event() if event["step"] > since)
+        seconds = sorted(event["seconds"] for event in self.peers[k].events() if event["step"] > since)
         return float(seconds[len(seconds) // 2]) if seconds else float("nan")
 
 

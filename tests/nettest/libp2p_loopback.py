@@ -7,7 +7,9 @@ from troth.crypto import Digest
 from troth.crypto.identity import Identity, PeerId
 from troth.network.transport.base import Limits
 from troth.network.transport.connection import StreamConnection
-from troth.network.transport.libp2p.transport import Libp2pTransport
+from troth.network.transport.libp2p.discovery import Discovery
+from troth.network.transport.libp2p.node import Libp2pNode
+from troth.network.transport.libp2p.transport import Libp2pOptions, Libp2pTransport
 
 MB = 1_000_000
 RUN = Digest(b"r" * 32)
@@ -29,9 +31,7 @@ async def peer(
         limits,
         admits,
         run=RUN,
-        initial_peers=initial_peers,
-        relays=relays,
-        serves_relay=serves_relay,
+        options=Libp2pOptions(tuple(initial_peers), tuple(relays), serves_relay=serves_relay),
     )
     try:
         yield made
@@ -45,3 +45,14 @@ async def meet(
     """Both ends of a new connection."""
     near = await dialler.dial(address, who)
     return near, await listener.accept()
+
+
+def node_of(transport: Libp2pTransport) -> Libp2pNode:
+    """The daemon and the DHT node inside: only tests look there, to break them or to make them lie."""
+    assert transport._running is not None
+    return transport._running.node
+
+
+def discovery_of(transport: Libp2pTransport) -> Discovery:
+    assert transport._running is not None
+    return transport._running.discovery

@@ -11,11 +11,11 @@ import os
 import sys
 import time
 
-from tests.nettest.libp2p_loopback import LIMITS, MB, RUN
+from tests.nettest.libp2p_loopback import LIMITS, MB, RUN, node_of
 from troth.crypto.identity import Identity, PeerId
 from troth.network.transport.base import Lane
 from troth.network.transport.connection import StreamConnection
-from troth.network.transport.libp2p.transport import Libp2pTransport
+from troth.network.transport.libp2p.transport import Libp2pOptions, Libp2pTransport
 
 _ROUND_TRIPS = 50
 _BIG = 20 * MB
@@ -25,9 +25,9 @@ def tell(**what: object) -> None:
     print(json.dumps(what), flush=True)
 
 
-async def echo(line: StreamConnection) -> None:
-    while (heard := await line.receive()) is not None:
-        line.send(*heard)
+async def echo(connection: StreamConnection) -> None:
+    while (heard := await connection.receive()) is not None:
+        connection.send(*heard)
 
 
 async def serve(transport: Libp2pTransport) -> None:
@@ -38,22 +38,22 @@ async def serve(transport: Libp2pTransport) -> None:
 
 async def talk(transport: Libp2pTransport, peer: PeerId) -> None:
     started = time.monotonic()
-    line = await transport.dial("dht:", peer)
+    connection = await transport.dial("dht:", peer)
     found_s = time.monotonic() - started
     big = os.urandom(_BIG)
-    line.send(Lane.BULK, big)
-    assert await line.receive() == (Lane.BULK, big)
+    connection.send(Lane.BULK, big)
+    assert await connection.receive() == (Lane.BULK, big)
     bulk_s = time.monotonic() - started - found_s
     times = []
     for _ in range(_ROUND_TRIPS):
         began = time.monotonic()
-        line.send(Lane.CONTROL, bytes(1000))
-        assert await line.receive() == (Lane.CONTROL, bytes(1000))
+        connection.send(Lane.CONTROL, bytes(1000))
+        assert await connection.receive() == (Lane.CONTROL, bytes(1000))
         times.append(time.monotonic() - began)
-    assert transport._control is not None
-    over = [str(transport._libp2p.Multiaddr(at)) for _, at in await transport._control.lines()]
+    node = node_of(transport)
+    over = [str(node.hivemind.Multiaddr(at)) for _, at in await node.control.connections()]
     tell(
-        peer=line.peer.hex(),
+        peer=connection.peer.hex(),
         found_s=round(found_s, 3),
         echoed_mb_s=round(_BIG / MB / bulk_s, 1),
         round_trip_us=round(1e6 * sorted(times)[len(times) // 2]),
@@ -67,8 +67,7 @@ async def main(role: str, secret: str, relay: str = "", peer: str = "") -> None:
         LIMITS,
         lambda _: True,
         run=RUN,
-        relays=[relay] if role != "relay" else [],
-        serves_relay=role == "relay",
+        options=Libp2pOptions(relays=(relay,) if role != "relay" else (), serves_relay=role == "relay"),
     )
     try:
         tell(address=await transport.listen(relay if role == "relay" else "0.0.0.0:0"))

@@ -12,28 +12,29 @@ from typing import Any
 
 from troth.crypto import Identity
 from troth.network.disk.journal import read_journal
-from troth.network.manifest.builder import ManifestOptions, draft
-from troth.network.manifest.manifest import Founder, Manifest
+from troth.network.manifest.builder import ManifestOptions, build_manifest
+from troth.network.manifest.founder import Founder
+from troth.network.manifest.manifest import Manifest
 
 TROTH = Path(sys.executable).with_name("troth")
 _DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL")  # also when the tests themselves are killed
 
 
-def found(home: Path, addresses: Mapping[str, str], task: str, options: ManifestOptions) -> Manifest:
-    """Keys (NAME.key) and a manifest (run.toml) for a run among these, in `home`."""
+def found_run(home: Path, addresses: Mapping[str, str], task: str, options: ManifestOptions) -> Manifest:
+    """Write keys (NAME.key) and a manifest (run.toml) for a run among these, in `home`."""
     founders = []
     for name, address in addresses.items():
         identity = Identity.generate()
         identity.save(home / f"{name}.key")
         founders.append(Founder(name, identity.peer, address))
-    manifest = draft(task, founders, options, home).manifest
+    manifest = build_manifest(task, founders, options, home).manifest
     (home / "run.toml").write_text(manifest.to_toml(), encoding="utf-8")
     return manifest
 
 
 @dataclass
 class Peer:
-    """Everything that it is asked is read from its files: what a person who runs it would see."""
+    """A peer, known only by its files: a person who runs it would see the same."""
 
     name: str
     home: Path  # where keys and manifest lie
@@ -46,7 +47,7 @@ class Peer:
     # Its process
 
     def start(self) -> None:
-        """Also again, after it was killed: with the same folder, as a person would."""
+        """Start it, also again after it was killed: with the same folder, as a person would."""
         assert not self.alive
         command = [*self.inside, str(TROTH), "join", self.manifest]
         command += ["--identity", f"{self.name}.key", "--folder", self.name, *self.options]
@@ -58,7 +59,7 @@ class Peer:
 
     @property
     def code(self) -> int | None:
-        """What it exited with."""
+        """Its exit code; None while it runs."""
         return self.process.poll() if self.process is not None else None
 
     def kill(self) -> None:
@@ -72,7 +73,7 @@ class Peer:
         assert self.process is not None
         self.process.send_signal(signal.SIGINT)
 
-    # What it tells
+    # Its files
 
     @property
     def folder(self) -> Path:
@@ -83,32 +84,32 @@ class Peer:
         path = self.home / f"{self.name}.log"
         return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
-    def event(self) -> list[dict[str, Any]]:
+    def events(self) -> list[dict[str, Any]]:
         """A dictionary for each step that it saw, as in `StepEvent`."""
         return [json.loads(line) for line in _whole_lines(self.folder / "metrics.jsonl")]
 
     @property
     def step(self) -> int:
         """Updates that it has seen."""
-        event = self.event()
-        return int(event[-1]["step"]) if event else 0
+        events = self.events()
+        return int(events[-1]["step"]) if events else 0
 
     @property
     def takes_part(self) -> bool:
-        """Whether it was a member in the last step, rather than one who looks on."""
-        event = self.event()
-        return bool(event) and not event[-1]["looked_on"]
+        """Whether it was a member in the last step, rather than an observer."""
+        events = self.events()
+        return bool(events) and not events[-1]["observed"]
 
     def records(self) -> dict[int, str]:
-        """By step, what it holds to be agreed on."""
-        found: dict[int, str] = {}
+        """The records in its journal, by step."""
+        records: dict[int, str] = {}
         for file in sorted((self.folder / "journal").glob("steps-*.jsonl")):
             for line in _whole_lines(file):
-                what = json.loads(line)["what"]
-                if what["kind"] == "record":
+                entry = json.loads(line)["what"]
+                if entry["kind"] == "record":
                     # A record begins with its step; what matters here is that equal steps have equal bytes.
-                    found[_step_of(what["record"])] = what["record"]
-        return found
+                    records[_step_of(entry["record"])] = entry["record"]
+        return records
 
     def check_journal(self) -> None:
         """Raises where its chain is broken; only when nobody writes it any more."""
@@ -125,7 +126,7 @@ class Peer:
 def run_here(
     command: Sequence[str], home: Path, log: Path, environment: Mapping[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
-    """In a session of its own, so that Ctrl-C reaches the tests, which then end it."""
+    """Start a command in a session of its own, so that Ctrl-C reaches only the tests, which then end it."""
     with log.open("ab") as file:
         return subprocess.Popen(
             [*_DIES_WITH_US, *command],
@@ -145,7 +146,7 @@ def _step_of(record: str) -> int:
 
 
 def _whole_lines(path: Path) -> list[str]:
-    """Without the one that is being written."""
+    """All lines but the one that is being written."""
     if not path.exists():
         return []
     text = path.read_text(encoding="utf-8")

@@ -6,7 +6,7 @@ from tests.nettest.world import PORT, World
 from troth.network.manifest.builder import ManifestOptions
 
 
-def test_who_cannot_be_called_calls_the_others(tmp_path: Path) -> None:
+def test_a_peer_that_cannot_be_dialled_dials_the_others(tmp_path: Path) -> None:
     with World(tmp_path, 5, ManifestOptions(steps=20, delta_s=1.0, compute_s=1.0), behind_nat={3}) as world:
         world.start()
         world.until(lambda: world.peers[3].step > 0, 60, "a beginning")
@@ -15,4 +15,4 @@ def test_who_cannot_be_called_calls_the_others(tmp_path: Path) -> None:
             assert not world.reaches(0, f"{address}:{PORT}")
         world.until_all_have_ended(100)
         world.check_end()
-        assert not world.told("left")
+        assert not world.seen_as("left")

@@ -35,7 +35,7 @@ def test_peers_in_1970_and_2096_train_with_the_others(tmp_path: Path) -> None:
         company.start()
         company.until_all_have_ended(100)
         company.check_end()
-        assert not company.told("left")
+        assert not company.seen_as("left")
 
 
 @pytest.mark.parametrize("when", ["1", "86400", "2147483648", "4102444800", "253402300798"])

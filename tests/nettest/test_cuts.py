@@ -8,13 +8,13 @@ from tests.nettest.world import World
 from troth.network.manifest.builder import ManifestOptions
 
 # 40 ms one way: a step takes about two thirds of a second on any machine, so the run lasts longer than what happens in it.
-WISHES = ManifestOptions(steps=45, delta_s=0.5, compute_s=0.5, bulk_s=0.5)
+OPTIONS = ManifestOptions(steps=45, delta_s=0.5, compute_s=0.5, bulk_s=0.5)
 DELAY_S = 0.04
 
 
 def test_a_minority_that_is_cut_off_waits_and_comes_back(tmp_path: Path) -> None:
     """2 of 7 hear only each other for a while. They make no step of their own, and the others go on (SPEC N4)."""
-    with World(tmp_path, 7, WISHES, delay_s=DELAY_S) as world:
+    with World(tmp_path, 7, OPTIONS, delay_s=DELAY_S) as world:
         minority, majority = world.peers[:2], world.peers[2:]
         world.start()
         world.until(lambda: all_at(world.peers, 3), 60, "a beginning")
@@ -32,12 +32,12 @@ def test_a_minority_that_is_cut_off_waits_and_comes_back(tmp_path: Path) -> None
         world.until_all_have_ended(100)
         world.check_end()
         print(f"{world.seconds_a_step():.2f} s a step")
-        assert world.told("left", majority) == world.told("returned", majority) == {"p0", "p1"}
+        assert world.seen_as("left", majority) == world.seen_as("returned", majority) == {"p0", "p1"}
 
 
-def test_who_is_killed_in_mid_step_comes_back(tmp_path: Path) -> None:
+def test_a_peer_that_is_killed_in_mid_step_comes_back(tmp_path: Path) -> None:
     """`kill -9` of 2 of 8, started again ten seconds later (SPEC B1 to B4)."""
-    with World(tmp_path, 8, WISHES, delay_s=DELAY_S) as world:
+    with World(tmp_path, 8, OPTIONS, delay_s=DELAY_S) as world:
         killed, rest = world.peers[:2], world.peers[2:]
         world.start()
         world.until(lambda: all_at(world.peers, 3), 60, "a beginning")
@@ -51,4 +51,4 @@ def test_who_is_killed_in_mid_step_comes_back(tmp_path: Path) -> None:
         world.until_all_have_ended(100)
         world.check_end()
         print(f"{world.seconds_a_step():.2f} s a step")
-        assert world.told("left", rest) == world.told("returned", rest) == {"p0", "p1"}
+        assert world.seen_as("left", rest) == world.seen_as("returned", rest) == {"p0", "p1"}

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tests.nettest.two_homes import reaches, two_homes
 from troth.crypto import Identity
-from troth.network.manifest.builder import ManifestOptions, draft
-from troth.network.manifest.manifest import Founder
+from troth.network.manifest.builder import ManifestOptions, build_manifest
+from troth.network.manifest.founder import Founder
 from troth.network.transport.libp2p.multiaddr import libp2p_name
 
 _WITHIN_S = 150.0
@@ -29,7 +29,7 @@ def test_peers_that_meet_only_through_a_relay_train_together(tmp_path: Path) -> 
             for name, identity in identities.items()
         ]
         options = ManifestOptions(steps=_STEPS, delta_s=2.0)
-        manifest = draft("quadratic:dimension=1000", founders, options, tmp_path).manifest
+        manifest = build_manifest("quadratic:dimension=1000", founders, options, tmp_path).manifest
         (tmp_path / "run.toml").write_text(manifest.to_toml())
         relay = f"/ip4/{world.public}/tcp/4001/p2p/{libp2p_name(identities['hub'].peer)}"
         places = dict(zip(names, (world.hub, *world.homes), strict=True))

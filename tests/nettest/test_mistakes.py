@@ -1,4 +1,4 @@
-"""What people get wrong when they join: each is told in one line what to do. Over loopback, without a world."""
+"""Mistakes of people who join: each is told in one line what to do. Over loopback, without a world."""
 
 import dataclasses
 import socket
@@ -13,11 +13,11 @@ from troth.crypto import Identity
 from troth.network.manifest.builder import ManifestOptions
 from troth.network.manifest.manifest import Manifest
 
-WISHES = ManifestOptions(steps=5, delta_s=0.5, compute_s=0.5, bulk_s=0.5)
+OPTIONS = ManifestOptions(steps=5, delta_s=0.5, compute_s=0.5, bulk_s=0.5)
 
 
 def refusal(home: Path, *options: str) -> str:
-    """What `troth join` says before it exits with 2: one line, no traceback."""
+    """The complaint of `troth join`, which exits with 2: one line, no traceback."""
     command = [str(TROTH), "join", "run.toml", "--folder", "folder", *options]
     done = subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2, done.stderr
@@ -30,7 +30,7 @@ def refusal(home: Path, *options: str) -> str:
 
 @pytest.fixture
 def company(tmp_path: Path) -> Company:
-    return Company(tmp_path, on_loopback(4), WISHES)
+    return Company(tmp_path, on_loopback(4), OPTIONS)
 
 
 def test_another_rate_is_named_on_both_sides_and_refused(company: Company) -> None:
@@ -50,7 +50,7 @@ def test_another_rate_is_named_on_both_sides_and_refused(company: Company) -> No
         company.until(lambda: all(peer.code == 0 for peer in others), 60, "the run of the others", wrong=[odd])
         assert odd.step == 0
         assert len({peer.model for peer in others}) == 1
-        assert not company.told("banned", others)
+        assert not company.seen_as("banned", others)
 
 
 def test_unreachable_peers_are_named_with_the_reason(company: Company) -> None:

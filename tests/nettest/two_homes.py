@@ -1,6 +1,6 @@
 """A small internet made of network namespaces: a public host, and two homes behind routers that translate addresses.
 
-    home a ── gate a ── hub ── gate b ── home b        the gates let nobody in; the hub passes nothing on
+    home a ── router a ── hub ── router b ── home b        the routers let nobody in; the hub passes nothing on
 
 Nothing of it reaches the real network. Needs root, `ip` and `nft`.
 """
@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 _COMMAND_S = 10.0
-_GATE_RULES = """
-table ip gate {
+_ROUTER_RULES = """
+table ip router {
   chain out { type nat hook postrouting priority srcnat; oifname "wan" masquerade; }
   chain through { type filter hook forward priority filter; policy drop;
     ct state established,related accept; iifname "lan" accept; }
@@ -35,22 +35,22 @@ class World:
 
 @contextmanager
 def two_homes() -> Iterator[World]:
-    tag = f"troth-{os.getpid()}-{secrets.token_hex(3)}"  # as in world.py, which removes what a killed test left
-    hub, gates, homes = f"{tag}-hub", (f"{tag}-gateA", f"{tag}-gateB"), (f"{tag}-homeA", f"{tag}-homeB")
-    everything = (hub, *gates, *homes)
+    tag = f"troth-{os.getpid()}-{secrets.token_hex(3)}"  # as in world.py, which removes the namespaces of a killed test
+    hub, routers, homes = f"{tag}-hub", (f"{tag}-routerA", f"{tag}-routerB"), (f"{tag}-homeA", f"{tag}-homeB")
+    everything = (hub, *routers, *homes)
     try:
         for name in everything:
             _run("ip", "netns", "add", name)
             _inside(name, "ip", "link", "set", "lo", "up")
         _inside(hub, "ip", "address", "add", "11.77.0.1/32", "dev", "lo")
         _inside(hub, "sysctl", "-qw", "net.ipv4.ip_forward=0")
-        for number, (catch_up, home) in enumerate(zip(gates, homes, strict=True), 1):
-            _wire(hub, f"to{number}", f"11.77.{number}.1/24", catch_up, "wan", f"11.77.{number}.2/24")
-            _wire(catch_up, "lan", f"192.168.{number}.1/24", home, "eth", f"192.168.{number}.2/24")
-            _inside(catch_up, "ip", "route", "add", "default", "via", f"11.77.{number}.1")
+        for number, (router, home) in enumerate(zip(routers, homes, strict=True), 1):
+            _wire(hub, f"to{number}", f"11.77.{number}.1/24", router, "wan", f"11.77.{number}.2/24")
+            _wire(router, "lan", f"192.168.{number}.1/24", home, "eth", f"192.168.{number}.2/24")
+            _inside(router, "ip", "route", "add", "default", "via", f"11.77.{number}.1")
             _inside(home, "ip", "route", "add", "default", "via", f"192.168.{number}.1")
-            _inside(catch_up, "sysctl", "-qw", "net.ipv4.ip_forward=1")
-            _run("ip", "netns", "exec", catch_up, "nft", "-f", "-", said=_GATE_RULES)
+            _inside(router, "sysctl", "-qw", "net.ipv4.ip_forward=1")
+            _run("ip", "netns", "exec", router, "nft", "-f", "-", given=_ROUTER_RULES)
         yield World(hub, homes)
     finally:
         for name in everything:
@@ -58,7 +58,7 @@ def two_homes() -> Iterator[World]:
 
 
 def reaches(namespace: str, address: str) -> bool:
-    """Whether somebody there says at least that nobody listens."""
+    """Whether a machine answers at that address, if only that nobody listens."""
     attempt = f"""
 import socket
 try:
@@ -81,13 +81,13 @@ def _inside(namespace: str, *command: str) -> None:
     _run("ip", "netns", "exec", namespace, *command)
 
 
-def _run(*command: str, said: str = "") -> None:
-    done = subprocess.run(command, input=said, capture_output=True, text=True, timeout=_COMMAND_S)
+def _run(*command: str, given: str = "") -> None:
+    done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=_COMMAND_S)
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr.strip()}"
 
 
 def _clear(namespace: str) -> None:
-    """With whatever still runs in it: we started it."""
+    """Remove a namespace and the processes in it: we started them."""
     listed = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True, timeout=_COMMAND_S)
     for pid in listed.stdout.split() if listed.returncode == 0 else ():
         with suppress(ProcessLookupError):

@@ -34,7 +34,7 @@ _TOOLS = {"ip": "iproute2", "tc": "iproute2", "nft": "nftables", "setpriv": "uti
 _OURS = re.compile(r"troth-(\d+)-[0-9a-f]+-\w+")
 _HERE = Path(__file__).resolve().parents[2]
 
-# Where frames arrive at a device: some are lost, and whoever is cut off is not heard.
+# Where frames arrive at a device: some are lost, and peers that are cut off are not heard.
 _RULES = """
 table netdev wire {
   set cut { type ipv4_addr; }
@@ -47,7 +47,7 @@ table netdev wire {
 }
 """
 
-# A router at home: whoever is behind it may call, and cannot be called.
+# A router at home: a peer behind it can dial, and cannot be dialled.
 _ROUTER = """
 table ip nat {
   chain leaving { type nat hook postrouting priority 100; oifname "eth0" masquerade; }

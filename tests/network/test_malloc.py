@@ -1,4 +1,4 @@
-"""What strangers took goes back to the system."""
+"""Memory that strangers took goes back to the system."""
 
 import asyncio
 from unittest.mock import patch

@@ -20,19 +20,23 @@ from troth.training.work import Training, TrainingWork
 SMALL = Scenario(
     task="quadratic:dimension=60", peers=7, byzantine=2, attack_start=3, steps=30, evaluate_every=30, seed=2
 )
+# With this seed an honest validator audits a liar in step 4, the step after the only one in which it lied; and if that one is
+# lost, others who are honest.
+LIE_ONCE = dataclasses.replace(SMALL, peers=16, attack_stop=4, steps=10, evaluate_every=10, seed=3)
+BEFORE_REPORT, BEFORE_ACCUSE = 5, 6  # calls of the channel: commit, scatter, clip, gather, reveal, report, accuse
 
 
 def finished(
     scenario: Scenario, *, share: bool = True, until: Callable[[ProtocolSimulation], bool] = lambda _: False
 ) -> ProtocolSimulation:
-    """Run it, to the end or until there is nothing more to see."""
+    """Run a scenario, to the end or until there is nothing more to see."""
     return run_on(ProtocolSimulation(scenario, share=share), until)
 
 
 def run_on(
     simulation: ProtocolSimulation, until: Callable[[ProtocolSimulation], bool] = lambda _: False
 ) -> ProtocolSimulation:
-    """To the end, or until there is nothing more to see; evidence waits for the step after, which certifies the ban [U2]."""
+    """Run to the end, or until there is nothing more to see; evidence waits for the step after, which certifies it [U2]."""
     done = False
     for _ in simulation.steps():
         done = done or until(simulation)
@@ -46,14 +50,14 @@ def liars_gone(simulation: ProtocolSimulation) -> bool:
     return not any(simulation.numbers[peer] in simulation.byzantine for peer in members)
 
 
-def rewired(simulation: ProtocolSimulation, peer: PeerId, wrap: Callable[[Channel], Channel]) -> None:
-    """Put something between this peer and the others."""
+def wrap_channel(simulation: ProtocolSimulation, peer: PeerId, wrap: Callable[[Channel], Channel]) -> None:
+    """Put a wrapper around this peer's channel."""
     member = simulation.peers[peer]
     simulation.peers[peer] = dataclasses.replace(member, channel=wrap(member.channel))
 
 
 def records(simulation: ProtocolSimulation) -> list[StepRecord]:
-    """Of the steps that train; the one that closes the run comes after them."""
+    """Records of the steps that train; the one that closes the run comes after them."""
     return [record for record in all_records(simulation) if not record.closing]
 
 
@@ -62,7 +66,7 @@ def all_records(simulation: ProtocolSimulation) -> list[StepRecord]:
 
 
 def kept_promises(simulation: ProtocolSimulation) -> dict[int, Kind]:
-    """What holds whatever the liars do: agreement, no honest ban, proof of every ban. Gives what each was banned for."""
+    """Check what holds whatever liars do: agreement, no honest ban, proof of every ban. Return the kind of each ban."""
     assert simulation.agreement
     assert simulation.trace
     assert {ban.peer for ban in simulation.bans} <= set(simulation.byzantine)
@@ -75,7 +79,7 @@ def kept_promises(simulation: ProtocolSimulation) -> dict[int, Kind]:
     return banned
 
 
-def is_what_a_server_would_get(simulation: ProtocolSimulation) -> bool:
+def equals_trusted_server(simulation: ProtocolSimulation) -> bool:
     """Whether a trusted server with the same contributors, seeds and bounds, and no lies, ends with the same bits."""
     scenario = simulation.scenario
     work = TrainingWork(simulation.problem, scenario.make_optimizer(), scenario.rates(), Primitives())
@@ -88,7 +92,7 @@ def last_standing(simulation: ProtocolSimulation) -> PeerId:
     return next(peer for peer in simulation.honest if peer not in simulation.gone)
 
 
-def last_kept(simulation: ProtocolSimulation, peer: PeerId | None = None) -> AuditRecord[Training]:
-    """What this peer, by default the first honest one, keeps of the last step."""
+def last_audit_record(simulation: ProtocolSimulation, peer: PeerId | None = None) -> AuditRecord[Training]:
+    """The audit record of the last step at this peer, by default the first honest one."""
     state = simulation.states[peer or simulation.honest[0]]
     return state.audit_records[max(state.audit_records)]  # closing keeps nothing of its own

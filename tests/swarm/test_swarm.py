@@ -24,7 +24,7 @@ PATIENCE_S = 300.0
 
 def run_swarm(plan: SwarmPlan, out: Path, steps: int) -> Swarm:
     with Swarm(plan, rehearsal(plan, steps=steps, delta_s=1.0), out) as swarm:
-        assert swarm.follow(most_s=PATIENCE_S), f"only {swarm.seen.event.keys()}; {swarm.seen.notes}"
+        assert swarm.follow(most_s=PATIENCE_S), f"only {swarm.seen.events.keys()}; {swarm.seen.notes}"
     assert {swarm.seen.ended[number].how for number in swarm.honest} == {"done"}
     return swarm
 
@@ -82,19 +82,19 @@ def test_every_peer_leaves_a_journal_a_model_and_signatures(rehearsed: Swarm) ->
     assert len(digests) == 1
 
 
-def test_who_is_killed_comes_back_and_nobody_is_banned(tmp_path: Path) -> None:
+def test_a_killed_peer_comes_back_and_nobody_is_banned(tmp_path: Path) -> None:
     """[B1–B4] `kill -9` of two of seven in mid-step, started again a little later; the rest goes on meanwhile."""
     plan = SwarmPlan(peers=7, seed=5)
     killed = (1, 4)
 
     def stepped(step: int) -> Callable[[Seen], bool]:
-        return lambda seen: step in seen.event.get(0, {})
+        return lambda seen: step in seen.events.get(0, {})
 
     def returned(seen: Seen) -> set[str]:
-        return {name for event in seen.event[0].values() for name in event.returned}
+        return {name for event in seen.events[0].values() for name in event.returned}
 
     def trained_again(seen: Seen) -> bool:
-        return all(any(not event.observed for event in seen.event[k].values() if event.step > 8) for k in killed)
+        return all(any(not event.observed for event in seen.events[k].values() if event.step > 8) for k in killed)
 
     manifest = rehearsal(plan, steps=3000, delta_s=0.5)  # more than it will take, however fast the machine
     manifest = dataclasses.replace(manifest, timeouts=dataclasses.replace(manifest.timeouts, compute=2.0, bulk=1.0))
@@ -113,7 +113,7 @@ def test_who_is_killed_comes_back_and_nobody_is_banned(tmp_path: Path) -> None:
         lines = [line for file in journal for line in read_journal(file) if line["kind"] == "record"]
         steps = {decode_record(bytes.fromhex(line["record"])).step for line in lines}
         assert steps == set(range(max(steps) + 1)), "also those that the others made meanwhile"
-    assert not any(event.banned for event in swarm.seen.event[0].values())
+    assert not any(event.banned for event in swarm.seen.events[0].values())
 
 
 def test_all_are_killed_and_the_run_goes_on_when_they_are_back(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_all_are_killed_and_the_run_goes_on_when_they_are_back(tmp_path: Path) -
     plan = SwarmPlan(peers=4, seed=6)
     manifest = rehearsal(plan, steps=24, delta_s=1.0)
     with Swarm(plan, manifest, tmp_path) as swarm:
-        assert swarm.follow(until=lambda seen: 8 in seen.event.get(0, {}), most_s=PATIENCE_S)
+        assert swarm.follow(until=lambda seen: 8 in seen.events.get(0, {}), most_s=PATIENCE_S)
         for number in range(plan.peers):
             swarm.kill(number)
         before = dict(swarm.seen.records[0])

@@ -31,7 +31,7 @@ Rule = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class RuleEntry:
-    """A rule, what it needs to know beside the vectors, and one line about it."""
+    """A rule, the names of its parameters, and one line about it."""
 
     function: Callable[..., Tensor]
     needs: tuple[str, ...]
@@ -50,7 +50,7 @@ RULES: dict[str, RuleEntry] = {
 
 
 def bind_rule(entry: RuleEntry, *, byzantine: int, tau: float) -> Rule:
-    """The rule as a function of the vectors alone."""
+    """Make the rule a function of the vectors alone."""
     known: dict[str, Any] = {"byzantine": byzantine, "tau": tau}
     return partial(entry.function, **{name: known[name] for name in entry.needs})
 

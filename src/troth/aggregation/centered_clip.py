@@ -1,4 +1,4 @@
-"""CenteredClip, as published, and what its solution must satisfy (Karimireddy et al. 2021; Gorbunov et al. 2022).
+"""CenteredClip as published, and the equation of its solution (Karimireddy et al. 2021; Gorbunov et al. 2022).
 
 The clipped centre `v` of rows `x_i` with radius `τ` solves
 
@@ -53,7 +53,7 @@ def clip_residual(vectors_PD: Tensor, v_D: Tensor, *, tau: float) -> Tensor:
 
 
 def judge_center(vectors_PD: Tensor, v_D: Tensor, *, tau: float) -> tuple[float, float]:
-    """The length of the residual and the tolerance for it: the same two numbers on every machine (SPEC T6)."""
+    """Give the length of the residual and its tolerance: the same two numbers on every machine (SPEC T6)."""
     residual_D, norm_P = _pulls(vectors_PD, v_D, tau)
     tolerance = residual_tolerance(exact_norm(v_D), norm_P.tolist(), tau=tau, size=len(v_D))
     return float(np.sqrt(tree_sum(np.square(residual_D)))), tolerance
@@ -62,8 +62,8 @@ def judge_center(vectors_PD: Tensor, v_D: Tensor, *, tau: float) -> tuple[float,
 def _pulls(vectors_PD: Tensor, v_D: Tensor, tau: float) -> tuple[Floats, Floats]:
     """The residual and the distances, row by row in a fixed order.
 
-    Their own rounding is below 2⁻⁴⁵ of the clipped distances, and so within 2⁻⁴⁰. By a library's norm it was not: two
-    liars of opposite signs and equal coordinates, 10⁵ of them, had an honest owner convicted.
+    Their own rounding is below 2⁻⁴⁵ of the clipped distances, and so within 2⁻⁴⁰. A library's norm rounds worse: with it,
+    two liars of opposite signs and 10⁵ equal coordinates had an honest owner convicted.
     """
     center_D = v_D.detach().cpu().double().numpy()
     residual_D, norms = np.zeros(len(center_D)), []
@@ -79,9 +79,9 @@ def residual_tolerance(center_norm: float, norms: Sequence[float], *, tau: float
     """The largest residual norm at which an aggregate still counts as right (SPEC V2).
 
     `Σ_i min(2τ, ε·τ/max(norm_i − ε, τ)) + 2⁻⁴⁰·Σ_i min(norm_i, τ)` with `ε = 2⁻²¹·‖v‖ + √d·2⁻¹²⁵` and
-    `norm_i = ‖x_i − v‖`. The first sum is what moving `v` by ε can do to the pulls, and ε is eight times what rounding
-    `v` to float32 moves it, and twice what flushing subnormals does; the second is what float64 scalars lose. From announced
-    numbers, by sums that round once and single operations: the same bits everywhere.
+    `norm_i = ‖x_i − v‖`. The first sum bounds the change of the pulls when `v` moves by ε, which is eight times as far as
+    rounding to float32 moves it, and twice as far as flushing subnormals does; the second is the loss of float64 scalars. All
+    numbers are announced, sums round once and operations are single: the same bits everywhere.
     """
     epsilon = 2.0**-21 * center_norm + math.sqrt(size) * 2.0**-125
     moved = math.fsum(min(2 * tau, epsilon * tau / max(norm - epsilon, tau)) for norm in norms)

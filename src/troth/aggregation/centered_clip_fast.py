@@ -1,4 +1,4 @@
-"""CenteredClip in two reads of the matrix, to a residual that is known and not hoped for.
+"""CenteredClip in two reads of the matrix, with a known bound of the residual.
 
 Every iterate of CenteredClip is a combination of the rows, so the whole iteration can run on the P×P Gram matrix of the
 rows around some reference point: one read makes it, the solver works on P numbers, one more read combines the rows.
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 _CHUNK_NUMBERS = 1 << 18  # numbers in a thread's float64 buffer: 2 MB
 _RUN = 512  # products that are added up one after the other, before sums are added in pairs
-_ROWS = 2  # of the Gram matrix in one call
+_ROWS = 2  # rows of the Gram matrix in one call
 _GRAM_ERROR = 2.0**-45  # relative error of a float64 inner product, whatever the numbers: 2⁻⁴⁵ for a run in two lanes
 _SUM_ERROR = 2.0**-51  # relative error of a float64 sum of a few rows
 _MOST_ROUNDS = 4
@@ -54,7 +54,7 @@ class ClippedCenter:
 
     value_D: Tensor
     residual: float  # an upper bound of ‖Σ_i (x_i − v)·min(1, τ/‖x_i − v‖)‖, rounding of `value_D` included
-    tolerance: float  # what a checker would accept; the solver aims at an eighth of it
+    tolerance: float  # the largest residual that a checker accepts; the solver aims at an eighth of it
     iterations: int
     reads: int  # how often the P×D matrix was read
 
@@ -79,7 +79,7 @@ def solve_centered_clip(vectors_PD: Tensor, *, tau: float) -> ClippedCenter:
 
 
 def _solve_from(vectors_PD: Tensor, row: int, tau: float) -> ClippedCenter:
-    """From a row, not the mean, which a row of length 10³⁰ carries off; of two rows the mean is a solution."""
+    """Start at a row, not at the mean, which a row of length 10³⁰ carries off; of two rows the mean is a solution."""
     peers, iterations, best = len(vectors_PD), 0, None
     reference_D, start_P = vectors_PD[row], np.eye(peers)[row] if peers > 2 else np.full(peers, 1 / peers)
     for round_number in range(1, _MOST_ROUNDS + 1):
@@ -110,7 +110,7 @@ def _solve_from(vectors_PD: Tensor, row: int, tau: float) -> ClippedCenter:
 
 
 def _least_pulled_row(vectors_PD: Tensor, tau: float) -> int:
-    """At which the others' pulls nearly cancel out; computed as a juror does, so P times as long as a read."""
+    """The row at which the others' pulls nearly cancel out; computed as a juror does, so P times as slow as a read."""
     shares = []
     for row_D in vectors_PD:
         residual, tolerance = judge_center(vectors_PD, row_D, tau=tau)
@@ -148,7 +148,7 @@ def _iterate(gram_PP: Floats, c_P: Floats, tau: float) -> _Iterate:
     distance_P = np.sqrt(np.maximum(gram_PP.diagonal() - 2 * gram_c_P + v_squared, 0.0))
     weight_P = tau / np.maximum(distance_P, tau)
     error_P = weight_P / weight_P.sum() - c_P
-    # With the error of the inner products added: else two long opposite rows could hide a difference in them.
+    # The error of the inner products is added: else two long opposite rows could hide a difference in it.
     lost = _GRAM_ERROR * _dot(np.abs(error_P), np.sqrt(gram_PP.diagonal())) ** 2
     residual = float(weight_P.sum() * np.sqrt(max(_dot(error_P, _times(gram_PP, error_P)), 0.0) + lost))
     return _Iterate(c_P, gram_c_P, v_squared, distance_P, weight_P, error_P, residual)
@@ -224,12 +224,12 @@ def _newton(gram_PP: Floats, at: _Iterate, tau: float) -> Floats | None:
 
 
 def _pull_change(distance_P: Floats, moved: float, tau: float) -> float:
-    """How much the residual can change when v moves so far: each row's pull by its weight at the nearer end, or turns round."""
+    """Bound the change of the residual when v moves so far: each row's pull changes by its weight at the nearer end, or turns."""
     return float(np.minimum(2 * tau, tau / np.maximum(distance_P - moved, tau) * moved).sum())
 
 
 def _distance_error(gram_PP: Floats, at: _Iterate, tau: float) -> float:
-    """How far the residual can be off because distances come from rounded inner products."""
+    """Bound the error of the residual that comes from rounded inner products."""
     norm_P = np.sqrt(gram_PP.diagonal())
     squared_error_P = _GRAM_ERROR * (_dot(np.abs(at.c_P), norm_P) + norm_P) ** 2
     touched_P = at.distance_P**2 + squared_error_P > tau**2  # only clipped rows have a weight that depends on distance
@@ -256,7 +256,7 @@ def _central_row(vectors_PD: Tensor) -> int:
     """
     stride = max(1, vectors_PD.shape[1] // _SAMPLE)
     sample_PD = vectors_PD[:, ::stride][:, :_SAMPLE].detach().cpu().double().numpy()
-    with np.errstate(over="ignore", invalid="ignore"):  # what cannot be squared is refused later, by name
+    with np.errstate(over="ignore", invalid="ignore"):  # rows that cannot be squared are refused later, by name
         distance_PP = np.square(sample_PD[:, None] - sample_PD[None, :]).sum(axis=2)
     half = (len(sample_PD) - 1) // 2
     return int(np.sort(distance_PP, axis=1)[:, half].argmin())
@@ -304,7 +304,7 @@ def _whole_runs(columns: slice) -> int:
 
 
 def _gram_on_gpu(vectors_PD: Tensor, reference_D: Tensor) -> Floats:
-    """The same with matrix products: a GPU has no number of threads to depend on."""
+    """The Gram matrix by matrix products: a GPU has no number of threads to depend on."""
     partial = []
     for columns in _chunks(vectors_PD):
         around_PC = vectors_PD[:, columns].double().sub_(reference_D[columns])
@@ -316,7 +316,7 @@ def _gram_on_gpu(vectors_PD: Tensor, reference_D: Tensor) -> Floats:
 def _combine(
     vectors_PD: Tensor, reference_D: Tensor, coefficients_P: Floats, norms_P: Floats
 ) -> tuple[Tensor, float, float]:
-    """`v = r + Σ c_i (x_i − r)`, the norm of what rounding it to the output format cost, and its own norm."""
+    """`v = r + Σ c_i (x_i − r)`, the norm of its rounding error in the output format, and its own norm."""
     rest = 1.0 - float(coefficients_P.sum())  # the reference's own weight: 0 when the rows make up all of v
     rows_PD, center_D = vectors_PD.detach().cpu().numpy(), reference_D.detach().cpu().numpy()
     value_D = np.empty_like(center_D)
@@ -337,7 +337,7 @@ def _combine(
         return squares
 
     lost, length, reach = np.sqrt(np.add.reduce(_on_all_cores(combine, _chunks(vectors_PD)))).tolist()
-    # And what float64 itself loses in adding up rows that may be far longer than their combination.
+    # Float64 itself loses digits in adding up rows that may be far longer than their combination.
     summed = _dot(np.abs(coefficients_P), norms_P) + (float(np.abs(coefficients_P).sum()) + abs(rest)) * reach
     equal = not norms_P.any()  # then v is a row as it is
     return torch.from_numpy(value_D).to(vectors_PD.device), lost + (0.0 if equal else _SUM_ERROR * summed), length

@@ -1,4 +1,4 @@
-"""What every rule demands of its input, checked in one place."""
+"""Checks of the input that all rules share."""
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ def check_vectors(vectors_PD: Tensor) -> None:
 
 
 def check_shape(vectors_PD: Tensor) -> None:
-    """The part of `check_vectors` that reads no data."""
+    """Check shape and number format, without reading data."""
     if vectors_PD.ndim != 2 or 0 in vectors_PD.shape:
         raise AggregationError(f"expected a P×D matrix with at least one row and column, got {tuple(vectors_PD.shape)}")
     if vectors_PD.dtype not in (torch.float32, torch.float64):
@@ -31,7 +31,7 @@ def check_shape(vectors_PD: Tensor) -> None:
 
 
 def check_byzantine(byzantine: int, peers: int, most: int, rule: str) -> None:
-    """Each rule tolerates so many liars among so many rows, and says so."""
+    """Refuse more liars than a rule tolerates among so many rows."""
     if not 0 <= byzantine <= most:
         raise AggregationError(
             f"{rule} over {peers} rows takes byzantine from 0 to {max(most, 0)}, got {byzantine}"

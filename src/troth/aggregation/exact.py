@@ -1,7 +1,7 @@
 """Arithmetic with the same bits on every machine: fixed order, single operations, and no subnormals.
 
 Libraries add numbers in an order that depends on vector units and threads, and a long sum in few accumulators is off by
-more than one might think: 10⁵ equal squares by 10⁻¹², which is more than V2 allows. A liar chooses its numbers.
+more than one might think: 10⁵ equal squares by 10⁻¹², which is more than V2 allows, and a liar chooses its numbers.
 """
 
 import math
@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 
 _LANES = 1 << 14  # sums that grow side by side: they stay in the processor's cache
 _DEPTH = 16  # squares that one of them takes in, before all are added up
-_FEW = 64  # numbers are added up at once, each with all its digits
+_FEW = 64  # so many numbers are added up at once, with all their digits
 _CACHED = 1 << 16  # numbers whose bits are looked at together
 _EXPONENT = 0x7F800000  # bits of a float32; none of them is set in zeros and subnormals
 _MAGNITUDE = 0x7FFFFFFF
@@ -25,7 +25,7 @@ _LEAST_NORMAL = 0x00800000
 
 
 def has_subnormals(numbers_D: NDArray[np.float32]) -> bool:
-    """By integers: on a machine that flushes by itself a comparison would not even see them."""
+    """Look for subnormals by their bits: on a machine that flushes, a comparison of floats would not see them."""
     bits_D = np.ascontiguousarray(numbers_D).view(np.uint32)
     for start in range(0, len(bits_D), _CACHED):
         less = bits_D[start : start + _CACHED] & _MAGNITUDE
@@ -36,7 +36,7 @@ def has_subnormals(numbers_D: NDArray[np.float32]) -> bool:
 
 
 def flush_subnormals(numbers: Tensor) -> Tensor:
-    """The same with 0 for every float32 below 2⁻¹²⁶; without such, and in other formats, as it is."""
+    """Replace every float32 below 2⁻¹²⁶ by 0 (SPEC C3); without such, and in other formats, return the tensor as it is."""
     if numbers.dtype != torch.float32:
         return numbers
     if numbers.device.type == "cpu" and not has_subnormals(numbers.detach().contiguous().view(-1).numpy()):
@@ -46,7 +46,7 @@ def flush_subnormals(numbers: Tensor) -> Tensor:
 
 
 def flush_in_place(numbers: NDArray[Any]) -> None:
-    """The same for an array, where it is."""
+    """Replace every float32 below 2⁻¹²⁶ by 0, in place."""
     if numbers.dtype == np.float32:
         bits = numbers.view(np.uint32)
         np.copyto(bits, 0, where=(bits & _EXPONENT) == 0)
@@ -67,8 +67,11 @@ def tree_sum(terms: Floats) -> Floats:
 
 
 def exact_norm(numbers_D: NDArray[np.float32] | Tensor) -> float:
-    """The length of a vector of float32: squares are exact in float64; few are summed at once, many in lanes side by side, lanes
-    as a tree, and what trees give at once."""
+    """The length of a vector of float32, the same bits on every machine.
+
+    Squares are exact in float64. Few are summed at once; many in lanes side by side, the lanes as a tree, and the trees' sums at
+    once.
+    """
     numbers = numbers_D.detach().cpu().numpy() if isinstance(numbers_D, Tensor) else numbers_D
     if len(numbers) <= _FEW:
         return math.sqrt(math.fsum(np.multiply(numbers, numbers, dtype=np.float64).tolist()))

@@ -1,4 +1,4 @@
-"""The mean of what is left when the extremes of every coordinate are cut off."""
+"""The mean of every coordinate without its extremes."""
 
 from torch import Tensor
 

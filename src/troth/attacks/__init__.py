@@ -1,22 +1,20 @@
-"""Attackers, wrapped around honest peers from outside. Production code never imports this package."""
+"""Attackers, wrapped around honest peers from outside. Production code never imports this package.
 
-from troth.attacks.behaviour.absence import BlockReturns, Leave
+A new attack is one class beside what it lies about (`gradient.py`, `behaviour/`), and one row of `ATTACKS`.
+"""
+
+from troth.attacks.behaviour.absence import Leave, Vanish
+from troth.attacks.behaviour.accusers import FalseAccusation, MassAccusation, SilentValidation
 from troth.attacks.behaviour.burden import Complain, PadVotes
+from troth.attacks.behaviour.coins import Grind
 from troth.attacks.behaviour.coordinator import Adapt
 from troth.attacks.behaviour.cover import CoveredAggregate
 from troth.attacks.behaviour.cover_once import CoveredOnce
-from troth.attacks.behaviour.members import (
-    FalseAccusation,
-    Grind,
-    LyingJury,
-    MassAccusation,
-    SilentValidation,
-    Vanish,
-    WithheldAggregate,
-    WrongAggregate,
-    WrongReport,
-)
+from troth.attacks.behaviour.jurors import LyingJury
+from troth.attacks.behaviour.owners import WithheldAggregate, WrongAggregate
+from troth.attacks.behaviour.reporters import WrongReport
 from troth.attacks.behaviour.reroll import Reroll
+from troth.attacks.behaviour.returns import BlockReturns
 from troth.attacks.behaviour.strategist import Strategist
 from troth.attacks.coalition import Coalition
 from troth.attacks.colluder import Collusion

@@ -1,4 +1,4 @@
-"""Colluders of one run: their attacks, the schedule, and the little they remember."""
+"""Coalition: the colluders of one run, their attacks and the schedule."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ from troth.training import Batch, Task
 
 
 class Coalition:
-    """Turns what its members computed into what they send, at the steps its schedule names.
+    """Replaces the gradients that its members computed, in the steps of its schedule.
 
     With several attacks the members are dealt among them evenly; they are one coalition all the same, and shield each other.
     """
@@ -41,7 +41,7 @@ class Coalition:
     def gradients(
         self, step: int, own_BD: Tensor, honest_HD: Tensor, contributing: Sequence[int] | None = None
     ) -> Tensor:
-        """What the contributing members (all of them by default) send in place of what they computed."""
+        """Rows that the contributing members (all by default) send in place of those they computed."""
         members = self.members if contributing is None else contributing
         sent_BD = own_BD.clone()
         for forge, squad in zip(self._forges, self._squads, strict=True):

@@ -1,4 +1,4 @@
-"""What can be wrong with an attack that somebody asked for."""
+"""Errors of attacks that an operator asked for."""
 
 from troth.errors import OperatorError
 

@@ -1,8 +1,8 @@
-"""Lies about gradients: what colluders send instead of what they computed.
+"""Lies about gradients: rows that colluders send in place of those they computed.
 
 Each attack is a frozen set of options. It may poison the batch before the gradient is computed, and it forges the rows
-that the colluders send, knowing everything: their own gradients and those of all honest peers. The honest code knows
-nothing of it.
+that the colluders send, knowing everything: their own gradients and those of all honest peers. Honest code knows nothing
+of it. A new attack is a class here and a row in `ATTACKS`.
 """
 
 from collections import defaultdict, deque
@@ -21,24 +21,26 @@ from troth.crypto import Seed, stream
 from troth.training import Batch, Task
 
 # B colluders, H honest peers, D coordinates
-Forge = Callable[[Sequence[int], Tensor, Tensor], Tensor]  # (members, own_BD, honest_HD) → what they send, B×D
+Forge = Callable[[Sequence[int], Tensor, Tensor], Tensor]  # (members, own_BD, honest_HD) → rows to send, B×D
 
 
 class GradientAttack:
-    """Behaves honestly; attacks override what they lie about."""
+    """Base of all attacks, which behaves honestly; each overrides what it lies about."""
 
-    behaviour: ClassVar[type["ColludingChannel"]] = ColludingChannel  # how its colluders behave in the protocol
-    needs_protocol: ClassVar[bool] = False  # nothing to attack where there is a trusted server
+    behaviour: ClassVar[type["ColludingChannel"]] = ColludingChannel  # wraps its colluders' channels
+    needs_protocol: ClassVar[bool] = False  # whether it has nothing to attack where there is a trusted server
+    needs_honest: ClassVar[bool] = True  # whether `forge` looks at honest gradients
+    covers: ClassVar[bool] = False  # whether colluders absorb an owner's lie in their reports (SPEC T7)
 
     def check(self, task: Task, *, honest: int, colluders: int) -> None:
         """Raise `AttackError` where the attack is not defined."""
 
     def poison(self, task: Task, batch: Batch) -> Batch:
-        """The batch a colluder computes its gradient on while it attacks."""
+        """Batch that a colluder computes its gradient on while it attacks."""
         return batch
 
     def begin(self, seed: Seed) -> Forge:
-        """A fresh coalition for one run, called at every step (also before the attack) with those who contribute."""
+        """Forging function of one run, called at every step (also before the attack) with the contributing colluders."""
         return lambda _members, own_BD, honest_HD: self.forge(own_BD, honest_HD)
 
     def forge(self, own_BD: Tensor, honest_HD: Tensor) -> Tensor:
@@ -50,6 +52,7 @@ class SignFlip(GradientAttack):
     """send the own gradient times −scale"""
 
     scale: float = 1000.0
+    needs_honest: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         positive("scale", self.scale)
@@ -63,6 +66,7 @@ class RandomDirection(GradientAttack):
     """all send one common random direction, scale times as long as their gradients"""
 
     scale: float = 1000.0
+    needs_honest: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         positive("scale", self.scale)
@@ -82,6 +86,8 @@ class RandomDirection(GradientAttack):
 class LabelFlip(GradientAttack):
     """compute the gradient on labels turned round: class y becomes (classes − 1) − y"""
 
+    needs_honest: ClassVar[bool] = False
+
     def check(self, task: Task, *, honest: int, colluders: int) -> None:
         if task.classes is None:
             raise AttackError("label-flip needs a task with labels, and this one has none: choose another attack")
@@ -96,6 +102,7 @@ class DelayedGradient(GradientAttack):
     """send the own gradient of `delay` contributions ago"""
 
     delay: int = 50
+    needs_honest: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.delay < 1:

@@ -1,4 +1,4 @@
-"""When a coalition attacks; at other times its members behave."""
+"""Schedule of a coalition's attack; at other times its members behave."""
 
 from dataclasses import dataclass
 

@@ -72,7 +72,7 @@ def main(arguments: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         _interrupted()
     except Exception as error:
-        # Typer's own complaints about options; told apart by what they carry, since the class moved between versions.
+        # Typer's own complaints about options, recognised by their attributes, since the class moved between versions.
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):
             _fail(error.format_message().replace("\n", " "))
         if not _about_a_key_file(error):
@@ -81,7 +81,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _about_a_key_file(error: Exception) -> bool:
-    """Also an operator's mistake, though `troth.crypto`, which imports nothing of ours, cannot call it one."""
+    """Tell an unusable key file: an operator's mistake, though `troth.crypto`, which imports nothing of ours, cannot say so."""
     from troth.crypto import KeyFileError
 
     return isinstance(error, KeyFileError)

@@ -4,7 +4,9 @@ import math
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,11 +18,12 @@ from troth.errors import OperatorError
 
 if TYPE_CHECKING:
     from troth.simulation.chaos.judge import Verdict
-    from troth.simulation.chaos.world import Plan, World
+    from troth.simulation.chaos.plan import Plan
+    from troth.simulation.chaos.world import World
     from troth.simulation.narrate.timeline import Timeline
 
 _INTERRUPTED = 130
-_MOST_SHRUNK = 3  # of many worlds: the others are most likely broken in the same way
+_MOST_SHRUNK = 3  # of many worlds: the others most likely broke in the same way
 
 
 class ChaosError(OperatorError):
@@ -70,33 +73,49 @@ def chaos(
     first, last = _range(seeds, "--seeds")
     if out is not None and out.exists() and not out.is_dir():
         raise ChaosError(f"--out {out} is a file: choose a folder")
-
-    from troth.simulation.chaos.draws import DRAWS
-    from troth.simulation.chaos.plan_file import MOST_PEERS, load
-    from troth.specs import pick
-
-    if least < 1 or most > MOST_PEERS:
-        raise ChaosError(f"--peers must be from 1 to {MOST_PEERS}, got {peers}")
-
-    drawing = pick(DRAWS, draw, "draw")
-
-    def drawn_from(number: int) -> "Plan":
-        return drawing(number, least_peers=least, most_peers=most, steps=steps)
-
-    replay = f"--peers {peers} --steps {steps}" + ("" if draw == "classic" else f" --draw {draw}")
+    worlds = _Worlds(draw, peers, least, most, steps)
     try:
         if plan is not None:
-            file = load(plan)
-            broken = bool(_one(file.drawn if drawn else file.smallest, trace=trace))
+            broken = _play_again(plan, drawn=drawn, trace=trace)
         elif seed is not None:
-            broken = _seed(drawn_from(seed), out or Path(f"chaos-{seed}"), replay, trace=trace, smaller=not no_shrink)
+            broken = _seed(worlds, seed, out or Path(f"chaos-{seed}"), trace=trace, smaller=not no_shrink)
         else:
-            broken = _many(range(first, last), drawn_from, out or Path(), replay, minutes, smaller=not no_shrink)
+            broken = _many(worlds, range(first, last), out or Path(), minutes, smaller=not no_shrink)
     except KeyboardInterrupt:
         typer.echo("troth: interrupted", err=True)
         raise SystemExit(_INTERRUPTED) from None
     if broken:
         raise typer.Exit(1)
+
+
+@dataclass(frozen=True)
+class _Worlds:
+    """Worlds to draw, as asked for."""
+
+    draw: str
+    peers: str
+    least_peers: int
+    most_peers: int
+    steps: int
+
+    def __post_init__(self) -> None:
+        from troth.simulation.chaos.draws import DRAWS
+        from troth.simulation.chaos.plan_file import MOST_PEERS
+        from troth.specs import pick
+
+        if self.least_peers < 1 or self.most_peers > MOST_PEERS:
+            raise ChaosError(f"--peers must be from 1 to {MOST_PEERS}, got {self.peers}")
+        pick(DRAWS, self.draw, "draw")
+
+    def plan(self, seed: int) -> "Plan":
+        from troth.simulation.chaos.draws import DRAWS
+
+        return DRAWS[self.draw](seed, least_peers=self.least_peers, most_peers=self.most_peers, steps=self.steps)
+
+    def replay(self, seed: int) -> str:
+        """Command that plays one of these worlds again."""
+        draw = "" if self.draw == "classic" else f" --draw {self.draw}"
+        return f"troth chaos --seed {seed} --peers {self.peers} --steps {self.steps}{draw} --trace"
 
 
 def _check_options(
@@ -126,33 +145,52 @@ def _range(text: str, option: str, *, single: bool = False) -> tuple[int, int]:
 # One world
 
 
+def _play_again(path: Path, *, drawn: bool, trace: bool) -> bool:
+    from troth.simulation.chaos.plan_file import load
+
+    file = load(path)
+    return bool(_one(file.drawn if drawn else file.smallest, trace=trace))
+
+
+def _seed(worlds: _Worlds, seed: int, folder: Path, *, trace: bool, smaller: bool) -> bool:
+    if folder.exists() and not folder.is_dir():
+        raise ChaosError(f"{folder} is a file, and a folder of that name is for what broke: choose another with --out")
+    from troth.simulation.chaos.judge import Verdict
+
+    plan = worlds.plan(seed)
+    broken = _one(plan, trace=trace)
+    if broken:
+        _Findings(folder, Verdict(plan.seed, str(plan), broken), plan, worlds.replay(plan.seed)).save(smaller=smaller)
+    return bool(broken)
+
+
 def _one(plan: "Plan", *, trace: bool) -> list[str]:
-    """Played and told; what it broke."""
+    """Play a plan and print what happened; return the promises that it broke."""
     from troth.simulation.narrate.timeline import Timeline
 
     timeline = Timeline(plan) if trace else None
     if timeline is None:
         typer.echo(f"seed {plan.seed}: {plan}")
-    world, broken, fell_over = _played(plan, timeline)
+    world, broken, traceback = _played(plan, timeline)
     for line in timeline.lines(world) if timeline is not None else _step_lines(world):
         typer.echo(line)
-    if fell_over:
-        typer.echo(fell_over, err=True)
-    for what in broken:
-        typer.echo(f"BROKEN {what}")
+    if traceback:
+        typer.echo(traceback, err=True)
+    for text in broken:
+        typer.echo(f"BROKEN {text}")
     if not broken:
         typer.echo("no promise was broken")
     return broken
 
 
 def _played(plan: "Plan", timeline: "Timeline | None") -> "tuple[World | None, list[str], str]":
-    """What happened, what was broken, and the traceback if something fell over."""
+    """The world, its broken promises, and the traceback if something raised."""
     import traceback
 
     import torch
 
     from troth.simulation.chaos.judge import broken_in
-    from troth.simulation.chaos.world import play
+    from troth.simulation.chaos.play import play
 
     torch.set_num_threads(1)  # as in `judge`
     world = None
@@ -181,126 +219,128 @@ def _step_lines(world: "World | None") -> Iterator[str]:
         yield f"peer {number} stopped: {why}"
 
 
-def _seed(plan: "Plan", folder: Path, replay: str, *, trace: bool, smaller: bool) -> bool:
-    if folder.exists() and not folder.is_dir():
-        raise ChaosError(f"{folder} is a file, and a folder of that name is for what broke: choose another with --out")
-    from troth.simulation.chaos.judge import Verdict
-
-    broken = _one(plan, trace=trace)
-    if broken:
-        _save(Verdict(plan.seed, str(plan), broken), plan, folder, replay, smaller=smaller)
-    return bool(broken)
-
-
 # Many worlds
 
 
-def _many(
-    seeds: range, draw: "Callable[[int], Plan]", out: Path, replay: str, minutes: float | None, *, smaller: bool
-) -> bool:
-    """All of them, on all cores; says what broke as soon as it is known, and looks closer when all were played."""
-    import os
-    from contextlib import closing
-
-    from troth.simulation.chaos.workers import judge_all
-
-    start = time.monotonic()
-    until = None if minutes is None else start + 60 * minutes
+def _many(worlds: _Worlds, seeds: range, out: Path, minutes: float | None, *, smaller: bool) -> bool:
+    """Play all on all cores; say what broke as soon as it is known, and look closer when all were played."""
     totals: Counter[str] = Counter()
     broken: list[Verdict] = []
     done, interrupted = 0, False
-    judging = judge_all(map(draw, seeds), os.cpu_count() or 1, until)
-    with closing(judging) as verdicts, Tally("chaos", len(seeds)) as tally:
-        tally.show(0, f"0 of {len(seeds)} worlds")
-        try:
+    try:
+        with closing(_verdicts(worlds, seeds, minutes)) as verdicts:
             for verdict in verdicts:
                 done += 1
                 totals += verdict.counts
-                if verdict.broken:
-                    broken.append(verdict)
-                    _say_broken(verdict, replay, tally.say)
-                now = time.monotonic()
-                words = f"{done} of {len(seeds)} worlds, {len(broken)} broken, {60 * done / (now - start):.0f} a minute"
-                left = (len(seeds) - done) * (now - start) / done
-                tally.show(done, words, left if until is None else max(0.0, min(left, until - now)))
-        except KeyboardInterrupt:
-            interrupted = True
+                broken += [verdict] if verdict.broken else []
+    except KeyboardInterrupt:
+        interrupted = True
     for name, count in sorted(totals.items()):
         typer.echo(f"{count:>12,}  {name}")
     rest = "" if done == len(seeds) else f", of {len(seeds)}: {'interrupted' if interrupted else 'the time is up'}"
-    what = f"{len(broken)} of {done} worlds broke a promise" if broken else f"no promise was broken in {done} worlds"
-    typer.echo(what + rest)
+    result = f"{len(broken)} of {done} worlds broke a promise" if broken else f"no promise was broken in {done} worlds"
+    typer.echo(result + rest)
     for verdict in sorted(broken, key=lambda verdict: verdict.seed)[:_MOST_SHRUNK]:
+        folder, plan = out / f"chaos-{verdict.seed}", worlds.plan(verdict.seed)
         try:
-            folder = out / f"chaos-{verdict.seed}"
-            _save(verdict, draw(verdict.seed), folder, replay, smaller=smaller, closer=not interrupted)
+            findings = _Findings(folder, verdict, plan, worlds.replay(verdict.seed))
+            findings.save(smaller=smaller, closer=not interrupted)
         except OutputError as error:
-            typer.echo(f"troth: {error}", err=True)  # the others may go where they should
+            typer.echo(f"troth: {error}", err=True)  # the other folders may be writable
     if interrupted:
         raise KeyboardInterrupt
     return bool(broken)
 
 
+def _verdicts(worlds: _Worlds, seeds: range, minutes: float | None) -> "Generator[Verdict]":
+    """Verdicts as they come, with a bar that shows how far it is."""
+    import os
+
+    from troth.simulation.chaos.workers import judge_all
+
+    start = time.monotonic()
+    until = None if minutes is None else start + 60 * minutes
+    judging = judge_all(map(worlds.plan, seeds), os.cpu_count() or 1, until)
+    broken = 0
+    with closing(judging) as verdicts, Tally("chaos", len(seeds)) as tally:
+        tally.show(0, f"0 of {len(seeds)} worlds")
+        for done, verdict in enumerate(verdicts, start=1):
+            if verdict.broken:
+                broken += 1
+                _say_broken(verdict, worlds.replay(verdict.seed), tally.say)
+            now = time.monotonic()
+            words = f"{done} of {len(seeds)} worlds, {broken} broken, {60 * done / (now - start):.0f} a minute"
+            left = (len(seeds) - done) * (now - start) / done
+            tally.show(done, words, left if until is None else max(0.0, min(left, until - now)))
+            yield verdict
+
+
 def _say_broken(verdict: "Verdict", replay: str, say: Callable[[str], None]) -> None:
     say(f"seed {verdict.seed} broke a promise: {verdict.plan}")
-    for what in verdict.broken:
-        say(f"  {what}")
-    say(f"  replay: troth chaos --seed {verdict.seed} {replay} --trace")
+    for text in verdict.broken:
+        say(f"  {text}")
+    say(f"  replay: {replay}")
 
 
-# What is left of a world that broke
+# Findings of a world that broke
 
 
-def _save(verdict: "Verdict", plan: "Plan", folder: Path, replay: str, *, smaller: bool, closer: bool = True) -> None:
-    """Its plan at once, so that whoever interrupts loses nothing; then a smaller one, and what happens in it."""
-    from troth.files import write_text
-    from troth.simulation.narrate.timeline import Timeline
+@dataclass(frozen=True)
+class _Findings:
+    """Folder with the plan of a world that broke a promise, a smaller plan, and its timeline."""
 
-    claim(folder, {}, overwrite=True)
-    _write(folder, verdict, plan, plan, replay)
-    typer.echo(f"saved in {folder}: troth chaos --plan {folder / 'plan.json'} --trace")
-    if not closer:
-        return
-    small = _shrunk(verdict, plan, lambda best: _write(folder, verdict, plan, best, replay)) if smaller else plan
-    timeline = Timeline(small)
-    world, broken, fell_over = _played(small, timeline)
-    story = [*timeline.lines(world), *(f"BROKEN {what}" for what in broken), *([fell_over] if fell_over else [])]
-    write_text(folder / "trace.txt", "\n".join(story) + "\n")
-    _write(folder, verdict, plan, small, replay, broken)
-    if small != plan:
-        typer.echo(f"  smaller: {small}")
-        for what in broken:
-            typer.echo(f"  {what}")
+    folder: Path
+    verdict: "Verdict"
+    drawn: "Plan"
+    replay: str  # command that plays the drawn plan again
 
+    def save(self, *, smaller: bool, closer: bool = True) -> None:
+        """Write the plan at once, so that an interruption loses nothing; then a smaller one, and its timeline."""
+        from troth.files import write_text
+        from troth.simulation.narrate.timeline import Timeline
 
-def _shrunk(verdict: "Verdict", plan: "Plan", keep: "Callable[[Plan], None]") -> "Plan":
-    from troth.simulation.chaos.shrink import MOST_WORLDS, breaks_like, shrink
+        claim(self.folder, {}, overwrite=True)
+        self._write(self.drawn)
+        typer.echo(f"saved in {self.folder}: troth chaos --plan {self.folder / 'plan.json'} --trace")
+        if not closer:
+            return
+        small = self._shrunk() if smaller else self.drawn
+        timeline = Timeline(small)
+        world, broken, traceback = _played(small, timeline)
+        story = [*timeline.lines(world), *(f"BROKEN {text}" for text in broken), *([traceback] if traceback else [])]
+        write_text(self.folder / "trace.txt", "\n".join(story) + "\n")
+        self._write(small, broken)
+        if small != self.drawn:
+            typer.echo(f"  smaller: {small}")
+            for text in broken:
+                typer.echo(f"  {text}")
 
-    smallest = plan
-    with Tally(f"shrinking seed {plan.seed}", MOST_WORLDS) as tally:
+    def _shrunk(self) -> "Plan":
+        from troth.simulation.chaos.shrink import MOST_WORLDS, breaks_like, shrink
 
-        def told(best: "Plan", tried: int) -> None:
-            nonlocal smallest
-            if best != smallest:
-                smallest = best
-                keep(best)
-            size = f"{best.peers} peers, {best.steps} steps, {len(best.liars)} liars"
-            tally.show(tried, f"{tried} worlds tried, the smallest has {size}")
+        smallest = self.drawn
+        with Tally(f"shrinking seed {self.drawn.seed}", MOST_WORLDS) as tally:
 
-        return shrink(plan, breaks_like(verdict), told=told)
+            def show(best: "Plan", tried: int) -> None:
+                nonlocal smallest
+                if best != smallest:
+                    smallest = best
+                    self._write(best)
+                size = f"{best.peers} peers, {best.steps} steps, {len(best.liars)} liars"
+                tally.show(tried, f"{tried} worlds tried, the smallest has {size}")
 
+            return shrink(self.drawn, breaks_like(self.verdict), on_try=show)
 
-def _write(
-    folder: Path, verdict: "Verdict", drawn: "Plan", small: "Plan", replay: str, broken: list[str] | None = None
-) -> None:
-    from troth.files import write_text
-    from troth.simulation.chaos.plan_file import FORMAT, PlanFile, to_text
+    def _write(self, small: "Plan", broken: list[str] | None = None) -> None:
+        from troth.files import write_text
+        from troth.simulation.chaos.plan_file import FORMAT, PlanFile, to_text
 
-    shrunk = None if small == drawn else small
-    write_text(folder / "plan.json", to_text(PlanFile(FORMAT, tuple(verdict.broken), drawn, shrunk)))
-    lines = [f"seed {verdict.seed}: {drawn}", *(f"  {what}" for what in verdict.broken)]
-    lines += [f"  replay: troth chaos --seed {verdict.seed} {replay} --trace"]
-    if shrunk is not None:
-        lines += [f"smaller: {shrunk}", *(f"  {what}" for what in broken or ())]
-        lines += [f"  replay: troth chaos --plan {folder / 'plan.json'} --trace"]
-    write_text(folder / "verdict.txt", "\n".join(lines) + "\n")
+        shrunk = None if small == self.drawn else small
+        file = PlanFile(FORMAT, tuple(self.verdict.broken), self.drawn, shrunk)
+        write_text(self.folder / "plan.json", to_text(file))
+        lines = [f"seed {self.verdict.seed}: {self.drawn}", *(f"  {text}" for text in self.verdict.broken)]
+        lines += [f"  replay: {self.replay}"]
+        if shrunk is not None:
+            lines += [f"smaller: {shrunk}", *(f"  {text}" for text in broken or ())]
+            lines += [f"  replay: troth chaos --plan {self.folder / 'plan.json'} --trace"]
+        write_text(self.folder / "verdict.txt", "\n".join(lines) + "\n")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _LINE_EVERY_S = 5.0
 _MOST_PEERS = 1024
-_MOST = 0.01  # of h: above, liars may hide more than a twentieth of a gradient, for ever, and one class is the better choice
+_MOST = 0.01  # h above which liars may hide more than a twentieth of a gradient, for ever: one class is better then
 
 
 class DoctorError(OperatorError):
@@ -48,7 +48,7 @@ def doctor(
     steps = chosen.steps if steps is None else steps
     with _Progress("measuring") as progress:
         problem = Problem(chosen, lanes_for=peers)
-        check_pure(chosen, problem)  # a task that is not pure differs from itself, and all of this would mean nothing
+        check_pure(chosen, problem)  # a task that is not pure differs from itself, and the figures would mean nothing
         found = measure(problem, peers=peers, seeds=seeds, steps=steps, on_progress=progress.show)
     hardware_class = probe_digest(problem).hex()
     facts = {"task": task, "parameters": problem.size, "peers": peers, "steps": steps, "class": hardware_class}
@@ -102,7 +102,7 @@ def _print(facts: dict[str, Any], found: "Measurement") -> None:
 
 
 def advice(found: "Measurement", peers: int) -> list[str]:
-    """What the measurement means, in plain words."""
+    """Say in plain words what the measurement means."""
     from troth.protocol.core.run import most_byzantine
     from troth.protocol.step.deviation import ACCUSE
 
@@ -128,14 +128,14 @@ def advice(found: "Measurement", peers: int) -> list[str]:
 
 
 def rounded_up(number: float) -> float:
-    """To two digits, never down: less than what was measured would convict honest peers."""
+    """Round to two digits, never down: less than was measured would convict honest peers."""
     from decimal import ROUND_CEILING, Context, Decimal
 
     return float(Context(prec=2, rounding=ROUND_CEILING).plus(Decimal(number)))
 
 
 class _Progress:
-    """On standard error: a bar on a terminal, a line every few seconds elsewhere."""
+    """Progress on standard error: a bar on a terminal, a line every few seconds elsewhere."""
 
     def __init__(self, label: str) -> None:
         from rich.console import Console

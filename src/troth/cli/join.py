@@ -1,20 +1,25 @@
-"""`troth join`: one peer of a run, from the first step to the last, or from wherever it was stopped."""
+"""`troth join`: one peer of a run, from the first step to the last, or from where it was stopped."""
 
 import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from troth.errors import OperatorError
+
 if TYPE_CHECKING:
     from troth.crypto import PeerId
     from troth.network.node.events import StepEvent
     from troth.network.node.node import Node
+    from troth.protocol.core.records import StepRecord
 
-_QUIET_S = 5.0  # without a step: then say what is waited for
+_QUIET_S = 5.0  # without a step: then say for whom this peer waits
 
 
 def join(
@@ -62,7 +67,7 @@ def join(
         typer.Option(help="libp2p: address that others can dial, if it is not the one listened on. Repeatable."),
     ] = None,
     serve_relay: Annotated[
-        bool, typer.Option("--serve-relay", help="libp2p: be a relay for those whom nobody can dial.")
+        bool, typer.Option("--serve-relay", help="libp2p: be a relay for peers that nobody can dial.")
     ] = False,
     metrics_port: Annotated[
         int | None, typer.Option(help="Serve metrics for Prometheus on this port of this machine.")
@@ -81,44 +86,60 @@ def join(
     typer.echo("Starting …", err=True)
     import torch
 
+    from troth.cli.fields import as_options
     from troth.cli.key import load_identity
     from troth.network.manifest.manifest import Manifest
-    from troth.network.node.node import BannedError, Libp2pOptions, Node, Options
-    from troth.protocol.recovery.member import ForkedError, RemovedError
+    from troth.network.node.node import Node
+    from troth.network.node.options import NodeOptions
+    from troth.network.transport.registry import DEFAULT_TRANSPORT, TRANSPORTS
 
     if threads:
         torch.set_num_threads(threads)
     run = Manifest.load(manifest)
     me = load_identity(identity)
+    addresses = _addresses(address or [], {one.name: one.key for one in run.founders})
+    libp2p_options = {
+        "initial_peers": tuple(initial_peer or ()),
+        "relays": tuple(relay or ()),
+        "announce": tuple(announce or ()),
+        "serves_relay": serve_relay,
+    }
+    transport = TRANSPORTS["libp2p"](**libp2p_options) if libp2p else TRANSPORTS[DEFAULT_TRANSPORT]()
     founder = run.founder(me.peer)
-    elsewhere = _addresses(address or [], {one.name: one.key for one in run.founders})
-    if not listen:
-        where = founder.endpoint if founder is not None else None
-        listen = f"0.0.0.0:{where[1] if where else 0}" if where or not libp2p else ""
+    endpoint = founder.endpoint if founder is not None else None
     place = folder or Path("runs") / f"{run.name}-{me.peer.hex()[:8]}"
-    options = Options(
+    options = NodeOptions(
         place,
-        listen=listen,
-        addresses=elsewhere,
+        listen=listen or transport.listen_address(endpoint[1] if endpoint is not None else None),
+        addresses=addresses,
         founding_s=founding_s,
         restart_with=restart_with,
         bytes_per_second=None if bandwidth is None else bandwidth * 1e6,
         metrics_port=metrics_port,
-        libp2p=Libp2pOptions(tuple(initial_peer or ()), tuple(relay or ()), tuple(announce or ()), serve_relay)
-        if libp2p
-        else None,
         tensorboard=tensorboard,
+        transport=transport,
     )
     screen = _Screen()
-    node = Node(run, me, options, screen)
-    screen.node = node
+    with _naming_folder(), as_options({"metrics_port", "tensorboard"}):
+        node = Node(run, me, options, screen)
     typer.echo(
         f"Run {run.run.id.hex()[:16]} “{run.name}”, as {run.name_of(me.peer)}; everything goes to {place}", err=True
     )
-    screen.watch()
+    _live(node, screen, place)
+    typer.echo(f"The run is over. Model: {place / 'model.safetensors'}; signatures over it: {place / 'model.json'}")
+
+
+def _live(node: "Node", screen: "_Screen", place: Path) -> None:
+    """Train to the end, or exit with what people need to know."""
+    from troth.network.node.node import BannedError
+    from troth.protocol.recovery.ledger import ForkedError
+    from troth.protocol.recovery.member import RemovedError
+
+    screen.watch(node)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     try:
-        node.live()
+        with _naming_folder():
+            node.live()
     except KeyboardInterrupt:
         typer.echo(f"stopped; the others go on, and the same command comes back (everything is in {place})", err=True)
         sys.exit(130)
@@ -130,12 +151,22 @@ def join(
         raise typer.Exit(1) from why
     finally:
         screen.stop()
-    typer.echo(f"The run is over. Model: {place / 'model.safetensors'}; signatures over it: {place / 'model.json'}")
+
+
+@contextmanager
+def _naming_folder() -> Iterator[None]:
+    """Add the option that chooses another folder, where that is the way out."""
+    from troth.network.disk.errors import DiskError
+
+    try:
+        yield
+    except DiskError as error:
+        if not error.wrong_folder:
+            raise
+        raise OperatorError(f"{error} with --folder") from error
 
 
 def _addresses(given: list[str], names: "dict[str, PeerId]") -> "dict[PeerId, str]":
-    from troth.errors import OperatorError
-
     found = {}
     for item in given:
         name, equals, where = item.partition("=")
@@ -146,17 +177,16 @@ def _addresses(given: list[str], names: "dict[str, PeerId]") -> "dict[PeerId, st
 
 
 class _Screen:
-    """Lines on standard error: a step each while it goes slowly, now and then while it goes fast."""
+    """Lines on standard error: one for each step while steps are slow, now and then while they are fast."""
 
     def __init__(self) -> None:
-        self.node: Node | None = None
         self._last_step = self._last_line = time.monotonic()
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._grumble, daemon=True)
         self._metrics = ""
 
-    def watch(self) -> None:
-        self._thread.start()
+    def watch(self, node: "Node") -> None:
+        """Say from now on for whom the node waits, whenever nothing happens."""
+        threading.Thread(target=self._tell_waits, args=(node,), daemon=True).start()
 
     def stop(self) -> None:
         self._over.set()
@@ -164,7 +194,7 @@ class _Screen:
     def note(self, text: str) -> None:
         typer.echo(f"  {text}", err=True)
 
-    def stepped(self, event: "StepEvent") -> None:
+    def stepped(self, event: "StepEvent", record: "StepRecord") -> None:
         now = time.monotonic()
         for sentence in event.sentences():
             self.note(sentence)
@@ -175,12 +205,12 @@ class _Screen:
             typer.echo(f"{event.line(self._metrics)}  {traffic}", err=True)
         self._last_step = now
 
-    def _grumble(self) -> None:
-        """When nothing happens: what is waited for, and for whom."""
+    def _tell_waits(self, node: "Node") -> None:
         while not self._over.wait(1.0):
             now = time.monotonic()
-            if now >= max(self._last_step, self._last_line) + _QUIET_S and self.node is not None:
-                waits = self.node.waits_for()
-                if waits is not None:
-                    self.note(waits)
+            if now >= max(self._last_step, self._last_line) + _QUIET_S:
+                waiting = node.waits_for()
+                if waiting is not None:
+                    hint = " (people may agree on fewer: --restart-with)" if waiting.for_restart else ""
+                    self.note(waiting.text + hint)
                     self._last_line = now

@@ -35,7 +35,7 @@ def _root(context: typer.Context) -> None:
 def new(path: Annotated[Path, typer.Argument(help="Where to keep the private key, for instance me.key.")]) -> None:
     """Make a key. Nobody but you can read it; a file that is there already is never overwritten.
 
-    Your key is your name in a run. Whoever has it can speak as you, and what it signs can get you banned: it stays on your
+    Your key is your name in a run. Anyone who has it can speak as you, and what it signs can get you banned: it stays on your
     machine. The public half, for others, goes into a .pub file beside it.
 
     Example: troth key new me.key
@@ -92,7 +92,7 @@ def backup(
 
 
 def load_identity(path: Path) -> "Identity":
-    """The key of somebody who takes part; whatever is wrong with it, the message says what to do."""
+    """The private key of a member; if it cannot be used, the message says what to do."""
     from troth.crypto import Identity
 
     content = _content(path)
@@ -104,7 +104,7 @@ def load_identity(path: Path) -> "Identity":
 
 
 def public_key(content: bytes) -> bytes | None:
-    """What a .pub file says; None if it is something else."""
+    """The key in a .pub file; None if it is something else."""
     return bytes.fromhex(content.decode()) if re.fullmatch(rb"[0-9a-fA-F]{64}\s*", content) else None
 
 

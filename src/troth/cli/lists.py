@@ -1,4 +1,4 @@
-"""`troth attacks`, `troth defences`, `troth tasks`: what there is, one line each."""
+"""`troth attacks`, `troth defences`, `troth tasks`: lists, one line per entry."""
 
 import dataclasses
 from collections.abc import Iterable

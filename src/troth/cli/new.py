@@ -11,8 +11,8 @@ from troth.cli.key import public_key
 from troth.errors import OperatorError
 
 if TYPE_CHECKING:
-    from troth.network.manifest.builder import Draft
-    from troth.network.manifest.manifest import Founder
+    from troth.network.manifest.builder import BuiltManifest
+    from troth.network.manifest.founder import Founder
 
 _MOST_KEY_BYTES = 1024
 
@@ -60,7 +60,7 @@ def new(
     ] = None,
     projections: Annotated[int, typer.Option(help="Numbers that a report holds for each part.")] = 16,
     steps: Annotated[int | None, typer.Option(help="How many steps. Default: the task's.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the first parameters.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the initial parameters.")] = 0,
     start: Annotated[
         Path | None,
         typer.Option(
@@ -91,7 +91,8 @@ def new(
     stretch: Annotated[
         float,
         typer.Option(
-            help="So many times longer these become where most members measure that they must. Whoever is later is left out."
+            help="Upper limit of these times, as a multiple: they grow where most members measure that they must. "
+            "A peer that is later is left out."
         ),
     ] = 4.0,
     data_where: Annotated[
@@ -113,53 +114,55 @@ def new(
     """
     _check_free(manifest, overwrite)
 
-    from troth.files import write_bytes, write_text
-    from troth.network.manifest.builder import ManifestOptions, beside, draft
-    from troth.network.manifest.initial_state import start_file
+    from troth.network.manifest.builder import ManifestOptions, build_manifest, task_beside
 
     founders = [parse_founder(given) for given in founder]
-    made = draft(
-        beside(task, manifest.parent),
-        founders,
-        ManifestOptions(
-            name=name,
-            steps=steps,
-            optimizer=optimizer,
-            rate=rate,
-            schedule=schedule,
-            warmup=warmup,
-            seed=seed,
-            start=start,
-            byzantine=byzantine,
-            validators=validators,
-            projections=projections,
-            tau=tau,
-            tau_auto=tau_auto,
-            deviation=hardware_deviation,
-            beyond_guarantee=beyond_guarantee,
-            device=device.value,
-            one_by_one=one_by_one,
-            delta_s=delta,
-            compute_s=compute,
-            bulk_s=bulk,
-            stretch=stretch,
-            data_where=data_where,
-        ),
-        manifest.parent,
+    options = ManifestOptions(
+        name=name,
+        steps=steps,
+        optimizer=optimizer,
+        rate=rate,
+        schedule=schedule,
+        warmup=warmup,
+        seed=seed,
+        initial_state=start,
+        byzantine=byzantine,
+        validators=validators,
+        projections=projections,
+        tau=tau,
+        tau_auto=tau_auto,
+        deviation=hardware_deviation,
+        beyond_guarantee=beyond_guarantee,
+        device=device.value,
+        one_by_one=one_by_one,
+        delta_s=delta,
+        compute_s=compute,
+        bulk_s=bulk,
+        stretch=stretch,
+        data_where=data_where,
     )
+    built = build_manifest(task_beside(task, manifest.parent), founders, options, manifest.parent)
+    _write(manifest, built)
+    _print(manifest, built)
+
+
+def _write(path: Path, built: "BuiltManifest") -> None:
+    """Write the manifest, and beside it the initial state, if there is one."""
+    from troth.files import write_bytes, write_text
+    from troth.network.manifest.initial_state import initial_state_file
+
     try:
-        if made.start is not None and made.manifest.start is not None:
-            write_bytes(start_file(manifest.parent, made.manifest.start), made.start)
-        write_text(manifest, made.manifest.to_toml())
+        if built.initial_state is not None and built.manifest.initial_state is not None:
+            write_bytes(initial_state_file(path.parent, built.manifest.initial_state), built.initial_state)
+        write_text(path, built.manifest.to_toml())
     except OSError as error:
-        raise NewError(f"cannot write {manifest}: {error.strerror}; choose another place") from error
-    _print(manifest, made)
+        raise NewError(f"cannot write {path}: {error.strerror}; choose another place") from error
 
 
 def parse_founder(given: str) -> "Founder":
     """`alice=KEY@host:port`, where KEY is hexadecimal or a file, and the address may be missing."""
     from troth.crypto import PeerId
-    from troth.network.manifest.manifest import Founder
+    from troth.network.manifest.founder import Founder
 
     name, equals, rest = given.partition("=")
     if not equals or not rest:
@@ -189,17 +192,17 @@ def _public_key(key: str, name: str) -> bytes:
 
 
 def _check_free(manifest: Path, overwrite: bool) -> None:
-    """Before anything is computed."""
+    """Refuse a path that cannot be written to, before anything is computed."""
     if manifest.is_dir() or not manifest.parent.is_dir():
         raise NewError(f"cannot write {manifest}: name a file in a folder that exists")
     if manifest.exists() and not overwrite:
         raise NewError(f"{manifest} exists already: choose another name, or --overwrite (it will be another run)")
 
 
-def _print(path: Path, made: "Draft") -> None:
-    from troth.network.manifest.initial_state import start_file
+def _print(path: Path, built: "BuiltManifest") -> None:
+    from troth.network.manifest.initial_state import initial_state_file
 
-    manifest, timeouts = made.manifest, made.manifest.timeouts
+    manifest, timeouts = built.manifest, built.manifest.timeouts
     parameters, count = manifest.parameters, len(manifest.founders)
     liars = f"{parameters.byzantine} liar{'' if parameters.byzantine == 1 else 's'}"
     typer.echo(
@@ -207,11 +210,11 @@ def _print(path: Path, made: "Draft") -> None:
         f"withstands {liars}."
     )
     typer.echo(f"Run {manifest.run.id.hex()[:8]}, in full {manifest.run.id.hex()}")
-    typer.echo(f"A gradient took {_milliseconds(made.gradient_s)} here; members have {timeouts.compute:g} s for it.")
-    for line in _warnings(made):
+    typer.echo(f"A gradient took {_milliseconds(built.gradient_s)} here; members have {timeouts.compute:g} s for it.")
+    for line in _warnings(built):
         typer.echo(line)
     files = [manifest.task.partition(":")[0]] if ".py" in manifest.task else []
-    files += [start_file(Path(), manifest.start).name] if manifest.start is not None else []
+    files += [initial_state_file(Path(), manifest.initial_state).name] if manifest.initial_state is not None else []
     file = f", and {' and '.join(files)} with it" if files else ""
     typer.echo(
         f"\nNext: send {path.name} to everybody{file}. There is no secret in it. Everybody then runs\n\n"
@@ -219,8 +222,8 @@ def _print(path: Path, made: "Draft") -> None:
     )
 
 
-def _warnings(made: "Draft") -> list[str]:
-    manifest = made.manifest
+def _warnings(built: "BuiltManifest") -> list[str]:
+    manifest = built.manifest
     parameters, count = manifest.parameters, len(manifest.founders)
     lines = []
     if parameters.beyond_guarantee:

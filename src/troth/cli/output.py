@@ -1,4 +1,4 @@
-"""Folders that results go into, checked before hours of work and never overwritten by another run's results."""
+"""Output folders: checked before hours of work, and never overwritten by another run's results."""
 
 import json
 from collections.abc import Mapping
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 class OutputError(OperatorError):
-    """The results cannot be written where they were asked to go."""
+    """An output folder that cannot be used; the message says why."""
 
 
 def claim(folder: Path, config: dict[str, Any], *, overwrite: bool) -> Path:
-    """Make the folder and see that it can be written to and holds no other run's summary."""
+    """Make the folder, and check that it can be written to and holds no other run's summary."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".write-test"
@@ -39,7 +39,7 @@ def _config_in(summary: Path) -> Any:
 
 def write_evidence(folder: Path, evidence: Mapping[str, "BanEvidence"]) -> None:
     """One file per ban, beside it what its recomputation starts from, and the run's id; in place of earlier ones."""
-    from troth.evidence.beside import FILES, save_evidence
+    from troth.evidence.companion_files import FILES, save_evidence
     from troth.evidence.verify import verify_ban
     from troth.files import write_text
 

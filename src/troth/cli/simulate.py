@@ -9,79 +9,106 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from troth.evidence import RunSummary
+    from troth.simulation import Scenario
+
+
+# The run
+_Task = Annotated[str, typer.Option(help="What to train: see 'troth tasks'; or your own my_task.py.")]
+_Peers = Annotated[int, typer.Option(help="How many peers, the liars included.")]
+_Steps = Annotated[int | None, typer.Option(help="How many steps. Default: the task's.")]
+_Seed = Annotated[int, typer.Option(help="Everything random follows from it.")]
+_Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+_OneByOne = Annotated[bool, typer.Option("--one-by-one", help="Compute gradients peer by peer instead of in one call.")]
+
+# Liars
+_Byzantine = Annotated[int, typer.Option(help="How many of them lie; 0 is the run without attack.")]
+_Attack = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="How they lie: see 'troth attacks'; with options: sign-flip:scale=10. Given several times, the liars are "
+        "dealt among the attacks evenly.",
+        show_default="sign-flip",
+    ),
+]
+_AttackStart = Annotated[int, typer.Option(help="First step of the attack.")]
+_AttackEvery = Annotated[int, typer.Option(help="Attack at every k-th step from then on.")]
+_AttackProbability = Annotated[float, typer.Option(help="Attack with this probability at each of them.")]
+_AttackStop = Annotated[int | None, typer.Option(help="The attack ends before this step.")]
+
+# The defence
+_Defence = Annotated[
+    str, typer.Option(help="troth (the protocol), or a rule with a trusted server: see 'troth defences'.")
+]
+_Validators = Annotated[int, typer.Option(help="How many peers audit instead of contributing, each step.")]
+_BeyondGuarantee = Annotated[
+    bool, typer.Option("--beyond-guarantee", help="Allow more liars than the guarantee covers.")
+]
+_Tau = Annotated[float | None, typer.Option(help="Clipping radius. Default: the task's.")]
+_TauAuto = Annotated[
+    float | None,
+    typer.Option(help="Let the radius follow this share (at most 0.5) of the usual distance from the aggregate."),
+]
+_DropOuts = Annotated[int, typer.Option(help="So many honest peers vanish, each at a random moment.")]
+
+# Hardware
+_Hardware = Annotated[int, typer.Option(help="Simulate so many classes of hardware, which compute other bits.")]
+_HardwareDeviation = Annotated[
+    float | None,
+    typer.Option(help="How much gradients differ between classes: audits allow for it. 'troth doctor' measures it."),
+]
+
+# Training
+_Optimizer = Annotated[
+    str | None, typer.Option(help="sgd or adamw; options as in sgd:momentum=0.9. Default: the task's.")
+]
+_Rate = Annotated[float | None, typer.Option(help="Learning rate. Default: the task's.")]
+_Schedule = Annotated[str, typer.Option(help="Learning rate over time: constant, cosine or linear.")]
+_Warmup = Annotated[int, typer.Option(help="Steps over which the learning rate rises to its value.")]
+_EvaluateEvery = Annotated[int, typer.Option(help="Evaluate the model every k steps.")]
+
+# Results
+_Out = Annotated[
+    Path | None, typer.Option(help="Folder for summary, picture and evidence. Default: runs/<name of the run>.")
+]
+_Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the results of another run in --out.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print the summary, and nothing else, on standard output.")]
 
 
 def simulate(
-    task: Annotated[str, typer.Option(help="What to train: see 'troth tasks'; or your own my_task.py.")] = "digits",
-    peers: Annotated[int, typer.Option(help="How many peers, the liars included.")] = 16,
-    byzantine: Annotated[int, typer.Option(help="How many of them lie; 0 is the run without attack.")] = 0,
-    attack: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="How they lie: see 'troth attacks'; with options: sign-flip:scale=10. Given several times, the liars are "
-            "dealt among the attacks evenly.",
-            show_default="sign-flip",
-        ),
-    ] = None,
-    attack_start: Annotated[int, typer.Option(help="First step of the attack.")] = 50,
-    attack_every: Annotated[int, typer.Option(help="Attack at every k-th step from then on.")] = 1,
-    attack_probability: Annotated[float, typer.Option(help="Attack with this probability at each of them.")] = 1.0,
-    attack_stop: Annotated[int | None, typer.Option(help="The attack ends before this step.")] = None,
-    defence: Annotated[
-        str, typer.Option(help="troth (the protocol), or a rule with a trusted server: see 'troth defences'.")
-    ] = "troth",
-    validators: Annotated[int, typer.Option(help="How many peers audit instead of contributing, each step.")] = 1,
-    beyond_guarantee: Annotated[
-        bool, typer.Option("--beyond-guarantee", help="Allow more liars than the guarantee covers.")
-    ] = False,
-    tau: Annotated[float | None, typer.Option(help="Clipping radius. Default: the task's.")] = None,
-    tau_auto: Annotated[
-        float | None,
-        typer.Option(help="Let the radius follow this share (at most 0.5) of the usual distance from the aggregate."),
-    ] = None,
-    hardware: Annotated[int, typer.Option(help="Simulate so many classes of hardware, which compute other bits.")] = 1,
-    hardware_deviation: Annotated[
-        float | None,
-        typer.Option(
-            help="How much gradients differ between classes: audits allow for it. 'troth doctor' measures it."
-        ),
-    ] = None,
-    drop_outs: Annotated[int, typer.Option(help="So many honest peers vanish, each at a random moment.")] = 0,
-    steps: Annotated[int | None, typer.Option(help="How many steps. Default: the task's.")] = None,
-    seed: Annotated[int, typer.Option(help="Everything random follows from it.")] = 0,
-    optimizer: Annotated[
-        str | None, typer.Option(help="sgd or adamw; options as in sgd:momentum=0.9. Default: the task's.")
-    ] = None,
-    rate: Annotated[float | None, typer.Option(help="Learning rate. Default: the task's.")] = None,
-    schedule: Annotated[str, typer.Option(help="Learning rate over time: constant, cosine or linear.")] = "cosine",
-    warmup: Annotated[int, typer.Option(help="Steps over which the learning rate rises to its value.")] = 0,
-    evaluate_every: Annotated[int, typer.Option(help="Evaluate the model every k steps.")] = 10,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    one_by_one: Annotated[
-        bool, typer.Option("--one-by-one", help="Compute gradients peer by peer instead of in one call.")
-    ] = False,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for summary, picture and evidence. Default: runs/<name of the run>.")
-    ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the results of another run in --out.")
-    ] = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print the summary, and nothing else, on standard output.")
-    ] = False,
+    task: _Task = "digits",
+    peers: _Peers = 16,
+    byzantine: _Byzantine = 0,
+    attack: _Attack = None,
+    attack_start: _AttackStart = 50,
+    attack_every: _AttackEvery = 1,
+    attack_probability: _AttackProbability = 1.0,
+    attack_stop: _AttackStop = None,
+    defence: _Defence = "troth",
+    validators: _Validators = 1,
+    beyond_guarantee: _BeyondGuarantee = False,
+    tau: _Tau = None,
+    tau_auto: _TauAuto = None,
+    hardware: _Hardware = 1,
+    hardware_deviation: _HardwareDeviation = None,
+    drop_outs: _DropOuts = 0,
+    steps: _Steps = None,
+    seed: _Seed = 0,
+    optimizer: _Optimizer = None,
+    rate: _Rate = None,
+    schedule: _Schedule = "cosine",
+    warmup: _Warmup = 0,
+    evaluate_every: _EvaluateEvery = 10,
+    device: _Device = "cpu",
+    one_by_one: _OneByOne = False,
+    out: _Out = None,
+    overwrite: _Overwrite = False,
+    json: _Json = False,
 ) -> None:
     """Train among liars on this machine: see them caught, or see what they do to the model.
 
     Example: troth simulate --byzantine 7 --attack sign-flip
     """
-    from troth.cli.live import Live
-    from troth.cli.output import claim, write_evidence
-    from troth.evidence import slug
-    from troth.files import write_text
-    from troth.lab import plot_runs
     from troth.simulation import ALSO, Scenario
-    from troth.simulation import simulate as run
-    from troth.training import make_task
 
     scenario = Scenario(
         task=task,
@@ -110,10 +137,23 @@ def simulate(
         device=device,
         one_by_one=one_by_one,
     )
-    scenario = scenario.resolved(make_task(task))
+    _run(scenario, out, overwrite=overwrite, json=json)
+
+
+def _run(scenario: "Scenario", out: Path | None, *, overwrite: bool, json: bool) -> None:
+    """Train, write summary, picture and evidence, and print the result."""
+    from troth.cli.live import Live
+    from troth.cli.output import claim, write_evidence
+    from troth.evidence import slug
+    from troth.files import write_text
+    from troth.lab import plot_runs
+    from troth.simulation import simulate as run
+    from troth.training import make_task
+
+    scenario = scenario.resolved(make_task(scenario.task))
     config = scenario.as_dict()
     folder = claim(out or Path("runs") / slug(config), config, overwrite=overwrite)
-    with Live(scenario.defence, scenario.total_steps, scenario.peers, beyond=beyond_guarantee) as live:
+    with Live(scenario.defence, scenario.total_steps, scenario.peers, beyond=scenario.beyond_guarantee) as live:
         finished = run(scenario, live.step)
     summary = finished.summary
     write_evidence(folder, finished.evidence)

@@ -50,15 +50,16 @@ def swarm(
     """
     started = time.monotonic()
     typer.echo("Starting …", err=True)
+    from troth.cli.fields import as_options
     from troth.cli.output import claim
     from troth.files import write_text
     from troth.lab import plot_runs
     from troth.network.manifest.manifest import Manifest
     from troth.swarm.plan import SwarmPlan, rehearsal
 
-    plan = SwarmPlan(
-        peers, byzantine, tuple(attack or ("sign-flip",)), tuple(behaviour or ()), attack_start, attack_every, seed=seed
-    )
+    attacks, behaviours = tuple(attack or ("sign-flip",)), tuple(behaviour or ())
+    with as_options({"peers", "byzantine"}):
+        plan = SwarmPlan(peers, byzantine, attacks, behaviours, attack_start, attack_every, seed=seed)
     base = None if manifest is None else Manifest.load(manifest)
     run = rehearsal(plan, task, base=base, steps=steps, delta_s=delta)
     folder = claim(out, {}, overwrite=overwrite)
@@ -75,7 +76,7 @@ def swarm(
 
 
 def play(plan: "SwarmPlan", run: "Manifest", folder: Path) -> "tuple[Swarm, RunSummary]":
-    """Until the last honest peer has ended; Ctrl-C stops all of them."""
+    """Run a swarm until its last honest peer has ended; Ctrl-C stops all of them."""
     from troth.swarm.plan import clear
     from troth.swarm.run import Swarm
 
@@ -83,12 +84,12 @@ def play(plan: "SwarmPlan", run: "Manifest", folder: Path) -> "tuple[Swarm, RunS
     problem = run.problem(run.make_task())
     before = problem.evaluate(problem.initial(run.model_seed))
     with Swarm(plan, run, folder) as processes:
-        processes.follow(_Screen(processes).told)
+        processes.follow(_Screen(processes).show)
         return processes, processes.summary(before)
 
 
 class _Screen:
-    """One view of all of them: what the first honest peer sees, and what any of them has to say."""
+    """One view of all processes: the steps of the first honest peer, and the notes of all honest peers."""
 
     def __init__(self, processes: "Swarm") -> None:
         self._swarm = processes
@@ -96,10 +97,10 @@ class _Screen:
         self._last_line = 0.0
         self._metrics = ""
 
-    def told(self, told: "Trace") -> None:
+    def show(self, trace: "Trace") -> None:
         from troth.swarm.child import Ended, Note, Stepped
 
-        match told:
+        match trace:
             case Note(peer, text) if peer in self._swarm.honest:
                 typer.echo(f"  peer{peer}: {text}", err=True)
             case Ended(peer, how) if how != "done" and peer in self._swarm.honest:

@@ -1,4 +1,4 @@
-"""How far something is that is counted: a bar on a terminal, a line every few seconds elsewhere; on standard error."""
+"""Progress of a count, on standard error: a bar on a terminal, a line every few seconds elsewhere."""
 
 import sys
 import time
@@ -11,7 +11,7 @@ _LINE_EVERY_S = 5.0
 
 
 class Tally:
-    """Use as a context manager. What is said meanwhile goes to standard output, above the bar."""
+    """Counts up to a total; use as a context manager. `say` prints to standard output, above the bar."""
 
     def __init__(self, label: str, total: int) -> None:
         from rich.console import Console
@@ -26,7 +26,7 @@ class Tally:
             TextColumn("{task.fields[words]}{task.fields[left]}"),
             console=self._console,
             disable=not self._console.is_terminal,
-            redirect_stdout=False,  # else what is said would go to standard error, even if standard output is a file
+            redirect_stdout=False,  # else `say` would go to standard error, even if standard output is a file
             redirect_stderr=False,
             transient=True,
         )

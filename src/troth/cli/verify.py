@@ -21,7 +21,7 @@ _UNKNOWN = (
 
 
 class EvidenceFileError(OperatorError):
-    """The evidence cannot be read at all, or the run is not named as one can be."""
+    """Evidence that cannot be read, or a run that is not named by its manifest or id."""
 
 
 def verify(
@@ -29,11 +29,11 @@ def verify(
     run: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE|ID", help="The run it should be about: its run.toml, or its id, from whom you trust."
+            metavar="FILE|ID", help="The run it should be about: its run.toml, or its id, from somebody you trust."
         ),
     ] = None,
     recompute: Annotated[
-        bool, typer.Option(help="Also repeat the disputed computation, if what it starts from lies beside the file.")
+        bool, typer.Option(help="Also repeat the disputed computation, if its inputs lie beside the file.")
     ] = True,
     task: Annotated[
         str | None, typer.Option(help="The run's task, if it is a file of its own; it is run, so only if you trust it.")
@@ -60,7 +60,7 @@ def verify(
 
 
 def _named(run: str) -> "Digest":
-    """The id of the run that somebody means."""
+    """The id of the run that the operator means."""
     from troth.crypto import Digest
 
     if _ID.fullmatch(run):
@@ -87,7 +87,7 @@ def _named(run: str) -> "Digest":
 
 
 def _read(evidence: Path) -> str:
-    from troth.evidence.form import MOST_BYTES
+    from troth.evidence.file_format import MOST_BYTES
 
     try:
         with evidence.open("rb") as file:
@@ -104,18 +104,19 @@ def _read(evidence: Path) -> str:
 
 def _repeat(proof: "Proof", evidence: Path, task: str | None) -> None:
     """Whatever can be recomputed from what lies beside the file."""
-    from troth.evidence.beside import StateError, load_beside
+    from troth.evidence.companion_files import load_companions
+    from troth.evidence.errors import RecomputeError
     from troth.evidence.recompute import Recomputed, recompute
 
-    if proof.testimony is None:
+    if proof.exhibit is None:
         return
     try:
-        beside = load_beside(evidence, proof)
+        beside = load_companions(evidence, proof)
         if beside.missing is not None:
             typer.echo(f"Not recomputed: {beside.missing} is not beside the file. Signatures and votes were checked.")
             return
         result = recompute(proof, beside.training, beside.blobs, task)
-    except StateError as error:
+    except RecomputeError as error:
         _not_proved(str(error))
     typer.echo(f"{result.value[0].upper()}{result.value[1:]}.")
     if result is Recomputed.REFUTED:

@@ -9,7 +9,7 @@ Digest = NewType("Digest", bytes)  # 32 bytes
 
 CHUNK_BYTES = 1 << 20
 _MOST_THREADS = 8
-_LENGTHS = [length.to_bytes(8, "big") for length in range(256)]  # nearly all that is hashed is short
+_LENGTHS = [length.to_bytes(8, "big") for length in range(256)]  # nearly everything hashed is short
 
 
 def tagged_hash(tag: str, *parts: bytes) -> Digest:
@@ -28,7 +28,7 @@ def _framed_tag(tag: str) -> bytes:
 
 
 def blob_digest(blob: bytes | memoryview) -> Digest:
-    """The digest of a blob: the hash of the hashes of its chunks, so that threads share the work."""
+    """Digest a blob: the hash of the hashes of its chunks, so that threads share the work."""
     if 0 < len(blob) <= CHUNK_BYTES:
         return tagged_hash("troth/blob/1", len(blob).to_bytes(8, "big"), _sha256(blob).digest())
     view = memoryview(blob)

@@ -30,7 +30,7 @@ class KeyFileError(Exception):
 
 
 class Identity:
-    """A private key. It signs; nothing prints it."""
+    """A private key, which signs and is never printed."""
 
     def __init__(self, private: Ed25519PrivateKey) -> None:
         self._private = private
@@ -44,7 +44,7 @@ class Identity:
 
     @classmethod
     def from_secret(cls, secret: bytes) -> "Identity":
-        """From 32 secret bytes; simulations derive them from a seed."""
+        """Make an identity of 32 secret bytes; simulations derive them from a seed."""
         return cls(Ed25519PrivateKey.from_private_bytes(secret))
 
     def sign(self, message: bytes) -> Signature:
@@ -62,7 +62,7 @@ class Identity:
         )
 
     def save(self, path: Path) -> None:
-        """Write the key for its owner's eyes only. An existing file is never overwritten: a lost key is lost."""
+        """Write the key, readable by its owner only. An existing file is never overwritten: a lost key is lost."""
         secret = self._private.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
@@ -94,7 +94,7 @@ class Identity:
 
 
 def valid_peer(key: bytes) -> bool:
-    """Whether these bytes can be a peer: a canonical encoding of a point that is not of small order."""
+    """Tell whether these bytes can be a peer: a canonical encoding of a point that is not of small order (SPEC M2)."""
     if len(key) != 32:
         return False
     y = int.from_bytes(key, "little") & ((1 << 255) - 1)
@@ -102,7 +102,7 @@ def valid_peer(key: bytes) -> bool:
 
 
 def verify(peer: PeerId, message: bytes, signature: bytes) -> bool:
-    """Strict verification: canonical key and scalar, no point of small order (SPEC M2).
+    """Verify strictly: canonical key and scalar, no point of small order (SPEC M2).
 
     Lenient verifiers accept several signatures for one message, and peers with different libraries would disagree about
     who lied.

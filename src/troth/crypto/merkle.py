@@ -6,9 +6,9 @@ from troth.crypto.hashing import Digest, tagged_hash
 
 
 def leaf_hash(index: int, length: int, dtype: str, blob: Digest) -> Digest:
-    """A leaf binds where a part belongs, how many numbers it has and of which kind, and its bytes.
+    """Bind a part's index, its count and kind of numbers, and its bytes (SPEC C1).
 
-    Without the index a contributor could open one part in the place of another; without length and dtype, the same
+    Without the index a contributor could open one part instead of another; without length and dtype, the same
     bytes could be read as other numbers.
     """
     return tagged_hash("troth/leaf/1", index.to_bytes(4, "big"), length.to_bytes(8, "big"), dtype.encode(), blob)
@@ -27,7 +27,7 @@ def merkle_tree(leaves: Sequence[Digest]) -> tuple[Digest, list[tuple[Digest, ..
 
 
 def root_from_path(leaf: Digest, index: int, count: int, path: Sequence[Digest]) -> Digest | None:
-    """The root that this leaf and path lead to, or None if the path has the wrong length for the place."""
+    """The root that this leaf and path lead to, or None if the path has the wrong length for the index."""
     if not 0 <= index < count:
         return None
     if count == 1:

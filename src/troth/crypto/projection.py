@@ -2,7 +2,7 @@
 
 AES-256 in counter mode, keyed with the opened coins. Every coordinate takes the next 16 bits (for more than 16
 rows a multiple of that), and bit k stands for its sign in row k. The coins are opened after everything that the projections
-check was committed.
+check was committed (SPEC A4).
 """
 
 import numpy as np
@@ -41,7 +41,7 @@ def project(key: Digest, rows: int, start: int, vectors_PD: NDArray[np.float64])
 
 
 def _words(key: Digest, rows: int, start: int, stop: int) -> NDArray[np.uint16]:
-    """D×W."""
+    """D×W words of the keystream, from coordinate `start` on."""
     if not 0 < rows <= MOST_ROWS or not 0 <= start <= stop:
         raise ValueError(f"needs 1 to {MOST_ROWS} rows and a range, got {rows} rows of {start}…{stop}")
     width = 2 * -(-rows // _ROWS)
@@ -54,7 +54,7 @@ def _words(key: Digest, rows: int, start: int, stop: int) -> NDArray[np.uint16]:
 
 
 def _signs(words_DW: NDArray[np.uint16]) -> NDArray[np.int8]:
-    """D×16W."""
+    """D×16W signs: a set bit is −1."""
     bits = np.unpackbits(np.ascontiguousarray(words_DW).view(np.uint8), bitorder="little")
     return (1 - 2 * bits.astype(np.int8)).reshape(len(words_DW), -1)
 

@@ -1,4 +1,4 @@
-"""The signed bytes, all of them, in one place. A golden test pins them byte for byte."""
+"""All signed bytes are made here. A golden test pins them byte for byte."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,10 @@ PROTOCOL_VERSION = 1
 
 
 class Slot(NamedTuple):
-    """Where a message belongs. A signature for one place is worth nothing in another: no replays."""
+    """The run, step, phase, attempt and incarnation that a message is signed for; in any other slot it is worth nothing.
+
+    That stops replays: of an old step, of a discarded attempt, or from before a restart.
+    """
 
     run: Digest
     step: int
@@ -19,7 +22,7 @@ class Slot(NamedTuple):
 
 
 def signed_bytes(slot: Slot, sender: PeerId, payload: Digest) -> bytes:
-    """What a peer signs: a fixed layout around the digest of the payload (SPEC M1). Nothing is re-encoded to be checked."""
+    """Lay out the bytes that a peer signs, around the digest of its payload (SPEC M1). Nothing is re-encoded to be checked."""
     return b"".join(
         (
             b"troth/signed",
@@ -36,5 +39,5 @@ def signed_bytes(slot: Slot, sender: PeerId, payload: Digest) -> bytes:
 
 
 def coin_commitment(coin: bytes, slot: Slot, owner: PeerId, which: str) -> Digest:
-    """Binds a coin to its owner and its place, so that nobody can commit to a copy of another's coin."""
+    """Bind a coin to its owner and slot, so that nobody can commit to a copy of another's coin (SPEC C2)."""
     return tagged_hash("troth/coin/1", signed_bytes(slot, owner, Digest(bytes(32))), which.encode(), coin)

@@ -1,4 +1,4 @@
-"""Evidence of a ban: gathering everything a stranger needs to check it offline."""
+"""Evidence of bans: collecting everything that a stranger needs to check them offline."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -6,11 +6,12 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from troth.crypto import PeerId, Signature
-from troth.evidence.checking import UnprovedError
-from troth.evidence.exhibits import Blobs, Shown, show
-from troth.evidence.form import (
+from troth.evidence.ballots import convicts
+from troth.evidence.file_format import (
     FORMAT,
+    LAST_STEPS,
     BanFile,
+    Blobs,
     Founding,
     SignedMessage,
     SignedRecord,
@@ -19,16 +20,13 @@ from troth.evidence.form import (
     signed_message,
     to_text,
 )
-from troth.evidence.testimony import testify, wrong_reporters
-from troth.protocol.core.records import MOST_OWED, Judgement, StepRecord, encode_record
+from troth.evidence.make_exhibit import make_exhibit
+from troth.protocol.core.records import Judgement, StepRecord, encode_record
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Run
 from troth.protocol.core.state import Outcome
-from troth.protocol.wire.messages import Announced, Ballot, Kind, Verdict, Vote, said_as
-from troth.protocol.wire.primitives import Primitives
+from troth.protocol.wire.messages import Announced, Kind, Vote, said_as
 from troth.training.work import Training
-
-LAST_STEPS = MOST_OWED + 1  # whose work may be disputed: an audit comes a step later, and may come to nothing so often
 
 _REASONS = {
     Kind.GRADIENT: "its gradient of step {step} does not follow from its seed",
@@ -42,7 +40,7 @@ _REASONS = {
 
 
 def reason_for(judgement: Judgement, name: Callable[[PeerId], str]) -> str:
-    """Why somebody is banned, for people."""
+    """Why this judgement bans, in words for people."""
     if judgement.banned != judgement.target:
         return f"it accused {name(PeerId(judgement.target))} falsely"
     reason = _REASONS[judgement.kind].format(step=judgement.step, part=judgement.part)
@@ -50,16 +48,17 @@ def reason_for(judgement: Judgement, name: Callable[[PeerId], str]) -> str:
 
 
 def evidence_name(step: int, who: str) -> str:
+    """Name of the evidence file of a ban in that step."""
     return f"ban-step{step}-{who}.json"
 
 
 @dataclass(frozen=True)
 class BanEvidence:
-    """A file ready to be written, and the state and the blobs that its recomputation starts from."""
+    """An evidence file ready to be written, and the state and the blobs that its recomputation starts from."""
 
     file: BanFile
     step: int
-    training: Training | None  # where the disputed gradient was taken; None at a peer that was not there then
+    training: Training | None  # before the disputed step; None at a peer that missed it
     blobs: Blobs
 
     def file_name(self, who: str) -> str:
@@ -72,7 +71,7 @@ class BanEvidence:
 
 @dataclass(frozen=True)
 class Certified:
-    """A step, and who signed its record."""
+    """A step as a member saw it, and its signed record."""
 
     seen: Outcome[Training]
     signed: SignedRecord
@@ -80,7 +79,7 @@ class Certified:
 
 @dataclass
 class History:
-    """The signed records that changed the roster, and the last steps: kept by whoever may have to prove a ban.
+    """The signed records that changed the roster, and the last steps: kept by every member that may have to prove a ban.
 
     The signatures under a record come with the step after it, so evidence waits for that step (SPEC U2).
     """
@@ -91,8 +90,8 @@ class History:
     uncertified: Outcome[Training] | None = None  # the step after those
 
     def add(self, outcome: Outcome[Training]) -> list[BanEvidence]:
-        """A step has ended: evidence of the bans in the step before, whose record it certifies. A record that a restart threw
-        away is forgotten, and its bans with it: they are brought up again (SPEC B5)."""
+        """Note the end of a step, and return evidence of the bans of the step before, whose record it certifies. A record that a
+        restart threw away is forgotten, and its bans with it: they are brought up again (SPEC B5)."""
         made = []
         before = self.uncertified
         if before is not None and before.record.step < outcome.record.step:
@@ -109,7 +108,7 @@ class History:
             if judgement.banned is not None:
                 banned.setdefault(judgement.banned, judgement)  # one is enough to be banned, and to prove it
         made = [ban_evidence(self.run, self, certified, judgement) for judgement in banned.values()]
-        certified = replace(certified, seen=replace(seen, disclosed=()))  # what it held may be large
+        certified = replace(certified, seen=replace(seen, disclosed=()))  # the disclosed parts may be large
         for old in self.last[: -LAST_STEPS + 1]:
             if old.seen.record.changes_roster:
                 self.changes.append(old.signed)
@@ -118,13 +117,13 @@ class History:
 
 
 def ban_evidence(run: Run, history: History, certified: Certified, judgement: Judgement) -> BanEvidence:
-    """Gather what proves this judgement, from what an honest member holds when the step's record is certified."""
+    """Collect the proof of this judgement from what an honest member holds when the step's record is certified."""
     seen = certified.seen
     banned = judgement.banned
     assert banned is not None
     accuser = None if judgement.accuser is None else seen.accuses[judgement.attempt][PeerId(judgement.accuser)]
-    shown = _shown(run, history, seen, judgement)
-    slot, *twice = seen.equivocations[banned] if judgement.kind == Kind.EQUIVOCATION else (None,)
+    shown = make_exhibit(run, judgement, seen, [last.seen.record for last in history.last])
+    slot, *equivocation = seen.equivocations[banned] if judgement.kind == Kind.EQUIVOCATION else (None,)
     unsummed = BanFile(
         format=FORMAT,
         banned=banned.hex(),
@@ -137,8 +136,10 @@ def ban_evidence(run: Run, history: History, certified: Certified, judgement: Ju
         history=list(history.changes),
         before=[last.signed for last in history.last],
         accusation=signed_message(accuser) if accuser else None,
-        votes=[] if twice else _convicting(seen.votes.get(judgement.attempt, {}), judgement, _needed(run, history)),
-        twice=[signed_by(banned, envelope) for envelope in twice],
+        votes=[]
+        if equivocation
+        else _convicting(seen.votes.get(judgement.attempt, {}), judgement, _quorum(run, history)),
+        twice=[signed_by(banned, envelope) for envelope in equivocation],
         phase=slot.phase if slot else 0,
         exhibit=shown.exhibit,
         record=certified.signed,
@@ -148,49 +149,16 @@ def ban_evidence(run: Run, history: History, certified: Certified, judgement: Ju
     return BanEvidence(file, seen.record.step, _state_at(judgement.step, history, seen), shown.blobs)
 
 
-def _shown(run: Run, history: History, seen: Outcome[Training], judgement: Judgement) -> Shown:
-    """What it can be recomputed from, if that holds: nothing shows that a message was never sent, and somebody who was judged may
-    be gone from the record."""
-    shown = show(judgement, seen)
-    records = (*(last.seen.record for last in history.last), seen.record)
-    disputed = next((record for record in records if record.step == judgement.step), None)
-    if shown.exhibit is None or disputed is None:
-        return Shown()
-    try:
-        reporters = wrong_reporters(seen.record, judgement.step)
-        testify(run, shown.exhibit, judgement, disputed, reporters, Primitives())
-    except UnprovedError:
-        return Shown()
-    return shown
-
-
-def _needed(run: Run, history: History) -> int:
+def _quorum(run: Run, history: History) -> int:
+    """Votes that convict: a quorum of the roster before the step."""
     return (history.last[-1].seen.state.roster if history.last else Roster.founding(run)).quorum
 
 
 def _convicting(votes: Mapping[PeerId, Announced], judgement: Judgement, enough: int) -> list[SignedMessage]:
-    """The shortest: a vote is signed as a whole, so what liars add to theirs stays out as long as others' are enough."""
+    """The shortest convicting votes. A vote is signed as a whole: liars who pad theirs must not fill everybody's evidence."""
     found = [vote for vote in votes.values() if convicts(said_as(vote, Vote), judgement)]
     shortest = sorted(found, key=lambda vote: (len(vote.envelope.payload), vote.sender))[:enough]
     return [signed_message(vote) for vote in sorted(shortest, key=lambda vote: vote.sender)]
-
-
-def convicts(vote: Vote, judgement: Judgement) -> bool:
-    """Whether this is a vote for what was judged. Who votes on one charge twice has no say in it."""
-    verdicts = [ballot.verdict for ballot in vote.ballots if ballot_on(judgement, ballot.verdict) == ballot]
-    return verdicts == [judgement.verdict]
-
-
-def ballot_on(judgement: Judgement, verdict: Verdict) -> Ballot:
-    return Ballot(
-        judgement.accuser,
-        judgement.target,
-        judgement.kind,
-        judgement.step,
-        judgement.part,
-        verdict,
-        judgement.message,
-    )
 
 
 def _state_at(step: int, history: History, seen: Outcome[Training]) -> Training | None:
@@ -200,6 +168,7 @@ def _state_at(step: int, history: History, seen: Outcome[Training]) -> Training 
 
 
 def sign_off(record: StepRecord, signatures: Mapping[PeerId, Signature]) -> SignedRecord:
+    """The record as the file holds it, under its signatures."""
     return SignedRecord(
         encode_record(record).hex(), {peer.hex(): signature.hex() for peer, signature in sorted(signatures.items())}
     )

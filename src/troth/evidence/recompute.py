@@ -1,4 +1,4 @@
-"""With the state at hand: repeating the computation that a ban was about."""
+"""Repeating the computation that a ban was about, with the state at hand."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -10,9 +10,10 @@ import numpy as np
 import torch
 
 from troth.crypto import Digest, PeerId
-from troth.evidence.arithmetic import blob_of, covers, judge_part, project_of, testimony_of
-from troth.evidence.beside import StateError, StateFile
-from troth.evidence.exhibits import Blobs
+from troth.evidence.companion_files import StateFile
+from troth.evidence.errors import RecomputeError
+from troth.evidence.file_format import Blobs
+from troth.evidence.recompute_part import blob_of, covers, exhibit_of, judge_part, project_of
 from troth.evidence.verify import Proof
 from troth.protocol.core.parts import Bounds, CommittedParts, commit_parts, part_bounds
 from troth.protocol.core.records import StepRecord
@@ -32,7 +33,7 @@ from troth.training.work import Training, TrainingWork, state_digest
 
 
 class Recomputed(Enum):
-    """What this machine found."""
+    """Result of a recomputation on this machine."""
 
     CONFIRMED = "recomputed here: the ban is right, whatever anyone voted"
     REFUTED = "recomputed here: the ban is wrong, whatever anyone voted"
@@ -40,7 +41,7 @@ class Recomputed(Enum):
 
 
 class _Description(msgspec.Struct):
-    """The part of a run's description that gradients depend on."""
+    """Fields of a run's description that gradients depend on."""
 
     task: str
     device: Literal["cpu", "cuda"]
@@ -51,15 +52,15 @@ def _described(proof: Proof) -> _Description:
     try:
         return msgspec.json.decode(proof.run.description, type=_Description)
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise StateError(f"the run's description does not say what it trains: {error}") from error
+        raise RecomputeError(f"the run's description does not say what it trains: {error}") from error
 
 
 def _check_size(task: Task, training: Training, size: int) -> None:
-    """Without allocating anything: a description could ask for more memory than there is."""
+    """Compare sizes without allocating anything: a description could ask for more memory than there is."""
     with torch.device("meta"):
         described = Layout.of(task.model()).size
     if not described == training.parameters_D.numel() == size:
-        raise StateError(
+        raise RecomputeError(
             f"the task has {described} parameters, the state {training.parameters_D.numel()}, the run agreed on {size}"
         )
 
@@ -67,7 +68,7 @@ def _check_size(task: Task, training: Training, size: int) -> None:
 def recompute(
     proof: Proof, training: Training | None, blobs: Blobs = MappingProxyType({}), task_file: str | None = None
 ) -> Recomputed:
-    """Repeat the computation that the ban was about, from what was signed."""
+    """Repeat the computation that the ban was about, from the signed messages and the files beside them."""
     match proof.judgement.kind:
         case Kind.GRADIENT:
             gradients = _Gradients.of(proof, training, task_file)
@@ -77,7 +78,7 @@ def recompute(
         case Kind.REPORT | Kind.AGGREGATE:
             guilty = judge_part(proof, blobs)
         case _:
-            raise StateError("nothing can be recomputed here: " + proof.rests_on())
+            raise RecomputeError("nothing can be recomputed here: " + proof.rests_on())
     if guilty is None:
         return Recomputed.OTHER_CLASS
     accused_banned = proof.banned == proof.judgement.target
@@ -86,7 +87,7 @@ def recompute(
 
 @dataclass(frozen=True)
 class _Gradients:
-    """What contributors of the disputed step should have computed."""
+    """The gradients that contributors of the disputed step should have computed."""
 
     step: StepRecord
     bounds: Bounds
@@ -96,13 +97,13 @@ class _Gradients:
     @classmethod
     def of(cls, proof: Proof, training: Training | None, task_file: str | None) -> "_Gradients | None":
         """None on a machine without the run's device. The description comes with the evidence, so it is hostile: it may name a
-        built-in task, of the size that was signed, but never a file to run. Whoever trusts the task's file passes it in."""
+        built-in task, of the size that was signed, but never a file to run. A user who trusts the task's file passes it in."""
         step = proof.disputed
         assert step is not None
         if training is None:
-            raise StateError(f"{StateFile(Digest(step.state_before)).name} is not beside the file")
+            raise RecomputeError(f"{StateFile(Digest(step.state_before)).name} is not beside the file")
         if state_digest(training, Primitives()) != step.state_before:
-            raise StateError("the state is not the one that the members signed")
+            raise RecomputeError("the state is not the one that the members signed")
         described = _described(proof)
         if described.device == "cuda" and not torch.cuda.is_available():
             return None
@@ -120,7 +121,7 @@ class _Gradients:
         return commit_parts(self.work.gradient_now(self.training, seed), self.bounds, Primitives())
 
     def wrong(self, accused: PeerId) -> bool | None:
-        """Most contributors' gradients must come out as they were committed to: else this machine's bits say nothing."""
+        """Whether the accused's gradient is wrong; None where most others' do not come out either: other hardware."""
         recorded = zip(self.step.contributors, self.step.roots, strict=True)
         fits = {peer: self.parts(PeerId(peer)).root == root for peer, root in recorded}
         others = [fit for peer, fit in fits.items() if peer != accused]
@@ -128,10 +129,10 @@ class _Gradients:
 
 
 def _audited(proof: Proof, gradients: _Gradients | None, blobs: Blobs) -> bool | None:
-    """A report of an earlier step, or an owner that let it pass: the gradient it was about must be the one committed to."""
+    """Judge a report of an earlier step, or an owner that let it pass; None if the gradient is not the one committed to."""
     if gradients is None:
         return None
-    shown, part = testimony_of(proof), proof.judgement.part
+    shown, part = exhibit_of(proof), proof.judgement.part
     step, bounds = gradients.step, gradients.bounds
     aggregate_D = torch.cat([from_blob(blob_of(blobs, digest)) for digest in shown.aggregates])
     taus = np.array(part_taus(step.tau, bounds))
@@ -149,8 +150,8 @@ def _audited(proof: Proof, gradients: _Gradients | None, blobs: Blobs) -> bool |
 
 def _task(described: _Description, task_file: str | None) -> Task:
     if task_file is None and parse_spec(described.task)[0] not in TASKS:
-        raise StateError("the run trains a task of its own: if you trust its file, name it with --task")
+        raise RecomputeError("the run trains a task of its own: if you trust its file, name it with --task")
     try:
         return make_task(task_file or described.task)
     except SpecError as error:
-        raise StateError(str(error)) from error
+        raise RecomputeError(str(error)) from error

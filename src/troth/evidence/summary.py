@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What `summary.json` says; the command line, plots and the page all read it from here."""
+    """Content of `summary.json`; the command line, plots and the page all read it from here."""
 
     version: str
     peers: int
@@ -25,7 +25,7 @@ class RunSummary:
     config: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        """Strict JSON: what is not a finite number (the loss of a ruined model) becomes null."""
+        """Write strict JSON: a number that is not finite (the loss of a ruined model) becomes null."""
         fields = dataclasses.asdict(self)
         details = fields.pop("details")
         config = fields.pop("config")

@@ -1,21 +1,29 @@
 """Checking evidence of a ban, offline, trusting nothing in the file but what the signatures carry (SPEC E1).
 
-What is proved: starting from the founders named by the run's hash, and following only records that more than half of
+The claim that is proved: starting from the founders named by the run's hash, and following only records that more than half of
 the members before them signed, the banned peer was judged by more than half of the members of its step. All of this is
 about one run, and anybody can invent a run and put other people's public keys into it: which run it is, the reader must
 know from elsewhere.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
 
 from troth.crypto import Digest, PeerId, Signature, Slot, signed_bytes
-from troth.evidence.bans import LAST_STEPS, convicts
-from troth.evidence.checking import UnprovedError, expect, key_of, opened
-from troth.evidence.form import FORMAT, BanFile, SignedMessage, SignedRecord, envelope_of, exact_bytes, from_text
-from troth.evidence.testimony import Testimony, testify, wrong_reporters
+from troth.evidence.ballots import convicts
+from troth.evidence.checks import expect, key_of, open_signed
+from troth.evidence.errors import UnprovedError
+from troth.evidence.file_format import (
+    FORMAT,
+    LAST_STEPS,
+    BanFile,
+    SignedRecord,
+    envelope_of,
+    exact_bytes,
+    from_text,
+)
+from troth.evidence.open_exhibit import OpenedExhibit, open_exhibit, wrong_reporters
 from troth.protocol.core.records import Judgement, StepRecord, decode_record, right_signers
 from troth.protocol.core.roles import Audit, PendingAudits, draw_roles
 from troth.protocol.core.roster import Roster
@@ -27,7 +35,7 @@ from troth.protocol.wire.primitives import Primitives
 __all__ = ["Proof", "UnprovedError", "verify_ban"]
 
 
-_WHAT = {
+_FOUND = {
     Kind.GRADIENT: "recomputed its gradient of step {step} and found that it does not follow from its seed",
     Kind.AUDITED_REPORT: "recomputed its report of step {step} and found that it does not follow from its gradient",
     Kind.REPORT: "found that its report about part {part} does not follow from the gradient it committed to",
@@ -39,7 +47,7 @@ _WHAT = {
 
 @dataclass(frozen=True)
 class Proof:
-    """What the file proves, and the pieces that a recomputation needs."""
+    """The claim that a file proves, and the pieces that a recomputation needs."""
 
     run: Run
     judgement: Judgement
@@ -47,7 +55,7 @@ class Proof:
     step: int  # the step of the ban
     votes: int
     members: int
-    testimony: Testimony | None = None  # what it can be recomputed from, beyond what the records say
+    exhibit: OpenedExhibit | None = None  # signed messages that it can be recomputed from; None: it rests on votes
 
     @property
     def disputed(self) -> StepRecord | None:
@@ -61,33 +69,34 @@ class Proof:
         return banned
 
     def sentence(self) -> str:
+        """The claim, in one sentence."""
         if self.judgement.kind == Kind.EQUIVOCATION:
             return (
                 f"Peer {self.banned.hex()} was banned in step {self.step} of run {self.run.id.hex()}: it signed two different "
-                "messages for one and the same place."
+                "messages for one and the same slot."
             )
         if self.banned == self.judgement.target:
-            what = _WHAT[self.judgement.kind].format(step=self.judgement.step, part=self.judgement.part)
+            found = _FOUND[self.judgement.kind].format(step=self.judgement.step, part=self.judgement.part)
         else:
-            what = f"found its accusation of peer {self.judgement.target.hex()} to be false"
+            found = f"found its accusation of peer {self.judgement.target.hex()} to be false"
         beyond = " (a run beyond the guarantee)" if self.run.parameters.beyond_guarantee else ""
         return (
             f"Peer {self.banned.hex()} was banned in step {self.step} of run {self.run.id.hex()}{beyond}: "
-            f"at least {self.votes} of {self.members} members {what}."
+            f"at least {self.votes} of {self.members} members {found}."
         )
 
     def rests_on(self) -> str:
-        """What must be true for it, in plain words."""
+        """The assumption behind the claim, in plain words."""
         if self.judgement.kind == Kind.EQUIVOCATION:
             return "Nobody's word is needed for that: both signatures are in the file."
-        if self.testimony is None:
+        if self.exhibit is None:
             return f"That rests on their votes: it is so unless {self.votes} members of this run lied together."
         return "What it follows from is signed, and in the file or beside it: it can be recomputed."
 
 
 def verify_ban(text: str, run: Digest | None = None) -> Proof:
-    """Raise `UnprovedError`, or return what was proved of this run. Without one, what is proved of a run that may be invented:
-    then the caller has to look at `Proof.run`."""
+    """Return what the file proves of this run, or raise `UnprovedError`. Without a run given, it proves something about a run
+    that may be invented: then the caller has to look at `Proof.run`."""
     try:
         file = from_text(text)
         if file.format != FORMAT:
@@ -118,74 +127,96 @@ def _prove(file: BanFile, run: Run) -> Proof:
     expect(steps[0] > last_step, "the history goes beyond the last steps")
     neighbours = list(range(max(0, record.step - LAST_STEPS), record.step + 1))
     expect(steps == neighbours, "the records are not of neighbouring steps")
-    judgement = _judgement(record, key_of(file.banned))
-    _check_accusation(run, file, judgement, record, tuple(before), roster, tools)
-    if judgement.kind == Kind.EQUIVOCATION:
-        _check_equivocation(run, file, judgement, record, tools)
-        return Proof(run, judgement, tuple(before), record.step, 0, len(roster.members))
-    expect(not file.twice and file.phase == 0, "the file proves something else than it says")
-    votes = _count(run, file.votes, record, judgement, roster, tools)
-    expect(votes >= roster.quorum, f"{votes} of {len(roster.members)} votes are no quorum")
-    testimony = None
-    if file.exhibit is not None:
-        disputed = next(old for old in (*before, record) if old.step == judgement.step)
-        reporters = wrong_reporters(record, judgement.step)
-        testimony = testify(run, file.exhibit, judgement, disputed, reporters, tools)
-    return Proof(run, judgement, tuple(before), record.step, votes, len(roster.members), testimony)
+    claim = _Claim(run, file, _judgement(record, key_of(file.banned)), tuple(before), record, roster, tools)
+    return claim.prove()
 
 
-def _check_accusation(
-    run: Run,
-    file: BanFile,
-    judgement: Judgement,
-    record: StepRecord,
-    before: tuple[StepRecord, ...],
-    roster: Roster,
-    tools: Primitives,
-) -> None:
-    """The accuser said it; and what came of an audit was drawn to be audited, and had contributed."""
-    expect((file.accusation is not None) == (judgement.accuser is not None), "accuser and accusation do not fit")
-    disputed = {old.step: old for old in (*before, record)}.get(judgement.step)
-    expect(disputed is not None, "the disputed step is not among the records")
-    if judgement.kind in (*AUDIT_KINDS, Kind.COVER):
-        contributed = disputed is not None and judgement.target in disputed.contributors
-        expect(contributed and judgement.step < record.step, "the accused had not contributed")
-    else:
-        expect(judgement.step == record.step, "the judgement is of another step's work")
-    if file.accusation is None:
-        expect(judgement.kind not in AUDIT_KINDS, "an audit has an accuser")
-        return
-    accusation = said_as(opened(file.accusation, _slot(run, record, Phase.ACCUSE, judgement), tools), Accuse)
-    accuser = key_of(file.accusation.sender)
-    expect(accuser == judgement.accuser, "the accusation is somebody else's")
-    charge = Accusation(judgement.target, judgement.kind, judgement.step, judgement.part, judgement.message)
-    expect(charge in accusation.accusations, "the accusation is of another")
-    if judgement.kind in AUDIT_KINDS:
-        due = PendingAudits.between(before[-1], record)
-        due = replace(due, everyone=True) if record.closing else due
-        roles = draw_roles(run, roster, Digest(before[-1].randomness), due)
-        drawn = Audit(PeerId(judgement.target), judgement.step) in roles.audits.get(accuser, ())
-        expect(drawn, "the accuser was not drawn to audit the accused")
+@dataclass(frozen=True)
+class _Claim:
+    """The ban that a file claims, after its records were checked."""
 
+    run: Run
+    file: BanFile
+    judgement: Judgement
+    before: tuple[StepRecord, ...]  # the records of the last steps
+    record: StepRecord  # of the step that banned
+    roster: Roster  # of that step
+    tools: Primitives
 
-def _check_equivocation(run: Run, file: BanFile, judgement: Judgement, record: StepRecord, tools: Primitives) -> None:
-    """Two different payloads, both signed by the banned peer for the same place: nobody's word is needed."""
-    expect(len(file.twice) == 2 and not file.votes, "an equivocation is proved by two messages")
-    expect(file.exhibit is None, "an equivocation needs no exhibit")
-    slot, banned = _slot(run, record, Phase(file.phase), judgement), key_of(file.banned)
-    payloads = set()
-    for message in file.twice:
-        envelope = envelope_of(message)
-        signed = signed_bytes(slot, banned, tools.digest(envelope.payload))
-        expect(
-            key_of(message.sender) == banned and tools.verify(banned, signed, envelope.signature), "not its signature"
-        )
-        payloads.add(envelope.payload)
-    expect(len(payloads) == 2, "the two messages are the same")
+    def prove(self) -> Proof:
+        self._check_accusation()
+        if self.judgement.kind == Kind.EQUIVOCATION:
+            self._check_equivocation()
+            return Proof(self.run, self.judgement, self.before, self.record.step, 0, len(self.roster.members))
+        expect(not self.file.twice and self.file.phase == 0, "the file proves something else than it says")
+        votes, members = self._count_votes(), len(self.roster.members)
+        expect(votes >= self.roster.quorum, f"{votes} of {members} votes are no quorum")
+        return Proof(self.run, self.judgement, self.before, self.record.step, votes, members, self._open_exhibit())
 
+    def _check_accusation(self) -> None:
+        """Check that the accuser said it; and, of an audit, that it was drawn and that the accused had contributed."""
+        judgement, record, signed = self.judgement, self.record, self.file.accusation
+        expect((signed is not None) == (judgement.accuser is not None), "accuser and accusation do not fit")
+        disputed = {old.step: old for old in (*self.before, record)}.get(judgement.step)
+        expect(disputed is not None, "the disputed step is not among the records")
+        if judgement.kind in (*AUDIT_KINDS, Kind.COVER):
+            contributed = disputed is not None and judgement.target in disputed.contributors
+            expect(contributed and judgement.step < record.step, "the accused had not contributed")
+        else:
+            expect(judgement.step == record.step, "the judgement is of another step's work")
+        if signed is None:
+            expect(judgement.kind not in AUDIT_KINDS, "an audit has an accuser")
+            return
+        accusation = said_as(open_signed(signed, self._slot(Phase.ACCUSE), self.tools), Accuse)
+        accuser = key_of(signed.sender)
+        expect(accuser == judgement.accuser, "the accusation is somebody else's")
+        charge = Accusation(judgement.target, judgement.kind, judgement.step, judgement.part, judgement.message)
+        expect(charge in accusation.accusations, "the accusation is of another")
+        if judgement.kind in AUDIT_KINDS:
+            expect(self._was_drawn(accuser), "the accuser was not drawn to audit the accused")
 
-def _slot(run: Run, record: StepRecord, phase: Phase, judgement: Judgement) -> Slot:
-    return Slot(run.id, record.step, phase, judgement.attempt, record.incarnation)
+    def _was_drawn(self, accuser: PeerId) -> bool:
+        """Whether the accuser had to audit the accused's work of the disputed step (SPEC R4)."""
+        due = PendingAudits.between(self.before[-1], self.record)
+        due = replace(due, everyone=True) if self.record.closing else due
+        roles = draw_roles(self.run, self.roster, Digest(self.before[-1].randomness), due)
+        return Audit(PeerId(self.judgement.target), self.judgement.step) in roles.audits.get(accuser, ())
+
+    def _check_equivocation(self) -> None:
+        """Check for two different payloads, both signed by the banned peer for the same slot: nobody's word is needed."""
+        file, tools = self.file, self.tools
+        expect(len(file.twice) == 2 and not file.votes, "an equivocation is proved by two messages")
+        expect(file.exhibit is None, "an equivocation needs no exhibit")
+        slot, banned = self._slot(Phase(file.phase)), key_of(file.banned)
+        payloads = set()
+        for message in file.twice:
+            envelope = envelope_of(message)
+            signed = signed_bytes(slot, banned, tools.digest(envelope.payload))
+            own = key_of(message.sender) == banned and tools.verify(banned, signed, envelope.signature)
+            expect(own, "not its signature")
+            payloads.add(envelope.payload)
+        expect(len(payloads) == 2, "the two messages are the same")
+
+    def _count_votes(self) -> int:
+        """Count the members that voted as judged. Every message listed must be such a vote, and no member may be listed twice."""
+        messages = self.file.votes
+        voters = [key_of(message.sender) for message in messages]
+        expect(len(set(voters)) == len(voters), "a vote is listed twice")
+        expect(set(voters) <= set(self.roster.members), "a vote is not of a member")
+        for message in messages:
+            vote = said_as(open_signed(message, self._slot(Phase.VOTE), self.tools), Vote)
+            expect(convicts(vote, self.judgement), "a vote does not convict")
+        return len(messages)
+
+    def _open_exhibit(self) -> OpenedExhibit | None:
+        if self.file.exhibit is None:
+            return None
+        disputed = next(old for old in (*self.before, self.record) if old.step == self.judgement.step)
+        reporters = wrong_reporters(self.record, self.judgement.step)
+        return open_exhibit(self.run, self.file.exhibit, self.judgement, disputed, reporters, self.tools)
+
+    def _slot(self, phase: Phase) -> Slot:
+        return Slot(self.run.id, self.record.step, phase, self.judgement.attempt, self.record.incarnation)
 
 
 def _run(file: BanFile) -> Run:
@@ -218,21 +249,3 @@ def _judgement(record: StepRecord, banned: PeerId) -> Judgement:
     found = [judgement for judgement in record.judgements if judgement.banned == banned]
     expect(bool(found), "the record bans somebody else")
     return found[0]
-
-
-def _count(
-    run: Run,
-    messages: Sequence[SignedMessage],
-    record: StepRecord,
-    judgement: Judgement,
-    roster: Roster,
-    tools: Primitives,
-) -> int:
-    """How many members voted as judged. Every message listed must be such a vote of a member, and no member listed twice."""
-    voters = [key_of(message.sender) for message in messages]
-    expect(len(set(voters)) == len(voters), "a vote is listed twice")
-    expect(set(voters) <= set(roster.members), "a vote is not of a member")
-    for message in messages:
-        vote = said_as(opened(message, _slot(run, record, Phase.VOTE, judgement), tools), Vote)
-        expect(convicts(vote, judgement), "a vote does not convict")
-    return len(messages)

@@ -11,7 +11,7 @@ _COLOURS = ("#1b6ca8", "#c0392b", "#2e8b57", "#8e44ad", "#d98b19", "#4d4d4d")
 
 
 def plot_runs(runs: Sequence[tuple[str, RunSummary]], path: Path, title: str) -> None:
-    """Accuracy over steps (or the loss, where a task has no accuracy), one line per run, the attack marked."""
+    """Draw accuracy over steps (or the loss, where a task has no accuracy): one line per run, the attack marked."""
     from matplotlib.figure import Figure  # a second to import; no window system is touched
 
     metric = "accuracy" if all("accuracy" in run.metrics for _, run in runs) else "loss"
@@ -42,7 +42,7 @@ def plot_runs(runs: Sequence[tuple[str, RunSummary]], path: Path, title: str) ->
 
 
 def _mark_bans(axes, run: RunSummary, curve: dict[float, float], colour: str) -> None:  # type: ignore[no-untyped-def]
-    """A triangle on the curve at every ban."""
+    """Draw a triangle on the curve at every ban."""
     steps = [ban["step"] for ban in run.details.get("banned", [])]
     if steps:
         known = sorted(curve)

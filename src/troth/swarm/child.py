@@ -1,4 +1,4 @@
-"""One process of a swarm: a peer that tells its parent what happens."""
+"""One process of a swarm: a peer that reports to its parent."""
 
 import os
 import signal
@@ -14,27 +14,34 @@ import torch
 from troth.errors import OperatorError
 from troth.network.manifest.manifest import Manifest
 from troth.network.node.events import StepEvent
-from troth.network.node.node import BannedError, Node, Options
-from troth.protocol.core.records import encode_record
+from troth.network.node.node import BannedError, Node
+from troth.network.node.options import NodeOptions
+from troth.protocol.core.records import StepRecord, encode_record
 from troth.protocol.recovery.member import RemovedError
-from troth.swarm.liars import LiarBody, RehearsalBody
+from troth.swarm.factories import LiarFactory, RehearsalFactory
 from troth.swarm.plan import SwarmPlan, folder_of
 
 
 class Note(msgspec.Struct, frozen=True, tag=True):
+    """A line for people."""
+
     peer: int
     text: str
 
 
 class Stepped(msgspec.Struct, frozen=True, tag=True):
+    """A step has ended."""
+
     peer: int
     event: StepEvent
-    record: bytes  # what was agreed on
+    record: bytes
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):
+    """The peer has ended."""
+
     peer: int
-    how: str  # "done", "out", or what went wrong
+    how: str  # "done", "out", or the error
     step: int = 0
     state: bytes = b""  # digest of model and optimizer
 
@@ -43,23 +50,20 @@ Trace = Note | Stepped | Ended
 
 
 class _Reporter:
-    """Everything to the parent, and to the peer's log."""
+    """Sends everything to the parent, and writes it to the peer's log."""
 
     def __init__(self, peer: int, parent: Connection) -> None:
         self._peer = peer
         self._parent = parent
-        self.node: Node | None = None
 
-    def send(self, told: Trace) -> None:
+    def send(self, trace: Trace) -> None:
         try:
-            self._parent.send_bytes(msgspec.msgpack.encode(told))
+            self._parent.send_bytes(msgspec.msgpack.encode(trace))
         except OSError:  # the parent is gone, and so is the swarm
             raise KeyboardInterrupt from None
 
-    def stepped(self, event: StepEvent) -> None:
-        assert self.node is not None
-        assert self.node.outcome is not None
-        self.send(Stepped(self._peer, event, encode_record(self.node.outcome.record)))
+    def stepped(self, event: StepEvent, record: StepRecord) -> None:
+        self.send(Stepped(self._peer, event, encode_record(record)))
         print(f"step {event.step}: {event}", flush=True)
 
     def note(self, text: str) -> None:
@@ -82,14 +86,11 @@ def live(plan_raw: bytes, manifest_raw: bytes, manifest_folder: str, out: str, n
         plan = msgspec.json.decode(plan_raw, type=SwarmPlan)
         manifest = Manifest.from_bytes(manifest_raw, Path(manifest_folder))
         identity = plan.identities()[number]
-        body = LiarBody(plan, number) if number in plan.liars else RehearsalBody(plan, number)
+        factory = LiarFactory(plan, number) if number in plan.liars else RehearsalFactory(plan, number)
         founder = manifest.founder(identity.peer)
         assert founder is not None
-        node = Node(manifest, identity, Options(folder, listen=founder.address), reporter, body)
-        reporter.node = node
-        node.live()
-        assert node.member is not None
-        state = node.member.state
+        node = Node(manifest, identity, NodeOptions(folder, listen=founder.address), reporter, factory)
+        state = node.live()
         reporter.send(Ended(number, "done", state.step, node.work.digest(state.training)))
     except (BannedError, RemovedError) as why:
         print(why, flush=True)

@@ -1,4 +1,4 @@
-"""A rehearsal: so many peers on one machine, some of them liars. Everything random follows from its seed."""
+"""The plan of a rehearsal: peers on one machine, some of them liars. Everything random follows from its seed."""
 
 import dataclasses
 import shutil
@@ -9,27 +9,28 @@ from pathlib import Path
 from typing import Any
 
 from troth.attacks import AttackSchedule, Coalition, make_attack
-from troth.attacks.wire.link import WIRE_BEHAVIOURS
+from troth.attacks.wire.behaviours import WIRE_BEHAVIOURS
 from troth.crypto import Identity, PeerId, derive, stream
 from troth.errors import OperatorError
-from troth.network.manifest.builder import ManifestOptions, draft
-from troth.network.manifest.manifest import Founder, Manifest
+from troth.network.manifest.builder import ManifestOptions, build_manifest
+from troth.network.manifest.founder import Founder
+from troth.network.manifest.manifest import Manifest
 from troth.protocol.core.run import most_byzantine
 from troth.specs import pick
 
 
 class SwarmError(OperatorError):
-    """A swarm that cannot be started; the message names the option and what it takes."""
+    """A swarm that cannot be started; the message names the field and what it takes."""
 
 
 @dataclass(frozen=True)
 class SwarmPlan:
-    """Who is there, who lies, and how."""
+    """The peers of a swarm, the liars among them, and their attacks."""
 
     peers: int
     byzantine: int = 0
-    attacks: tuple[str, ...] = ("sign-flip",)  # dealt among the liars
-    behaviours: tuple[str, ...] = ()  # what all of them do on the wire
+    attacks: tuple[str, ...] = ("sign-flip",)  # shared out among the liars
+    behaviours: tuple[str, ...] = ()  # of all liars on the wire
     attack_start: int = 10
     attack_every: int = 1
     attack_probability: float = 1.0
@@ -38,22 +39,22 @@ class SwarmPlan:
 
     def __post_init__(self) -> None:
         if not 1 <= self.peers <= 64:
-            raise SwarmError(f"--peers must be from 1 to 64 on one machine, got {self.peers}")
+            raise SwarmError(f"peers must be from 1 to 64 on one machine, got {self.peers}")
         most = most_byzantine(self.peers, 1)
         if not 0 <= self.byzantine <= most:
-            raise SwarmError(f"--byzantine: {self.peers} peers withstand at most {most} liars, got {self.byzantine}")
+            raise SwarmError(f"byzantine: {self.peers} peers withstand at most {most} liars, got {self.byzantine}")
         for name in self.behaviours:
-            pick(WIRE_BEHAVIOURS, name, "conduct on the wire")
+            pick(WIRE_BEHAVIOURS, name, "behaviour on the wire")
         for spec in self.attacks:
             make_attack(spec)
 
     @property
     def liars(self) -> list[int]:
-        """Drawn as a simulation draws them."""
+        """Numbers of the liars, drawn as a simulation draws them."""
         return sorted(stream(self.seed, "byzantine").sample(self.peers, self.byzantine).tolist())
 
     def identities(self) -> list[Identity]:
-        """Those of a simulation with this seed. Everybody who knows the seed knows these keys: for rehearsals only."""
+        """Keys of a simulation with this seed. Everybody who knows the seed knows these keys: for rehearsals only."""
         return [Identity.from_secret(derive(self.seed, "identity", number)) for number in range(self.peers)]
 
     def numbers(self) -> dict[PeerId, int]:
@@ -68,7 +69,7 @@ class SwarmPlan:
         return dataclasses.asdict(self)
 
 
-def seats(plan: SwarmPlan) -> tuple[Founder, ...]:
+def founders_of(plan: SwarmPlan) -> tuple[Founder, ...]:
     """The plan's peers as founders, on ports of this machine that are free now."""
     with ExitStack() as stack:
         ports = [_free_port(stack) for _ in range(plan.peers)]
@@ -86,27 +87,27 @@ def rehearsal(
     steps: int | None = None,
     delta_s: float = 2.0,
 ) -> Manifest:
-    """A run of the plan's peers: a task as it suggests itself, or another run's manifest with these in its founders' place.
+    """The manifest of a run of the plan's peers: with a task's defaults, or as another manifest with other founders.
 
-    Its name follows from the seed and the ports.
+    The run's name follows from the seed and the ports.
     """
     if base is not None:
         changes: dict[str, Any] = {} if steps is None else {"steps": steps}
-        return dataclasses.replace(base, founders=seats(plan), **changes)
+        return dataclasses.replace(base, founders=founders_of(plan), **changes)
     options = ManifestOptions(steps=steps, seed=plan.seed, byzantine=plan.byzantine, delta_s=delta_s)
-    drafted = draft(task, seats(plan), options).manifest
-    return dataclasses.replace(drafted, nonce=derive(plan.seed, "run"))
+    manifest = build_manifest(task, founders_of(plan), options).manifest
+    return dataclasses.replace(manifest, nonce=derive(plan.seed, "run"))
 
 
 def clear(out: Path, peers: int) -> None:
-    """What a swarm before left of its peers: they would go on where that one ended."""
+    """Remove the folders of an earlier swarm: its peers would go on where it ended."""
     for folder in (folder_of(out, number) for number in range(peers)):
         if folder.is_dir():
             shutil.rmtree(folder)
 
 
 def _free_port(stack: ExitStack) -> int:
-    """Held until all are found, so that they differ."""
+    """A free port, held until all are found, so that they differ."""
     try:
         held = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
         held.bind(("127.0.0.1", 0))

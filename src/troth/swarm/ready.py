@@ -1,4 +1,4 @@
-"""Imported by the fork server before it forks: what takes seconds the first time, each peer would otherwise do for itself."""
+"""Imports for the fork server before it forks: they take seconds, and every peer would otherwise make them for itself."""
 
 import sklearn.datasets  # noqa: F401  # the digits, and with them SciPy
 import torch

@@ -1,4 +1,4 @@
-"""Real processes over loopback: started, followed, stopped; and what they agreed on."""
+"""Real processes over loopback: started, followed, stopped, and summed up."""
 
 import time
 from collections.abc import Callable
@@ -27,28 +27,28 @@ _DECODER: msgspec.msgpack.Decoder[Trace] = msgspec.msgpack.Decoder(Trace)
 
 @dataclass
 class Seen:
-    """What the processes have told so far."""
+    """Everything that the processes have reported so far."""
 
-    event: dict[int, dict[int, StepEvent]] = field(default_factory=dict)  # by peer and step
+    events: dict[int, dict[int, StepEvent]] = field(default_factory=dict)  # by peer and step
     records: dict[int, dict[int, bytes]] = field(default_factory=dict)
     ended: dict[int, Ended] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
 
-    def take(self, told: Trace) -> None:
-        match told:
+    def take(self, trace: Trace) -> None:
+        match trace:
             case Stepped():
                 # Not the count of updates: pauses and the closing step have none.
-                step = decode_record(told.record).step
-                self.event.setdefault(told.peer, {})[step] = told.event
-                self.records.setdefault(told.peer, {})[step] = told.record
+                step = decode_record(trace.record).step
+                self.events.setdefault(trace.peer, {})[step] = trace.event
+                self.records.setdefault(trace.peer, {})[step] = trace.record
             case Ended():
-                self.ended[told.peer] = told
+                self.ended[trace.peer] = trace
             case Note():
-                self.notes.append(told)
+                self.notes.append(trace)
 
 
 class Swarm:
-    """Use as a context manager: whatever happens, no process is left behind."""
+    """The processes of a plan. Use as a context manager: whatever happens, no process is left behind."""
 
     def __init__(self, plan: SwarmPlan, manifest: Manifest, out: Path) -> None:
         self.plan = plan
@@ -86,7 +86,7 @@ class Swarm:
     # Processes
 
     def start(self, number: int) -> None:
-        """Also again, after it was killed."""
+        """Start a peer, also again after it was killed."""
         mine, theirs = self._context.Pipe(duplex=False)
         arguments = (*self._raw, str(self.manifest.folder), str(self.out), number, theirs)
         process = self._context.Process(target=live, args=arguments, name=f"peer{number}", daemon=True)
@@ -95,23 +95,23 @@ class Swarm:
         self._processes[number], self._pipes[mine] = process, number
 
     def kill(self, number: int) -> None:
-        """As `kill -9` does."""
+        """Kill a peer as `kill -9` does."""
         self._processes[number].kill()
         self._processes[number].join()
 
     def pid(self, number: int) -> int | None:
         return self._processes[number].pid
 
-    # What they say
+    # Their reports
 
     def follow(
         self,
-        told: Callable[[Trace], None] = lambda _: None,
+        on_trace: Callable[[Trace], None] = lambda _: None,
         *,
         until: Callable[[Seen], bool] | None = None,
         most_s: float = float("inf"),
     ) -> bool:
-        """Until that holds, or every honest peer has ended; False if it took too long."""
+        """Read reports until that holds, or until every honest peer has ended; False if it takes too long."""
         done, deadline = until or self._honest_ended, time.monotonic() + most_s
         while not done(self.seen) and not self._honest_ended(self.seen):
             left = deadline - time.monotonic()
@@ -119,29 +119,29 @@ class Swarm:
                 return False
             for pipe in wait(list(self._pipes), timeout=min(left, 1.0)):
                 assert isinstance(pipe, Connection)
-                self._read(pipe, told)
+                self._read(pipe, on_trace)
         return True
 
-    def _read(self, pipe: Connection, told: Callable[[Trace], None]) -> None:
+    def _read(self, pipe: Connection, on_trace: Callable[[Trace], None]) -> None:
         try:
-            heard = _DECODER.decode(pipe.recv_bytes())
+            trace = _DECODER.decode(pipe.recv_bytes())
         except (EOFError, OSError):
             number = self._pipes.pop(pipe)
             pipe.close()
             if number not in self._pipes.values() and number not in self.seen.ended:
                 self.seen.ended[number] = Ended(number, "its process ended")
             return
-        self.seen.take(heard)
-        told(heard)
+        self.seen.take(trace)
+        on_trace(trace)
 
     def _honest_ended(self, seen: Seen) -> bool:
         return all(number in seen.ended for number in self.honest)
 
-    # What it comes to
+    # Results
 
     @property
     def agreement(self) -> bool:
-        """The same record of every step at every honest peer that saw it, and the same model at the end."""
+        """Whether every honest peer has the same record of every step that it saw, and the same model at the end."""
         steps: dict[int, set[bytes]] = {}
         for number in self.honest:
             for step, record in self.seen.records.get(number, {}).items():
@@ -153,33 +153,31 @@ class Swarm:
 
     @property
     def witness(self) -> int:
-        """The honest peer that saw the most."""
-        return max(self.honest, key=lambda number: (len(self.seen.event.get(number, {})), -number))
+        """The honest peer that saw the most steps."""
+        return max(self.honest, key=lambda number: (len(self.seen.events.get(number, {})), -number))
 
     def summary(self, before: dict[str, float]) -> RunSummary:
-        """With the same keys as a simulation's; `before` is how good the first model was."""
-        told = dict(sorted(self.seen.event.get(self.witness, {}).items()))
-        event = list(told.values())
-        measured = {
-            one.step: one.metrics for one in event if one.metrics
-        }  # at last, of the model that the run ends with
+        """A summary with the same keys as a simulation's; `before` are the metrics of the first model."""
+        by_step = dict(sorted(self.seen.events.get(self.witness, {}).items()))
+        events = list(by_step.values())
+        measured = {event.step: event.metrics for event in events if event.metrics}  # of the final model, in the end
         curve = [{"step": 0, **before}, *({"step": updates, **metrics} for updates, metrics in measured.items())]
         return RunSummary(
             version=troth.__version__,
             peers=self.plan.peers,
             byzantine=self.plan.liars,
-            steps=event[-1].step if event else 0,
+            steps=events[-1].step if events else 0,
             attack=" + ".join(self.plan.attacks) if self.plan.byzantine else None,
             defence="troth",
             metrics={name: value for name, value in curve[-1].items() if name != "step"},
             curve=curve,
-            details=self._details(told),
+            details=self._details(by_step),
             config=self.config,
         )
 
     @property
     def config(self) -> dict[str, Any]:
-        """What determines it, accidents aside."""
+        """Everything that determines the result, accidents aside."""
         return {
             "swarm": True,
             "run": self.manifest.run.id.hex(),
@@ -190,12 +188,11 @@ class Swarm:
             **self.plan.as_dict(),
         }
 
-    def _details(self, told: dict[int, StepEvent]) -> dict[str, Any]:
-        """Of what was told of each step, in order."""
-        event, trained = list(told.values()), {one.step - 1 for one in told.values()}
+    def _details(self, by_step: dict[int, StepEvent]) -> dict[str, Any]:
+        events, trained = list(by_step.values()), {event.step - 1 for event in by_step.values()}
         numbers = {f"peer{number}": number for number in range(self.plan.peers)}
-        banned = {name: (step, reason) for step, one in reversed(told.items()) for name, reason in one.banned}
-        steps, coalition = max(1, len(event)), self.plan.coalition()
+        banned = {name: (step, reason) for step, event in reversed(by_step.items()) for name, reason in event.banned}
+        steps, coalition = max(1, len(events)), self.plan.coalition()
         stopped = [f"peer{n}: {self.seen.ended[n].how}" for n in self.honest if n in self.seen.ended]
         records = self.seen.records.get(self.witness, {})
         return {
@@ -209,15 +206,15 @@ class Swarm:
                 for name, (step, reason) in sorted(banned.items(), key=lambda item: item[1])
             ],
             "honest_banned": len({numbers[name] for name in banned} - set(self.plan.liars)),
-            "absent": [numbers[name] for one in event for name in one.left if name in numbers],
+            "absent": [numbers[name] for event in events for name in event.left if name in numbers],
             "stalled": "; ".join(how for how in stopped if not how.endswith(": done")) or None,
             "agreement": self.agreement,
-            "announced_bytes_per_step": event[-1].control_bytes // steps if event else 0,
-            "bulk_bytes_per_step": event[-1].bulk_bytes // steps if event else 0,
-            "audits": sum(one.audits for each in self.seen.event.values() for one in each.values()),
+            "announced_bytes_per_step": events[-1].control_bytes // steps if events else 0,
+            "bulk_bytes_per_step": events[-1].bulk_bytes // steps if events else 0,
+            "audits": sum(event.audits for seen in self.seen.events.values() for event in seen.values()),
             "tolerant_audits": 0,
-            "trials": sum(len(one.banned) for one in event),
-            "attempts": sum(one.attempts for one in event),
+            "trials": sum(len(event.banned) for event in events),
+            "attempts": sum(event.attempts for event in events),
             "beyond_guarantee": False,
             "final_record": records[max(records)].hex() if records else None,
         }

@@ -1,4 +1,4 @@
-"""What a user writes (`Task`), and what turns it into reproducible training."""
+"""Tasks, as users write them, and reproducible training on them."""
 
 from troth.training.errors import TaskError
 from troth.training.layout import Layout

@@ -1,4 +1,4 @@
-"""What can be wrong with a task."""
+"""The error for tasks that cannot be trained."""
 
 from troth.errors import OperatorError
 

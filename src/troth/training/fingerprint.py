@@ -1,7 +1,7 @@
-"""Do two machines train the same thing? Digests of a task's code and of its data, to compare before a run starts.
+"""Digests of a task's code and data, to compare before a run starts: do two machines train the same thing?
 
-Neither is a proof: audits are what catches a peer whose gradients differ. They save an honest member from being banned
-for an old copy of a file.
+Neither is a proof; audits catch a peer whose gradients differ. They save an honest member from being banned for an old
+copy of a file.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from troth.specs import parse_spec
 from troth.training.errors import TaskError
 from troth.training.task import Task
 
-_BATCHES = 4  # of seeds that everybody knows
+_BATCHES = 4  # batches of public seeds
 
 
 def code_file(spec: str, task: Task | None = None, folder: Path | None = None) -> Path:
@@ -42,8 +42,8 @@ def data_digest(task: Task) -> Digest:
 
     Catches: another, damaged or incomplete file, files in another order, other preprocessing, another version of a
     dataset that comes with a library. Does not catch: data that no file names and none of these few batches show. Names and
-    folders do not count. Batches count bit by bit, so `batch` should only select, scale and draw: what is computed with
-    `exp` or a convolution differs between machines in its last bits, and belongs in `loss`.
+    folders do not count. Batches count bit by bit, so `batch` should only select, scale and draw: results of `exp` or of a
+    convolution differ between machines in their last bits, and belong in `loss`.
     """
     parts: list[bytes] = [_file_digest(file, "data file") for file in task.data_files()]
     parts.append(len(parts).to_bytes(8, "big"))

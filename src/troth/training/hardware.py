@@ -1,11 +1,11 @@
-"""Other hardware computes other bits: how to imitate it, recognise it, and measure how far off it is.
+"""Other hardware computes other bits: imitating it, recognising it, and measuring how far off it is (SPEC D3).
 
-What makes measuring hard are two tails. A ReLU that flips is rare and large: most audits of a small network differ by
+Two tails make measuring hard. A ReLU that flips is rare and large: most audits of a small network differ by
 10⁻⁶ of a gradient, one in some 10⁵ by half of it. And a batch that is fitted already has a gradient near zero, made of
 differences such as `p − 1`, of which rounding is a large share. The largest of a few hundred comparisons shows neither:
 
 * *Jumps* are provoked. Inputs are shaken `STRESS` times as hard as hardware does; jumps are then that many times as
-  frequent, and no larger. What is smooth grows too, but not in the second difference `g(2v) − 2g(v) + g(0)`, in which a
+  frequent, and no larger. Smooth deviations grow too, but not in the second difference `g(2v) − 2g(v) + g(0)`, in which a
   jump keeps its size. So n comparisons stand for `n·STRESS` audits, and the largest of them is taken as it is.
 * *Smooth* deviations are extrapolated to N audits: the largest of n, times `(N/n)^γ`, with Hill's estimate of γ from the
   largest tenth (Weissman 1978). N is such that a run of `_AUDITS` audits, every part of each counted, has a risk of `_RISK`.
@@ -45,7 +45,7 @@ _ROUNDING = 4 * 2.0**-23
 _PROBE_SEED = derive(0, "hardware probe")
 _PROJECTIONS = 16
 STRESS = 1024  # times stronger than hardware's rounding
-_AUDITS = 5000  # of one run …
+_AUDITS = 5000  # audits in one run …
 _RISK = 0.01  # … in which an honest peer may be convicted with this probability
 _JUMPS = "jumps"
 _BEYOND = 100.0  # exp of this is beyond any deviation, and still a number
@@ -57,21 +57,21 @@ Way = Callable[[Tensor, Sequence[Seed]], Tensor]  # parameters, seeds -> gradien
 def gradient_on(problem: Problem, hardware: str, parameters_D: Tensor, seed: Seed) -> Tensor:
     """The gradient of a seed as a machine of this class would compute it; "" is this machine.
 
-    Another class is imitated: its inputs are off by a few units in the last place, as follows from class and seed. From
-    there on the network does what it does with rounding errors: carries them along, and now and then flips a ReLU.
+    Another class is imitated: its inputs are off by a few units in the last place, as class and seed decide. The network then
+    treats these like any rounding errors: it carries them along, and now and then flips a ReLU.
     """
     return _shaken_gradient(problem, hardware, parameters_D, seed, times=1.0 if hardware else 0.0)
 
 
 def probe_digest(problem: Problem, hardware: str = "") -> Digest:
-    """Peers with equal digests form a class: they compute the same bits, and audit each other exactly."""
+    """Digest of a public gradient. Peers with equal digests form a class: they compute the same bits and audit exactly."""
     gradient_D = gradient_on(problem, hardware, problem.initial(0), _PROBE_SEED)
     return tagged_hash("troth/probe/1", blob_digest(to_blob(gradient_D)))
 
 
 @dataclass(frozen=True)
 class Spread:
-    """How far one way to compute gradients is from this machine's way; each comparison is the worst part of one gradient."""
+    """Distances of one way to compute gradients from this machine's way; a comparison is the worst part of one gradient."""
 
     name: str
     comparisons: int
@@ -82,7 +82,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What `measure` found."""
+    """Result of `measure`."""
 
     ways: tuple[Spread, ...]
     jumps: Spread  # under stress
@@ -106,8 +106,7 @@ def measure(
 ) -> Measurement:
     """Compare this machine's gradients with those of other ways, at points evenly spread over a training run.
 
-    Gradients shrink as training goes on, and deviations grow relative to them: hence a whole run (`steps`, by default the
-    task's own), not just its first model.
+    A whole run (`steps`, by default the task's own), since deviations grow relative to gradients, which shrink.
 
     Measured with `troth doctor --task T` on 2 arm64 cores, largest of 500:
 
@@ -145,7 +144,7 @@ def measure(
         away_PD = gradients_PD.double() - center_D
         noises.append(float(away_PD.norm()) / sqrt(peers))
         usual_P = _usual_norms(away_PD, bounds)
-        for first in range(0, seeds, peers):  # so many at a time as a run holds in memory
+        for first in range(0, seeds, peers):  # as many at a time as a run holds in memory
             some = [derive(0, "doctor", step, k) for k in range(first, min(first + peers, seeds))]
             own_SD = _one_at_a_time(problem)(parameters_D, some)
             _check_finite(own_SD, step)
@@ -187,14 +186,14 @@ class _Comparison:
 
 
 def _usual_norms(away_PD: Tensor, bounds: Bounds) -> NDArray[np.float64]:
-    """Of every part the lower median of the peers' distances from the aggregate."""
+    """The lower median, for every part, of the peers' distances from the aggregate."""
     norms_PP = np.sqrt(np.add.reduceat(away_PD.numpy() ** 2, bounds[:-1], axis=1))
     usual_P: NDArray[np.float64] = np.sort(norms_PP, axis=0)[(len(away_PD) - 1) // 2]
     return usual_P
 
 
 def _ways(problem: Problem, peers: int) -> dict[str, Way]:
-    """Whatever this machine can do differently, and what imitates another machine."""
+    """Everything that this machine can do differently, and imitations of another machine."""
     task = problem.task
     ways: dict[str, Way] = {"1 thread": _with_threads(1, problem)}
     if (cores := os.cpu_count() or 1) > 1:
@@ -213,7 +212,7 @@ def _ways(problem: Problem, peers: int) -> dict[str, Way]:
 
 
 def _one_at_a_time(problem: Problem, hardware: str = "") -> Way:
-    """As `TrainingWork.gradient_now` computes it, rounded to the float32 that travels."""
+    """Compute as `TrainingWork.gradient_now` does, rounded to the float32 that travels."""
 
     def gradients(parameters_D: Tensor, seeds: Sequence[Seed]) -> Tensor:
         here_D = parameters_D.to(problem.device, problem.dtype)
@@ -241,7 +240,7 @@ def _threads(count: int) -> Iterator[None]:
 
 
 def _bent(problem: Problem, parameters_D: Tensor, seed: Seed) -> Tensor:
-    """`g + (g(2v) − 2g(v) + g)`: away from the gradient by what is not smooth, under much stronger shaking v."""
+    """`g + (g(2v) − 2g(v) + g)`: off from the gradient by its jumps alone, under much stronger shaking v."""
     own_D, near_D, far_D = (
         _shaken_gradient(problem, "stress", parameters_D, seed, times=times).cpu().double()
         for times in (0, STRESS / 2, STRESS)
@@ -252,7 +251,7 @@ def _bent(problem: Problem, parameters_D: Tensor, seed: Seed) -> Tensor:
 def _shaken_gradient(problem: Problem, hardware: str, parameters_D: Tensor, seed: Seed, *, times: float) -> Tensor:
     batch = problem.batch(seed)
     if times:
-        # By the seed too: hardware rounds every batch in another way, it does not add one fixed error.
+        # The seed counts too: hardware rounds every batch in another way, it does not add one fixed error.
         key = derive(seed, "hardware", hardware)
         batch = {name: _shaken(tensor, stream(key, "batch", name), times) for name, tensor in batch.items()}
         parameters_D = _shaken(parameters_D, stream(key, "parameters"), times)

@@ -14,7 +14,7 @@ _ONES_AND_ZEROS = (_BatchNorm, nn.LayerNorm, nn.GroupNorm)  # their constructors
 
 
 def initialise_uniform(model: nn.Module, draw: Stream) -> None:
-    """PyTorch's default distributions: U(±1/√fan_in) for linear and convolutional layers, N(0, 1) for embeddings.
+    """Draw from PyTorch's default distributions: U(±1/√fan_in) for linear and convolutional layers, N(0, 1) for embeddings.
 
     A module with parameters of another kind needs a rule that only its author knows, so it is an error, not a guess.
     """

@@ -104,7 +104,7 @@ OPTIMIZERS: dict[str, type[SGD] | type[AdamW]] = {"sgd": SGD, "adamw": AdamW}
 
 
 def _blocks(vector_D: Tensor) -> list[slice]:
-    """Every coordinate is updated by itself: on CPUs some at a time, so that what they go through stays in the cache."""
+    """Slices of the vector: coordinates are independent, and on CPUs a slice's intermediate results stay in the cache."""
     size = len(vector_D) if vector_D.is_cuda else _BLOCK
     return [slice(start, start + size) for start in range(0, len(vector_D), size)]
 

@@ -1,4 +1,4 @@
-"""A task made into functions of a flat vector: first parameters, gradients, evaluation."""
+"""A task as functions of a flat vector: first parameters, gradients, evaluation."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +20,7 @@ _CALIBRATION_BATCHES = 32
 
 
 class Problem:
-    """Holds the task's module as a template; the parameters are always passed in, so every method is pure."""
+    """A task's module as a template; parameters are always passed in, so every method is pure."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Problem:
         replace_all_batch_norm_modules_(self._template)  # batch statistics, and no buffer that a step would change
         frozen = [name for name, parameter in self._template.named_parameters() if not parameter.requires_grad]
         if frozen:
-            raise TaskError(f"parameter '{frozen[0]}' is frozen: register what is not trained as a buffer")
+            raise TaskError(f"parameter '{frozen[0]}' is frozen: register tensors that are not trained as buffers")
         self.layout = Layout.of(self._template)
         if self.layout.size == 0:
             raise TaskError("the model has no parameters to train")
@@ -55,7 +55,7 @@ class Problem:
         return self.layout.size
 
     def buffers(self) -> dict[str, Tensor]:
-        """What the module holds beside parameters; training must leave it as it is."""
+        """The module's tensors beside parameters; training must leave them as they are."""
         return dict(self._template.named_buffers())
 
     def initial(self, seed: bytes | int) -> Tensor:
@@ -115,7 +115,7 @@ class Problem:
         module.eval()
 
     def _cast_inputs(self, module: nn.Module) -> Model:
-        """Evaluation data stays as the task made it; it meets the module in the module's device and number format."""
+        """Move evaluation data, which stays as the task made it, to the module's device and number format on each call."""
 
         def place(value: Any) -> Any:
             return value.to(self.device, self._cast(value)) if isinstance(value, Tensor) else value

@@ -1,4 +1,4 @@
-"""Is this task a pure function of (parameters, seed)? If not, honest peers would accuse each other."""
+"""A check that a task is a pure function of (parameters, seed): if it is not, honest peers accuse each other."""
 
 import random
 from collections.abc import Iterator
@@ -18,8 +18,8 @@ from troth.training.task import Batch, Task
 def check_pure(task: Task, problem: Problem | None = None) -> None:
     """Raise `TaskError`, saying what to change, unless the task gives the same bits for the same seed.
 
-    Recomputes a batch and a gradient after disturbing every global generator and after another seed's gradient, so that
-    hidden randomness and hidden state both show.
+    A batch and a gradient are recomputed after disturbing every global generator and after another seed's gradient, so
+    that hidden randomness and hidden state both show.
     """
     if Layout.of(task.model()) != Layout.of(task.model()):
         raise TaskError("model() builds a different module every time: its layers must not depend on chance")

@@ -17,13 +17,13 @@ def constant(rate: float, steps: int) -> Schedule:
 
 
 def cosine(rate: float, steps: int) -> Schedule:
-    """From `rate` down to nearly 0 along half a cosine: `rate·(1 + cos(π·t/steps))/2`."""
+    """Rates from `rate` down to nearly 0 along half a cosine: `rate·(1 + cos(π·t/steps))/2`."""
     with localcontext(prec=34):
         return tuple(float(Decimal(rate) * (1 + _cos_pi(t, steps)) / 2) for t in range(steps))
 
 
 def linear(rate: float, steps: int) -> Schedule:
-    """From `rate` down to nearly 0 along a line: `rate·(1 − t/steps)`."""
+    """Rates from `rate` down to nearly 0 along a line: `rate·(1 − t/steps)`."""
     return tuple(rate * ((steps - t) / steps) for t in range(steps))
 
 

@@ -1,8 +1,8 @@
-"""What a user writes: a model, a batch from a public seed, a loss. Evaluation if they care to say more than the loss.
+"""A task, as a user writes it: a model, a batch from a public seed, a loss, and optionally metrics beside the loss.
 
-A task is a pure function (parameters, seed) → gradient: anyone can recompute anyone's gradient, and that is what
-catches liars. So all randomness comes from the stream that `batch` is given: sampling, augmentation, and dropout too,
-whose masks are drawn in `batch` and travel in it. `check_pure` finds tasks that break this and says where.
+A task is a pure function (parameters, seed) → gradient: anyone can recompute anyone's gradient, which catches liars. So
+all randomness comes from the stream that `batch` is given: sampling, augmentation, and dropout too, whose masks are drawn
+in `batch` and travel in it. `check_pure` finds tasks that break this and says where.
 
     @dataclass(frozen=True)
     class Lines(Task):
@@ -32,7 +32,7 @@ Model = Callable[..., Any]  # called as the module would be; its parameters are 
 
 
 class Task(ABC):
-    """Subclass as a frozen dataclass; its fields are the task's options."""
+    """Base class of tasks: subclass it as a frozen dataclass, whose fields are the task's options."""
 
     classes: ClassVar[int | None] = None  # with this set, `batch["labels"]` holds class indices (label-flip needs them)
     one_by_one: ClassVar[bool] = False  # set it where the loss cannot go through `torch.func.vmap`
@@ -53,14 +53,14 @@ class Task(ABC):
 
     @abstractmethod
     def loss(self, model: Model, batch: Batch) -> Tensor:
-        """A scalar. No randomness, no state: what varies belongs in the batch."""
+        """A scalar, without randomness or state: everything that varies belongs in the batch."""
 
     def data_files(self) -> Sequence[Path]:
         """The files that `batch` reads, always in the same order, if there are any; a run's manifest fixes their contents."""
         return ()
 
     def evaluate(self, model: Model) -> dict[str, float]:
-        """How good the model is. The default is the loss on 16 batches of a fixed seed."""
+        """Metrics of the model; by default the loss on 16 batches of a fixed seed."""
         losses = [self.loss(model, self.batch(stream(0, "evaluate", k))) for k in range(16)]
         return {"loss": float(torch.stack(losses).mean())}
 

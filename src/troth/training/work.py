@@ -1,4 +1,4 @@
-"""The training side of the protocol: a problem, an optimizer and its rates, as `protocol.channel.Work`."""
+"""The training side of the protocol: a problem, an optimizer and its rates, as `protocol.core.channel.Work`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,9 +36,9 @@ class TrainingWork:
     ) -> None:
         self.problem = problem
         self.hardware = hardware  # the class it is to imitate; "" is this machine
-        self.loss = float("nan")  # of the batch that a gradient was last computed of
+        self.loss = float("nan")  # of the last batch
         self._class: Digest | None = None
-        self._digested: tuple[Training, Digest] | None = None  # the last one
+        self._digested: tuple[Training, Digest] | None = None  # the last state and its digest
         self._optimizer = optimizer
         self._rates = rates
         self._tools = tools
@@ -70,7 +70,7 @@ class TrainingWork:
         return Training(parameters_D, state)
 
     def digest(self, training: Training) -> Digest:
-        """Asked for three times: after a step, for its checkpoint, and before the next one."""
+        """The state's digest, kept: it is asked for after a step, for its checkpoint, and before the next one."""
         if self._digested is None or self._digested[0] is not training:
             self._digested = training, state_digest(training, self._tools)
         return self._digested[1]
@@ -82,7 +82,7 @@ class TrainingWork:
     def unpack(self, raw: bytes) -> Training | Malformed:
         try:
             named = load(raw)
-        except Exception as error:  # whatever safetensors raises for what is none
+        except Exception as error:  # safetensors raises all kinds of errors
             return Malformed(f"not a state: {error}")
         return training_of(named)
 
@@ -93,7 +93,7 @@ class TrainingWork:
 
 
 def state_digest(training: Training, tools: Primitives) -> Digest:
-    """Of the model and of every tensor of the optimizer: by name, number format, shape and bytes."""
+    """Digest of the model and of every tensor of the optimizer: name, number format, shape and bytes."""
     named = _named(training)
     parts: list[bytes] = []
     for name in sorted(named):
@@ -108,7 +108,7 @@ def state_digest(training: Training, tools: Primitives) -> Digest:
 
 
 def training_of(named: Mapping[str, Tensor]) -> Training | Malformed:
-    """What came from outside: vectors of float32 or float64, the parameters among them."""
+    """Check tensors that came from outside: vectors of float32 or float64, the parameters among them."""
     parameters_D = named.get("parameters")
     if parameters_D is None or parameters_D.ndim != 1 or parameters_D.dtype != torch.float32:
         return Malformed("it holds no vector of float32 parameters")
@@ -132,6 +132,6 @@ def finite_or_zero(gradient_D: Tensor) -> Tensor:
 
 
 def _raw(tensor: Tensor) -> memoryview:
-    """Its bytes, where they are; numbers little-endian."""
+    """View the tensor's bytes without a copy; numbers little-endian."""
     numbers = tensor.detach().cpu().contiguous().numpy()
     return numbers.astype(numbers.dtype.newbyteorder("<"), copy=False).reshape(-1).view(np.uint8).data

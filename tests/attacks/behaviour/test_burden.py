@@ -7,7 +7,8 @@ import pytest
 from tests.protocol.small_runs import SMALL, finished, kept_promises
 from troth.attacks import make_attack
 from troth.attacks.behaviour.burden import invented
-from troth.protocol.wire.messages import MOST_CHARGES, Malformed, Phase, Vote, decode, encode
+from troth.protocol.wire.messages import MOST_CHARGES, Malformed, Phase, Vote
+from troth.protocol.wire.phases import decode, encode
 from troth.simulation import ProtocolSimulation, Scenario
 from troth.specs import SpecError
 

@@ -13,7 +13,9 @@ from troth.protocol.core.run import Parameters, Run
 from troth.protocol.wire.messages import Accuse, Announced, Commit, Envelope, Kind, Message, Phase, Verdict
 from troth.simulation.chaos.checkers import CHECKERS
 from troth.simulation.chaos.faults import Network
-from troth.simulation.chaos.world import Plan, World, play
+from troth.simulation.chaos.plan import Plan
+from troth.simulation.chaos.play import play
+from troth.simulation.chaos.world import World
 
 PEERS = tuple(PeerId(bytes([number]) * 32) for number in range(9))
 LIARS = PEERS[:3]
@@ -37,7 +39,7 @@ def head(*followers: PeerId, colluders: tuple[PeerId, ...] = LIARS) -> Coordinat
 
 
 def takers(coordinator: Coordinator, step: int) -> dict[PeerId, set[str]]:
-    """Who does what in this step."""
+    """Moves of this step, by member."""
     moves = {peer: {m for m in (COVER, WRONG, WITHHOLD) if coordinator.takes(peer, m)(step)} for peer in PEERS}
     return {peer: taken for peer, taken in moves.items() if taken}
 
@@ -86,7 +88,7 @@ def test_a_minority_accuses_nobody_falsely() -> None:
 
 
 def test_coins_are_kept_only_where_it_helps_and_at_most_twice_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """[R6, N3] The third strike would expel. Whoever cannot be saved takes the next risk: it has nothing to lose."""
+    """[R6, N3] The third strike would expel. A liar that cannot be saved takes the next risk: it has nothing to lose."""
     monkeypatch.setattr("troth.protocol.core.roles.CYCLE_AUDITORS", 1)  # with five it hardly ever helps
     coordinator, kept, lost = head(), Counter[PeerId](), 0
     for step in range(1, 200):
@@ -145,7 +147,7 @@ def test_three_of_nine_break_no_promise(seed: int, monkeypatch: pytest.MonkeyPat
     assert len(world.records) == 15
     assert heads.moves[COVER] > 0
     assert sum(heads.moves[move] for move in (COVER, WRONG, WITHHOLD)) <= 14, "one risk in a step"
-    # Whoever has an attempt repeated whose coins were open is struck as well, with or without a ban [N3].
+    # A member that has an attempt repeated whose coins were open is struck as well, with or without a ban [N3].
     discarded = {
         (record.step, PeerId(j.target))
         for record in world.records

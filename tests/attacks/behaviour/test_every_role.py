@@ -9,14 +9,14 @@ import pytest
 
 from tests.protocol.small_runs import (
     SMALL,
+    equals_trusted_server,
     finished,
-    is_what_a_server_would_get,
     kept_promises,
     last_standing,
     liars_gone,
     records,
-    rewired,
     run_on,
+    wrap_channel,
 )
 from troth.attacks import ATTACKS
 from troth.crypto import PeerId, stream
@@ -33,7 +33,7 @@ SHORT = dataclasses.replace(SMALL, steps=9, evaluate_every=9)
 # Four of ten lie, or seven of sixteen: as many as the guarantee covers.
 TEN = dataclasses.replace(SMALL, peers=10, byzantine=4, steps=40, evaluate_every=40, seed=1)
 SIXTEEN = Scenario(task="quadratic:dimension=60", byzantine=7, attack_start=2, steps=60, evaluate_every=60)
-ON_CONDUCT = [name for name, attack in ATTACKS.items() if attack.needs_protocol]
+ON_BEHAVIOUR = [name for name, attack in ATTACKS.items() if attack.needs_protocol]
 # These harm the model, for a while: a lie about a gradient or a covered aggregate stays in it.
 HARMFUL = ("covered-aggregate", "covered-once", "lying-jury", "grind", "adapt", "reroll", "pad-votes", "strategist")
 
@@ -60,7 +60,7 @@ def by_attack(simulation: ProtocolSimulation) -> dict[str, set[int]]:
     return dealt
 
 
-@pytest.mark.parametrize("name", ON_CONDUCT)
+@pytest.mark.parametrize("name", ON_BEHAVIOUR)
 def test_two_of_seven_break_no_promise(name: str) -> None:
     """[T4, E1, N1] Agreement, no honest ban, evidence of every ban, and training goes on, whatever the attack is."""
     simulation = finished(dataclasses.replace(SHORT, attack=name))
@@ -71,7 +71,7 @@ def test_two_of_seven_break_no_promise(name: str) -> None:
     assert told[-1].updated
     assert numbers_of(simulation, told[-1].members) >= set(range(7)) - set(simulation.byzantine)
     if name not in HARMFUL:
-        assert is_what_a_server_would_get(simulation)
+        assert equals_trusted_server(simulation)
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ def test_owners_are_banned_for_a_report_that_others_made(covered: ProtocolSimula
 
 
 class _OneCoin(SeededEntropy):
-    """What draws the roles is known as soon as the projections are."""
+    """One coin for both: the next roles are known as soon as the projections are."""
 
     def coins(self, step: int, attempt: int) -> Coins:
         a = super().coins(step, attempt).a
@@ -134,7 +134,7 @@ def test_with_one_coin_they_go_free(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(told) == 60
     assert all((record.judgements, record.absent) == ((), ()) for record in told)
     assert simulation.audits == 59 + 5 * 15  # only the closing step, which audits everyone, finds somebody
-    assert not is_what_a_server_would_get(simulation), "and they did shift the model"
+    assert not equals_trusted_server(simulation), "and they did shift the model"
 
 
 def test_with_two_coins_they_are_banned() -> None:
@@ -154,7 +154,7 @@ def test_withheld_aggregates_are_aggregated_by_another() -> None:
     assert numbers_of(simulation, told[START].absent) == owners != set()
     assert told[START].parts == 6, "parts and bounds stay"
     assert simulation.attempts == 10 + len({record.step for record in told if record.absent})
-    assert is_what_a_server_would_get(simulation)
+    assert equals_trusted_server(simulation)
 
 
 @pytest.mark.parametrize("attack", ["mass-accusation", "false-accusation"])
@@ -174,7 +174,7 @@ def test_a_false_accuser_is_banned_and_the_accused_is_not(attack: str) -> None:
         assert "false" in proof.sentence()
     owners = set(simulation.byzantine) - validators_of(simulation, told[START])
     assert {ban.peer for ban in simulation.bans if ban.step == START} >= owners
-    assert is_what_a_server_would_get(simulation)
+    assert equals_trusted_server(simulation)
 
 
 def test_accusing_everyone_of_everything_keeps_nobody_busy() -> None:
@@ -238,7 +238,7 @@ def test_who_vanishes_is_absent_and_not_banned(after: str) -> None:
     assert bool(counted) == late, "a report was given, so its gradient stays in"
     assert simulation.attempts == 10 + (not late)
     assert simulation.trials == 0
-    assert is_what_a_server_would_get(simulation)
+    assert equals_trusted_server(simulation)
 
 
 def test_gradients_that_are_wrong_by_little_or_much_are_caught_by_their_bits() -> None:
@@ -304,7 +304,7 @@ def test_an_honest_majority_goes_on_when_honest_peers_lose_power() -> None:
     assert len(simulation.gone) == 3
     assert set(simulation.absent) <= numbers_of(simulation, simulation.gone)
     assert all(record.updated for record in records(simulation))
-    assert is_what_a_server_would_get(simulation)
+    assert equals_trusted_server(simulation)
 
 
 @pytest.mark.parametrize(
@@ -321,7 +321,7 @@ def test_a_minority_does_not_go_on_alone(call: int, told: int, why: str) -> None
     simulation = ProtocolSimulation(dataclasses.replace(SMALL, peers=9, byzantine=0, steps=6, evaluate_every=6))
     cut = simulation.honest[2:7]
     for peer in cut:
-        rewired(simulation, peer, partial(DroppingChannel, drop_out=DropOut(2, call)))
+        wrap_channel(simulation, peer, partial(DroppingChannel, drop_out=DropOut(2, call)))
     run_on(simulation)
     assert len(simulation.trace) == told
     assert simulation.bans == []
@@ -336,6 +336,6 @@ def test_colluders_cover_also_when_an_honest_peer_is_missing(call: int) -> None:
     """[N1, T7] Parts stay as they were cut when somebody is out; an attack that falls over this tests nothing."""
     simulation = ProtocolSimulation(dataclasses.replace(TEN, attack="covered-aggregate", attack_start=1))
     for peer, step in zip(simulation.honest, (2, 3, 4), strict=False):
-        rewired(simulation, peer, partial(DroppingChannel, drop_out=DropOut(step, call)))
+        wrap_channel(simulation, peer, partial(DroppingChannel, drop_out=DropOut(step, call)))
     run_on(simulation, lambda s: s.steps_done == 6)
     kept_promises(simulation)

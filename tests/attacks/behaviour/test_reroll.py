@@ -24,7 +24,7 @@ def rerolled() -> ProtocolSimulation:
 
 
 def rollers(simulation: ProtocolSimulation) -> dict[tuple[int, int], int]:
-    """Who made which attempt void."""
+    """Liars that made an attempt void, by attempt."""
     channel = next(peer.channel for peer in simulation.peers.values() if isinstance(peer.channel, Reroller))
     chosen = channel._rerolls.chosen.items()
     return {slot: simulation.numbers[peer] for slot, peer in chosen if peer is not None}

@@ -19,7 +19,8 @@ from troth.attacks.behaviour.strategist import (
 )
 from troth.simulation.chaos.checkers import CHECKERS
 from troth.simulation.chaos.faults import Network
-from troth.simulation.chaos.world import Plan, play
+from troth.simulation.chaos.plan import Plan
+from troth.simulation.chaos.play import play
 
 USUAL = Outlook(liars=7, members=16, contributing=6, contributors=15, gone=0, watched=0, freezes=False)
 

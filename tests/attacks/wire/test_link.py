@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from troth.attacks.wire.behaviours import WIRE_BEHAVIOURS
 from troth.attacks.wire.lies import (
     announcing,
     another,
@@ -21,10 +22,11 @@ from troth.attacks.wire.lies import (
     values_digest,
     with_wrong_path,
 )
-from troth.attacks.wire.link import WIRE_BEHAVIOURS, LyingLink
+from troth.attacks.wire.link import LyingLink
 from troth.attacks.wire.splits import LastRound
 from troth.crypto import Digest, Identity, PeerId, Signature, Slot, derive, signed_bytes, stream, valid_peer, verify
-from troth.protocol.broadcast.announcement import Announcement, Timing, proves, view_bytes
+from troth.protocol.broadcast.agreement import Timing, proves, view_bytes
+from troth.protocol.broadcast.announcement import Announcement
 from troth.protocol.core.records import record_bytes_to_sign
 from troth.protocol.wire.frames import (
     BlobSent,
@@ -51,14 +53,14 @@ from troth.protocol.wire.messages import (
     Report,
     Reveal,
     Vote,
-    decode,
-    encode,
-    seal,
 )
+from troth.protocol.wire.phases import decode, encode, seal
 from troth.protocol.wire.primitives import Primitives
 from troth.simulation.chaos.checkers import CHECKERS
 from troth.simulation.chaos.faults import Network
-from troth.simulation.chaos.world import Plan, World, play
+from troth.simulation.chaos.plan import Plan
+from troth.simulation.chaos.play import play
+from troth.simulation.chaos.world import World
 from troth.simulation.lockstep.drop_outs import DropOut
 
 PLACE = Slot(Digest(b"r" * 32), 3, Phase.REPORT)
@@ -147,7 +149,7 @@ class _Recorder:
 
 
 def sent_by(behaviours: set[str], packets: list[Packet], peers: int = 6) -> list[tuple[PeerId, Packet]]:
-    """What a liar makes of these packets to everyone, if its conducts are drawn whenever they can be."""
+    """Packets that a liar makes of these to everyone, if its behaviours are drawn whenever they can be."""
     link, others = _Recorder(), [PeerId(bytes([number]) * 32) for number in range(1, peers)]
     liar = LyingLink(link, ME, frozenset(behaviours), 20.0, 0, stream(0, "liar"))
     for packet in packets:

@@ -7,9 +7,10 @@ import torch
 from safetensors.torch import load_file, save, save_file
 
 from troth.crypto import Identity, Seed, derive
-from troth.network.manifest.builder import ManifestOptions, draft
-from troth.network.manifest.initial_state import InitialStateError, start_file
-from troth.network.manifest.manifest import Founder, Manifest
+from troth.network.manifest.builder import ManifestOptions, build_manifest
+from troth.network.manifest.founder import Founder
+from troth.network.manifest.initial_state import InitialStateError, initial_state_file
+from troth.network.manifest.manifest import Manifest
 from troth.protocol.wire.primitives import Primitives
 from troth.training.work import Training, TrainingWork
 
@@ -19,10 +20,10 @@ TASK = "quadratic:dimension=40"
 
 def begin(folder: Path, start: Path | None = None, optimizer: str = "sgd") -> Manifest:
     """As `troth new` does."""
-    drafted = draft(TASK, FOUNDERS, ManifestOptions(steps=5, optimizer=optimizer, start=start), folder)
-    if drafted.start is not None and drafted.manifest.start is not None:
-        start_file(folder, drafted.manifest.start).write_bytes(drafted.start)
-    return drafted.manifest
+    built = build_manifest(TASK, FOUNDERS, ManifestOptions(steps=5, optimizer=optimizer, initial_state=start), folder)
+    if built.initial_state is not None and built.manifest.initial_state is not None:
+        initial_state_file(folder, built.manifest.initial_state).write_bytes(built.initial_state)
+    return built.manifest
 
 
 def work_of(manifest: Manifest) -> TrainingWork:
@@ -55,7 +56,7 @@ def test_a_checkpoint_goes_on_with_its_optimizer(tmp_path: Path) -> None:
         assert torch.equal(first_of(new).parameters_D, state.parameters_D)
         assert torch.equal(first_of(new).optimizer["momentum"], state.optimizer["momentum"])
         again = Manifest.from_bytes(new.to_toml().encode(), tmp_path)
-        assert (again.start, again.run.id) == (new.start, new.run.id)
+        assert (again.initial_state, again.run.id) == (new.initial_state, new.run.id)
 
 
 def test_another_optimizer_or_a_mere_model_starts_afresh(tmp_path: Path) -> None:
@@ -74,8 +75,8 @@ def test_the_state_is_the_one_agreed_on(tmp_path: Path) -> None:
     old = begin(tmp_path)
     (tmp_path / "state.safetensors").write_bytes(work_of(old).pack(trained(old)))
     new = begin(tmp_path, tmp_path / "state.safetensors")
-    assert new.start is not None
-    file = start_file(tmp_path, new.start)
+    assert new.initial_state is not None
+    file = initial_state_file(tmp_path, new.initial_state)
     named = load_file(file)
     named["parameters"][0] += 1
     for raw in (save(named), file.read_bytes()[:-4], file.read_bytes() + bytes(1 << 21), b""):
@@ -97,7 +98,9 @@ def test_the_state_is_the_one_agreed_on(tmp_path: Path) -> None:
         (save({"weight": torch.zeros(40)}), "another model than the task's: they differ in"),
     ],
 )
-def test_what_does_not_fit_is_said_before_anything_is_written(tmp_path: Path, content: bytes, message: str) -> None:
+def test_a_state_that_does_not_fit_is_refused_before_anything_is_written(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
     (tmp_path / "some.safetensors").write_bytes(content)
     with pytest.raises(InitialStateError, match=message):
         begin(tmp_path, tmp_path / "some.safetensors")

@@ -12,7 +12,7 @@ A, B = PeerId(b"a" * 32), PeerId(b"b" * 32)
 
 
 def test_order_within_a_sender_and_turns_between_them() -> None:
-    """Who sends a thousand messages delays another's one by a single message."""
+    """A peer that sends a thousand messages delays another's one by a single message."""
     inbox = Inbox(1 << 20)
     for k in range(1000):
         inbox.put(A, b"%d" % k)

@@ -1,4 +1,4 @@
-"""Where the numbers of a step go."""
+"""Metrics of a step: JSON lines, Prometheus, TensorBoard, and one line for people."""
 
 import json
 import math
@@ -12,7 +12,7 @@ import pytest
 from troth.network.node.events import StepEvent
 from troth.network.node.metrics import Metrics, MetricsError
 
-NEWS = StepEvent(
+EVENT = StepEvent(
     step=7,
     of=9,
     seconds=0.5,
@@ -41,7 +41,7 @@ def free_port() -> int:
 def test_one_line_of_json_for_every_step(tmp_path: Path) -> None:
     metrics = Metrics(tmp_path)
     for step in (7, 8):
-        metrics.stepped(StepEvent(**{**vars(NEWS), "step": step, "loss": math.nan}))
+        metrics.stepped(StepEvent(**{**vars(EVENT), "step": step, "loss": math.nan}))
     metrics.close()
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [7, 8]
@@ -54,7 +54,7 @@ def test_prometheus_sees_the_last_step(tmp_path: Path) -> None:
     port = free_port()
     metrics = Metrics(tmp_path, port=port)
     for _ in range(2):
-        metrics.stepped(NEWS)
+        metrics.stepped(EVENT)
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         text = answer.read().decode()
     for line in (
@@ -78,16 +78,16 @@ def test_tensorboard_is_asked_for_by_its_name(tmp_path: Path) -> None:
             Metrics(tmp_path, tensorboard=True)
         return
     metrics = Metrics(tmp_path, tensorboard=True)
-    metrics.stepped(NEWS)
+    metrics.stepped(EVENT)
     metrics.close()
     assert list((tmp_path / "tensorboard").glob("events.*"))
 
 
 def test_delta_is_told_where_it_is_above_the_least() -> None:
-    assert "0.50 s a step  Δ 3.2 s" in NEWS.line("")
-    assert "Δ" not in StepEvent(**{**vars(NEWS), "delta_s": 2.0}).line("")
+    assert "0.50 s a step  Δ 3.2 s" in EVENT.line("")
+    assert "Δ" not in StepEvent(**{**vars(EVENT), "delta_s": 2.0}).line("")
 
 
-def test_a_peer_that_looks_on_has_no_loss_to_show() -> None:
-    assert "loss –  accuracy 0.875" in StepEvent(**{**vars(NEWS), "loss": math.nan}).line(NEWS.metrics_in_words())
-    assert "loss 1.250" in NEWS.line("")
+def test_an_observer_has_no_loss_to_show() -> None:
+    assert "loss –  accuracy 0.875" in StepEvent(**{**vars(EVENT), "loss": math.nan}).line(EVENT.metrics_in_words())
+    assert "loss 1.250" in EVENT.line("")

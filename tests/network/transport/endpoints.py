@@ -92,7 +92,7 @@ class RawPeer(NamedTuple):
     writer: asyncio.StreamWriter
 
     async def hears(self) -> bytes:
-        """Everything until the line goes down."""
+        """Everything until the connection goes down."""
         heard = b""
         with suppress(OSError):
             while part := await self.reader.read(65536):

@@ -1,4 +1,4 @@
-"""What strangers leave behind when they are gone: nothing that only the garbage collector would find."""
+"""Strangers that are gone leave nothing behind that only the garbage collector would find."""
 
 import asyncio
 import gc

@@ -79,7 +79,7 @@ def test_the_bytes_on_the_wire() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(MESSAGES, CUTS)
-def test_what_goes_in_comes_out_in_the_order_of_its_lane(messages: list[tuple[Lane, int]], cuts: list[int]) -> None:
+def test_messages_come_out_in_the_order_of_their_lane(messages: list[tuple[Lane, int]], cuts: list[int]) -> None:
     sent = [(lane, body(length, i)[:length]) for i, (lane, length) in enumerate(messages)]
     outbox = Outbox(10_000_000)
     for lane, message in sent:
@@ -161,7 +161,7 @@ MALFORMED = {
 
 @pytest.mark.parametrize("stream", MALFORMED.values(), ids=list(MALFORMED))
 @pytest.mark.parametrize("cut", [1, 7, 100_000])
-def test_what_is_malformed_is_refused(stream: bytes, cut: int) -> None:
+def test_a_malformed_stream_is_refused(stream: bytes, cut: int) -> None:
     with pytest.raises(MalformedError):
         feed(assembler(), stream, [cut])
 

@@ -27,8 +27,8 @@ def where(address: str) -> tuple[str, int]:
 async def connects(listener: TcpTransport, address: str, identity: Identity) -> None:
     """An honest peer gets through, and a message with it."""
     async with transport() as honest:
-        line = await honest.dial(address, identity.peer)
-        line.send(Lane.CONTROL, b"hello")
+        connection = await honest.dial(address, identity.peer)
+        connection.send(Lane.CONTROL, b"hello")
         assert await (await listener.accept()).receive() == (Lane.CONTROL, b"hello")
 
 
@@ -93,7 +93,7 @@ def test_half_open_connections_do_not_keep_honest_peers_out() -> None:
     run(main())
 
 
-def test_who_connects_and_says_nothing_costs_hardly_any_memory() -> None:
+def test_a_stranger_that_says_nothing_costs_hardly_any_memory() -> None:
     async def main() -> None:
         async with transport(LIMITS) as listener:
             address = await listener.listen("127.0.0.1:0")
@@ -171,7 +171,7 @@ def test_another_protocol_inside_tls_is_turned_away() -> None:
     run(main())
 
 
-def test_what_a_refused_key_sends_is_not_read() -> None:
+def test_messages_of_a_refused_key_are_not_read() -> None:
     async def main() -> None:
         async with transport(admits=lambda _: False) as listener:
             address = await listener.listen("127.0.0.1:0")
@@ -209,19 +209,21 @@ ATTACKS = {
 
 
 @pytest.mark.parametrize(("stream", "reason"), ATTACKS.values(), ids=list(ATTACKS))
-def test_whoever_breaks_the_framing_is_hung_up_on(stream: bytes, reason: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_peer_that_breaks_the_framing_is_hung_up_on(
+    stream: bytes, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async def main() -> None:
         async with transport() as listener:
             address = await listener.listen("127.0.0.1:0")
             async with raw_peer(address) as attacker:
-                line = await listener.accept()
-                assert line.peer == attacker.peer
+                connection = await listener.accept()
+                assert connection.peer == attacker.peer
                 attacker.writer.write(stream)
-                why = await line.closed()
-                assert line.misbehaviour == why
+                why = await connection.closed()
+                assert connection.misbehaviour == why
                 assert reason in why
                 await attacker.hears()
-            assert [record.message for record in caplog.records] == [f"{line.peer.hex()[:16]}: {why}"]
+            assert [record.message for record in caplog.records] == [f"{connection.peer.hex()[:16]}: {why}"]
 
     with caplog.at_level(logging.WARNING, "troth.network"):
         run(main())
@@ -234,10 +236,10 @@ def test_a_sender_that_never_reads_is_cut_off_at_the_bound() -> None:
             address = await listener.listen("127.0.0.1:0")
             async with raw_peer(address) as attacker:
                 attacker.writer.transport.pause_reading()  # type: ignore[attr-defined]
-                line = await listener.accept()
-                while line.send(Lane.BULK, bytes(MB)):
+                connection = await listener.accept()
+                while connection.send(Lane.BULK, bytes(MB)):
                     await asyncio.sleep(0)
-                assert "too slow" in await line.closed()
+                assert "too slow" in await connection.closed()
 
     run(main())
 
@@ -247,29 +249,29 @@ def test_silence_is_noticed() -> None:
         async with transport(HASTY) as listener:
             address = await listener.listen("127.0.0.1:0")
             async with raw_peer(address) as silent:
-                line = await listener.accept()
-                assert await line.closed() == "not heard for 0.4 s"
+                connection = await listener.accept()
+                assert await connection.closed() == "not heard for 0.4 s"
                 assert (await silent.hears()).endswith(b"not heard for 0.4 s")
 
     run(main())
 
 
 def test_a_message_that_trickles_is_not_waited_for() -> None:
-    """The attack: keep the line alive with pings while a message never gets on. Neither pings nor crumbs count."""
+    """The attack: keep the connection alive with pings while a message never gets on. Neither pings nor crumbs count."""
 
     async def main() -> None:
         async with transport(HASTY) as listener:
             address = await listener.listen("127.0.0.1:0")
             async with raw_peer(address) as attacker:
-                line = await listener.accept()
+                connection = await listener.accept()
                 attacker.writer.write(HEADER.pack(Kind.BULK, MB, 200_000))
 
                 async def trickle() -> None:
-                    while not line.why:
+                    while not connection.why:
                         attacker.writer.write(b"x")
                         await asyncio.sleep(HASTY.ping_s / 4)
 
-                _, why = await asyncio.gather(trickle(), line.closed())
+                _, why = await asyncio.gather(trickle(), connection.closed())
                 assert "trickle" in why
 
     run(main())
@@ -280,15 +282,15 @@ def test_pings_do_not_carry_a_message_that_stands_still() -> None:
         async with transport(HASTY) as listener:
             address = await listener.listen("127.0.0.1:0")
             async with raw_peer(address) as attacker:
-                line = await listener.accept()
+                connection = await listener.accept()
                 attacker.writer.write(HEADER.pack(Kind.BULK, MB, 20_000) + bytes(20_000))
 
                 async def ping() -> None:
-                    while not line.why:
+                    while not connection.why:
                         attacker.writer.write(PING)
                         await asyncio.sleep(HASTY.ping_s / 4)
 
-                _, why = await asyncio.gather(ping(), line.closed())
+                _, why = await asyncio.gather(ping(), connection.closed())
                 assert "trickle" in why
 
     run(main())
@@ -299,15 +301,15 @@ def test_a_goodbye_followed_by_more_is_the_end() -> None:
         async with transport() as listener:
             address = await listener.listen("127.0.0.1:0")
             async with raw_peer(address) as attacker:
-                line = await listener.accept()
+                connection = await listener.accept()
                 outbox = Outbox(1000)
                 outbox.put(Lane.CONTROL, b"last")
                 header, body = outbox.next_chunk() or pytest.fail("nothing to send")
                 last = header + bytes(body)
                 attacker.writer.write(last + HEADER.pack(Kind.GOODBYE, 5, 5) + b"\x1b[0m\n" + last)
-                assert await line.receive() == (Lane.CONTROL, b"last")
-                assert await line.receive() is None
-                assert await line.closed() == "the other side closed: ?[0m?"
+                assert await connection.receive() == (Lane.CONTROL, b"last")
+                assert await connection.receive() is None
+                assert await connection.closed() == "the other side closed: ?[0m?"
 
     run(main())
 
@@ -336,7 +338,7 @@ def test_hostile_events_are_logged_once(caplog: pytest.LogCaptureFixture) -> Non
                 writer.close()
                 await asyncio.gather(writer.wait_closed(), return_exceptions=True)
             for kind in range(2000):
-                listener._pool.noted.warn(str(kind), "someone", "did something")
+                listener._pool.warnings.warn(str(kind), "someone", "did something")
 
     with caplog.at_level(logging.WARNING, "troth.network"):
         run(main())

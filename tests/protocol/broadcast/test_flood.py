@@ -1,19 +1,22 @@
-"""One liar floods a peer with frames of invented places: what honest peers sent early is still there when it is needed."""
+"""One liar floods a peer with frames of invented slots: early frames of honest peers are still there when they are needed."""
 
 from typing import Any
 
 import pytest
 
+from tests.protocol.channel_internals import frames_for_later, let_pass
 from troth.crypto import Digest, Identity, PeerId, Slot, derive
-from troth.protocol.broadcast.channel import AgreedChannel
+from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.broadcast.timeouts import Timeouts
-from troth.protocol.core.channel import Entry
+from troth.protocol.core.channel import AttemptView
 from troth.protocol.wire.frames import BlobSent, Packet, PartSent, Value, View
-from troth.protocol.wire.messages import Commit, Phase, seal
+from troth.protocol.wire.messages import Commit, Phase
+from troth.protocol.wire.phases import seal
 from troth.protocol.wire.primitives import Primitives
 from troth.simulation.chaos.virtual_time import VirtualTime
 
 IDS = [Identity.from_secret(derive(0, "flood", k)) for k in range(3)]
+EVERYONE = AttemptView(frozenset(one.peer for one in IDS))
 FIRST, SECOND = (Slot(Digest(bytes(32)), step, Phase.COMMIT) for step in (0, 1))
 
 
@@ -28,19 +31,17 @@ def test_early_values_survive_a_flood(flooded: bool) -> None:
     kept: dict[int, int] = {}
 
     async def honest(identity: Identity, number: int) -> list[PeerId]:
-        channel = AgreedChannel(identity, time.link(identity.peer), Timeouts(room=1 << 20), Primitives())
-        channel.enter(Entry(frozenset(one.peer for one in IDS)))
-        await channel.announce(FIRST, commit(number))
+        channel = BroadcastChannel(identity, time.link(identity.peer), Timeouts(room=1 << 20), Primitives())
+        await channel.announce(FIRST, commit(number), EVERYONE)
         if number == 1:
-            await channel._wait(time.now + 0.8, lambda: False)  # it computes for a moment
-            kept[number] = channel._early_frames.frames + len(channel._blobs) + len(channel._parts)
-        return list(await channel.announce(SECOND, commit(number)))
+            await let_pass(channel, 0.8)  # it computes for a moment
+            kept[number] = frames_for_later(channel)
+        return list(await channel.announce(SECOND, commit(number), EVERYONE))
 
     async def liar(identity: Identity, number: int) -> None:
         link = time.link(identity.peer)
-        channel = AgreedChannel(identity, link, Timeouts(), Primitives())
-        channel.enter(Entry(frozenset(one.peer for one in IDS)))
-        await channel.announce(FIRST, commit(number))
+        channel = BroadcastChannel(identity, link, Timeouts(), Primitives())
+        await channel.announce(FIRST, commit(number), EVERYONE)
         for k in range(3000 if flooded else 0):
             for slot in (SECOND._replace(incarnation=k), SECOND._replace(attempt=k + 1), SECOND._replace(step=k)):
                 link.send(IDS[1].peer, Packet(slot, View(None, bytes(64))))
@@ -49,8 +50,8 @@ def test_early_values_survive_a_flood(flooded: bool) -> None:
         for one in IDS[:2]:
             link.send(one.peer, Packet(SECOND, Value(seal(identity, SECOND, commit(number)))))
 
-    lives = {one.peer: (honest if k < 2 else liar)(one, k) for k, one in enumerate(IDS)}
-    time.run(lives, most_events=10**6)
+    members = {one.peer: (honest if k < 2 else liar)(one, k) for k, one in enumerate(IDS)}
+    time.run(members, most_events=10**6)
     everyone = sorted(one.peer for one in IDS)
     honest_two = {one.peer for one in IDS[:2]}
     for one in IDS[:2]:
@@ -68,14 +69,13 @@ def test_a_blob_is_what_has_its_digest_whoever_sends_it() -> None:
 
     async def member(identity: Identity, number: int) -> Any:
         link = time.link(identity.peer)
-        channel = AgreedChannel(identity, link, Timeouts(), Primitives())
-        channel.enter(Entry(frozenset(one.peer for one in IDS)))
-        await channel.announce(FIRST, commit(number))
+        channel = BroadcastChannel(identity, link, Timeouts(), Primitives())
+        await channel.announce(FIRST, commit(number), EVERYONE)
         if number == 2:
             link.send(IDS[1].peer, Packet(clip, BlobSent(b"wrong" * 8)))
         if number == 0:
-            await channel._wait(time.now + 0.3, lambda: False)
-        return await channel.gather(clip, {0: right} if number == 0 else {}, wanted)
+            await let_pass(channel, 0.3)
+        return await channel.gather(clip, {0: right} if number == 0 else {}, wanted, {}, EVERYONE)
 
     time.run({one.peer: member(one, k) for k, one in enumerate(IDS)}, most_events=10**5)
     assert time.results[IDS[1].peer] == {0: right}

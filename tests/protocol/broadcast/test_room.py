@@ -1,6 +1,5 @@
-"""[M3] What one peer may put into another's memory: a bound in bytes as they came off the line, for every kind of frame."""
+"""[M3] Room for one peer's frames in another's memory: a bound in bytes as they came off the link, for every kind of frame."""
 
-from collections.abc import Iterable
 from random import Random
 from typing import Any
 
@@ -10,11 +9,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fuzz.drawn import drawn
-from tests.fuzz.targets import FRAMES
+from tests.fuzz.message_inputs import FRAMES
+from tests.protocol.channel_internals import (
+    begin_announcement,
+    bytes_by_sender,
+    enter_attempt,
+    forget_step,
+    has_blob,
+    hear_packet,
+    move_announcement,
+    older_blobs,
+    quota_bytes,
+    recount_bytes,
+)
 from troth.crypto import Digest, Identity, PeerId, Slot, derive
-from troth.protocol.broadcast.channel import AgreedChannel
+from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.broadcast.timeouts import Timeouts
-from troth.protocol.core.channel import Entry
 from troth.protocol.wire.frames import (
     BlobSent,
     Certificate,
@@ -30,19 +40,20 @@ from troth.protocol.wire.frames import (
     decode_packet,
     encode_packet,
 )
-from troth.protocol.wire.messages import Commit, Envelope, Phase, most_bytes, seal
+from troth.protocol.wire.messages import Commit, Envelope, Phase
+from troth.protocol.wire.phases import most_bytes, seal
 from troth.protocol.wire.primitives import Primitives
 
 IDS = [Identity.from_secret(derive(0, "room", k)) for k in range(6)]
 ME, OTHERS = IDS[0], [one.peer for one in IDS[1:]]
 STEP = 5
-HERE = Slot(Digest(bytes(32)), STEP, Phase.COMMIT)
-LATER = HERE._replace(phase=Phase.VOTE)
+COMMIT_SLOT = Slot(Digest(bytes(32)), STEP, Phase.COMMIT)
+LATER_SLOT = COMMIT_SLOT._replace(phase=Phase.VOTE)
 BOOKKEEPING = 1024
 
 
-class Quiet:
-    """A line on which nothing comes by itself."""
+class QuietLink:
+    """A link on which nothing comes by itself."""
 
     def now(self) -> float:
         return 0.0
@@ -57,45 +68,26 @@ class Quiet:
         return frozenset()
 
 
-def channel(room: int, *, observing: bool = False, begun: bool = True) -> AgreedChannel:
-    made = AgreedChannel(ME, Quiet(), Timeouts(room=room), Primitives(), observing=observing)
-    made.enter(Entry(frozenset(one.peer for one in IDS)))
+def new_channel(room: int, *, observing: bool = False, begun: bool = True) -> BroadcastChannel:
+    channel = BroadcastChannel(ME, QuietLink(), Timeouts(room=room), Primitives(), observing=observing)
+    enter_attempt(channel, frozenset(one.peer for one in IDS))
     if begun:
-        made._begin(HERE).say(seal(ME, HERE, Commit(None, bytes(32), bytes(32))), 0.0)
-    return made
+        begin_announcement(channel, COMMIT_SLOT).say(seal(ME, COMMIT_SLOT, Commit(None, bytes(32), bytes(32))), 0.0)
+    return channel
 
 
-def hear(at: AgreedChannel, sender: PeerId, slot: Slot, frame: Frame) -> None:
+def hear(channel: BroadcastChannel, sender: PeerId, slot: Slot, frame: Frame) -> None:
     packet = decode_packet(encode_packet(Packet(slot, frame)), 1 << 26)
     assert isinstance(packet, Packet)
-    at._dispatch(sender, packet)
+    hear_packet(channel, sender, packet)
 
 
 def size(slot: Slot, frame: Frame) -> int:
     return len(encode_packet(Packet(slot, frame))) + BOOKKEEPING
 
 
-def recounted(at: AgreedChannel) -> int:
-    """Everything that is there from others, looked up where it lies."""
-    packets: Iterable[tuple[Slot, Frame]] = (
-        *((slot, one.frame) for slot, waiting in at._early_frames._packets.items() for _, one in waiting),
-        *(
-            (slot, PartSent(part, proven.blob, proven.path))
-            for slot, parts in at._parts.items()
-            for part, senders in parts.items()
-            for proven in senders.values()
-        ),
-        *(
-            (slot, PartShown(part, whose, proven.blob, proven.path))
-            for slot, shown in at._shown.items()
-            for (part, _), proven_parts in shown.items()
-            for whose, proven in proven_parts.items()
-        ),
-    )
-    blobs = (*at._blobs._here.values(), *(h for old in at._blobs._older for h in old.values()))
-    return sum(size(*one) for one in packets) + sum(
-        held.size + BOOKKEEPING for held in blobs if held.sender is not None
-    )
+def recounted(channel: BroadcastChannel) -> int:
+    return recount_bytes(channel, size, BOOKKEEPING)
 
 
 BLOB = bytes(300_000)
@@ -118,102 +110,107 @@ LONG: list[Frame] = [
 @pytest.mark.parametrize("observing", [False, True])
 @pytest.mark.parametrize("frame", LONG, ids=lambda frame: type(frame).__name__)
 def test_no_kind_of_frame_is_free(frame: Frame, observing: bool) -> None:
-    """A hundred at places and of parts that are all different, from one member, into a megabyte."""
+    """A hundred for slots and of parts that are all different, from one member, into a megabyte."""
     room = 1 << 20
-    at = channel(room, observing=observing, begun=not observing)
+    channel = new_channel(room, observing=observing, begun=not observing)
     for number in range(100):
-        slot = HERE._replace(phase=Phase.VOTE, attempt=number % 20)
+        slot = COMMIT_SLOT._replace(phase=Phase.VOTE, attempt=number % 20)
         different = msgspec.structs.replace(frame, part=number) if hasattr(frame, "part") else frame
         if isinstance(frame, BlobSent):
             different = BlobSent(number.to_bytes(4, "big") + frame.blob)
-        hear(at, OTHERS[0], slot, different)
-        assert recounted(at) == at.kept_bytes <= room
+        hear(channel, OTHERS[0], slot, different)
+        assert recounted(channel) == channel.kept_bytes <= room
     if not (isinstance(frame, Decided) and not observing):
-        assert at.kept_bytes > room // 2, "what has room is kept"
+        assert channel.kept_bytes > room // 2, "what has room is kept"
 
 
 def test_nobody_takes_up_anothers_room() -> None:
-    at = channel(1 << 20)
+    channel = new_channel(1 << 20)
     for number in range(10):
-        hear(at, OTHERS[0], LATER, BlobSent(bytes([number]) * 300_000))
-    full = at.kept_bytes
-    hear(at, OTHERS[1], HERE._replace(phase=Phase.CLIP), PartSent(0, b"part", ()))
-    assert at.kept_bytes == full + size(HERE._replace(phase=Phase.CLIP), PartSent(0, b"part", ()))
+        hear(channel, OTHERS[0], LATER_SLOT, BlobSent(bytes([number]) * 300_000))
+    full = channel.kept_bytes
+    hear(channel, OTHERS[1], COMMIT_SLOT._replace(phase=Phase.CLIP), PartSent(0, b"part", ()))
+    assert channel.kept_bytes == full + size(COMMIT_SLOT._replace(phase=Phase.CLIP), PartSent(0, b"part", ()))
 
 
-def test_only_onlookers_take_what_members_decided() -> None:
+def test_only_observers_take_decisions_of_members() -> None:
     """[B2] Members decide for themselves."""
-    told = Decided({OTHERS[1]: Envelope(b"said", bytes(64))}, {})
-    member, observer = channel(1 << 20), channel(1 << 20, observing=True, begun=False)
-    for at in (member, observer):
-        hear(at, OTHERS[0], LATER, told)
-    assert (member.kept_bytes, observer.kept_bytes) == (0, size(LATER, told))
+    decided = Decided({OTHERS[1]: Envelope(b"said", bytes(64))}, {})
+    member, observer = new_channel(1 << 20), new_channel(1 << 20, observing=True, begun=False)
+    for channel in (member, observer):
+        hear(channel, OTHERS[0], LATER_SLOT, decided)
+    assert (member.kept_bytes, observer.kept_bytes) == (0, size(LATER_SLOT, decided))
 
 
 @pytest.mark.parametrize(
     "wrap", [Value, lambda said: Chained(OTHERS[0], said, {}), lambda said: Relayed(OTHERS[0], Value(said))]
 )
-def test_what_is_too_long_for_a_message_was_never_said(wrap: Any) -> None:
+def test_a_payload_too_long_for_a_message_was_never_said(wrap: Any) -> None:
     """[M3, Q1] For every honest peer alike: it is a matter of its length alone. One byte less may be a message."""
-    at, slot = channel(1 << 26), HERE._replace(phase=Phase.CLIP)
-    hear(at, OTHERS[0], slot, wrap(Envelope(bytes(most_bytes(Phase.CLIP) + 1), bytes(64))))
-    assert at.kept_bytes == 0
-    hear(at, OTHERS[0], slot, wrap(Envelope(bytes(most_bytes(Phase.CLIP)), bytes(64))))
-    assert at.kept_bytes > most_bytes(Phase.CLIP)
+    channel, slot = new_channel(1 << 26), COMMIT_SLOT._replace(phase=Phase.CLIP)
+    hear(channel, OTHERS[0], slot, wrap(Envelope(bytes(most_bytes(Phase.CLIP) + 1), bytes(64))))
+    assert channel.kept_bytes == 0
+    hear(channel, OTHERS[0], slot, wrap(Envelope(bytes(most_bytes(Phase.CLIP)), bytes(64))))
+    assert channel.kept_bytes > most_bytes(Phase.CLIP)
 
 
-def test_what_is_here_already_costs_nothing_a_second_time() -> None:
+def test_a_frame_that_is_here_already_costs_nothing_a_second_time() -> None:
     """Networks deliver things twice."""
-    at, slot = channel(1 << 20), HERE._replace(phase=Phase.CLIP)
+    channel, slot = new_channel(1 << 20), COMMIT_SLOT._replace(phase=Phase.CLIP)
     for _ in range(3):
         for frame in (PartSent(0, bytes(400), ()), BlobSent(bytes(400)), PartShown(1, OTHERS[1], bytes(400), ())):
-            hear(at, OTHERS[0], slot, frame)
-    assert at._quota.kept_bytes == recounted(at) < 3 * (400 + 1024 + 200)
+            hear(channel, OTHERS[0], slot, frame)
+    assert quota_bytes(channel) == recounted(channel) < 3 * (400 + 1024 + 200)
 
 
 def test_parts_of_an_attempt_that_was_given_up_are_refused() -> None:
-    at = channel(1 << 20)
-    at._running = (HERE._replace(attempt=1, phase=Phase.REPORT), at._running[1]) if at._running else None
-    hear(at, OTHERS[0], HERE._replace(phase=Phase.CLIP), PartSent(0, bytes(400), ()))
-    assert at.kept_bytes == 0
-    hear(at, OTHERS[0], HERE._replace(phase=Phase.CLIP, attempt=1), PartSent(0, bytes(400), ()))
-    assert at.kept_bytes > 0
+    channel = new_channel(1 << 20)
+    move_announcement(channel, COMMIT_SLOT._replace(attempt=1, phase=Phase.REPORT))
+    hear(channel, OTHERS[0], COMMIT_SLOT._replace(phase=Phase.CLIP), PartSent(0, bytes(400), ()))
+    assert channel.kept_bytes == 0
+    hear(channel, OTHERS[0], COMMIT_SLOT._replace(phase=Phase.CLIP, attempt=1), PartSent(0, bytes(400), ()))
+    assert channel.kept_bytes > 0
 
 
 def test_the_next_step_does_not_forget_what_is_still_kept() -> None:
     """A liar fills its room for the step after this one, and again when this one is over: it has one room, not two."""
     room = 1 << 20
-    at, after = channel(room), HERE._replace(step=STEP + 1)
+    channel, after = new_channel(room), COMMIT_SLOT._replace(step=STEP + 1)
     for step in (STEP, STEP, STEP + 1, STEP + 2):
         for number in range(40):
             hear(
-                at,
+                channel,
                 OTHERS[0],
                 after._replace(attempt=number % 20),
                 Chained(OTHERS[1], Envelope(bytes(1000), bytes(64)), {}),
             )
-            hear(at, OTHERS[0], after._replace(phase=Phase.CLIP), PartSent(number, bytes(40_000), ()))
-            hear(at, OTHERS[0], after._replace(phase=Phase.CLIP), BlobSent(number.to_bytes(4, "big") + bytes(40_000)))
-            assert recounted(at) == at.kept_bytes <= room
-        at._forget(step)
-        assert recounted(at) == at.kept_bytes
-    at._forget(STEP + 3)
-    at._forget(STEP + 4)
-    assert at.kept_bytes == recounted(at) == 0, "nothing grows from step to step"
+            hear(channel, OTHERS[0], after._replace(phase=Phase.CLIP), PartSent(number, bytes(40_000), ()))
+            hear(
+                channel,
+                OTHERS[0],
+                after._replace(phase=Phase.CLIP),
+                BlobSent(number.to_bytes(4, "big") + bytes(40_000)),
+            )
+            assert recounted(channel) == channel.kept_bytes <= room
+        forget_step(channel, step)
+        assert recounted(channel) == channel.kept_bytes
+    forget_step(channel, STEP + 3)
+    forget_step(channel, STEP + 4)
+    assert channel.kept_bytes == recounted(channel) == 0, "nothing grows from step to step"
 
 
-def test_aggregates_kept_for_onlookers_make_way_for_new_ones() -> None:
-    """[B2] Who looks on may ask another; who is in the step may not be short of room because of that."""
-    at, clip = channel(1 << 20), HERE._replace(phase=Phase.CLIP)
-    at.catch_up.observers = frozenset({PeerId(bytes(32))})
+def test_aggregates_kept_for_observers_make_way_for_new_ones() -> None:
+    """[B2] An observer may ask another; a member in the step may not be short of room because of that."""
+    channel, clip = new_channel(1 << 20), COMMIT_SLOT._replace(phase=Phase.CLIP)
+    channel.catch_up.observers = frozenset({PeerId(bytes(32))})
     for step in range(4):
         blob = bytes([step]) * 400_000
-        hear(at, OTHERS[0], clip, BlobSent(blob))
-        assert Primitives().digest(blob) in at._blobs
-        at._forget(STEP)
-        assert recounted(at) == at.kept_bytes <= 1 << 20
-    assert len(at._blobs._older) == 4
-    assert sum(map(len, at._blobs._older)) == 2
+        hear(channel, OTHERS[0], clip, BlobSent(blob))
+        assert has_blob(channel, Primitives().digest(blob))
+        forget_step(channel, STEP)
+        assert recounted(channel) == channel.kept_bytes <= 1 << 20
+    assert len(older_blobs(channel)) == 4
+    assert sum(older_blobs(channel)) == 2
 
 
 ACTIONS = st.lists(st.tuples(st.integers(0, len(OTHERS) - 1), st.integers(0, 10**9)), max_size=60)
@@ -224,22 +221,22 @@ ACTIONS = st.lists(st.tuples(st.integers(0, len(OTHERS) - 1), st.integers(0, 10*
 def test_whatever_comes_is_within_everyones_room(
     actions: list[tuple[int, int]], room: int, observing: bool, observers: int
 ) -> None:
-    """Frames of all kinds, places and lengths, in any order, while steps go by: counted exactly, and never more than that."""
-    at = channel(room, observing=observing, begun=not observing)
-    at.catch_up.observers = frozenset(PeerId(bytes([k]) * 32) for k in range(observers))
+    """Frames of all kinds, slots and lengths, in any order, while steps go by: counted exactly, and never more than that."""
+    channel = new_channel(room, observing=observing, begun=not observing)
+    channel.catch_up.observers = frozenset(PeerId(bytes([k]) * 32) for k in range(observers))
     step = STEP
     for number, seed in actions:
         random = Random(seed)
         if not random.randrange(12):
-            at._forget(step)
+            forget_step(channel, step)
             step += 1
-            at._running = (HERE._replace(step=step), at._running[1]) if at._running is not None else None
-        slot = HERE._replace(
+            move_announcement(channel, COMMIT_SLOT._replace(step=step))
+        slot = COMMIT_SLOT._replace(
             step=step + random.choice((-1, 0, 0, 1)), phase=random.choice(list(Phase)), attempt=random.randrange(3)
         )
-        hear(at, OTHERS[number], slot, _frame(random))
-        assert recounted(at) == at.kept_bytes <= room * len(OTHERS)
-        assert all(taken <= room for taken in at._quota._taken.values())
+        hear(channel, OTHERS[number], slot, _frame(random))
+        assert recounted(channel) == channel.kept_bytes <= room * len(OTHERS)
+        assert all(taken <= room for taken in bytes_by_sender(channel))
 
 
 def _frame(random: Random) -> Frame:
@@ -251,9 +248,9 @@ def _frame(random: Random) -> Frame:
     )
 
 
-def test_a_packet_counts_as_it_came_off_the_line() -> None:
+def test_a_packet_counts_as_it_came_off_the_link() -> None:
     """Also where MessagePack could have been shorter; and without a network it is encoded to know."""
-    packet = Packet(LATER, View(None, bytes(64)))
+    packet = Packet(LATER_SLOT, View(None, bytes(64)))
     raw = encode_packet(packet)
     assert packet.size == len(raw)
     padded = raw.replace(b"\xc4\x40" + bytes(64), b"\xc6\x00\x00\x00\x40" + bytes(64))

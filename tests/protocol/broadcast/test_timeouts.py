@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 from unittest.mock import patch
 
 import msgspec
@@ -12,14 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.protocol.bent_world import Bent, Lies, Seen, keys, plan, see
-from tests.protocol.broadcast.announce_world import PLACE
+from tests.protocol.broadcast.announcement.setting import SLOT
+from tests.protocol.channel_internals import ended_announcement
+from tests.protocol.scripted_world import LiarLink, LiarScript, WorldRun, peer_ids, plan, run_world
 from troth.crypto import Identity, PeerId, Slot, derive
-from troth.protocol.broadcast.announcement import Announcement, Timing, view_bytes
-from troth.protocol.broadcast.channel import AgreedChannel
+from troth.protocol.broadcast.agreement import Timing, view_bytes
+from troth.protocol.broadcast.announcement import Announcement
+from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.broadcast.observed import ObservedAnnouncement
 from troth.protocol.broadcast.timeouts import LatencyEstimator, Timeouts
-from troth.protocol.core.channel import Channel
+from troth.protocol.core.channel import AttemptView, Channel, ForwardingChannel, Noticed, Said
 from troth.protocol.wire.frames import Certificate, Packet, Value, View
 from troth.protocol.wire.messages import (
     MOST_MILLISECONDS,
@@ -30,14 +31,12 @@ from troth.protocol.wire.messages import (
     Message,
     Phase,
     SignedRejoin,
-    decode,
-    encode,
     said_as,
-    seal,
 )
+from troth.protocol.wire.phases import decode, encode, seal
 from troth.protocol.wire.primitives import Primitives
-from troth.simulation.chaos import world as world_module
-from troth.simulation.chaos.checkers.timeouts import timeouts as pace_checker
+from troth.simulation.chaos import stage as stage_module
+from troth.simulation.chaos.checkers.timeouts import timeouts as timeouts_checker
 from troth.simulation.chaos.faults import Network
 from troth.simulation.chaos.virtual_time import VirtualTime
 from troth.simulation.chaos.world import BOUNDS
@@ -71,7 +70,7 @@ def test_a_minority_of_liars_moves_nothing_beyond_what_honest_members_measured(
 
 @given(st.lists(ANNOUNCED, max_size=9))
 def test_bounds_hold_whatever_everybody_announces(took: list[Measured | None]) -> None:
-    """[Q8] Also where liars are the majority of those who spoke: whoever keeps to the least is in time."""
+    """[Q8] Also where liars are the majority of those who spoke: a member that keeps to the least is in time."""
     agreed, most = BOUNDS.after(took), BOUNDS.slowest
     for name in ("delta", "compute", "bulk"):
         assert getattr(BOUNDS, name) <= getattr(agreed, name) <= getattr(most, name)
@@ -79,7 +78,7 @@ def test_bounds_hold_whatever_everybody_announces(took: list[Measured | None]) -
 
 
 def test_twice_the_lower_median() -> None:
-    """[Q8] Of four the second smallest; who has measured nothing counts as the slowest."""
+    """[Q8] Of four the second smallest; a member that measured nothing counts as the slowest."""
     took = [None, Measured(900, 0, 700), Measured(600, 1500, 5000), Measured(100, 3000, 600)]
     agreed = Timeouts(stretch=4.0).after(took)
     assert (agreed.delta, agreed.compute, agreed.bulk) == (1.2, 3.0, 1.4)
@@ -124,17 +123,17 @@ def test_time_away_from_the_line_is_computing() -> None:
 
 
 def _announcement(views: Mapping[int, float], certificates: Mapping[int, float]) -> Announcement:
-    """Of five. All values are there at 1.0, when the first signs its view; what else the others send comes so much later."""
+    """One of five. All values are there at 1.0, when it signs its view; other frames come so much later."""
     identities = [Identity.from_secret(derive(0, "views", k)) for k in range(5)]
     everyone, tools = [identity.peer for identity in identities], Primitives()
-    me = Announcement(PLACE, identities[0], everyone, Timing(0.0, 1.0, 1.0), tools)
-    values = [seal(one, PLACE, Commit(None, bytes(32), bytes(32))) for one in identities]
+    me = Announcement(SLOT, identities[0], everyone, Timing(0.0, 1.0, 1.0), tools)
+    values = [seal(one, SLOT, Commit(None, bytes(32), bytes(32))) for one in identities]
     me.say(values[0], 0.0)
     for one, value in zip(identities[1:], values[1:], strict=True):
         me.hear(one.peer, Value(value), 1.0)
     seen = next(frame for frame in me.take() if isinstance(frame, View)).values
     assert seen is not None
-    signed: dict[bytes, bytes] = {one.peer: one.sign(view_bytes(PLACE, seen)) for one in identities}
+    signed: dict[bytes, bytes] = {one.peer: one.sign(view_bytes(SLOT, seen)) for one in identities}
     later: list[tuple[float, PeerId, View | Certificate]]
     later = [(seconds, everyone[k], View(seen, signed[everyone[k]])) for k, seconds in views.items()]
     later += [(seconds, everyone[k], Certificate(seen, signed, {})) for k, seconds in certificates.items()]
@@ -167,13 +166,13 @@ def test_on_the_slow_path_the_delay_is_that_of_more_than_half_of_the_views() -> 
 
 @contextmanager
 def _bounds(bounds: Timeouts) -> Iterator[None]:
-    with patch.object(world_module, "BOUNDS", bounds):
+    with patch.object(stage_module, "BOUNDS", bounds):
         yield
 
 
-def _paces(seen: Seen) -> list[Timeouts]:
-    assert pace_checker(seen.world) == []
-    return [timeouts for _, paces in sorted(seen.world.timeouts.items()) for timeouts in paces]
+def _timeouts_by_step(seen: WorldRun) -> list[Timeouts]:
+    assert timeouts_checker(seen.world) == []
+    return [timeouts for _, held in sorted(seen.world.timeouts.items()) for timeouts in held]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -185,13 +184,13 @@ def test_delta_grows_where_the_network_is_slower_than_the_least(crashes: dict[in
     """
     made = plan(seed=seed, liars=(), network=SLOW, crashes=crashes)
     with _bounds(TIGHT):
-        seen = see(made).kept_promises()
+        seen = run_world(made).check_promises()
     gone = {4: [4]} if crashes else {}
     assert seen.named("absent", "struck", "slowed", "expelled") == gone
-    assert seen.slow == {}  # who falls silent has broken off, and all see that (SPEC Q9)
-    assert all(timeouts.delta > 1.99 for timeouts in _paces(seen))
+    assert seen.slow == {}  # a member that falls silent has broken off, and all see that (SPEC Q9)
+    assert all(timeouts.delta > 1.99 for timeouts in _timeouts_by_step(seen))
     with _bounds(replace(TIGHT, stretch=1.0)):
-        seen = see(made)
+        seen = run_world(made)
     assert seen.slow
     assert seen.named("absent", "struck", "slowed", "expelled") not in ({}, gone)
 
@@ -199,20 +198,20 @@ def test_delta_grows_where_the_network_is_slower_than_the_least(crashes: dict[in
 def test_compute_grows_where_gradients_take_longer_than_the_least() -> None:
     """[Q8] Gradients take 6 s, and with the least times they would have to be there after 4 s."""
     network = Network(least=0.4, slow=dict.fromkeys(range(5), 6.0))
-    seen = see(plan(liars=(), network=network)).kept_promises()
+    seen = run_world(plan(liars=(), network=network)).check_promises()
     assert seen.slow == {}
-    assert {timeouts.compute for timeouts in _paces(seen)} == {4.0}
+    assert {timeouts.compute for timeouts in _timeouts_by_step(seen)} == {4.0}
     with _bounds(FLOOR):
-        assert see(plan(liars=(), network=network)).slow
+        assert run_world(plan(liars=(), network=network)).slow
 
 
 def test_all_go_down_to_the_least_once_something_was_measured() -> None:
     """[Q8] Step 0 has nothing to announce, so that step 1 is as slow as allowed too; then a quick network shows."""
-    seen = see(plan(liars=(), network=QUICK)).kept_promises()
-    assert _paces(seen) == [BOUNDS.slowest] * 2 + [FLOOR] * 6
+    seen = run_world(plan(liars=(), network=QUICK)).check_promises()
+    assert _timeouts_by_step(seen) == [BOUNDS.slowest] * 2 + [FLOOR] * 6
 
 
-class _Boasts(Lies):
+class _Boasts(LiarScript):
     """Announces that everything took it so long."""
 
     def __init__(self, took: Measured | None) -> None:
@@ -225,23 +224,23 @@ class _Boasts(Lies):
 @pytest.mark.parametrize("took", [NONE, MOST, None])
 def test_liars_who_announce_nonsense_change_nothing(took: Measured | None) -> None:
     """[Q8] Two of six: in a quick network all stay at the least, in a slow one nobody is left out."""
-    quick = see(plan(peers=6, liars=(0, 1), network=QUICK), _Boasts(took)).kept_promises()
-    assert _paces(quick) == [BOUNDS.slowest] * 2 + [FLOOR] * 6
-    slow = see(plan(peers=6, liars=(0, 1), network=SLOW), _Boasts(took)).kept_promises()
+    quick = run_world(plan(peers=6, liars=(0, 1), network=QUICK), _Boasts(took)).check_promises()
+    assert _timeouts_by_step(quick) == [BOUNDS.slowest] * 2 + [FLOOR] * 6
+    slow = run_world(plan(peers=6, liars=(0, 1), network=SLOW), _Boasts(took)).check_promises()
     assert slow.slow == {}
-    assert all(timeouts.delta > 1.99 for timeouts in _paces(slow))
+    assert all(timeouts.delta > 1.99 for timeouts in _timeouts_by_step(slow))
 
 
-class _JustInTime(Lies):
+class _JustInTime(LiarScript):
     """Hands out such frames late, to all or to every other peer, not always the same ones, but in time."""
 
     def __init__(self, kind: type[Value | View | Certificate], every: int) -> None:
         self._kind, self._every = kind, every
 
-    def sends(self, link: Bent, to: PeerId, packet: Packet) -> Iterable[Packet]:
+    def sends(self, link: LiarLink, to: PeerId, packet: Packet) -> Iterable[Packet]:
         slot = packet.slot
         if isinstance(packet.frame, self._kind) and (to[0] + slot.step + slot.phase) % self._every == 0:
-            link.later(1.9, to, packet)
+            link.send_later(1.9, to, packet)
             return ()
         return (packet,)
 
@@ -250,24 +249,24 @@ class _JustInTime(Lies):
 @pytest.mark.parametrize("kind", [Value, View, Certificate])
 def test_liars_who_are_late_do_not_slow_the_others_down(kind: type[Value | View | Certificate], every: int) -> None:
     """[Q8] All may wait for them in every announcement; the agreed Δ stays at the least nevertheless."""
-    seen = see(plan(peers=6, liars=(0, 1), steps=12, network=QUICK), _JustInTime(kind, every)).kept_promises()
+    seen = run_world(plan(peers=6, liars=(0, 1), steps=12, network=QUICK), _JustInTime(kind, every)).check_promises()
     assert seen.slow == {}
     waits = kind is Value or (kind is View and every == 1)  # else a certificate comes from elsewhere
     assert (seen.seconds[-1] > 5 * 1.9) == waits
-    assert _paces(seen)[2:] == [FLOOR] * 10
+    assert _timeouts_by_step(seen)[2:] == [FLOOR] * 10
 
 
 @pytest.mark.parametrize("network", [QUICK, Network(least=0.8, latency=0.19)])
-def test_who_comes_back_keeps_the_pace_that_the_others_agreed_on(network: Network) -> None:
-    """[Q8, B2] An onlooker sees the same Commits; from its first step as a member on its pace is theirs."""
+def test_a_returning_member_has_the_timeouts_that_the_others_agreed_on(network: Network) -> None:
+    """[Q8, B2] An observer sees the same Commits; from its first step as a member on its timeouts are theirs."""
     held: dict[tuple[int, int], Timeouts] = {}
-    number_of = {key: number for number, key in enumerate(keys(1, 7))}
+    number_of = {key: number for number, key in enumerate(peer_ids(1, 7))}
 
-    def wrap(peer: PeerId, channel: Channel) -> Channel:
-        return _Noting(channel, number_of[peer], held) if isinstance(channel, AgreedChannel) else channel
+    def wrap(peer: PeerId, channel: Channel, _noticed: Noticed) -> Channel:
+        return _Noting(channel, number_of[peer], held) if isinstance(channel, BroadcastChannel) else channel
 
     made = plan(peers=7, liars=(), crashes={2: DropOut(3, 2, 3.0)}, steps=14, network=network)
-    seen = see(made, wrap=wrap).kept_promises()
+    seen = run_world(made, wrap=wrap).check_promises()
     ((back, _),) = seen.returned.items()
     mine = {step: timeouts for (number, step), timeouts in held.items() if number == 2 and step > back}
     assert len(mine) == 13 - back > 0
@@ -275,40 +274,39 @@ def test_who_comes_back_keeps_the_pace_that_the_others_agreed_on(network: Networ
     assert all(timeouts != BOUNDS.slowest for timeouts in mine.values())
 
 
-def test_who_speaks_again_counts_from_where_the_others_are_with_the_pace_to_come() -> None:
+def test_a_member_that_speaks_again_counts_from_where_the_others_are_with_the_timeouts_to_come() -> None:
     """[Q8, B2] They knew up to delta earlier: the new one, since with the old one it would be too far ahead of them."""
     me = Identity.from_secret(derive(0, "onlooker"))
-    channel = AgreedChannel(me, VirtualTime(lambda *_: ()).link(me.peer), BOUNDS, Primitives(), observing=True)
-    observed = channel._last = ObservedAnnouncement(PLACE, [me.peer], 1, Timing(0.0, 1.0, 1.0), Primitives())
+    channel = BroadcastChannel(me, VirtualTime(lambda *_: ()).link(me.peer), BOUNDS, Primitives(), observing=True)
+    observed = ObservedAnnouncement(SLOT, [me.peer], 1, Timing(0.0, 1.0, 1.0), Primitives())
+    ended_announcement(channel, observed)
     assert observed.deadline is not None
     observed.tick(last := observed.deadline)
-    channel.next_timeouts = replace(FLOOR, delta=1.5)
-    assert channel.timeouts == BOUNDS.slowest
+    channel.pacing.next_timeouts = replace(FLOOR, delta=1.5)
+    assert channel.pacing.timeouts == BOUNDS.slowest
     channel.speak()
-    assert (channel.timeouts.delta, observed.ends, channel.took()) == (1.5, last - 1.5, None)
+    assert (channel.pacing.timeouts.delta, observed.ends, channel.latencies(0)) == (1.5, last - 1.5, None)
 
 
-class _Noting:
-    """Which pace held in which step."""
+class _Noting(ForwardingChannel):
+    """The timeouts of each step."""
 
-    def __init__(self, channel: AgreedChannel, number: int, held: dict[tuple[int, int], Timeouts]) -> None:
-        self._channel, self._number, self._held = channel, number, held
+    def __init__(self, channel: BroadcastChannel, number: int, held: dict[tuple[int, int], Timeouts]) -> None:
+        super().__init__(channel)
+        self._pacing, self._number, self._held = channel.pacing, number, held
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._channel, name)
-
-    async def announce(self, slot: Slot, message: Message) -> Any:
-        said = await self._channel.announce(slot, message)
+    async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Said:
+        said = await super().announce(slot, message, view)
         if slot.phase == Phase.COMMIT:
-            self._held[self._number, slot.step] = self._channel.timeouts
+            self._held[self._number, slot.step] = self._pacing.timeouts
         return said
 
 
-def test_the_pace_follows_from_the_commits_alone() -> None:
-    """[Q8] Whoever has a step's Commits, from whomever, knows the pace of the next."""
-    seen = see(plan(liars=(), network=SLOW))
+def test_timeouts_follow_from_the_commits_alone() -> None:
+    """[Q8] A member that has a step's Commits, from whomever, knows the timeouts of the next."""
+    seen = run_world(plan(liars=(), network=SLOW))
     commits = [[said_as(said, Commit).took for said in outcome.commits.values()] for outcome in seen.world.witness]
-    assert _paces(seen) == [BOUNDS.slowest, *map(BOUNDS.after, commits[:-1])]
+    assert _timeouts_by_step(seen) == [BOUNDS.slowest, *map(BOUNDS.after, commits[:-1])]
     assert commits[0] == [None] * 5
     assert all(one is not None for step in commits[1:] for one in step)
     for earlier, later in pairwise(commits[1:]):

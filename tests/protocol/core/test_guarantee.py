@@ -7,9 +7,8 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from tests.protocol.core.test_roles import KEYS, run_of
-from tests.protocol.small_runs import SMALL, kept_promises, records, rewired, run_on
-from tests.protocol.step.test_audit_all import RECORD
+from tests.protocol.samples import KEYS, RECORD, run_of
+from tests.protocol.small_runs import SMALL, kept_promises, records, run_on, wrap_channel
 from troth.protocol.core.records import Returned
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Parameters, Run, RunError, most_byzantine
@@ -95,7 +94,7 @@ def test_when_the_model_moves(banned: int, gone: int, contributors: int, moves: 
     """[G2] At most b gone, for whatever reason; or fewer than half of the contributors can be liars."""
     roster = without(Roster.founding(run_of(16, byzantine=7)), banned=banned, gone=gone)
     assert roster.moves(len(roster.members), contributors) == moves
-    # Whoever goes in the step itself counts as gone.
+    # A member that leaves in the step itself counts as gone.
     before = without(Roster.founding(run_of(16, byzantine=7)), banned=banned)
     assert before.moves(16 - banned - gone, contributors) == moves
 
@@ -112,29 +111,29 @@ def test_of_four_one_may_go_and_with_two_gone_the_run_pauses(gone: int) -> None:
     counts updates: nothing is used up."""
     simulation = ProtocolSimulation(FOUR)
     for number, peer in enumerate(simulation.honest[:gone]):
-        rewired(simulation, peer, partial(DroppingChannel, drop_out=DropOut(3 + 2 * number, 0)))
+        wrap_channel(simulation, peer, partial(DroppingChannel, drop_out=DropOut(3 + 2 * number, 0)))
     run_on(simulation)
     kept_promises(simulation)
-    told = [record for record in records(simulation) if not record.closing]
-    assert len(told) == 12
-    for before, record in pairwise(told):
+    by_step = [record for record in records(simulation) if not record.closing]
+    assert len(by_step) == 12
+    for before, record in pairwise(by_step):
         left = set(record.members) - set(record.absent)
         paused = len(left) < 3
         assert record.updated == (not paused)
         assert record.updates == before.updates + record.updated
         assert (record.state_after == record.state_before) == paused
         assert record.contributors == tuple(sorted(left)) or len(record.members) == 4
-    assert told[-1].updates == (12 if gone == 1 else 5)
+    assert by_step[-1].updates == (12 if gone == 1 else 5)
     if gone == 2:
-        assert len({record.tau for record in told[5:]}) == 1
+        assert len({record.tau for record in by_step[5:]}) == 1
     witness = simulation.states[simulation.honest[-1]]
-    assert witness.scales.updates == told[-1].updates
+    assert witness.scales.updates == by_step[-1].updates
     # One audit in each step while a validator can be spared; then everyone's of everyone.
     assert simulation.audits > 12 * gone
 
 
 def test_with_one_of_two_back_the_model_moves_again() -> None:
-    """[G2, B3] What counts is who is there, not who once was gone."""
+    """[G2, B3] Members that are there count, even if they once were gone."""
     roster = Roster.founding(run_of(4, byzantine=1))
     gone = msgspec.structs.replace(RECORD, members=KEYS[:4], absent=KEYS[:2])
     roster = roster.after(gone)

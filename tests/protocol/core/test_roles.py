@@ -5,7 +5,8 @@ from itertools import pairwise
 
 import pytest
 
-from troth.crypto import Digest, Identity, PeerId, derive
+from tests.protocol.samples import KEYS, run_of
+from troth.crypto import Digest, PeerId, derive
 from troth.protocol.core.parts import part_bounds
 from troth.protocol.core.roles import (
     NO_PENDING_AUDITS,
@@ -16,16 +17,9 @@ from troth.protocol.core.roles import (
     gradient_seed,
 )
 from troth.protocol.core.roster import Roster
-from troth.protocol.core.run import Parameters, Run, effective_validators
+from troth.protocol.core.run import Run, effective_validators
 
-KEYS = tuple(sorted(Identity.from_secret(derive(0, "key", k)).peer for k in range(16)))
 STEP = 7  # the step before the one that roles are drawn for
-
-
-def run_of(peers: int, validators: int = 1, byzantine: int = 0) -> Run:
-    return Run(
-        KEYS[:peers], b"test", Parameters(size=1000, tau=1.0, byzantine=byzantine, validators=validators), bytes(32)
-    )
 
 
 def draws(run: Run, last: tuple[PeerId, ...], count: int, banned: tuple[PeerId, ...] = ()) -> list[Roles]:

@@ -11,9 +11,8 @@ import pytest
 import torch
 from hypothesis import given
 
-from tests.protocol.core.test_roles import KEYS, run_of
-from tests.protocol.small_runs import SMALL, finished, is_what_a_server_would_get, kept_promises, records
-from tests.protocol.step.test_audit_all import RECORD
+from tests.protocol.samples import KEYS, RECORD, run_of
+from tests.protocol.small_runs import SMALL, equals_trusted_server, finished, kept_promises, records
 from troth.aggregation import exact_norm
 from troth.crypto import PeerId
 from troth.protocol.core.parts import part_bounds
@@ -28,7 +27,7 @@ from troth.protocol.core.scales import (
     update_factor,
     whole_norm,
 )
-from troth.protocol.step.step import clipped_update
+from troth.protocol.step.conclude import clipped_update
 from troth.protocol.wire.messages import Kind, ReportNumbers
 from troth.simulation import ProtocolSimulation
 
@@ -85,11 +84,11 @@ def test_a_minority_of_wild_claims_cannot_move_the_median_out_of_the_honest_rang
     """[A6, V3] Huge, tiny or negative: what is pooled stays between the least and the largest that is true."""
     bounds = part_bounds(60, parts)
     liars = data.draw(st.integers(0, honest - 1))
-    told = [say(data.draw(st.lists(lengths, min_size=parts, max_size=parts))) for _ in range(honest)]
+    honest_reports = [say(data.draw(st.lists(lengths, min_size=parts, max_size=parts))) for _ in range(honest)]
     lies = [say(data.draw(st.lists(claims, min_size=parts, max_size=parts))) for _ in range(liars)]
     share_P = np.array([(stop - start) / 60 for start, stop in pairwise(bounds)])
-    true_CP = np.stack([report.norms_P for report in told]) / np.sqrt(share_P)
-    mixed = data.draw(st.permutations([*told, *lies]))
+    true_CP = np.stack([report.norms_P for report in honest_reports]) / np.sqrt(share_P)
+    mixed = data.draw(st.permutations([*honest_reports, *lies]))
     assert true_CP.min() <= pooled_norm(mixed, bounds) <= true_CP.max()
 
 
@@ -332,7 +331,7 @@ def test_a_covered_aggregate_far_away_is_found_at_once(when: int, steps: int) ->
     assert {simulation.numbers[PeerId(peer)] for peer in convicted} == contributing != set()
     assert contributing <= banned.keys()
     assert {ban.step for ban in simulation.bans if ban.peer in contributing} == {when}
-    assert is_what_a_server_would_get(simulation)
+    assert equals_trusted_server(simulation)
 
 
 SHIFTED = dataclasses.replace(
@@ -347,18 +346,18 @@ SHIFTED = dataclasses.replace(
 )
 
 
-def test_what_stays_below_the_limit_moves_the_model_no_farther_than_twice_as_usual() -> None:
+def test_updates_below_the_limit_move_the_model_no_farther_than_twice_as_usual() -> None:
     """[U3] A covered shift of a few τ passes V3 until an audit finds it; the update is cut to its limit meanwhile."""
     simulation = finished(SHIFTED)
-    told = [record for record in records(simulation) if not record.closing]
-    for step, record in enumerate(told):
-        applied = [old.norm * old.factor for old in told[:step] if old.updated]
+    by_step = [record for record in records(simulation) if not record.closing]
+    for step, record in enumerate(by_step):
+        applied = [old.norm * old.factor for old in by_step[:step] if old.updated]
         longest = 2 * (
             max(record.length, record.tau) if len(applied) < 8 else max(lower_median(applied[-64:]), record.length / 16)
         )
         assert record.factor == min(1.0, longest / record.norm)
         assert record.applied is None or record.applied <= longest * (1 + 1e-15)
-    assert min(record.factor for record in told) < 1, "else nothing was cut, and this shows nothing"
+    assert min(record.factor for record in by_step) < 1, "else nothing was cut, and this shows nothing"
 
 
 def test_anyone_replays_the_model_from_records_and_aggregates() -> None:

@@ -31,7 +31,7 @@ def cheated(request: pytest.FixtureRequest) -> ProtocolSimulation:
 
 
 def test_cheaters_are_banned_in_the_step_in_which_they_cheat(cheated: ProtocolSimulation) -> None:
-    """[V1, V2, T6] Whoever contributes in step 3 is gone in step 3; a validator of step 3 in the next step it contributes."""
+    """[V1, V2, T6] A liar that contributes in step 3 is gone in step 3; a validator of step 3 in the next step it contributes."""
     assert {ban.peer for ban in cheated.bans} == set(cheated.byzantine)
     record = decode_record(cheated.trace[3])
     guilty = {peer for peer in record.members if cheated.numbers[PeerId(peer)] in cheated.byzantine}
@@ -153,7 +153,7 @@ def test_honest_runs_never_come_near_the_public_bounds() -> None:
     assert (calm.attempts, calm.trials) == (12 + 1, 0)  # and the closing step
 
 
-def test_whoever_is_out_has_no_vote_and_no_coin_in_later_attempts() -> None:
+def test_a_member_that_is_out_has_no_vote_and_no_coin_in_later_attempts() -> None:
     """[N1, N2] The randomness of a repeated step is made of the coins of those who are left."""
     simulation = finished(dataclasses.replace(SMALL, attack="wrong-aggregate", steps=4, evaluate_every=4))
     record = decode_record(simulation.trace[3])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.protocol.small_runs import SMALL, finished, last_kept
+from tests.protocol.small_runs import SMALL, finished, last_audit_record
 from troth.aggregation import judge_center
 from troth.crypto import Digest, derive, project, projection_signs, tagged_hash
 from troth.protocol.core.parts import commit_parts
@@ -27,7 +27,7 @@ TAUS = part_taus(0.5, BOUNDS)
 
 def test_the_aggregate_is_the_clipped_centre_of_every_part(attacked: ProtocolSimulation) -> None:
     """[A1, A3] Recomputed from the contributors' public seeds, part by part, to the tolerance of the design."""
-    kept = last_kept(attacked)
+    kept = last_audit_record(attacked)
     batches = [attacked.problem.batch(gradient_seed(kept.seed_randomness, peer)) for peer in kept.contributors]
     _, rows_PD = attacked.problem.gradients(kept.training.parameters_D, batches)  # all liars are gone by now
     assert kept.tau == attacked.run.parameters.tau
@@ -45,7 +45,7 @@ def test_a_part_has_its_share_of_the_radius() -> None:
 
 def test_everyone_uses_the_announced_aggregates(attacked: ProtocolSimulation) -> None:
     """[A2, A3] Bit for bit the same aggregate at every honest peer."""
-    aggregates = [last_kept(attacked, peer).aggregate_D for peer in attacked.honest]
+    aggregates = [last_audit_record(attacked, peer).aggregate_D for peer in attacked.honest]
     assert len(aggregates) == len(attacked.honest)
     assert all(torch.equal(aggregate_D, aggregates[0]) for aggregate_D in aggregates)
 

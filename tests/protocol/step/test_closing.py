@@ -1,20 +1,22 @@
 """The closing step: nobody contributes, everyone audits, and the run's model is signed, or taken back by one step."""
 
 import dataclasses
+from collections.abc import Mapping
 
 import msgspec
 import pytest
 
-from tests.protocol.small_runs import SMALL, all_records, kept_promises, rewired
-from tests.protocol.step.test_audit_all import BEFORE_REPORT, ONCE
-from tests.protocol.watched import CALM, Saying, Watched
+from tests.protocol.altered_runs import CALM, AlteredRun
+from tests.protocol.small_runs import BEFORE_REPORT, LIE_ONCE, SMALL, all_records, kept_promises, wrap_channel
 from troth.crypto import PeerId, Slot
 from troth.evidence.verify import verify_ban
+from troth.protocol.core.channel import NothingNoticed
 from troth.protocol.core.records import StepRecord
 from troth.protocol.core.roles import Audit
 from troth.protocol.core.state import Outcome, State
 from troth.protocol.step.closing import closing_roles
-from troth.protocol.wire.messages import Accusation, Accuse, Close, Commit, Kind, Message, Phase, seal
+from troth.protocol.wire.messages import Accusation, Accuse, Close, Commit, Envelope, Kind, Message, Phase
+from troth.protocol.wire.phases import seal
 from troth.simulation import Scenario
 from troth.simulation.lockstep.drop_outs import DropOut, DroppingChannel
 from troth.training.work import Training
@@ -23,15 +25,15 @@ LAST = CALM.total_steps - 1  # then comes the closing step
 CLOSING = LAST + 1
 
 
-def ends(run: Watched) -> tuple[StepRecord, StepRecord, Outcome[Training]]:
-    """The last step's record, the closing one, and what one member made of it."""
+def ends(run: AlteredRun) -> tuple[StepRecord, StepRecord, Outcome[Training]]:
+    """The last step's record, the closing one, and one member's outcome of it."""
     *_, last, closing = all_records(run)
     return last, closing, next(iter(run.outcomes[-1].values()))
 
 
 def test_a_quiet_run_is_audited_and_signed() -> None:
     """[U4] Everyone's work of the last step, five times; the model is the last one; all sign."""
-    run = Watched().play()
+    run = AlteredRun().play()
     last, closing, outcome = ends(run)
     assert (closing.step, closing.closing, closing.contributors, closing.updated) == (CLOSING, True, (), False)
     assert not any(record.closing for record in all_records(run)[:-1])
@@ -48,7 +50,7 @@ def test_a_quiet_run_is_audited_and_signed() -> None:
 def test_a_lie_in_the_last_step_is_found_and_taken_back(attack: str) -> None:
     """[U4, R6] Else it would be the one to lie in. The model of the run is the one before that step; no step is made twice."""
     scenario = dataclasses.replace(SMALL, attack=attack, attack_start=LAST, steps=6, evaluate_every=6)
-    run = Watched(scenario).play()
+    run = AlteredRun(scenario).play()
     last, closing, outcome = ends(run)
     banned = kept_promises(run)
     contributing = {run.numbers[PeerId(peer)] for peer in last.contributors} & set(run.byzantine)
@@ -65,7 +67,7 @@ def test_a_lie_in_the_last_step_is_found_and_taken_back(attack: str) -> None:
 
 def test_a_false_accusation_there_takes_nothing_back() -> None:
     """[U4, T4] The accuser is banned, and the last step stands."""
-    run = Watched(dataclasses.replace(SMALL, attack_start=LAST, attack_probability=1e-12, steps=6, evaluate_every=6))
+    run = AlteredRun(dataclasses.replace(SMALL, attack_start=LAST, attack_probability=1e-12, steps=6, evaluate_every=6))
     liar = next(peer for peer, number in run.numbers.items() if number in run.byzantine)
 
     def change(slot: Slot, message: Message) -> Message:
@@ -77,20 +79,20 @@ def test_a_false_accusation_there_takes_nothing_back() -> None:
         lie = Accusation(target, Kind.GRADIENT, LAST, None, digest)
         return msgspec.structs.replace(message, accusations=(lie,))
 
-    run.bend([liar], change).play()
+    run.alter([liar], change).play()
     last, closing, _ = ends(run)
     assert set(closing.banned) == {liar}
     assert closing.state_after == last.state_after
     assert kept_promises(run) == {run.numbers[liar]: Kind.GRADIENT}
 
 
-def test_what_is_owed_is_audited_there() -> None:
+def test_owed_audits_are_done_there() -> None:
     """[U4, R7] The lie was in the step before the last, and its auditor lost power. The last step itself stands."""
-    run = Watched(dataclasses.replace(ONCE, steps=5, evaluate_every=5))
-    probe = Watched(dataclasses.replace(ONCE, steps=5, evaluate_every=5)).play()
+    run = AlteredRun(dataclasses.replace(LIE_ONCE, steps=5, evaluate_every=5))
+    probe = AlteredRun(dataclasses.replace(LIE_ONCE, steps=5, evaluate_every=5)).play()
     judgement = verify_ban(probe.evidence[0].text).judgement
     assert (judgement.step, judgement.accuser is not None) == (3, True)
-    rewired(run, PeerId(judgement.accuser or b""), lambda c: DroppingChannel(c, DropOut(4, BEFORE_REPORT)))
+    wrap_channel(run, PeerId(judgement.accuser or b""), lambda c: DroppingChannel(c, DropOut(4, BEFORE_REPORT)))
     last, closing, _ = ends(run.play())
     assert [(owed.target, owed.step) for owed in last.owed if owed.step == 3] == [(judgement.target, 3)]
     assert closing.banned == (judgement.target,)
@@ -101,7 +103,7 @@ def test_what_is_owed_is_audited_there() -> None:
 
 def test_silent_auditors_leave_their_targets_unaudited() -> None:
     """[U4, R7] No step follows, so nothing can be owed any more: the record says whose work nobody looked at."""
-    run = Watched(dataclasses.replace(CALM, peers=16))
+    run = AlteredRun(dataclasses.replace(CALM, peers=16))
     silent: set[PeerId] = set()
 
     def auditors(state: State[Training], me: PeerId) -> dict[Audit, set[PeerId]]:
@@ -127,7 +129,7 @@ def test_silent_auditors_leave_their_targets_unaudited() -> None:
             me_of[slot] = me
             return change(slot, message)
 
-        run.bend([peer], mine)
+        run.alter([peer], mine)
     _, closing, outcome = ends(run.play())
     everyone = auditors(run.outcomes[-2][run.honest[0]].state, run.honest[0])
     lost = {audit.target for audit, who in everyone.items() if who <= silent}
@@ -141,12 +143,12 @@ def test_silent_auditors_leave_their_targets_unaudited() -> None:
 @pytest.mark.parametrize(("wrong", "closed"), [(3, True), (4, False)])
 def test_without_a_quorum_of_signatures_the_run_is_not_closed(wrong: int, closed: bool) -> None:
     """[U4] Signatures that do not fit are none. All see the same, and a ban of that step has no evidence then."""
-    run = Watched()
+    run = AlteredRun()
 
     def change(_: Slot, message: Message) -> Message:
         return Close(bytes(64)) if isinstance(message, Close) else message
 
-    run.bend(run.honest[:wrong], change).play()
+    run.alter(run.honest[:wrong], change).play()
     _, closing, outcome = ends(run)
     assert closing.closing
     for other in run.outcomes[-1].values():
@@ -158,42 +160,41 @@ def test_without_a_quorum_of_signatures_the_run_is_not_closed(wrong: int, closed
 def test_an_unclosed_run_shows_no_evidence_that_proves_nothing() -> None:
     """[U4, E1] Six of seven do not sign: the last step's liars are named, but nobody could check it."""
     scenario = dataclasses.replace(SMALL, attack_start=LAST, steps=6, evaluate_every=6)
-    run = Watched(scenario)
-    run.bend(run.honest[1:], lambda _, message: Close(bytes(64)) if isinstance(message, Close) else message).play()
+    run = AlteredRun(scenario)
+    run.alter(run.honest[1:], lambda _, message: Close(bytes(64)) if isinstance(message, Close) else message).play()
     assert run.bans
     assert run.evidence == []
 
 
-def test_who_is_silent_at_the_end_is_absent() -> None:
+def test_a_member_that_is_silent_at_the_end_is_absent() -> None:
     """[U4, N1] In Commit; the others close the run without it."""
-    run, gone = Watched(), Watched().honest[0]
-    run.bend([gone], lambda c, m: None if isinstance(m, Commit) and c.step == CLOSING else m).play()
+    run, gone = AlteredRun(), AlteredRun().honest[0]
+    run.alter([gone], lambda c, m: None if isinstance(m, Commit) and c.step == CLOSING else m).play()
     _, closing, outcome = ends(run)
     assert closing.absent == (gone,)
     assert outcome.closing.keys() == set(run.honest) - {gone}
 
 
-def test_whoever_commits_to_a_gradient_there_is_out() -> None:
+def test_a_member_that_commits_to_a_gradient_there_is_out() -> None:
     """[U4] Nobody contributes to the closing step."""
-    run, liar = Watched(), Watched().honest[0]
+    run, liar = AlteredRun(), AlteredRun().honest[0]
 
     def change(slot: Slot, message: Message) -> Message:
         if isinstance(message, Commit) and slot.step == CLOSING:
             return msgspec.structs.replace(message, root=bytes(32), length=1.0)
         return message
 
-    run.bend([liar], change).play()
+    run.alter([liar], change).play()
     assert ends(run)[1].absent == (liar,)
 
 
-class _Doubling(Saying):
-    """A channel on which, everyone found, this peer said two things."""
+class _Equivocating(NothingNoticed):
+    """Everyone found that this peer said two things."""
 
-    def __init__(self, inner: object, run: Watched, liar: PeerId) -> None:
-        super().__init__(inner, lambda _, message: message)
+    def __init__(self, run: AlteredRun, liar: PeerId) -> None:
         self._run, self._liar = run, liar
 
-    def equivocations(self, step: int) -> object:
+    def equivocations(self, step: int) -> Mapping[PeerId, tuple[Slot, Envelope, Envelope]]:
         if step != CLOSING:
             return {}
         slot, identity = Slot(self._run.run.id, step, Phase.ACCUSE), self._run.peers[self._liar].identity
@@ -203,12 +204,12 @@ class _Doubling(Saying):
 
 def test_equivocations_there_are_banned_too() -> None:
     """[U4, Q6] The two messages prove it, in the last record as in any other; nothing is taken back for it."""
-    run = Watched(
+    run = AlteredRun(
         Scenario(**{**dataclasses.asdict(CALM), "byzantine": 1, "attack_start": LAST, "attack_probability": 1e-12})
     )
     liar = next(peer for peer, number in run.numbers.items() if number in run.byzantine)
     for peer in list(run.peers):
-        rewired(run, peer, lambda channel: _Doubling(channel, run, liar))  # type: ignore[arg-type, return-value]
+        run.peers[peer] = dataclasses.replace(run.peers[peer], noticed=_Equivocating(run, liar))
     last, closing, _ = ends(run.play())
     assert closing.banned == (liar,)
     assert closing.state_after == last.state_after

@@ -1,4 +1,4 @@
-"""What is committed to before anything of the step is known."""
+"""Commitments that are made before anything of the step is known."""
 
 import pytest
 import torch

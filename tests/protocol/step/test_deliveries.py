@@ -1,4 +1,4 @@
-"""What was delivered to whom: believed, denied, or said again; and how many attempts that can take (SPEC A3, N1, N5, F2)."""
+"""Deliveries, believed, denied, or said again; and how many attempts that can take (SPEC A3, N1, N5, F2)."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -10,13 +10,14 @@ from typing import Any, cast
 import pytest
 from msgspec import structs
 
-from tests.protocol.bent_world import LIARS_FROM, Bent, Lies, Seen, keys, plan, see
+from tests.protocol.scripted_world import FIRST_LYING_STEP, LiarLink, LiarScript, WorldRun, peer_ids, plan, run_world
 from troth.crypto import Digest, PeerId, Slot
 from troth.protocol.core.channel import Delivery
 from troth.protocol.core.roles import Roles
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import most_byzantine
-from troth.protocol.step.attempt import Attempt, AttemptAborted, StepContext
+from troth.protocol.step.attempt import Attempt, AttemptAborted
+from troth.protocol.step.context import StepContext
 from troth.protocol.step.deliveries import agreed_centers, bitmap, lacking, undecided_aggregates, weigh
 from troth.protocol.wire.frames import BlobSent, Packet
 from troth.protocol.wire.messages import (
@@ -40,7 +41,7 @@ def _key(number: int) -> PeerId:
 
 
 def _attempt(roster: Roster, owners: Sequence[PeerId], seed: int = 0) -> Attempt[Any]:
-    """The first of a step, as somebody sees it who only looks on."""
+    """The first attempt of a step, as an observer sees it."""
     peer = SimpleNamespace(me=bytes(32), observing=True, entropy=SimpleNamespace(coins=lambda *_: None))
     state = SimpleNamespace(step=5, roster=roster, randomness=Digest(seed.to_bytes(32)), incarnation=0)
     roles = Roles({}, (), tuple(owners), tuple(range(len(owners) + 1)))
@@ -137,7 +138,7 @@ class _Step:
         self.holders: dict[Delivery, set[PeerId]] = {}  # of what was handed round: the honest ones
 
     def run(self) -> "_Step":
-        """Until nothing is missing, and nobody lies in what follows."""
+        """Go on until nothing is missing, and nobody lies in what follows."""
         while True:
             try:
                 agreed_centers(self.attempt, self.clips())
@@ -174,7 +175,7 @@ class _Step:
     def _hand_round(self) -> None:
         attempt, before = self.attempt, self.holders
         self.holders = {}
-        for part, contributor in attempt.handed_round:
+        for part, contributor in attempt.circulated:
             context = self.honest & attempt.members
             some = set(context) if contributor in self.honest else self._some_of(sorted(context))
             if (part, contributor) in attempt.undecided and before[part, contributor]:
@@ -212,7 +213,7 @@ class _Step:
         return Clip(centers, missing=tuple(sorted(missing)), witnessed=bitmap(came))
 
     def _asked_of(self, owner: PeerId) -> list[PeerId]:
-        return [who for part, who in self.attempt.handed_round if self.insists and self.attempt.owners[part] == owner]
+        return [who for part, who in self.attempt.circulated if self.insists and self.attempt.owners[part] == owner]
 
     def _came(self, relay: PeerId, delivery: Delivery) -> bool:
         """An honest relay has what an honest owner has through it; what it has for a liar is drawn."""
@@ -226,7 +227,7 @@ class _Step:
 
 @pytest.mark.parametrize("hundred", range(6))
 def test_whatever_liars_complain_about_a_step_takes_no_more_than_two_attempts_for_each_member(hundred: int) -> None:
-    """[N1, N5, F1] 4 to 40 members, of whom some liars are gone. No honest member is out, and none is apart from another."""
+    """[N1, N5, F1] 4 to 40 members, of whom some liars are gone. No honest member is out, or in a dispute with another."""
     for seed in range(100 * hundred, 100 * hundred + 100):
         step = _Step(seed).run()
         assert not any(pair <= step.honest for pair in step.pairs), seed
@@ -240,7 +241,7 @@ def test_the_drawn_liars_try_everything() -> None:
         def clips(self) -> dict[PeerId, Announced]:
             found["undecided"] += bool(self.attempt.undecided)
             found["relayed"] += any(self.attempt.relays.values())
-            found["handed round"] += bool(self.attempt.handed_round)
+            found["handed round"] += bool(self.attempt.circulated)
             return super().clips()
 
     steps = [Watched(seed).run() for seed in range(200)]
@@ -252,31 +253,31 @@ def test_the_drawn_liars_try_everything() -> None:
 # Whole runs, in which some liars are gone and another one does its worst
 
 
-class _HandsOutToFew(Lies):
+class _HandsOutToFew(LiarScript):
     """Two are silent from the start; the third hands its aggregates to so few that nobody can tell: 3 of 6, where b = 3."""
 
     def __init__(self, everyone: list[PeerId], friends: Collection[PeerId]) -> None:
         self._quiet, self._friends = everyone[1:3], friends
 
-    def sends(self, link: Bent, to: PeerId, packet: Packet) -> Iterable[Packet]:
+    def sends(self, link: LiarLink, to: PeerId, packet: Packet) -> Iterable[Packet]:
         if link.me in self._quiet:
             return ()
-        lies = packet.slot.step >= LIARS_FROM and isinstance(packet.frame, BlobSent)
+        lies = packet.slot.step >= FIRST_LYING_STEP and isinstance(packet.frame, BlobSent)
         return () if lies and to not in self._friends else (packet,)
 
 
-def _confirmed(seen: Seen) -> list[int]:
+def _confirmed(seen: WorldRun) -> list[int]:
     """The steps in which everyone said again what it holds."""
     return sorted({slot.step for slot in seen.slots if slot.phase == Phase.CONFIRM})
 
 
 def test_an_aggregate_in_few_hands_is_handed_on_and_said_again_instead_of_a_stall() -> None:
     """[A3, N6] Two honest members of five have it. They hand it to all, who then say so; from then on the pairs are served."""
-    everyone = keys(1, 8)
-    seen = see(plan(peers=8, liars=(0, 1, 2), steps=7), _HandsOutToFew(everyone, everyone[3:5])).kept_promises()
+    everyone = peer_ids(1, 8)
+    seen = run_world(plan(peers=8, liars=(0, 1, 2), steps=7), _HandsOutToFew(everyone, everyone[3:5])).check_promises()
     assert seen.named("absent") == {0: [1, 2]}
     owning = [
-        record.step for record in seen.records if record.step >= LIARS_FROM and everyone[0] in record.contributors
+        record.step for record in seen.records if record.step >= FIRST_LYING_STEP and everyone[0] in record.contributors
     ]
     assert _confirmed(seen)[:1] == owning[:1]
     assert sum(seen.extra_attempts) == 0
@@ -285,32 +286,32 @@ def test_an_aggregate_in_few_hands_is_handed_on_and_said_again_instead_of_a_stal
 
 def test_an_aggregate_in_no_hands_is_denied_at_once() -> None:
     """[A3] Its owner is out, and nothing is said again."""
-    everyone = keys(1, 8)
-    seen = see(plan(peers=8, liars=(0, 1, 2), steps=6), _HandsOutToFew(everyone, ())).kept_promises()
+    everyone = peer_ids(1, 8)
+    seen = run_world(plan(peers=8, liars=(0, 1, 2), steps=6), _HandsOutToFew(everyone, ())).check_promises()
     assert [0] in seen.named("absent").values()
     assert seen.named("expelled") == {}, "its machine may have stopped"
     assert seen.link_disputes == {}
     assert _confirmed(seen) == []
 
 
-class _Denies(Lies):
+class _Denies(LiarScript):
     """Two are silent from the start; the third says that it lacks whatever others own."""
 
     def __init__(self, everyone: list[PeerId]) -> None:
         self._quiet = everyone[1:3]
 
-    def sends(self, link: Bent, to: PeerId, packet: Packet) -> Iterable[Packet]:
+    def sends(self, link: LiarLink, to: PeerId, packet: Packet) -> Iterable[Packet]:
         return () if link.me in self._quiet else (packet,)
 
     def says(self, me: PeerId, slot: Slot, message: Message) -> Message:
-        if isinstance(message, Reveal | Confirm) and slot.step >= LIARS_FROM:
+        if isinstance(message, Reveal | Confirm) and slot.step >= FIRST_LYING_STEP:
             return structs.replace(message, held=bytes(len(message.held)))
         return message
 
 
-def test_who_denies_everything_is_struck_and_nobody_has_to_say_it_again() -> None:
-    """[A3, F3] Five honest members are more than three liars. It says so of all, so it is its own line."""
-    seen = see(plan(peers=8, liars=(0, 1, 2), steps=6), _Denies(keys(1, 8))).kept_promises()
+def test_a_member_that_denies_everything_is_struck_and_nobody_has_to_say_it_again() -> None:
+    """[A3, F3] Five honest members are more than three liars. It says so of all, so it is its own link."""
+    seen = run_world(plan(peers=8, liars=(0, 1, 2), steps=6), _Denies(peer_ids(1, 8))).check_promises()
     assert _confirmed(seen) == []
     assert list(seen.named("slowed").values()) == [[0]] * 3
     assert list(seen.named("expelled").values()) == [[0]]

@@ -1,19 +1,21 @@
-"""What a member does with what it is given: seeds, coins, parts, aggregates, signatures, too few contributors."""
+"""One step at a member: seeds, coins, parts, aggregates, signatures, too few contributors."""
 
 import dataclasses
 from typing import Any
 
 import pytest
 
-from tests.protocol.small_runs import SMALL, last_kept
+from tests.protocol.small_runs import SMALL, last_audit_record, wrap_channel
 from troth.crypto import Digest, Identity, PeerId, Slot
+from troth.protocol.core.channel import Channel, ForwardingChannel
 from troth.protocol.core.coins import combine
 from troth.protocol.core.errors import LeftOutError
 from troth.protocol.core.parts import ProvenPart
 from troth.protocol.core.records import decode_record
 from troth.protocol.core.roles import NO_PENDING_AUDITS, PendingAudits, draw_roles, first_randomness
 from troth.protocol.core.roster import Roster
-from troth.protocol.wire.messages import Commit, Malformed, Phase, seal
+from troth.protocol.wire.messages import Commit, Malformed, Phase
+from troth.protocol.wire.phases import seal
 from troth.simulation import ProtocolSimulation
 from troth.simulation.lockstep.memo import MemoPrimitives
 
@@ -34,7 +36,7 @@ def test_seeds_come_from_the_draw_before_last_and_roles_from_the_last(attacked: 
 
 def test_both_coins_of_everyone_are_in_what_they_draw(attacked: ProtocolSimulation) -> None:
     """[R1, A4, C2] Recomputed from the members' secrets: coin A gives the projections, coin B the roles."""
-    kept = last_kept(attacked)
+    kept = last_audit_record(attacked)
     record = decode_record(attacked.trace[kept.step])
     coins = {PeerId(m): attacked.peers[PeerId(m)].entropy.coins(kept.step, 0) for m in record.members}
     assert kept.projection_key == combine("projections", kept.step, 0, {peer: c.a for peer, c in coins.items()})
@@ -44,14 +46,12 @@ def test_both_coins_of_everyone_are_in_what_they_draw(attacked: ProtocolSimulati
     assert entropy.coins(3, 0) != entropy.coins(4, 0)
 
 
-class _Tampering:
-    """Wraps one member's channel and changes what it receives."""
+class _Tampering(ForwardingChannel):
+    """Changes what one member receives."""
 
-    def __init__(self, inner: Any, what: str, me: PeerId) -> None:
-        self._inner, self._what, self._me = inner, what, me
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+    def __init__(self, inner: Channel, what: str, me: PeerId) -> None:
+        super().__init__(inner)
+        self._what, self._me = what, me
 
     async def scatter(self, *arguments: Any) -> Any:
         received = await self._inner.scatter(*arguments)
@@ -74,15 +74,14 @@ def _tampered(what: str) -> tuple[ProtocolSimulation, PeerId]:
     """A calm run of seven, one of whom receives something else than was sent, from the first step on."""
     simulation = ProtocolSimulation(dataclasses.replace(SMALL, byzantine=0, steps=6, evaluate_every=6))
     victim = simulation.honest[0]
-    member = simulation.peers[victim]
-    simulation.peers[victim] = dataclasses.replace(member, channel=_Tampering(member.channel, what, victim))
+    wrap_channel(simulation, victim, lambda channel: _Tampering(channel, what, victim))
     for _ in simulation.steps():
         pass
     return simulation, victim
 
 
 def test_a_part_that_does_not_fit_did_not_come() -> None:
-    """[C3, N5] The owner uses none of them. It misses so many that it must be its own line: it leaves, the others go on."""
+    """[C3, N5] The owner uses none of them. It misses so many that it must be its own link: it leaves, the others go on."""
     simulation, victim = _tampered("part")
     first = decode_record(simulation.trace[0])
     assert set(first.absent) == {victim}
@@ -96,7 +95,7 @@ def test_a_part_that_does_not_fit_did_not_come() -> None:
 
 
 def test_an_aggregate_that_does_not_fit_is_not_used() -> None:
-    """[A3, N4] Most hold the right one: whom it does not reach leaves, and never goes on with another."""
+    """[A3, N4] Most hold the right one: a member that it does not reach leaves, and never goes on with another."""
     simulation, victim = _tampered("aggregate")
     assert simulation.gone.keys() == {victim}
     assert isinstance(simulation.gone[victim], LeftOutError)
@@ -108,7 +107,7 @@ def test_an_aggregate_that_does_not_fit_is_not_used() -> None:
     assert simulation.agreement
 
 
-def test_what_is_kept_is_of_the_last_two_steps(attacked: ProtocolSimulation) -> None:
+def test_audit_records_are_of_the_last_two_steps(attacked: ProtocolSimulation) -> None:
     """[K1] Where no audit is owed; nothing in the state leads back to an older step."""
     state = attacked.states[attacked.honest[0]]
     assert state.closed
@@ -118,8 +117,8 @@ def test_what_is_kept_is_of_the_last_two_steps(attacked: ProtocolSimulation) -> 
         assert not any(isinstance(value, (type(kept), type(state))) for value in inside)
 
 
-def test_what_is_remembered_is_remembered_by_its_bytes() -> None:
-    """[S1] Another envelope, place, sender or coin is another question."""
+def test_answers_are_remembered_by_the_bytes_of_the_question() -> None:
+    """[S1] Another envelope, slot, sender or coin is another question."""
     tools, identity, other = MemoPrimitives(), Identity.generate(), Identity.generate()
     context, there = (Slot(Digest(bytes(32)), step, Phase.COMMIT) for step in (1, 2))
     message = Commit(None, b"a" * 32, b"b" * 32)

@@ -17,14 +17,14 @@ class Tiny(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.words, self.slots = nn.Embedding(WORDS, width), nn.Embedding(LENGTH, width)
+        self.words, self.positions = nn.Embedding(WORDS, width), nn.Embedding(LENGTH, width)
         self.first, self.second, self.last = nn.LayerNorm(width), nn.LayerNorm(width), nn.LayerNorm(width)
         self.look, self.join = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.think = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
         self.head = nn.Linear(width, WORDS)
 
     def forward(self, words: Tensor) -> Tensor:
-        x = self.words(words) + self.slots(torch.arange(words.shape[1]))
+        x = self.words(words) + self.positions(torch.arange(words.shape[1]))
         query, key, value = (
             part.unflatten(-1, (2, -1)).transpose(1, 2) for part in self.look(self.first(x)).chunk(3, dim=-1)
         )

@@ -1,4 +1,4 @@
-"""Messages: what is signed, how strictly it is read."""
+"""Messages: their signed bytes, and how strictly they are read."""
 
 import struct
 
@@ -6,6 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from tests.protocol.wire.examples import EXAMPLES
 from troth.crypto import Digest, Identity, PeerId, Slot, blob_digest, signed_bytes, verify
 from troth.protocol.wire.messages import (
     Accusation,
@@ -13,48 +14,21 @@ from troth.protocol.wire.messages import (
     Ballot,
     Center,
     Clip,
-    Close,
     Commit,
-    Confirm,
     Kind,
     Malformed,
-    Measured,
     Message,
     Phase,
     Report,
-    Reveal,
     Verdict,
     Vote,
-    decode,
-    encode,
-    phase_of,
-    seal,
 )
+from troth.protocol.wire.phases import decode, encode, phase_of, seal
 from troth.protocol.wire.primitives import Primitives
 
 ALICE, BOB = (Identity.from_secret(bytes([k]) * 32) for k in (1, 2))
 RUN = Digest(b"r" * 32)
-HERE = Slot(RUN, step=7, phase=Phase.COMMIT)
-EXAMPLES: list[Message] = [
-    Commit(b"a" * 32, b"b" * 32, b"c" * 32, length=2.5, signature=b"s" * 64),
-    Commit(None, b"b" * 32, b"c" * 32),
-    Commit(None, b"b" * 32, b"c" * 32, b"d" * 32),
-    Clip((Center(3, b"d" * 32, 1.5),)),
-    Clip((), b"a" * 32, b"b" * 32),
-    Clip((), missing=(b"j" * 32,), basis=b"k" * 32),
-    Reveal(b"e" * 32, b"\xff"),
-    Confirm(b"\xff"),
-    Report(struct.pack("<3d", 1.0, -2.0, 3.0), b"l" * 32),
-    Accuse((Accusation(b"f" * 32, Kind.GRADIENT, 6, None, b"m" * 32),), b"g" * 32, basis=b"n" * 32),
-    Vote(
-        (
-            Ballot(b"h" * 32, b"i" * 32, Kind.GRADIENT, 6, None, Verdict.ACCUSED),
-            Ballot(None, b"i" * 32, Kind.REPORT, 7, 2, Verdict.ACCUSER),
-        )
-    ),
-    Commit(None, b"b" * 32, b"c" * 32, took=Measured(1, 200, 70_000)),
-    Close(b"t" * 64),
-]
+COMMIT_SLOT = Slot(RUN, step=7, phase=Phase.COMMIT)
 
 
 @pytest.mark.parametrize(
@@ -69,23 +43,23 @@ EXAMPLES: list[Message] = [
 )
 def test_a_signature_is_worth_nothing_in_another_place(elsewhere: Slot) -> None:
     """[M1] Replays between runs, steps, phases, attempts and incarnations fail."""
-    envelope, tools = seal(ALICE, HERE, EXAMPLES[0]), Primitives()
-    assert not isinstance(tools.open(HERE, ALICE.peer, envelope), Malformed)
+    envelope, tools = seal(ALICE, COMMIT_SLOT, EXAMPLES[0]), Primitives()
+    assert not isinstance(tools.open(COMMIT_SLOT, ALICE.peer, envelope), Malformed)
     assert isinstance(tools.open(elsewhere, ALICE.peer, envelope), Malformed)
 
 
 def test_a_signature_is_worth_nothing_in_another_name() -> None:
     """[M1] Impersonation fails."""
-    assert isinstance(Primitives().open(HERE, BOB.peer, seal(ALICE, HERE, EXAMPLES[0])), Malformed)
+    assert isinstance(Primitives().open(COMMIT_SLOT, BOB.peer, seal(ALICE, COMMIT_SLOT, EXAMPLES[0])), Malformed)
 
 
 @given(st.integers(0, 10_000), st.integers(1, 255))
 def test_every_changed_byte_of_a_payload_is_noticed(where: int, flip: int) -> None:
     """[M1] The digest of the raw payload is what is signed."""
-    envelope = seal(ALICE, HERE, EXAMPLES[0])
+    envelope = seal(ALICE, COMMIT_SLOT, EXAMPLES[0])
     payload = bytearray(envelope.payload)
     payload[where % len(payload)] ^= flip
-    signed = signed_bytes(HERE, ALICE.peer, blob_digest(bytes(payload)))
+    signed = signed_bytes(COMMIT_SLOT, ALICE.peer, blob_digest(bytes(payload)))
     assert not verify(ALICE.peer, signed, envelope.signature)
 
 
@@ -146,7 +120,7 @@ def test_garbage_never_crashes(phase: Phase, payload: bytes) -> None:
         (Phase.VOTE, encode(Vote((Ballot(None, b"i" * 32, Kind.REPORT, 2**62, 2, Verdict.ACCUSER),))), ""),
     ],
 )
-def test_what_is_too_large_or_not_a_number_is_malformed(phase: Phase, payload: bytes, why: str) -> None:
+def test_numbers_that_are_too_large_or_none_are_malformed(phase: Phase, payload: bytes, why: str) -> None:
     """[M3] Bounded before it is parsed; finite."""
     result = decode(phase, payload)
     assert isinstance(result, Malformed)

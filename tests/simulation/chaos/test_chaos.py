@@ -10,18 +10,22 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.simulation.chaos.planted import PLANTED, SEEDS, broken_by, seeds_of_tests
-from troth.attacks.wire.link import WIRE_BEHAVIOURS
+from tests.simulation.chaos.planted import PLANTED
+from tests.simulation.chaos.planted.search import SEEDS, broken_by, seeds_of_tests
+from troth.attacks.wire.behaviours import WIRE_BEHAVIOURS
 from troth.evidence.bans import History
-from troth.evidence.form import checksum as checksum_of
-from troth.evidence.form import from_text, to_text
+from troth.evidence.file_format import checksum as checksum_of
+from troth.evidence.file_format import from_text, to_text
 from troth.evidence.verify import UnprovedError, verify_ban
 from troth.protocol.core.records import encode_record
-from troth.simulation.chaos.draws import draw_wide
+from troth.simulation.chaos.draws import draw_plan, draw_wide
+from troth.simulation.chaos.draws.classic import CLASSIC_ATTACKS, LATER_BEHAVIOURS
 from troth.simulation.chaos.faults import Network
-from troth.simulation.chaos.judge import ATTACKS, LATER_BEHAVIOURS, draw_plan, judge
+from troth.simulation.chaos.judge import judge
+from troth.simulation.chaos.plan import Plan
 from troth.simulation.chaos.plan_file import load
-from troth.simulation.chaos.world import Plan, World, play
+from troth.simulation.chaos.play import play
+from troth.simulation.chaos.world import World
 
 FOUND = seeds_of_tests()
 PLANS = SEEDS.with_name("plans")
@@ -71,7 +75,7 @@ def test_equal_seeds_are_equal_worlds() -> None:
 def test_worlds_do_not_depend_on_the_order_of_sets() -> None:
     """Another process hashes keys otherwise: who sends to a set of peers has to sort it."""
     script = (
-        "import hashlib; from troth.simulation.chaos.judge import draw_plan; from troth.simulation.chaos.world import play; "
+        "import hashlib; from troth.simulation.chaos.draws import draw_plan; from troth.simulation.chaos.play import play; "
         "seen = hashlib.sha256(); play(draw_plan(2, steps=5), lambda *event: seen.update(repr(event).encode())); "
         "print(seen.hexdigest())"
     )
@@ -100,7 +104,7 @@ def test_the_draw_covers_what_there_is() -> None:
     behaviours = Counter(name for plan in plans for liar in plan.liars.values() for name in liar)
     assert set(behaviours) == set(WIRE_BEHAVIOURS) - LATER_BEHAVIOURS
     assert min(behaviours.values()) > 15
-    assert {attack for plan in plans for attack in plan.attacks.values()} == set(ATTACKS)
+    assert {attack for plan in plans for attack in plan.attacks.values()} == set(CLASSIC_ATTACKS)
     assert {plan.peers for plan in plans} == set(range(4, 17))
 
 

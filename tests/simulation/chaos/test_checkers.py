@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tests.simulation.chaos.planted import PLANTED
 from troth.crypto import Identity
-from troth.protocol.broadcast.channel import AgreedChannel
+from troth.protocol.broadcast.router import Router
 from troth.protocol.core.records import Judgement, Returned
 from troth.protocol.core.roster import Roster
 from troth.protocol.wire.frames import Packet, Relayed, Value
@@ -20,7 +20,9 @@ from troth.simulation.chaos.checkers import CHECKERS
 from troth.simulation.chaos.checkers.progress import excused
 from troth.simulation.chaos.faults import Network
 from troth.simulation.chaos.memory_probe import held_bytes
-from troth.simulation.chaos.world import Plan, World, play
+from troth.simulation.chaos.plan import Plan
+from troth.simulation.chaos.play import play
+from troth.simulation.chaos.world import World
 from troth.simulation.lockstep.drop_outs import DropOut
 from troth.training.work import Training, TrainingWork
 
@@ -57,7 +59,7 @@ def test_harm_alone_finds_updates_that_are_too_long() -> None:
 
 
 def test_harm_looks_at_aggregates_whoever_covers_them() -> None:
-    """What the red team did: everything at 1e30, in a world with liars."""
+    """The red team's attack: everything at 1e30, in a world with liars."""
     world = play(plan(7, 3, {0: "covered-aggregate", 1: "covered-aggregate"}))
     assert CHECKERS["harm"](world) == []
     for outcome in world.witness:
@@ -138,13 +140,13 @@ def test_knocks_finds_a_stranger_in_somebodys_place() -> None:
 
 def test_memory_alone_finds_a_peer_that_keeps_everything() -> None:
     """With a buffer for each of them; the channel's own account says nothing of it."""
-    original = AgreedChannel._dispatch
+    original = Router.route
 
-    def hoarding(self: AgreedChannel, sender: Any, packet: Packet) -> None:
+    def hoarding(self: Router, sender: Any, packet: Packet) -> None:
         self.__dict__.setdefault("_hoard", []).append((packet.frame, bytes(1 << 17)))
         original(self, sender, packet)
 
-    with patch.object(AgreedChannel, "_dispatch", hoarding):
+    with patch.object(Router, "route", hoarding):
         assert failing(play(plan(4, 12))) == {"memory"}
     assert failing(play(plan(4, 12))) == set()
 
@@ -158,7 +160,7 @@ def test_held_bytes_counts_what_frames_hold_and_each_once() -> None:
     assert held_bytes([Value(envelope), Relayed(bytes(32), Value(envelope))]) > 2000
 
 
-# What earlier versions of the protocol did not keep
+# Promises that earlier versions of the protocol did not keep
 
 
 def test_a_flood_of_early_frames_is_bounded() -> None:

@@ -1,4 +1,4 @@
-"""What is drawn: the worlds of old stay as they were, wide ones have more in them, and beyond ones promise safety alone."""
+"""Draws: classic worlds stay as they were, wide ones have more in them, and beyond ones promise safety alone."""
 
 import hashlib
 from collections import Counter
@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from troth.simulation.chaos.draws import DRAWS, draw_beyond, draw_wide
+from troth.simulation.chaos.draws import DRAWS, draw_beyond, draw_plan, draw_wide
+from troth.simulation.chaos.draws.classic import LATER_BEHAVIOURS
+from troth.simulation.chaos.draws.wide import WIDE_ATTACKS
 from troth.simulation.chaos.faults import Network
-from troth.simulation.chaos.judge import LATER_BEHAVIOURS, WIDE_ATTACKS, draw_plan, judge
+from troth.simulation.chaos.judge import judge
+from troth.simulation.chaos.plan import TASKS, Plan
 from troth.simulation.chaos.plan_file import FORMAT, PlanFile, flaw, from_bytes, to_text
 from troth.simulation.chaos.shrink import shrink
-from troth.simulation.chaos.world import TASKS, Plan
 from troth.simulation.lockstep.drop_outs import DropOut
 
 WIDE = [draw_wide(seed) for seed in range(400)]
@@ -19,14 +21,14 @@ BEYOND = [draw_beyond(seed) for seed in range(200)]
 
 
 def test_the_worlds_of_old_stay_as_they_were() -> None:
-    def told(plan: Plan) -> str:
+    def described(plan: Plan) -> str:
         liars = sorted((number, sorted(behaviours)) for number, behaviours in plan.liars.items())
         drawn = (plan.forge_from, plan.attacks, plan.intensity, plan.crashes)
         items = [sorted(each.items()) for each in drawn]
         fields = (plan.seed, plan.peers, plan.steps, liars, *items, plan.network, sorted(plan.blackout.items()))
         return repr(fields)
 
-    digest = hashlib.sha256("".join(told(draw_plan(seed)) for seed in range(200)).encode()).hexdigest()
+    digest = hashlib.sha256("".join(described(draw_plan(seed)) for seed in range(200)).encode()).hexdigest()
     assert digest == "ddc32a241390d3f9b975d773932f01ddd569c477b8976cf62fdad79c4ede6712"
 
 

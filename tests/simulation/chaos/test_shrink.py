@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from tests.simulation.chaos.planted import planted
+from troth.simulation.chaos.draws import draw_plan
 from troth.simulation.chaos.faults import Cut, Network
-from troth.simulation.chaos.judge import draw_plan, judge
+from troth.simulation.chaos.judge import judge
+from troth.simulation.chaos.plan import Plan
 from troth.simulation.chaos.plan_file import FORMAT, PlanFile, flaw, from_bytes, to_text
 from troth.simulation.chaos.shrink import breaks_like, shrink
-from troth.simulation.chaos.world import Plan
 from troth.simulation.lockstep.drop_outs import DropOut
 
 EVERYTHING = Plan(
@@ -38,7 +39,7 @@ EVERYTHING = Plan(
 
 
 def test_a_planted_bug_is_found_in_a_smaller_world() -> None:
-    """What is left is the one lie that the bug lets pass; without the bug the small world is whole."""
+    """Only the one lie that the bug lets pass is left; without the bug the small world breaks nothing."""
     two = frozenset({"equivocate", "garbage"})
     network = Network(latency=0.4, doubled=0.1, slow={3: 0.3})
     plan = Plan(17, 5, 4, {2: two}, {}, {}, {2: (0.9, 1)}, {}, network)
@@ -115,7 +116,7 @@ def test_it_ends() -> None:
         tried.append(plan)
         return True
 
-    small = shrink(EVERYTHING, broken, most_worlds=7, told=lambda best, count: seen.append((best, count)))
+    small = shrink(EVERYTHING, broken, most_worlds=7, on_try=lambda best, count: seen.append((best, count)))
     assert len(tried) == 7
     assert seen[-1] == (small, 7)
     times = iter(range(1000))
@@ -195,7 +196,7 @@ Change = Callable[[dict[str, Any]], Any]
         (lambda file: file["drawn"]["crashes"].update({"-1": {"step": 0, "call": 0}}), "there is no peer -1"),
         (lambda file: file["drawn"]["network"]["cuts"][0].update(isolated=[40]), "there is no peer 40"),
         (lambda file: file["drawn"]["liars"].update({str(k): [] for k in range(10)}), "10 liars among 11 peers"),
-        (lambda file: file["drawn"]["liars"].update({"1": ["fly"]}), "unknown conduct 'fly'"),
+        (lambda file: file["drawn"]["liars"].update({"1": ["fly"]}), "unknown behaviour 'fly'"),
         (lambda file: file["drawn"]["attacks"].update({"1": "__import__"}), "unknown attack '__import__'"),
         (lambda file: file["drawn"]["attacks"].update({"2": "grind"}), "must be of liars"),
         (lambda file: file["drawn"].update(intensity={}), "must be of liars"),

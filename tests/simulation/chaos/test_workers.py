@@ -7,12 +7,13 @@ from multiprocessing.connection import Connection
 
 import pytest
 
-from troth.simulation.chaos import workers as side_by_side
+from troth.simulation.chaos import workers
 from troth.simulation.chaos.checkers import CHECKERS
+from troth.simulation.chaos.draws import draw_plan
 from troth.simulation.chaos.faults import Network
-from troth.simulation.chaos.judge import Verdict, draw_plan, judge
+from troth.simulation.chaos.judge import Verdict, judge
+from troth.simulation.chaos.plan import Plan
 from troth.simulation.chaos.workers import judge_all, verdict_on
-from troth.simulation.chaos.world import Plan
 
 
 def quick(seed: int) -> Plan:
@@ -49,7 +50,7 @@ def test_the_time_is_up() -> None:
 
 def test_a_process_that_dies_is_a_broken_world(monkeypatch: pytest.MonkeyPatch) -> None:
     """And the worlds after it are played all the same."""
-    monkeypatch.setattr(side_by_side, "_work", _die_of_seed_7)
+    monkeypatch.setattr(workers, "_work", _die_of_seed_7)
     found = {verdict.seed: verdict.broken for verdict in judge_all([quick(7), quick(8)], 1)}
     assert found == {7: ["crash: the process that played it ended with exit code 3"], 8: []}
 

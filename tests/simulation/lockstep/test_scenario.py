@@ -1,4 +1,4 @@
-"""What a scenario says, fills in and refuses."""
+"""Scenarios: what they fill in and refuse."""
 
 import dataclasses
 from typing import Any

@@ -9,14 +9,15 @@ from tests.simulation.chaos.planted import planted
 from troth.crypto import PeerId
 from troth.protocol.core.records import encode_record
 from troth.protocol.wire.frames import Packet
+from troth.simulation.chaos.draws import draw_plan
 from troth.simulation.chaos.faults import Cut, Network
-from troth.simulation.chaos.judge import draw_plan
-from troth.simulation.chaos.world import Plan, play
+from troth.simulation.chaos.plan import Plan
+from troth.simulation.chaos.play import play
 from troth.simulation.lockstep.drop_outs import DropOut
 from troth.simulation.narrate.timeline import Timeline
 
 
-def told(plan: Plan) -> list[str]:
+def lines_of(plan: Plan) -> list[str]:
     timeline = Timeline(plan)
     return list(timeline.lines(play(plan, timeline.watch, timeline.wrap)))
 
@@ -46,7 +47,7 @@ def test_listening_changes_nothing(seed: int) -> None:
 
 def test_a_quiet_step() -> None:
     """Those who send the same at the same time share a line, and so do those who decide the same."""
-    lines = told(Plan(0, 4, 1, {}, {}, {}, {}, {}, Network()))
+    lines = lines_of(Plan(0, 4, 1, {}, {}, {}, {}, {}, Network()))
     assert lines[0].startswith("seed 0: 4 peers, 1 steps")
     assert lines[2:6] == [
         "",
@@ -64,7 +65,7 @@ def test_a_quiet_step() -> None:
 
 def test_a_record_is_told_where_it_is_signed() -> None:
     """With the Commits of the next step."""
-    lines = told(Plan(0, 4, 2, {}, {}, {}, {}, {}, Network()))
+    lines = lines_of(Plan(0, 4, 2, {}, {}, {}, {}, {}, Network()))
     signed = lines.index("    0.014  • 0 1 2 3 had 4 signatures of the record of step 0")
     assert "decided step 1 attempt 0 commit" in lines[signed - 1]
     assert lines[signed + 1] == "           = record of step 0: 4 of 4 contributed, the model moved"
@@ -72,14 +73,14 @@ def test_a_record_is_told_where_it_is_signed() -> None:
 
 
 def test_times_go_forward() -> None:
-    lines = [line[:9].strip() for line in told(draw_plan(1, most_peers=6, steps=3))]
+    lines = [line[:9].strip() for line in lines_of(draw_plan(1, most_peers=6, steps=3))]
     times = [float(line) for line in lines if re.fullmatch(r"[0-9]+\.[0-9]{3}", line)]
     assert len(times) > 100
     assert times == sorted(times)
 
 
 def test_equivocation_is_a_lie_that_everyone_finds() -> None:
-    lines = told(lying("equivocate"))
+    lines = lines_of(lying("equivocate"))
     assert any("! 2 → " in line and "another value" in line and "! equivocate" in line for line in lines)
     assert any("decided" in line and "by chains after 3 rounds: 2 said two things" in line for line in lines)
     assert any("2 is out (said two things in commit)" in line for line in lines)
@@ -90,7 +91,7 @@ def test_equivocation_is_a_lie_that_everyone_finds() -> None:
 
 
 def test_what_is_not_sent_is_told_too() -> None:
-    lines = told(lying("hide-views", "selective"))
+    lines = lines_of(lying("hide-views", "selective"))
     assert any("! 2 → " in line and "Value" in line and "! selective (" in line for line in lines)
     assert any("View" in line and "! hide-views (" in line for line in lines)
     assert any("View" in line and "without 2" in line for line in lines)
@@ -98,7 +99,7 @@ def test_what_is_not_sent_is_told_too() -> None:
 
 def test_silence_is_told_with_what_follows() -> None:
     plan = Plan(1, 5, 2, {}, {}, {}, {}, {3: DropOut(1, 2)}, Network(latency=0.3))
-    lines = told(plan)
+    lines = lines_of(plan)
     story = [
         "• 3 stopped: in step 1",
         "• 0 1 2 4 decided step 1 attempt 0 clip: 3 said nothing that counts (certificate)",
@@ -112,15 +113,15 @@ def test_silence_is_told_with_what_follows() -> None:
 
 def test_whoever_comes_back_is_heard_again() -> None:
     plan = Plan(1, 5, 16, {}, {}, {}, {}, {3: DropOut(1, 2, 5.0, journal=False)}, Network(latency=0.1))
-    lines = told(plan)
+    lines = lines_of(plan)
     assert any("• 3 started again" in line for line in lines)
-    assert any("• 3 looked on, to come back" in line for line in lines)
+    assert any("• 3 observed, to come back" in line for line in lines)
     assert any("returned: 3 (under a new key)" in line for line in lines)
     assert any("• 0 1 2 3 4 decided step 15" in line for line in lines)
 
 
 def test_accusations_votes_and_bans() -> None:
-    lines = told(Plan(3, 5, 12, {2: frozenset()}, {2: 0}, {}, {2: (1.0, 0)}, {}, Network()))
+    lines = lines_of(Plan(3, 5, 12, {2: frozenset()}, {2: 0}, {}, {2: (1.0, 0)}, {}, Network()))
     assert any("step 0, members 0 1 2 3 4; wrong gradients: 2" in line for line in lines)
     assert any("Value" in line and "accuses 2 of gradient (step " in line for line in lines)
     assert any("Value" in line and "2 guilty of gradient (step " in line for line in lines)
@@ -129,7 +130,7 @@ def test_accusations_votes_and_bans() -> None:
 
 def test_losses_doubles_and_late_arrivals_are_marked() -> None:
     network = Network(latency=0.2, doubled=0.2, cuts=(Cut(frozenset({1}), 0.0, 1.0),))
-    lines = told(Plan(2, 5, 1, {4: frozenset({"late"})}, {}, {}, {4: (1.0, 0)}, {}, network))
+    lines = lines_of(Plan(2, 5, 1, {4: frozenset({"late"})}, {}, {}, {4: (1.0, 0)}, {}, network))
     assert "LOST to 0 2 3 4" in next(line for line in lines if " 1 → all" in line)
     assert any("LOST to 1" in line for line in lines if " 0 → all" in line)
     assert any("twice to " in line for line in lines)
@@ -141,7 +142,7 @@ def test_peers_that_decide_differently_are_told_apart() -> None:
     """With a bug that lets honest peers disagree, the same words have different values behind them."""
     plan = Plan(17, 4, 1, {2: frozenset({"equivocate"})}, {}, {}, {2: (1.0, 0)}, {}, Network())
     with planted("the first of two equivocating values taken"):
-        commits = [line for line in told(plan) if "decided step 0 attempt 0 commit" in line]
+        commits = [line for line in lines_of(plan) if "decided step 0 attempt 0 commit" in line]
     assert len(commits) > 1
     assert len({line.split("[values ")[1] for line in commits}) == len(commits)
 

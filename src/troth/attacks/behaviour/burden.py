@@ -1,4 +1,4 @@
-"""Work for everyone else: votes full of charges that nobody brought, complaints about parts that did come."""
+"""Burdens for everyone else: votes full of charges that nobody brought, complaints about parts that did come."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,25 +10,25 @@ from troth.attacks.behaviour.public import owners_now
 from troth.attacks.colluder import ColludingChannel
 from troth.attacks.gradient import GradientAttack, SignFlip
 from troth.crypto import PeerId, Slot, stream
-from troth.protocol.core.channel import Entry
+from troth.protocol.core.channel import AttemptView
 from troth.protocol.wire.messages import MOST_CHARGES, Announced, Ballot, Clip, Kind, Message, Verdict, Vote
 
-_LATE = 2**61  # steps that nobody will ever make, in numbers that take up the most room
+_LATE = 2**61  # steps that nobody will ever make, in numbers with the longest encoding
 
 
 class PaddingJuror(ColludingChannel):
     """Votes as its coalition does, and on thousands of invented charges besides."""
 
-    async def announce(self, slot: Slot, message: Message) -> Mapping[PeerId, Announced]:
+    async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Mapping[PeerId, Announced]:
         if isinstance(message, Vote) and self._active(slot.step):
             said = self._shielding(message)
             assert isinstance(said, Vote)
             padding = self._padding()[: MOST_CHARGES - len(said.ballots)]
-            return await self._honest.announce(slot, Vote((*said.ballots, *padding)))
-        return await super().announce(slot, message)
+            return await self._honest.announce(slot, Vote((*said.ballots, *padding)), view)
+        return await super().announce(slot, message, view)
 
     def _padding(self) -> tuple[Ballot, ...]:
-        """The same for all of them: a charge that several vote on costs the others the most."""
+        """The same for all colluders: a charge that several vote on costs the others the most."""
         made: tuple[Ballot, ...] = self._collusion.board.setdefault("padding", None) or invented(
             bytes(self._run.id), self._collusion.attack.ballots
         )
@@ -53,23 +53,20 @@ def invented(seed: bytes, count: int) -> tuple[Ballot, ...]:
 
 
 class Complainer(ColludingChannel):
-    """As owner, claims that a contributor's part did not come; another one in each attempt, and one owner after the other."""
+    """As owner, claims that a contributor's part did not come: another in each attempt, one colluding owner after the other."""
 
     _members: frozenset[PeerId] = frozenset()
 
-    def enter(self, entry: Entry) -> None:
-        self._members = entry.members
-        super().enter(entry)
-
-    async def announce(self, slot: Slot, message: Message) -> Mapping[PeerId, Announced]:
+    async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Mapping[PeerId, Announced]:
+        self._members = view.members
         if isinstance(message, Clip) and self._active(slot.step):
             missed = self._misses(slot)
             if missed is not None:
                 message = msgspec.structs.replace(message, centers=(), missing=(missed,))
-        return await super().announce(slot, message)
+        return await super().announce(slot, message, view)
 
     def _misses(self, slot: Slot) -> PeerId | None:
-        """Whose part it is that this owner claims not to have, if it is its turn."""
+        """Contributor whose part this owner claims not to have, if it is its turn."""
         owners = owners_now(self._collusion, self._members)
         ours = [peer for peer in dict.fromkeys(owners) if peer in self._colluders]
         others = sorted(set(owners) - {self._me}, key=lambda peer: (peer in self._colluders, owners.index(peer)))

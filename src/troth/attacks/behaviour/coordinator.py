@@ -1,17 +1,17 @@
-"""Colluders under one head, which reads what is public and picks for each of them what does the most harm at the least risk.
+"""Coordinated colluders: one head reads public state and gives each of them the most harmful lie at the least risk.
 
-It knows what any member knows: who committed and so contributes and owns a part, who does not and so audits, whose coins are
-open, and with them whom the next step audits; and, as every coalition does, its members' own secrets. From that it decides:
+It knows what any member knows: the contributors, which own parts, and the auditors, from the Commits; open coins, and with
+them the next audits; and, as every coalition does, its members' own secrets. From that it decides:
 
-- Only one of them takes a risk in a step: whoever has the least to lose. First one whose lie of the step before an honest
+- Only one colluder takes a risk in a step, the one with the least to lose: first one whose lie of the step before an honest
   auditor is about to find, then the one with the most strikes.
-- While others are left to look away, that one shifts its aggregate and absorbs what is missing in its own report: nothing public
-  shows it. One that is lost anyway announces any aggregate, which costs everyone an attempt and a trial. The last of
-  them keeps its aggregate to itself, which costs an attempt too, and leaves without a ban.
-- Coins B are opened last. If they would have an honest member audit the lie, and without the coin of one of them everyone audits
-  and a colluder that very lie, that one keeps it to itself, at most twice each: the third strike expels.
-- As auditors and jurors they shield each other, always. They accuse the innocent only where they could win the vote; as a
-  minority they cannot, and do not.
+- While others are left to look away, it shifts its aggregate and absorbs the gap in its own report: nothing public shows it.
+  One that is lost anyway announces any aggregate, which costs everyone an attempt and a trial. The last colluder keeps its
+  aggregate to itself, which costs an attempt too, and leaves without a ban.
+- Coins B are opened last. If they would have an honest member audit the lie, and without one colluder's coin everyone audits
+  and a colluder gets that very lie, that one keeps its coin back, at most twice each: the third strike expels.
+- As auditors and jurors they always shield each other. They accuse the innocent only where they could win the vote: a
+  minority cannot, and does not.
 """
 
 from collections import Counter, defaultdict
@@ -23,14 +23,16 @@ import torch
 from torch import Tensor
 
 from troth.aggregation import centered_clip
+from troth.attacks.behaviour.accusers import FalseAccuser
+from troth.attacks.behaviour.coins import CoinGrinder
 from troth.attacks.behaviour.cover import CoveredAggregate, CoveringColluder
-from troth.attacks.behaviour.members import CoinGrinder, FalseAccuser, ShiftingOwner, WithholdingOwner
+from troth.attacks.behaviour.owners import ShiftingOwner, WithholdingOwner
+from troth.attacks.behaviour.public import audits_among_committed, contributors_of
 from troth.attacks.colluder import ColludingChannel, Collusion, LiarsChannel
 from troth.attacks.gradient import GradientAttack, positive
 from troth.crypto import PeerId, Slot
-from troth.protocol.core.coins import combine
-from troth.protocol.core.roles import PendingAudits, draw_roles
-from troth.protocol.core.roster import MOST_STRIKES, Roster
+from troth.protocol.core.channel import AttemptView
+from troth.protocol.core.roster import MOST_STRIKES
 from troth.protocol.core.run import Run
 from troth.protocol.wire.messages import Accuse, Announced, Commit, Message
 
@@ -40,17 +42,19 @@ COVER, WRONG, WITHHOLD, COIN = "covered aggregate", "wrong aggregate", "withheld
 
 
 class Coordinator:
-    """What the coalition knows, and what it has decided. One for all of them; all its answers stay as they were first given."""
+    """Knowledge and decisions of the coalition. All its members share one; an answer, once given, stays."""
 
     def __init__(self, run: Run, colluders: frozenset[PeerId]) -> None:
         self._run = run
         self._colluders = colluders
-        self._followers: dict[PeerId, Callable[[int], bool]] = {}  # who does as it says, and in which steps
+        self._followers: dict[
+            PeerId, Callable[[int], bool]
+        ] = {}  # members, and the steps in which each does as it says
         self._commits: dict[int, Mapping[PeerId, Announced]] = {}  # by step
-        self._risks: dict[int, tuple[PeerId, str]] = {}  # by step: who does what
-        self._lost: dict[int, PeerId] = {}  # by step: who is about to be found
-        self._coins: dict[tuple[int, int], dict[PeerId, bytes]] = defaultdict(dict)  # ours, by step and attempt
-        self._keeping: dict[tuple[int, int], PeerId | None] = {}  # who does not open its coin
+        self._risks: dict[int, tuple[PeerId, str]] = {}  # by step: the member that takes the risk, and its move
+        self._lost: dict[int, PeerId] = {}  # by step: the member that is about to be found
+        self._coins: dict[tuple[int, int], dict[PeerId, bytes]] = defaultdict(dict)  # of members, by step and attempt
+        self._keeping: dict[tuple[int, int], PeerId | None] = {}  # members that do not open their coin
         self._strikes: Counter[PeerId] = Counter()
         self.moves: Counter[str] = Counter()
 
@@ -58,11 +62,11 @@ class Coordinator:
         self._followers[peer] = active
 
     def hear_commits(self, step: int, commits: Mapping[PeerId, Announced]) -> None:
-        """Now it is known who contributes: choose who takes the risk of this step, and which."""
+        """Contributors are known now: choose the member that takes the risk of this step, and its move."""
         if step in self._commits:
             return
         self._commits = {old: said for old, said in self._commits.items() if old >= step - 1} | {step: commits}
-        contributors = self._contributors(step)
+        contributors = contributors_of(commits)
         present = [peer for peer, active in self._followers.items() if peer in contributors and active(step)]
         if not present:
             return
@@ -78,7 +82,7 @@ class Coordinator:
         return lambda step: self._risks.get(step) == (peer, move)
 
     def lies(self, step: int) -> bool:
-        """Whether there is something for an audit to find."""
+        """Whether an audit of this step would find something."""
         return step in self._risks and self._risks[step][1] == COVER
 
     def outvote(self, step: int) -> bool:
@@ -99,7 +103,7 @@ class Coordinator:
         return self._keeping[key] == peer
 
     def _keeper(self, slot: Slot, coins: Mapping[PeerId, bytes]) -> PeerId | None:
-        """Whose coin, if not opened, leaves the audit of our lie to one of us."""
+        """Member whose coin, if not opened, leaves the audit of the lie to a colluder."""
         liar = self._risks[slot.step][0]
         self._lost.pop(slot.step + 1, None)
         if not self._found(slot, liar, coins):
@@ -117,17 +121,11 @@ class Coordinator:
         return self._strikes[peer] < MOST_STRIKES - 1
 
     def _found(self, slot: Slot, liar: PeerId, coins: Mapping[PeerId, bytes]) -> bool:
-        """Draw the next roles as everyone will: whether somebody honest is to audit the liar."""
-        members = tuple(sorted(self._commits.get(slot.step, {})))
-        due = PendingAudits(slot.step, self._contributors(slot.step), everyone=bool(set(members) - coins.keys()))
-        drawn = combine("roles", slot.step, slot.attempt, coins)
-        audits = draw_roles(self._run, Roster(members), drawn, due).audits
-        auditors = {auditor for auditor, theirs in audits.items() for audit in theirs if audit.target == liar}
-        return bool(auditors - self._colluders)
-
-    def _contributors(self, step: int) -> tuple[PeerId, ...]:
-        commits = sorted(self._commits.get(step, {}).items())
-        return tuple(peer for peer, said in commits if isinstance(said.message, Commit) and said.message.root)
+        """Whether the next roles, drawn as everyone will, have an honest member audit the liar."""
+        commits = self._commits.get(slot.step, {})
+        everyone = bool(commits.keys() - coins.keys())
+        audits = audits_among_committed(self._run, slot, commits, coins, everyone=everyone)
+        return any(target == liar and auditor not in self._colluders for auditor, target in audits)
 
 
 class _Cover(CoveringColluder):
@@ -145,25 +143,24 @@ class _Cover(CoveringColluder):
 class _Keeper(CoinGrinder):
     """Opens its coin last, or not, as the head decides."""
 
-    async def announce(self, slot: Slot, message: Message) -> Mapping[PeerId, Announced]:
+    async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Mapping[PeerId, Announced]:
         if isinstance(message, Accuse):
             head(self._collusion).tell_coin(slot, self._me, message.coin)
-        return await super().announce(slot, message)
+        return await super().announce(slot, message, view)
 
     def _would_be_audited(self, slot: Slot, said: Accuse, honest: Mapping[PeerId, Announced]) -> bool:
         return head(self._collusion).keeps_coin(slot, self._me, honest)
 
 
 class Adaptive(ColludingChannel):
-    """One of the coalition: every conduct it may be told to take, around each other, each active when the head says so."""
+    """A member of the coalition: wraps every behaviour around the next, each active when the head says so."""
 
     def __init__(self, honest: LiarsChannel, me: PeerId, collusion: Collusion) -> None:
         self._head = head(collusion)
         self._head.join(me, collusion.active)
         takes = self._head.takes
-        alone = replace(
-            collusion, attack=CoveredAggregate(collusion.attack.shift), colluders=frozenset({me})
-        )  # no other absorbs
+        attack = CoveredAggregate(collusion.attack.shift)
+        alone = replace(collusion, attack=attack, colluders=frozenset({me}))  # no other absorbs
         channel: LiarsChannel = _Keeper(honest, me, replace(collusion, active=self._head.lies))
         channel = WithholdingOwner(channel, me, replace(collusion, active=takes(me, WITHHOLD)))
         channel = ShiftingOwner(channel, me, replace(collusion, active=takes(me, WRONG)))
@@ -171,15 +168,15 @@ class Adaptive(ColludingChannel):
         channel = FalseAccuser(channel, me, replace(collusion, active=self._head.outvote))
         super().__init__(channel, me, collusion)
 
-    async def announce(self, slot: Slot, message: Message) -> Mapping[PeerId, Announced]:
-        announced = await super().announce(slot, message)
+    async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Mapping[PeerId, Announced]:
+        announced = await super().announce(slot, message, view)
         if isinstance(message, Commit):
             self._head.hear_commits(slot.step, announced)
         return announced
 
 
 def head(collusion: Collusion) -> Coordinator:
-    """The one that all colluders of this plot share."""
+    """The coordinator that all members of this collusion share."""
     coordinator: Coordinator = collusion.board.setdefault(
         "coordinator", Coordinator(collusion.run, collusion.colluders)
     )
@@ -193,6 +190,7 @@ class Adapt(GradientAttack):
     shift: float = 1.0  # how far the aggregate of a step's liar is off, in radii over the number of contributors
     behaviour: ClassVar[type[ColludingChannel]] = Adaptive
     needs_protocol: ClassVar[bool] = True
+    covers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         positive("shift", self.shift)

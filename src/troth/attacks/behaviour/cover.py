@@ -1,9 +1,9 @@
-"""A wrong aggregate whose traces colluders absorb in their reports: it passes every check that uses public numbers.
+"""Covered aggregates: wrong ones whose traces colluders absorb in their reports, so that every public check passes.
 
 The owner announces a shifted aggregate. The reports then no longer add up to nothing, so the colluding contributors add
-what is missing to theirs: V2 holds, and the owner, who would have to name them, says nothing. What is left against it is the
-audit, which finds a report that does not follow from its gradient, and with it the owner that let it pass (SPEC T7). It works
-because nobody knows, when reports are made, whom the next step will audit: that is drawn with a second coin.
+what is missing to theirs: V2 holds, and the owner, who would have to name them, says nothing. The audit remains: it finds
+a report that does not follow from its gradient, and with it the owner that let it pass (SPEC T7). It works because nobody
+knows, when reports are made, whom the next step will audit: that is drawn with a second coin.
 """
 
 import math
@@ -17,22 +17,31 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from troth.attacks.behaviour.members import ShiftingOwner
+from troth.attacks.behaviour.owners import ShiftingOwner
+from troth.attacks.behaviour.public import audits_among_committed, contributors_of
 from troth.attacks.colluder import ColludingChannel
 from troth.attacks.gradient import GradientAttack, positive
-from troth.crypto import Digest, PeerId, Slot, projection_signs
-from troth.protocol.core.channel import ProvenParts
+from troth.crypto import PeerId, Slot, projection_signs
+from troth.protocol.core.channel import AttemptView, ProvenParts
 from troth.protocol.core.coins import combine
 from troth.protocol.core.parts import ProvenPart, part_bounds
-from troth.protocol.core.roles import PendingAudits, draw_roles
-from troth.protocol.core.roster import Roster
 from troth.protocol.wire.messages import Announced, Commit, Message, Report, ReportNumbers, Reveal
 
 # P contributors, K projections, D coordinates
 
 
+@dataclass(frozen=True)
+class Gap:
+    """Sum that honest reports about one part lack to zero, and the colluders that absorb it."""
+
+    slot: Slot
+    part: int
+    missing_K: NDArray[np.float64]
+    helpers: Collection[PeerId]
+
+
 class CoveringColluder(ShiftingOwner):
-    """As owner, shifts its aggregate and works out what is missing; as reporter, adds its share of that."""
+    """As owner, shifts its aggregate and works out the gap in the reports; as reporter, adds its share of it."""
 
     _commits: Mapping[PeerId, Announced]
     _coins_a: Mapping[PeerId, bytes]
@@ -46,12 +55,12 @@ class CoveringColluder(ShiftingOwner):
         shifted_D: Tensor = mean_D - mean_D / length * self._collusion.attack.shift * self._tau(rows_PD.shape[1])
         return shifted_D
 
-    async def announce(self, slot: Slot, message: Message) -> Mapping[PeerId, Announced]:
+    async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Mapping[PeerId, Announced]:
         if isinstance(message, Report) and message.numbers and self._active(slot.step):
             honest = message
-            # Last, since the owners among us must have worked out first what is missing.
-            return await self._honest.announce_last(slot, lambda _: self._absorbing(slot, honest))
-        announced = await super().announce(slot, message)
+            # Last, since colluding owners must have worked out first what is missing.
+            return await self._honest.announce_last(slot, lambda _: self._absorbing(slot, honest), view)
+        announced = await super().announce(slot, message, view)
         if isinstance(message, Commit):
             self._commits = announced
         if isinstance(message, Reveal):
@@ -61,14 +70,14 @@ class CoveringColluder(ShiftingOwner):
         return announced
 
     def _missing_by_part(self, slot: Slot) -> dict[int, NDArray[np.float64]]:
-        """What the owners among us told the others."""
+        """Gaps that colluding owners told the others."""
         board: dict[int, NDArray[np.float64]] = self._collusion.board.setdefault(
             ("missing", slot.step, slot.attempt), {}
         )
         return board
 
     def _missing(self, slot: Slot, part: int) -> NDArray[np.float64]:
-        """What honest reports about this part will add up to: the owner holds everyone's rows."""
+        """Sum of honest reports about this part, which should be zero: the owner holds everyone's rows."""
         parameters, bounds = self._run.parameters, self._bounds()
         key = combine("projections", slot.step, slot.attempt, self._coins_a)
         start, stop = bounds[part], bounds[part + 1]
@@ -86,51 +95,44 @@ class CoveringColluder(ShiftingOwner):
         norms_P, projections_PK = numbers.norms_P.copy(), numbers.projections_PK.copy()
         helpers = self._colluders & set(self._contributors())
         if self._collusion.attack.foresight:
-            helpers -= self._guessed_targets(slot)  # whoever would be found tells the truth
+            helpers -= self._guessed_targets(slot)  # a helper that would be found tells the truth
         if self._me not in helpers:
             return honest
         for part, missing_K in self._missing_by_part(slot).items():
-            projections_PK[part] = self._share(slot, part, projections_PK[part], missing_K, helpers)
+            gap = Gap(slot, part, missing_K, helpers)
+            projections_PK[part] = self._share(gap, projections_PK[part])
             tau = self._tau(self._bounds()[part + 1] - self._bounds()[part])
             least = min(math.sqrt(float(np.square(projections_PK[part]).mean())) / 2.5 * 1.01, tau)
             norms_P[part] = self._told_norm(float(norms_P[part]), least)
         absorbing = ReportNumbers(numbers.lengths_P, norms_P, projections_PK)
         return msgspec.structs.replace(honest, numbers=absorbing.pack())
 
-    def _share(
-        self,
-        slot: Slot,
-        part: int,
-        right_K: NDArray[np.float64],
-        missing_K: NDArray[np.float64],
-        helpers: Collection[PeerId],
-    ) -> NDArray[np.float64]:
-        """What this helper reports in place of what would be right."""
-        return right_K - missing_K / len(helpers)
+    def _share(self, gap: Gap, right_K: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Projections that this helper reports in place of the right ones."""
+        return right_K - gap.missing_K / len(gap.helpers)
 
     def _told_norm(self, right: float, least: float) -> float:
-        """The distance to report, where its projections allow no shorter one than `least` (SPEC V2)."""
+        """Distance to report, where its projections allow no shorter one than `least` (SPEC V2)."""
         return max(right, least)
 
     def _guessed_targets(self, slot: Slot) -> set[PeerId]:
-        """Whom the next step audits, if the coins that draw it were those already open. With two coins they are not."""
-        drawn = combine("roles", slot.step, slot.attempt, self._coins_a)
-        roles = draw_roles(
-            self._run,
-            Roster(tuple(sorted(self._commits))),
-            Digest(drawn),
-            PendingAudits(slot.step, self._contributors()),
-        )
-        honest = {auditor: audits for auditor, audits in roles.audits.items() if auditor not in self._colluders}
-        return {audit.target for audits in honest.values() for audit in audits}
+        """Targets of honest auditors, if coins A, which are open, drew the next roles. With two coins they do not."""
+        audits = audits_among_committed(self._run, slot, self._commits, self._coins_a)
+        return {target for auditor, target in audits if auditor not in self._colluders}
 
     def _contributors(self) -> tuple[PeerId, ...]:
-        return tuple(p for p, a in sorted(self._commits.items()) if isinstance(a.message, Commit) and a.message.root)
+        return contributors_of(self._commits)
 
-    async def scatter(self, slot: Slot, proven_parts: Mapping[int, tuple[PeerId, ProvenPart]]) -> ProvenParts:
-        if proven_parts and not slot.attempt:
-            self._parts = len(proven_parts)  # those who were to contribute, whether they committed or not
-        return await super().scatter(slot, proven_parts)
+    async def scatter(
+        self,
+        slot: Slot,
+        parts: Mapping[int, tuple[PeerId, ProvenPart]],
+        expected: Mapping[int, frozenset[PeerId]],
+        view: AttemptView,
+    ) -> ProvenParts:
+        if parts and not slot.attempt:
+            self._parts = len(parts)  # one for each drawn contributor, whether it committed or not
+        return await super().scatter(slot, parts, expected, view)
 
     def _bounds(self) -> tuple[int, ...]:
         return part_bounds(self._run.parameters.size, self._parts)
@@ -148,6 +150,7 @@ class CoveredAggregate(GradientAttack):
     foresight: bool = False
     behaviour: ClassVar[type[ColludingChannel]] = CoveringColluder
     needs_protocol: ClassVar[bool] = True
+    covers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         positive("shift", self.shift)

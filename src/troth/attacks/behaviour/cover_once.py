@@ -1,11 +1,11 @@
-"""One covered step, with any number in it: harm that is done before the audit comes.
+"""One covered step with any number in it: the harm is done before the audit comes.
 
-Liars who shift their aggregates a little are found after some steps. These do as much harm as they can in a few: whatever
-the audits find later, the model is where they put it. With `scale=edge` they stay just within what everyone checks from
+Liars that shift their aggregates a little are found after some steps. These do as much harm as they can in a few: the model
+is where they put it, whatever audits find later. With `scale=edge` they stay just within what everyone checks from
 announced numbers (SPEC V2, V3), so that no dispute stops the step.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,17 +15,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from troth.aggregation import centered_clip, clip_residual
-from troth.attacks.behaviour.cover import CoveringColluder
+from troth.attacks.behaviour.cover import CoveringColluder, Gap
 from troth.attacks.colluder import ColludingChannel
 from troth.attacks.gradient import GradientAttack
 from troth.crypto import PeerId, Slot
-from troth.protocol.core.channel import Entry
+from troth.protocol.core.channel import AttemptView
 from troth.protocol.core.scales import lower_median
 from troth.protocol.wire.messages import Announced, Message, Report, ReportNumbers
 
 # C contributors, D coordinates of one part
 
-_FARTHEST = 4.0  # V3: so many usual lengths, or radii, may the aggregate be away from the contributors
+_FARTHEST = 4.0  # V3: usual lengths, or radii, that the aggregate may be away from the contributors
 _LEAST_SHARE = 0.05  # V3: of the usual length of a whole gradient, for parts that are nearly zero
 _ABSORBED = 2.5 / 1.6  # radii for each helper: V2 allows 2.5, and 16 signs seldom measure more than 1.6 times too much
 _LARGEST = 3e38  # that float32 can hold
@@ -34,7 +34,7 @@ _LARGEST = 3e38  # that float32 can hold
 def largest_passing_shift(
     rows_CD: Tensor, towards_D: Tensor, *, tau: float, helpers: int, told_C: list[float], whole: float = 0.0
 ) -> float:
-    """The farthest that an aggregate can be from the clipped centre, in this direction, with nobody disputing it.
+    """Farthest that an aggregate can be from the clipped centre in this direction with nobody disputing it.
 
     V3 compares lower medians over contributors: of their distances from the aggregate, where `helpers` of them claim to be
     near, with `max(M_p, τ_p, 0.05·√(d/D)·M)`. `told_C` are the lengths of the rows as announced, and `whole` is `√(d/D)·M`.
@@ -46,10 +46,11 @@ def largest_passing_shift(
     def passes(shift: float) -> bool:
         aggregate_D = center_D + shift * towards_D.double()
         away = torch.linalg.vector_norm(rows_CD.double() - aggregate_D, dim=1).sort().values.tolist()
-        told = [min(tau, distance) for distance in away[:helpers]] + away[helpers:]  # at worst these are the helpers
+        # At worst the nearest are the helpers.
+        reported = [min(tau, distance) for distance in away[:helpers]] + away[helpers:]
         others = 1 - helpers / len(away)  # helpers report anything: what they have to absorb is the pull of the rest
         pull = others * float(torch.linalg.vector_norm(clip_residual(rows_CD, aggregate_D, tau=tau)))
-        return lower_median(told) <= farthest and pull <= _ABSORBED * tau * helpers
+        return lower_median(reported) <= farthest and pull <= _ABSORBED * tau * helpers
 
     least, most = 0.0, farthest
     while passes(most) and most < _LARGEST:
@@ -61,16 +62,12 @@ def largest_passing_shift(
 
 
 class OnceCoveringColluder(CoveringColluder):
-    """As owner, puts whatever the attack names into its part, against the mean of its rows."""
+    """As owner, puts an aggregate of the attack's length into its part, against the mean of its rows."""
 
     _members: frozenset[PeerId] = frozenset()
 
-    def enter(self, entry: Entry) -> None:
-        self._members = entry.members
-        super().enter(entry)
-
     def _contributors(self) -> tuple[PeerId, ...]:
-        """Those of this attempt: a helper that is out absorbs nothing."""
+        """Contributors of this attempt: a helper that is out absorbs nothing."""
         return tuple(peer for peer in super()._contributors() if peer in self._members)
 
     def _wrong(self, slot: Slot, part: int) -> Tensor:
@@ -86,36 +83,30 @@ class OnceCoveringColluder(CoveringColluder):
         shift = largest_passing_shift(rows_CD, towards_D, tau=tau, helpers=helpers, told_C=told_C)
         return (centered_clip(rows_CD, tau=tau).double() + 0.999 * shift * towards_D).float()
 
-    async def announce(self, slot: Slot, message: Message) -> Mapping[PeerId, Announced]:
+    async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Mapping[PeerId, Announced]:
+        self._members = view.members
         if isinstance(message, Report) and message.numbers and self._active(slot.step):
             parts, projections = len(self._bounds()) - 1, self._run.parameters.projections
             numbers = ReportNumbers.unpack(message.numbers, parts, projections)
             assert isinstance(numbers, ReportNumbers)
             self._right(slot)[self._me] = numbers.projections_PK
-        return await super().announce(slot, message)
+        return await super().announce(slot, message, view)
 
     def _right(self, slot: Slot) -> dict[PeerId, NDArray[np.float64]]:
-        """What each of us would report if it did not lie."""
+        """Projections that each colluder would report if it did not lie."""
         board: dict[PeerId, NDArray[np.float64]] = self._collusion.board.setdefault(
             ("right", slot.step, slot.attempt), {}
         )
         return board
 
-    def _share(
-        self,
-        slot: Slot,
-        part: int,
-        right_K: NDArray[np.float64],
-        missing_K: NDArray[np.float64],
-        helpers: Collection[PeerId],
-    ) -> NDArray[np.float64]:
-        """All of them the same, so that none is longer than it must be (SPEC V2)."""
-        told = self._right(slot)
-        ours_K = np.sum([told[peer][part] for peer in sorted(told.keys() & set(helpers))], axis=0)
-        return np.asarray((ours_K - missing_K) / len(helpers))
+    def _share(self, gap: Gap, right_K: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The same for all helpers, so that none is longer than it must be (SPEC V2)."""
+        right = self._right(gap.slot)
+        ours_K = np.sum([right[peer][gap.part] for peer in sorted(right.keys() & set(gap.helpers))], axis=0)
+        return np.asarray((ours_K - gap.missing_K) / len(gap.helpers))
 
     def _told_norm(self, right: float, least: float) -> float:
-        """As near as its projections allow: liars who claim to be near pull the median distance down (SPEC V3)."""
+        """As near as its projections allow: liars that claim to be near pull the median distance down (SPEC V3)."""
         return min(right, least)
 
 
@@ -127,6 +118,7 @@ class CoveredOnce(GradientAttack):
     foresight: ClassVar[bool] = False
     behaviour: ClassVar[type[ColludingChannel]] = OnceCoveringColluder
     needs_protocol: ClassVar[bool] = True
+    covers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         wanted = f"scale is 'edge', or a positive number up to {_LARGEST:g}, got {self.scale}"
@@ -139,5 +131,5 @@ class CoveredOnce(GradientAttack):
 
     @property
     def length(self) -> float | None:
-        """None is the edge."""
+        """Length of the aggregate; None is the edge of what passes."""
         return None if self.scale == "edge" else float(self.scale)

@@ -1,8 +1,8 @@
-"""A second draw of the auditors: when the coins would have an honest member audit a liar, the attempt is made void.
+"""Rerolls: where the coins would have an honest member audit a liar, the attempt is made void, and drawn again.
 
-One of the liars that owns a part accuses somebody of a wrong report and lays nothing open. There is nothing to judge by, so
-it is out, unpunished, and the attempt is repeated with fresh coins. It costs one liar its place, or a return, each time;
-the lie that was about to be found stays in the model.
+A liar that owns a part accuses a contributor of a wrong report and discloses nothing. There is nothing to judge by, so it
+is out, unpunished, and the attempt is repeated with fresh coins. Each time costs one liar its place, or a return; the lie
+that was about to be found stays in the model.
 """
 
 from collections import Counter
@@ -17,18 +17,18 @@ from troth.attacks.behaviour.public import audits_to_come, contributors_of, owne
 from troth.attacks.colluder import Choose, ColludingChannel
 from troth.attacks.gradient import SignFlip
 from troth.crypto import PeerId, Slot, blob_digest
-from troth.protocol.core.channel import Entry, ProvenParts, Showing
+from troth.protocol.core.channel import AttemptView, ProvenParts, Showing
 from troth.protocol.core.parts import ProvenPart
 from troth.protocol.wire.messages import Accusation, Accuse, Announced, Kind, Message, Phase
 
 
 @dataclass
 class Rerolls:
-    """What the coalition has decided: once for each attempt, by whoever comes first."""
+    """Decisions of the coalition: once for each attempt, by the member that comes first."""
 
     chosen: dict[tuple[int, int], PeerId | None] = field(default_factory=dict)
     uses: Counter[PeerId] = field(default_factory=Counter)
-    coins: dict[tuple[int, int], dict[PeerId, bytes]] = field(default_factory=dict)  # of liars, by step and attempt
+    coins: dict[tuple[int, int], dict[PeerId, bytes]] = field(default_factory=dict)  # liars', by step and attempt
 
 
 class Reroller(ColludingChannel):
@@ -43,22 +43,20 @@ class Reroller(ColludingChannel):
         shared: Rerolls = self._collusion.board.setdefault("rerolls", Rerolls())
         return shared
 
-    def enter(self, entry: Entry) -> None:
-        self._members = entry.members
-        super().enter(entry)
-
-    async def announce(self, slot: Slot, message: Message) -> Mapping[PeerId, Announced]:
+    async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Mapping[PeerId, Announced]:
+        self._members = view.members
         if isinstance(message, Accuse) and self._active(slot.step):
             said = self._shielding(message)
             assert isinstance(said, Accuse)
             ours = self._rerolls.coins.setdefault((slot.step, slot.attempt), {})
             ours[self._me] = said.coin
-            return await self._honest.announce_last(slot, lambda others: self._choose(slot, said, others))
-        return self._noted(slot, await super().announce(slot, message))
+            return await self._honest.announce_last(slot, lambda others: self._choose(slot, said, others), view)
+        return self._noted(slot, await super().announce(slot, message, view))
 
-    async def announce_last(self, slot: Slot, choose: Choose) -> Mapping[PeerId, Announced]:
-        """Another conduct around this one may speak last where this one would not."""
-        return self._noted(slot, await super().announce_last(slot, choose))
+    async def announce_last(self, slot: Slot, choose: Choose, view: AttemptView) -> Mapping[PeerId, Announced]:
+        """Another behaviour around this one may speak last where this one would not."""
+        self._members = view.members
+        return self._noted(slot, await super().announce_last(slot, choose, view))
 
     def _noted(self, slot: Slot, announced: Mapping[PeerId, Announced]) -> Mapping[PeerId, Announced]:
         if slot.phase == Phase.COMMIT:
@@ -83,7 +81,7 @@ class Reroller(ColludingChannel):
         return msgspec.structs.replace(said, accusations=(*said.accusations, false))
 
     def _roller(self, slot: Slot, others: Mapping[PeerId, Announced]) -> PeerId | None:
-        """Whoever owns a part and has done it least often, if somebody honest would audit one of us."""
+        """Owner of a part that has done it least often, if an honest member would audit a liar."""
         ours = self._rerolls.coins[slot.step, slot.attempt]
         coins = {peer: a.message.coin for peer, a in others.items() if isinstance(a.message, Accuse)} | ours
         found = {
@@ -99,10 +97,10 @@ class Reroller(ColludingChannel):
         return chosen
 
     async def disclose(
-        self, slot: Slot, mine: ProvenParts, wanted: Collection[Showing], count: int
+        self, slot: Slot, mine: ProvenParts, wanted: Collection[Showing], count: int, view: AttemptView
     ) -> Mapping[Showing, Mapping[PeerId, ProvenPart]]:
         void = self._rerolls.chosen.get((slot.step, slot.attempt)) == self._me
-        return await super().disclose(slot, {} if void else mine, wanted, count)
+        return await super().disclose(slot, {} if void else mine, wanted, count, view)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""Colluders under one head with every lie at hand: at each Commit it takes the one that helps most for what it risks.
+"""Strategic colluders: one head with every lie at hand, which at each Commit takes the one with the most gain for its risk.
 
-What it looks at is public: who committed, who is gone, whom the run has banned, whom the coins of the last step have audited,
-how many members are left. The lies stand in a table: when each can be told, what it gains and what it risks.
+It looks at public state only: Commits, members gone and banned, the audits that the last coins drew, the members left. The
+lies stand in a table: when each applies, what it gains and what it risks.
 """
 
 from collections import Counter
@@ -9,15 +9,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from troth.attacks.behaviour.absence import Doorkeeper
+from troth.attacks.behaviour.absence import VanishedError
 from troth.attacks.behaviour.burden import Complainer, PaddingJuror, PadVotes
 from troth.attacks.behaviour.cover_once import CoveredOnce, OnceCoveringColluder
-from troth.attacks.behaviour.members import ShiftingOwner, VanishedError
+from troth.attacks.behaviour.owners import ShiftingOwner
 from troth.attacks.behaviour.public import contributors_of
 from troth.attacks.behaviour.reroll import Reroller
+from troth.attacks.behaviour.returns import Doorkeeper
 from troth.attacks.colluder import ColludingChannel, Collusion, LiarsChannel
 from troth.attacks.gradient import GradientAttack
 from troth.crypto import PeerId, Slot
+from troth.protocol.core.channel import AttemptView
 from troth.protocol.core.roles import draw_roles
 from troth.protocol.core.run import effective_validators
 from troth.protocol.core.state import State
@@ -26,15 +28,15 @@ from troth.protocol.wire.messages import Announced, Commit, Message
 
 @dataclass(frozen=True)
 class Outlook:
-    """What the head knows at the start of a step, in shares and counts."""
+    """Knowledge of the head at the start of a step, as counts."""
 
-    liars: int  # of us, still members
+    liars: int  # colluders that are still members
     members: int
-    contributing: int  # of us
+    contributing: int  # colluders among the contributors
     contributors: int
-    gone: int  # members who left without a ban
-    watched: int  # of us, whom somebody honest audits now for the step before
-    freezes: bool  # whether the run's own rule stops the model once all of us are gone (SPEC G2)
+    gone: int  # members that left without a ban
+    watched: int  # colluders that an honest member audits now for the step before
+    freezes: bool  # whether the run's own rule stops the model once all colluders are gone (SPEC G2)
 
     @property
     def honest(self) -> int:
@@ -43,7 +45,7 @@ class Outlook:
 
 @dataclass(frozen=True)
 class Lie:
-    """A row of the table. Gain and risk are in updates of the model: what is spoilt, and what is given up for it."""
+    """Row of the table. Gain and risk count updates of the model: those spoilt, and those given up for it."""
 
     name: str
     applies: Callable[[Outlook], bool]
@@ -79,14 +81,14 @@ LIES = (
         lambda o: 4.0 * o.contributing,
         lambda o: 2.0 * o.liars,
     ),
-    # The same with a second draw: it costs one of us a place, and not all of us theirs.
+    # The same with a second draw: it costs one colluder its place, and not all of them theirs.
     Lie(
         REROLL,
         lambda o: 2 * o.contributing > o.contributors / 2 and o.liars > 2,
         lambda o: 4.0 * o.contributing,
         lambda _: 1.0,
     ),
-    # Whoever is found now has nothing to lose: an attempt and a trial for everyone.
+    # A colluder that is found now has nothing to lose: an attempt and a trial for everyone.
     Lie(WRONG, lambda o: o.watched > 0, lambda _: 1.5, lambda _: 0.0),
     Lie(PAD, lambda o: o.watched > 0 and o.liars > 1, lambda o: 1.0 + 0.2 * o.liars, lambda _: 0.0),
     # Attempts without end, for as many as own parts.
@@ -95,13 +97,13 @@ LIES = (
 
 
 def best_lie(outlook: Outlook) -> str | None:
-    """The one with the most gain over its risk; none, if nothing is worth it."""
+    """Lie with the most gain over its risk; None if nothing is worth it."""
     fitting = [lie for lie in LIES if lie.applies(outlook) and lie.score(outlook) > 0]
     return max(fitting, key=lambda lie: lie.score(outlook)).name if fitting else None
 
 
 class Head:
-    """One for all of them; what it has decided for a step stays so."""
+    """Decides for all colluders, once for each step."""
 
     def __init__(self, collusion: Collusion) -> None:
         self._run = collusion.run
@@ -143,7 +145,7 @@ class Head:
 
 
 class Strategic(ColludingChannel):
-    """One of the coalition: every conduct around the next, each active when the head says so."""
+    """A member of the coalition: wraps every behaviour around the next, each active when the head says so."""
 
     def __init__(self, honest: LiarsChannel, me: PeerId, collusion: Collusion) -> None:
         self._head: Head = collusion.board.setdefault("strategist", Head(collusion))
@@ -164,10 +166,10 @@ class Strategic(ColludingChannel):
         channel = Doorkeeper(channel, me, when(BLOCK, OUTVOTE))
         super().__init__(channel, me, collusion)
 
-    async def announce(self, slot: Slot, message: Message) -> Mapping[PeerId, Announced]:
+    async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Mapping[PeerId, Announced]:
         if not isinstance(message, Commit) and self._active(slot.step) and self._leaves(slot.step):
             raise VanishedError("left the run")
-        announced = await super().announce(slot, message)
+        announced = await super().announce(slot, message, view)
         if isinstance(message, Commit) and self._active(slot.step):
             assert self._collusion.state is not None
             self._head.decide(slot.step, self._collusion.state(), announced)
@@ -181,3 +183,4 @@ class Strategist(GradientAttack):
     ballots: int = 500  # that a vote is padded with
     behaviour: ClassVar[type[ColludingChannel]] = Strategic
     needs_protocol: ClassVar[bool] = True
+    covers: ClassVar[bool] = True

@@ -1,6 +1,6 @@
-"""What liars put on the wire in place of the truth: frames and payloads made from what was to be sent.
+"""False frames and payloads, made from those that were to be sent.
 
-Nothing here decides when to lie or to whom; that is `LyingLink`'s.
+Nothing here decides when to lie or to whom: `LyingLink` does.
 """
 
 import math
@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from troth.crypto import Digest, Identity, PeerId, Slot, Stream, blob_digest, signed_bytes, tagged_hash
-from troth.protocol.broadcast.announcement import chain_bytes, view_bytes
+from troth.protocol.broadcast.agreement import chain_bytes, view_bytes
 from troth.protocol.wire.frames import (
     BlobSent,
     Certificate,
@@ -41,14 +41,14 @@ from troth.protocol.wire.messages import (
     Reveal,
     SignedRejoin,
     Vote,
-    encode,
 )
+from troth.protocol.wire.phases import encode
 
 T = TypeVar("T")
 
 Blob = PartSent | PartShown | BlobSent
-_OVERSIZE = 400_000  # bytes, of payloads and blobs; more than a message of most phases may have
-_OVERSIZE_IN = {Phase.REPORT: 600_000, Phase.VOTE: 3_000_000}  # these may be longer
+_OVERSIZE = 400_000  # bytes of payloads and blobs; more than a message of most phases may have
+_OVERSIZE_IN = {Phase.REPORT: 600_000, Phase.VOTE: 3_000_000}  # messages of these phases may be longer
 _NUMBERS = (math.nan, math.inf, -math.inf, 1e308, 2.0**400)  # the last is the largest that is allowed
 _LONGEST_PATH = 32
 _EARLY_FRAMES, _EARLY_BYTES = 8, 1 << 20  # of each kind
@@ -62,7 +62,7 @@ def pick(draw: Stream, options: Sequence[T]) -> T:
 
 
 def announcing(identity: Identity, slot: Slot, payload: bytes) -> Value:
-    """Whatever it is, validly signed."""
+    """A value with any payload, validly signed."""
     digest = blob_digest(payload)
     return Value(Envelope(payload, identity.sign(signed_bytes(slot, identity.peer, digest))))
 
@@ -100,7 +100,7 @@ def oversized(phase: Phase, payload: bytes) -> bytes:
 
 
 def not_finite(message: Message, draw: Stream) -> Message:
-    """With numbers that are none, or too large to be squared, where the message has any."""
+    """The message with numbers, where it has any, that are not finite or too large to be squared."""
     number = pick(draw, _NUMBERS)
     match message:
         case Commit() if message.length is not None:
@@ -116,7 +116,7 @@ def not_finite(message: Message, draw: Stream) -> Message:
 
 
 def false_rejoin(message: Commit, gone: PeerId, draw: Stream) -> Commit:
-    """As if that one wanted to come back, under a key that is none of its own."""
+    """A Commit with a request to rejoin for a member that is gone, under a key that is none of its own."""
     key = Identity.from_secret(draw.words(4).tobytes()).peer
     return msgspec.structs.replace(
         message, rejoins=(*message.rejoins, SignedRejoin(gone, key, draw.words(8).tobytes()))
@@ -124,19 +124,19 @@ def false_rejoin(message: Commit, gone: PeerId, draw: Stream) -> Commit:
 
 
 def false_signature(message: Commit, identity: Identity, slot: Slot) -> Commit:
-    """Of another record than the one that everyone agrees on."""
+    """A Commit that signs another record than the one that everyone agrees on."""
     signature = identity.sign(signed_bytes(slot, identity.peer, Digest(bytes(32))))
     return msgspec.structs.replace(message, signature=signature)
 
 
 def false_decision(said: Mapping[PeerId, Envelope], draw: Stream) -> Decided:
-    """As if somebody had been silent."""
+    """A decision as if one member had been silent."""
     silent = pick(draw, sorted(said))
     return Decided({bytes(peer): envelope for peer, envelope in said.items() if peer != silent}, {})
 
 
 def false_waiting(frame: Waiting | RestartCertificate, draw: Stream) -> Waiting | RestartCertificate:
-    """As if it waited elsewhere, or for something else, or had begun."""
+    """A claim to wait elsewhere, or for something else, or to have begun anew."""
     slot = (frame.step, frame.tip, frame.incarnation)
     return pick(
         draw,
@@ -163,7 +163,7 @@ def oversized_blob(frame: Blob) -> Blob:
 
 
 def not_numbers(frame: Blob) -> Blob:
-    """As long as it should be, and not a number in it."""
+    """A blob of the right length, with NaN for every number."""
     return with_blob(frame, np.full(len(frame.blob) // 4, math.nan, "<f4").tobytes())
 
 
@@ -174,7 +174,7 @@ def with_wrong_path(frame: PartSent | PartShown, draw: Stream) -> PartSent | Par
 
 
 def early_and_large(identity: Identity, slot: Slot) -> Iterator[Packet]:
-    """For the next step: relayed values and decisions as long as a vote may be, which nobody can check yet."""
+    """Relayed values and decisions of the next step, as long as a vote may be, which nobody can check yet."""
     later, payload = slot._replace(step=slot.step + 1, phase=Phase.VOTE), bytes(_EARLY_BYTES)
     for number in range(_EARLY_FRAMES):
         envelope = Envelope(payload, bytes([number]) * 64)
@@ -182,7 +182,7 @@ def early_and_large(identity: Identity, slot: Slot) -> Iterator[Packet]:
         yield Packet(later, Decided({}, {bytes(identity.peer): (envelope, envelope)}))
 
 
-# Views, and what claims to be somebody else's
+# Views, and frames that claim to be of another peer
 
 
 def signed_view(identity: Identity, slot: Slot, values: bytes | None) -> View:
@@ -190,13 +190,13 @@ def signed_view(identity: Identity, slot: Slot, values: bytes | None) -> View:
 
 
 def values_digest(said: Mapping[PeerId, Value]) -> Digest:
-    """What an honest member signs that has heard these."""
+    """Digest that an honest member signs which has heard these values."""
     parts = [part for peer in sorted(said) for part in (peer, blob_digest(said[peer].envelope.payload))]
     return tagged_hash("troth/values/1", *parts)
 
 
 def forged_certificate(identity: Identity, slot: Slot, said: Mapping[PeerId, Value]) -> Iterator[View | Certificate]:
-    """Our view that these were all the values, and everyone's, which nobody but us has signed."""
+    """The liar's view that these were all values, and a certificate of everyone's views, which nobody else has signed."""
     view = signed_view(identity, slot, values_digest(said))
     yield view
     chain = {bytes(identity.peer): bytes(identity.sign(chain_bytes(slot, b"", values_digest(said))))}
@@ -206,7 +206,7 @@ def forged_certificate(identity: Identity, slot: Slot, said: Mapping[PeerId, Val
 def impersonations(
     identity: Identity, slot: Slot, victim: PeerId, value: Value, members: Collection[PeerId], draw: Stream
 ) -> Iterator[Frame]:
-    """What the victim is to have said, under our signature or one that it made for something else; its part; everyone's view."""
+    """A value of the victim, under the liar's signature or one made for another message; a part of it; everyone's view."""
     truth = value.envelope
     payload = truth.payload[:-1] + bytes([truth.payload[-1] ^ 1]) if truth.payload else b"\x90"
     digest = blob_digest(payload)

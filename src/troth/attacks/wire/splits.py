@@ -1,8 +1,8 @@
-"""A lie about agreement itself: a certificate that only liars hold, handed to one honest peer in the last round (SPEC Q3, Q5).
+"""Split decisions: a certificate that only liars hold, handed to one honest peer in the last round (SPEC Q3, Q5).
 
 The liar's view goes to nobody, so nobody else can certify, and the rounds begin. To all others it then says something else,
-in a chain that its fellows signed: whoever decides by chains hears two values, and whoever has the certificate hears one. A
-certificate with the signatures of all liars is one signature short in the last round.
+in a chain that its fellows signed: peers that decide by chains hear two values, and the peer with the certificate hears one.
+A certificate with the signatures of all liars is one signature short in the last round.
 """
 
 import math
@@ -11,46 +11,45 @@ from dataclasses import dataclass, field
 
 from troth.attacks.wire.lies import another, signed_view
 from troth.crypto import Identity, PeerId, Slot, Stream, blob_digest
-from troth.protocol.broadcast.announcement import chain_bytes
+from troth.protocol.broadcast.agreement import chain_bytes
 from troth.protocol.wire.frames import Certificate, Chained, Frame, Packet, Value, View
-from troth.protocol.wire.messages import Malformed, Phase, decode, seal
+from troth.protocol.wire.messages import Malformed, Phase
+from troth.protocol.wire.phases import decode, seal
 
-_EARLY = (
-    1.0,
-    0.6,
-)  # before the last round ends, in delays, and up to so much more: earlier, it would be handed on in time
+# Delays before the end of the last round, and up to so many more: any earlier, it would be handed on in time.
+_EARLY = (1.0, 0.6)
 _PATIENCE = 40  # deltas until the rounds begin, and for all of them
 
 
 @dataclass
 class _Split:
-    """One announcement."""
+    """State of the lie in one announcement."""
 
     since: float
-    said: dict[PeerId, Value] = field(default_factory=dict)  # by everyone
-    told: set[PeerId] = field(default_factory=set)
+    said: dict[PeerId, Value] = field(default_factory=dict)  # by every member
+    receivers: set[PeerId] = field(default_factory=set)  # of the liar's value
     views: dict[PeerId, View] = field(default_factory=dict)  # of others
     mine: View | None = None
-    hides: bool | None = None  # whether it is tried here; None: not yet decided
-    decided: bool = False  # the liar's own code, for itself
-    began: dict[PeerId, float] = field(default_factory=dict)  # whose rounds, and when that was heard
+    hides: bool | None = None  # whether the liar tries it here; None: not yet decided
+    decided: bool = False  # whether the liar's own code has decided
+    began: dict[PeerId, float] = field(default_factory=dict)  # peers whose rounds began, and when that was heard
     over: bool = False
 
     @property
     def rounds(self) -> int:
-        return (len(self.told) + 2) // 2
+        return (len(self.receivers) + 2) // 2
 
 
 class LastRound:
-    """What one liar keeps back, and until when."""
+    """Keeps a liar's view and certificate back, until the last round."""
 
     def __init__(self, identity: Identity, fellows: Mapping[PeerId, Identity], draw: Stream) -> None:
         self._me = identity.peer
         self._fellows = {**fellows, identity.peer: identity}
         self._draw = draw
-        self.delta: Callable[[], float] = lambda: 1.0  # how long a frame between honest peers takes at most, as agreed
+        self.delta: Callable[[], float] = lambda: 1.0  # longest delay between honest peers, as agreed
         self._splits: dict[Slot, _Split] = {}
-        self._later: list[tuple[float, Slot, PeerId | None]] = []  # when, where, to whom; None: choose somebody
+        self._later: list[tuple[float, Slot, PeerId | None]] = []  # time, slot and receiver; None: still to choose
 
     def forget(self, step: int) -> None:
         self._splits = {slot: split for slot, split in self._splits.items() if slot.step >= step - 1}
@@ -58,15 +57,15 @@ class LastRound:
     def _split(self, slot: Slot, now: float) -> _Split:
         return self._splits.setdefault(slot, _Split(now))
 
-    # What the liar's own code would send
+    # Frames that the liar's own code would send
 
     def tells(self, to: PeerId, slot: Slot, value: Value, now: float) -> None:
         split = self._split(slot, now)
-        split.told.add(to)
+        split.receivers.add(to)
         split.said[self._me] = value
 
     def hides(self, slot: Slot, view: View, does: Callable[[], bool]) -> bool:
-        """Its view, from everyone: decided once for an announcement, when all have spoken."""
+        """Whether it hides its view from everyone: decided once for an announcement, when all have spoken."""
         split = self._splits.get(slot)
         if split is None or view.values is None:
             return False
@@ -81,7 +80,7 @@ class LastRound:
         split.decided = True
         return True
 
-    # What it hears
+    # Frames that it hears
 
     def hears(self, sender: PeerId, slot: Slot, frame: Value | View, now: float) -> None:
         split = self._split(slot, now)
@@ -91,8 +90,8 @@ class LastRound:
             split.views.setdefault(sender, frame)
 
     def began(self, sender: PeerId, slot: Slot, now: float) -> Iterator[tuple[PeerId, Frame]]:
-        """A chain shows that its sender's rounds have begun. With the first: something else to all, and the certificate when
-        they are nearly over."""
+        """A chain shows that its sender's rounds have begun. The first brings another value for all; the certificate follows
+        when the rounds are nearly over."""
         split = self._splits.get(slot)
         if split is None or not split.hides or split.over:
             return
@@ -101,13 +100,13 @@ class LastRound:
             if not split.over:
                 self._later.append((now + self.delta(), slot, None))
                 second = self._second(slot, split)
-                yield from ((to, second) for to in sorted(split.told - self._fellows.keys()))
+                yield from ((to, second) for to in sorted(split.receivers - self._fellows.keys()))
         split.began.setdefault(sender, now)
 
-    # What it sends instead
+    # Frames that it sends instead
 
     def waits(self, now: float) -> bool:
-        """Whether it is under way: the liar's own code has decided, and must not go on alone meanwhile."""
+        """Whether a split is under way: the liar's own code has decided, and must not go on alone meanwhile."""
         return any(s.decided and not s.over and now < s.since + _PATIENCE * self.delta() for s in self._splits.values())
 
     @property
@@ -128,7 +127,7 @@ class LastRound:
                     yield victim, Packet(slot, certificate)
 
     def _choose(self, slot: Slot, split: _Split) -> None:
-        """Whose rounds began last, and so late that those of the others are over when they hear of it.
+        """Choose the peer whose rounds began last: those of the others are over when they hear of the certificate.
 
         Rounds begin within one delay of each other, and the first chains are heard one later: they show how long a delay is.
         """
@@ -140,19 +139,19 @@ class LastRound:
             self._later.append((first + split.rounds * 2 * self.delta() - early, slot, victim))
 
     def _certificate(self, slot: Slot, split: _Split) -> Certificate | None:
-        """Of the views that honest peers have signed, and the liars' own; with the signatures of all liars."""
+        """Certificate of the views that honest peers have signed and the liars' own, with the signatures of all liars."""
         values = split.mine.values if split.mine is not None else None
-        honest = split.told - self._fellows.keys()
+        honest = split.receivers - self._fellows.keys()
         if values is None or any(peer not in split.views or split.views[peer].values != values for peer in honest):
             return None
-        ours = sorted(self._fellows.keys() & {*split.told, self._me})
+        ours = sorted(self._fellows.keys() & {*split.receivers, self._me})
         views = {bytes(peer): bytes(split.views[peer].signature) for peer in sorted(honest)}
         views |= {bytes(peer): bytes(signed_view(self._fellows[peer], slot, values).signature) for peer in ours}
         signed = chain_bytes(slot, b"", values)
         return Certificate(values, views, {bytes(peer): bytes(self._fellows[peer].sign(signed)) for peer in ours})
 
     def _second(self, slot: Slot, split: _Split) -> Chained:
-        """What will be found to be a lie; a fellow's if there is one."""
+        """Chain of a second value that will be found to be a lie; a fellow's if there is one."""
         liar = min(split.said.keys() & self._fellows.keys() - {self._me}, default=self._me)
         message = decode(Phase(slot.phase), split.said[liar].envelope.payload)
         envelope = split.said[liar].envelope

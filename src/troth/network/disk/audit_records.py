@@ -1,6 +1,6 @@
-"""What audits of the last steps need, on disk: a restart of everyone must not be a way out for who lied just before it (SPEC K1).
+"""Audit records of the last steps, on disk: a restart must not save liars from the audit of their last steps (SPEC K1).
 
-One file for each step, beside the checkpoints; the model that gradients were taken at is the checkpoint's of that step.
+One file for each step, beside the checkpoints. The model that gradients were taken at is in the checkpoint of that step.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,8 @@ from troth.crypto import Digest, PeerId
 from troth.files import write_bytes
 from troth.network.disk.checkpoints import CheckpointError, Checkpoints
 from troth.protocol.core.state import AuditRecord, State
-from troth.protocol.wire.messages import Announced, Bytes32, Envelope, Malformed, Phase, decode
+from troth.protocol.wire.messages import Announced, Bytes32, Envelope, Malformed, Phase
+from troth.protocol.wire.phases import decode
 from troth.protocol.wire.primitives import from_blob, to_blob
 from troth.training.work import Training
 
@@ -22,6 +23,8 @@ _FILES = 3  # as many as there are models
 
 
 class _Saved(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A file, field by field."""
+
     format: str
     run: Bytes32
     step: int
@@ -40,7 +43,7 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 
 class AuditRecordFiles:
-    """Those of the last steps, of small models; of large ones the last step before an orderly stop."""
+    """The audit records of the last steps if the model is small; if it is large, of the last step before an orderly stop."""
 
     def __init__(self, folder: Path, run: Digest, checkpoints: Checkpoints) -> None:
         self._folder = folder
@@ -48,13 +51,13 @@ class AuditRecordFiles:
         self._checkpoints = checkpoints
 
     def save(self, state: State[Training], *, whole: bool = False) -> None:
-        """What the step before this state leaves to be audited."""
-        kept = state.audit_records.get(state.step - 1)
-        if kept is None or not (whole or self._checkpoints.is_small(kept.training)):
+        """Save the audit record of the step before this state."""
+        record = state.audit_records.get(state.step - 1)
+        if record is None or not (whole or self._checkpoints.is_small(record.training)):
             return
         try:
-            self._checkpoints.save_model(kept.step, kept.training)  # there already, if it is small
-            write_bytes(self._path(kept.step), msgspec.msgpack.encode(self._saved(kept)))
+            self._checkpoints.save_model(record.step, record.training)  # there already, if it is small
+            write_bytes(self._path(record.step), msgspec.msgpack.encode(self._saved(record)))
             for old in sorted(self._folder.glob("step-*.kept"))[:-_FILES]:
                 old.unlink()
         except OSError as error:
@@ -63,29 +66,29 @@ class AuditRecordFiles:
             ) from error
 
     def onto(self, state: State[Training]) -> State[Training]:
-        """The state with what was kept of the two steps before it, as far as it is there and whole."""
+        """The state with the audit records of the two steps before it, as far as they are there and whole."""
         found = {step: self._read(step) for step in (state.step - 2, state.step - 1)}
-        return replace(state, audit_records={step: kept for step, kept in found.items() if kept is not None})
+        return replace(state, audit_records={step: record for step, record in found.items() if record is not None})
 
     def _path(self, step: int) -> Path:
         return self._folder / f"step-{step:09}.kept"
 
-    def _saved(self, kept: AuditRecord[Training]) -> _Saved:
+    def _saved(self, record: AuditRecord[Training]) -> _Saved:
         return _Saved(
             FORMAT,
             self._run,
-            kept.step,
-            self._checkpoints.digest(kept.training),
-            kept.seed_randomness,
-            kept.owners,
-            kept.bounds,
-            kept.tau,
-            to_blob(kept.aggregate_D),
-            kept.projection_key,
-            kept.attempt,
+            record.step,
+            self._checkpoints.digest(record.training),
+            record.seed_randomness,
+            record.owners,
+            record.bounds,
+            record.tau,
+            to_blob(record.aggregate_D),
+            record.projection_key,
+            record.attempt,
             *(
-                {bytes(peer): one.envelope for peer, one in said.items()}
-                for said in (kept.commits, kept.reports, kept.clips, kept.accuses)
+                {bytes(peer): one.envelope for peer, one in announced.items()}
+                for announced in (record.commits, record.reports, record.clips, record.accuses)
             ),
         )
 
@@ -118,12 +121,12 @@ class AuditRecordFiles:
         )
 
 
-def _opened(phase: Phase, said: Mapping[bytes, Envelope]) -> dict[PeerId, Announced] | None:
-    """This peer checked the signatures before it wrote them down."""
-    opened = {PeerId(peer): (decode(phase, envelope.payload), envelope) for peer, envelope in said.items()}
+def _opened(phase: Phase, envelopes: Mapping[bytes, Envelope]) -> dict[PeerId, Announced] | None:
+    """The messages inside the envelopes; None if one is malformed. This peer checked the signatures before it saved them."""
+    opened = {PeerId(peer): (decode(phase, envelope.payload), envelope) for peer, envelope in envelopes.items()}
     found = {
         peer: Announced(peer, message, envelope)
         for peer, (message, envelope) in opened.items()
         if not isinstance(message, Malformed)
     }
-    return found if len(found) == len(said) else None
+    return found if len(found) == len(envelopes) else None

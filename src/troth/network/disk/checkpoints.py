@@ -1,7 +1,7 @@
-"""Where a peer stands, on disk: what it needs to find its way back, and the model.
+"""Checkpoints: the state of a peer on disk, from which it finds its way back.
 
-Two files for each: `step-N.json` says where the run was, `step-N.safetensors` holds model and optimizer. Written beside, synced,
-then renamed: whatever happens, the last one is whole.
+Each has two files: `step-N.json` is the state without the model, `step-N.safetensors` holds model and optimizer. They are written
+beside, synced, then renamed: whatever happens, the last one is whole.
 """
 
 import re
@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 
 from troth.crypto import Digest, blob_digest
-from troth.errors import OperatorError
 from troth.files import write_bytes
+from troth.network.disk.errors import DiskError
 from troth.protocol.broadcast.signed_slots import NO_SLOT, SlotKey
 from troth.protocol.core.roles import PendingAudits
 from troth.protocol.core.roster import Roster
@@ -29,23 +29,25 @@ FORMAT = "troth checkpoint 2"
 _UNCHECKED = Digest(bytes(32))
 _OTHER_FORMAT = re.compile(r"troth checkpoint [0-9]+")
 _SMALL = 1 << 24  # bytes of a model that is saved with every step
-_SELDOM = 50  # times as long as it took to save a large model, until the next is
+_SELDOM = 50  # between two saves of a large model: this many times as long as the first one took
 
 
-class CheckpointError(OperatorError):
-    """It cannot be written, or is not of this run; the message names the fix."""
+class CheckpointError(DiskError):
+    """A checkpoint cannot be written, or is not of this run; the message names the fix."""
 
 
 @dataclass(frozen=True)
 class Marks:
-    """How far the other files had come when a checkpoint was written: one that ends earlier now was cut, or is an older copy."""
+    """Ends of the other files when a checkpoint was written: a file that ends earlier now was cut, or is an older copy."""
 
-    journal: Digest | None = None  # the chain's end
-    signed: SlotKey = NO_SLOT  # the last
+    journal: Digest | None = None  # the end of its chain
+    signed: SlotKey = NO_SLOT  # the last signed slot
 
 
 @dataclass(frozen=True)
 class _Saved:
+    """`step-N.json`, field by field."""
+
     format: str
     run: Digest
     step: int
@@ -69,20 +71,22 @@ def _digest(saved: _Saved) -> Digest:
 
 
 class _Format(msgspec.Struct):
+    """The only field that all versions have in common."""
+
     format: str
 
 
 @dataclass(frozen=True)
 class Found:
-    """Where the peer stood."""
+    """The last state that was saved."""
 
     state: State[Training]
-    lacks: Digest | None  # of the model, where that was not saved: the state then holds the run's first one
-    past: tuple[State[Training], ...] = ()  # those just before, oldest first
+    lacks: Digest | None  # digest of the model, if it was not saved: the state then holds the run's first one
+    past: tuple[State[Training], ...] = ()  # the states just before, oldest first
 
 
 class Checkpoints:
-    """The last few, in one folder."""
+    """The last few checkpoints, in one folder."""
 
     def __init__(
         self,
@@ -107,8 +111,10 @@ class Checkpoints:
             raise CheckpointError(f"cannot make {folder}: {error.strerror}") from error
 
     def save(self, state: State[Training], marks: Marks | None = None, *, whole: bool = False) -> None:
-        """What the marks name must be on disk. The model goes with it if it is small, if there is time for it, if it is its turn,
-        or if it is asked for."""
+        """Write a checkpoint. Everything that the marks name must be on disk already.
+
+        The model is written too if it is small, if there is time for it, if it is its turn, or if `whole` asks for it.
+        """
         name = f"step-{state.step:09}"
         digest = self._work.digest(state.training)
         saved = _Saved(
@@ -140,19 +146,19 @@ class Checkpoints:
 
     def _prune(self) -> None:
         models = sorted(self._folder.glob("step-*.safetensors"))
-        stands = sorted(self._folder.glob("step-*.json"))
-        kept = {path.stem for path in (*models[-self._keep :], *stands[-self._keep :])}
-        for path in (*models, *stands):
-            if path.stem not in kept:
+        states = sorted(self._folder.glob("step-*.json"))
+        newest = {path.stem for path in (*models[-self._keep :], *states[-self._keep :])}
+        for path in (*models, *states):
+            if path.stem not in newest:
                 path.unlink()
 
     def marks(self) -> Marks:
-        """Of the newest."""
+        """The marks of the newest checkpoint."""
         paths = sorted(self._folder.glob("step-*.json"), reverse=True)
         return next((saved.marks for path in paths if (saved := self._read(path)) is not None), Marks())
 
     def last(self, first: State[Training]) -> Found:
-        """The newest; the first state if there is none."""
+        """The newest checkpoint; the run's first state if there is none."""
         paths = sorted(self._folder.glob("step-*.json"), reverse=True)
         found = list(islice((one for path in paths if (one := self._found(path, first)) is not None), 3))
         if not found:
@@ -192,30 +198,31 @@ class Checkpoints:
         if saved is None:
             if _OTHER_FORMAT.fullmatch(kind):
                 raise CheckpointError(
-                    f"{path} was written by another version of Troth: use that one, or choose another folder with --folder"
+                    f"{path} was written by another version of Troth: use that one, or choose another folder",
+                    wrong_folder=True,
                 )
             return None
         if saved.check != _digest(saved):
             return None
         if saved.run != self._run:
-            raise CheckpointError(f"{path} belongs to another run: choose another folder with --folder")
+            raise CheckpointError(f"{path} belongs to another run: choose another folder", wrong_folder=True)
         return saved
 
     def is_small(self, training: Training) -> bool:
-        """Whether it is saved with every step."""
+        """Whether the model is so small that it is saved with every step."""
         return 4 * training.parameters_D.numel() <= _SMALL
 
     def digest(self, training: Training) -> Digest:
         return self._work.digest(training)
 
     def save_model(self, step: int, training: Training) -> None:
-        """Of an earlier step, unless it is there."""
+        """Save the model of an earlier step, unless it is there."""
         path = self._folder / f"step-{step:09}.safetensors"
         if not path.exists():
             write_bytes(path, self._work.pack(training))
 
     def model(self, step: int, digest: Digest) -> Training | None:
-        """Of an earlier step, if it is still there."""
+        """The model of an earlier step, if it is still there."""
         return self._model(self._folder / f"step-{step:09}.safetensors", digest)
 
     def _model(self, path: Path, digest: Digest) -> Training | None:

@@ -1,4 +1,4 @@
-"""Which places this peer has signed, on disk: a power cut must not look like a lie (SPEC B1)."""
+"""The slots that this peer has signed, on disk: a power cut must not look like an equivocation (SPEC B1)."""
 
 import os
 import re
@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 
 from troth.crypto import Slot, tagged_hash
-from troth.errors import OperatorError
 from troth.files import sync_folder, write_bytes
+from troth.network.disk.errors import DiskError
 from troth.protocol.broadcast.signed_slots import NO_SLOT, SignedBeforeError, SlotKey, slot_key
 from troth.protocol.wire.frames import RestartCertificate
 
@@ -17,15 +17,15 @@ _BEGINNING = re.compile(r"([0-9]+ ){0,3}[0-9]*|([0-9]+ ){4}[0-9a-f]{0,8}")
 _MOST_LINES = 4096  # then the file begins anew with the last line
 
 
-class SignedSlotsError(OperatorError):
-    """The file cannot be written or is not ours; the message names the fix."""
+class SignedSlotsError(DiskError):
+    """The file cannot be written or is damaged; the message names the fix."""
 
 
 class SignedSlotsFile:
-    """`protocol.journal.Journal` in a file. A line for each place, written and synced before anything is signed for it."""
+    """`protocol.broadcast.signed_slots.SignedSlots` in a file: a line for each slot, synced before anything is signed for it."""
 
     def __init__(self, path: Path, at_least: SlotKey = NO_SLOT) -> None:
-        """`at_least` is what was signed when the last checkpoint was written: less is an older copy."""
+        """`at_least` is the last slot at the last checkpoint: a file that ends earlier is an older copy."""
         self._path = path
         try:
             self._last = self._read()
@@ -50,7 +50,7 @@ class SignedSlotsFile:
         return max((_parse(line) for line in [*lines, *_whole(torn)]), default=NO_SLOT)
 
     def _begin(self) -> None:
-        """A short file, in place of the old one at once."""
+        """Replace the file, in one move, by one that holds the last slot only."""
         fresh = self._path.with_suffix(".new")
         with fresh.open("wb") as file:
             if self._last != NO_SLOT:
@@ -89,7 +89,7 @@ class SignedSlotsFile:
         try:
             return msgspec.msgpack.decode(self._begun_path.read_bytes(), type=RestartCertificate)
         except (OSError, ValueError):
-            return None  # then this peer may have to look on for two steps
+            return None  # then this peer may have to observe for two steps
 
     @property
     def _begun_path(self) -> Path:
@@ -113,26 +113,26 @@ class SignedSlotsFile:
 
 def _line(key: SlotKey) -> bytes:
     """Incarnation, step, attempt, phase, and a checksum."""
-    said = " ".join(map(str, key))
-    return f"{said} {_check(said)}\n".encode()
+    numbers = " ".join(map(str, key))
+    return f"{numbers} {_checksum(numbers)}\n".encode()
 
 
-def _check(said: str) -> str:
+def _checksum(numbers: str) -> str:
     """Finds accidents: a changed digit could let a slot be signed twice."""
-    return tagged_hash("troth/slot/2", said.encode()).hex()[:8]
+    return tagged_hash("troth/slot/2", numbers.encode()).hex()[:8]
 
 
 def _parse(line: str) -> SlotKey:
-    said, _, check = line.rpartition(" ")
-    incarnation, step, attempt, phase = map(int, said.split(" "))
-    if check != _check(said):
+    numbers, _, checksum = line.rpartition(" ")
+    incarnation, step, attempt, phase = map(int, numbers.split(" "))
+    if checksum != _checksum(numbers):
         raise ValueError("the line was changed")
     return incarnation, step, attempt, phase
 
 
 def _whole(torn: str) -> list[str]:
-    """Of a last line without its end: what is not whole was not signed. What is no beginning of a line is damage."""
-    torn = torn.rstrip("\0")  # a power cut may leave such
+    """The last line without its newline, if it is whole otherwise: half a line was not signed. Anything else is damage."""
+    torn = torn.rstrip("\0")  # a power cut may leave zeros
     if not _BEGINNING.fullmatch(torn):
         raise ValueError("not the beginning of a line")
     return [torn] if _WHOLE.fullmatch(torn) else []

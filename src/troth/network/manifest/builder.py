@@ -1,4 +1,4 @@
-"""A manifest from a few wishes: the task's suggestions, the protocol's defaults, and times measured on this machine."""
+"""A manifest from a few options: the task's suggestions, the protocol's defaults, and times measured on this machine."""
 
 import math
 import secrets
@@ -11,27 +11,30 @@ from typing import Literal, TypeVar
 import torch
 
 from troth.crypto import derive
-from troth.network.manifest.initial_state import adopt
-from troth.network.manifest.manifest import Founder, Manifest, ManifestError, least_room
+from troth.network.manifest.checks import least_room
+from troth.network.manifest.errors import ManifestError
+from troth.network.manifest.founder import Founder
+from troth.network.manifest.initial_state import import_initial_state
+from troth.network.manifest.manifest import Manifest
 from troth.network.manifest.toml import STRETCH
 from troth.protocol.broadcast.timeouts import Timeouts
 from troth.protocol.core.run import Parameters, RunError, most_byzantine
 from troth.protocol.wire.primitives import Primitives
 from troth.specs import SpecError, parse_spec
-from troth.training import Problem, check_pure, make_task
+from troth.training import Problem, Task, check_pure, make_task
 from troth.training.fingerprint import code_digest, code_file, data_digest
 
 T = TypeVar("T")
 
 _LEAST_S = 5.0  # for computing and for sending: machines stutter
-_SLACK = 10  # so much slower may the slowest member be than this machine
+_SLACK = 10  # the slowest member may be this many times slower than this machine
 _CALLS = 3
-_SLOWEST_LINE = 20e6 / 8  # bytes a second
+_SLOWEST_CONNECTION = 20e6 / 8  # bytes a second
 
 
 @dataclass(frozen=True)
 class ManifestOptions:
-    """What a person may want otherwise. `None`: as the task suggests, as the protocol allows, or as measured."""
+    """The choices of the person who writes a manifest. None: as the task suggests, as the protocol allows, or as measured."""
 
     name: str | None = None
     steps: int | None = None
@@ -40,7 +43,7 @@ class ManifestOptions:
     schedule: str = "cosine"
     warmup: int = 0
     seed: int = 0
-    start: Path | None = None  # a checkpoint, a peer's folder, or a model
+    initial_state: Path | None = None  # a checkpoint, a peer's folder, or a model
     byzantine: int | None = None
     validators: int = 1
     projections: int = 16
@@ -59,42 +62,27 @@ class ManifestOptions:
 
 
 @dataclass(frozen=True)
-class Draft:
+class BuiltManifest:
+    """A manifest, and what was found out while it was built."""
+
     manifest: Manifest
-    gradient_s: float  # how long one took here
-    start: bytes | None = None  # the state to begin from, for the file beside the manifest
+    gradient_s: float  # that one gradient took on this machine
+    initial_state: bytes | None = None  # for the file beside the manifest
 
 
-def draft(
+def build_manifest(
     task: str, founders: Sequence[Founder], options: ManifestOptions | None = None, folder: Path | None = None
-) -> Draft:
-    """For a manifest that will lie in `folder`, where the task's file, if it has one, must lie too.
+) -> BuiltManifest:
+    """A manifest that will lie in `folder`, where the task's file, if it has one, must lie too.
 
-    The nonce is fresh, so every draft is another run. A gradient is computed a few times to see how long it takes.
+    The nonce is fresh, so every manifest is another run. A gradient is computed a few times to see how long it takes.
     """
     options, folder = options or ManifestOptions(), folder or Path()
     made = make_task(task, folder)
-    if options.device == "cuda" and not torch.cuda.is_available():
-        raise ManifestError("device cuda: PyTorch sees no CUDA device here; write the manifest where there is one")
-    for file in made.data_files():
-        if not file.is_file():
-            raise ManifestError(f"data: {file} is not there; the manifest is written where the data is")
+    _check_machine(made, options)
     problem = Problem(made, device=options.device, one_by_one=options.one_by_one, lanes_for=max(1, len(founders)))
     check_pure(made, problem)
     gradient_s = _gradient_s(problem)
-    try:
-        parameters = Parameters(
-            size=problem.size,
-            tau=_or(options.tau, made.tau),
-            byzantine=_or(options.byzantine, most_byzantine(len(founders), options.validators)),
-            validators=options.validators,
-            projections=options.projections,
-            beyond_guarantee=options.beyond_guarantee,
-            tau_auto=options.tau_auto,
-            deviation=options.deviation,
-        )
-    except RunError as error:
-        raise ManifestError(str(error)) from error
     manifest = Manifest(
         name=_or(options.name, parse_spec(task)[0]),
         nonce=secrets.token_bytes(32),
@@ -108,27 +96,55 @@ def draft(
         schedule=options.schedule,
         warmup=options.warmup,
         seed=options.seed,
-        parameters=parameters,
+        parameters=_parameters(made, options, len(founders), problem.size),
         founders=tuple(founders),
-        timeouts=Timeouts(
-            delta=options.delta_s,
-            compute=_or(options.compute_s, _generous(_SLACK * gradient_s)),
-            bulk=_or(options.bulk_s, _generous(2 * 4 * problem.size / _SLOWEST_LINE)),
-            room=_or(options.room_bytes, max(Timeouts.room, 4 * least_room(problem.size))),
-            stretch=options.stretch,
-        ),
+        timeouts=_timeouts(options, gradient_s, problem.size),
         device=options.device,
         one_by_one=options.one_by_one,
         folder=folder,
     )
-    if options.start is None:
-        return Draft(manifest, gradient_s)
-    digest, raw = adopt(manifest.work(problem, Primitives()), options.start)
-    return Draft(replace(manifest, start=digest), gradient_s, raw)
+    if options.initial_state is None:
+        return BuiltManifest(manifest, gradient_s)
+    digest, raw = import_initial_state(manifest.work(problem, Primitives()), options.initial_state)
+    return BuiltManifest(replace(manifest, initial_state=digest), gradient_s, raw)
 
 
-def beside(task: str, folder: Path) -> str:
-    """A task as somebody names it who stands elsewhere, as a manifest in `folder` has to name it."""
+def _check_machine(task: Task, options: ManifestOptions) -> None:
+    if options.device == "cuda" and not torch.cuda.is_available():
+        raise ManifestError("device cuda: PyTorch sees no CUDA device here; write the manifest where there is one")
+    for file in task.data_files():
+        if not file.is_file():
+            raise ManifestError(f"data: {file} is not there; the manifest is written where the data is")
+
+
+def _parameters(task: Task, options: ManifestOptions, founders: int, size: int) -> Parameters:
+    try:
+        return Parameters(
+            size=size,
+            tau=_or(options.tau, task.tau),
+            byzantine=_or(options.byzantine, most_byzantine(founders, options.validators)),
+            validators=options.validators,
+            projections=options.projections,
+            beyond_guarantee=options.beyond_guarantee,
+            tau_auto=options.tau_auto,
+            deviation=options.deviation,
+        )
+    except RunError as error:
+        raise ManifestError(str(error)) from error
+
+
+def _timeouts(options: ManifestOptions, gradient_s: float, size: int) -> Timeouts:
+    return Timeouts(
+        delta=options.delta_s,
+        compute=_or(options.compute_s, _generous(_SLACK * gradient_s)),
+        bulk=_or(options.bulk_s, _generous(2 * 4 * size / _SLOWEST_CONNECTION)),
+        room=_or(options.room_bytes, max(Timeouts.room, 4 * least_room(size))),
+        stretch=options.stretch,
+    )
+
+
+def task_beside(task: str, folder: Path) -> str:
+    """A task that is named relative to the current folder, as a manifest in `folder` has to name it."""
     name = parse_spec(task)[0]
     _, colon, options = task.partition(":")
     if not name.endswith(".py"):
@@ -145,13 +161,13 @@ def beside(task: str, folder: Path) -> str:
 
 
 def _gradient_s(problem: Problem) -> float:
-    """The longest of a few, after one that loads and compiles what is needed."""
+    """The time of the slowest of a few gradients, after one that loads and compiles what is needed."""
     flat_D = problem.initial(0)
     batches = [problem.batch(derive(0, "how long", k)) for k in range(_CALLS + 1)]
     times = []
     for batch in batches:
         start = time.perf_counter()
-        problem.gradients(flat_D, [batch])[1].cpu()  # on a GPU nothing is done until somebody asks for it
+        problem.gradients(flat_D, [batch])[1].cpu()  # a GPU computes nothing until the result is asked for
         times.append(time.perf_counter() - start)
     return max(times[1:])
 
@@ -160,5 +176,5 @@ def _generous(seconds: float) -> float:
     return max(_LEAST_S, float(math.ceil(seconds)))
 
 
-def _or(wish: T | None, otherwise: T) -> T:
-    return otherwise if wish is None else wish
+def _or(chosen: T | None, default: T) -> T:
+    return default if chosen is None else chosen

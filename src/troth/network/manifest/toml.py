@@ -1,6 +1,6 @@
 """The form of `run.toml`: which keys there are, how they are read (strictly) and written (for people to read).
 
-What the values mean, and whether they fit together, is the manifest's business.
+The meaning of the values, and whether they fit together, is the manifest's business.
 """
 
 import json
@@ -11,7 +11,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from troth import __version__
-from troth.errors import OperatorError, printable
+from troth.errors import printable
+from troth.network.manifest.errors import ManifestError, quoted
 from troth.protocol.core.run import Parameters
 
 FORMAT: Final = 1
@@ -21,14 +22,12 @@ STRETCH = 4.0
 _MOST_LINE = 1024  # bytes; tomllib takes quadratic time for a key of many dots
 
 
-class ManifestError(OperatorError):
-    """A manifest that cannot be used, or does not fit this machine; the message names the field and the way out."""
-
-
 Hex32 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
 class TaskSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The task, and how its gradients are computed."""
+
     spec: str
     code: Hex32
     device: Literal["cpu", "cuda"] = "cpu"
@@ -36,11 +35,15 @@ class TaskSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 
 class DataSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The data, and where people get it."""
+
     digest: Hex32
     where: str = ""
 
 
 class TrainingSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Optimizer, learning rate and initial state."""
+
     steps: int
     optimizer: str
     rate: float
@@ -51,7 +54,7 @@ class TrainingSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class ProtocolSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """As `Parameters`, whose defaults hold for what is left out."""
+    """The fields of `Parameters`, with the same defaults."""
 
     size: int
     tau: float
@@ -66,6 +69,8 @@ class ProtocolSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class PaceSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`Timeouts`: lower bounds, and how far they may grow."""
+
     delta_s: float
     compute_s: float
     bulk_s: float
@@ -74,6 +79,8 @@ class PaceSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 
 class FounderSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One founder."""
+
     name: str
     key: Hex32
     address: str = ""
@@ -140,7 +147,7 @@ _SECTIONS = {
 
 
 def read(raw: bytes) -> RunFile:
-    """Raises ManifestError, and nothing else, for what has not this form."""
+    """Raises ManifestError, and nothing else, for bytes of another form."""
     if len(raw) > MOST_BYTES:
         raise ManifestError(f"larger than {MOST_BYTES:,} bytes: no manifest is")
     if any(len(line) > _MOST_LINE for line in raw.split(b"\n")):
@@ -153,16 +160,16 @@ def read(raw: bytes) -> RunFile:
         raise ManifestError(f"not TOML: {printable(str(error))}") from error
     if values.get("format", FORMAT) != FORMAT:
         raise ManifestError(
-            f"written in format {shown(str(values['format']))}, this version of Troth reads format {FORMAT}"
+            f"written in format {quoted(str(values['format']))}, this version of Troth reads format {FORMAT}"
         )
     try:
         return msgspec.convert(values, RunFile)
     except msgspec.MsgspecError as error:
-        raise ManifestError(_named(printable(str(error)))) from error
+        raise ManifestError(_in_words(printable(str(error)))) from error
 
 
 def write(file: RunFile) -> str:
-    """TOML for people: comments, sections in order; what is as the protocol has it anyway is left out."""
+    """TOML for people: comments, sections in order, and no value that is the protocol's default anyway."""
     lines = [_HEADER.format(version=__version__, file="run.toml")]
     for name in ("format", "name", "nonce"):
         lines.append(_line(name, getattr(file, name), _COMMENTS[name]))
@@ -195,16 +202,11 @@ def _toml(value: str | float | bool) -> str:
             return json.dumps(value, ensure_ascii=False)
 
 
-def _named(complaint: str) -> str:
-    """`Object contains unknown field `x` - at `$.task`` in words."""
+def _in_words(complaint: str) -> str:
+    """A complaint of msgspec (`Object contains unknown field `x` - at `$.task``) in words."""
     what, _, where = complaint.partition(" - at `$")
-    place = where.rstrip("`").lstrip(".")
+    field = where.rstrip("`").lstrip(".")
     what = what.replace("Object contains unknown field", "unknown key")
     what = what.replace("Object missing required field", "missing key")
     what = what.replace(r"`str` matching regex '^[0-9a-f]{64}\\Z'", "64 hexadecimal digits, in small letters")
-    return f"{place}: {what}" if place else what
-
-
-def shown(text: str) -> str:
-    """Hostile text for a terminal: short, and without control characters."""
-    return f"'{printable(text[:80])}'"
+    return f"{field}: {what}" if field else what

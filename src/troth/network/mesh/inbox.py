@@ -1,6 +1,6 @@
-"""What has arrived and was not looked at yet: from the network's thread to the protocol's, bounded for each sender.
+"""Messages that have arrived: from the network's thread to the protocol's, bounded for each sender.
 
-Senders take turns, so whoever sends without end delays nobody else by more than one message at a time.
+Senders take turns, so a peer that sends without end delays nobody else by more than one message at a time.
 """
 
 import threading
@@ -14,18 +14,18 @@ _OVERHEAD = 256  # bytes that an empty message counts for
 
 
 class Inbox:
-    """Messages of one sender in the order of their arrival."""
+    """A queue for each sender, in the order of arrival."""
 
     def __init__(self, room: int) -> None:
         self._room = room  # bytes that one sender may take up
-        self._messages: OrderedDict[PeerId, deque[Received]] = OrderedDict()  # whose turn it is first
+        self._messages: OrderedDict[PeerId, deque[Received]] = OrderedDict()  # the next sender first
         self._taken: Counter[PeerId] = Counter()
         self._change = threading.Condition()
         self._failure: BaseException | None = None
         self._woken = False
 
     def put(self, sender: PeerId, message: Received) -> bool:
-        """Whether there is room for more of this sender; who goes on regardless is not read from."""
+        """Add a message. False if this sender's room is full: read no more from it until `has_room`."""
         with self._change:
             self._messages.setdefault(sender, deque()).append(message)
             self._taken[sender] += len(message) + _OVERHEAD
@@ -37,19 +37,19 @@ class Inbox:
             return self._taken[sender] < self._room // 2
 
     def fail(self, failure: BaseException) -> None:
-        """Nothing will come any more."""
+        """Let the reader fail: nothing will arrive any more."""
         with self._change:
             self._failure = failure
             self._change.notify()
 
     def wake(self) -> None:
-        """Whoever waits for the next message should look round."""
+        """Let a reader that waits return None, so that it looks at what has changed."""
         with self._change:
             self._woken = True
             self._change.notify()
 
     def get(self, until: float) -> tuple[PeerId, Received] | None:
-        """The next message, or None if there is none until then, by the monotonic clock, or if it is woken."""
+        """The next message; None if there is none until then, by the monotonic clock, or if the reader is woken."""
         with self._change:
             woken, self._woken = self._woken, False
             while not self._messages:

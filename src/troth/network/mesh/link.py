@@ -1,6 +1,6 @@
-"""The protocol's end of the network: the time, a way to send, and the next packet that came.
+"""The protocol's end of the network: the time, a way to send, and the next packet that arrived.
 
-The protocol has the main thread, and computes there for as long as it takes; connections live in a thread of their own, so that
+The protocol has the main thread, and computes there for as long as it takes. Connections live in a thread of their own, so that
 they are heard meanwhile.
 """
 
@@ -33,7 +33,7 @@ _BULK = (PartSent, BlobSent, PartShown, StateShown)
 
 
 class NetworkLink:
-    """`protocol.agreed.PacketLink` over a mesh in another thread. `receive` blocks the thread that calls it."""
+    """`protocol.broadcast.link.PacketLink` over a mesh in another thread. `receive` blocks the thread that calls it."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class NetworkThread:
         self.mesh: Mesh
 
     def start(self) -> None:
-        """Returns when others can connect; raises what kept it from that."""
+        """Returns when others can connect; raises the error that prevents it."""
         self._thread.start()
         self._started.wait()
         if self._failed is not None:
@@ -89,13 +89,13 @@ class NetworkThread:
             raise self._failed
 
     def stop(self) -> None:
-        """With what is to be sent sent, as far as the others take it soon."""
+        """Stop, after sending everything that the others take soon."""
         if self._thread.is_alive() and self._main is not None:
             self._loop.call_soon_threadsafe(self._main.cancel)
             self._thread.join(timeout=10.0)
 
     def gone(self) -> frozenset[PeerId]:
-        """Who has broken off, as the mesh sees it now."""
+        """The peers that have broken off, as the mesh sees it now."""
         return self.mesh.gone
 
     def post(self, to: PeerId, lane: Lane, message: bytes) -> None:

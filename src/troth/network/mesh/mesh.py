@@ -1,66 +1,42 @@
-"""One connection to every member, kept up: greeted, found again when it is lost, one for each pair.
+"""One connection to every member, kept up: greeted, dialled again when it is lost, one for each pair.
 
-Everything here runs in the network's event loop. `PacketLink` gives the protocol's thread its end.
+Everything here runs in the network's event loop. `link.NetworkLink` is the end of it for the protocol's thread.
 """
 
 import asyncio
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
-from troth.crypto import PeerId, Signature, verify
-from troth.errors import printable
+from troth.crypto import PeerId
+from troth.network.mesh.greeting import check_greeting
 from troth.network.mesh.inbox import Inbox
+from troth.network.mesh.neighbour import Neighbour
+from troth.network.mesh.refusals import Refusals
 from troth.network.mesh.session import (
-    VERSION,
+    CONTROL_PACKET,
+    CONTROL_SESSION,
+    NOWHERE,
     Hello,
     Refused,
-    Said,
+    SessionMessage,
     Standing,
-    decode_said,
-    delegation_bytes,
-    encode_said,
+    decode_session_message,
+    encode_session_message,
 )
-from troth.network.transport.base import Connection, Lane, Received, Transport, UnreachableError
-from troth.protocol.wire.messages import Malformed
+from troth.network.transport.base import Connection, Lane, Transport, UnreachableError
 
-_SAID, _PACKET = b"\x00", b"\x01"  # what a control message is
 _GREETING_S = 5.0
 _YIELDING_S = 3.0  # when a connection is lost the smaller key dials at once, the larger only after this
-_YIELDING_AT_FIRST_S = 0.3  # others may have given up for a while on somebody who was away
+_YIELDING_AT_FIRST_S = 0.3  # others may have given up for a while on a peer that was away
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.2, 10.0
 _REFUSED_RETRY_S = 5.0  # somebody may mend it there
 _LOOK_EVERY_S = 0.05
 _MOST_UNGREETED = 64
-_MOST_HELD = 1 << 23  # bytes kept for somebody who is not connected
-
-_NOWHERE = Standing(ready=False, begun=False, step=0)
-_log = logging.getLogger("troth.network")
-
-
-@dataclass
-class _Neighbour:
-    """A member, connected or not."""
-
-    address: str
-    connection: Connection | None = None
-    standing: Standing = _NOWHERE
-    held: deque[tuple[float, Lane, bytes]] = field(default_factory=deque)  # what is to be sent when it is back
-    held_bytes: int = 0
-    lost_at: float = field(default_factory=time.monotonic)
-    lost: bool = False  # it was connected, and is not any more
-    gone: bool = False  # and dialling it again has failed since
-    trouble: str = "not reached yet"
-
-    @property
-    def up(self) -> bool:
-        return self.connection is not None
 
 
 class Mesh:
-    """The connections of one peer."""
+    """The connections of one peer, whose key is `me`, to the members at these addresses and to their successors."""
 
     def __init__(
         self,
@@ -71,35 +47,33 @@ class Mesh:
         inbox: Inbox,
         *,
         hold_s: float,
-        told: Callable[[str], None] = lambda _: None,
+        note: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._transport = transport
         self._hello = hello
         self._me = me
         self._inbox = inbox
-        self._hold_s = hold_s  # how long what cannot be sent is kept
-        self._told = told  # one line for the person who watches
-        self._neighbours = {peer: _Neighbour(address) for peer, address in addresses.items() if peer != me}
+        self._hold_s = hold_s  # how long messages wait for a connection
+        self._neighbours = {peer: Neighbour(address) for peer, address in addresses.items() if peer != me}
         self._members = frozenset(addresses)
-        self._mine = _NOWHERE
+        self._mine = NOWHERE
         self._ungreeted: deque[asyncio.Task[None]] = deque()
-        self._refused: dict[PeerId, str] = {}
-        self._complained_of: set[PeerId] = set()
+        self._refusals = Refusals(note)
         self._banned: frozenset[PeerId] = frozenset()
         self._tasks: set[asyncio.Task[None]] = set()
         self.received = dict.fromkeys(Lane, 0)  # bytes
         self.sent = 0
 
-    # What the peer sees of it
+    # For the protocol's thread: each property copies the table first, which the event loop may change meanwhile
 
     @property
     def connected(self) -> frozenset[PeerId]:
-        return frozenset(peer for peer, one in list(self._neighbours.items()) if one.connection is not None)
+        return frozenset(peer for peer, one in list(self._neighbours.items()) if one.up)
 
     @property
     def gone(self) -> frozenset[PeerId]:
-        """Who was connected, is not any more, and could not be dialled again (SPEC Q9); nobody, if it may be one's own line.
-        Whoever gave no address is waited for."""
+        """Peers that were connected, are not any more, and could not be dialled again (SPEC Q9). A peer that gave no address is
+        waited for. Nobody, if fewer than half of the members are connected: it may be this peer's own connection that failed."""
         members = [one for peer, one in list(self._neighbours.items()) if peer in self._members]
         if 2 * sum(one.up for one in members) < len(members):
             return frozenset()
@@ -107,27 +81,24 @@ class Mesh:
 
     @property
     def standings(self) -> dict[PeerId, Standing]:
-        """Of those who are connected."""
-        return {peer: one.standing for peer, one in list(self._neighbours.items()) if one.connection is not None}
+        """How far each connected peer is."""
+        return {peer: one.standing for peer, one in list(self._neighbours.items()) if one.up}
 
     @property
     def troubles(self) -> dict[PeerId, str]:
-        """Why others are not connected."""
-        return {
-            peer: self._refused.get(peer, one.trouble)
-            for peer, one in list(self._neighbours.items())
-            if one.connection is None
-        }
+        """The reason for every peer that is not connected."""
+        refused = self._refusals.reasons()
+        return {peer: refused.get(peer, one.trouble) for peer, one in list(self._neighbours.items()) if not one.up}
 
     @property
     def refused(self) -> dict[PeerId, str]:
-        """Who is not connected because it does not fit, and why: they refuse us, or we them."""
-        return dict(self._refused)
+        """Peers that do not fit, and why: they refuse us, or we them."""
+        return self._refusals.reasons()
 
     # In the event loop
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Accept and dial until it is cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._accept())
@@ -140,18 +111,16 @@ class Mesh:
             await self._transport.close()
 
     def post(self, to: PeerId, lane: Lane, message: bytes) -> None:
-        """Send, or keep for a moment: a lost connection is soon back, or its peer is gone."""
+        """Send, or hold for a moment: a lost connection is soon back, or its peer is gone."""
         neighbour = self._neighbours.get(to)
         if neighbour is None:
             return
         connection = neighbour.connection
-        if connection is not None and self._send(connection, lane, message):
-            return
-        if neighbour.held_bytes + len(message) <= _MOST_HELD:
-            neighbour.held.append((time.monotonic(), lane, message))
-            neighbour.held_bytes += len(message)
+        if connection is None or not self._send(connection, lane, message):
+            neighbour.hold(lane, message)
 
     def stand(self, standing: Standing) -> None:
+        """Tell everyone how far this peer is, if that has changed."""
         if standing == self._mine:
             return
         self._mine = standing
@@ -160,7 +129,7 @@ class Mesh:
                 self._say(neighbour.connection, standing)
 
     def ban(self, banned: frozenset[PeerId]) -> None:
-        """Nothing more to or from these."""
+        """Send nothing more to these, and hear nothing more from them."""
         for peer in banned - self._banned:
             neighbour = self._neighbours.get(peer)
             if neighbour is not None and neighbour.connection is not None:
@@ -169,12 +138,12 @@ class Mesh:
 
     def _send(self, connection: Connection, lane: Lane, message: bytes) -> bool:
         self.sent += len(message)
-        return connection.send(lane, _PACKET + message if lane == Lane.CONTROL else message)
+        return connection.send(lane, CONTROL_PACKET + message if lane == Lane.CONTROL else message)
 
-    def _say(self, connection: Connection, said: Said) -> None:
-        connection.send(Lane.CONTROL, _SAID + encode_said(said))
+    def _say(self, connection: Connection, message: SessionMessage) -> None:
+        connection.send(Lane.CONTROL, CONTROL_SESSION + encode_session_message(message))
 
-    # Finding each other
+    # Connecting
 
     async def _accept(self) -> None:
         while True:
@@ -184,9 +153,10 @@ class Mesh:
             while self._ungreeted and self._ungreeted[0].done():
                 self._ungreeted.popleft()
             if len(self._ungreeted) > _MOST_UNGREETED:
-                self._ungreeted.popleft().cancel()  # the one that takes its time the longest
+                self._ungreeted.popleft().cancel()  # the oldest: a crowd of silent strangers only crowds out itself
 
-    async def _keep_up(self, peer: PeerId, neighbour: _Neighbour) -> None:
+    async def _keep_up(self, peer: PeerId, neighbour: Neighbour) -> None:
+        """Dial one neighbour whenever it is not connected."""
         if not neighbour.address:
             neighbour.trouble = "it gave no address, so it has to dial"
             return
@@ -197,7 +167,7 @@ class Mesh:
                 return
             if neighbour.up and self._me > peer:
                 patience = _YIELDING_S
-            wait = max(patience, _REFUSED_RETRY_S if peer in self._refused else 0.0)
+            wait = max(patience, _REFUSED_RETRY_S if peer in self._refusals else 0.0)
             if neighbour.up or time.monotonic() < neighbour.lost_at + wait:
                 await asyncio.sleep(_LOOK_EVERY_S)
                 continue
@@ -218,8 +188,8 @@ class Mesh:
                 await asyncio.sleep(retry)
                 retry = min(_LAST_RETRY_S, retry * 1.5)
 
-    async def _comes_up(self, neighbour: _Neighbour) -> bool:
-        """Whether the greeting goes well."""
+    async def _comes_up(self, neighbour: Neighbour) -> bool:
+        """Whether the greeting succeeds in time."""
         until = time.monotonic() + _GREETING_S
         while not neighbour.up and time.monotonic() < until:
             await asyncio.sleep(_LOOK_EVERY_S)
@@ -242,10 +212,11 @@ class Mesh:
             if heard is None:
                 why = "it hung up"
                 return
-            peer = self._greeted(connection, heard)
-            if isinstance(peer, str):
-                why = peer
-                self._refuse(connection, why)
+            peer = connection.peer
+            if refusal := check_greeting(heard, peer, self._hello, self._members, self._banned):
+                why = refusal
+                self._say(connection, Refused(why[:500]))
+                self._note_refusal(peer, why)
                 return
             self._ungreeted = deque(task for task in self._ungreeted if task is not asyncio.current_task())
             self._take(peer, connection)
@@ -258,63 +229,22 @@ class Mesh:
         finally:
             connection.close(why)
 
-    def _greeted(self, connection: Connection, heard: tuple[Lane, Received]) -> PeerId | str:
-        """Who it is, or what is wrong with it."""
-        lane, raw = heard
-        said = (
-            decode_said(bytes(raw[1:])) if lane == Lane.CONTROL and bytes(raw[:1]) == _SAID else Malformed("no hello")
-        )
-        if isinstance(said, Refused):
-            return f"it refuses this peer: {said.why}"
-        if not isinstance(said, Hello):
-            return "it did not say hello"
-        if said.version != VERSION:
-            return f"it speaks version {said.version} of the session, and this peer {VERSION}"
-        if said.run != self._hello.run:
-            mine, theirs = self._hello.sections, said.sections
-            differing = [name for name in mine if mine.get(name) != theirs.get(name)]
-            return f"another run: the manifests differ in {', '.join(differing) or 'founders or nonce'}"
-        member = PeerId(said.member)
-        if member not in self._members:
-            return "its key is not in this run"
-        if {member, connection.peer} & self._banned:
-            return "it is banned from this run"
-        if member != connection.peer:
-            signed = delegation_bytes(self._hello.run, connection.peer)  # type: ignore[arg-type]
-            if said.delegation is None or not verify(member, signed, Signature(said.delegation)):
-                return "it claims a seat that is not its own"
-        return connection.peer
-
-    def _refuse(self, connection: Connection, why: str) -> None:
-        self._say(connection, Refused(why[:500]))
-        self._note_refusal(connection.peer, why)
-
     def _note_refusal(self, peer: PeerId, why: str) -> None:
-        """Told once for each peer, whatever it says next; and the other side may have written it."""
-        if peer not in self._neighbours or peer in self._banned:
-            return
-        self._refused[peer] = printable(why)
-        if peer not in self._complained_of:
-            self._complained_of.add(peer)
-            self._told(f"{peer.hex()[:8]}: {printable(why)}")
+        if peer in self._neighbours and peer not in self._banned:
+            self._refusals.add(peer, why)
 
     def _take(self, peer: PeerId, connection: Connection) -> None:
-        """The newest connection is the one to send on; what still comes on an older one is heard."""
-        neighbour = self._neighbours.setdefault(peer, _Neighbour(""))
-        neighbour.connection, neighbour.lost, neighbour.gone = connection, False, False
+        """Send on the newest connection from now on; messages that still arrive on an older one are heard."""
+        neighbour = self._neighbours.setdefault(peer, Neighbour(""))
+        neighbour.connect(connection)
         self._say(connection, self._mine)
-        fresh = time.monotonic() - self._hold_s
-        while neighbour.held:
-            when, lane, message = neighbour.held.popleft()
-            if when >= fresh:
-                self._send(connection, lane, message)
-        neighbour.held_bytes = 0
+        for lane, message in neighbour.release(time.monotonic() - self._hold_s):
+            self._send(connection, lane, message)
 
     def _lose(self, peer: PeerId, connection: Connection) -> None:
         neighbour = self._neighbours[peer]
         if neighbour.connection is connection:
-            neighbour.connection, neighbour.lost_at, neighbour.trouble = None, time.monotonic(), "lost"
-            neighbour.lost = True
+            neighbour.lose()
             if not neighbour.address and peer not in self._members:
                 del self._neighbours[peer]
 
@@ -322,16 +252,16 @@ class Mesh:
         while (heard := await connection.receive()) is not None:
             lane, raw = heard
             self.received[lane] += len(raw)
-            if lane == Lane.CONTROL and bytes(raw[:1]) == _SAID:
-                said = decode_said(bytes(raw[1:]))
+            if lane == Lane.CONTROL and bytes(raw[:1]) == CONTROL_SESSION:
+                said = decode_session_message(bytes(raw[1:]))
                 if isinstance(said, Standing):
                     self._neighbours[peer].standing = said
-                    self._refused.pop(peer, None)
+                    self._refusals.forget(peer)
                 elif isinstance(said, Refused):
                     self._note_refusal(peer, f"it refuses this peer: {said.why}")
                     return
                 continue
             message = bytes(raw[1:]) if lane == Lane.CONTROL else raw
             if not self._inbox.put(peer, message):
-                while not self._inbox.has_room(peer):  # nothing more is read, and its sender has to wait
+                while not self._inbox.has_room(peer):  # nothing more is read, so that its sender has to wait
                     await asyncio.sleep(_LOOK_EVERY_S)

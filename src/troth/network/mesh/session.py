@@ -1,4 +1,4 @@
-"""What two peers tell each other beside the protocol: who they are, which run they mean, how far they are."""
+"""Messages between two peers beside the protocol: who they are, which run they mean, how far they are."""
 
 from typing import Annotated
 
@@ -9,50 +9,51 @@ from troth.protocol.wire.messages import Bytes32, Bytes64, Malformed, Step
 
 VERSION = 2
 MOST_BYTES = 1 << 14
+CONTROL_SESSION, CONTROL_PACKET = b"\x00", b"\x01"  # first byte of a control message: a session's, or the protocol's
 _Text = Annotated[str, msgspec.Meta(max_length=500)]
 
 
-class _Said(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True):
-    pass
+class _SessionMessage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True):
+    """A message whose class travels as its name."""
 
 
-class Hello(_Said, frozen=True):
-    """The first thing that each side says. Nothing else is heard before it."""
+class Hello(_SessionMessage, frozen=True):
+    """The first message of each side. Nothing else is heard before it."""
 
     version: int
     run: Bytes32
-    sections: Annotated[
-        dict[_Text, Bytes32], msgspec.Meta(max_length=32)
-    ]  # digests of the manifest, to say what differs
-    member: Bytes32  # who it is in the run: its own key, or the one that it had before
-    delegation: Bytes64 | None  # by that one, if it is another
+    # Digests of the manifest's sections, to say which of them differ.
+    sections: Annotated[dict[_Text, Bytes32], msgspec.Meta(max_length=32)]
+    member: Bytes32  # its seat: its own key, or the one that its own key succeeds
+    delegation: Bytes64 | None  # by the key of the seat, if it is another
 
 
-class Standing(_Said, frozen=True):
-    """How far the sender is."""
+class Standing(_SessionMessage, frozen=True):
+    """How far the sender is in the run."""
 
-    ready: bool  # it reaches everyone it needs, and waits for the others
+    ready: bool  # it reaches everyone it needs, and waits for them to be ready
     begun: bool
     step: Step
 
 
-class Refused(_Said, frozen=True):
-    """Why the sender wants nothing to do with the other."""
+class Refused(_SessionMessage, frozen=True):
+    """The sender refuses the connection, and why."""
 
     why: _Text
 
 
-Said = Hello | Standing | Refused
+SessionMessage = Hello | Standing | Refused
+NOWHERE = Standing(ready=False, begun=False, step=0)
 
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODER: msgspec.msgpack.Decoder[Said] = msgspec.msgpack.Decoder(Said, strict=True)
+_DECODER: msgspec.msgpack.Decoder[SessionMessage] = msgspec.msgpack.Decoder(SessionMessage, strict=True)
 
 
-def encode_said(said: Said) -> bytes:
-    return _ENCODER.encode(said)
+def encode_session_message(message: SessionMessage) -> bytes:
+    return _ENCODER.encode(message)
 
 
-def decode_said(raw: bytes) -> Said | Malformed:
+def decode_session_message(raw: bytes) -> SessionMessage | Malformed:
     if len(raw) > MOST_BYTES:
         return Malformed(f"{len(raw)} bytes, at most {MOST_BYTES}")
     try:
@@ -62,5 +63,5 @@ def decode_said(raw: bytes) -> Said | Malformed:
 
 
 def delegation_bytes(run: Digest, successor: PeerId) -> bytes:
-    """What an old key signs for the one that takes its place on the wire."""
+    """The bytes that a key signs for its successor, which takes its seat on the wire."""
     return tagged_hash("troth/vouch/1", run, successor)

@@ -1,54 +1,62 @@
-"""What a peer tells people of a step."""
+"""Events of a peer's life for people and machines that watch it: one after every step, and notes in between."""
 
 from dataclasses import dataclass
 from math import isnan
+from typing import Protocol
+
+from troth.crypto import PeerId
+from troth.evidence.bans import reason_for
+from troth.network.manifest.manifest import Manifest
+from troth.protocol.core.records import StepRecord
+from troth.protocol.core.state import Outcome
+from troth.training.work import Training
 
 
 @dataclass(frozen=True)
 class StepEvent:
-    """As one peer saw it."""
+    """One step, as one peer saw it."""
 
-    step: int  # that comes next
-    of: int  # updates
-    seconds: float  # that it took
+    step: int  # the next one
+    of: int  # updates of the whole run
+    seconds: float  # that this step took
     loss: float  # of this peer's last batch
     members: int
     guarantee: int  # liars among them that the run still withstands
-    audits: int  # that this peer made in it
+    audits: int  # that this peer made in this step
     attempts: int
     control_bytes: int  # received so far
     bulk_bytes: int
     sent_bytes: int
-    delta_s: float = 0.0  # that a message between honest peers might take in it, as the members had agreed
+    delta_s: float = 0.0  # the agreed bound on the delay of a message between honest peers
     least_delta_s: float = 0.0
-    banned: tuple[tuple[str, str], ...] = ()  # who, and why
-    left: tuple[str, ...] = ()  # without a ban, and may come back
-    expelled: tuple[str, ...] = ()  # without a ban, and may not
+    banned: tuple[tuple[str, str], ...] = ()  # name and reason
+    left: tuple[str, ...] = ()  # without a ban; they may come back
+    expelled: tuple[str, ...] = ()  # without a ban; they may not come back
     returned: tuple[str, ...] = ()
     updates: int | None = None  # made so far, if they are not as many as steps
     paused_for: tuple[str, ...] | None = None  # the model did not move, since these are gone
     observed: bool = False
-    restarted: bool = False  # the run went on with it after too many had stopped
+    restarted: bool = False  # the run went on with this step after too many had stopped
     metrics: dict[str, float] | None = None  # of the model, where it was evaluated
 
     def sentences(self) -> list[str]:
-        """What is worth a line of its own."""
+        """Everything about this step that is worth a line of its own."""
         step = self.step - 1
         return [
             *([f"step {step}: the run goes on, after too many had stopped"] if self.restarted else []),
-            *(f"step {step}: {who} is banned: {why}" for who, why in self.banned),
-            *(f"step {step}: {who} is absent, and no longer a member" for who in self.left),
-            *(f"step {step}: {who} is expelled: its line failed too often" for who in self.expelled),
-            *(f"step {step}: {who} is back" for who in self.returned),
+            *(f"step {step}: {name} is banned: {reason}" for name, reason in self.banned),
+            *(f"step {step}: {name} is absent, and no longer a member" for name in self.left),
+            *(f"step {step}: {name} is expelled: its connection failed too often" for name in self.expelled),
+            *(f"step {step}: {name} is back" for name in self.returned),
         ]
 
     def line(self, metrics: str) -> str:
-        """Where it stands."""
-        observing = "  (looks on)" if self.observed else ""
+        """The state of the run, in one line."""
+        observing = "  (observing)" if self.observed else ""
         if self.paused_for is not None:
             observing += f"  paused: too few to train, until some of {', '.join(self.paused_for) or 'them'} are back"
         slow = f"  Δ {self.delta_s:.1f} s" if self.delta_s > self.least_delta_s else ""
-        loss = "–" if isnan(self.loss) else f"{self.loss:.3f}"  # who only looks on has computed none yet
+        loss = "–" if isnan(self.loss) else f"{self.loss:.3f}"  # a peer that only observes has computed none yet
         done = self.step if self.updates is None else self.updates
         return (
             f"step {done}/{self.of}  loss {loss}  {metrics}  peers {self.members}  "
@@ -57,3 +65,66 @@ class StepEvent:
 
     def metrics_in_words(self) -> str:
         return "  ".join(f"{name} {value:.3g}" for name, value in (self.metrics or {}).items())
+
+
+class EventSink(Protocol):
+    """Takes events: a terminal, the parent process of a swarm, a test."""
+
+    def stepped(self, event: StepEvent, record: StepRecord) -> None:
+        """A step has ended, with this record."""
+
+    def note(self, text: str) -> None:
+        """One line for people."""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes so far."""
+
+    control_bytes: int  # received
+    bulk_bytes: int  # received
+    sent_bytes: int
+
+
+def step_event(
+    outcome: Outcome[Training],
+    manifest: Manifest,
+    traffic: Traffic,
+    *,
+    seconds: float,
+    loss: float,
+    delta_s: float,
+    restarted: bool,
+    metrics: dict[str, float] | None,
+) -> StepEvent:
+    """The event of a step, with names instead of keys."""
+    record, state, name = outcome.record, outcome.state, manifest.name_of
+    return StepEvent(
+        step=state.step,
+        updates=state.scales.updates,
+        of=manifest.steps,
+        seconds=seconds,
+        loss=loss,
+        members=len(state.roster.members),
+        guarantee=state.roster.liars,
+        audits=len(outcome.audited),
+        attempts=outcome.attempts,
+        control_bytes=traffic.control_bytes,
+        bulk_bytes=traffic.bulk_bytes,
+        sent_bytes=traffic.sent_bytes,
+        delta_s=delta_s,
+        least_delta_s=manifest.timeouts.delta,
+        banned=tuple({name(j.banned): reason_for(j, name) for j in record.judgements if j.banned is not None}.items()),
+        left=tuple(name(PeerId(peer)) for peer in record.absent),
+        expelled=tuple(name(PeerId(peer)) for peer in record.expelled),
+        returned=tuple(name(PeerId(rejoin.member)) for rejoin in record.returned),
+        paused_for=tuple(name(gone.peer) for gone in state.roster.away) if paused(record) else None,
+        observed=outcome.observed,
+        restarted=restarted,
+        metrics=metrics,
+    )
+
+
+def paused(record: StepRecord) -> bool:
+    """Whether the model did not move in this step, though it is not the one that closes the run."""
+    return not record.updated and not record.closing

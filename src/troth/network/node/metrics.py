@@ -12,7 +12,7 @@ from troth.network.node.events import StepEvent
 
 
 class MetricsError(OperatorError):
-    """What was asked for cannot be provided; the message names the fix."""
+    """Metrics cannot be written or served as asked for; the message names the fix."""
 
 
 _GAUGES: dict[str, tuple[str, Callable[[StepEvent], float]]] = {
@@ -37,7 +37,7 @@ _COUNTERS: dict[str, tuple[str, Callable[[StepEvent], float]]] = {
 
 
 class Metrics:
-    """Takes what is told of each step to wherever it is wanted."""
+    """Writes the event of each step to every place that was asked for."""
 
     def __init__(self, folder: Path, *, port: int | None = None, tensorboard: bool = False) -> None:
         self._closing = ExitStack()
@@ -65,8 +65,8 @@ class Metrics:
             raise MetricsError(f"cannot write {path}: {error.strerror}") from error
 
         def write(event: StepEvent) -> None:
-            told = {name: value for name, value in vars(event).items() if value not in (None, ())}
-            file.write(msgspec.json.encode(told) + b"\n")  # what is not a number becomes null
+            fields = {name: value for name, value in vars(event).items() if value not in (None, ())}
+            file.write(msgspec.json.encode(fields) + b"\n")  # NaN becomes null
 
         return write
 
@@ -74,7 +74,7 @@ class Metrics:
         try:
             import prometheus_client as prometheus
         except ImportError as error:
-            raise MetricsError("--metrics-port needs prometheus-client: pip install 'troth[metrics]'") from error
+            raise MetricsError("metrics_port needs prometheus-client: pip install 'troth[metrics]'") from error
         registry = prometheus.CollectorRegistry()
         gauges = {
             name: prometheus.Gauge(f"troth_{name}", text, registry=registry) for name, (text, _) in _GAUGES.items()
@@ -105,7 +105,7 @@ class Metrics:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            raise MetricsError("--tensorboard needs tensorboard: pip install 'troth[metrics]'") from error
+            raise MetricsError("tensorboard needs tensorboard: pip install 'troth[metrics]'") from error
         writer: Any = SummaryWriter(str(folder))
         self._closing.callback(writer.close)
 

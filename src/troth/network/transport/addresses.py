@@ -29,7 +29,7 @@ def join_address(host: str, port: int) -> str:
 
 
 def source_of(host: str) -> str:
-    """Whom to hold an address against: IPv6 customers own at least a /64, so single addresses there are free."""
+    """The source to count an address for: IPv6 customers own at least a /64, so single addresses there are free."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -42,7 +42,7 @@ def source_of(host: str) -> str:
 
 
 async def resolve(host: str, port: int) -> list[Resolved]:
-    """Where that is. Raises OSError."""
+    """The addresses of a host. Raises OSError."""
     kind = {"type": socket.SOCK_STREAM, "proto": socket.IPPROTO_TCP}
     try:
         found = socket.getaddrinfo(host, port, flags=socket.AI_NUMERICHOST, **kind)  # asks nobody, so it cannot block
@@ -55,6 +55,7 @@ async def resolve(host: str, port: int) -> list[Resolved]:
 
 
 async def listening_socket(address: str) -> socket.socket:
+    """A socket that listens there. Raises ListenError."""
     try:
         host, port = split_address(address)
         family, where = (await resolve(host, port))[0]
@@ -72,11 +73,12 @@ async def listening_socket(address: str) -> socket.socket:
         listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
-        raise ListenError(_listening_failed(host, port, error)) from error
+        raise ListenError(listening_failed(host, port, error)) from error
     return listener
 
 
-def _listening_failed(host: str, port: int, error: OSError) -> str:
+def listening_failed(host: str, port: int, error: OSError) -> str:
+    """Why listening failed, with the way out."""
     where = join_address(host, port)
     if error.errno == errno.EADDRINUSE:
         return f"cannot listen on {where}: the port is taken; choose another one, or 0 for any that is free"

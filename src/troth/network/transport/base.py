@@ -1,18 +1,20 @@
-"""What the rest of Troth knows of the wire: connections to keys, two lanes of messages, nothing about sockets.
+"""The interface between Troth and the wire: connections to keys, two lanes of messages, nothing about sockets.
 
-A connection is to a *key*: whoever holds one knows that the other side proved to own `peer`. It promises order within
-a lane and whole messages or none; it promises no delivery. Whatever must arrive is asked for again above.
+A connection is to a *key*: its other side has proved to own `peer`. It promises order within a lane and whole messages or
+none; it does not promise delivery. A message that must arrive is asked for again by the layers above.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from math import isfinite
 from typing import Protocol
 
-from troth.crypto.identity import PeerId
+from troth.crypto.hashing import Digest
+from troth.crypto.identity import Identity, PeerId
 from troth.errors import OperatorError
 
-Message = bytes | bytearray | memoryview  # what is sent; the caller does not change it afterwards, it is not copied
+Message = bytes | bytearray | memoryview  # to send; it is not copied, so the caller must not change it afterwards
 Received = bytes | memoryview  # bytes on the control lane; on the bulk lane writable memory that nobody else holds
 
 LARGEST_MESSAGE = 2**32 - 1  # lengths travel as 32 bits
@@ -31,7 +33,7 @@ class UnreachableError(Exception):
 
 
 class TransportClosedError(Exception):
-    """`accept` on a transport that was closed: our own shutdown."""
+    """`accept` or `listen` on a transport that was closed: our own shutdown."""
 
 
 class ListenError(OperatorError):
@@ -40,11 +42,11 @@ class ListenError(OperatorError):
 
 @dataclass(frozen=True)
 class Limits:
-    """Every bound of a transport. Nothing that a stranger sends can take more than this says."""
+    """Every bound of a transport: no stranger can make this peer spend more than these allow."""
 
     most_control_bytes: int  # of one message
     most_bulk_bytes: int  # of one message
-    most_queued_bytes: int  # outgoing, of one connection; beyond it the other side is too slow and is hung up on
+    most_queued_bytes: int  # outgoing, of one connection; a peer that needs more is too slow, and is hung up on
     most_received_bytes: int = 16 * 2**20  # received but not taken yet, of one connection; then reading pauses
     handshake_s: float = 5.0  # from the TCP connection to the proven key
     idle_s: float = 15.0  # nothing heard for this long: gone
@@ -71,14 +73,14 @@ class Limits:
         if self.idle_s < 2 * self.ping_s:
             raise OperatorError(f"idle_s must be at least twice ping_s ({self.ping_s}), got {self.idle_s}")
         if self.bytes_per_second is not None and not self.bytes_per_second >= 64 * SLOWEST_BYTES_PER_SECOND:
-            # Below that, peers would hang up on us for trickling as soon as a few messages share the line.
+            # Below that, peers would hang up on us for trickling as soon as a few messages share the bandwidth.
             raise OperatorError(
                 f"bytes_per_second must be at least {64 * SLOWEST_BYTES_PER_SECOND}, got {self.bytes_per_second}"
             )
 
 
 class Connection(Protocol):
-    """A line to the holder of one key. Its methods belong to one event loop."""
+    """A connection to the holder of one key. Its methods belong to one event loop."""
 
     @property
     def peer(self) -> PeerId: ...
@@ -103,16 +105,16 @@ class Connection(Protocol):
         """
 
     async def receive(self) -> tuple[Lane, Received] | None:
-        """The next whole message, or None once closed. What arrived before the other side closed is still handed out.
+        """The next whole message, or None once closed. Messages that arrived before the other side closed are still handed out.
 
-        One caller at a time. Whoever does not call it stops the other side after `most_received_bytes`, on both lanes.
+        One caller at a time. If nobody calls it, the other side is stopped after `most_received_bytes`, on both lanes.
         """
 
     def close(self, why: str = "") -> None:
         """Hang up. Queued control messages still leave, within a second; queued bulk does not. The other side reads `why`."""
 
     async def closed(self) -> str:
-        """Wait until the line is down; why it went down."""
+        """Wait until the connection is down; the reason why it went down."""
 
 
 class Transport(Protocol):
@@ -129,3 +131,31 @@ class Transport(Protocol):
 
     async def close(self) -> None:
         """Stop listening and hang up on everybody; returns within about a second."""
+
+
+@dataclass(frozen=True)
+class LocalPeer:
+    """Everything that a transport may need to know of the peer that it serves."""
+
+    identity: Identity
+    limits: Limits
+    admits: Callable[[PeerId], bool]  # whose connections are accepted
+    run: Digest
+    members: frozenset[PeerId]
+
+
+class TransportOptions(Protocol):
+    """The choices for one kind of transport, and how to make it from them. `registry.TRANSPORTS` names all kinds."""
+
+    @property
+    def lookup_address(self) -> str:
+        """The address to dial for a member that gave none; "" where such a member has to dial us."""
+
+    @property
+    def tells_address(self) -> bool:
+        """Whether people need to see the address that `listen` returns."""
+
+    def listen_address(self, port: int | None) -> str:
+        """The address to listen on by default; `port` is the one that the manifest says, None if it says none."""
+
+    def make(self, local: LocalPeer) -> Transport: ...

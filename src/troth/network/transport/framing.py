@@ -17,14 +17,15 @@ from enum import IntEnum
 
 import numpy as np
 
+from troth.errors import printable
 from troth.network.transport.base import Lane, Message, Received
 
 HEADER = struct.Struct("!BII")
-CHUNK_BYTES = 256 * 1024  # what we send: a control message waits behind one chunk of bulk at most
+CHUNK_BYTES = 256 * 1024  # that we send: a control message waits behind one chunk of bulk at most
 LARGEST_CHUNK_BYTES = 256 * 1024
 SMALLEST_CHUNK_BYTES = 16 * 1024  # unless it ends its message: else a peer could make us parse a header for every byte
 MOST_REASON_BYTES = 200
-MESSAGE_OVERHEAD = 128  # what a queued message costs beside its bytes, roughly: else a million empty ones would be free
+MESSAGE_OVERHEAD = 128  # rough cost of a queued message beside its bytes: else a million empty ones would be free
 
 _FIRST_BYTES = 2**20  # taken at once when a message is announced, or less if it is shorter
 _SCRATCH_BYTES = 64 * 1024  # headers and short messages are read here, and copied
@@ -36,6 +37,8 @@ class MalformedError(Exception):
 
 
 class Kind(IntEnum):
+    """The first byte of a chunk."""
+
     CONTROL = Lane.CONTROL
     BULK = Lane.BULK
     PING = 2
@@ -52,10 +55,8 @@ def goodbye(why: str) -> bytes:
 
 
 def reason_of(goodbye: Received) -> str:
-    """What the other side gave as its reason, made safe to print: a stranger wrote it."""
-    return "".join(
-        character if character.isprintable() else "?" for character in bytes(goodbye).decode("ascii", "replace")
-    )
+    """The other side's reason, made safe to print: a stranger wrote it."""
+    return printable(bytes(goodbye).decode("ascii", "replace"))
 
 
 class Outbox:
@@ -98,7 +99,7 @@ class Outbox:
         return HEADER.pack(lane, len(message), len(chunk)), chunk
 
     def drop(self, lane: Lane) -> None:
-        """Forget what waits on a lane; a message of which a part was sent stays unfinished."""
+        """Forget the messages of a lane; one that was sent in part stays unfinished."""
         self.waiting_bytes -= sum(len(message) + MESSAGE_OVERHEAD for message in self._lanes[lane]) - self._sent[lane]
         self._lanes[lane].clear()
         self._sent[lane] = 0
@@ -106,14 +107,14 @@ class Outbox:
 
 @dataclass
 class _Assembly:
-    """A message of which some has arrived."""
+    """A message that has arrived in part."""
 
     total: int
     data: memoryview
     received: int = 0
 
     def make_room(self) -> None:
-        """At least one byte of space behind what was received; never more than twice that, and never above the total."""
+        """Make space behind the received bytes: for at least one more, for at most as many again, and never above the total."""
         if self.received < len(self.data) or self.received == self.total:
             return
         grown = _space(min(self.total, 2 * self.received))
@@ -122,7 +123,7 @@ class _Assembly:
 
 
 def _space(count: int) -> memoryview:
-    """Not zeroed. numpy asks for large pages as well: a bytearray would take up to ten times as long to grow."""
+    """Memory that is not zeroed. numpy asks for large pages as well: a bytearray would take up to ten times as long to grow."""
     return np.empty(count, np.uint8).data
 
 
@@ -141,7 +142,7 @@ class Assembler:
         self._held = 0  # bytes of an unfinished header, at the start of the scratch
         self._kind = Kind.PING  # of the chunk that is being read
         self._missing = 0  # of that chunk
-        self._direct = False  # where the last buffer() led
+        self._direct = False  # the last buffer() was part of a message
 
     @property
     def assembling(self) -> bool:
@@ -149,7 +150,7 @@ class Assembler:
         return bool(self._under_way)
 
     def buffer(self) -> memoryview:
-        """Where the next bytes go, never empty: straight into the message if much of a chunk is missing."""
+        """Memory for the next bytes, never empty: in the message itself if much of a chunk is missing."""
         self._direct = self._missing >= _DIRECT_BYTES
         if not self._direct:
             return self._scratch[self._held :]
@@ -158,7 +159,7 @@ class Assembler:
         return message.data[message.received : message.received + self._missing]
 
     def filled(self, count: int) -> list[tuple[Kind, Received]]:
-        """That many bytes were read into the buffer: the messages that this completes. Raises MalformedError."""
+        """The messages that are complete after that many bytes were read into the buffer. Raises MalformedError."""
         done: list[tuple[Kind, Received]] = []
         if self._direct:
             self._under_way[self._kind].received += count

@@ -1,4 +1,4 @@
-"""What both transports do with connections once there is a stream: who is here, who waits to be taken in, who makes room."""
+"""The connections of a transport, of any kind, once there is a stream: accepted in order, within bounds, closed together."""
 
 import asyncio
 import logging
@@ -9,9 +9,7 @@ from troth.network.transport.connection import StreamConnection, Vetting
 from troth.network.transport.throttle import Throttle
 
 _MOST_PER_PEER = 4
-_MOST_LINGERING = (
-    16  # accepted ones that we hung up on and that stay until they have read why; honest ones are gone at once
-)
+_MOST_LINGERING = 16  # connections that we hung up on and that have not read why yet; honest peers read it at once
 _MOST_NOTED = 512
 _FORGET_S = 3600.0
 
@@ -19,8 +17,10 @@ _log = logging.getLogger("troth.network")
 
 
 class ConnectionPool:
-    """The connections of one transport, in order of arrival. A peer may hold _MOST_PER_PEER that it opened; the oldest goes
-    first, since after a cut the newest is the one that works."""
+    """The connections of one transport, in order of arrival.
+
+    A peer may hold _MOST_PER_PEER that it opened; the oldest goes first, since after a cut the newest is the one that works.
+    """
 
     def __init__(self, limits: Limits, lost: Callable[[StreamConnection], None] = lambda _: None) -> None:
         self._limits = limits
@@ -29,7 +29,7 @@ class ConnectionPool:
         self._unaccepted: dict[StreamConnection, None] = {}
         self._arrival = asyncio.Event()
         self.connections: dict[StreamConnection, None] = {}
-        self.noted = Noted()
+        self.warnings = RareWarnings()
         self.closed = False
 
     def new_connection(self, vet: Vetting, *, dialled: bool) -> StreamConnection:
@@ -41,7 +41,7 @@ class ConnectionPool:
 
     @property
     def accepted(self) -> int:
-        """How many others have opened, and were not turned away."""
+        """Number of connections that others have opened, and that were not turned away."""
         return sum(not (connection.dialled or connection.refusal) for connection in self.connections)
 
     def admit(self, connection: StreamConnection) -> None:
@@ -67,7 +67,7 @@ class ConnectionPool:
             await self._arrival.wait()
 
     async def close(self, *also: asyncio.Task[None]) -> None:
-        """All of them, while the rest of the transport ends too."""
+        """Close all connections, while the rest of the transport ends too."""
         self.closed = True
         for connection in list(self.connections):
             connection.close("shutting down")
@@ -84,11 +84,11 @@ class ConnectionPool:
         self._unaccepted.pop(connection, None)  # else coming and going would fill our memory
         self._lost(connection)
         if connection.misbehaviour:
-            self.noted.warn("misbehaved", connection.peer.hex()[:16], connection.misbehaviour)
+            self.warnings.warn("misbehaved", connection.peer.hex()[:16], connection.misbehaviour)
 
 
-class Noted:
-    """Logs hostile events once per kind and source: the log is no place to write for strangers.
+class RareWarnings:
+    """Logs hostile events once per kind and source: else strangers could fill the log.
 
     At most _MOST_NOTED lines in _FORGET_S, whatever happens.
     """

@@ -2,7 +2,7 @@
 
 A stranger costs at most one of `most_handshakes` places for at most `handshake_s`. When all places are taken, the oldest
 handshake from the address that holds most of them makes room, so that a flood from one address only crowds out itself.
-After the handshake its key is known, and `admits` decides.
+After the handshake the stranger's key is known, and `admits` decides.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ import ssl
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 
 from troth.crypto.identity import Identity, PeerId
 from troth.network.malloc import give_back_memory
@@ -24,16 +25,30 @@ from troth.network.transport.addresses import (
     source_of,
     split_address,
 )
-from troth.network.transport.base import Limits, TransportClosedError, UnreachableError
+from troth.network.transport.base import Limits, LocalPeer, TransportClosedError, UnreachableError
 from troth.network.transport.connection import CLOSE_S, StreamConnection
 from troth.network.transport.pool import ConnectionPool
 from troth.network.transport.tls import PROTOCOL, client_context, peer_of, server_context
 
 _ACCEPTS_PER_TURN = 16
-_LEAST_S = 0.1  # of the time for a handshake, to whoever spoke in the last moment
+_LEAST_S = 0.1  # left for the handshake of a stranger that spoke at the last moment
 _PAUSE_S = 0.25  # when no file descriptor is left
 _UNSENT_BYTES = 256 * 1024  # handed to the kernel but not on the wire: control cannot overtake what is there
-_TIDY_S = 2.0  # after a stranger came: what its handshake took goes back to the system
+_TIDY_S = 2.0  # after a stranger came: the memory of its handshake goes back to the system
+
+
+@dataclass(frozen=True)
+class TcpOptions:
+    """TCP has no choices of its own. A member that gave no address has to dial us."""
+
+    lookup_address = ""
+    tells_address = False
+
+    def listen_address(self, port: int | None) -> str:
+        return f"0.0.0.0:{port or 0}"
+
+    def make(self, local: LocalPeer) -> "TcpTransport":
+        return TcpTransport(local.identity, local.limits, local.admits)
 
 
 class TcpTransport:
@@ -46,7 +61,7 @@ class TcpTransport:
         self._client_context = client_context(identity)
         self._listeners: list[socket.socket] = []
         self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
-        self._handshakes: dict[socket.socket, str] = {}  # and where they come from; in order of arrival
+        self._handshakes: dict[socket.socket, str] = {}  # and their sources, in order of arrival
         self._tasks: set[asyncio.Task[None]] = set()
         self._pool = ConnectionPool(limits)
         self._tidying: asyncio.TimerHandle | None = None
@@ -103,15 +118,15 @@ class TcpTransport:
 
     # Dialling
 
-    async def _connect(self, places: list[Resolved]) -> socket.socket:
+    async def _connect(self, resolved: list[Resolved]) -> socket.socket:
         """The first address that answers; a silent one must not use up the time of the others."""
         failure: OSError = OSError(errno.EHOSTUNREACH, "no address")
-        for family, where in places:
+        for family, where in resolved:
             sock = socket.socket(family, socket.SOCK_STREAM)
             try:
                 sock.setblocking(False)
                 _tune(sock)
-                async with asyncio.timeout(self._limits.handshake_s / len(places)):
+                async with asyncio.timeout(self._limits.handshake_s / len(resolved)):
                     await asyncio.get_running_loop().sock_connect(sock, where)
                 return sock
             except OSError as error:  # a timeout is one, too
@@ -160,7 +175,7 @@ class TcpTransport:
                 return
             except OSError as error:
                 # No descriptors or no memory: the next attempt would fail at once, and the one after it.
-                self._pool.noted.warn("accept", "", f"cannot accept connections for now: {error.strerror}")
+                self._pool.warnings.warn("accept", "", f"cannot accept connections for now: {error.strerror}")
                 loop = asyncio.get_running_loop()
                 loop.remove_reader(listener.fileno())
                 self._pauses[listener] = loop.call_later(_PAUSE_S, self._listen_again, listener)
@@ -188,10 +203,10 @@ class TcpTransport:
         oldest = next(sock for sock, source in self._handshakes.items() if source == busiest)
         del self._handshakes[oldest]
         _cut(oldest)
-        self._pool.noted.warn("crowd", busiest, "too many unfinished handshakes: the oldest are cut")
+        self._pool.warnings.warn("crowd", busiest, "too many unfinished handshakes: the oldest are cut")
 
     async def _handshake(self, sock: socket.socket, source: str) -> None:
-        """Ends by itself: a deadline, or the socket is cut. It is never cancelled half way."""
+        """Take one stranger through TLS. Ends by itself (a deadline, or the socket is cut) and is never cancelled half way."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._limits.handshake_s
         connection = self._pool.new_connection(self._vet_stranger, dialled=False)
@@ -206,7 +221,7 @@ class TcpTransport:
             )
         except OSError as error:
             if not self._pool.closed:
-                self._pool.noted.warn("handshake", source, f"no handshake: {_short(error)}")
+                self._pool.warnings.warn("handshake", source, f"no handshake: {_short(error)}")
             connection.abandon()
             _let_go(error)
             return
@@ -216,7 +231,7 @@ class TcpTransport:
             raise
         else:
             if connection.refusal:
-                self._pool.noted.warn("refused", source, f"turned away: {connection.refusal}")
+                self._pool.warnings.warn("refused", source, f"turned away: {connection.refusal}")
                 await connection.closed()  # keeps its place until then
             elif self._pool.closed:
                 connection.close("shutting down")
@@ -255,7 +270,7 @@ def _tune(sock: socket.socket) -> None:
 
 
 async def _first_word(sock: socket.socket, seconds: float) -> None:
-    """Whoever connects and says nothing costs a socket, and not the 300 KB of a TLS connection."""
+    """Wait for the first byte: a stranger that says nothing costs a socket, and not the 300 KB of a TLS connection."""
     loop = asyncio.get_running_loop()
     spoke = asyncio.Event()
     loop.add_reader(sock.fileno(), spoke.set)
@@ -272,14 +287,14 @@ async def _first_word(sock: socket.socket, seconds: float) -> None:
 
 
 def _cut(sock: socket.socket) -> None:
-    """The socket belongs to asyncio, which closes it on seeing the end of the stream."""
+    """Shut a socket down. It belongs to asyncio, which closes it on seeing the end of the stream."""
     with suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)
 
 
 def _let_go(error: OSError) -> None:
-    """asyncio's frames hold the error and its traceback holds them: 300 KB for each failed handshake, until somebody collects
-    garbage, which a process with few new objects hardly does. A crowd of strangers would fill our memory."""
+    """Break the cycle of an error, its traceback and asyncio's frames: 300 KB for each failed handshake until the next garbage
+    collection, which is rare in a process with few new objects. A crowd of strangers would fill our memory."""
     error.__traceback__ = None
 
 

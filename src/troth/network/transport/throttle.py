@@ -1,4 +1,4 @@
-"""A cap on what leaves the machine: a token bucket, and the order in which connections draw from it."""
+"""A cap on outgoing bytes: a token bucket, and the order in which connections draw from it."""
 
 import asyncio
 from typing import Protocol
@@ -10,7 +10,7 @@ _BURST_S = 0.1
 
 
 class TokenBucket:
-    """Tokens are bytes. Whoever finds any may take a whole chunk; the debt is paid before the next one."""
+    """Tokens are bytes. A sender that finds any may send a whole chunk; the debt is paid before the next one."""
 
     def __init__(self, bytes_per_second: float, now: float) -> None:
         self._rate = bytes_per_second
@@ -29,11 +29,13 @@ class TokenBucket:
 
 
 class Sender(Protocol):
+    """The sending half of a connection."""
+
     def next_lane(self) -> Lane | None:
-        """What it would send now; None: nothing, or its line is full."""
+        """The lane that it would send on now; None if it has nothing to send, or its socket is full."""
 
     def send_chunk(self) -> int:
-        """Sends one chunk; how many bytes that was."""
+        """Send one chunk; the number of its bytes."""
 
 
 class Throttle:
@@ -46,13 +48,13 @@ class Throttle:
         self._timer: asyncio.TimerHandle | None = None
 
     def ask(self, sender: Sender) -> None:
-        """It has something to send: now if there are tokens, else when its turn comes."""
+        """Let a sender send: now if there are tokens, else when its turn comes."""
         self._enqueue(sender)
         if self._timer is None:
             self._serve()
 
     def spend(self, count: int) -> None:
-        """Something left without asking (a ping); it counts all the same."""
+        """Count bytes that left without asking (a ping)."""
         self._bucket.spend(count)
 
     def forget(self, sender: Sender) -> None:

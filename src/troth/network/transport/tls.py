@@ -2,8 +2,8 @@
 
 The standard library can verify a client certificate against an authority only; it cannot accept an unknown self-signed
 one and ask later. So there is an authority whose private key everybody knows (`_AUTHORITY`, below: **no secret, and it
-proves nothing**). What proves something is that a handshake needs the private key of the leaf. The leaf's key is read
-after the handshake, and whether that peer is welcome is decided then.
+proves nothing**). The proof is that a handshake needs the private key of the leaf. The leaf's key is read after the
+handshake, and whether that peer is welcome is decided then.
 
 The identity key thus signs two kinds of bytes. They cannot be confused: TLS 1.3 signs 64 spaces and a fixed text before
 its transcript (RFC 8446 §4.4.3), Troth's own messages start with `troth/signed`.
@@ -23,7 +23,7 @@ from cryptography.x509.oid import NameOID
 
 from troth.crypto.identity import Identity, PeerId, valid_peer
 
-PROTOCOL = "troth/1"  # what both sides must speak inside TLS (ALPN)
+PROTOCOL = "troth/1"  # that both sides must speak inside TLS (ALPN)
 
 # Public on purpose: anyone can derive it, and anyone may sign a leaf with it.
 _AUTHORITY = Ed25519PrivateKey.from_private_bytes(sha256(b"troth: the authority that everybody is").digest())
@@ -45,7 +45,7 @@ def client_context(identity: Identity) -> ssl.SSLContext:
 
 
 def peer_of(connection: ssl.SSLObject | ssl.SSLSocket) -> PeerId | None:
-    """Whose key the other side proved to own; None if that is no key of a peer."""
+    """The key that the other side proved to own; None if that is no key of a peer."""
     der = connection.getpeercert(binary_form=True)
     if der is None:
         return None
@@ -104,14 +104,13 @@ def _signed(subject: x509.Name, public: Ed25519PublicKey, *, authority: bool) ->
         decipher_only=False,
     )
     raw = public.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
+    serial = int.from_bytes(sha256(b"troth/serial" + raw).digest()[:16], "big") | 1  # positive, at most 20 bytes
     certificate = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(_AUTHORITY_NAME)
         .public_key(public)
-        .serial_number(
-            int.from_bytes(sha256(b"troth/serial" + raw).digest()[:16], "big") | 1
-        )  # positive, at most 20 bytes
+        .serial_number(serial)
         .not_valid_before(_FROM)
         .not_valid_after(_UNTIL)
         .add_extension(x509.BasicConstraints(ca=authority, path_length=0 if authority else None), critical=True)

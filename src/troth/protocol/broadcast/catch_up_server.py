@@ -1,4 +1,4 @@
-"""A member's side of coming back: who asks, who looks on, who knocks (SPEC B2, B3)."""
+"""A member's service to absent peers: requests for records, observers, and rejoin requests (SPEC B2, B3)."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
@@ -11,34 +11,34 @@ from troth.protocol.wire.frames import Frame, RejoinRequest, StateShown, StateWa
 from troth.protocol.wire.messages import Phase, SignedRejoin
 from troth.protocol.wire.primitives import Primitives
 
-MOST_AHEAD = 8  # steps for which a request may be signed: one, unless its owner's line takes longer than a step
-_MOST_STATES = 16  # that are kept for onlookers: a slow line takes longer than a quick step
-_STATES_BYTES = 1 << 26  # if they are small; two in any case
+MOST_AHEAD = 8  # steps ahead for which a rejoin request is taken: more than one for links slower than steps (SPEC B3)
+_MOST_STATES = 16  # states kept for observers: a slow link takes longer than a quick step
+_STATES_BYTES = 1 << 26  # most bytes of these; two states are kept in any case
 
 
 @dataclass(frozen=True)
 class Asking:
-    """Somebody wants to know what has happened."""
+    """A peer's request for records."""
 
-    key: PeerId  # that it has now
-    since: int  # from which step on it needs records
+    key: PeerId  # of the peer now
+    since: int  # first step whose record it needs
 
 
 class CatchUpServer:
-    """Each seat is kept once, whatever its keys say."""
+    """Takes requests of absent peers, and serves observers. Each seat counts once, under whatever keys."""
 
     def __init__(self, send: Callable[[PeerId, Slot, Frame], None], tools: Primitives) -> None:
         self._send = send
         self._tools = tools
-        self.roster = Roster(())  # of the step that this member is in, or that comes next
-        self.asking: dict[PeerId, Asking] = {}  # by who it was
-        self.observers: frozenset[PeerId] = frozenset()  # who looks on in this step
-        self._states: dict[Digest, bytes] = {}  # for them: the model at the start of the last steps
-        self._served: set[PeerId] = set()  # who got the model in this step
-        self._rejoins: dict[int, dict[PeerId, SignedRejoin]] = defaultdict(dict)  # by step and who it was
+        self.roster = Roster(())  # of the step that this member is in, or of the next
+        self.asking: dict[PeerId, Asking] = {}  # by the seat's old key
+        self.observers: frozenset[PeerId] = frozenset()  # in this step
+        self._states: dict[Digest, bytes] = {}  # for observers: the model at the start of the last steps
+        self._served: set[PeerId] = set()  # observers that got the model in this step
+        self._rejoins: dict[int, dict[PeerId, SignedRejoin]] = defaultdict(dict)  # by step and the seat's old key
 
     def hear(self, sender: PeerId, slot: Slot, frame: SyncWanted | StateWanted | RejoinRequest, step: int) -> None:
-        """`step` is the one that this member is in."""
+        """Take a request; `step` is the one that this member is in."""
         match frame:
             case SyncWanted():
                 if slot.step == frame.since and self._speaks_for(sender, slot, frame):
@@ -54,7 +54,7 @@ class CatchUpServer:
                     self._rejoins[slot.step][PeerId(frame.member)] = rejoin
 
     def _speaks_for(self, sender: PeerId, slot: Slot, frame: SyncWanted) -> bool:
-        """Whether the old key signed that this one comes in its place."""
+        """Whether the seat's old key signed a delegation to the sender's key (SPEC B1)."""
         if frame.member not in self.roster.may_ask or slot.phase != Phase.REJOIN:
             return False
         if not (0 <= slot.attempt < 1 << 16 and 0 <= slot.incarnation < 1 << 32):
@@ -66,22 +66,22 @@ class CatchUpServer:
         return [rejoin for _, rejoin in sorted(self._rejoins.get(step, {}).items())]
 
     def admits(self, peer: PeerId) -> bool:
-        """Whether it looks on or has knocked: it may be a member sooner than this peer knows."""
+        """Whether the peer observes or has requested to rejoin: it may be a member sooner than this peer knows."""
         return peer in self.observers or any(
             peer == rejoin.key for rejoins in self._rejoins.values() for rejoin in rejoins.values()
         )
 
     def watch(self, peers: Collection[PeerId]) -> None:
-        """Between two steps: these hear everything from here on."""
+        """Set the observers, between two steps: these hear everything from here on."""
         self.asking.clear()
         self.observers = frozenset(peers)
 
     def show(self, slot: Slot, shown: Mapping[PeerId, SyncShown], state: tuple[Digest, bytes] | None) -> None:
-        """As soon as the last record is certified: these get the records that they lack, and may ask for the model."""
+        """Send observers the records that they lack, as soon as the last one is certified; they may ask for the model."""
         if state is None:
             self._states.clear()
             return
-        if state[0] not in self._states:  # in one that waits it may stay the same for long
+        if state[0] not in self._states:  # in a member that waits it may stay the same for long
             self._served.clear()
         self._states = {**self._states, state[0]: state[1]}
         most = max(2, min(_MOST_STATES, _STATES_BYTES // max(1, len(state[1]))))
@@ -91,7 +91,7 @@ class CatchUpServer:
             self._send(peer, slot, frame)
 
     def state(self, digest: Digest) -> bytes | None:
-        """One that is kept for onlookers."""
+        """State with this digest, if it is kept for observers."""
         return self._states.get(digest)
 
     def forget(self, step: int) -> None:

@@ -1,6 +1,6 @@
-"""Memory that other peers take up here: one bound for each of them, whatever kinds of frames it sends.
+"""Memory that other peers take up here: one quota for each of them, whatever kinds of frames it sends (SPEC M3).
 
-What counts is the length of a packet as it came off the line, from its arrival until nothing of it is kept any more.
+A packet counts by its length on the wire, from its arrival until nothing of it is kept any more.
 """
 
 from collections import Counter, defaultdict
@@ -8,22 +8,22 @@ from collections import Counter, defaultdict
 from troth.crypto import PeerId, Slot
 from troth.protocol.wire.frames import Packet
 
-_BOOKKEEPING = 1024  # bytes that every packet counts for beside its own: else very many tiny ones would be free
+_BOOKKEEPING = 1024  # bytes that every packet counts beside its own: else a flood of tiny packets would be free
 
 
 class MemoryQuota:
-    """How many bytes of each sender are kept; nobody has more than `most`."""
+    """Bytes kept of each sender, at most `most`."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._taken: Counter[PeerId] = Counter()
-        self._by_step: dict[int, Counter[PeerId]] = defaultdict(Counter)  # of what goes when its step is over
+        self._by_step: dict[int, Counter[PeerId]] = defaultdict(Counter)  # bytes that are freed when their step is over
 
     def has(self, sender: PeerId, size: int) -> bool:
         return self._taken[sender] + size + _BOOKKEEPING <= self._most
 
     def take(self, sender: PeerId, size: int, step: int | None = None) -> bool:
-        """Count a packet, if there is room for it: until it is given back, or until its step is over."""
+        """Count a packet, if there is room for it, until it is given back or its step is over."""
         if not self.has(sender, size):
             return False
         self._taken[sender] += size + _BOOKKEEPING
@@ -35,7 +35,7 @@ class MemoryQuota:
         self._return(sender, size + _BOOKKEEPING)
 
     def over(self, before: int) -> None:
-        """Nothing is kept any more that was taken for steps before this one."""
+        """Free all bytes that were taken for steps before this one."""
         for step in [step for step in self._by_step if step < before]:
             for sender, size in self._by_step.pop(step).items():
                 self._return(sender, size)
@@ -48,12 +48,12 @@ class MemoryQuota:
 
     @property
     def kept_bytes(self) -> int:
-        """Of everyone: their packets' lengths, and the same for the bookkeeping of each."""
+        """Bytes of all senders: the lengths of their packets, and the bookkeeping of each."""
         return self._taken.total()
 
 
 class EarlyFrameBuffer:
-    """Bounded buffer, per sender, for packets that arrive before this peer is where they belong."""
+    """Bounded buffer, per sender, for packets of slots that this peer has yet to reach."""
 
     def __init__(self, room: MemoryQuota) -> None:
         self._quota = room
@@ -61,20 +61,20 @@ class EarlyFrameBuffer:
         self._count: Counter[PeerId] = Counter()
 
     def put(self, sender: PeerId, packet: Packet, most: int) -> None:
-        """Unless there is no room, or so many of this sender are here: each may cost a signature check when it is taken."""
+        """Keep a packet if there is room, and fewer than `most` of its sender: each may cost a signature check later."""
         if self._count[sender] < most and self._quota.take(sender, packet.size):
             self._count[sender] += 1
             self._packets[packet.slot].append((sender, packet))
 
     def take(self, slot: Slot) -> list[tuple[PeerId, Packet]]:
-        """What came for this place, in the order in which it did."""
+        """Take out the packets of this slot, in the order of arrival."""
         taken = self._packets.pop(slot, [])
         for sender, packet in taken:
             self._let_go(sender, packet)
         return taken
 
     def drop_before(self, step: int, of: PeerId | None = None) -> None:
-        """Packets of earlier steps: of one sender, or of all."""
+        """Drop packets of earlier steps: of one sender, or of all."""
         for slot in [slot for slot in self._packets if slot.step < step]:
             packets = self._packets.pop(slot)
             kept = [one for one in packets if of is not None and one[0] != of]

@@ -1,24 +1,24 @@
-"""An announcement as somebody sees it who only looks on: what more than half of the members say was decided (SPEC B2)."""
+"""An announcement as an observer sees it: the decision that enough members state alike, or one proves (SPEC B2)."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 from troth.crypto import PeerId, Slot, signed_bytes
-from troth.protocol.broadcast.announcement import Decision, Seen, Timing, chain_bytes, proves, rounds, values_digest
+from troth.protocol.broadcast.agreement import Decision, Seen, Timing, chain_bytes, proves, rounds, values_digest
 from troth.protocol.core.channel import Blame
 from troth.protocol.wire.frames import Agreement, Certificate, Decided
 from troth.protocol.wire.primitives import Primitives
 
-_MOST_CERTIFICATES = 4  # of one sender: its own, and with what it collected
+_MOST_CERTIFICATES = 4  # of one sender: its own, and those with signatures that it collected
 
-_Kind = tuple[tuple[tuple[bytes, bytes], ...], tuple[bytes, ...]]  # who said what, and who said two things
+_Kind = tuple[tuple[tuple[bytes, bytes], ...], tuple[bytes, ...]]  # senders with payload digests, and equivocators
 
 
 class ObservedAnnouncement:
-    """In place of an `Announcement`. Nothing is said; what members say they decided is counted.
+    """An observer's stand-in for `Announcement`: it says nothing, and counts the decisions that members state.
 
-    One voice is enough with a certificate that as many have signed as hold it: one of them is honest and has decided by it, so
-    all have (SPEC Q3). The views alone would not do: liars can keep theirs back until the others have decided otherwise.
+    One voice is enough with a certificate that `voices` members signed when they decided by it: one of them is honest, so all
+    have decided so (SPEC Q3). The views alone would not do: liars can withhold theirs until the others have decided otherwise.
     """
 
     blame = Blame()
@@ -27,10 +27,10 @@ class ObservedAnnouncement:
         self,
         slot: Slot,
         members: Iterable[PeerId],
-        voices: int,  # so many are not all liars
+        voices: int,  # L + 1: as many are not all liars
         timing: Timing,
         tools: Primitives,
-        quorum: int | None = None,  # that has to be left if others break off (SPEC Q9)
+        quorum: int | None = None,  # least number of members that are not missing (SPEC Q9)
     ) -> None:
         self._slot = slot
         self._members = frozenset(members)
@@ -39,9 +39,9 @@ class ObservedAnnouncement:
         self._tools = tools
         self._patience = timing.views_due + (2 * rounds(len(self._members), voices - 1) + 6) * timing.delta
         self._told: dict[PeerId, _Kind] = {}
-        self._kinds: dict[_Kind, Decided] = {}  # one of each: it may be long, and everyone sends it
-        self._shown: Counter[PeerId] = Counter()  # certificates
-        self._holders: dict[Seen, set[bytes]] = defaultdict(set)  # who has signed that it holds one
+        self._kinds: dict[_Kind, Decided] = {}  # one frame of each: it may be long, and everyone sends it
+        self._shown: Counter[PeerId] = Counter()  # certificates by sender
+        self._holders: dict[Seen, set[bytes]] = defaultdict(set)  # members that signed a certificate when they decided
         self._proven: set[Seen] = set()
         self._earlier = 0.0
         self._decided_at: float | None = None
@@ -53,7 +53,7 @@ class ObservedAnnouncement:
 
     @property
     def ends(self) -> float | None:
-        """When it was known here; members may have known it delta earlier."""
+        """Time of the decision here; members may have decided delta earlier."""
         return None if self._decided_at is None else self._decided_at - self._earlier
 
     def bring_forward(self, seconds: float) -> None:
@@ -64,7 +64,7 @@ class ObservedAnnouncement:
 
     def tick(self, now: float) -> None:
         if self.decision is None and now >= self._patience:
-            self._decide(Decision({}, {}), now)  # lost sight of it: the step cannot go on here
+            self._decide(Decision({}, {}), now)  # too little was heard: this peer cannot follow the step any more
 
     def hear(self, sender: PeerId, frame: Agreement, now: float) -> None:
         self.tick(now)
@@ -102,14 +102,14 @@ class ObservedAnnouncement:
             self._proven.add(seen)
 
     def _seen(self, told: Decided) -> Seen | None:
-        """What a certificate would have to be of, if it ended by one."""
+        """View that a certificate of this decision would have."""
         if told.equivocations or not told.said.keys() <= self._members:
             return None
         values = values_digest({PeerId(peer): self._tools.digest(said.payload) for peer, said in told.said.items()})
         return values, tuple(sorted(self._members - told.said.keys()))
 
     def _signed(self, told: Decided) -> bool:
-        """Everything in it by whom it is said to be: else the envelopes that are taken in the end might not open."""
+        """Whether every envelope is signed by its stated sender: else the ones taken in the end might not open."""
         pairs = [*told.said.items(), *((peer, each) for peer, two in told.equivocations.items() for each in two)]
         return all(
             self._tools.verify(
@@ -121,7 +121,7 @@ class ObservedAnnouncement:
         )
 
     def _kind(self, told: Decided) -> _Kind:
-        """By payloads: a liar can sign the same one differently for different peers."""
+        """Decision by payloads, not signatures: a liar can sign one payload differently for different peers."""
         said = ((peer, self._tools.digest(envelope.payload)) for peer, envelope in sorted(told.said.items()))
         return tuple(said), tuple(sorted(told.equivocations))
 

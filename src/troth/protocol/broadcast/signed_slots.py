@@ -1,4 +1,4 @@
-"""What a peer must never forget: which slots it has signed (SPEC B1)."""
+"""The slots that a peer has signed, which it must never forget (SPEC B1)."""
 
 from typing import Protocol
 
@@ -8,7 +8,7 @@ from troth.protocol.wire.frames import RestartCertificate
 
 
 class SignedBeforeError(CannotGoOnError):
-    """This place, or a later one, was signed before: signing it again could look like a lie."""
+    """This slot, or a later one, was signed before: to sign it again could be an equivocation."""
 
 
 SlotKey = tuple[int, int, int, int]
@@ -16,23 +16,25 @@ NO_SLOT: SlotKey = (0, -1, 0, 0)
 
 
 def slot_key(slot: Slot) -> SlotKey:
-    """In the order in which places follow each other. Incarnations come first: a run that begins anew may go back to an
-    earlier step, and those who signed later ones before must be able to sign it."""
+    """Key that sorts slots in the order in which they follow each other. Incarnations come first: a run that restarts may go back
+    to an earlier step, and peers that signed later ones before must be able to sign it."""
     return slot.incarnation, slot.step, slot.attempt, slot.phase
 
 
 class SignedSlots(Protocol):
+    """Durable memory of the last signed slot, and of the last restart certificate."""
+
     def claim(self, slot: Slot) -> None:
-        """To be called before anything is signed for this place, and to last before it returns. Raises SignedBeforeError."""
+        """Record a slot, durably, before anything is signed for it. Raises SignedBeforeError."""
         ...
 
     def begins(self, begun: RestartCertificate) -> None:
-        """What proves that an incarnation began lasts too: who was not there then would wait for it (SPEC B5)."""
+        """Record the proof that an incarnation began: members that were not there then would wait for it (SPEC B5)."""
         ...
 
     @property
     def begun(self) -> RestartCertificate | None:
-        """The last of them."""
+        """The last restart certificate."""
         ...
 
     @property
@@ -42,12 +44,12 @@ class SignedSlots(Protocol):
 
     @property
     def last_incarnation(self) -> int:
-        """The run's incarnation then."""
+        """The run's incarnation in the last signed slot."""
         ...
 
 
 class SignedSlotsInMemory:
-    """Lasts as long as the object does. Places follow each other, so the last one says it all."""
+    """Signed slots that last as long as the object. Slots follow each other, so the last one is enough."""
 
     def __init__(self) -> None:
         self._last = NO_SLOT
@@ -68,3 +70,8 @@ class SignedSlotsInMemory:
     @property
     def last_incarnation(self) -> int:
         return self._last[0]
+
+
+def next_incarnation(signed_slots: SignedSlots, now: int) -> int:
+    """The first incarnation in which this peer has signed nothing yet."""
+    return max(now, signed_slots.last_incarnation) + 1

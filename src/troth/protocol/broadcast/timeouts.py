@@ -1,38 +1,49 @@
-"""How long things may take: within the run's bounds, and as long as the members measure that they do (SPEC Q8).
+"""Timeouts: within the run's bounds, they follow the times that members measure (SPEC Q8).
 
-A function of announced numbers, so the same at every honest peer. Single correctly rounded operations only.
+They are functions of announced numbers, so the same at every honest peer. Single correctly rounded operations only.
 """
 
 import math
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
+from troth.crypto import PeerId, Slot
+from troth.protocol.broadcast.agreement import Timing
+from troth.protocol.broadcast.announcement import Announcement
+from troth.protocol.broadcast.observed import ObservedAnnouncement
+from troth.protocol.core.channel import AttemptView
 from troth.protocol.core.scales import lower_median
-from troth.protocol.wire.messages import MOST_MILLISECONDS, Measured
+from troth.protocol.wire.messages import MOST_MILLISECONDS, Measured, Phase
+from troth.protocol.wire.phases import PHASES
 
-_STEPS = 16  # that a measurement is announced for: a step without disputes or audits says little
+_STEPS = 16  # steps for which a measurement is announced: a step without disputes or audits says little
 
 
 @dataclass(frozen=True)
 class Timeouts:
-    """In seconds: what holds in a step or, as the run agrees on it, the least that may hold."""
+    """Timeouts of a step or, as bounds of the run, the least that they may be; in seconds."""
 
     delta: float = 1.0  # for a frame between honest peers
     compute: float = 1.0  # for a gradient, an audit, a trial
     bulk: float = 1.0  # for blobs on their way
-    room: int = 1 << 28  # bytes that one peer's blobs may take up here in a step
-    stretch: float = 1.0  # so many times longer may they become
+    room: int = 1 << 28  # bytes: memory quota of one sender
+    stretch: float = 1.0  # upper limit of the timeouts, as a multiple
+
+    @property
+    def exchange(self) -> float:
+        """Time of an exchange of blobs: others begin up to delta later, and blobs travel for delta and bulk."""
+        return 2 * self.delta + self.bulk
 
     @property
     def slowest(self) -> "Timeouts":
-        """What holds until somebody has measured anything."""
+        """Timeouts until anything is measured: the most."""
         return self.after(())
 
     def after(self, took: Collection[Measured | None]) -> "Timeouts":
-        """What holds in the next step, if these were announced in this one: twice the lower median, within these bounds.
+        """Timeouts of the next step, if these times are announced in this one: twice the lower median, within the bounds.
 
-        Nothing measured counts as the most. Liars, fewer than half, keep the median within what honest members announce.
+        Nothing measured counts as the most. Liars, fewer than half, cannot move the median beyond honest values.
         """
         return replace(
             self,
@@ -44,46 +55,47 @@ class Timeouts:
 
     @property
     def quiet_step(self) -> float:
-        """How long a step may take in which nobody is late and nothing is disputed."""
-        return self.compute + 3 * (2 * self.delta + self.bulk) + 10 * self.delta
+        """Longest time of a step in which no member is late and nothing is disputed."""
+        return self.compute + 3 * self.exchange + 10 * self.delta
 
     def until_left(self, majority: int) -> float:
-        """How long somebody may be in a step that the others have left: what it is in ends, and then the next announcement."""
-        exchanges = 3 * (2 * self.delta + self.bulk)
+        """Longest time that a member may stay in a step that the others have left: until its phase and the next one end."""
+        exchanges = 3 * self.exchange
         return 2 * (exchanges + self.compute + 6 * self.delta + 2 * self.delta * majority)
 
     def _within(self, least: float, milliseconds: list[float]) -> float:
-        """Never below the least: else liars who announce 0, with the quickest honest members, would leave out the slower."""
+        """Twice the lower median, in seconds, but never below the least: else liars that announce 0 could, with the quickest
+        honest members, leave out the slower ones."""
         wanted = 2 * lower_median(milliseconds) / 1000 if milliseconds else math.inf
         return max(least, min(wanted, least * self.stretch))
 
 
 class LatencyEstimator:
-    """What one member measures; the longest of each kind counts."""
+    """Times that one member measures; the longest of each kind counts (SPEC Q8)."""
 
     def __init__(self) -> None:
         self._steps: deque[Measured] = deque(maxlen=_STEPS)
-        self._idle_since: float | None = None  # when the line was last left alone
+        self._idle_since: float | None = None  # when this peer last stopped listening
         self._delay = self._compute = self._bulk = 0.0  # in this step
 
     def delayed(self, seconds: float) -> None:
-        """So long after one's own, the certificates or views of more than half were there."""
+        """Note the time from this peer's certificate, or view, until those of more than half were there."""
         self._delay = max(self._delay, seconds)
 
     def carried(self, seconds: float) -> None:
-        """More than half of some blobs were here after so long."""
+        """Note the time until more than half of the awaited blobs were here."""
         self._bulk = max(self._bulk, seconds)
 
     def left_link(self, now: float) -> None:
         self._idle_since = now
 
     def back_at_link(self, now: float, tasks: int) -> None:
-        """It has computed meanwhile: one thing after another, so many."""
+        """Note the time since this peer stopped listening: it computed `tasks` gradients or audits, one after another."""
         if self._idle_since is not None:
             self._compute = max(self._compute, (now - self._idle_since) / max(1, tasks))
 
     def took(self) -> Measured | None:
-        """In the last steps; None before the first has ended."""
+        """Longest times of the last steps; None before the first has ended."""
         if not self._steps:
             return None
         return Measured(
@@ -99,3 +111,57 @@ class LatencyEstimator:
 
 def _milliseconds(seconds: float) -> int:
     return min(math.ceil(1000 * seconds), MOST_MILLISECONDS)
+
+
+class Pacing:
+    """Timeouts of this step and the next, and deadlines, which count from the end of the last announcement."""
+
+    def __init__(self, bounds: Timeouts) -> None:
+        self.bounds = bounds
+        self.timeouts = self.next_timeouts = bounds.slowest  # of this step, and from the next Commit on
+        self.latency = LatencyEstimator()
+        self._last: Announcement | ObservedAnnouncement | None = None
+
+    def begin_step(self) -> None:
+        self.timeouts = self.next_timeouts
+
+    def measured(self, told: Iterable[Measured | None]) -> None:
+        """Set the timeouts of the next step from the times that Commits announced."""
+        self.next_timeouts = self.bounds.after(list(told))
+
+    def ended(self, announcement: Announcement | ObservedAnnouncement) -> None:
+        self._last = announcement
+
+    def speak(self) -> None:
+        """Go on as a member: others decided the last announcement up to delta earlier."""
+        self.timeouts, self.latency = self.next_timeouts, LatencyEstimator()
+        if isinstance(self._last, ObservedAnnouncement):
+            self._last.bring_forward(self.timeouts.delta)
+
+    def timing(self, slot: Slot, view: AttemptView, members: Iterable[PeerId], now: float) -> Timing:
+        """Timing of an announcement that begins at the end of the last one."""
+        start = now if self._last is None or self._last.ends is None else self._last.ends
+        here = set(members)
+        relayed = any(peer in here and others & here for peer, others in view.disputed_links.items())
+        return Timing(start, self._allowance(slot, view), self.timeouts.delta, relayed)
+
+    def _allowance(self, slot: Slot, view: AttemptView) -> float:
+        allowed, timeouts = PHASES[Phase(slot.phase)].allowance, self.timeouts
+        computed = allowed.gradients + (max(1, view.audits) if allowed.audits else 0)
+        more_bulk = self.more_bulk(view) if allowed.disclosures else 0.0
+        return (
+            allowed.deltas * timeouts.delta
+            + allowed.exchanges * timeouts.exchange
+            + more_bulk
+            + timeouts.compute * computed
+        )
+
+    def more_bulk(self, view: AttemptView) -> float:
+        """Extra time for disclosed parts beyond the first: a link that carries one in time does not carry all (SPEC V3)."""
+        return self.timeouts.bulk * max(0, view.disputed - 1)
+
+    def due(self, exchanges: int = 1) -> float:
+        """Deadline of the first, second … exchange of blobs since the last announcement."""
+        assert self._last is not None
+        assert self._last.ends is not None, "blobs follow an announcement"
+        return self._last.ends + exchanges * self.timeouts.exchange

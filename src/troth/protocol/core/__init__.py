@@ -1,1 +1,1 @@
-"""What every part of the protocol shares: the run, its members, records, roles, coins, and the interfaces to the outside."""
+"""The core that all rooms share: the run, its members, records, roles, coins, and the interfaces to the outside."""

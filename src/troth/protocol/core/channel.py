@@ -1,4 +1,4 @@
-"""What the protocol asks of the outside world. Simulation and network implement these; attacks wrap them."""
+"""Interfaces to the outside world. Simulation and network implement them; attacks wrap them."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -11,124 +11,202 @@ from troth.protocol.core.coins import Coins
 from troth.protocol.core.parts import ProvenPart
 from troth.protocol.wire.messages import Announced, Envelope, Malformed, Measured, Message, SignedRejoin
 
-ProvenParts = Mapping[int, Mapping[PeerId, ProvenPart]]  # part → contributor → what it sent
-Delivery = tuple[int, PeerId]  # a part, and whose
-Showing = tuple[int, PeerId]  # a part, and who lays it open
-Equivocations = Mapping[PeerId, tuple[Slot, Envelope, Envelope]]  # who said two things in one place
+Said = Mapping[PeerId, Announced]  # sender → its message
+ProvenParts = Mapping[int, Mapping[PeerId, ProvenPart]]  # part → contributor → its proven part
+Delivery = tuple[int, PeerId]  # a part, and its contributor
+Showing = tuple[int, PeerId]  # a part, and the peer that discloses it
+Equivocations = Mapping[PeerId, tuple[Slot, Envelope, Envelope]]  # sender → slot, and two messages for it
 
-T = TypeVar("T")  # whatever the training side calls its state
+T = TypeVar("T")  # the state of the training side
 
 # D coordinates
 
 
 @dataclass(frozen=True)
 class Blame:
-    """Why there was no certificate, as one member saw it (SPEC F1). Empty where there was one."""
+    """Reasons why an announcement took the slow path, as one member saw it (SPEC F1). Empty if it did not."""
 
-    unheard: frozenset[PeerId] = frozenset()  # whose value or view did not come in time
-    incomplete: frozenset[PeerId] = (
-        frozenset()
-    )  # who claimed not to have heard everyone, or something else than was said, or that somebody who spoke was gone
+    unheard: frozenset[PeerId] = frozenset()  # members whose value or view did not come in time
+    incomplete: frozenset[PeerId] = frozenset()  # whose view lacks a value, has another, or lists one that spoke
+
+    def __or__(self, other: "Blame") -> "Blame":
+        return Blame(self.unheard | other.unheard, self.incomplete | other.incomplete)
 
 
 @dataclass(frozen=True)
-class Entry:
-    """What an attempt is like for one peer."""
+class AttemptView:
+    """Participants, disputed links and work ahead of one attempt, the same for every call in it."""
 
-    members: frozenset[PeerId]  # who takes part in its announcements
-    awaited: Mapping[int, frozenset[PeerId]] = field(default_factory=dict)  # whose parts this peer is to receive
-    disputed_links: Mapping[PeerId, frozenset[PeerId]] = field(
-        default_factory=dict
-    )  # who do not reach each other (SPEC F2)
-    far: Mapping[int, frozenset[PeerId]] = field(default_factory=dict)  # whom to ask for which aggregates (SPEC F2)
-    admitted: frozenset[PeerId] = frozenset()  # who will be a member after this step
-    audits: int = 1  # gradients that somebody has to recompute before the next Accuse or Vote
-    disputed: int = 1  # parts that are laid open before the next Vote
-    liars: int = 0  # that may be among the members
-    quorum: int = 0  # of the members at step start, for everything that needs one; 0: more than half, and liars unknown
-    step: int = -1  # of which step it is; -1 for a peer that is in none
+    members: frozenset[PeerId]  # participants in its announcements
+    disputed_links: Mapping[PeerId, frozenset[PeerId]] = field(default_factory=dict)  # by member, both ways (SPEC F2)
+    admitted: frozenset[PeerId] = frozenset()  # keys of peers that return after this step
+    audits: int = 1  # gradients that a member has to recompute before the next Accuse or Vote
+    disputed: int = 1  # parts that are disclosed before the next Vote
+    liars: int = 0  # L, the most liars among the members
+    quorum: int = 0  # of the members at step start; 0: more than half, with L unknown
+    step: int = -1  # -1 for a peer that is in no step
 
 
 class Channel(Protocol):
-    """Two channels, no more: agreed announcements, and bulk blobs that are checked on arrival."""
+    """Agreed announcements, and blobs that are checked on arrival; no more."""
 
-    def enter(self, entry: Entry) -> None:
-        """An attempt begins."""
+    async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Said:
+        """Announce a message. All honest members get the same map; silent and malformed members are not in it."""
         ...
 
-    async def announce(self, slot: Slot, message: Message) -> Mapping[PeerId, Announced]:
-        """After this every honest member holds the same map. Who is absent or malformed is not in it."""
+    async def scatter(
+        self,
+        slot: Slot,
+        parts: Mapping[int, tuple[PeerId, ProvenPart]],
+        expected: Mapping[int, frozenset[PeerId]],
+        view: AttemptView,
+    ) -> ProvenParts:
+        """Send parts to their owners; receive the expected ones, by part and sender. Not yet checked."""
         ...
 
-    def equivocations(self, step: int) -> Equivocations:
-        """Who was found, by everyone alike, to say two things in one announcement of this step."""
-        ...
+    async def gather(
+        self,
+        slot: Slot,
+        mine: Mapping[int, bytes],
+        wanted: Mapping[int, Digest],
+        ask: Mapping[int, frozenset[PeerId]],
+        view: AttemptView,
+    ) -> Mapping[int, bytes]:
+        """Offer aggregates; receive the wanted ones that anyone holds, by part. Only their digests are checked.
 
-    def blame(self) -> Blame:
-        """Who made announcements slow since this was last asked (SPEC F1)."""
-        ...
-
-    def rejoins(self, step: int) -> Iterable[SignedRejoin]:
-        """Who has said, to this peer, that it wants to come back after this step (SPEC B3)."""
-        ...
-
-    def took(self) -> Measured | None:
-        """How long things took here in the last steps (SPEC Q8)."""
-        ...
-
-    async def scatter(self, slot: Slot, proven_parts: Mapping[int, tuple[PeerId, ProvenPart]]) -> ProvenParts:
-        """Send parts to their owners; receive, by part and sender, those that this peer owns. Not yet checked."""
-        ...
-
-    async def gather(self, slot: Slot, mine: Mapping[int, bytes], wanted: Mapping[int, Digest]) -> Mapping[int, bytes]:
-        """Offer the aggregates one has; receive those asked for that anyone has, by part. Only their digests are checked."""
+        `ask` names the peers to ask, by part, for aggregates that do not come by themselves."""
         ...
 
     async def disclose(
-        self, slot: Slot, mine: ProvenParts, wanted: Collection[Showing], count: int
+        self, slot: Slot, mine: ProvenParts, wanted: Collection[Showing], count: int, view: AttemptView
     ) -> Mapping[Showing, Mapping[PeerId, ProvenPart]]:
-        """Hand everyone parcels of disputed parts. What is wanted of each part are `count` parcels from one peer, and from nobody
-        else, or a liar could put something in its place. Not yet checked."""
+        """Hand disputed parts to everyone; receive those of others. Not yet checked.
+
+        For each part, `count` contributions from one peer are wanted, and from no other: a liar could replace them."""
         ...
 
-    async def pass_on(
+    async def forward(
         self,
         slot: Slot,
-        proven_parts: Mapping[Delivery, tuple[PeerId, ProvenPart]],
+        parts: Mapping[Delivery, tuple[PeerId, ProvenPart]],
         wanted: Collection[Delivery],
         fits: Callable[[Delivery, ProvenPart], bool],
+        view: AttemptView,
     ) -> Mapping[Delivery, ProvenPart]:
-        """Pass on to owners what contributors handed round; receive what others pass on to this peer, and fits."""
+        """Forward circulated parts to their owners; receive those that others forward to this peer, if they fit."""
         ...
+
+
+class ForwardingChannel:
+    """Base of every wrapper: forwards each call. A wrapper overrides the calls that it changes."""
+
+    def __init__(self, inner: Channel) -> None:
+        self._inner = inner
+
+    async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Said:
+        return await self._inner.announce(slot, message, view)
+
+    async def scatter(
+        self,
+        slot: Slot,
+        parts: Mapping[int, tuple[PeerId, ProvenPart]],
+        expected: Mapping[int, frozenset[PeerId]],
+        view: AttemptView,
+    ) -> ProvenParts:
+        return await self._inner.scatter(slot, parts, expected, view)
+
+    async def gather(
+        self,
+        slot: Slot,
+        mine: Mapping[int, bytes],
+        wanted: Mapping[int, Digest],
+        ask: Mapping[int, frozenset[PeerId]],
+        view: AttemptView,
+    ) -> Mapping[int, bytes]:
+        return await self._inner.gather(slot, mine, wanted, ask, view)
+
+    async def disclose(
+        self, slot: Slot, mine: ProvenParts, wanted: Collection[Showing], count: int, view: AttemptView
+    ) -> Mapping[Showing, Mapping[PeerId, ProvenPart]]:
+        return await self._inner.disclose(slot, mine, wanted, count, view)
+
+    async def forward(
+        self,
+        slot: Slot,
+        parts: Mapping[Delivery, tuple[PeerId, ProvenPart]],
+        wanted: Collection[Delivery],
+        fits: Callable[[Delivery, ProvenPart], bool],
+        view: AttemptView,
+    ) -> Mapping[Delivery, ProvenPart]:
+        return await self._inner.forward(slot, parts, wanted, fits, view)
+
+
+class Noticed(Protocol):
+    """Observations of the broadcast layer, beside the messages, that a step has to announce."""
+
+    def equivocations(self, step: int) -> Equivocations:
+        """Equivocations in the announcements of this step, found by all members alike."""
+        ...
+
+    def blame(self) -> Blame:
+        """Blame for slow announcements since the last call (SPEC F1)."""
+        ...
+
+    def rejoins(self, step: int) -> Iterable[SignedRejoin]:
+        """Rejoin requests for this step that reached this peer (SPEC B3)."""
+        ...
+
+    def latencies(self, step: int) -> Measured | None:
+        """Times that this peer measured in the steps before this one (SPEC Q8)."""
+        ...
+
+
+class NothingNoticed:
+    """`Noticed` of a channel on which everyone hears the same, in no time, and nobody comes back."""
+
+    def equivocations(self, step: int) -> Equivocations:
+        return {}
+
+    def blame(self) -> Blame:
+        return Blame()
+
+    def rejoins(self, step: int) -> Iterable[SignedRejoin]:
+        return ()
+
+    def latencies(self, step: int) -> Measured | None:
+        return None
+
+
+NOTHING_NOTICED = NothingNoticed()
 
 
 class Work(Protocol[T]):
-    """The training side: everything the protocol need not know about models and optimizers."""
+    """The training side: everything about models and optimizers."""
 
     async def gradient(self, training: T, seed: Seed, step: int) -> Tensor:
-        """This peer's contribution, D float32 numbers, all finite."""
+        """This peer's gradient: D float32 numbers, all finite (SPEC R2)."""
         ...
 
     async def recompute(self, training: T, seed: Seed) -> Tensor:
-        """What the peer with that seed should have computed: a call of its own, from public inputs only."""
+        """The gradient that the peer with this seed should have computed: a call of its own, from public inputs only."""
         ...
 
     def update(self, training: T, aggregate_D: Tensor, updates: int) -> T:
-        """The optimizer's step after so many others; the old state stays as it was, since audits still need it."""
+        """Apply the optimizer's step number `updates`; the old state stays as it was, since audits still need it."""
         ...
 
     def digest(self, training: T) -> Digest: ...
 
     def hardware_class(self) -> Digest:
-        """Equal where gradients come out in the same bits (SPEC D3)."""
+        """Digest that is equal on all machines whose gradients have the same bits (SPEC D3)."""
         ...
 
     def pack(self, training: T) -> bytes:
-        """The state as it travels to somebody who comes back."""
+        """Encode the state for a peer that comes back."""
         ...
 
     def unpack(self, raw: bytes) -> T | Malformed:
-        """Whatever a peer sent; what it stands for is checked by its digest."""
+        """Decode a state that a peer sent; the caller checks its digest."""
         ...
 
 

@@ -1,7 +1,7 @@
 """Shared randomness from coins that everyone commits to before anyone opens (SPEC R1, C2).
 
-Two coins, because targets must not be known while one can still lie: A is opened once the aggregates are fixed and
-gives the projections; B is opened with the accusations and gives the next step's roles.
+Two coins, because targets must not be known while anyone can still lie: coin A is opened once the aggregates are fixed and
+gives the projections; coin B is opened with the accusations and gives the next step's roles.
 """
 
 from collections.abc import Mapping
@@ -13,14 +13,14 @@ from troth.protocol.wire.primitives import Primitives
 
 @dataclass(frozen=True)
 class Coins:
-    """Two secrets of 32 bytes, drawn afresh for every step."""
+    """Two secrets of 32 bytes, drawn afresh for every attempt."""
 
     a: bytes
     b: bytes
 
 
 class SeededEntropy:
-    """A peer's secrets where all peers are ours: unknown to the others, repeatable for us. Never where somebody else is."""
+    """Repeatable secrets, for runs in which all peers are ours. Never with anyone else: the seed gives all of them away."""
 
     def __init__(self, seed: int, number: int) -> None:
         self._seed = seed
@@ -37,7 +37,7 @@ def right_openings(
     slot: Slot,
     tools: Primitives,
 ) -> dict[PeerId, bytes]:
-    """The coins that fit their commitments. `slot` is the place of the Commit phase."""
+    """Coins that fit their commitments. `slot` is that of the message with the commitments (SPEC C2, N2)."""
     return {
         peer: coin
         for peer, coin in openings.items()
@@ -46,6 +46,6 @@ def right_openings(
 
 
 def combine(purpose: str, step: int, attempt: int, coins: Mapping[PeerId, bytes]) -> Digest:
-    """One number from all opened coins, in the order of keys: unpredictable if a single one of them was honest."""
+    """Hash all opened coins, in the order of keys: unpredictable if a single one is honest (SPEC A4, R1)."""
     parts = [part for peer in sorted(coins) for part in (peer, coins[peer])]
     return tagged_hash(f"troth/randomness/{purpose}/1", step.to_bytes(8, "big"), attempt.to_bytes(2, "big"), *parts)

@@ -1,8 +1,8 @@
-"""Why a peer cannot finish a step: states of the world, not bugs, and nobody's lie."""
+"""Reasons why a peer cannot finish a step: states of the world, neither bugs nor lies."""
 
 
 class CannotGoOnError(Exception):
-    """This peer cannot finish the step, through nobody's lie: a state of the world, not a bug."""
+    """This peer cannot finish the step: a state of the world, neither a bug nor a lie."""
 
 
 class LeftOutError(CannotGoOnError):
@@ -10,8 +10,8 @@ class LeftOutError(CannotGoOnError):
 
 
 class StalledError(CannotGoOnError):
-    """No quorum is left: whoever is must not decide for the others (SPEC N4)."""
+    """No quorum is left, and the rest must not decide for the others (SPEC N4)."""
 
 
 class UncertifiedError(StalledError):
-    """No quorum signed the last record: nobody can prove it, so everyone goes back to the state before it (SPEC U2)."""
+    """No quorum signed the last record: nobody can prove it, so all members go back to the state before it (SPEC U2)."""

@@ -20,7 +20,7 @@ Bounds = tuple[int, ...]  # P + 1 offsets: part p is [bounds[p], bounds[p + 1])
 
 
 def part_bounds(size: int, parts: int) -> Bounds:
-    """As even as possible: the first `size mod parts` parts are one longer (SPEC R5)."""
+    """Cut as evenly as possible: the first `size mod parts` parts are one longer (SPEC R5)."""
     base, longer = divmod(size, parts)
     lengths = [base + (p < longer) for p in range(parts)]
     return tuple(sum(lengths[:p]) for p in range(parts + 1))
@@ -28,7 +28,7 @@ def part_bounds(size: int, parts: int) -> Bounds:
 
 @dataclass(frozen=True)
 class ProvenPart:
-    """One part on its way to its owner, with the path that ties it to the announced root."""
+    """One part, with the Merkle path to its contributor's announced root."""
 
     blob: bytes
     path: tuple[Digest, ...]
@@ -36,12 +36,12 @@ class ProvenPart:
 
 @dataclass(frozen=True)
 class CommittedParts:
-    """A gradient cut into blobs, and the tree over them."""
+    """A gradient cut into parts, and the Merkle root over them."""
 
     proven_parts: tuple[ProvenPart, ...]
     root: Digest
     bounds: Bounds
-    numbers_D: NDArray[np.float32]  # as owners read them
+    numbers_D: NDArray[np.float32]  # as owners read them (SPEC C3)
 
     @cached_property
     def part_lengths(self) -> NDArray[np.float64]:
@@ -62,7 +62,7 @@ def commit_parts(gradient_D: Tensor, bounds: Bounds, tools: Primitives) -> Commi
 
 
 def rows_of(proven_parts: Sequence[ProvenPart]) -> Tensor:
-    """The numbers of parts, for owners and jurors."""
+    """Numbers of parts as owners and jurors read them (SPEC C3)."""
     rows_PD = np.stack([np.frombuffer(proven.blob, "<f4") for proven in proven_parts])
     if not ordinary(rows_PD.ravel()):
         for row_D in rows_PD:
@@ -71,7 +71,7 @@ def rows_of(proven_parts: Sequence[ProvenPart]) -> Tensor:
 
 
 def _read(numbers_D: NDArray[np.float32]) -> None:
-    """In place: subnormals count as zero, and so does a part that is not finite (SPEC C3)."""
+    """Set to zero, in place, subnormals and a part that is not finite (SPEC C3)."""
     if all_finite(numbers_D):
         flush_in_place(numbers_D)
     else:
@@ -79,7 +79,7 @@ def _read(numbers_D: NDArray[np.float32]) -> None:
 
 
 def opens(proven: ProvenPart, part: int, bounds: Sequence[int], root: Digest, tools: Primitives) -> bool:
-    """Whether the parcel is what the root commits to there; its length is checked before it is hashed (SPEC C3)."""
+    """Tell whether the root commits to this part; its length is checked before it is hashed (SPEC C3)."""
     if len(proven.blob) != 4 * (bounds[part + 1] - bounds[part]) or len(proven.path) > 32:
         return False
     return root_from_path(_leaf(part, proven.blob, tools), part, len(bounds) - 1, proven.path) == root

@@ -1,4 +1,4 @@
-"""Requests to be a member again (SPEC B3): signed by the absent member, listed in Commits, granted by the record."""
+"""Rejoin requests (SPEC B3): signed by the absent peer, listed in Commits, granted by the record."""
 
 from collections.abc import Iterable, Mapping
 
@@ -10,14 +10,15 @@ from troth.protocol.wire.primitives import Primitives
 
 
 def request_bytes(slot: Slot, member: PeerId, key: PeerId, since: int) -> bytes:
-    """What a member signs that wants to come back after this step, under this key. It names the step in which it fell out: a
-    request that a liar kept from an earlier absence is worth nothing (SPEC B3)."""
+    """Bytes that an absent peer signs to come back after this step, under this key.
+
+    They name the step in which it fell out: a request that a liar kept from an earlier absence is worth nothing (SPEC B3)."""
     what = tagged_hash("troth/return/1", since.to_bytes(8, "big"), key)
     return signed_bytes(slot._replace(phase=Phase.REJOIN, attempt=0), member, what)
 
 
 def is_request(slot: Slot, rejoin: SignedRejoin, roster: Roster, tools: Primitives) -> bool:
-    """Whether the member is absent, and signed this for the step at this place."""
+    """Tell whether the peer is absent, and signed this request for the step of this slot."""
     member, since = PeerId(rejoin.member), roster.absent_since(PeerId(rejoin.member))
     if since is None or not 0 <= slot.incarnation < 1 << 32:
         return False
@@ -27,13 +28,13 @@ def is_request(slot: Slot, rejoin: SignedRejoin, roster: Roster, tools: Primitiv
 def right_requests(
     slot: Slot, rejoins: Iterable[SignedRejoin], roster: Roster, tools: Primitives
 ) -> list[SignedRejoin]:
-    """Those that may be listed in Commit: one for each who is absent."""
+    """Requests that may be listed in Commit: one for each absent peer."""
     once = {rejoin.member: rejoin for rejoin in rejoins if is_request(slot, rejoin, roster, tools)}
     return [once[member] for member in sorted(once)][:MOST_REJOINS]
 
 
 def returning(commits: Mapping[PeerId, Announced], roster: Roster, step: int) -> tuple[Returned, ...]:
-    """Whoever may come back, and is listed by anyone: a request proves itself, and silence keeps nobody out (SPEC B3)."""
+    """Peers that may come back and are listed by anyone: a request proves itself, and silence keeps nobody out (SPEC B3)."""
     listed = {
         Returned(rejoin.member, rejoin.key) for said in commits.values() for rejoin in said_as(said, Commit).rejoins
     }

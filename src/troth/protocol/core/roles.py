@@ -1,4 +1,4 @@
-"""Who does what in a step: a pure function of the agreed randomness."""
+"""Roles in a step: a pure function of the agreed randomness."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -10,24 +10,23 @@ from troth.protocol.core.records import Owed, StepRecord
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Run, effective_validators
 
-CYCLE_AUDITORS = (
-    5  # of everyone, after a coin was kept: whose coin to keep is a choice among as many draws as there are liars
-)
+# Auditors of each target after a withheld coin: colluders choose among as many draws as they are (SPEC R6).
+CYCLE_AUDITORS = 5
 
 
 def first_randomness(run: Run) -> tuple[Digest, Digest]:
-    """What stands for the draws of steps −1 and −2 (SPEC R2)."""
+    """Stand-ins for the draws of steps −1 and −2 (SPEC R2)."""
     return tagged_hash("troth/randomness/first/1", run.id), tagged_hash("troth/randomness/before/1", run.id)
 
 
 @dataclass(frozen=True)
 class PendingAudits:
-    """What the step before left to be audited."""
+    """Work that is still to be audited: the last step's contributors, and earlier audits that came to nothing."""
 
-    step: int  # the step before
+    step: int  # the last step
     contributors: tuple[PeerId, ...]
-    owed: tuple[Owed, ...] = ()  # audits of earlier steps that came to nothing
-    everyone: bool = False  # somebody might have chosen among several draws: everyone audits (SPEC R6)
+    owed: tuple[Owed, ...] = ()  # audits of earlier steps that came to nothing (SPEC R7)
+    everyone: bool = False  # a liar may have chosen among several draws: everyone audits (SPEC R6)
 
     @classmethod
     def after(cls, record: StepRecord) -> "PendingAudits":
@@ -35,13 +34,13 @@ class PendingAudits:
             record.step,
             tuple(PeerId(peer) for peer in record.contributors),
             record.owed,
-            # Who made the others throw a draw away, or a whole step, must not gain by what is drawn instead.
+            # A liar that made the others discard a draw, or a whole step, must not gain by the new draw.
             everyone=bool(record.struck) or record.began or record.unjudged,
         )
 
     @classmethod
     def between(cls, before: StepRecord, record: StepRecord) -> "PendingAudits":
-        """What was due in a step that followed on another: where the run began anew in between, everyone audits (SPEC B5)."""
+        """Audits that were pending in a step after another; if the run restarted in between, everyone audits (SPEC B5)."""
         due = cls.after(before)
         return due if record.incarnation == before.incarnation else replace(due, everyone=True)
 
@@ -51,7 +50,7 @@ NO_PENDING_AUDITS = PendingAudits(-1, ())
 
 @dataclass(frozen=True)
 class Audit:
-    """Whose work of which step is to be recomputed."""
+    """A target, and the step whose work is to be recomputed."""
 
     target: PeerId
     step: int
@@ -62,27 +61,28 @@ class Roles:
     """Auditors with their targets; contributors in the order of the parts they own."""
 
     audits: dict[PeerId, tuple[Audit, ...]]  # by auditor
-    validators: tuple[PeerId, ...]  # auditors who contribute nothing
-    owners: tuple[PeerId, ...]  # the contributors; owners[p] owns part p
+    validators: tuple[PeerId, ...]  # auditors that contribute nothing
+    owners: tuple[PeerId, ...]  # the contributors: owners[p] owns part p
     bounds: Bounds
 
     def owner_of(self, part: int, out: frozenset[PeerId] = frozenset()) -> PeerId:
-        """The part's owner; if that one is out, the next contributor in the permutation that is not (SPEC N1)."""
+        """The part's owner or, if it is out, the next contributor in the permutation that is not (SPEC N1)."""
         order = (*self.owners[part:], *self.owners[:part])
         return next(peer for peer in order if peer not in out)
 
 
 def draw_roles(run: Run, roster: Roster, randomness: Digest, due: PendingAudits) -> Roles:
-    """Auditors, distinct targets among last step's contributors, and owners, all from `randomness` (SPEC R3–R7, B4).
+    """Draw auditors, distinct targets among the last step's contributors, and owners from `randomness` (SPEC R3–R7, B4).
 
-    In the first step nobody has contributed yet: all contribute, nobody audits. Who left since is still a target, who was
-    banned is not: nothing more could come of it. Where too few are left to spare a validator, all contribute and audit.
+    In the first step nobody has contributed yet: all contribute, nobody audits. A contributor that left since is still a
+    target; a banned one is not, since nothing more could come of it. Where too few are left to spare a validator, all
+    contribute and audit.
     """
     members = roster.members
     count = effective_validators(len(members), run.parameters.validators) if due.contributors else 0
-    everyone = due.everyone or (count == 0 and roster.liars > 0)  # too few to spare one, but liars may be left [R6]
+    everyone = due.everyone or (count == 0 and roster.liars > 0)  # none to spare, but liars may be left [R3, R6]
     order = [members[k] for k in stream(randomness, "validators").permutation(len(members))]
-    fresh = {peer for when, peer in roster.returns if when >= due.step - 1}  # they contribute, and are audited for it
+    fresh = {peer for when, peer in roster.returns if when >= due.step - 1}  # just back: these contribute [B4]
     targets = sorted(set(due.contributors) - set(roster.banned))
     if everyone:
         validators: tuple[PeerId, ...] = ()
@@ -110,14 +110,14 @@ def draw_roles(run: Run, roster: Roster, randomness: Digest, due: PendingAudits)
 
 
 def gradient_seed(randomness: Digest, peer: PeerId) -> Seed:
-    """`ξ_i = H(r, key_i)` with the draw before the one that gave the roles (SPEC R2)."""
+    """`ξ_i = H(r, key_i)`, with the draw before the one that gave the roles (SPEC R2)."""
     return derive(randomness, "gradient", peer)
 
 
 def _to_validators(
     validators: Sequence[PeerId], candidates: Sequence[PeerId], randomness: Digest
 ) -> Iterator[tuple[PeerId, PeerId]]:
-    """Each validator the first candidate in a random order that is neither taken nor itself (SPEC R4)."""
+    """Give each validator the first candidate in a random order that is neither taken nor itself (SPEC R4)."""
     free = [candidates[k] for k in stream(randomness, "targets").permutation(len(candidates))]
     for validator in validators:
         target = next((peer for peer in free if peer != validator), None)
@@ -129,7 +129,7 @@ def _to_validators(
 def _in_a_cycle(
     members: Sequence[PeerId], targets: Sequence[PeerId], randomness: Digest
 ) -> Iterator[tuple[PeerId, PeerId]]:
-    """Everyone in one random cycle; each target is audited by the members before it (SPEC R6)."""
+    """Put everyone in one random cycle; the members before a target audit it (SPEC R6)."""
     everyone = sorted({*members, *targets})
     ring = [everyone[k] for k in stream(randomness, "cycle").permutation(len(everyone))]
     for slot, peer in enumerate(ring):
@@ -140,19 +140,19 @@ def _in_a_cycle(
 
 
 def _again(auditors: Sequence[PeerId], owed: Sequence[Owed], roster: Roster) -> Iterator[tuple[PeerId, Audit]]:
-    """Audits that came to nothing, to auditors who were there in that step, and so have what they need (SPEC R7)."""
+    """Deal audits that came to nothing to auditors that were members in that step, and so have what they need (SPEC R7)."""
     since = {peer: when for when, peer in roster.returns}
     dealt = dict.fromkeys(auditors, 0)
     for audit in owed:
         able = [peer for peer in auditors if since.get(peer, -1) < audit.step and peer != audit.target]
         if able:
-            auditor = min(able, key=lambda peer: dealt[peer])  # the first of those with least to do
+            auditor = min(able, key=lambda peer: dealt[peer])  # the first of those with the fewest
             dealt[auditor] += 1
             yield auditor, Audit(PeerId(audit.target), audit.step)
 
 
 def _in_turn(auditors: Sequence[PeerId], owed: Sequence[PeerId]) -> Iterator[tuple[PeerId, PeerId]]:
-    """Extra targets, one after another, to auditors in their random order, never to themselves (SPEC R7)."""
+    """Deal extra targets, one after another, to auditors in their random order, never to themselves (SPEC R7)."""
     for number, target in enumerate(owed):
         order = islice(cycle(auditors), number % max(1, len(auditors)), None)
         auditor = next((peer for peer in islice(order, len(auditors)) if peer != target), None)

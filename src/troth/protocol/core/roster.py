@@ -1,4 +1,4 @@
-"""Who is a member, and what that guarantees."""
+"""The members of a step, what is held against keys, and the guarantee that follows."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,51 +10,51 @@ from troth.protocol.core.records import Returned, StepRecord
 from troth.protocol.core.run import Run
 from troth.protocol.core.scales import Scales
 
-MOST_STRIKES = 3  # within …
-STRIKE_STEPS = 1000  # … so many steps: a peer with that many is expelled
-BAD_LINES = 2  # that a member may have to others without anybody lying, however few liars the run is meant for
-MOST_AWAY = 500  # updates after which one cannot simply come back
-MOST_WAIT = 64  # steps that one stays away at least, however often it came back within `STRIKE_STEPS`
+MOST_STRIKES = 3  # strikes within `STRIKE_STEPS` that expel (SPEC F3)
+STRIKE_STEPS = 1000  # steps for which strikes, link disputes and returns count
+BAD_LINES = 2  # bad links that a member may have without anybody lying, however small L is
+MOST_AWAY = 500  # updates after which an absent peer cannot come back (SPEC B8)
+MOST_WAIT = 64  # upper limit, in steps, of the wait before a return (SPEC B8)
 
 Pair = tuple[PeerId, PeerId]
 
 
 class Away(NamedTuple):
-    """Somebody who is absent."""
+    """An absent peer."""
 
     step: int  # in which it fell out
     peer: PeerId
-    updates: int = 0  # how often the model had moved by then
+    updates: int = 0  # updates of the model by then
 
 
 @dataclass(frozen=True)
 class Roster:
-    """The members at the start of a step, sorted by key; those banned before it; and what is held against whom.
+    """The members at the start of a step, sorted by key, and the bans, strikes, disputes and absences held against keys.
 
     All of it follows from the founders and the records since (SPEC U2).
     """
 
     members: tuple[PeerId, ...]
     banned: tuple[PeerId, ...] = ()
-    byzantine: int = 0  # b: the most liars among all who were ever members
-    admitted: int = 0  # how many were ever members
-    strikes: tuple[tuple[int, PeerId], ...] = ()  # in which step
-    link_disputes: tuple[tuple[int, PeerId, PeerId], ...] = ()  # since which step who does not reach whom
+    byzantine: int = 0  # b, the most liars among all peers that were ever members
+    admitted: int = 0  # number of peers that were ever members
+    strikes: tuple[tuple[int, PeerId], ...] = ()  # step of the strike, member
+    link_disputes: tuple[tuple[int, PeerId, PeerId], ...] = ()  # step in which it began, pair of members
     away: tuple[Away, ...] = ()
-    returns: tuple[tuple[int, PeerId], ...] = ()  # in which step who was let in again, under the key it has now
-    left: tuple[PeerId, ...] = ()  # who went in the step before
-    put_out: tuple[PeerId, ...] = ()  # who was expelled, ever
-    successors: tuple[Pair, ...] = ()  # keys that were given up, and those that took their place
-    updates: int = 0  # how often the model has moved
-    paused: bool = False  # it did not in the step before: too few were there (SPEC G2)
+    returns: tuple[tuple[int, PeerId], ...] = ()  # step of the return, key since then
+    left: tuple[PeerId, ...] = ()  # members that left in the step before
+    put_out: tuple[PeerId, ...] = ()  # keys that were ever expelled
+    successors: tuple[Pair, ...] = ()  # old key, successor key
+    updates: int = 0  # updates of the model so far
+    paused: bool = False  # the step before made no update (SPEC G2)
 
     @classmethod
     def founding(cls, run: Run) -> "Roster":
-        most = (len(run.founders) - 1) // 2  # beyond the guarantee: what can be promised at most
+        most = (len(run.founders) - 1) // 2  # upper limit of b, also for a run beyond the guarantee [G1]
         return cls(run.founders, byzantine=min(run.parameters.byzantine, most), admitted=len(run.founders))
 
     def after(self, record: StepRecord) -> "Roster":
-        """The roster of the next step (SPEC T5, N1, N3, F3, B3). A key that left before its verdict is banned all the same."""
+        """Roster of the next step (SPEC T5, N1, N3, F3, B3). A key that left before its verdict is banned all the same."""
         step, oldest = record.step, record.step - STRIKE_STEPS
         back = [(PeerId(rejoin.member), PeerId(rejoin.key)) for rejoin in record.returned]
         successors = (*self.successors, *(pair for pair in back if pair[0] != pair[1]))
@@ -89,7 +89,7 @@ class Roster:
         )
 
     def expelled(self, step: int, struck: Iterable[PeerId], pairs: Iterable[Pair]) -> tuple[PeerId, ...]:
-        """For whom it was once too often, or who by now is apart from half of the members (SPEC N3, F3)."""
+        """Members to expel: three strikes, or link disputes with half of the roster (SPEC N3, F3)."""
         new = list(struck)
         recent = [peer for when, peer in self.strikes if when > step - STRIKE_STEPS]
         often = {
@@ -102,12 +102,14 @@ class Roster:
         return tuple(sorted(often | alone))
 
     def is_half(self, count: int, of: int) -> bool:
-        """At least half of them, and more than liars can be: in a small roster these are half of it (SPEC N5, F3)."""
+        """Whether `count` is at least half, and more than `L`: in a small roster `L` liars are half of it (SPEC N5, F3)."""
         return 2 * count >= of and count > self.liars
 
     def disputed(self, pairs: Iterable[Pair]) -> frozenset[PeerId]:
-        """Whoever with these is apart from more members than there are liars, or bad lines (SPEC F3). Whoever has most comes
-        first, and its pairs count for nobody else: a bad line must not be held against everyone at its other end."""
+        """Members that, with these pairs, are in dispute with more members than `L` and than `BAD_LINES` (SPEC F3).
+
+        The members with most disputes come first, and their pairs count for nobody else: a bad link must not be held against
+        everyone at its other end."""
         left = {peer: set(others) for peer, others in self.disputed_links(pairs).items()}
         found: set[PeerId] = set()
         while (most := max(map(len, left.values()), default=0)) > max(self.liars, BAD_LINES):
@@ -117,7 +119,7 @@ class Roster:
         return frozenset(found)
 
     def disputed_links(self, pairs: Iterable[Pair] = (), before: int | None = None) -> dict[PeerId, frozenset[PeerId]]:
-        """Which members do not reach each other; `before` a step, or as of now."""
+        """Members in link disputes, by member, `pairs` included; only those that began `before` a step, if it is given."""
         found: dict[PeerId, set[PeerId]] = {}
         for one, other in (*((a, b) for since, a, b in self.link_disputes if before is None or since < before), *pairs):
             if one in self.members and other in self.members:
@@ -127,7 +129,7 @@ class Roster:
 
     @property
     def may_ask(self) -> frozenset[PeerId]:
-        """Members, those who are absent, and earlier keys of these."""
+        """Keys whose requests are heard: members, absent peers, and earlier keys of both."""
         now = {*self.members, *(gone.peer for gone in self.away)}
         return frozenset(now.union(*(_ancestors(peer, self.successors) for peer in now)))
 
@@ -135,8 +137,9 @@ class Roster:
         return next((gone.step for gone in self.away if gone.peer == member), None)
 
     def may_return(self, rejoin: Returned, step: int) -> bool:
-        """Whoever is absent, not for too long, under its own key or one that was never seen, and after a wait that doubles
-        with every return: a flaky line costs time, not the place. While the run pauses nobody has to wait (SPEC B8)."""
+        """Whether the peer is absent, not for too long, comes under its own key or one never seen, and has waited long enough.
+
+        The wait doubles with every return: a bad link costs time, not the seat. While the run pauses there is none (SPEC B8)."""
         member, key = PeerId(rejoin.member), PeerId(rejoin.key)
         gone = next((gone for gone in self.away if gone.peer == member), None)
         if gone is None or (key != member and (key in self._known or not valid_peer(key))):
@@ -145,54 +148,54 @@ class Roster:
         return self.paused or not (waits or self.updates - gone.updates > MOST_AWAY)
 
     def _wait(self, member: PeerId, step: int) -> int:
-        """`2^k` steps, after k returns within the last thousand, whatever its keys were called in between."""
+        """`2^k` steps after k returns within the last thousand, under whatever keys (SPEC B8)."""
         link = _ancestors(member, self.successors)
         times = sum(peer in link for when, peer in self.returns if when > step - STRIKE_STEPS)
         return min(1 << min(times, 16), MOST_WAIT)
 
     @property
     def _known(self) -> frozenset[PeerId]:
-        """Keys that were ever seen."""
+        """All keys that were ever seen."""
         successors = {key for pair in self.successors for key in pair}
         return frozenset({*self.members, *self.banned, *self.put_out, *(gone.peer for gone in self.away), *successors})
 
     @property
     def quorum(self) -> int:
-        """More than half of the members, and more than all liars that may be left: no two quorums are disjoint, and none
-        consists of liars (SPEC G1). Not the majority of those who are left: seven liars would be that after three honest
-        drop-outs."""
+        """More than half of the members, and more than `L`: two quorums share a member, and none is all liars (SPEC G1).
+
+        A mere majority of those who are left would be seven liars of sixteen after three honest drop-outs."""
         return max(len(self.members) // 2 + 1, self.liars + 1)
 
     @property
     def restart_quorum(self) -> int:
-        """With so many waiting a restart begins by itself: of any quorum that signed something later, one of them is honest
-        and has it (SPEC B5)."""
+        """Number of waiting members with whom a restart begins by itself: any quorum that signed something later has an
+        honest member among them (SPEC B5)."""
         return len(self.members) + self.liars - self.quorum + 1
 
     @cached_property
     def liars(self) -> int:
-        """`L`: how many liars there may still be. Only bans lower it: nobody can tell who is gone for good (SPEC G1)."""
+        """`L`, the most liars that may still be members. Only bans lower it: nobody can tell who is gone for good (SPEC G1)."""
         return max(0, self.byzantine - self.liars_gone)
 
     @property
     def liars_gone(self) -> int:
-        """How many were banned; who was so under two keys is one."""
+        """Number of banned peers; one banned under two keys counts once."""
         return len(set(self.banned) - {new for old, new in self.successors if old in self.banned})
 
     def moves(self, members: int, contributors: int) -> bool:
-        """Whether a step may change the model (SPEC G2): with no more than `b` gone for whatever reason, since those may be
-        the liars; or if liars cannot be half of the contributors. With more gone, the run pauses until some are back."""
+        """Whether a step may change the model (SPEC G2): at most `b` are gone, for whatever reason, since those may be the
+        liars; or liars cannot be half of the contributors. With more gone, the run pauses until some are back."""
         return self.admitted - members <= self.byzantine or 2 * self.liars < contributors
 
 
 def scales_after(scales: Scales, record: StepRecord, roster: Roster, run: Run) -> Scales:
-    """The scales of the next step; τ does not follow distances of which liars may have reported half (SPEC A6)."""
+    """Scales of the next step; τ does not follow distances of which liars may have reported half (SPEC A6)."""
     outnumbered = 2 * roster.liars >= len(record.contributors)
     return scales.after(record.spread, record.applied, run.parameters, outnumbered=outnumbered)
 
 
 def _with_successors(banned: set[PeerId], successors: Iterable[Pair]) -> set[PeerId]:
-    """Who is banned is banned under later keys too."""
+    """Add the successor keys of banned peers (SPEC B8)."""
     for old, new in successors:
         if old in banned:
             banned = banned | {new}
@@ -200,7 +203,7 @@ def _with_successors(banned: set[PeerId], successors: Iterable[Pair]) -> set[Pee
 
 
 def _ancestors(peer: PeerId, successors: Iterable[Pair]) -> set[PeerId]:
-    """The keys that this one took the place of."""
+    """This key, and all keys whose successor it is."""
     found = {peer}
     for old, new in reversed(list(successors)):
         if new in found:

@@ -1,4 +1,4 @@
-"""What all members of a run have agreed on before it starts."""
+"""A run: what its members have agreed on before it starts."""
 
 import dataclasses
 import json
@@ -14,7 +14,7 @@ from troth.crypto import Digest, PeerId, tagged_hash
 
 
 class RunError(ValueError):
-    """Parameters that no run can have; the message says which and why."""
+    """Parameters that no run can have; the message says which, and why."""
 
 
 @dataclass(frozen=True)
@@ -22,21 +22,19 @@ class Parameters:
     """The protocol's numbers. Defaults are those of the design."""
 
     size: int  # D, the number of model parameters
-    tau: float  # clipping radius for the whole vector; where it starts if tau_auto is set
+    tau: float  # τ, the clipping radius of the whole vector; its start if tau_auto is set
     byzantine: int  # b, the most liars that the run promises to withstand
-    validators: int = 1  # m, how many audit instead of contributing
+    validators: int = 1  # m, members that audit instead of contributing
     projections: int = 16  # K
     beyond_guarantee: bool = False  # researchers may ask for more liars than the promise covers
-    tau_auto: float | None = None  # c: tau follows c times the usual distance from the aggregate
-    tau_least: float = 2.0**-300  # but stays within these
+    tau_auto: float | None = None  # c: tau follows c times the usual distance from the aggregate (SPEC A6) …
+    tau_least: float = 2.0**-300  # … within these bounds
     tau_most: float = 2.0**300
-    deviation: float | None = (
-        None  # h: gradients differ so much between classes of hardware; None: one class, exact audits
-    )
+    deviation: float | None = None  # h, between classes of hardware (SPEC D3); None: one class, exact audits
 
     def __post_init__(self) -> None:
         if self.size < 1 or self.projections < 1 or self.projections > 64:
-            raise RunError(f"needs at least one parameter and 1 to 64 projections, got {self}")
+            raise RunError(f"size must be at least 1, and projections 1 to 64, got {self}")
         if not 2.0**-300 <= self.tau <= 2.0**300:
             raise RunError(f"tau must be a positive number that can be squared, got {self.tau}")
         if not 2.0**-300 <= self.tau_least <= self.tau <= self.tau_most <= 2.0**300:
@@ -47,19 +45,19 @@ class Parameters:
             )
         if self.deviation is not None and not 0 < self.deviation < 0.2:
             raise RunError(
-                f"deviation must be above 0 and below 0.2 (it is accused at five times that), got {self.deviation}"
+                f"deviation must be above 0 and below 0.2 (auditors accuse at five times that), got {self.deviation}"
             )
         if not (0 <= self.byzantine < 1 << 16 and 0 <= self.validators < 1 << 16):
             raise RunError(f"byzantine and validators must not be negative, nor above {(1 << 16) - 1:,}")
 
     def plain(self) -> dict[str, int | bool | str | None]:
-        """As JSON holds it, exactly: fractions are written in hexadecimal."""
+        """Values for JSON, exact: fractions are written in hexadecimal."""
         values = dataclasses.asdict(self)
         return {name: value.hex() if isinstance(value, float) else value for name, value in values.items()}
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, int | bool | str | None]) -> "Parameters":
-        """Raises ValueError (msgspec's included) for anything but what `plain` gives."""
+        """Parameters from the values of `plain`; raises ValueError (msgspec's included) for any others."""
         fractions = {field.name for field in dataclasses.fields(cls) if field.type in (float, float | None)}
         values = {
             name: float.fromhex(value) if name in fractions and isinstance(value, str) else value
@@ -67,7 +65,7 @@ class Parameters:
         }
         parameters = msgspec.convert(values, cls, strict=True)
         if parameters.plain() != plain:
-            raise ValueError("the parameters are not written the one way they are written")
+            raise ValueError("the parameters are not written in their one form")
         return parameters
 
 
@@ -96,17 +94,17 @@ class Run:
 
     @cached_property
     def id(self) -> Digest:
-        """The run's name. It is in everything that is signed, so nothing from one run counts in another."""
+        """Hash of the founding data. All signed bytes contain it, so nothing from one run counts in another (SPEC M1)."""
         parameters = json.dumps(self.parameters.plain(), sort_keys=True).encode()
         return tagged_hash("troth/run/2", self.nonce, self.description, parameters, *self.founders)
 
 
 def effective_validators(members: int, validators: int) -> int:
-    """`m_t = min(m, ⌊(n_t − 1)/3⌋)`."""
+    """`m_t = min(m, ⌊(n_t − 1)/3⌋)` (SPEC R3)."""
     return min(validators, (members - 1) // 3)
 
 
 def most_byzantine(members: int, validators: int) -> int:
-    """The largest b with `2b < n − m`; without a validator nobody is ever caught, so then it is 0."""
+    """The largest b with `2b < n − m` (SPEC G1); without a validator nobody is ever caught, so then it is 0."""
     active = effective_validators(members, validators)
     return (members - active - 1) // 2 if active else 0

@@ -1,7 +1,7 @@
-"""What lengths mean in a step: the clipping radius, how far an aggregate may be, how long an update (SPEC A6, V3, U3).
+"""Scales of a step: the clipping radius, and limits on distances of aggregates and lengths of updates (SPEC A6, V3, U3).
 
-Functions of announced numbers, so the same at every honest peer. Single correctly rounded operations only: no two honest peers
-may fall on different sides of a threshold.
+They are functions of announced numbers, so the same at every honest peer. Single correctly rounded operations only: no two
+honest peers may fall on different sides of a threshold.
 """
 
 import math
@@ -16,33 +16,31 @@ from troth.protocol.core.parts import Bounds
 from troth.protocol.core.run import Parameters
 from troth.protocol.wire.messages import ReportNumbers
 
-TAU_STEPS = 32  # τ = auto looks back so far
-TAU_CHANGE = 0.02
-FAR_FACTOR = 4.0  # V3: an aggregate so many times farther away than gradients are long is looked into
-LEAST_SHARE = 0.05  # … of an even part's: else a part in which nearly all gradients are zero would be
-FIRST_UPDATES = 8  # whose length is limited by that step's gradients alone
-APPLIED_STEPS = 64  # how far back the limit of later updates looks
-UPDATE_FACTOR = 2.0
-LEAST_GRADIENT = 1 / 16  # of the gradients' length: else a limit that was once too small would last for long
+TAU_STEPS = 32  # steps that an automatic τ looks back (SPEC A6)
+TAU_CHANGE = 0.02  # largest relative change of τ in a step
+FAR_FACTOR = 4.0  # an aggregate this many times farther away than gradients are long is disputed (SPEC V3)
+LEAST_SHARE = 0.05  # least length, relative to an even part's: else a part of nearly all zeros would be disputed
+FIRST_UPDATES = 8  # updates whose length is limited by the same step's gradients alone (SPEC U3)
+APPLIED_STEPS = 64  # updates that the limit of later ones looks back
+UPDATE_FACTOR = 2.0  # limit of an update, as a multiple of the usual length
+LEAST_GRADIENT = 1 / 16  # least limit, relative to the gradients: else a limit once too small would last for long
 
 
 @dataclass(frozen=True)
 class Scales:
-    """What lengths mean in this step."""
+    """Clipping radius of a step, and the history that the scales of the next one follow from."""
 
     tau: float
-    medians: tuple[
-        float, ...
-    ] = ()  # of the last steps, oldest first: the lower median of distances, for the whole vector
+    medians: tuple[float, ...] = ()  # `pooled_norm` of the last steps, oldest first
     applied: tuple[float, ...] = ()  # lengths of the last updates, oldest first
-    updates: int = 0  # how often the model has moved
+    updates: int = 0  # updates of the model so far
 
     @classmethod
     def first(cls, parameters: Parameters) -> "Scales":
         return cls(parameters.tau)
 
     def longest_update(self, length: float) -> float:
-        """`C`: the length that an aggregate is cut down to; `length` is the lower median of this step's gradients (SPEC U3)."""
+        """`C`, the limit of an update's length; `length` is `M`, the lower median of this step's gradients (SPEC U3)."""
         if self.updates < FIRST_UPDATES:
             return UPDATE_FACTOR * max(length, self.tau)
         return UPDATE_FACTOR * max(lower_median(self.applied), length * LEAST_GRADIENT)
@@ -50,9 +48,10 @@ class Scales:
     def after(
         self, spread: float, applied: float | None, parameters: Parameters, *, outnumbered: bool = False
     ) -> "Scales":
-        """The scales of the next step. `spread` is this step's `pooled_norm`, `applied` the length of its update, if there
-        was one; `outnumbered`: liars may be half of those whose distances these are, so that τ must not follow them, neither now
-        nor when more are back."""
+        """Scales of the next step. `spread` is this step's `pooled_norm`, `applied` the length of its update, if any.
+
+        `outnumbered`: liars may be half of the contributors, so τ must not follow their distances, neither now nor when more
+        members are back (SPEC A6)."""
         medians, tau = self.medians, self.tau
         if not outnumbered and spread > 0:
             medians = (*medians, spread)[-TAU_STEPS:]
@@ -62,7 +61,7 @@ class Scales:
         return Scales(tau, medians, (*self.applied, applied)[-APPLIED_STEPS:], self.updates + 1)
 
     def _next_tau(self, medians: Sequence[float], parameters: Parameters) -> float:
-        """`c·median₃₂`, at most 2 % more or less than now, within the bounds that the run agreed on."""
+        """`c·median₃₂`, at most 2 % more or less than now, within the run's bounds (SPEC A6)."""
         if parameters.tau_auto is None:
             return self.tau
         wanted = parameters.tau_auto * lower_median(medians)
@@ -71,17 +70,17 @@ class Scales:
 
 
 def update_factor(norm: float, longest: float) -> float:
-    """What the aggregate is multiplied by: `min(1, C/‖ĝ‖)` (SPEC U3)."""
+    """Factor of the aggregate: `min(1, C/‖ĝ‖)` (SPEC U3)."""
     return 1.0 if norm <= longest else longest / norm
 
 
 def whole_norm(norms: Iterable[float]) -> float:
-    """The length of a vector from those of its parts."""
+    """Length of a vector, from the lengths of its parts."""
     return math.sqrt(math.fsum(norm * norm for norm in norms))
 
 
 def pooled_norm(reports: Iterable[ReportNumbers], bounds: Bounds) -> float:
-    """The lower median over peers and parts of `norm/√(d/D)`: what a whole vector would measure."""
+    """Lower median, over peers and parts, of `norm/√(d/D)`: the distance of a whole vector (SPEC A6)."""
     share_P = np.array([(stop - start) / bounds[-1] for start, stop in pairwise(bounds)])
     norms_CP = np.stack([report.norms_P for report in reports]) / np.sqrt(share_P)
     return lower_median(norms_CP.ravel().tolist())
@@ -93,14 +92,14 @@ def lower_median(numbers: Sequence[float]) -> float:
 
 
 def part_taus(tau: float, bounds: Bounds) -> tuple[float, ...]:
-    """The radius of each part: d of D numbers have `τ√(d/D)` (SPEC A1)."""
+    """Clipping radius of each part: `τ√(d/D)` for d of D numbers (SPEC A1)."""
     return tuple(tau * math.sqrt((stop - start) / bounds[-1]) for start, stop in pairwise(bounds))
 
 
 def far_parts(
     reports: Mapping[PeerId, ReportNumbers], length: float, taus: Sequence[float], bounds: Bounds
 ) -> set[int]:
-    """V3: the parts whose aggregate is farther from the contributors than gradients are long.
+    """Parts whose aggregate is farther from the contributors than gradients are long (SPEC V3).
 
     `N_p > 4·max(M_p, τ_p, 0.05·√(d/D)·M)` with lower medians over the contributors: `N_p` of `‖g_i[p] − ĝ[p]‖`, `M_p` of
     `‖g_i[p]‖`, and `M` of `‖g_i‖`, given as `length`.

@@ -1,4 +1,4 @@
-"""What a peer carries from one step to the next."""
+"""State that a peer carries from one step to the next."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 from torch import Tensor
 
 from troth.crypto import Digest, Identity, PeerId, Signature
-from troth.protocol.core.channel import Channel, Entropy, Equivocations, Work
+from troth.protocol.core.channel import NOTHING_NOTICED, Channel, Entropy, Equivocations, Noticed, Work
 from troth.protocol.core.parts import Bounds, ProvenPart
 from troth.protocol.core.records import StepRecord, encode_record
 from troth.protocol.core.roles import NO_PENDING_AUDITS, Audit, PendingAudits, first_randomness
@@ -31,7 +31,7 @@ def _goes_unheard(_record: StepRecord, _signatures: Mapping[PeerId, Signature]) 
 
 @dataclass(frozen=True)
 class Peer(Generic[T]):
-    """One member: who it is, and what it was given to work with."""
+    """One member: its identity, and its interfaces to the outside."""
 
     identity: Identity
     run: Run
@@ -39,8 +39,9 @@ class Peer(Generic[T]):
     channel: Channel
     entropy: Entropy
     tools: Primitives
+    noticed: Noticed = NOTHING_NOTICED
     observing: bool = False  # hears everything and says nothing, to come back later (SPEC B2)
-    certified: Certified = _goes_unheard  # told of a record as soon as it is, whatever becomes of the step (SPEC U2)
+    certified: Certified = _goes_unheard  # called when a record is certified, whatever becomes of the step (SPEC U2)
 
     @property
     def me(self) -> PeerId:
@@ -49,7 +50,7 @@ class Peer(Generic[T]):
 
 @dataclass(frozen=True)
 class LastRecord:
-    """The record of the step before: with their Commits its members sign it (SPEC U2)."""
+    """The record of the step before, which its members sign with their Commits (SPEC U2)."""
 
     record: StepRecord
     digest: Digest
@@ -57,16 +58,16 @@ class LastRecord:
 
     @classmethod
     def of(cls, record: StepRecord, roster: Roster, tools: Primitives) -> "LastRecord":
-        """`roster` is that of the record's own step."""
+        """Digest and quorum of a record; `roster` is that of the record's own step."""
         return cls(record, tools.digest(encode_record(record)), roster.quorum)
 
 
 @dataclass(frozen=True)
 class AuditRecord(Generic[T]):
-    """What is kept of a step while an audit of it may be due (SPEC K1)."""
+    """Everything of a step that audits of it need, kept while one may be pending (SPEC K1)."""
 
     step: int
-    training: T  # the state that gradients were taken at
+    training: T  # state that gradients were taken at
     seed_randomness: Digest
     owners: tuple[PeerId, ...]  # by part, as of the last attempt
     bounds: Bounds
@@ -77,18 +78,18 @@ class AuditRecord(Generic[T]):
     commits: Mapping[PeerId, Announced]  # of the contributors
     reports: Mapping[PeerId, Announced]
     clips: Mapping[PeerId, Announced]  # of the owners
-    accuses: Mapping[PeerId, Announced]  # of who opened its coin, and so could have named a wrong report
+    accuses: Mapping[PeerId, Announced]  # of the members that opened coin B, and so could have named a wrong report
 
     @property
     def contributors(self) -> tuple[PeerId, ...]:
         return tuple(sorted(self.commits))
 
     def accused(self, target: PeerId, kind: Kind) -> Announced:
-        """The message in which the target lied, if it is guilty of this (SPEC E2)."""
+        """Message of the target that a charge of this kind is about (SPEC E2)."""
         return (self.commits if kind == Kind.GRADIENT else self.reports)[target]
 
     def names(self, owner: PeerId, reporter: PeerId, part: int, tools: Primitives) -> bool:
-        """Whether this owner called that report wrong."""
+        """Whether this owner accused that reporter of a wrong report about the part."""
         report = tools.digest(self.reports[reporter].envelope.payload)
         wanted = Accusation(reporter, Kind.REPORT, self.step, part, report)
         return wanted in said_as(self.accuses[owner], Accuse).accusations
@@ -96,7 +97,7 @@ class AuditRecord(Generic[T]):
 
 @dataclass(frozen=True)
 class Disclosure:
-    """A disputed part as this peer judged it: what was said about it, and what its owner had got (SPEC T6, E3)."""
+    """A disputed part as this peer judged it: the signed messages about it, and the parts its owner received (SPEC T6, E3)."""
 
     attempt: int
     part: int
@@ -112,21 +113,21 @@ class Disclosure:
 
 @dataclass(frozen=True)
 class State(Generic[T]):
-    """Everything that honest peers hold in common at the start of a step."""
+    """Common state of all honest peers at the start of a step."""
 
     step: int
     roster: Roster
     training: T
-    randomness: Digest  # r of the last step: roles
-    earlier_randomness: Digest  # r of the step before: seeds
+    randomness: Digest  # r_{t−1}: source of the roles
+    earlier_randomness: Digest  # r_{t−2}: source of the seeds
     scales: Scales
-    pending_audits: PendingAudits  # what is to be audited
-    audit_records: Mapping[int, AuditRecord[T]]  # of the last two steps, and of those whose audit is owed
-    incarnation: int = 0  # how often the run has begun anew
+    pending_audits: PendingAudits
+    audit_records: Mapping[int, AuditRecord[T]]  # by step: the last two, and those with pending audits
+    incarnation: int = 0  # number of restarts so far
     last: LastRecord | None = None  # None at the start of the run
 
     def restarted(self, incarnation: int) -> "State[T]":
-        """The same, when the run begins anew here: everyone audits, since a draw may have been thrown away (SPEC B6)."""
+        """This state after a restart: everyone audits, since a draw may have been discarded (SPEC B6)."""
         return replace(self, pending_audits=replace(self.pending_audits, everyone=True), incarnation=incarnation)
 
     @property
@@ -142,17 +143,17 @@ class State(Generic[T]):
 
 @dataclass(frozen=True)
 class Outcome(Generic[T]):
-    """A finished step: where the peer stands now, and what it can show for it."""
+    """A finished step: the next state, and the messages that prove what happened."""
 
     state: State[T]
     record: StepRecord  # certified by the next step's Commits
-    certificate: Mapping[PeerId, Signature]  # of the record before
+    certificate: Mapping[PeerId, Signature]  # signatures under the record before
     commits: Mapping[PeerId, Announced]
     accuses: Mapping[int, Mapping[PeerId, Announced]]  # by attempt
     votes: Mapping[int, Mapping[PeerId, Announced]]  # by attempt
-    equivocations: Equivocations  # what proves equivocations
-    attempts: int  # how often Clip to Vote were gone through
-    audited: tuple[Audit, ...]  # whose work this peer recomputed as auditor
-    observed: bool = False  # and took no part
-    disclosed: tuple[Disclosure, ...] = ()  # what proves bans over parts
-    closing: Mapping[PeerId, Signature] = field(default_factory=dict)  # of the record itself, if it is the run's last
+    equivocations: Equivocations
+    attempts: int  # passes from Clip to Vote
+    audited: tuple[Audit, ...]  # audits that this peer did
+    observed: bool = False  # this peer observed, and took no part
+    disclosed: tuple[Disclosure, ...] = ()  # proofs of bans over parts
+    closing: Mapping[PeerId, Signature] = field(default_factory=dict)  # signatures under this record, if it is closing

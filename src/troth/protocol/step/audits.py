@@ -1,4 +1,4 @@
-"""Recomputing another's work: a validator's audit of a gradient, and a juror's of a part."""
+"""Recomputing another member's work: an auditor's check of a gradient, and a juror's of a part."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -36,17 +36,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Finding:
-    """What recomputing another's gradient showed; each who looks draws its own conclusion."""
+    """Result of recomputing a member's gradient; auditors and jurors draw their own conclusions."""
 
-    fits: bool | None  # whether the gradient has the committed bits; None: another class computes other bits anyway
-    report_error: (
-        float  # of the report against the recomputed one, relative; infinite where there is nothing to compare
-    )
-    deviation: float | None  # how far off the report is, in units of what hardware explains; None: a run of one class
-    covered: tuple[int, ...] = ()  # parts whose owners must have seen that the report was wrong
+    fits: bool | None  # the gradient has the committed bits; None: another class computes other bits anyway
+    report_error: float  # relative error of the report; infinite where there is nothing to compare
+    deviation: float | None  # of the report, in units of h, the run's agreed deviation; None: a run of one class
+    covered: tuple[int, ...] = ()  # parts whose owners must have seen that the report is wrong
 
     def accusation(self, *, bits_count: bool) -> Kind | None:
-        """What an auditor says. Bits only where enough jurors can compare them (SPEC D1–D3)."""
+        """An auditor's accusation, if any; of bits only where a quorum of jurors can compare them (SPEC D1–D3)."""
         if self.deviation is not None and self.deviation > ACCUSE:
             return Kind.DEVIATION
         if self.fits is None or not bits_count:
@@ -56,7 +54,7 @@ class Finding:
         return Kind.AUDITED_REPORT if self.report_error > ACCUSE_AT else None
 
     def guilty_of(self, kind: Kind) -> bool | None:
-        """What a juror says to it; None where it cannot tell."""
+        """A juror's opinion on a charge of this kind; None where it cannot tell."""
         if kind == Kind.DEVIATION:
             return self.deviation is not None and self.deviation > CONVICT
         if self.fits is None:
@@ -65,7 +63,7 @@ class Finding:
 
 
 async def audit(peer: Peer[T], kept: AuditRecord[T], target: PeerId) -> Finding:
-    """Recompute the target's gradient root and reports of the kept step from its public seed (SPEC D1–D3)."""
+    """Recompute the target's Merkle root and report of a recorded step from its public seed (SPEC D1–D3)."""
     gradient_D = await peer.work.recompute(kept.training, gradient_seed(kept.seed_randomness, target))
     commit, report = kept.commits[target].message, kept.reports[target].message
     assert isinstance(commit, Commit)
@@ -79,7 +77,7 @@ async def audit(peer: Peer[T], kept: AuditRecord[T], target: PeerId) -> Finding:
     project = partial(peer.tools.project, kept.projection_key, parameters.projections, parameters.size)
     right = make_report(parts, kept.aggregate_D, project, taus)
     said = ReportNumbers.unpack(report.numbers, len(kept.bounds) - 1, parameters.projections)
-    assert not isinstance(said, Malformed), "whoever reports too little or too much is out (SPEC N1)"
+    assert not isinstance(said, Malformed), "a contributor with a report of the wrong size is out (SPEC N1)"
     deviation = None
     if parameters.deviation is not None:
         usual_P = usual_norms(kept, parameters.projections)
@@ -91,7 +89,7 @@ async def audit(peer: Peer[T], kept: AuditRecord[T], target: PeerId) -> Finding:
 
 
 def usual_norms(kept: AuditRecord[T], projections: int) -> NDArray[np.float64]:
-    """Of every part the lower median of the announced norms: one batch's gradient may be next to nothing."""
+    """Lower median of the reported norms of every part: a single batch's gradient may be next to nothing (SPEC D3)."""
     reports = [announced.message for announced in kept.reports.values()]
     numbers = [
         ReportNumbers.unpack(r.numbers, len(kept.bounds) - 1, projections) for r in reports if isinstance(r, Report)
@@ -103,7 +101,7 @@ def usual_norms(kept: AuditRecord[T], projections: int) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class PartFinding:
-    """What the committed blobs of a part say about its owner and its reporters."""
+    """Verdict of a part's committed blobs on its owner and its reporters."""
 
     aggregate_wrong: bool
     report_errors: dict[PeerId, float]  # relative
@@ -112,7 +110,7 @@ class PartFinding:
         return self.report_errors.get(reporter, 0.0) > CONVICT_AT
 
     def covered(self, named: frozenset[PeerId]) -> list[PeerId]:
-        """Reporters so wrong that the owner must have seen it, and did not name."""
+        """Reporters so wrong that the owner must have seen it, and that it did not name (SPEC T7)."""
         return sorted(peer for peer, error in self.report_errors.items() if error > COVER_AT and peer not in named)
 
 
@@ -121,7 +119,7 @@ def examine_part(
 ) -> PartFinding | None:
     """Check an aggregate and all reports about it against the blobs that contributors committed to (SPEC T6).
 
-    None where the owner did not lay open all of them: it may have vanished, so nothing is proved.
+    None where the owner did not disclose all of them: its machine may have stopped, so nothing is proved.
     """
     peer, roots, bounds = attempt.context.peer, attempt.roots, attempt.context.roles.bounds
     (start, stop), tau, parameters = attempt.span(part), attempt.context.taus[part], peer.run.parameters
@@ -147,7 +145,7 @@ def report_errors(
     said: Sequence[ReportNumbers],
     tau: float,
 ) -> NDArray[np.float64]:
-    """How wrong each contributor's report about one part is, relative to what its committed row makes right (SPEC V1)."""
+    """Relative error of each contributor's report about one part, against the report that its committed row gives (SPEC V1)."""
     right = right_reports(rows_PD, center_D, project, start, tau)
     told = ReportNumbers(
         np.concatenate([s.lengths_P for s in said]),

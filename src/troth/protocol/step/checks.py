@@ -1,8 +1,8 @@
-"""What everyone checks from announced numbers alone, so that no two honest peers fall on different sides (SPEC V2).
+"""Checks of reports from announced numbers alone, so that no two honest peers fall on different sides (SPEC V2).
 
 The definition is `sum_vanishes` and `too_long`: sums by `math.fsum`, which rounds once, and single correctly rounded
-operations. `suspicious_parts` gives the same answers faster: plain float64 sums decide where they are far from the threshold,
-farther than rounding could ever carry them, and the definition decides the rest.
+operations. `suspicious_parts` gives the same answers faster: plain float64 sums decide where they are farther from the
+threshold than rounding could ever carry them, and the definition decides the rest.
 """
 
 import math
@@ -25,9 +25,9 @@ _NEAR = 1 - 1e-9  # lengths have no cancellation: plain arithmetic is off by 10â
 def suspicious_parts(
     reports: Mapping[PeerId, ReportNumbers], norms: Sequence[float], taus: Sequence[float], bounds: Bounds
 ) -> set[int]:
-    """The parts whose reports do not add up to nothing, or hold one that is longer than it can be.
+    """Parts whose reports do not add up to zero, or hold one that is longer than it can be.
 
-    Tolerances follow the aggregates' announced norms, which fit the blobs that everyone holds exactly (SPEC A3): else an owner
+    Tolerances follow the aggregates' announced norms, which fit exactly the blobs that everyone holds (SPEC A3): else an owner
     could announce 10â¹ and put its aggregate anywhere.
     """
     norms_CP = np.stack([report.norms_P for report in reports.values()])
@@ -50,7 +50,7 @@ def _suspicious(part: int, reports: Mapping[PeerId, ReportNumbers], center_norm:
 
 
 def sum_vanishes(part: int, reports: Mapping[PeerId, ReportNumbers], center_norm: float, tau: float, size: int) -> bool:
-    """Whether the clipped differences from the aggregate add up to nothing, as they do at the clipped centre only."""
+    """Tell whether the clipped differences from the aggregate add up to zero, as they do at the clipped centre only."""
     rows = list(reports.values())
     sums = [math.fsum(column) for column in zip(*(row.projections_PK[part].tolist() for row in rows), strict=True)]
     norms = [float(row.norms_P[part]) for row in rows]
@@ -58,7 +58,7 @@ def sum_vanishes(part: int, reports: Mapping[PeerId, ReportNumbers], center_norm
 
 
 def too_long(part: int, report: ReportNumbers, tau: float) -> bool:
-    """Whether projections claim more than the vector they are of can have."""
+    """Tell whether projections are longer than the clipped vector that they are of can be."""
     return _rms(report.projections_PK[part].tolist()) > _LONGEST * min(float(report.norms_P[part]), tau)
 
 

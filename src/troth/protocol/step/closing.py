@@ -1,4 +1,4 @@
-"""The run's last step (SPEC U4): nobody contributes, everyone audits, and the model is signed, or taken back by a step.
+"""The closing step of a run (SPEC U4): nobody contributes, everyone audits, and the model is signed, or goes back a step.
 
 Without it the last step would be the one to lie in, since audits come a step later.
 """
@@ -8,12 +8,15 @@ from dataclasses import replace
 from typing import TypeVar
 
 from troth.crypto import PeerId, Signature
+from troth.protocol.core.channel import Said
 from troth.protocol.core.errors import LeftOutError
 from troth.protocol.core.records import StepRecord, record_bytes_to_sign
 from troth.protocol.core.roles import PendingAudits, Roles, draw_roles
 from troth.protocol.core.state import LastRecord, Outcome, Peer, State
-from troth.protocol.step.attempt import Announcements, Attempt, StepContext
-from troth.protocol.step.step import audit_targets, sign_last, vote
+from troth.protocol.step.attempt import Attempt
+from troth.protocol.step.context import StepContext
+from troth.protocol.step.disputes import audit_targets, vote
+from troth.protocol.step.step import sign_last
 from troth.protocol.step.trials import AUDIT_KINDS, Docket, Trials
 from troth.protocol.wire.messages import NO_BASIS, Accuse, Close, Commit, Kind, Phase, said_as
 
@@ -21,7 +24,7 @@ T = TypeVar("T")
 
 
 async def close_run(peer: Peer[T], state: State[T]) -> Outcome[T]:
-    """Certify the last record, audit the last step, vote, and sign what is left of it."""
+    """Certify the last record, audit the last step, vote, and sign the closing record."""
     context = StepContext(peer, state, closing_roles(peer, state))
     attempt = await certify(context)  # [U2]
     trials = Trials(state.roster)
@@ -29,7 +32,7 @@ async def close_run(peer: Peer[T], state: State[T]) -> Outcome[T]:
     docket = Docket(state.step, trials.hear_audits(accuses, context.roles), peers=state.roster.admitted)  # [T1, T2]
     votes = await vote(attempt, docket)  # [T3]
     trials.judge(attempt.number, accuses, votes, docket)  # [T4]
-    equivocations = peer.channel.equivocations(state.step)
+    equivocations = peer.noticed.equivocations(state.step)
     trials.convict_equivocators(equivocations)  # [Q6]
     ended = closed(attempt, trials)  # [U4]
     assert ended.last is not None
@@ -49,40 +52,40 @@ async def close_run(peer: Peer[T], state: State[T]) -> Outcome[T]:
 
 
 def closing_roles(peer: Peer[T], state: State[T]) -> Roles:
-    """Everyone audits the last step, as after a coin that was kept, and what is still owed."""
+    """Everyone audits the last step, as after a withheld coin (SPEC R6), and earlier audits that are pending."""
     drawn = draw_roles(peer.run, state.roster, state.randomness, replace(state.pending_audits, everyone=True))
     return replace(drawn, validators=state.roster.members, owners=(), bounds=(0,))
 
 
 async def certify(context: StepContext[T]) -> Attempt[T]:
+    """Announce a Commit without a gradient: it signs the last record."""
     peer, several = context.peer, context.peer.run.parameters.deviation is not None
-    peer.channel.enter(context.entry(frozenset(context.state.roster.members)))
     message = Commit(
         root=None,
         coin_a=NO_BASIS,  # nothing is drawn any more
         coin_b=NO_BASIS,
         hardware=peer.work.hardware_class() if several else None,
-        took=peer.channel.took(),
+        took=peer.noticed.latencies(context.state.step),
         signature=sign_last(context),
     )
     coins = peer.entropy.coins(context.state.step, 0)
-    return Attempt.first(context, coins, await peer.channel.announce(context.slot(Phase.COMMIT), message))
+    view = context.view(frozenset(context.state.roster.members))
+    return Attempt.first(context, coins, await peer.channel.announce(context.slot(Phase.COMMIT), message, view))
 
 
-async def accuse(attempt: Attempt[T]) -> Announcements:
+async def accuse(attempt: Attempt[T]) -> Said:
+    """Audit this peer's targets, and announce its accusations."""
     context = attempt.context
-    most = max(map(len, context.roles.audits.values()), default=0)
-    context.peer.channel.enter(context.entry(attempt.members, audits=most))
     found = [] if context.peer.observing else await audit_targets(attempt)
     message = Accuse(tuple(found), NO_BASIS)
-    announced = await context.peer.channel.announce(attempt.slot(Phase.ACCUSE), message)
+    announced = await context.peer.channel.announce(attempt.slot(Phase.ACCUSE), message, attempt.view)
     attempt.need_quorum(announced)  # [N4]
     return {peer: announced[peer] for peer in sorted(attempt.members & announced.keys())}
 
 
 def closed(attempt: Attempt[T], trials: Trials) -> State[T]:
-    """If somebody is convicted of what it did in the last step, the model of the run is the one before that step: no step is
-    made twice, or liars could choose how often."""
+    """State after the closing step. If a member is convicted of work of the last step, the model is the one before that step:
+    no step is made twice, or liars could choose how often."""
     context, peer, state = attempt.context, attempt.context.peer, attempt.context.state
     owed, unaudited = trials.lost_audits(context.roles, state.pending_audits)
     training, undone = state.training, spoiled(trials, state.step - 1)
@@ -124,16 +127,16 @@ def closed(attempt: Attempt[T], trials: Trials) -> State[T]:
 
 
 def spoiled(trials: Trials, step: int) -> bool:
-    """Whether somebody was convicted of what it did in this step."""
+    """Tell whether a member was convicted of work of this step."""
     kinds = (*AUDIT_KINDS, Kind.COVER)
     return any(j.step == step and j.kind in kinds and j.banned == j.target for j in trials.judgements)
 
 
 async def sign(attempt: Attempt[T], last: LastRecord) -> Mapping[PeerId, Signature]:
-    """No Commit follows, so signatures are announced once. Fewer than a quorum: the run ends unclosed, and says so."""
+    """Announce signatures under the closing record, since no Commit follows. With fewer than a quorum the run is unclosed."""
     peer = attempt.context.peer
     mine = peer.identity.sign(record_bytes_to_sign(peer.run.id, last.record.step, peer.me, last.digest))
-    announced = await peer.channel.announce(attempt.slot(Phase.RECORD), Close(mine))
+    announced = await peer.channel.announce(attempt.slot(Phase.RECORD), Close(mine), attempt.view)
     said = {signer: Signature(said_as(one, Close).signature) for signer, one in announced.items()}
     return {
         signer: signature

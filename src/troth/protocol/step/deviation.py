@@ -1,4 +1,4 @@
-"""How far another's report is from one's own where hardware computes other bits: the tolerant audit (SPEC D3)."""
+"""The tolerant audit across classes of hardware: deviation of a report from the auditor's own (SPEC D3)."""
 
 from itertools import pairwise
 
@@ -11,10 +11,10 @@ from troth.protocol.wire.messages import ReportNumbers
 
 # P parts, K projections, D coordinates, d of them in a part
 
-CONVICT = 2.5  # times h, the run's agreed deviation: beyond this a juror convicts …
-ACCUSE = 5.0  # … and beyond this a validator accuses: twice as much, so that no honest accuser is left alone
+CONVICT = 2.5  # in units of h, the run's agreed deviation: above this a juror convicts …
+ACCUSE = 5.0  # … and above this an auditor accuses: twice as much, so that no honest accuser finds itself alone
 
-_LEAST_SHARE = 0.1  # of an even part: else rounding in a part that is near zero would look like a lie
+_LEAST_SHARE = 0.1  # least length, relative to an even part's: else rounding in a part near zero would look like a lie
 
 
 def deviations(
@@ -25,12 +25,12 @@ def deviations(
     tau_P: NDArray[np.float64],
     usual_P: NDArray[np.float64] | float = 0.0,
 ) -> NDArray[np.float64]:
-    """Part by part the largest of `RMS_k(u_said − u_own)/G` and `|said − own|/G` of norms and lengths (SPEC D3).
+    """Largest, part by part, of `RMS_k(u_said − u_own)/G` and of `|said − own|/G` for norms and lengths (SPEC D3).
 
     `u_k = s_k·max(1, norm/τ)` undoes the clipping, so that `u_said − u_own` is the projection of the difference of the two
-    gradients: the aggregate drops out. `G = max(‖g_own[p]‖, 0.1·‖g_own‖·√(d/D))`, and `usual_P` at least: lengths agreed on, such
-    as the lower medians of the announced norms. What is said is hostile: numbers that overflow are infinitely far off,
-    never an error, and never "not a number", which no threshold catches.
+    gradients: the aggregate drops out. `G = max(‖g_own[p]‖, 0.1·‖g_own‖·√(d/D))`, and at least `usual_P`: agreed lengths, such
+    as the lower medians of the reported norms. Reports are hostile: numbers that overflow are infinitely far off, never an
+    error, and never NaN, which no threshold catches.
     """
     with np.errstate(over="ignore", invalid="ignore", divide="ignore", under="ignore"):
         away_PK = _unclipped(said, tau_P) - _unclipped(own, tau_P)
@@ -46,7 +46,7 @@ def _unclipped(report: ReportNumbers, tau_P: NDArray[np.float64]) -> NDArray[np.
 
 
 def _rms(numbers_PK: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Scaled by the largest first: squares of what a float64 can hold may be too large or too small for one."""
+    """Root mean square of each row, scaled by its largest number first: else squares could overflow or vanish."""
     largest_P: NDArray[np.float64] = np.abs(numbers_PK).max(axis=1)
     unit_P = np.where(largest_P == 0, 1.0, largest_P)
     rms_P: NDArray[np.float64] = largest_P * np.sqrt(np.square(numbers_PK / unit_P[:, None]).mean(axis=1))
@@ -54,7 +54,7 @@ def _rms(numbers_PK: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _scales(gradient_D: Tensor, bounds: Bounds) -> NDArray[np.float64]:
-    """G of every part."""
+    """`G` of every part, from the own gradient."""
     own_D = gradient_D.detach().cpu().double().numpy()
     lengths_P = np.array([np.linalg.norm(own_D[start:stop]) for start, stop in pairwise(bounds)])
     least_P = _LEAST_SHARE * np.linalg.norm(own_D) * np.sqrt(np.diff(bounds) / len(own_D))

@@ -1,7 +1,7 @@
-"""Blame without proof: who did not reach whom, and who makes everyone wait (SPEC F1–F3).
+"""Blame without proof: link disputes, and strikes for members that make everyone wait (SPEC F1–F3).
 
-Nobody can tell from outside which of two lies when one says that something did not come. So the pair is remembered and served
-by others from then on; and who does not get along with half of the members, or is named by more than half, is the one.
+When a member says that something did not come, nobody else can tell which of the two lies. So the pair is put in a link dispute
+and served by others from then on; a member in dispute with half of the members, or named by a quorum, is taken to be the cause.
 """
 
 from collections import Counter
@@ -13,19 +13,18 @@ from troth.protocol.wire.messages import Accuse, Announced, said_as
 
 
 class LinkDisputes:
-    """Of one step."""
+    """Link disputes and blame of one step."""
 
     def __init__(self, roster: Roster, step: int) -> None:
         self._roster = roster
         self._known = roster.disputed_links()
-        self._served = roster.disputed_links(
-            before=step - 1
-        )  # by others, in all announcements that are spoken of in this step
+        self._served = roster.disputed_links(before=step - 1)  # in all announcements that this step's Accuse is about
         self._pairs: set[Pair] = set()
-        self._blamed: frozenset[PeerId] = frozenset()  # a quorum says so, or they cannot name anybody
+        self._blamed: frozenset[PeerId] = frozenset()  # named by a quorum, or naming half of the members
 
     def did_not_come(self, missed: Mapping[PeerId, Collection[PeerId]], members: Collection[PeerId]) -> None:
-        """Who says that whose messages did not come. Whoever misses at least half of the members has a bad line itself."""
+        """Note members whose messages did not come, by receiver. A receiver that misses half of the members is to blame itself,
+        and puts nobody in dispute (SPEC F3)."""
         count = len(members)
         deaf = {
             peer
@@ -39,17 +38,17 @@ class LinkDisputes:
 
     @property
     def new(self) -> tuple[Pair, ...]:
-        """Those that were not known before."""
+        """Pairs that were in no dispute before."""
         return tuple(sorted(pair for pair in self._pairs if pair[1] not in self._known.get(pair[0], ())))
 
     @property
     def slowed(self) -> frozenset[PeerId]:
-        """Who is struck: who is to blame, and who is in a new pair and in more than there are liars."""
+        """Members to strike: those to blame, and those in a new dispute and in more than `L`, and more than two (SPEC F3)."""
         involved = {peer for pair in self.new for peer in pair}
         return self._blamed | (self._roster.disputed(self.new) & involved)
 
     def hear(self, accuses: Mapping[PeerId, Announced], members: Collection[PeerId]) -> None:
-        """What everyone says about announcements that took the slow path."""
+        """Take in what members say in Accuse about announcements that took the slow path (SPEC F1, F3)."""
         said = {peer: said_as(announced, Accuse) for peer, announced in accuses.items()}
         heard_of = {*self._roster.members, *self._roster.left}
         unheard = {peer: {PeerId(k) for k in accuse.unheard if k != peer} & heard_of for peer, accuse in said.items()}
@@ -63,7 +62,7 @@ class LinkDisputes:
         }
         without_reason = {peer for peer, count in doubted.items() if count >= self._roster.quorum} - explained
         self._blamed |= (mute | without_reason) & set(members)
-        # An honest member signs one view: all others doubt it, and it says why, or none.
+        # An honest member signs one view: all others find it wrong, and then it has a reason, or none does.
         split = {peer for peer, count in doubted.items() if count < self._roster.quorum} - explained
         new = {
             peer: (others | doubts[peer] & split) & set(members) - mute
@@ -73,5 +72,5 @@ class LinkDisputes:
         self.did_not_come(new, members)
 
     def _against(self, peer: PeerId, unheard: Mapping[PeerId, Collection[PeerId]]) -> int:
-        """How many name it, or were apart from it all along: a friend may have passed something on to some of these."""
+        """Count members that name it, or were in dispute with it all along: a colluder may have relayed to some of these."""
         return len({other for other, names in unheard.items() if peer in names} | self._served.get(peer, frozenset()))

@@ -1,4 +1,4 @@
-"""What a contributor says about its gradient and the aggregate, and when two such reports agree."""
+"""Reports of contributors about their gradient and the aggregate, and the tolerance between two of them."""
 
 from collections.abc import Callable, Iterable
 from itertools import pairwise
@@ -13,14 +13,13 @@ from troth.protocol.wire.primitives import row_norms
 
 # P parts, R rows, K projections, D coordinates
 
-Project = Callable[
-    [int, NDArray[np.float64]], NDArray[np.float64]
-]  # `Primitives.project` with its first arguments given
+# `Primitives.project` with its first arguments given: start of the vectors, and the vectors.
+Project = Callable[[int, NDArray[np.float64]], NDArray[np.float64]]
 
-CONVICT_AT = 1e-9  # relative difference of a report beyond which a juror convicts …
-ACCUSE_AT = 2e-9  # … and a validator or owner accuses: twice as much, so that no honest accuser is left alone
-COVER_AT = 4e-9  # … and an owner that said nothing is guilty of letting it pass
-_BLOCK = 1 << 18  # coordinates at a time: gradients are large, and float64 copies of them larger
+CONVICT_AT = 1e-9  # relative error of a report above which a juror convicts …
+ACCUSE_AT = 2e-9  # … an auditor or owner accuses: twice as much, so that no honest accuser finds itself alone …
+COVER_AT = 4e-9  # … and an owner that did not name the reporter is guilty of covering (SPEC T7)
+_BLOCK = 1 << 18  # coordinates at a time: float64 copies of whole gradients would take too much memory
 
 
 def make_report(own: CommittedParts, aggregate_D: Tensor, project: Project, taus: Iterable[float]) -> ReportNumbers:
@@ -35,7 +34,7 @@ def make_report(own: CommittedParts, aggregate_D: Tensor, project: Project, taus
 
 
 def right_reports(rows_RD: Tensor, center_D: Tensor, project: Project, start: int, tau: float) -> ReportNumbers:
-    """What all contributors should say about one part that begins at `start`: a row for each, in the place of parts."""
+    """Right reports of all contributors about one part, which begins at `start`: a row per contributor, instead of per part."""
     squares_R, products_RK = _differences(rows_RD.numpy(), center_D.numpy(), project, start)
     lengths_R = row_norms(rows_RD.numpy())
     return _clipped(lengths_R, squares_R, products_RK, np.full(len(rows_RD), tau))
@@ -44,12 +43,12 @@ def right_reports(rows_RD: Tensor, center_D: Tensor, project: Project, start: in
 def _differences(
     rows_RD: NDArray[np.float32], center_D: NDArray[np.float32], project: Project, start: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Squared distances, and projections of the differences as they are."""
+    """Squared distances of rows from the centre, and projections of the differences, unclipped."""
     squares_R, products_RK = np.zeros(len(rows_RD)), np.zeros((len(rows_RD), 1))
     for first in range(0, len(center_D), _BLOCK):
         block = slice(first, first + _BLOCK)
         away_RC = np.subtract(rows_RD[:, block], center_D[block], dtype=np.float64)
-        squares_R += np.einsum("rc,rc->r", away_RC, away_RC)  # not by BLAS, whose threads would wait for each other
+        squares_R += np.einsum("rc,rc->r", away_RC, away_RC)  # not BLAS, whose threads would wait for each other
         products_RK = products_RK + project(start + first, away_RC)
     return squares_R, products_RK
 
@@ -65,12 +64,12 @@ def _clipped(
 
 
 def relative_errors(said: ReportNumbers, right: ReportNumbers, tau_P: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Row by row the largest difference: lengths relative to themselves, projections to `min(norm, τ)` (SPEC D2, V1)."""
+    """Largest difference in each row: lengths and norms relative to themselves, projections to `min(norm, τ)` (SPEC D2, V1)."""
     off_length_P = np.abs(said.lengths_P - right.lengths_P)
     off_norm_P = np.abs(said.norms_P - right.norms_P)
     off_P = np.abs(said.projections_PK - right.projections_PK).max(axis=1)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        # Where nothing but zero is right, any difference is infinitely large.
+        # Where only zero is right, any difference is infinitely large.
         length_error_P = np.where(off_length_P == 0, 0.0, off_length_P / right.lengths_P)
         norm_error_P = np.where(off_norm_P == 0, 0.0, off_norm_P / right.norms_P)
         error_P = np.where(off_P == 0, 0.0, off_P / np.minimum(right.norms_P, tau_P))

@@ -1,4 +1,4 @@
-"""From accusations to judgements: every member recomputes what is disputed, more than half decide."""
+"""From accusations to judgements: every member recomputes the disputed work, and a quorum decides (SPEC T1–T7)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,19 +21,20 @@ T = TypeVar("T")
 
 AUDIT_KINDS = (Kind.GRADIENT, Kind.AUDITED_REPORT, Kind.DEVIATION)
 
-Tally = dict[Verdict, set[PeerId]]  # who said what
+Tally = dict[Verdict, set[PeerId]]  # voters by verdict
 
 
 @dataclass(frozen=True)
 class Charge:
-    """Who accuses whom of what. Without an accuser, the charge follows from public numbers, and nobody risks anything."""
+    """An accusation that is heard or, without an accuser, a claim that follows from public numbers: nobody is banned if that is
+    false."""
 
     accuser: PeerId | None
     target: PeerId
     kind: Kind
-    step: int  # whose work is disputed
+    step: int  # the work of this step is disputed
     part: int | None = None
-    message: Digest = NO_BASIS  # the accused one, as the accuser has it
+    message: Digest = NO_BASIS  # digest of the accused message, as the accuser names it
 
     def ballot(self, guilty: bool) -> Ballot:
         return self.cast(Verdict.ACCUSED if guilty else Verdict.ACCUSER)
@@ -47,7 +48,7 @@ class Charge:
         return cls(accuser, PeerId(ballot.target), ballot.kind, ballot.step, ballot.part, Digest(ballot.message))
 
     def is_brought_by(self, owner: "Charge") -> bool:
-        """Whether the owner that the other charge is against accuses somebody here, about the same part."""
+        """Whether the target of the other charge, an owner, is the accuser here, about the same part."""
         return self.kind == Kind.REPORT and (self.accuser, self.part) == (owner.target, owner.part)
 
     def order(self) -> tuple[int, int, int, bytes, bytes, bytes]:
@@ -57,21 +58,22 @@ class Charge:
 
 @dataclass(frozen=True)
 class Docket:
-    """What may be voted on in an attempt: what was brought, and what recomputing that may bring up."""
+    """Charges that may be voted on in an attempt: those brought, and those that recomputing them may bring up."""
 
     step: int
     brought: tuple[Charge, ...] = ()  # by auditors and owners
     owners: Mapping[int, PeerId] = field(default_factory=dict)  # of the disputed parts
-    doubted: frozenset[int] = frozenset()  # of these: whose announced numbers look wrong, whatever its owner says
+    doubted: frozenset[int] = frozenset()  # disputed parts whose announced numbers look wrong, whatever the owner says
     contributors: frozenset[PeerId] = frozenset()
-    aggregates: Mapping[int, Digest] = field(default_factory=dict)  # what stands against the owners, if it is wrong
-    reports: Mapping[PeerId, Digest] = field(default_factory=dict)  # … and against contributors
-    peers: int = 0  # who were ever members: so many parts, at most, had an earlier step
+    aggregates: Mapping[int, Digest] = field(default_factory=dict)  # messages that owners are judged by, by part
+    reports: Mapping[PeerId, Digest] = field(default_factory=dict)  # messages that contributors are judged by
+    peers: int = 0  # peers that were ever members: the most parts that an earlier step can have
 
     def admits(self, charge: Charge) -> bool:
+        """Whether ballots on this charge count: others are dropped, so that padding costs nobody time (SPEC T4)."""
         if charge.accuser is not None:
             return charge in self.heard
-        if charge.kind == Kind.COVER:  # whoever just came back does not know who owned what then, so all admit it
+        if charge.kind == Kind.COVER:  # a member just back does not know the owners of that step, so all admit it
             return charge.step in self._audited_reports
         if charge.step != self.step or charge.part is None or charge.part not in self.owners:
             return False
@@ -82,18 +84,18 @@ class Docket:
 
     @property
     def most_ballots(self) -> int:
-        """What is longer is not counted: it can only be padding, and each ballot costs everyone time."""
+        """Upper limit of a vote. A longer one is not counted: it can only be padding, and each ballot costs everyone time."""
         covers = self.peers * len(self._audited_reports)
         return len(self.brought) + covers + len(self.owners) * (1 + len(self.contributors))
 
     @cached_property
     def heard(self) -> frozenset[Charge]:
-        """What was brought, to look up: every juror may vote on all of it."""
+        """The charges brought, as a set: every juror may vote on all of them."""
         return frozenset(self.brought)
 
     @cached_property
     def to_decide(self) -> frozenset[Charge]:
-        """What was brought, and what public numbers bring: decided or dismissed, however few vote on it."""
+        """Charges brought, and those from public numbers: each is decided or dismissed, however few vote on it."""
         return self.heard | {self.against_owner(part) for part in self.doubted}
 
     def against_owner(self, part: int) -> Charge:
@@ -102,15 +104,15 @@ class Docket:
 
     @cached_property
     def _audited_reports(self) -> frozenset[int]:
-        """The steps whose reports were audited, and found wrong."""
+        """Steps with a charge of an audited report."""
         return frozenset(charge.step for charge in self.brought if charge.kind == Kind.AUDITED_REPORT)
 
 
 def heard_audits(accuses: Mapping[PeerId, Announced], roles: Roles) -> tuple[Charge, ...]:
-    """What auditors say of their targets, in a fixed order (SPEC T1, T2).
+    """Charges of auditors against their targets, in a fixed order (SPEC T1, T2).
 
-    Only the auditor that was drawn for a target may accuse it of what it did in that step, and only once, its first word: else
-    liars could keep everyone busy recomputing, or bring more charges, each naming another message, than a vote can hold.
+    Only the auditor drawn for a target may accuse it of its work in that step, and only its first accusation counts: else liars
+    could keep everyone recomputing, or bring more charges than a vote can hold, each naming another message.
     """
     charges: dict[tuple[PeerId, Audit], Charge] = {}
     for accuser, announced in accuses.items():
@@ -129,7 +131,7 @@ def heard_owners(
     reports: Mapping[PeerId, Announced],
     tools: Primitives,
 ) -> tuple[Charge, ...]:
-    """What owners say of reports about their own parts, in a fixed order (SPEC T1, T2)."""
+    """Charges of owners against reporters about their own parts, in a fixed order (SPEC T1, T2)."""
     charges = {
         Charge(accuser, PeerId(said.target), Kind.REPORT, step, said.part, Digest(said.message))
         for accuser, announced in accuses.items()
@@ -146,14 +148,14 @@ def heard_owners(
 
 
 def message_of(said: Announced, tools: Primitives) -> Digest:
-    """What a charge calls a message (SPEC E2)."""
+    """Digest by which a charge names a message (SPEC E2)."""
     return tools.digest(said.envelope.payload)
 
 
 def audit_ballots(kept: AuditRecord[T], charge: Charge, finding: Finding, tools: Primitives) -> list[Ballot]:
-    """The verdict on what an auditor says, and on owners who let wrong reports pass (SPEC T3, T7).
+    """Ballots on an auditor's charge, and on owners that covered wrong reports (SPEC T3, T7).
 
-    A juror of another class of hardware cannot tell whether bits fit, and says nothing (SPEC D3). An accusation of a message
+    A juror of another class of hardware cannot tell whether bits fit, and does not vote (SPEC D3). An accusation of a message
     that was never sent is false (SPEC E2).
     """
     guilty = finding.guilty_of(charge.kind)
@@ -163,7 +165,7 @@ def audit_ballots(kept: AuditRecord[T], charge: Charge, finding: Finding, tools:
     found = finding.covered if guilty and charge.kind == Kind.AUDITED_REPORT else ()
     suspects = kept.accuses.keys() - {charge.target}  # an owner that fell silent in Accuse covered nobody
     owners = {(kept.owners[part], part) for part in found if kept.owners[part] in suspects}
-    # Who did name it was not believed, since no quorum was left to judge.
+    # An owner that did name the reporter covered nobody: no quorum was left to judge.
     covering = sorted((owner, part) for owner, part in owners if not kept.names(owner, charge.target, part, tools))
     return [
         charge.ballot(guilty),
@@ -177,7 +179,7 @@ def audit_ballots(kept: AuditRecord[T], charge: Charge, finding: Finding, tools:
 def part_ballots(
     docket: Docket, part: int, named: Sequence[Charge] | None, finding: PartFinding | None
 ) -> list[Ballot]:
-    """Verdicts on a disputed part: its owner, those it named, and those it should have named (SPEC T6, T7).
+    """Ballots on a disputed part: on its owner, the reporters it named, and those it should have named (SPEC T6, T7).
 
     `named` is None for an owner that was not heard in Accuse: it covered nobody, it only fell silent.
     """
@@ -195,11 +197,10 @@ def part_ballots(
 
 
 def judge(attempt: int, votes: Mapping[PeerId, Announced], roster: Roster, docket: Docket) -> tuple[Judgement, ...]:
-    """A quorum of the members at step start decides each charge: accused, accuser, or nobody (SPEC T4).
+    """Decide each charge by a quorum of the members at step start: accused, accuser, or nobody (SPEC T4).
 
-    Charges that were brought, and those against owners of parts whose numbers look wrong, are decided or dismissed; those
-    that recomputing brings up count if a quorum votes on them.
-    What a juror says of anything else is dropped before it is counted.
+    Charges that were brought, and those against owners of parts whose numbers look wrong, are decided or dismissed; those that
+    recomputing brings up count if a quorum votes on them. Ballots on anything else are dropped before they are counted.
     """
     tally: dict[Charge, Tally] = {charge: _nobody() for charge in docket.to_decide}
     for voter, announced in votes.items():
@@ -214,7 +215,7 @@ def judge(attempt: int, votes: Mapping[PeerId, Announced], roster: Roster, docke
         if charge in docket.to_decide or sum(map(len, voters.values())) >= roster.quorum:
             decided = next((verdict for verdict, said_so in voters.items() if len(said_so) >= roster.quorum), None)
             if decided is None and charge.kind == Kind.AGGREGATE:
-                # Shown to some, it would otherwise split the jury and get away, and so would a false accusation.
+                # Else an owner that discloses to some only would split the jury, and get away with a cheat or a false accusation.
                 brought = (tally[other][Verdict.ACCUSER] for other in docket.brought if other.is_brought_by(charge))
                 against = voters[Verdict.ACCUSED].union(voters[Verdict.WITHHELD], *brought)
                 decided = Verdict.WITHHELD if len(against) >= roster.quorum else None
@@ -234,7 +235,7 @@ def judge(attempt: int, votes: Mapping[PeerId, Announced], roster: Roster, docke
 
 
 class Trials:
-    """The judgements of a step and the messages that prove them, attempt by attempt; whose audit and coin was heard."""
+    """Judgements and strikes of a step, attempt by attempt, the messages that prove them, and the auditors that were heard."""
 
     def __init__(self, roster: Roster) -> None:
         self._roster = roster
@@ -243,12 +244,12 @@ class Trials:
         self.votes: dict[int, Mapping[PeerId, Announced]] = {}
         self.disclosed: tuple[Disclosure, ...] = ()
         self.struck: frozenset[PeerId] = frozenset()
-        self._auditors: frozenset[PeerId] | None = None  # who was heard when audits were
+        self._auditors: frozenset[PeerId] | None = None  # members heard when audits were
         self._doubted: dict[int, frozenset[int]] = {}  # by attempt: parts whose announced numbers looked wrong
 
     @property
     def audits_are_open(self) -> bool:
-        """Audits are heard once, in the first attempt that gets so far (SPEC N1)."""
+        """Whether audits are still to be heard: once, in the first attempt that gets to Accuse (SPEC N1)."""
         return self._auditors is None
 
     @property
@@ -256,15 +257,15 @@ class Trials:
         return frozenset(j.banned for j in self.judgements if j.banned is not None)
 
     def undecided(self, attempt: int) -> bool:
-        """Whether the numbers of an aggregate of this attempt look wrong, and no quorum cleared it: too few are left to judge
-        it, or its owner showed some what it kept from others. That an owner accuses somebody says nothing against its own
-        aggregate: else one that lays open to half of the jury could have the model stand still (SPEC G2)."""
+        """Whether an aggregate's numbers look wrong in this attempt, and no quorum judged it: too few are left, or its owner
+        disclosed to some only. An owner that accuses a reporter casts no doubt on its own aggregate: else it could disclose to
+        half of the jury and make the model stand still (SPEC G2)."""
         doubted = self._doubted.get(attempt, frozenset())
         judged = (j for j in self.judgements if j.attempt == attempt and j.kind == Kind.AGGREGATE)
         return any(j.verdict is None and j.part in doubted for j in judged)
 
     def strike(self, silent: frozenset[PeerId]) -> None:
-        """These did not open their coin B, or had an attempt repeated whose coins were open (SPEC N3)."""
+        """Strike members that did not open coin B, or had an attempt with open coins B repeated (SPEC N3)."""
         self.struck |= silent
 
     def hear_audits(self, accuses: Mapping[PeerId, Announced], roles: Roles) -> tuple[Charge, ...]:
@@ -280,16 +281,16 @@ class Trials:
         votes: Mapping[PeerId, Announced],
         docket: Docket,
     ) -> None:
-        """Take down what was decided. Without an owner that cheated or withheld the attempt is repeated (SPEC N1).
+        """Record the judgements. If an owner cheated or withheld, the attempt is repeated without it (SPEC N1).
 
-        The coins that draw auditors are open by now. Whoever makes the others discard them is struck, so that everyone audits
-        in the next step: else an owner that dislikes a draw would accuse, lay nothing open, and get another (SPEC N3, R6).
+        The coins that draw auditors are open by now. An owner that makes the others discard them is struck, so that everyone
+        audits in the next step: else one that dislikes a draw would accuse, disclose nothing, and get another (SPEC N3, R6).
         """
         new = judge(attempt, votes, self._roster, docket)
         self.judgements += new
         self.accuses[attempt], self.votes[attempt] = accuses, votes
         self._doubted[attempt] = docket.doubted
-        shows = {j.part for j in new if j.banned is not None}  # what proves no ban is let go: parts are large
+        shows = {j.part for j in new if j.banned is not None}  # other parts prove no ban, and are large
         self.disclosed = tuple(one for one in self.disclosed if one.attempt != attempt or one.part in shows)
         cheated = {j.banned for j in new if j.banned is not None and j.kind == Kind.AGGREGATE}
         withheld = {PeerId(j.target) for j in new if j.verdict == Verdict.WITHHELD}
@@ -298,20 +299,20 @@ class Trials:
             raise AttemptAborted(cheated | withheld)
 
     def convict_equivocators(self, equivocations: Equivocations) -> None:
-        """Two signed messages in one place prove themselves (SPEC Q6)."""
+        """Ban equivocators without a vote: two signed messages for one slot prove the lie (SPEC Q6)."""
         for peer, (slot, _, _) in sorted(equivocations.items()):
             kind = Kind.EQUIVOCATION
             self.judgements += (Judgement(None, peer, kind, slot.step, None, slot.attempt, Verdict.ACCUSED),)
 
     def lost_audits(self, roles: Roles, due: PendingAudits) -> tuple[tuple[Owed, ...], tuple[PeerId, ...]]:
-        """Audits that came to nothing, since their auditor was lost or their trial dismissed: those to be dealt again, and whose
-        were dealt often enough (SPEC R7)."""
+        """Audits that came to nothing, since their auditor was not heard or their trial dismissed: those to deal again, and the
+        targets of those dealt too often (SPEC R7)."""
         dismissed = {
             Audit(PeerId(j.target), j.step) for j in self.judgements if j.kind in AUDIT_KINDS and j.verdict is None
         }
         done = {audit for auditor in self._auditors or () for audit in roles.audits.get(auditor, ())} - dismissed
         dealt = {audit for audits in roles.audits.values() for audit in audits}
-        dealt |= {Audit(PeerId(owed.target), owed.step) for owed in due.owed}  # with nobody to deal it to
+        dealt |= {Audit(PeerId(owed.target), owed.step) for owed in due.owed}  # some may have had no possible auditor
         before = {Audit(PeerId(owed.target), owed.step): owed.times for owed in due.owed}
         gone = self.banned | set(self._roster.banned)
         lost = {audit: before.get(audit, 0) + 1 for audit in dealt - done if audit.target not in gone}
@@ -325,7 +326,7 @@ def _nobody() -> Tally:
 
 
 def _verdicts(vote: Vote) -> dict[Charge, Verdict]:
-    """A voter's verdicts by charge; two ballots on the same charge count as none."""
+    """Verdicts of a vote by charge; two ballots on one charge count as none."""
     found: dict[Charge, list[Verdict]] = {}
     for ballot in vote.ballots:
         found.setdefault(Charge.of(ballot), []).append(ballot.verdict)

@@ -1,6 +1,6 @@
-"""Everything that travels between peers: frames, the place they belong to, and their bytes.
+"""Frames that travel between peers, the slots they belong to, and their bytes.
 
-What comes in is hostile until it was checked: bounded before it is parsed, parsed strictly, and never an exception (SPEC M3).
+Incoming bytes are hostile until checked: bounded before they are parsed, parsed strictly, and never an exception (SPEC M3).
 """
 
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ from troth.protocol.wire.messages import (
 
 Signatures = Annotated[dict[Bytes32, Bytes64], msgspec.Meta(max_length=MOST_MEMBERS)]
 Path = Annotated[tuple[Bytes32, ...], msgspec.Meta(max_length=32)]
-MOST_CERTIFIED_RECORDS = 512  # records in one answer to somebody who comes back
+MOST_CERTIFIED_RECORDS = 512  # in one answer to a peer that comes back
 
 
 class _Frame(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True):
@@ -34,7 +34,7 @@ class _Frame(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 
 def _check_order(keys: tuple[bytes, ...]) -> None:
-    """Else one set could be written, and signed, in several ways."""
+    """Require sorted, distinct keys: else one set could be written, and signed, in several ways."""
     if any(one >= other for one, other in pairwise(keys)):
         raise ValueError("keys that are not in order, or not distinct")
 
@@ -43,18 +43,19 @@ def _check_order(keys: tuple[bytes, ...]) -> None:
 
 
 class Value(_Frame, frozen=True):
-    """What the sender announces."""
+    """The sender's own announcement (SPEC Q1)."""
 
     envelope: Envelope
 
 
 class View(_Frame, frozen=True):
-    """The digest of all values that the sender holds; None where one is missing, which nobody can certify, unless it is the value
-    of somebody who has broken off (SPEC Q9)."""
+    """Signed digest of all values that the sender holds, with the list of missing members (SPEC Q2, Q9).
+
+    None marks an incomplete view, which cannot be certified."""
 
     values: Bytes32 | None
     signature: Bytes64
-    gone: Keys = ()  # in their order
+    gone: Keys = ()  # missing members, sorted
 
     def __post_init__(self) -> None:
         _check_order(self.gone)
@@ -63,7 +64,7 @@ class View(_Frame, frozen=True):
 
 
 class Certificate(_Frame, frozen=True):
-    """Equal views of everyone but those who have broken off. The values need not travel: whoever signed such a view has them."""
+    """Equal views of all members that are not missing (SPEC Q3). The values need not travel: each signer holds them."""
 
     values: Bytes32
     views: Signatures
@@ -75,7 +76,7 @@ class Certificate(_Frame, frozen=True):
 
 
 class Chained(_Frame, frozen=True):
-    """A value with the signatures of those who accepted it before."""
+    """A value with the signatures of the members that accepted it before (SPEC Q5)."""
 
     originator: Bytes32
     envelope: Envelope
@@ -83,14 +84,14 @@ class Chained(_Frame, frozen=True):
 
 
 class Relayed(_Frame, frozen=True):
-    """A value or view on its way between two who do not reach each other (SPEC F2)."""
+    """A value or view relayed between two members in a link dispute (SPEC F2)."""
 
     originator: Bytes32
     frame: Value | View
 
 
 class Decided(_Frame, frozen=True):
-    """For those who look on: how it ended (SPEC B2)."""
+    """The decision of an announcement, for observers (SPEC B2)."""
 
     said: Annotated[dict[Bytes32, Envelope], msgspec.Meta(max_length=MOST_MEMBERS)]
     equivocations: Annotated[dict[Bytes32, tuple[Envelope, Envelope]], msgspec.Meta(max_length=MOST_MEMBERS)]
@@ -100,7 +101,7 @@ class Decided(_Frame, frozen=True):
 
 
 class PartSent(_Frame, frozen=True):
-    """A contributor's part, for its owner."""
+    """A contributor's part, for the part's owner."""
 
     part: Part
     blob: bytes
@@ -108,17 +109,19 @@ class PartSent(_Frame, frozen=True):
 
 
 class BlobSent(_Frame, frozen=True):
-    """An aggregate, from its owner or whoever has it."""
+    """An aggregate, from its owner or another holder."""
 
     blob: bytes
 
 
 class BlobWanted(_Frame, frozen=True):
+    """A request for an aggregate, by digest."""
+
     digest: Bytes32
 
 
 class PartShown(_Frame, frozen=True):
-    """One contributor's part: handed round by itself, passed on by others, or laid open by its owner for a trial."""
+    """One contributor's part: circulated by the contributor, forwarded by others, or disclosed by its owner for a trial."""
 
     part: Part
     contributor: Bytes32
@@ -137,8 +140,9 @@ class CertifiedRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unkno
 
 
 class SyncWanted(_Frame, frozen=True):
-    """Somebody who is not a member any more wants to know what has happened from this step on. It comes under the key that it
-    wants to have: its own, or a new one if it may have forgotten what it signed; the old one signs that."""
+    """A request for the records from this step on, by a peer that is out, under the key that it wants to have.
+
+    It is its own key, or a successor key if it may have lost its signed slots; the old key signs the delegation."""
 
     since: Step
     member: Bytes32
@@ -146,14 +150,14 @@ class SyncWanted(_Frame, frozen=True):
 
 
 class Ready(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A member's word that it begins anew if at least so many do."""
+    """A member's signature that it restarts if at least `least` members do (SPEC B5)."""
 
     least: Annotated[int, msgspec.Meta(ge=1, le=MOST_MEMBERS)]
     signature: Bytes64
 
 
 class RestartCertificate(_Frame, frozen=True, tag="RestartCertificate"):
-    """Enough are ready: whoever sees this begins (SPEC B5)."""
+    """Signatures of enough members that are ready: a member that sees them begins (SPEC B5)."""
 
     step: Step
     tip: Bytes32
@@ -162,43 +166,44 @@ class RestartCertificate(_Frame, frozen=True, tag="RestartCertificate"):
 
 
 class SyncShown(_Frame, frozen=True):
-    """What has happened since: certified records only (SPEC U2)."""
+    """The answer: records since that step, certified ones only (SPEC U2)."""
 
     certified: Annotated[tuple[CertifiedRecord, ...], msgspec.Meta(max_length=MOST_CERTIFIED_RECORDS)]
     waits: bool = False  # the sender is in no step itself
-    begun: RestartCertificate | None = (
-        None  # why the last of them belong to another incarnation, or the step that goes on does
-    )
+    # Proof that the last records, or the step in progress, belong to a later incarnation.
+    begun: RestartCertificate | None = None
 
 
 class StateWanted(_Frame, frozen=True):
+    """A request for model and optimizer, by digest."""
+
     digest: Bytes32
 
 
 class StateShown(_Frame, frozen=True):
-    """Model and optimizer after the last of these steps."""
+    """Model and optimizer after the last of the records shown."""
 
     state: bytes
 
 
 class RejoinRequest(_Frame, frozen=True, tag="RejoinRequest"):
-    """It wants to be a member again."""
+    """An absent peer's request to be a member again (SPEC B3)."""
 
     member: Bytes32
     signature: Bytes64
 
 
 class Waiting(_Frame, frozen=True):
-    """The sender is a member and in no step: it would begin anew, from here, as soon as the others do (SPEC B5)."""
+    """A member's word that it is in no step, and would restart from here as soon as the others do (SPEC B5)."""
 
-    step: Step  # that would come next
-    tip: Bytes32  # of everything in common up to there
-    incarnation: Incarnation  # that it would be
-    ready: Ready | None  # when it sees enough others who wait for the same
+    step: Step  # the next one
+    tip: Bytes32  # digest of the common state before that step
+    incarnation: Incarnation  # one in which the sender has signed nothing
+    ready: Ready | None  # once the sender sees enough members that wait for the same
 
 
 class Busy(_Frame, frozen=True):
-    """The sender is in a step, as far as it knows: an answer to who waits."""
+    """The answer to `Waiting` of a member that is in a step, as far as it knows."""
 
     step: Step
 
@@ -212,15 +217,15 @@ AGREEMENT = (Value, View, Certificate, Chained, Relayed, Decided)
 
 @dataclass(frozen=True)
 class Packet:
-    """A frame and the place it belongs to."""
+    """A frame and the slot it belongs to."""
 
     slot: Slot
     frame: Frame
-    arrived: int | None = field(default=None, compare=False, repr=False)  # in so many bytes, from a network
+    arrived: int | None = field(default=None, compare=False, repr=False)  # bytes that came off a network
 
     @cached_property
     def size(self) -> int:
-        """Its length on the line: what it costs whoever keeps it. Between peers in one process it is encoded once to know."""
+        """Length on the wire: the memory it costs to keep. Between peers in one process, found by encoding it once."""
         return len(encode_packet(self)) if self.arrived is None else self.arrived
 
 
@@ -251,12 +256,12 @@ def encode_packet(packet: Packet) -> Wire:
 
 
 def decode_packet(raw: bytes | bytearray | memoryview, most_bytes: int) -> Packet | Malformed:
-    """`most_bytes` follows from the run: nothing that its members send is longer."""
+    """Parse one packet. `most_bytes` follows from the run: nothing that its members send is longer."""
     if len(raw) > most_bytes:
         return Malformed(f"{len(raw)} bytes, at most {most_bytes}")
     try:
         wire = _DECODER.decode(raw)
-    except (ValueError, RecursionError) as error:  # msgspec's own are ValueErrors; so is a tag that is no text
+    except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors, and so is a tag that is not text
         return Malformed(str(error)[:200])
     sent = wire.slot
     return Packet(Slot(Digest(sent.run), sent.step, sent.phase, sent.attempt, sent.incarnation), wire.frame, len(raw))

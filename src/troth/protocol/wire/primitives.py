@@ -1,7 +1,7 @@
 """The pure functions of bytes that peers in one process may share.
 
-A peer on its own uses this class as it is. A simulation may pass a subclass that remembers results: for identical bytes
-the answer is identical, so no decision can depend on it, and a test switches the memory off and gets the same trace.
+A peer on its own uses this class as it is. A simulation may pass a subclass that memoises (SPEC S1): identical bytes give
+identical answers, so no decision depends on it, and a test that switches the memory off gets the same trace.
 """
 
 import math
@@ -25,18 +25,21 @@ from troth.crypto import (
     signed_bytes,
     verify,
 )
-from troth.protocol.wire.messages import Announced, Envelope, Malformed, Message, Phase, ReportNumbers, decode
+from troth.protocol.wire.messages import Announced, Envelope, Malformed, Message, Phase, ReportNumbers
+from troth.protocol.wire.phases import decode
 
 # P vectors, K projections, D coordinates
 
-_FEW_SIGNS = 1 << 22  # so many are kept as numbers to multiply with: 32 MB
+_FEW_SIGNS = 1 << 22  # up to this many signs are kept as float64 to multiply with: 32 MB
 
-_CACHED = 1 << 15  # numbers that are in the processor's cache as float64
+_CACHED = 1 << 15  # float64 numbers that fit into the processor's cache
 
 DTYPE = "float32"  # of gradients and aggregates, little-endian
 
 
 class Primitives:
+    """Signatures, digests, decoding, projections, norms and coin commitments, as pure functions."""
+
     def verify(self, peer: PeerId, message: bytes, signature: bytes) -> bool:
         return verify(peer, message, signature)
 
@@ -50,15 +53,15 @@ class Primitives:
         return decode(phase, payload)
 
     def projection(self, key: Digest, rows: int, size: int) -> NDArray[np.float64]:
-        """K×D signs as float64, ready to multiply."""
+        """Draw K×D signs, as float64 to multiply with."""
         signs_KD = projection_signs(key, rows, 0, size).astype(np.float64)
-        signs_KD.setflags(write=False)  # peers in one process may share it
+        signs_KD.setflags(write=False)  # peers in one process may share them
         return signs_KD
 
     def project(
         self, key: Digest, rows: int, size: int, start: int, vectors_PD: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """P×K products with vectors that stand at `start` of `size` coordinates."""
+        """Project P vectors, which stand at `start` of `size` coordinates, onto K sign rows: P×K products (SPEC A5)."""
         if rows * size > _FEW_SIGNS:
             return project(key, rows, start, vectors_PD)
         signs_KD = self.projection(key, rows, size)[:, start : start + vectors_PD.shape[1]]
@@ -66,7 +69,7 @@ class Primitives:
         return products_PK
 
     def aggregate_norm(self, blob: bytes) -> float | None:
-        """The length of an aggregate to the last bit; None if it holds what no owner makes: not a number, or a subnormal."""
+        """Length of an aggregate to the last bit; None if it holds a NaN, an infinity or a subnormal (SPEC A3, C3)."""
         numbers_D = np.frombuffer(blob, "<f4")
         return exact_norm(numbers_D) if ordinary(numbers_D) else None
 
@@ -74,7 +77,7 @@ class Primitives:
         return coin_commitment(coin, slot, owner, which)
 
     def open(self, slot: Slot, sender: PeerId, envelope: Envelope) -> Announced | Malformed:
-        """Check the signature over this place and sender, then decode."""
+        """Check the signature over this slot and sender, then decode."""
         if not self.verify(sender, signed_bytes(slot, sender, self.digest(envelope.payload)), envelope.signature):
             return Malformed("the signature does not fit")
         message = self.decode(Phase(slot.phase), envelope.payload)
@@ -82,17 +85,19 @@ class Primitives:
 
 
 def all_finite(numbers_D: NDArray[np.float32]) -> bool:
-    """Nearly always they are, and then their sum shows it; einsum is the fastest that neither starts threads nor warns."""
+    """Tell whether all numbers are finite. Nearly always they are, and then their sum shows it.
+
+    einsum is the fastest sum that neither starts threads nor warns."""
     return math.isfinite(np.einsum("d->", numbers_D)) or bool(np.isfinite(numbers_D).all())
 
 
 def ordinary(numbers_D: NDArray[np.float32]) -> bool:
-    """Whether they mean the same on every machine: finite, and none of them subnormal (SPEC C3)."""
+    """Tell whether the numbers mean the same on every machine: finite, and none subnormal (SPEC C3)."""
     return all_finite(numbers_D) and not has_subnormals(numbers_D)
 
 
 def row_norms(rows_PD: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Lengths to twelve digits or more, not to the last bit: for what others check with a tolerance."""
+    """Lengths of rows to twelve digits or more, not to the last bit: for numbers that are checked with a tolerance."""
     squares_P, width = np.zeros(len(rows_PD)), max(1, _CACHED // len(rows_PD))
     for start in range(0, rows_PD.shape[1], width):
         wide_PC = rows_PD[:, start : start + width].astype(np.float64)
@@ -101,7 +106,7 @@ def row_norms(rows_PD: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def part_norms(numbers_D: NDArray[np.float32], bounds: Sequence[int]) -> NDArray[np.float64]:
-    """The same of a vector's parts."""
+    """Lengths of a vector's parts, as exact as `row_norms`."""
     if len(numbers_D) <= _CACHED:
         squares_D = np.square(numbers_D, dtype=np.float64)
         return np.sqrt(np.add.reduceat(squares_D, bounds[:-1]))
@@ -109,17 +114,17 @@ def part_norms(numbers_D: NDArray[np.float32], bounds: Sequence[int]) -> NDArray
 
 
 def to_blob(numbers_D: Tensor) -> bytes:
-    """Float32 numbers as they travel and are hashed."""
+    """Encode float32 numbers as they travel and are hashed."""
     return to_blobs(numbers_D, (0, len(numbers_D)))[0]
 
 
 def to_blobs(numbers_D: Tensor, bounds: Sequence[int]) -> tuple[bytes, ...]:
-    """The same, cut at `bounds`."""
+    """Encode float32 numbers, cut at `bounds`."""
     ready_D = numbers_D.detach().cpu().contiguous().numpy().astype("<f4", copy=False)
     return tuple(ready_D[start:stop].tobytes() for start, stop in pairwise(bounds))
 
 
 def from_blob(blob: bytes | bytearray) -> Tensor:
-    """The numbers of a blob."""
-    ours = blob if isinstance(blob, bytearray) else bytearray(blob)  # torch wants memory that may be written to
+    """Decode the numbers of a blob."""
+    ours = blob if isinstance(blob, bytearray) else bytearray(blob)  # torch wants writable memory
     return torch.from_numpy(np.frombuffer(ours, "<f4"))

@@ -1,4 +1,4 @@
-"""What goes wrong without anybody lying: slow links, lost and doubled packets, cuts that heal, clocks."""
+"""Faults without lies: slow links, lost and doubled packets, cuts that heal, clocks."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from troth.crypto import PeerId, Seed, stream
 from troth.protocol.wire.frames import BlobSent, Certificate, Chained, Packet, PartSent, PartShown, StateShown, Value
 
-Deliver = Callable[[PeerId, PeerId, Packet, float], Sequence[float]]  # from, to, what, when → after how long, each time
+# Sender, receiver, packet, now → the delay of each copy that arrives.
+Deliver = Callable[[PeerId, PeerId, Packet, float], Sequence[float]]
 
 
 @dataclass(frozen=True)
 class Cut:
-    """For a while these cannot reach the others, nor the others them."""
+    """A while in which isolated peers cannot reach the others, nor the others them."""
 
     isolated: frozenset[int]
     start: float
@@ -23,36 +24,34 @@ class Cut:
 
 @dataclass(frozen=True)
 class Network:
-    """Times in units of delta. What is not named is as the protocol assumes: every packet arrives, in less than delta."""
+    """Faults of a network, in units of delta. By default every packet arrives within delta, as the protocol assumes."""
 
-    least: float = 0.001  # what every packet takes
-    latency: float = (
-        0.0  # the most that a packet takes beyond that, each its own time, so that they overtake each other
-    )
-    links: float = 0.0  # up to so much more on some links, always the same for a link
-    far: Mapping[int, float] = field(default_factory=dict)  # what everything to and from these takes more
-    doubled: float = 0.0  # how often a packet comes twice
-    bytes_per_second: float | None = None  # of everyone's way out
-    loss: Mapping[int, float] = field(default_factory=dict)  # how often what these send, or are sent, is lost
+    least: float = 0.001  # least delay of a packet
+    latency: float = 0.0  # most delay beyond that, drawn for each packet, so that they overtake each other
+    links: float = 0.0  # most extra delay of a link, drawn once for each
+    far: Mapping[int, float] = field(default_factory=dict)  # extra delay of all packets to and from these peers
+    doubled: float = 0.0  # share of packets that come twice
+    bytes_per_second: float | None = None  # upload rate of every peer
+    loss: Mapping[int, float] = field(default_factory=dict)  # share of lost packets to and from these peers
     cuts: tuple[Cut, ...] = ()
-    clocks: Mapping[int, tuple[float, float]] = field(default_factory=dict)  # ahead by, and faster by
-    slow: Mapping[int, float] = field(default_factory=dict)  # seconds that a gradient takes these
+    clocks: Mapping[int, tuple[float, float]] = field(default_factory=dict)  # how far ahead, and how much faster
+    slow: Mapping[int, float] = field(default_factory=dict)  # seconds that these peers need for a gradient
 
     @property
     def unreached(self) -> frozenset[int]:
-        """Whom the network treats worse than the protocol assumes."""
+        """Peers that the network treats worse than the protocol assumes."""
         return frozenset({*self.loss, *(number for cut in self.cuts for number in cut.isolated)})
 
     @property
     def heals(self) -> float:
-        """When the last cut is over."""
+        """Time at which the last cut is over."""
         return max((cut.end for cut in self.cuts), default=0.0)
 
 
 def deliveries(
     network: Network, seed: Seed | int, numbers: Mapping[PeerId, int], late: Mapping[int, tuple[float, float]]
 ) -> Deliver:
-    """The network as a function. Packets of liars in `late` come when they like: after a time between these two."""
+    """The network as a function. Packets of liars in `late` come when they like: after a time between the two given."""
     draw, busy = stream(seed, "network"), dict.fromkeys(numbers, 0.0)
     chances: list[float] = []
     extra = (
@@ -84,7 +83,7 @@ def deliveries(
 
     def deliver(sender: PeerId, to: PeerId, packet: Packet, now: float) -> Sequence[float]:
         if to not in numbers:
-            return ()  # a key that somebody made up: there is nobody
+            return ()  # a key that was made up: nobody has it
         one, other = numbers[sender], numbers[to]
         if any(cut.parts(one, other, now) for cut in network.cuts):
             return ()
@@ -98,7 +97,7 @@ def deliveries(
 
 
 def size_of(packet: Packet) -> int:
-    """About as many bytes as it takes."""
+    """Approximate bytes of a packet on the wire."""
     match packet.frame:
         case PartSent(blob=blob) | PartShown(blob=blob) | BlobSent(blob=blob) | StateShown(state=blob):
             return 300 + len(blob)

@@ -1,4 +1,4 @@
-"""How much of what others sent a channel holds, measured on the objects themselves and not by the channel's own account."""
+"""Bytes from others that a channel holds, measured on the objects themselves and not by the channel's own account."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -6,16 +6,17 @@ from typing import Any
 import msgspec
 
 from troth.crypto import PeerId
-from troth.protocol.broadcast.channel import PacketLink
+from troth.protocol.broadcast.link import PacketLink
 from troth.protocol.wire.frames import Packet, encode_packet
 
-_OFTEN = 1 << 17  # bytes that may come in before one looks again
+_BETWEEN = 1 << 17  # bytes that may come in between two measurements
 _OURS = "troth.protocol."
-_NOT_HELD = frozenset({"_identity", "_journal", "_line", "_tools", "_states", "bounds"})  # what is one's own
+# Attributes of a channel that hold nothing from others.
+_NOT_HELD = frozenset({"_identity", "signed_slots", "_link", "_tools", "_states", "bounds"})
 
 
 def held_bytes(channel: object) -> int:
-    """Of all messages, frames and blobs that can be reached from it; each message counts once, as long as it would be encoded."""
+    """Bytes of all messages, frames and blobs reachable from the channel; each message counts once, with its encoded length."""
     return sum(_sizes(channel, set()))
 
 
@@ -41,20 +42,19 @@ def _sizes(value: Any, seen: set[int]) -> Iterator[int]:
 
 
 class MeasuredLink:
-    """A line that has its peer looked at whenever so much has come in, amid a step as well."""
+    """A link that has its peer's memory measured whenever enough has come in, amid a step as well."""
 
-    def __init__(self, link: PacketLink, look: Callable[[], int]) -> None:
+    def __init__(self, link: PacketLink, measure: Callable[[], int]) -> None:
         self._link = link
-        self._look = look
-        self._came, self._often = 0, _OFTEN
+        self._measure = measure
+        self._received, self._between = 0, _BETWEEN
         self.now, self.send, self.gone = link.now, link.send, link.gone
 
     async def receive(self, until: float) -> tuple[PeerId, Packet] | None:
-        if (
-            self._came >= self._often
-        ):  # the more is held, the longer it takes to look, and the less a little more matters
-            self._came, self._often = 0, max(_OFTEN, self._look() // 8)
+        # The more is held, the longer a measurement takes, and the less a little more matters.
+        if self._received >= self._between:
+            self._received, self._between = 0, max(_BETWEEN, self._measure() // 8)
         heard = await self._link.receive(until)
         if heard is not None:
-            self._came += len(encode_packet(heard[1]))
+            self._received += len(encode_packet(heard[1]))
         return heard

@@ -1,4 +1,4 @@
-"""Plans as files: what `troth chaos` leaves of a world that broke a promise, and plays again.
+"""Plans as files: `troth chaos` writes one for a world that broke a promise, and plays it again.
 
 A file may come from anywhere, so it is parsed strictly, and a plan that no world can be played from is refused.
 """
@@ -11,16 +11,16 @@ from typing import Any
 
 import msgspec
 
-from troth.attacks.wire.link import WIRE_BEHAVIOURS
+from troth.attacks.wire.behaviours import WIRE_BEHAVIOURS
 from troth.errors import OperatorError
 from troth.protocol.core.run import most_byzantine
-from troth.simulation.chaos.judge import WIDE_ATTACKS
-from troth.simulation.chaos.world import TASKS, Plan
+from troth.simulation.chaos.draws.wide import WIDE_ATTACKS
+from troth.simulation.chaos.plan import TASKS, Plan
 from troth.specs import parse_spec
 
 FORMAT = "troth/chaos/2"
 DIMENSIONS = {task: int(parse_spec(task)[1]["dimension"]) for task in TASKS}
-MOST_PEERS = DIMENSIONS[TASKS[0]]  # a vector cannot be cut into more parts than it has numbers
+MOST_PEERS = DIMENSIONS[TASKS[0]]  # a vector cannot be cut into more parts than it has coordinates
 MOST_STEPS = 10_000
 _MOST_BYTES = 1 << 20
 _LARGEST = 1e9  # of any number in a plan but the seed
@@ -35,7 +35,7 @@ class PlanFile:
     """A world that broke a promise: as it was drawn, and as small as it could be made."""
 
     format: str
-    broken: tuple[str, ...]  # by the drawn one; the shrunk one breaks the first of these promises, too
+    broken: tuple[str, ...]  # promises that the drawn plan breaks; the shrunk one breaks the first of them too
     drawn: Plan
     shrunk: Plan | None = None
 
@@ -45,7 +45,7 @@ class PlanFile:
 
 
 def plan_bytes(plan: Plan) -> bytes:
-    """Equal plans, equal bytes."""
+    """Canonical bytes: equal plans, equal bytes."""
     return msgspec.json.encode(msgspec.to_builtins(plan, str_keys=True, order="sorted"))
 
 
@@ -67,7 +67,7 @@ def load(path: Path) -> PlanFile:
 
 
 def from_bytes(raw: bytes) -> PlanFile:
-    """Raises ValueError (msgspec's included) for anything else."""
+    """Parse a plan file; raise ValueError (msgspec's included) for anything else."""
     if len(raw) > _MOST_BYTES:
         raise ValueError(f"more than {_MOST_BYTES} bytes")
     try:
@@ -87,9 +87,9 @@ def from_bytes(raw: bytes) -> PlanFile:
 
 
 def flaw(plan: Plan) -> str | None:
-    """Why no world can be played from this, or None."""
+    """Reason why no world can be played from this plan, or None."""
     if plan.task not in TASKS:
-        return f"unknown task '{_printable(plan.task)}'"  # a name could be that of any file
+        return f"unknown task '{_printable(plan.task)}'"  # any other name could be that of a file
     if not 1 <= plan.peers <= DIMENSIONS[plan.task]:
         return f"peers must be from 1 to {DIMENSIONS[plan.task]}, got {plan.peers}"
     if not 1 <= plan.steps <= MOST_STEPS:
@@ -104,10 +104,10 @@ def flaw(plan: Plan) -> str | None:
         return f"byzantine must be from {len(plan.lying)}, who lie, to {most}, got {plan.promised}"
     liars = plan.liars.keys()
     if not plan.forge_from.keys() | plan.attacks.keys() <= liars or plan.intensity.keys() != liars:
-        return "forge_from and attacks must be of liars, and zeal of all of them"
+        return "forge_from and attacks must be of liars, and intensity of all of them"
     behaviours = sorted({name for liar in plan.liars.values() for name in liar} - set(WIRE_BEHAVIOURS))
     if behaviours:
-        return f"unknown conduct '{_printable(behaviours[0])}'"
+        return f"unknown behaviour '{_printable(behaviours[0])}'"
     attacks = sorted(set(plan.attacks.values()) - set(WIDE_ATTACKS))
     if attacks:
         return f"unknown attack '{_printable(attacks[0])}'"
@@ -130,7 +130,7 @@ def _wrong_number(plan: Plan) -> str | None:
     return None
 
 
-# Whatever a plan consists of: it grows with what is drawn
+# Walks over all values in a plan, so that new fields need no change here
 
 
 def children(value: Any) -> list[Any]:
@@ -142,7 +142,7 @@ def children(value: Any) -> list[Any]:
 
 
 def peers_in(value: Any) -> set[int]:
-    """All peers that are mentioned: keys of mappings, and members of sets."""
+    """All peers that a value mentions: keys of mappings, and members of sets."""
     here = value if isinstance(value, Mapping | frozenset) else ()
     found = {item for item in here if isinstance(item, int)}
     return found.union(*(peers_in(child) for child in children(value)))
@@ -156,7 +156,7 @@ def numbers_in(value: Any) -> Iterator[float]:
 
 
 def _unknown(value: Any, raw: Any) -> Iterator[str]:
-    """Fields in the text that the value has not: msgspec passes over them in dataclasses."""
+    """Fields in the text that the value lacks: msgspec ignores them in dataclasses."""
     if dataclasses.is_dataclass(value):
         names = {field.name for field in dataclasses.fields(value)}
         yield from sorted(raw.keys() - names)
@@ -171,5 +171,5 @@ def _unknown(value: Any, raw: Any) -> Iterator[str]:
 
 
 def _printable(text: str) -> str:
-    """Quoted from a file that may be hostile: no control characters, and not pages of it."""
+    """Text of a file that may be hostile, safe to quote: short, and without control characters."""
     return "".join(character if character.isprintable() else "?" for character in text[:60])

@@ -1,6 +1,6 @@
-"""Make a world that breaks a promise smaller, while it still breaks it: what is left is what matters.
+"""Shrink a plan while its world still breaks the same promise: the rest is what matters.
 
-Greedy and deterministic. A plan's fields are found, not listed, so what is added to it is tried too.
+Greedy and deterministic. A plan's fields are found, not listed, so new fields are tried too.
 """
 
 import dataclasses
@@ -12,14 +12,14 @@ from itertools import islice
 from typing import Any
 
 from troth.simulation.chaos.judge import Verdict
+from troth.simulation.chaos.plan import Plan
 from troth.simulation.chaos.plan_file import flaw, plan_bytes
 from troth.simulation.chaos.workers import verdict_on
-from troth.simulation.chaos.world import Plan
 
 MOST_WORLDS = 200
 MOST_S = 120.0
 
-Trace = Callable[[Plan, int], None]  # the smallest so far, and how many worlds were tried
+Progress = Callable[[Plan, int], None]  # the smallest plan so far, and how many worlds were tried
 
 
 def breaks_like(verdict: Verdict) -> Callable[[Plan], bool]:
@@ -39,28 +39,28 @@ def shrink(
     *,
     most_worlds: int = MOST_WORLDS,
     most_s: float = MOST_S,
-    told: Trace = lambda _plan, _tried: None,
+    on_try: Progress = lambda _plan, _tried: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Plan:
-    """The smallest plan found that is still broken; the plan itself, if none is."""
-    hunt = _Hunt(plan, broken, most_worlds, clock() + most_s, told, clock)
+    """Return the smallest plan found that is still broken; the plan itself, if none is."""
+    search = _Search(plan, broken, most_worlds, clock() + most_s, on_try, clock)
     try:
         before = None
-        while before != hunt.best:
-            before = hunt.best
-            hunt.bisect_steps()
-            for smaller in (_fewer_liars, _fewer_peers, _keener, _earlier, _simpler):
-                hunt.greedily(smaller)
+        while before != search.best:
+            before = search.best
+            search.bisect_steps()
+            for smaller in (_fewer_liars, _fewer_peers, _more_intense, _earlier, _simpler):
+                search.greedily(smaller)
     except _EnoughError:
         pass
-    return hunt.best
+    return search.best
 
 
 class _EnoughError(Exception):
     """No worlds or no time left."""
 
 
-class _Hunt:
+class _Search:
     """The smallest plan so far, and what may still be tried."""
 
     def __init__(
@@ -69,17 +69,17 @@ class _Hunt:
         broken: Callable[[Plan], bool],
         most_worlds: int,
         until: float,
-        told: Trace,
+        on_try: Progress,
         clock: Callable[[], float],
     ) -> None:
         self.best = plan
         self._broken = broken
         self._left = most_worlds
         self._until = until
-        self._told = told
+        self._on_try = on_try
         self._clock = clock
         self._tried = {plan_bytes(plan)}
-        self._fair = plan.fair  # with more failing than the protocol can bear, a broken promise is no bug
+        self._fair = plan.fair  # beyond what the protocol can bear, a broken promise is no bug
         self._within = plan.within
 
     def tries(self, plan: Plan) -> bool:
@@ -94,15 +94,15 @@ class _Hunt:
         found = self._broken(plan)
         if found:
             self.best = plan
-        self._told(self.best, len(self._tried) - 1)
+        self._on_try(self.best, len(self._tried) - 1)
         return found
 
     def _alike(self, plan: Plan) -> bool:
-        """Whether no less is promised of it: else a broken promise might be none."""
+        """Whether no less is promised for it: else a broken promise might be no bug."""
         return plan.fair >= self._fair and plan.within >= self._within
 
     def greedily(self, smaller: Callable[[Plan], Iterator[Plan]]) -> None:
-        """One after the other; what was taken away shifts the rest to its place."""
+        """Try one after the other; when one is taken, the rest shifts to its position."""
         position = 0
         while (plan := next(islice(smaller(self.best), position, None), None)) is not None:
             if not self.tries(plan):
@@ -121,7 +121,7 @@ class _Hunt:
 
 
 def _fewer_liars(plan: Plan) -> Iterator[Plan]:
-    """One liar is honest."""
+    """With one liar turned honest."""
     for number in sorted(plan.liars):
         yield replace(
             plan,
@@ -133,14 +133,14 @@ def _fewer_liars(plan: Plan) -> Iterator[Plan]:
 
 
 def _fewer_peers(plan: Plan) -> Iterator[Plan]:
-    """One peer was never there; those above it move down by one. The last first, since then the others keep their keys."""
+    """Without one peer; those above it move down by one. The last first, since then the others keep their keys."""
     for number in reversed(range(plan.peers)):
         smaller: Plan = _renumbered(plan, number)
         yield replace(smaller, peers=plan.peers - 1)
 
 
 def _renumbered(value: Any, gone: int) -> Any:
-    """Keys of mappings and members of sets are peers, if they are numbers."""
+    """Without this peer. Keys of mappings and members of sets are peers, if they are numbers."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         return replace(value, **{name: _renumbered(item, gone) for name, item in fields.items()})
@@ -153,15 +153,15 @@ def _renumbered(value: Any, gone: int) -> Any:
     return value
 
 
-def _keener(plan: Plan) -> Iterator[Plan]:
-    """A liar that lies whenever it can needs no draw to be understood."""
+def _more_intense(plan: Plan) -> Iterator[Plan]:
+    """With full intensity: a liar that lies whenever it can needs no draw to be understood."""
     for number, (intensity, start) in sorted(plan.intensity.items()):
         if intensity < 1.0:
             yield replace(plan, intensity={**plan.intensity, number: (1.0, start)})
 
 
 def _earlier(plan: Plan) -> Iterator[Plan]:
-    """Nothing has to happen before the first lie or accident: all of them earlier at once, or one at the very beginning."""
+    """All lies and accidents earlier by as many steps, or one of them in the first step."""
     starts = [start for _, start in plan.intensity.values()]
     starts += [*plan.forge_from.values(), *(out.step for out in (*plan.crashes.values(), *plan.blackout.values()))]
     by = min(starts, default=0)
@@ -186,7 +186,7 @@ def _earlier(plan: Plan) -> Iterator[Plan]:
 
 
 def _simpler(value: Any, default: Any = dataclasses.MISSING) -> Iterator[Any]:
-    """Everything with one thing less: empty, without one item, at its default, or rounded down."""
+    """Every value with one thing less: empty, without one item, at its default, or rounded down."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
             for simpler in _simpler(getattr(value, field.name), _default(field)):

@@ -17,12 +17,12 @@ from troth.protocol.wire.frames import Packet, View
 from troth.simulation.chaos.faults import Deliver
 
 R = TypeVar("R")
-Watch = Callable[[float, PeerId, PeerId, Packet, Sequence[float]], None]  # when, from, to, what, after how long
+Watch = Callable[[float, PeerId, PeerId, Packet, Sequence[float]], None]  # now, sender, receiver, packet, delays
 
 
 @dataclass
 class _Wait:
-    """What a coroutine yields: the next packet, please, or None at that time. While busy, packets wait; off, they are lost."""
+    """Request that a coroutine yields: the next packet, or None at that time. While busy, packets wait; off, they are lost."""
 
     until: float
     busy: bool = False
@@ -32,28 +32,27 @@ class _Wait:
         return (yield self)
 
 
-_CLOSING = Packet(
-    Slot(Digest(bytes(32)), 0, 1), View(None, bytes(64))
-)  # stands for the end of a connection, and a new one
+# Stands for the end of a connection, and for a new one.
+_CLOSING = Packet(Slot(Digest(bytes(32)), 0, 1), View(None, bytes(64)))
 
 
 @dataclass(frozen=True)
 class _Notice:
-    """Somebody's machine stopped, or started again: its connections are closed, or back."""
+    """News that a peer's machine stopped or started again: its connections are closed, or back."""
 
     peer: PeerId
-    number: int  # a later one counts
+    number: int  # the highest counts
     stopped: bool
 
 
 @dataclass
 class _Node:
     coroutine: Coroutine[Any, Any, Any]
-    stops: int = 0  # and starts
+    stops: int = 0  # stops and starts so far
     notices: dict[PeerId, _Notice] = field(default_factory=dict)
     inbox: deque[tuple[PeerId, Packet]] = field(default_factory=deque)
     waiting: _Wait | None = None
-    timers: set[float] = field(default_factory=set)  # that are set already: most waits end early, and repeat
+    timers: set[float] = field(default_factory=set)  # already set: most waits end early, and repeat
 
 
 class VirtualTime(Generic[R]):
@@ -65,15 +64,15 @@ class VirtualTime(Generic[R]):
         self._events: list[tuple[float, int, PeerId, tuple[PeerId, Packet] | _Notice | None]] = []  # None is a timer
         self._order = count()
         self._nodes: dict[PeerId, _Node] = {}
-        self._pending: set[PeerId] = set()  # who has to end before it is over
-        self._homes: dict[PeerId, PeerId] = {}  # where packets for a later key go
+        self._pending: set[PeerId] = set()  # peers that have to end before it is over
+        self._homes: dict[PeerId, PeerId] = {}  # first key of the coroutine that gets packets for a key
         self.now = 0.0
         self.packets = self.lost = self.doubled = 0
         self.results: dict[PeerId, R] = {}
         self.stopped: dict[PeerId, CannotGoOnError] = {}
 
     def link(self, peer: PeerId, ahead: float = 0.0, faster: float = 0.0, home: PeerId | None = None) -> "VirtualLink":
-        """`home` is the coroutine's first key, if this is a later one."""
+        """A peer's end of the network. `home` is the coroutine's first key, if this is a later one."""
         self._homes[peer] = home or peer
         return VirtualLink(self, peer, ahead, 1.0 + faster)
 
@@ -91,9 +90,9 @@ class VirtualTime(Generic[R]):
     def run(
         self, coroutines: Mapping[PeerId, Coroutine[Any, Any, R]], *, most_events: int, until: Collection[PeerId] = ()
     ) -> None:
-        """Start all and advance the clock from event to event, until all of these have ended (or all, if none are named).
+        """Start all coroutines and advance the clock from event to event, until those in `until` (default: all) have ended.
 
-        More events than allowed is a bug, not patience.
+        More events than allowed are a bug: the run does not end.
         """
         self._nodes = {peer: _Node(coroutine) for peer, coroutine in coroutines.items()}
         self._pending = set(until or coroutines)
@@ -111,7 +110,7 @@ class VirtualTime(Generic[R]):
                 node.coroutine.close()
 
     def gone(self, sight_of: PeerId) -> frozenset[PeerId]:
-        """Whose connections are closed, as far as that one has noticed."""
+        """Peers whose connections are closed, as far as `sight_of` has noticed."""
         node = self._nodes[self._homes.get(sight_of, sight_of)]
         if not node.notices:
             return frozenset()
@@ -119,7 +118,7 @@ class VirtualTime(Generic[R]):
         return frozenset(peer for peer, home in self._homes.items() if home in stopped)
 
     def _tell_others(self, peer: PeerId, *, stopped: bool) -> None:
-        """A link's delay later, where a packet would arrive."""
+        """Send notices, which arrive after a link's delay, where a packet would arrive."""
         node = self._nodes[peer]
         if (node.stops % 2 == 1) == stopped:
             return
@@ -130,7 +129,7 @@ class VirtualTime(Generic[R]):
                 heapq.heappush(self._events, (self.now + delay, next(self._order), other, notice))
 
     def _notice(self, node: _Node, notice: _Notice) -> bool:
-        """Whether it is news."""
+        """Take a notice in; return whether it is news."""
         known = node.notices.get(notice.peer)
         if known is not None and known.number > notice.number:
             return False
@@ -187,14 +186,14 @@ class VirtualTime(Generic[R]):
 
 
 class VirtualLink:
-    """One peer's end, with its own clock."""
+    """One peer's end of the network, with its own clock."""
 
     def __init__(self, time: VirtualTime[Any], me: PeerId, ahead: float, rate: float) -> None:
         self._time = time
         self._me = me
         self._ahead = ahead
         self._rate = rate
-        self._breaks: tuple[float, CannotGoOnError] | None = None  # when, and with what
+        self._breaks: tuple[float, CannotGoOnError] | None = None  # time and error
 
     def now(self) -> float:
         return self._ahead + self._time.now * self._rate
@@ -207,7 +206,7 @@ class VirtualLink:
         return self._time.gone(self._me)
 
     def break_in(self, seconds: float, error: CannotGoOnError) -> None:
-        """Unless it will break earlier: whatever the peer does with the line after that raises this, once."""
+        """After so many seconds, the peer's next use of the link raises this error, once. The first call counts."""
         if self._breaks is None:
             self._breaks = self._time.now + seconds, error
 
@@ -219,7 +218,7 @@ class VirtualLink:
 
     async def receive(self, until: float) -> tuple[PeerId, Packet] | None:
         moment = (until - self._ahead) / self._rate
-        while self._ahead + moment * self._rate < until:  # rounding must not wake it before its clock says so
+        while self._ahead + moment * self._rate < until:  # else rounding could wake it before its clock says so
             moment = math.nextafter(moment, math.inf)
         heard: tuple[PeerId, Packet] | None = await _Wait(
             moment if self._breaks is None else min(moment, self._breaks[0])
@@ -228,9 +227,9 @@ class VirtualLink:
         return heard
 
     async def work(self, seconds: float) -> None:
-        """Compute for so long; what arrives meanwhile waits."""
+        """Compute for so long; packets that arrive meanwhile wait."""
         await _Wait(self._time.now + seconds, busy=True)
 
     async def off(self, seconds: float) -> None:
-        """Without power for so long; what arrives meanwhile is lost, and what has arrived too."""
+        """Stay without power for so long; packets that arrive meanwhile, or wait, are lost."""
         await _Wait(self._time.now + seconds, off=True)

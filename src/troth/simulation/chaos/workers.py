@@ -1,6 +1,6 @@
-"""Many worlds at once: some processes, each playing one world after the other.
+"""Workers: several processes, each of which plays one world after the other.
 
-Stopping is at once, whatever is being played, and leaves no process behind. One that dies is a broken world, not a hang.
+Stopping takes effect at once and leaves no process behind. A process that dies is a broken world, not a hang.
 """
 
 import signal
@@ -13,13 +13,13 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from troth.simulation.chaos.judge import Verdict, judge
-from troth.simulation.chaos.world import Plan
+from troth.simulation.chaos.plan import Plan
 
 _SPAWN = get_context("spawn")  # a fork would copy PyTorch's locks, and hang
 
 
 def verdict_on(plan: Plan) -> Verdict:
-    """Judged; a checker that falls over is a broken world too."""
+    """Judge a plan; a checker that raises is a broken world too."""
     try:
         return judge(plan)
     except Exception as error:
@@ -27,7 +27,7 @@ def verdict_on(plan: Plan) -> Verdict:
 
 
 def judge_all(plans: Iterable[Plan], processes: int, until: float | None = None) -> Generator[Verdict]:
-    """Verdicts as they come, until all are there or it is so late, by `time.monotonic`. Close it to stop earlier."""
+    """Verdicts as they come, until all are there or `until` by `time.monotonic`. Close the generator to stop earlier."""
     left = iter(plans)
     workers: list[_Worker] = []
     try:
@@ -52,7 +52,7 @@ def judge_all(plans: Iterable[Plan], processes: int, until: float | None = None)
 
 
 class _Worker:
-    """A process, and the world that it plays."""
+    """A process, and the plan that it plays."""
 
     pipe: "Connection[Plan, Verdict]"
 
@@ -63,7 +63,7 @@ class _Worker:
     def _start(self) -> None:
         self.pipe, theirs = _SPAWN.Pipe()
         self._process = _SPAWN.Process(target=_work, args=(theirs,), daemon=True)
-        with _deaf():
+        with _interrupts_ignored():
             self._process.start()
         theirs.close()
 
@@ -89,7 +89,7 @@ class _Worker:
 
 
 def _work(pipe: "Connection[Verdict, Plan]") -> None:
-    """Until whoever asks is gone."""
+    """Serve until the parent is gone."""
     try:
         while True:
             pipe.send(verdict_on(pipe.recv()))
@@ -98,8 +98,8 @@ def _work(pipe: "Connection[Verdict, Plan]") -> None:
 
 
 @contextmanager
-def _deaf() -> Iterator[None]:
-    """Ctrl-C reaches every process of a terminal. Those that are started deaf stay so, and leave it to us to end them."""
+def _interrupts_ignored() -> Iterator[None]:
+    """Ctrl-C reaches every process of a terminal. Workers started here ignore it, and the parent ends them."""
     before: Any = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield

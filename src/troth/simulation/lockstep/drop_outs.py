@@ -1,13 +1,13 @@
 """Honest peers whose machines stop: each at one moment of one step, for a while or for good."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from troth.crypto import Digest, PeerId, Seed, Slot, stream
-from troth.protocol.core.channel import Blame, Channel, Delivery, Entry, Equivocations, ProvenParts, Showing
+from troth.protocol.core.channel import AttemptView, Channel, Delivery, ForwardingChannel, ProvenParts, Said, Showing
 from troth.protocol.core.errors import CannotGoOnError
 from troth.protocol.core.parts import ProvenPart
-from troth.protocol.wire.messages import Announced, Measured, Message, SignedRejoin
+from troth.protocol.wire.messages import Message
 
 _CALLS = 8  # a quiet step has seven calls of the channel, one with a trial nine: every phase and what is between them
 
@@ -34,11 +34,11 @@ def draw_drop_outs(seed: Seed, candidates: Sequence[PeerId], count: int, steps: 
     return {peer: DropOut(int(draw.integers(steps, 1)[0]), int(draw.integers(_CALLS, 1)[0])) for peer in chosen}
 
 
-class DroppingChannel:
+class DroppingChannel(ForwardingChannel):
     """A channel until the power goes: at once, or as `soon` sees to, which is told in how many seconds."""
 
     def __init__(self, channel: Channel, drop_out: DropOut, soon: Callable[[float], None] | None = None) -> None:
-        self._channel = channel
+        super().__init__(channel)
         self.drop_out = drop_out
         self._soon = soon
         self._step = self._calls = -1
@@ -52,45 +52,44 @@ class DroppingChannel:
             raise PowerCutError(f"stopped in step {self._step}")
         self._soon(self.drop_out.amid)
 
-    def enter(self, entry: Entry) -> None:
-        self._channel.enter(entry)
-
-    async def announce(self, slot: Slot, message: Message) -> Mapping[PeerId, Announced]:
+    async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Said:
         self._count(slot)
-        return await self._channel.announce(slot, message)
+        return await super().announce(slot, message, view)
 
-    def equivocations(self, step: int) -> Equivocations:
-        return self._channel.equivocations(step)
-
-    def blame(self) -> Blame:
-        return self._channel.blame()
-
-    def rejoins(self, step: int) -> Iterable[SignedRejoin]:
-        return self._channel.rejoins(step)
-
-    def took(self) -> Measured | None:
-        return self._channel.took()
-
-    async def scatter(self, slot: Slot, proven_parts: Mapping[int, tuple[PeerId, ProvenPart]]) -> ProvenParts:
-        self._count(slot)
-        return await self._channel.scatter(slot, proven_parts)
-
-    async def gather(self, slot: Slot, mine: Mapping[int, bytes], wanted: Mapping[int, Digest]) -> Mapping[int, bytes]:
-        self._count(slot)
-        return await self._channel.gather(slot, mine, wanted)
-
-    async def disclose(
-        self, slot: Slot, mine: ProvenParts, wanted: Collection[Showing], count: int
-    ) -> Mapping[Showing, Mapping[PeerId, ProvenPart]]:
-        self._count(slot)
-        return await self._channel.disclose(slot, mine, wanted, count)
-
-    async def pass_on(
+    async def scatter(
         self,
         slot: Slot,
-        proven_parts: Mapping[Delivery, tuple[PeerId, ProvenPart]],
+        parts: Mapping[int, tuple[PeerId, ProvenPart]],
+        expected: Mapping[int, frozenset[PeerId]],
+        view: AttemptView,
+    ) -> ProvenParts:
+        self._count(slot)
+        return await super().scatter(slot, parts, expected, view)
+
+    async def gather(
+        self,
+        slot: Slot,
+        mine: Mapping[int, bytes],
+        wanted: Mapping[int, Digest],
+        ask: Mapping[int, frozenset[PeerId]],
+        view: AttemptView,
+    ) -> Mapping[int, bytes]:
+        self._count(slot)
+        return await super().gather(slot, mine, wanted, ask, view)
+
+    async def disclose(
+        self, slot: Slot, mine: ProvenParts, wanted: Collection[Showing], count: int, view: AttemptView
+    ) -> Mapping[Showing, Mapping[PeerId, ProvenPart]]:
+        self._count(slot)
+        return await super().disclose(slot, mine, wanted, count, view)
+
+    async def forward(
+        self,
+        slot: Slot,
+        parts: Mapping[Delivery, tuple[PeerId, ProvenPart]],
         wanted: Collection[Delivery],
         fits: Callable[[Delivery, ProvenPart], bool],
+        view: AttemptView,
     ) -> Mapping[Delivery, ProvenPart]:
         self._count(slot)
-        return await self._channel.pass_on(slot, proven_parts, wanted, fits)
+        return await super().forward(slot, parts, wanted, fits, view)

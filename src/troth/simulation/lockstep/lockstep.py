@@ -29,14 +29,14 @@ class Ended(Generic[R]):
     """How each coroutine ended."""
 
     results: dict[PeerId, R] = field(default_factory=dict)
-    stopped: dict[PeerId, CannotGoOnError] = field(default_factory=dict)  # who did not get to the end, and why
+    stopped: dict[PeerId, CannotGoOnError] = field(default_factory=dict)  # peers that did not get to the end, and why
 
 
 def run_together(peers: Mapping[PeerId, Coroutine[Ask, Any, R]], answer: Mapping[type[Ask], Answer]) -> Ended[R]:
     """Advance all coroutines to their end. Kinds of questions are answered in the order of the `answer` table.
 
-    A kind comes up when everybody who can still ask it has: gradients before announcements, so that validators, who
-    compute none, wait for contributors.
+    A kind is answered when all peers that can still ask it have: gradients before announcements, so that validators,
+    which compute none, wait for contributors.
     """
     waiting: dict[PeerId, Ask] = {}
     ended: Ended[R] = Ended()

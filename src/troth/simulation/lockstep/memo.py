@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 
 class MemoPrimitives(Primitives):
-    """Remembers results until `forget`, which is called after every step: nothing older is asked for often."""
+    """Remembers results until `forget`, which is called after every step: older ones are seldom needed."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, Any] = {}

@@ -44,13 +44,13 @@ class PooledWork(TrainingWork):
 
 
 class GradientPool:
-    """Answers `AskGradient`; the coalition's members get what they want to send instead of what they computed."""
+    """Answers `AskGradient`; members of the coalition get the gradients that they want to send instead of their own."""
 
     def __init__(self, problem: Problem, coalition: Coalition, numbers: Mapping[PeerId, int]) -> None:
         self._problem = problem
         self._coalition = coalition
         self._numbers = numbers
-        self.attackers: set[int] = set()  # who has sent a forged gradient so far
+        self.attackers: set[int] = set()  # peers that have sent a forged gradient so far
         self.losses: dict[int, float] = {}
 
     def answer(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, Tensor]:

@@ -37,7 +37,7 @@ class ProtocolSimulation:
     """One run. Iterate over `steps()`; every honest peer's state is in `states`."""
 
     def __init__(self, scenario: Scenario, *, share: bool = True, run: Run | None = None) -> None:
-        """`run`: as others have agreed on it, in place of one made from the scenario."""
+        """`run` replaces the one made from the scenario, where others have agreed on it."""
         task = make_task(scenario.task)
         self.scenario = scenario.resolved(task)
         self.problem = Problem(task, device=scenario.device, one_by_one=scenario.one_by_one, lanes_for=scenario.peers)
@@ -52,8 +52,8 @@ class ProtocolSimulation:
         self.exchange = ReliableExchange(self.tools)
         self.history = History(self.run)
         self.bans: list[Ban] = []
-        self.gone: dict[PeerId, CannotGoOnError] = {}  # whose coroutine ended early, and why
-        self.stalled: str | None = None  # why the honest could not go on, if so
+        self.gone: dict[PeerId, CannotGoOnError] = {}  # peers whose coroutine ended early, and why
+        self.stalled: str | None = None  # reason why the honest could not go on, if so
         self.evidence: list[BanEvidence] = []
         self.absent: list[int] = []  # left the roster without a ban
         self.agreement = True
@@ -66,21 +66,7 @@ class ProtocolSimulation:
         scenario = self.scenario
         identities = [Identity.from_secret(derive(scenario.seed, "identity", k)) for k in range(scenario.peers)]
         self.numbers = {identity.peer: number for number, identity in enumerate(identities)}
-        assert scenario.tau is not None
-        self.run = run or Run(
-            founders=tuple(sorted(self.numbers)),
-            description=json.dumps(scenario.public(), sort_keys=True).encode(),
-            parameters=Parameters(
-                size=self.problem.size,
-                tau=scenario.tau,
-                byzantine=scenario.byzantine,
-                validators=scenario.validators,
-                beyond_guarantee=scenario.beyond_guarantee,
-                tau_auto=scenario.tau_auto,
-                deviation=scenario.deviation,
-            ),
-            nonce=derive(scenario.seed, "run", json.dumps(scenario.as_dict(), sort_keys=True)),
-        )
+        self.run = run or _run_of(scenario, self.problem.size, tuple(sorted(self.numbers)))
         works = [
             PooledWork(self.problem, scenario.make_optimizer(), scenario.rates(), self.tools, hardware)
             for hardware in ("", *(f"class {k}" for k in range(1, scenario.hardware)))
@@ -112,11 +98,11 @@ class ProtocolSimulation:
         return lambda: self.states[peer]
 
     def evaluate(self) -> dict[str, float]:
-        """As the first honest peer would; the others hold the same bits, or `agreement` is false."""
+        """Evaluate the model of an honest peer; the others hold the same bits, or `agreement` is false."""
         return self.problem.evaluate(self.states[self._witness()].training.parameters_D)
 
     def _witness(self) -> PeerId:
-        """The honest member we look through; beyond the guarantee all of them may be gone, and a liar has to do."""
+        """Honest member to look through; beyond the guarantee all of them may be gone, and a liar has to do."""
         banned = {judged for judged, number in self.numbers.items() if number in {ban.peer for ban in self.bans}}
         still = [peer for peer in (*self.honest, *self.peers) if peer not in banned and peer not in self.gone]
         return max(still or self.honest, key=lambda peer: self.states[peer].step)
@@ -150,7 +136,7 @@ class ProtocolSimulation:
             )
 
     def _step(self, run: Callable[..., Coroutine[Any, Any, Outcome[Training]]]) -> dict[PeerId, Outcome[Training]]:
-        """All members run one step together; whoever was banned or is gone is not asked again."""
+        """All members run one step together; peers that were banned or are gone are not asked again."""
         members = [peer for peer in self.states[self._witness()].roster.members if peer not in self.gone]
         coroutines = {peer: run(self.peers[peer], self.states[peer]) for peer in members}
         ended = run_together(coroutines, {AskGradient: self.pool.answer, **self.exchange.answers()})
@@ -179,7 +165,7 @@ class ProtocolSimulation:
         return seen
 
     def _new_bans(self, seen: Outcome[Training]) -> tuple[Ban, ...]:
-        """For people, at once; what proves them comes with the next step."""
+        """Bans of this step; their evidence comes with the next step."""
         bans: dict[int, Ban] = {}
         for judgement in seen.record.judgements:
             if judgement.banned is not None:
@@ -191,11 +177,11 @@ class ProtocolSimulation:
         return tuple(bans.values())
 
     def _differ(self, one: PeerId, other: PeerId) -> bool:
-        """Whether the two have hardware of different classes."""
+        """Whether two peers have hardware of different classes."""
         return (self.numbers[one] - self.numbers[other]) % self.scenario.hardware != 0
 
     def _agree(self, outcomes: dict[PeerId, Outcome[Training]]) -> bool:
-        """The promise, checked: the same record, roster and model, bit for bit, at every honest peer."""
+        """Whether every honest peer holds the same record, roster and model, bit for bit."""
         honest = [outcomes[peer] for peer in self.honest if peer in outcomes]
         if not honest:
             return False
@@ -209,3 +195,21 @@ class ProtocolSimulation:
 
     def _liars_alive(self) -> list[int]:
         return [number for number in self.byzantine if number not in {ban.peer for ban in self.bans}]
+
+
+def _run_of(scenario: Scenario, size: int, founders: tuple[PeerId, ...]) -> Run:
+    assert scenario.tau is not None
+    return Run(
+        founders=founders,
+        description=json.dumps(scenario.public(), sort_keys=True).encode(),
+        parameters=Parameters(
+            size=size,
+            tau=scenario.tau,
+            byzantine=scenario.byzantine,
+            validators=scenario.validators,
+            beyond_guarantee=scenario.beyond_guarantee,
+            tau_auto=scenario.tau_auto,
+            deviation=scenario.deviation,
+        ),
+        nonce=derive(scenario.seed, "run", json.dumps(scenario.as_dict(), sort_keys=True)),
+    )

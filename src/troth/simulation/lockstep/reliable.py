@@ -5,18 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from troth.crypto import Digest, Identity, PeerId, Slot, signed_bytes
-from troth.protocol.core.channel import Blame, Delivery, Entry, Equivocations, ProvenParts, Showing
+from troth.protocol.core.channel import AttemptView, Delivery, ProvenParts, Said, Showing
 from troth.protocol.core.parts import ProvenPart
-from troth.protocol.wire.messages import (
-    Announced,
-    Envelope,
-    Malformed,
-    Measured,
-    Message,
-    SignedRejoin,
-    seal,
-    wire_bytes,
-)
+from troth.protocol.wire.messages import Announced, Envelope, Malformed, Message
+from troth.protocol.wire.phases import seal, wire_bytes
 from troth.protocol.wire.primitives import Primitives
 from troth.simulation.lockstep.lockstep import Answer, Ask
 
@@ -46,7 +38,7 @@ class AskDisclose(Ask):
 
 
 @dataclass
-class AskPassOn(Ask):
+class AskForward(Ask):
     proven_parts: Mapping[Delivery, tuple[PeerId, ProvenPart]]
 
 
@@ -57,16 +49,11 @@ class ReliableChannel:
         self._identity = identity
         self._tools = tools
 
-    def enter(self, entry: Entry) -> None:
-        """Nobody has to wait here: whatever is said and sent has arrived when all have spoken."""
-
-    async def announce(self, slot: Slot, message: Message) -> Mapping[PeerId, Announced]:
+    async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Said:
         envelope = seal(self._identity, slot, message)
         return self._opened(slot, await AskAnnounce(slot, lambda _: envelope))
 
-    async def announce_last(
-        self, slot: Slot, choose: Callable[[Mapping[PeerId, Announced]], Message | None]
-    ) -> Mapping[PeerId, Announced]:
+    async def announce_last(self, slot: Slot, choose: Callable[[Said], Message | None], view: AttemptView) -> Said:
         """For liars: say something, or nothing, knowing what the others have said."""
 
         def answer(said: Mapping[PeerId, Envelope]) -> Envelope | None:
@@ -80,44 +67,42 @@ class ReliableChannel:
         opened = {sender: self._tools.open(slot, sender, envelope) for sender, envelope in envelopes.items()}
         return {sender: said for sender, said in opened.items() if not isinstance(said, Malformed)}
 
-    def equivocations(self, step: int) -> Equivocations:
-        """Here everyone hears the same."""
-        return {}
-
-    async def scatter(self, slot: Slot, proven_parts: Mapping[int, tuple[PeerId, ProvenPart]]) -> ProvenParts:
-        parts_for_me: ProvenParts = await AskScatter(proven_parts)
+    async def scatter(
+        self,
+        slot: Slot,
+        parts: Mapping[int, tuple[PeerId, ProvenPart]],
+        expected: Mapping[int, frozenset[PeerId]],
+        view: AttemptView,
+    ) -> ProvenParts:
+        parts_for_me: ProvenParts = await AskScatter(parts)
         return parts_for_me
 
-    def blame(self) -> Blame:
-        """Here nobody has to wait."""
-        return Blame()
-
-    def rejoins(self, step: int) -> list[SignedRejoin]:
-        """Who is gone stays away."""
-        return []
-
-    def took(self) -> Measured | None:
-        """There is no time here."""
-        return None
-
     async def disclose(
-        self, slot: Slot, mine: ProvenParts, wanted: Collection[Showing], count: int
+        self, slot: Slot, mine: ProvenParts, wanted: Collection[Showing], count: int, view: AttemptView
     ) -> Mapping[Showing, Mapping[PeerId, ProvenPart]]:
         opened: Mapping[Showing, Mapping[PeerId, ProvenPart]] = await AskDisclose(mine, wanted)
         return opened
 
-    async def pass_on(
+    async def forward(
         self,
         slot: Slot,
-        proven_parts: Mapping[Delivery, tuple[PeerId, ProvenPart]],
+        parts: Mapping[Delivery, tuple[PeerId, ProvenPart]],
         wanted: Collection[Delivery],
         fits: Callable[[Delivery, ProvenPart], bool],
+        view: AttemptView,
     ) -> Mapping[Delivery, ProvenPart]:
-        offered: Mapping[Delivery, list[ProvenPart]] = await AskPassOn(proven_parts)
+        offered: Mapping[Delivery, list[ProvenPart]] = await AskForward(parts)
         right = {delivery: [p for p in offered.get(delivery, ()) if fits(delivery, p)] for delivery in wanted}
-        return {delivery: proven_parts[0] for delivery, proven_parts in right.items() if proven_parts}
+        return {delivery: offers[0] for delivery, offers in right.items() if offers}
 
-    async def gather(self, slot: Slot, mine: Mapping[int, bytes], wanted: Mapping[int, Digest]) -> Mapping[int, bytes]:
+    async def gather(
+        self,
+        slot: Slot,
+        mine: Mapping[int, bytes],
+        wanted: Mapping[int, Digest],
+        ask: Mapping[int, frozenset[PeerId]],
+        view: AttemptView,
+    ) -> Mapping[int, bytes]:
         blobs: Mapping[int, bytes] = await AskGather(mine, wanted)
         return blobs
 
@@ -134,8 +119,8 @@ class ReliableExchange:
         return {
             AskScatter: self._scatter,
             AskGather: self._gather,
-            AskDisclose: self._lay_open,
-            AskPassOn: self._pass_on,
+            AskDisclose: self._disclose,
+            AskForward: self._forward,
             AskAnnounce: self._announce,
         }
 
@@ -177,7 +162,7 @@ class ReliableExchange:
             for peer, ask in asks.items()
         }
 
-    def _lay_open(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, dict[Showing, Mapping[PeerId, ProvenPart]]]:
+    def _disclose(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, dict[Showing, Mapping[PeerId, ProvenPart]]]:
         shown: dict[PeerId, dict[Showing, Mapping[PeerId, ProvenPart]]] = {
             peer: {(part, owner): asks[owner].mine.get(part, {}) if owner in asks else {} for part, owner in ask.wanted}
             for peer, ask in asks.items()
@@ -186,13 +171,13 @@ class ReliableExchange:
         self.bulk_bytes += sum(_part_bytes(proven) for proven_parts in received for proven in proven_parts.values())
         return shown
 
-    def _pass_on(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, dict[Delivery, list[ProvenPart]]]:
-        passed: dict[PeerId, dict[Delivery, list[ProvenPart]]] = {peer: {} for peer in asks}
+    def _forward(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, dict[Delivery, list[ProvenPart]]]:
+        forwarded: dict[PeerId, dict[Delivery, list[ProvenPart]]] = {peer: {} for peer in asks}
         for ask in asks.values():
             for delivery, (owner, proven) in ask.proven_parts.items():
-                if owner in passed:
-                    passed[owner].setdefault(delivery, []).append(proven)
-        return passed
+                if owner in forwarded:
+                    forwarded[owner].setdefault(delivery, []).append(proven)
+        return forwarded
 
 
 def _header_bytes(slot: Slot, sender: PeerId) -> int:

@@ -1,4 +1,4 @@
-"""A trusted server that repeats a run of the protocol from its records: same contributors, seeds and part bounds.
+"""Replay of a run by a trusted server, from its records: same contributors, seeds and part bounds.
 
 Without attackers it must end with the same bits, since the protocol adds checks to training and changes nothing in it.
 """
@@ -15,14 +15,14 @@ from troth.protocol.core.records import StepRecord
 from troth.protocol.core.roles import gradient_seed
 from troth.protocol.core.run import Run
 from troth.protocol.core.scales import part_taus
-from troth.protocol.step.step import clipped_update
+from troth.protocol.step.conclude import clipped_update
 from troth.training.work import Training, TrainingWork, finite_or_zero
 
 # P peers, D coordinates
 
 
 def replay(run: Run, work: TrainingWork, training: Training, records: Iterable[StepRecord]) -> Training:
-    """What honest contributors and an honest server would have made of these steps; updates are cut as the records say."""
+    """Training state that honest contributors and an honest server would have reached; updates are clipped as recorded."""
     before = training
     for record in records:
         if record.closing:  # it may have taken the last step back (SPEC U4)

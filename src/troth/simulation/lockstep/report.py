@@ -1,11 +1,11 @@
-"""What a simulation says after every step, whichever kind it is."""
+"""Reports of a simulation, after every step."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Ban:
-    """A peer that had to leave, by its number in this simulation, and why."""
+    """Ban of a peer, by its number in this simulation."""
 
     peer: int
     step: int
@@ -23,6 +23,6 @@ class StepReport:
     alive: int
     metrics: dict[str, float] | None
     bans: tuple[Ban, ...] = ()
-    absent: tuple[int, ...] = ()  # who left the roster in this step without a ban
-    guarantee: int | None = None  # how many liars there may still be
+    absent: tuple[int, ...] = ()  # peers that left the roster in this step without a ban
+    guarantee: int | None = None  # number of liars there may still be
     moved: bool = True  # whether the model moved

@@ -22,7 +22,7 @@ class Finished:
 
 
 def simulate(scenario: Scenario, on_step: Callable[[StepReport], None] = lambda _: None) -> Finished:
-    """All of it: `on_step` hears of every step, the result says the rest."""
+    """Run a scenario; `on_step` hears of every step, the result says the rest."""
     simulation = ProtocolSimulation(scenario) if scenario.defence == TROTH else ServerSimulation(scenario)
     curve: list[dict[str, float]] = [{"step": 0, **simulation.evaluate()}]
     steps = 0

@@ -1,4 +1,4 @@
-"""Everything that determines a simulated run: written down, checked once, and repeated in the summary."""
+"""Scenario: everything that determines a simulated run, checked once, and repeated in the summary."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from troth.protocol.core.run import most_byzantine
 from troth.specs import build, parse_spec, pick
 from troth.training import OPTIMIZERS, SCHEDULES, Optimizer, Schedule, Task, make_task, warmed_up
 
-TROTH = "troth"  # the defence that is the protocol itself
+TROTH = "troth"  # name of the defence that is the protocol itself
 ALSO = " + "  # between several attacks
 
 
@@ -25,7 +25,7 @@ class ScenarioError(OperatorError):
 
 @dataclass(frozen=True)
 class Scenario:
-    """`None` means: what the task suggests. The same scenario gives the same summary, byte for byte."""
+    """Options of a run; `None` takes the task's suggestion. Equal scenarios give equal summaries, byte for byte."""
 
     task: str = "digits"
     peers: int = 16
@@ -142,7 +142,7 @@ class Scenario:
             raise ScenarioError(f"--defence {self.defence} cannot be used here: {error}") from error
 
     def resolved(self, task: Task) -> "Scenario":
-        """With the task's suggestions filled in."""
+        """The scenario with the task's suggestions filled in."""
         suggested: dict[str, Any] = {
             "tau": task.tau,
             "steps": task.steps,
@@ -158,7 +158,7 @@ class Scenario:
         return self.steps
 
     def byzantine_peers(self) -> list[int]:
-        """Which peers lie: drawn from the seed, so that no rule profits from their order."""
+        """Numbers of the liars, drawn from the seed, so that no rule profits from their order."""
         return sorted(stream(self.seed, "byzantine").sample(self.peers, self.byzantine).tolist())
 
     def attack_schedule(self) -> AttackSchedule:
@@ -177,7 +177,7 @@ class Scenario:
         return dataclasses.asdict(self)
 
     def public(self) -> dict[str, Any]:
-        """What the members of a run agree on beforehand: how it is trained, and nothing about who will lie."""
+        """Options that the members of a run agree on beforehand: how it is trained, and nothing about liars."""
         agreed = ("task", "steps", "optimizer", "rate", "schedule", "warmup", "device", "one_by_one")
         return {name: getattr(self, name) for name in agreed}
 

@@ -1,1 +1,1 @@
-"""What happened in a simulated world, told step by step."""
+"""Narration: what happened in a simulated world, step by step."""

@@ -1,30 +1,21 @@
-"""Words for what is in a world: peers by their numbers, messages and judgements in short."""
+"""Phrases for what is in a world: peers by their numbers, messages and judgements in short."""
 
 from collections.abc import Iterable, Iterator
 
 from troth.crypto import Identity, PeerId, Slot, derive
 from troth.protocol.core.records import Judgement, Returned, StepRecord
-from troth.protocol.wire.messages import (
-    Accuse,
-    Clip,
-    Commit,
-    Kind,
-    Malformed,
-    Message,
-    Phase,
-    Verdict,
-    Vote,
-    decode,
-)
-from troth.simulation.chaos.world import Plan
+from troth.protocol.wire.messages import Accuse, Clip, Commit, Kind, Malformed, Message, Phase, Verdict, Vote
+from troth.protocol.wire.phases import decode
+from troth.simulation.chaos.plan import Plan
 
-_KEYS = ("identity", "incarnation")  # what peers' keys are derived as: the first, and that of whoever lost its journal
+# Names that peers' keys are derived from: the first, and a successor's after a lost journal.
+_KEYS = ("identity", "incarnation")
 _VERDICTS = {Verdict.ACCUSED: "guilty", Verdict.ACCUSER: "not guilty", Verdict.WITHHELD: "nothing to judge by"}
-_NOT_PEOPLE = ("members", "contributors", "roots")  # of a record: these are told apart, or no peers
+_NOT_PEOPLE = ("members", "contributors", "roots")  # fields of a record that are told otherwise, or hold no peers
 
 
 class Phrases:
-    """For one world, whose plan says which key is whose."""
+    """Phrases of one world, whose plan says which key is whose."""
 
     def __init__(self, plan: Plan) -> None:
         self.numbers = {
@@ -34,7 +25,7 @@ class Phrases:
         }
 
     def number(self, peer: bytes) -> str:
-        """Some keys are made up."""
+        """The peer's number, or the start of a made-up key."""
         number = self.numbers.get(PeerId(peer))
         return f"{peer.hex()[:6]}…" if number is None else str(number)
 
@@ -72,7 +63,7 @@ class Phrases:
                 yield f"{name}: {' '.join(sorted(texts, key=by_number))}"
 
     def _person(self, one: object) -> str:
-        """A peer, two who are at odds, or one who came back."""
+        """A peer, a link dispute between two, or a peer that came back."""
         match one:
             case bytes():
                 return self.number(one)
@@ -122,5 +113,5 @@ def spaced(numbers: Iterable[int]) -> str:
 
 
 def by_number(text: str) -> tuple[int, str]:
-    """2 before 10."""
+    """Sort key: 2 before 10."""
     return len(text), text

@@ -1,27 +1,72 @@
-"""Wrappers that tell a timeline what happens: around a peer's channel, and around the line that a liar lies through."""
+"""Wrappers that report to a timeline: around a peer's channel, and around the link that a liar lies through."""
 
 from collections import defaultdict
-from collections.abc import Awaitable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from troth.crypto import PeerId, Slot
-from troth.protocol.core.channel import Entry
+from troth.crypto import Digest, PeerId, Slot
+from troth.protocol.core.channel import (
+    AttemptView,
+    Channel,
+    Delivery,
+    ForwardingChannel,
+    Noticed,
+    ProvenParts,
+    Said,
+    Showing,
+)
 from troth.protocol.core.errors import CannotGoOnError
+from troth.protocol.core.parts import ProvenPart
 from troth.protocol.wire.frames import Packet
 from troth.protocol.wire.messages import Announced, Clip, Close, Commit, Message, Phase
-from troth.simulation.narrate.phrases import by_number, phase
-
-if TYPE_CHECKING:
-    from troth.simulation.narrate.timeline import Timeline
+from troth.simulation.narrate.phrases import Phrases, by_number, phase
 
 R = TypeVar("R")
 
 
-class TracedLink:
-    """Around a liar's line: what its own code wants to send."""
+class Listener(Protocol):
+    """Takes the reports of traced links and channels; a timeline is one."""
 
-    def __init__(self, link: Any, peer: PeerId, timeline: "Timeline") -> None:
+    phrases: Phrases
+
+    def means(
+        self, sender: PeerId, to: PeerId, packet: Packet, lies: Mapping[str, int], send: Callable[[], None]
+    ) -> None:
+        """A liar's own code sends this; what becomes of it is up to the link, which `send` calls."""
+
+    def enters(self, peer: PeerId, members: frozenset[PeerId]) -> None:
+        """The peer enters an attempt with these members."""
+
+    def begins(self, step: int, members: Collection[PeerId]) -> None:
+        """A peer begins a step."""
+
+    def tell(
+        self, peer: PeerId, text: str, slot: Slot | None = None, values: bytes = b"", record: int | None = None
+    ) -> None:
+        """The peer did or found something; `record` is the step whose record was signed with it."""
+
+    def decided(
+        self,
+        peer: PeerId,
+        slot: Slot,
+        members: Collection[PeerId],
+        said: Mapping[PeerId, Announced],
+        equivocations: Collection[PeerId],
+    ) -> bool:
+        """The peer decided an announcement. Returns whether by a certificate."""
+
+    def returns(self, peer: PeerId) -> None:
+        """A call of the peer's channel ended."""
+
+    def stops(self, peer: PeerId, why: CannotGoOnError) -> None:
+        """A call of the peer's channel raised this."""
+
+
+class TracedLink:
+    """Wraps a liar's link: reports what its own code wants to send."""
+
+    def __init__(self, link: Any, peer: PeerId, timeline: Listener) -> None:
         self._link = link
         self._peer = peer
         self._timeline = timeline
@@ -35,7 +80,7 @@ class TracedLink:
 
 @dataclass(frozen=True)
 class _Last:
-    """The announcement that ended last."""
+    """Announcement that ended last."""
 
     slot: Slot
     said: Mapping[PeerId, Announced]
@@ -48,11 +93,12 @@ class _Last:
         return {peer: message for peer, message in messages.items() if isinstance(message, Clip)}
 
 
-class TracedChannel:
+class TracedChannel(ForwardingChannel):
     """Around a peer's channel: what it calls, and what comes back. Whatever is not here passes through."""
 
-    def __init__(self, channel: Any, peer: PeerId, timeline: "Timeline") -> None:
-        self._channel = channel
+    def __init__(self, channel: Channel, noticed: Noticed, peer: PeerId, timeline: Listener) -> None:
+        super().__init__(channel)
+        self._noticed = noticed
         self._peer = peer
         self._timeline = timeline
         self._step = -1
@@ -60,26 +106,22 @@ class TracedChannel:
         self._founders: frozenset[PeerId] = frozenset()  # members when the step began
         self._members: frozenset[PeerId] = frozenset()
         self._before: frozenset[PeerId] = frozenset()  # in the attempt before
-        self._awaited: Mapping[int, frozenset[PeerId]] = {}
         self._silent: set[PeerId] = set()
         self._last: _Last | None = None
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._channel, name)
+    def _enter(self, view: AttemptView) -> None:
+        self._members = view.members
+        self._timeline.enters(self._peer, view.members)
 
-    def enter(self, entry: Entry) -> None:
-        self._members, self._awaited = entry.members, entry.awaited
-        self._timeline.enters(self._peer, entry.members)
-        self._channel.enter(entry)
-
-    async def announce(self, slot: Slot, message: Message) -> Mapping[PeerId, Announced]:
+    async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Said:
+        self._enter(view)
         if slot.step != self._step:
             self._step, self._attempt, self._silent = slot.step, 0, set()
             self._founders = self._before = self._members
             self._timeline.begins(slot.step, self._members)
-        said: Mapping[PeerId, Announced] = await self._alive(self._channel.announce(slot, message))
+        said = await self._alive(super().announce(slot, message, view))
         members = self._members - self._silent
-        found = self._channel.equivocations(slot.step)
+        found = self._noticed.equivocations(slot.step)
         equivocations = [peer for peer, (where, *_) in found.items() if where == slot]
         certified = self._timeline.decided(self._peer, slot, members, said, equivocations)
         self._silent |= set() if certified else members - said.keys()
@@ -88,45 +130,70 @@ class TracedChannel:
         return said
 
     def _tell_record(self, slot: Slot, said: Mapping[PeerId, Announced]) -> None:
-        """Commits sign the record of the step before, and what comes at the end of the run signs the last (SPEC U2, U4)."""
+        """Commits sign the record of the step before; Close, at the end of the run, signs the last (SPEC U2, U4)."""
         signed = [one.message.signature for one in said.values() if isinstance(one.message, Commit | Close)]
         count = len(signed) - signed.count(None)
         if count:
             step = slot.step - (slot.phase == Phase.COMMIT)
             self._timeline.tell(self._peer, f"had {count} signatures of the record of step {step}", slot, record=step)
 
-    async def scatter(self, slot: Slot, *more: Any) -> Any:
+    async def scatter(
+        self,
+        slot: Slot,
+        parts: Mapping[int, tuple[PeerId, ProvenPart]],
+        expected: Mapping[int, frozenset[PeerId]],
+        view: AttemptView,
+    ) -> ProvenParts:
+        self._enter(view)
         self._tell_attempt(slot)
-        parts = await self._alive(self._channel.scatter(slot, *more))
-        missing = {peer for part, senders in self._awaited.items() for peer in senders - parts.get(part, {}).keys()}
+        came = await self._alive(super().scatter(slot, parts, expected, view))
+        missing = {peer for part, senders in expected.items() for peer in senders - came.get(part, {}).keys()}
         if missing:
             self._tell(f"missed parts of {self._several(missing)}", slot)
-        return parts
+        return came
 
-    async def gather(self, slot: Slot, mine: Any, wanted: Any, *more: Any) -> Any:
-        blobs = await self._alive(self._channel.gather(slot, mine, wanted, *more))
+    async def gather(
+        self,
+        slot: Slot,
+        mine: Mapping[int, bytes],
+        wanted: Mapping[int, Digest],
+        ask: Mapping[int, frozenset[PeerId]],
+        view: AttemptView,
+    ) -> Mapping[int, bytes]:
+        self._enter(view)
+        blobs = await self._alive(super().gather(slot, mine, wanted, ask, view))
         missing = sorted(set(wanted) - blobs.keys())
         if missing:
             self._tell(f"lacked the aggregate of part {' '.join(map(str, missing))}", slot)
         return blobs
 
-    async def disclose(self, slot: Slot, *more: Any) -> Any:
-        shown = await self._alive(self._channel.disclose(slot, *more))
-        nothing = sorted(key for key, proven_parts in shown.items() if not proven_parts)
+    async def disclose(
+        self, slot: Slot, mine: ProvenParts, wanted: Collection[Showing], count: int, view: AttemptView
+    ) -> Mapping[Showing, Mapping[PeerId, ProvenPart]]:
+        self._enter(view)
+        shown = await self._alive(super().disclose(slot, mine, wanted, count, view))
+        nothing = sorted({part for (part, _), contributions in shown.items() if not contributions})
         if nothing:
-            parts = sorted({key[0] if isinstance(key, tuple) else key for key in nothing})
-            self._tell(f"saw nothing of part {' '.join(map(str, parts))}", slot)
+            self._tell(f"saw nothing of part {' '.join(map(str, nothing))}", slot)
         return shown
 
-    async def pass_on(self, slot: Slot, proven_parts: Any, wanted: Any, *more: Any) -> Any:
-        passed = await self._alive(self._channel.pass_on(slot, proven_parts, wanted, *more))
-        missing = [f"part {part} of {self._several([peer])}" for part, peer in sorted(set(wanted) - passed.keys())]
+    async def forward(
+        self,
+        slot: Slot,
+        parts: Mapping[Delivery, tuple[PeerId, ProvenPart]],
+        wanted: Collection[Delivery],
+        fits: Callable[[Delivery, ProvenPart], bool],
+        view: AttemptView,
+    ) -> Mapping[Delivery, ProvenPart]:
+        self._enter(view)
+        forwarded = await self._alive(super().forward(slot, parts, wanted, fits, view))
+        missing = [f"part {part} of {self._several([peer])}" for part, peer in sorted(set(wanted) - forwarded.keys())]
         if missing:
             self._tell(f"got from nobody: {', '.join(missing)}", slot)
-        return passed
+        return forwarded
 
     def _tell_attempt(self, slot: Slot) -> None:
-        """Somebody is out, or a part did not come: why the peer begins again, as far as one can see."""
+        """Report why the peer begins again, as far as one can see: a member is out, or a part did not come."""
         out = self._before - self._members
         reasons = [f"{self._several([peer])} is out ({self._why_out(peer)})" for peer in sorted(out)]
         if slot.attempt > self._attempt and not out:
@@ -162,17 +229,17 @@ class TracedChannel:
                 return "judged over its aggregate"
 
     def _complaints(self) -> list[str]:
-        owners: dict[str, list[PeerId]] = defaultdict(list)  # by whose parts they miss
+        owners: dict[str, list[PeerId]] = defaultdict(list)  # by the contributors whose parts they miss
         for owner, clip in (self._last.clips if self._last is not None else {}).items():
             owners[self._several(clip.missing)].append(owner)
-        told = [f"parts of {missing} did not come to {self._several(to)}" for missing, to in owners.items() if missing]
-        return sorted(told, key=by_number)
+        texts = [f"parts of {missing} did not come to {self._several(to)}" for missing, to in owners.items() if missing]
+        return sorted(texts, key=by_number)
 
     def _tell(self, text: str, slot: Slot) -> None:
         self._timeline.tell(self._peer, text, slot)
 
     def _several(self, peers: Iterable[bytes]) -> str:
-        return self._timeline.words.several(peers)
+        return self._timeline.phrases.several(peers)
 
     async def _alive(self, answer: Awaitable[R]) -> R:
         try:

@@ -1,8 +1,8 @@
-"""The go-libp2p daemon that comes inside hivemind's wheel: one process of ours, started with our key, gone when we are.
+"""The go-libp2p daemon inside hivemind's wheel: one process of ours, started with our key, gone when we are.
 
 It is started here and not by hivemind's `P2P.create`, which has no way to say: use these relays and look for no others
-(else the first reservation takes three minutes), let others send through us what a training run needs, or keep the
-sockets where nobody else can reach them.
+(else the first reservation takes three minutes), relay as much for others as a training run needs, or keep the sockets
+where nobody else can reach them.
 """
 
 import asyncio
@@ -14,50 +14,44 @@ import socket
 import stat
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.resources import files
-from math import ceil
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from troth.crypto.identity import Identity, PeerId
+from troth.crypto.identity import Identity
 from troth.network.transport.base import ListenError
-from troth.network.transport.libp2p.multiaddr import encode_multiaddr, encode_varint, libp2p_id, peer_of_libp2p
 
 _FOLDER = "troth-p2p-"
 _START_S = 15.0
 _STOP_S = 1.0
-_ORPHAN_S = 30  # without anybody who talks to it, it ends by itself
+_ORPHAN_S = 30  # a daemon that nobody talks to ends by itself
 _READY = b"Peer ID:"
-_SAID_BYTES = 4096  # of its last words
-# It tells its own addresses through a relay only if the relay's are public; its log tells them all.
+_OUTPUT_BYTES = 4096  # that are kept of its output
+# The daemon reports its addresses through a relay only if the relay's are public; its log has them all.
 _LOG_LEVELS = "error,autorelay=debug"
 _RELAY = re.compile(rb'\{"(?:id|peer|relay)": "(\w+)"')
-CIRCUIT_BYTES = 2**40  # what a relay of ours passes on for each connection, each way: as good as no limit
+CIRCUIT_BYTES = 2**40  # that our relay passes on for each connection, each way: as good as no limit
 _CIRCUIT_TIME = "720h"
-_HOP = "/libp2p/circuit/relay/0.2.0/hop"
-_HOP_RESERVE = bytes((2, 0x08, 0))  # a message of two bytes: field 1, the type, is 0
-_HOP_OK = 100
-_HOP_ANSWER_BYTES = 4096
 
 
 @dataclass(frozen=True)
 class DaemonOptions:
+    """How a daemon listens, announces itself and relays."""
+
     listen: tuple[str, ...]  # multiaddrs; none: it only dials, and is reached through relays
-    announce: tuple[str, ...]  # instead of what it finds out about itself
-    relays: tuple[str, ...]  # that shall pass on what others send us; with a peer id at their end
+    announce: tuple[str, ...]  # instead of the addresses that it finds out itself
+    relays: tuple[str, ...]  # others reach us through these; with a peer id at their end
     serves_relay: bool  # for others
     most_connections: int
 
     def arguments(self) -> list[str]:
         private, public = bool(self.relays), self.serves_relay and not self.relays
-        said = {
+        values = {
             "hostAddrs": ",".join(self.listen),
             "announceAddrs": ",".join(self.announce),
             "trustedRelays": ",".join(self.relays),
@@ -86,22 +80,22 @@ class DaemonOptions:
             "tls": True,
             "noise": False,  # TLS has hardware for its cipher
         }
-        return [f"-{name}={value}" for name, value in said.items() if value] + [
+        return [f"-{name}={value}" for name, value in values.items() if value] + [
             f"-{name}={int(on)}" for name, on in switches.items()
         ]
 
 
 class Daemon:
-    """Running. `control` is where to talk to it."""
+    """A running daemon. `control` is the address of its socket."""
 
     def __init__(self, process: asyncio.subprocess.Process, folder: Path) -> None:
         self.folder = folder  # nobody else can look into it
         self.control = f"/unix{folder}/p2pd.sock"
         self._process = process
-        self.relays: frozenset[str] = frozenset()  # who have taken us, by their names
-        self._said = b""
-        self._line = b""  # the beginning of one
-        self._listener: asyncio.Task[None] | None = None
+        self.relays: frozenset[str] = frozenset()  # that have taken us, by their names
+        self._output = b""  # the end of it
+        self._line = b""  # an unfinished one
+        self._reader: asyncio.Task[None] | None = None
 
     @classmethod
     async def start(cls, identity: Identity, options: DaemonOptions) -> "Daemon":
@@ -128,7 +122,7 @@ class Daemon:
             self = cls(process, folder)
             async with asyncio.timeout(_START_S):
                 await self._until_ready(options.listen)
-            self._listener = asyncio.create_task(self._listen_to_it())
+            self._reader = asyncio.create_task(self._read_output())
         except TimeoutError as error:
             raise ListenError(f"the libp2p daemon did not start within {_START_S:g} s; try again") from error
         except OSError as error:
@@ -138,7 +132,7 @@ class Daemon:
             ) from error
         finally:
             key.unlink(missing_ok=True)  # it has been read
-            if self is None or self._listener is None:
+            if self is None or self._reader is None:
                 if self is not None:
                     await self.stop()
                 shutil.rmtree(folder, ignore_errors=True)
@@ -161,31 +155,31 @@ class Daemon:
                     self._process.kill()
                 await self._process.wait()
         finally:
-            if self._listener is not None:
-                self._listener.cancel()
-                await asyncio.wait({self._listener})
+            if self._reader is not None:
+                self._reader.cancel()
+                await asyncio.wait({self._reader})
             shutil.rmtree(self.folder, ignore_errors=True)
 
     async def _until_ready(self, listen: Sequence[str]) -> None:
-        while _READY not in self._said:
-            if not await self._hear():
-                raise ListenError(_why_not(self._said.decode("utf-8", "replace"), ", ".join(listen)))
+        while _READY not in self._output:
+            if not await self._read():
+                raise ListenError(_why_not(self._output.decode("utf-8", "replace"), ", ".join(listen)))
 
-    async def _listen_to_it(self) -> None:
-        """Else it would stop when the pipe is full."""
-        while await self._hear():
+    async def _read_output(self) -> None:
+        """Read on, since a daemon stops when its pipe is full."""
+        while await self._read():
             pass
         await self._process.wait()
 
-    async def _hear(self) -> bool:
+    async def _read(self) -> bool:
         assert self._process.stdout is not None
-        heard = await self._process.stdout.read(_SAID_BYTES)
-        self._said = (self._said + heard)[-_SAID_BYTES:]
-        *lines, rest = (self._line + heard).split(b"\n")
-        self._line = rest[-_SAID_BYTES:]
+        output = await self._process.stdout.read(_OUTPUT_BYTES)
+        self._output = (self._output + output)[-_OUTPUT_BYTES:]
+        *lines, rest = (self._line + output).split(b"\n")
+        self._line = rest[-_OUTPUT_BYTES:]
         for line in lines:
             self._note_relay(line)
-        return bool(heard)
+        return bool(output)
 
     def _note_relay(self, line: bytes) -> None:
         found = _RELAY.search(line)
@@ -196,139 +190,6 @@ class Daemon:
             self.relays |= {name}
         elif b"disconnected from relay" in line or b"failed to refresh relay slot" in line:
             self.relays -= {name}
-
-
-class DaemonError(Exception):
-    """What was asked of the daemon did not work; its words."""
-
-
-class Stream(NamedTuple):
-    peer: PeerId | None  # None: a key of another kind than ours
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-
-
-class Control:
-    """What we ask of the daemon. hivemind's own client leaves sockets open when a request fails or is given up."""
-
-    def __init__(self, daemon: Daemon) -> None:
-        self._path = str(daemon.folder / "p2pd.sock")
-        self._messages: Any = import_module("hivemind.proto.p2pd_pb2")
-
-    async def addresses(self) -> list[bytes]:
-        """Ours."""
-        async with self._ask(self._messages.Request(type="IDENTIFY")) as (answer, _, _):
-            return list(answer.identify.addrs)
-
-    async def connect(self, peer: bytes, addresses: Sequence[str], within_s: float) -> None:
-        connect = {"peer": peer, "addrs": [encode_multiaddr(one) for one in addresses], "timeout": ceil(within_s)}
-        async with self._ask(self._messages.Request(type="CONNECT", connect=connect)):
-            pass
-
-    async def disconnect(self, peer: PeerId) -> None:
-        async with self._ask(self._messages.Request(type="DISCONNECT", disconnect={"peer": libp2p_id(peer)})):
-            pass
-
-    async def treasure(self, peer: PeerId) -> None:
-        """Of too many connections, the daemon shall cut those of strangers."""
-        tag = {"type": "TAG_PEER", "peer": libp2p_id(peer), "tag": "troth", "weight": 100}
-        async with self._ask(self._messages.Request(type="CONNMANAGER", connManager=tag)):
-            pass
-
-    async def open_stream(self, peer: PeerId, protocol: str, within_s: float) -> Stream:
-        opening = {"peer": libp2p_id(peer), "proto": [protocol], "timeout": ceil(within_s)}
-        async with self._ask(self._messages.Request(type="STREAM_OPEN", streamOpen=opening), stays_open=True) as (
-            answer,
-            reader,
-            writer,
-        ):
-            return Stream(peer_of_libp2p(answer.streamInfo.peer), reader, writer)
-
-    async def relays_bytes(self, relay: bytes, within_s: float) -> int | None:
-        """How much this relay would pass on to us for each connection; None: it refuses. 0: it does not say, so any.
-
-        https://github.com/libp2p/specs/blob/master/relay/circuit-v2.md: we ask for a reservation, and read its terms.
-        """
-        opening = {"peer": relay, "proto": [_HOP], "timeout": ceil(within_s)}
-        async with self._ask(self._messages.Request(type="STREAM_OPEN", streamOpen=opening)) as (_, reader, writer):
-            writer.write(_HOP_RESERVE)
-            size = await _read_varint(reader)
-            if size > _HOP_ANSWER_BYTES:
-                raise DaemonError("the relay does not keep to its protocol")
-            answer = protobuf_fields(await reader.readexactly(size))
-        if answer.get(5) != _HOP_OK:
-            return None
-        terms = answer.get(4, b"")
-        limit = protobuf_fields(terms).get(2, 0) if isinstance(terms, bytes) else 0
-        return limit if isinstance(limit, int) else 0
-
-    async def lines(self) -> list[tuple[bytes, bytes]]:
-        """To whom, and at which address."""
-        async with self._ask(self._messages.Request(type="LIST_PEERS")) as (answer, _, _):
-            return [(one.id, one.addrs[0]) for one in answer.peers]
-
-    @asynccontextmanager
-    async def _ask(
-        self, request: Any, stays_open: bool = False
-    ) -> AsyncIterator[tuple[Any, asyncio.StreamReader, asyncio.StreamWriter]]:
-        """Raises DaemonError, OSError, EOFError."""
-        reader, writer = await asyncio.open_unix_connection(self._path)
-        kept = False
-        try:
-            raw = request.SerializeToString()
-            writer.write(encode_varint(len(raw)) + raw)
-            answer = self._messages.Response.FromString(await reader.readexactly(await _read_varint(reader)))
-            if answer.type != self._messages.Response.OK:
-                raise DaemonError(answer.error.msg)
-            yield answer, reader, writer
-            kept = stays_open
-        finally:
-            if not kept:
-                writer.transport.abort()
-
-
-def protobuf_fields(raw: bytes) -> dict[int, int | bytes]:
-    """Numbers and strings by their field's number; of repeated ones the last. Raises DaemonError."""
-    found: dict[int, int | bytes] = {}
-    at = 0
-
-    def number() -> int:
-        nonlocal at
-        value = shift = 0
-        while at < len(raw) and shift < 64:
-            byte = raw[at]
-            at += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-            shift += 7
-        raise DaemonError("a malformed protocol buffer")
-
-    while at < len(raw):
-        field, kind = divmod(number(), 8)
-        if kind == 0:
-            found[field] = number()
-        elif kind == 2:
-            size = number()
-            if size > len(raw) - at:
-                raise DaemonError("a malformed protocol buffer")
-            found[field] = raw[at : at + size]
-            at += size
-        else:
-            raise DaemonError("a malformed protocol buffer")
-    return found
-
-
-async def _read_varint(reader: asyncio.StreamReader) -> int:
-    number = shift = 0
-    while True:
-        byte = (await reader.readexactly(1))[0]
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return number
-        shift += 7
-        if shift > 63:
-            raise DaemonError("a number without end")
 
 
 def key_protobuf(identity: Identity) -> bytes:
@@ -345,7 +206,7 @@ def _in_memory() -> str:
 
 
 def _sweep() -> None:
-    """Remove what processes left that were killed, perhaps before they could remove a key."""
+    """Remove the folders of processes that were killed, perhaps before they could remove a key."""
     for folder in Path(_in_memory()).glob(_FOLDER + "*"):
         with suppress(OSError):
             seen = folder.lstat()  # not through a link that somebody else has laid
@@ -355,10 +216,10 @@ def _sweep() -> None:
 
 
 def _answers(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as line:
-        line.settimeout(0.2)
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(0.2)
         try:
-            line.connect(str(path))
+            client.connect(str(path))
         except (FileNotFoundError, ConnectionRefusedError):
             return False
         except OSError:
@@ -366,12 +227,12 @@ def _answers(path: Path) -> bool:
         return True
 
 
-def _why_not(said: str, where: str) -> str:
-    lines = said.strip().splitlines()
-    if "address already in use" in said:
+def _why_not(output: str, where: str) -> str:
+    lines = output.strip().splitlines()
+    if "address already in use" in output:
         return f"cannot listen on {where}: the port is taken; choose another one, or 0 for any that is free"
-    if "cannot assign requested address" in said:
+    if "cannot assign requested address" in output:
         return f"cannot listen on {where}: not an address of this machine; 0.0.0.0 means all of its own"
-    if "permission denied" in said:
+    if "permission denied" in output:
         return f"cannot listen on {where}: no permission; choose a port above 1023"
     return f"the libp2p daemon did not start: {lines[-1][:300] if lines else 'it said nothing'}"

@@ -22,19 +22,19 @@ _ADDRESS = re.compile(
 
 
 def libp2p_id(peer: PeerId) -> bytes:
-    """A libp2p peer id of an Ed25519 key holds the key itself, so that whoever proves the id has proved the key."""
+    """The libp2p peer id of a key. It holds the Ed25519 key itself, so a proof of the id is a proof of the key."""
     return _ED25519 + peer
 
 
 def peer_of_libp2p(libp2p: bytes) -> PeerId | None:
-    """None: a key of another kind."""
+    """The key in a libp2p peer id; None if it is of another kind."""
     if len(libp2p) != len(_ED25519) + 32 or not libp2p.startswith(_ED25519):
         return None
     return PeerId(libp2p[len(_ED25519) :])
 
 
 def libp2p_name(peer: PeerId) -> str:
-    """As people write it: 12D3Koo…"""
+    """The peer id as people write it: 12D3Koo…"""
     raw = libp2p_id(peer)
     number, digits = int.from_bytes(raw, "big"), ""
     while number:
@@ -44,7 +44,7 @@ def libp2p_name(peer: PeerId) -> str:
 
 
 def id_of_name(name: str) -> bytes:
-    """The other way round, for any kind of key."""
+    """The peer id of a name, for any kind of key."""
     number = 0
     for digit in name:
         number = 58 * number + _BASE58.index(digit)
@@ -53,7 +53,7 @@ def id_of_name(name: str) -> bytes:
 
 
 def dialable(address: str) -> bool:
-    """Whether this is a multiaddr that we would dial."""
+    """Whether we would dial this multiaddr."""
     found = _parsed(address)
     return found is not None and int(found["port"]) > 0
 

@@ -1,8 +1,8 @@
-"""Where a peer can be reached, said by the peer itself: what peers keep for each other in the DHT.
+"""A peer's own record of its addresses: peers keep these for each other in the DHT.
 
 Anybody can write into a DHT, so a record has to prove itself: it is signed by the key that it is about, for one run, and
-names its own end. Nothing else is kept, passed on or believed. Old records can be replayed until they end, and whoever
-crowds around a key can hide its record: a lookup that fails proves nothing, and what is found is only where to knock.
+names its own end. Nothing else is kept, passed on or believed. Old records can be replayed until they end, and attackers that
+crowd around a key can hide its record: a lookup that fails proves nothing, and a record that is found only says where to dial.
 
     signature (64 bytes)   peer (32)   until (8: Unix time, a double)   addresses, one per line (ASCII)
 """
@@ -20,8 +20,8 @@ from troth.crypto import Digest, Identity, PeerId, tagged_hash, verify
 from troth.network.transport.libp2p.multiaddr import MOST_ADDRESS_BYTES, dialable
 
 MOST_ADDRESSES = 8
-LASTS_S = 300.0  # what we publish
-LONGEST_S = 2 * LASTS_S  # what we believe: clocks differ, but nobody may book a place for ever
+LASTS_S = 300.0  # that we publish
+LONGEST_S = 2 * LASTS_S  # that we believe: clocks differ, but nobody may book a place for ever
 MOST_RECORDS = 4096  # kept for others
 
 _HEAD = struct.Struct("!64s32sd")
@@ -30,13 +30,15 @@ _MOST_BYTES = _HEAD.size + MOST_ADDRESSES * (MOST_ADDRESS_BYTES + 1)
 
 @dataclass(frozen=True)
 class PeerRecord:
+    """A record whose signature was checked."""
+
     peer: PeerId
     until: float  # Unix time
     addresses: tuple[str, ...]  # multiaddrs, without the peer itself at their end
 
 
 def worth_telling(addresses: Sequence[str]) -> tuple[str, ...]:
-    """Those of our addresses that others may use: not loopback, unless there is nothing else (a swarm on one machine)."""
+    """Our addresses that others may use: not loopback, unless there is nothing else (a swarm on one machine)."""
     usable = [address for address in dict.fromkeys(addresses) if dialable(address)]
     abroad = [one for one in usable if "/p2p-circuit" in one or not one.startswith(("/ip4/127.", "/ip6/::1/"))]
     return tuple((abroad or usable)[:MOST_ADDRESSES])
@@ -52,7 +54,7 @@ def encode_peer_record(identity: Identity, run: Digest, until: float, addresses:
 
 
 def decode_peer_record(raw: bytes, run: Digest, now: float) -> PeerRecord | None:
-    """None if it proves nothing: malformed, over, too far ahead, or not signed by whom it is about."""
+    """None if it proves nothing: malformed, over, too far ahead, or not signed by the key that it is about."""
     if not _HEAD.size <= len(raw) <= _MOST_BYTES:
         return None
     signature, key, until = _HEAD.unpack_from(raw)
@@ -77,7 +79,7 @@ def _signed(run: Digest, said: bytes) -> bytes:
 
 
 class DhtRecord(Protocol):
-    """What hivemind hands to a validator."""
+    """A record as hivemind hands it to a validator."""
 
     @property
     def key(self) -> bytes: ...
@@ -90,7 +92,7 @@ class DhtRecord(Protocol):
 
 
 class Keeper:
-    """Decides what our DHT node keeps for others and believes from others: hivemind asks it about every record.
+    """Decides which records our DHT node keeps for others and believes from others: hivemind asks it about every one.
 
     One record for each peer, of bounded size and time, and only for peers that `keeps` names: else anybody could fill
     our memory, as the store itself has no bound.
@@ -99,7 +101,7 @@ class Keeper:
     priority = 0
 
     def __init__(self, run: Digest, keeps: Callable[[PeerId], bool], now: Callable[[], float]) -> None:
-        self.wanted: set[PeerId] = set()  # whom we look for at the moment
+        self.wanted: set[PeerId] = set()  # that we look up at the moment
         self._run = run
         self._keeps = keeps
         self._now = now
@@ -145,5 +147,5 @@ _NO_SUBKEY = msgspec.msgpack.encode(None)
 
 
 def dht_id(key: bytes) -> bytes:
-    """How hivemind names a key inside. SHA-1 is weak against collisions of one's own making only, and those win nothing."""
+    """The name of a key inside hivemind. SHA-1 is weak against collisions of one's own making only, and those win nothing."""
     return hashlib.sha1(key, usedforsecurity=False).digest()

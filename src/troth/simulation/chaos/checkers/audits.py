@@ -1,7 +1,7 @@
-"""Who was drawn to audit does so; an audit that was lost is owed, and then dropped in the open; who comes back is audited."""
+"""Audits: all that were drawn are made, a lost one is owed and then dropped in the open, and a lie that is audited is a ban."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from troth.crypto import PeerId
 from troth.protocol.core.records import MOST_OWED
@@ -13,43 +13,78 @@ from troth.simulation.chaos.world import World
 from troth.training.work import Training
 
 
-def audits(world: World) -> list[str]:
-    broken = []
-    due, randomness, roster = NO_PENDING_AUDITS, first_randomness(world.run)[0], Roster.founding(world.run)
+@dataclass(frozen=True)
+class _Drawn:
+    """One step with the roles that its roster draws, computed again from the outcome before."""
+
+    outcome: Outcome[Training]
+    roster: Roster
+    pending: PendingAudits
+    roles: Roles
+
+    @property
+    def step(self) -> int:
+        return self.outcome.record.step
+
+
+def _drawn_steps(world: World) -> Iterator[_Drawn]:
+    pending, randomness, roster = NO_PENDING_AUDITS, first_randomness(world.run)[0], Roster.founding(world.run)
     incarnation = 0
     for outcome in world.witness:
-        due = due if outcome.record.incarnation == incarnation else replace(due, everyone=True)
-        step, roles = outcome.record.step, draw_roles(world.run, roster, randomness, due)
-        found = (
-            *_not_as_drawn(world, step, roster, roles),
-            *_lost(world, outcome, roster, roles, due),
-            *_back(world, step),
-        )
-        broken += [f"step {step}: {what}" for what in found]
-        due, randomness, roster = PendingAudits.after(outcome.record), outcome.state.randomness, outcome.state.roster
-        incarnation = outcome.record.incarnation
+        record = outcome.record
+        pending = pending if record.incarnation == incarnation else replace(pending, everyone=True)
+        yield _Drawn(outcome, roster, pending, draw_roles(world.run, roster, randomness, pending))
+        pending, randomness, roster = PendingAudits.after(record), outcome.state.randomness, outcome.state.roster
+        incarnation = record.incarnation
+
+
+def caught(world: World) -> list[str]:
+    """A peer that lied about a gradient, and was audited by an honest peer that was heard, is banned in that step."""
+    broken = []
+    lies: dict[int, set[bytes]] = {}
+    for drawn in _drawn_steps(world):
+        record, audits_by = drawn.outcome.record, drawn.roles.audits
+        lies[record.step] = {peer for peer in record.contributors if (peer, record.step) in world.forged}
+        heard = drawn.outcome.state.audit_records[record.step].accuses.keys()
+        for auditor in world.honest & set(audits_by) & heard:
+            for audit in audits_by[auditor]:
+                if audit.target in lies.get(audit.step, ()) and audit.target not in record.banned:
+                    broken.append(
+                        f"step {record.step}: {world.name(audit.target)} lied in step {audit.step}, was audited, and stays"
+                    )
     return broken
 
 
-def _not_as_drawn(world: World, step: int, roster: Roster, roles: Roles) -> Iterator[str]:
+def audits(world: World) -> list[str]:
+    """Auditors do what they were drawn for; a lost audit is owed; a member that came back is audited."""
+    broken = []
+    for drawn in _drawn_steps(world):
+        found = (*_not_as_drawn(world, drawn), *_lost(world, drawn), *_first_step_back(world, drawn.step))
+        broken += [f"step {drawn.step}: {text}" for text in found]
+    return broken
+
+
+def _not_as_drawn(world: World, drawn: _Drawn) -> Iterator[str]:
     """SPEC R4, R6, R7."""
-    keys = {world.numbers[peer]: peer for peer in roster.members if peer in world.numbers}
+    step = drawn.step
+    keys = {world.numbers[peer]: peer for peer in drawn.roster.members if peer in world.numbers}
     for number, outcomes in sorted(world.outcomes.items()):
         if step in outcomes and number in keys and not outcomes[step].observed:
-            drawn = roles.audits.get(keys[number], ())
-            if set(outcomes[step].audited) != set(drawn):
-                yield f"{number} was drawn to audit {len(drawn)} others, and audited {len(outcomes[step].audited)}, not the same"
+            wanted, audited = drawn.roles.audits.get(keys[number], ()), outcomes[step].audited
+            if set(audited) != set(wanted):
+                yield f"{number} was drawn to audit {len(wanted)} others, and audited {len(audited)}, not the same"
 
 
-def _lost(world: World, outcome: Outcome[Training], roster: Roster, roles: Roles, due: PendingAudits) -> Iterator[str]:
-    """What came to nothing is owed, and after the third time dropped, and the record says both (SPEC R7)."""
-    record, heard = outcome.record, outcome.accuses[min(outcome.accuses)]
+def _lost(world: World, drawn: _Drawn) -> Iterator[str]:
+    """An audit that came to nothing is owed, and after the third time dropped; the record says both (SPEC R7)."""
+    record, heard = drawn.outcome.record, drawn.outcome.accuses[min(drawn.outcome.accuses)]
     dismissed = {
         Audit(PeerId(j.target), j.step) for j in record.judgements if j.kind in AUDIT_KINDS and j.verdict is None
     }
-    done = {audit for auditor in heard for audit in roles.audits.get(auditor, ())} - dismissed
-    dealt = {audit for mine in roles.audits.values() for audit in mine}
-    banned, before = {*roster.banned, *record.banned}, {(owed.target, owed.step): owed.times for owed in due.owed}
+    done = {audit for auditor in heard for audit in drawn.roles.audits.get(auditor, ())} - dismissed
+    dealt = {audit for mine in drawn.roles.audits.values() for audit in mine}
+    banned = {*drawn.roster.banned, *record.banned}
+    before = {(owed.target, owed.step): owed.times for owed in drawn.pending.owed}
     owed = {(owed.target, owed.step) for owed in record.owed}
     for audit in sorted(dealt - done, key=lambda audit: (audit.target, audit.step)):
         if audit.target in banned or (audit.target, audit.step) in owed:
@@ -60,8 +95,8 @@ def _lost(world: World, outcome: Outcome[Training], roster: Roster, roles: Roles
             yield f"the audit of {world.name(audit.target)} came to nothing too often, and nobody says so"
 
 
-def _back(world: World, step: int) -> Iterator[str]:
-    """Whoever came back two steps ago worked in the last one, and is audited now (SPEC B4), if that is up to honest peers."""
+def _first_step_back(world: World, step: int) -> Iterator[str]:
+    """A member back since two steps worked in the last one, and is audited now (SPEC B4), if all validators are honest."""
     if step < 2:
         return
     record, before, came = world.records[step], world.records[step - 1], world.records[step - 2].returned

@@ -1,4 +1,4 @@
-"""Roles are drawn by coins that nobody had opened while one could still lie, and that were tossed for this attempt alone."""
+"""Coins: roles follow from coins that were closed while one could still lie, and tossed for this attempt alone."""
 
 from troth.crypto import Slot, coin_commitment
 from troth.protocol.core.coins import combine
@@ -11,7 +11,7 @@ def coins(world: World) -> list[str]:
     """Coins A are open before reports are made (SPEC R1), and those of Commit are known when an attempt is repeated (SPEC N2)."""
     broken = []
     for outcome in world.witness:
-        step, slot = outcome.record.step, _commit_place(world, outcome.record)
+        step, slot = outcome.record.step, _commit_slot(world, outcome.record)
         for attempt, accuses in outcome.accuses.items():
             opened = {peer: said.message.coin for peer, said in accuses.items() if isinstance(said.message, Accuse)}
             if attempt == outcome.attempts - 1 and combine("roles", step, attempt, opened) != outcome.record.randomness:
@@ -26,5 +26,5 @@ def coins(world: World) -> list[str]:
     return broken
 
 
-def _commit_place(world: World, record: StepRecord) -> Slot:
+def _commit_slot(world: World, record: StepRecord) -> Slot:
     return Slot(world.run.id, record.step, Phase.COMMIT, incarnation=record.incarnation)

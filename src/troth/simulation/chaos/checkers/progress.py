@@ -1,11 +1,15 @@
-"""A step ends, and moves the model, if enough honest peers stay: nobody is left out or stalls without need."""
+"""Progress: steps end and move the model while enough honest peers stay, and steady ones keep their places."""
 
+from troth.crypto import PeerId
 from troth.protocol.core.errors import LeftOutError, StalledError
 from troth.simulation.chaos.world import World
 
 
 def progress(world: World) -> list[str]:
-    """Within the full guarantee every step moves the model; beyond it the run may pause where a quorum is gone."""
+    """No steady peer is left out or stalls without need.
+
+    Within the full guarantee every step moves the model; beyond it the run may pause where a quorum is gone.
+    """
     broken = []
     for number, why in sorted(world.stopped.items()):
         if number in world.steady and isinstance(why, LeftOutError):
@@ -17,7 +21,7 @@ def progress(world: World) -> list[str]:
 
 
 def excused(world: World) -> bool:
-    """Whether it is nobody's fault that the run did not go on: more are gone than it promised to withstand."""
+    """Whether the run may have stopped: more peers are gone than it promised to withstand."""
     return not world.plan.within and bool(_missing(world)) and (world.majority_lost or _done(world))
 
 
@@ -31,3 +35,19 @@ def _missing(world: World) -> str:
     if not _done(world):
         return f"only {len(world.records)} of {world.plan.steps} steps: {stalled}"
     return f"only {updates} of {world.plan.steps} steps moved the model" if updates < world.plan.steps else ""
+
+
+def standing(world: World) -> list[str]:
+    """Honest peers that neither network nor power fails are never absent, struck or expelled.
+
+    Within the full guarantee: where more fail than there may be liars, broken links count against others too (SPEC F3).
+    """
+    if not world.plan.within:
+        return []
+    broken = []
+    for record in world.records:
+        held = {"absent": record.absent, "struck": (*record.struck, *record.slowed), "expelled": record.expelled}
+        for what, peers in held.items():
+            for number in sorted(world.steady & {world.numbers.get(PeerId(peer)) for peer in peers}):
+                broken.append(f"step {record.step}: {number} is honest, and {what}")
+    return broken

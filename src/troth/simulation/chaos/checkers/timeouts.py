@@ -1,7 +1,4 @@
-"""Nobody makes the others wait for nothing: each slow path costs somebody its place, a strike, or a pair that is new.
-
-And all agree on how long they wait (SPEC Q8).
-"""
+"""Timeouts: all agree on them, and nobody makes the others wait without a consequence."""
 
 from collections import Counter
 
@@ -13,7 +10,10 @@ _ANNOUNCEMENTS = 5
 
 
 def timeouts(world: World) -> list[str]:
-    """A step after which nothing is held against anybody, nor after the next, which hears of its end, had certificates only."""
+    """All wait equally long (SPEC Q8), and each slow path costs a place, a strike, or a new link dispute.
+
+    A step was decided by certificates alone if neither its record nor the next, which hears of its end, blames anybody.
+    """
     pairs = Counter(pair for record in world.records for pair in record.link_disputes)
     broken = [
         f"{world.name(one)} and {world.name(other)} did not reach each other {count} times"
@@ -29,22 +29,21 @@ def timeouts(world: World) -> list[str]:
             took > max(_longest(held, relayed) for held in world.timeouts[step])
             and outcome.attempts == 1
             and outcome.record.incarnation == before.record.incarnation  # else the power was gone
-            and not _noted(outcome.record)
-            and not _noted(after.record)
+            and not _blames(outcome.record)
+            and not _blames(after.record)
         ):
             broken.append(f"step {step} took {took:.0f} s, and nothing is held against anybody")
     return broken
 
 
-def _noted(record: StepRecord) -> bool:
+def _blames(record: StepRecord) -> bool:
     held = (record.absent, record.struck, record.slowed, record.link_disputes, record.expelled, record.judgements)
     return any(held)
 
 
 def _longest(timeouts: Timeouts, relayed: bool) -> float:
-    """With every value and every view just in time (SPEC Q1, Q2, F2)."""
+    """Longest step with every value and every view just in time (SPEC Q1, Q2, F2)."""
     exchange = 2 * timeouts.delta + timeouts.bulk
-    allowed = (
-        7 * exchange + 2 * timeouts.compute
-    )  # record, parts three times, aggregates twice, signatures; gradient, audit
+    # Record, parts three times, aggregates twice, signatures; gradient, audit.
+    allowed = 7 * exchange + 2 * timeouts.compute
     return allowed + _ANNOUNCEMENTS * timeouts.delta * (6 if relayed else 4) + timeouts.delta

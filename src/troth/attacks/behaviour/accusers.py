@@ -1,0 +1,114 @@
+"""Accusers of the innocent and of everyone, and validators that accuse nobody."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import ClassVar
+
+import msgspec
+
+from troth.attacks.colluder import ColludingChannel
+from troth.attacks.gradient import GradientAttack
+from troth.crypto import Digest, PeerId, Slot, blob_digest
+from troth.protocol.core.channel import AttemptView, ProvenParts
+from troth.protocol.core.parts import ProvenPart
+from troth.protocol.wire.messages import NO_BASIS, Accusation, Accuse, Announced, Commit, Kind, Message, Report
+
+_MOST_LIES = 1024  # accusations in a message
+
+
+class FalseAccuser(ColludingChannel):
+    """As owner, accuses an honest contributor of a wrong report about its part."""
+
+    _mine: tuple[int, ...] = ()
+    _honest_contributors: tuple[PeerId, ...] = ()
+    # Digests of others' messages in the last steps.
+    _signed: Mapping[tuple[int, Kind, PeerId], Digest] = MappingProxyType({})
+
+    async def scatter(
+        self,
+        slot: Slot,
+        parts: Mapping[int, tuple[PeerId, ProvenPart]],
+        expected: Mapping[int, frozenset[PeerId]],
+        view: AttemptView,
+    ) -> ProvenParts:
+        received = await super().scatter(slot, parts, expected, view)
+        self._mine = (*(self._mine if slot.attempt else ()), *received)
+        honest = sorted({peer for sent in received.values() for peer in sent} - self._colluders)
+        self._honest_contributors = tuple(honest) or self._honest_contributors
+        return received
+
+    async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Mapping[PeerId, Announced]:
+        if isinstance(message, Accuse) and self._active(slot.step):
+            message = msgspec.structs.replace(message, accusations=(*message.accusations, *self._lies(slot.step)))
+        announced = await super().announce(slot, message, view)
+        self._note(slot.step, message, announced)
+        return announced
+
+    def _note(self, step: int, message: Message, announced: Mapping[PeerId, Announced]) -> None:
+        """Keep digests: an accusation that names no message which was really sent is not heard (SPEC E2)."""
+        if isinstance(message, Commit | Report):
+            kinds = (Kind.GRADIENT,) if isinstance(message, Commit) else (k for k in Kind if k != Kind.GRADIENT)
+            recent = {key: digest for key, digest in self._signed.items() if key[0] >= step - 2}
+            said = {peer: blob_digest(one.envelope.payload) for peer, one in announced.items()}
+            self._signed = recent | {(step, kind, p): said[p] for kind in kinds for p in said}
+
+    def _lie(self, peer: PeerId, kind: Kind, step: int, part: int | None) -> Accusation:
+        """An accusation of a message that was really sent."""
+        return Accusation(peer, kind, step, part, self._signed.get((step, kind, peer), NO_BASIS))
+
+    def _lies(self, step: int) -> list[Accusation]:
+        return self._accusing(self._honest_contributors[:1], step)
+
+    def _accusing(self, victims: Sequence[PeerId], step: int) -> list[Accusation]:
+        """Accuse each victim of a wrong report about the first part that this member owns."""
+        return [self._lie(victim, Kind.REPORT, step, part) for part in self._mine[:1] for victim in victims]
+
+
+@dataclass(frozen=True)
+class FalseAccusation(GradientAttack):
+    """as owner of a part, accuse an honest contributor of a wrong report"""
+
+    behaviour: ClassVar[type[ColludingChannel]] = FalseAccuser
+    needs_protocol: ClassVar[bool] = True
+
+
+class MassAccuser(FalseAccuser):
+    """Accuses everyone it knows of everything there is, in this step and the two before."""
+
+    def _lies(self, step: int) -> list[Accusation]:
+        parts = (None, *range(len(self._run.founders)))
+        lies = [
+            self._lie(peer, kind, max(0, step - ago), part)
+            for peer in self._run.founders
+            if peer not in self._colluders
+            for kind in Kind
+            for ago in (0, 1, 2)
+            for part in (parts if kind == Kind.REPORT else (None,))
+        ]
+        return lies[:_MOST_LIES]
+
+
+@dataclass(frozen=True)
+class MassAccusation(GradientAttack):
+    """accuse everyone of everything, to keep the others busy"""
+
+    behaviour: ClassVar[type[ColludingChannel]] = MassAccuser
+    needs_protocol: ClassVar[bool] = True
+
+
+class SilentValidator(ColludingChannel):
+    """Recomputes nothing and accuses nobody, whatever it sees."""
+
+    async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Mapping[PeerId, Announced]:
+        if isinstance(message, Accuse) and self._active(slot.step):
+            message = msgspec.structs.replace(message, accusations=())
+        return await super().announce(slot, message, view)
+
+
+@dataclass(frozen=True)
+class SilentValidation(GradientAttack):
+    """as validator, never accuse anybody"""
+
+    behaviour: ClassVar[type[ColludingChannel]] = SilentValidator
+    needs_protocol: ClassVar[bool] = True

@@ -1,0 +1,80 @@
+"""The manifest as plain values: the source of its digests, of the run's name, and of what evidence says of a run.
+
+All keys and values here are hashed. A change makes the same plan another run.
+"""
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from troth.crypto import Digest, tagged_hash
+from troth.network.manifest.toml import FORMAT
+
+if TYPE_CHECKING:
+    from troth.network.manifest.manifest import Manifest
+
+Plain = dict[str, Any]  # JSON can hold it exactly: fractions are hexadecimal
+
+
+def section_digests(manifest: "Manifest") -> dict[str, Digest]:
+    """By section, in an order to report them in: two manifests are equal if and only if all of these are."""
+    return {
+        section: tagged_hash("troth/manifest/1", section.encode(), _canonical(content))
+        for section, content in _sections(manifest).items()
+    }
+
+
+def description(manifest: "Manifest") -> bytes:
+    """Everything that `Run` does not hold elsewhere. At the top level, what recomputing a gradient needs (evidence.recompute).
+
+    Evidence of a ban carries it to strangers, who need not know where the founders live: hence only a digest of that.
+    """
+    sections = _sections(manifest)
+    flat = {
+        name: value
+        for section in ("name", "task", "task code", "data", "initialisation", "training options")
+        for name, value in sections[section].items()
+    }
+    names = [founder.name for founder in manifest.founders]  # in the order of their keys
+    addresses = tagged_hash("troth/addresses/1", *(founder.address.encode() for founder in manifest.founders))
+    return _canonical(
+        {
+            "manifest": FORMAT,
+            **flat,
+            "pace": sections["pace"],
+            "founders": names,
+            "addresses": addresses.hex(),
+        }
+    )
+
+
+def _sections(manifest: "Manifest") -> dict[str, Plain]:
+    """Every field, once."""
+    timeouts, start = manifest.timeouts, manifest.initial_state
+    return {
+        "name": {"name": manifest.name},
+        "nonce": {"nonce": manifest.nonce.hex()},
+        "task": {"task": manifest.task, "device": manifest.device, "one_by_one": manifest.one_by_one},
+        "task code": {"code": manifest.code.hex()},
+        "data": {"data": manifest.data.hex(), "data_where": manifest.data_where},
+        "initialisation": {"seed": manifest.seed, "start": "" if start is None else start.hex()},
+        "training options": {
+            "steps": manifest.steps,
+            "optimizer": manifest.optimizer,
+            "rate": manifest.rate.hex(),
+            "schedule": manifest.schedule,
+            "warmup": manifest.warmup,
+        },
+        "protocol": dict(manifest.parameters.plain()),
+        "pace": {
+            "delta": timeouts.delta.hex(),
+            "compute": timeouts.compute.hex(),
+            "bulk": timeouts.bulk.hex(),
+            "room": timeouts.room,
+            "stretch": timeouts.stretch.hex(),
+        },
+        "founders": {"founders": [[founder.key.hex(), founder.name, founder.address] for founder in manifest.founders]},
+    }
+
+
+def _canonical(content: Plain) -> bytes:
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()

@@ -1,0 +1,46 @@
+"""The check of a greeting: whether a peer that says hello belongs to this run, and may sit where it says."""
+
+from collections.abc import Set
+
+from troth.crypto import Digest, PeerId, Signature, verify
+from troth.network.mesh.session import (
+    CONTROL_SESSION,
+    VERSION,
+    Hello,
+    Refused,
+    decode_session_message,
+    delegation_bytes,
+)
+from troth.network.transport.base import Lane, Received
+
+
+def check_greeting(
+    heard: tuple[Lane, Received], peer: PeerId, mine: Hello, members: Set[PeerId], banned: Set[PeerId]
+) -> str | None:
+    """Why a connection to `peer`, which said this first, is refused; None if it is welcome."""
+    lane, raw = heard
+    said = (
+        decode_session_message(bytes(raw[1:])) if lane == Lane.CONTROL and bytes(raw[:1]) == CONTROL_SESSION else None
+    )
+    if isinstance(said, Refused):
+        return f"it refuses this peer: {said.why}"
+    if not isinstance(said, Hello):
+        return "it did not say hello"
+    if said.version != VERSION:
+        return f"it speaks version {said.version} of the session, and this peer {VERSION}"
+    if said.run != mine.run:
+        differing = [name for name in mine.sections if mine.sections.get(name) != said.sections.get(name)]
+        return f"another run: the manifests differ in {', '.join(differing) or 'founders or nonce'}"
+    member = PeerId(said.member)
+    if member not in members:
+        return "its key is not in this run"
+    if {member, peer} & banned:
+        return "it is banned from this run"
+    # Only the owner of a seat can hand it on: else anybody could make a key and take a seat.
+    if member != peer and not _delegated(said, member, peer, Digest(mine.run)):
+        return "it claims a seat that is not its own"
+    return None
+
+
+def _delegated(said: Hello, member: PeerId, successor: PeerId, run: Digest) -> bool:
+    return said.delegation is not None and verify(member, delegation_bytes(run, successor), Signature(said.delegation))

@@ -1,0 +1,58 @@
+"""Evidence that a peer writes for people: of bans, and of equivocations in records that a restart threw away."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from troth.crypto import PeerId
+from troth.evidence.bans import History, reason_for
+from troth.evidence.companion_files import save_evidence
+from troth.evidence.verify import UnprovedError, verify_ban
+from troth.files import write_text
+from troth.protocol.core.records import StepRecord
+from troth.protocol.core.run import Run
+from troth.protocol.core.state import Outcome
+from troth.training.work import Training
+
+
+class EvidenceFiles:
+    """Follows the run step by step, and writes into the folder `evidence`."""
+
+    def __init__(self, folder: Path, run: Run, name_of: Callable[[PeerId], str], note: Callable[[str], None]) -> None:
+        self._folder = folder
+        self._run = run
+        self._name_of = name_of
+        self._note = note
+        self._history = History(run)
+
+    def add(self, outcome: Outcome[Training]) -> None:
+        """Take in a step, and write evidence of the bans whose record it certifies.
+
+        A peer that came back may lack the records that lead to a ban; then others have the evidence.
+        """
+        for evidence in self._history.add(outcome):
+            try:
+                proof = verify_ban(evidence.text, self._run.id)
+            except UnprovedError:
+                continue
+            self._folder.mkdir(exist_ok=True)
+            save_evidence(self._folder / evidence.file_name(self._name_of(proof.banned)), evidence, proof)
+
+    def thrown_away(self, record: StepRecord) -> None:
+        """Tell of a record that was not certified.
+
+        Everyone makes its audits again, so wrong work is found again. Two signed messages for one slot prove an
+        equivocation to anyone: they are kept for people.
+        """
+        name, last = self._name_of, self._history.uncertified
+        self._note(f"step {record.step} was not certified before the run stopped, and is made again")
+        for judgement in record.judgements:
+            if judgement.banned is not None:
+                self._note(f"it had banned {name(judgement.banned)}: {reason_for(judgement, name)}")
+        equivocations = last.equivocations if last is not None and last.record == record else {}
+        for peer, (slot, *envelopes) in equivocations.items():
+            self._folder.mkdir(exist_ok=True)
+            said = [[envelope.payload.hex(), envelope.signature.hex()] for envelope in envelopes]
+            proof = {"run": slot.run.hex(), "place": list(slot[1:]), "sender": peer.hex(), "said": said}
+            path = self._folder / f"thrown-away-step{record.step}-{name(peer)}.json"
+            write_text(path, json.dumps(proof, indent=1) + "\n")

@@ -1,0 +1,119 @@
+"""The beginning of a run: wait for the other founders, and decide when to begin without the rest (SPEC B5)."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Protocol
+
+from troth.crypto import PeerId
+from troth.network.manifest.errors import ManifestError
+from troth.network.mesh.session import Standing
+from troth.protocol.core.roster import Roster
+
+_LOOK_EVERY_S = 0.02
+_TELL_EVERY_S = 3.0
+
+
+class Verdict(Enum):
+    """The outcome of a decision."""
+
+    WAIT = auto()
+    BEGIN = auto()
+    RUNNING = auto()  # the others have begun, and gone on
+    REFUSED = auto()  # nobody will ever train with this peer
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A verdict with its reason."""
+
+    verdict: Verdict
+    ready: bool  # this peer could begin now, if the others say so too
+    reason: str  # for people
+
+
+@dataclass(frozen=True)
+class Presence:
+    """The other founders, as this peer sees them."""
+
+    standings: Mapping[PeerId, Standing]  # of those that are connected
+    refused: Mapping[PeerId, str]  # they refuse us, or we them, and why
+    troubles: Mapping[PeerId, str]  # why others are not connected
+
+
+@dataclass(frozen=True)
+class Founding:
+    """The part of the decision that stays the same while this peer waits."""
+
+    me: PeerId
+    roster: Roster  # of the first step
+    patience_s: float  # for the founders that are missing
+    restart_with: int | None
+    name_of: Callable[[PeerId], str]
+
+    @property
+    def enough(self) -> int:
+        """Founders that may begin without the rest."""
+        quorum = self.roster.restart_quorum
+        return quorum if self.restart_with is None else min(quorum, max(self.roster.quorum, self.restart_with))
+
+
+def decide(waited_s: float, seen: Presence, founding: Founding) -> Decision:
+    """Whether to begin: everyone is there, or patience is over and as many are there as a restart needs."""
+    roster, enough = founding.roster, founding.enough
+    founders, mine = set(roster.members), {founding.me}
+    here = founders & (seen.standings.keys() | mine)
+    others = here - mine
+    refused = {peer: why for peer, why in seen.refused.items() if peer in founders - here}
+    if not others and (len(refused) >= roster.quorum or refused.keys() == founders - mine):
+        names = ", ".join(founding.name_of(peer) for peer in sorted(refused))
+        why = next(iter(refused.values()))
+        reason = f"{names} cannot train with this peer: {why}; everybody needs the same run.toml"
+        return Decision(Verdict.REFUSED, False, reason)
+    begun = {peer for peer in others if seen.standings[peer].begun}
+    # More than the liars among the founders could invent.
+    if sum(seen.standings[peer].step > 0 for peer in begun) > roster.liars:
+        return Decision(Verdict.RUNNING, False, "the others have begun without this peer")
+    complete = here == founders
+    ready = complete or (len(here) >= enough and waited_s >= founding.patience_s)
+    agreed = {peer for peer in others if seen.standings[peer].ready}
+    all_agree = len(agreed) == len(founders) - 1
+    if ready and (all_agree or (len(agreed) + 1 >= enough and (begun or not complete))):
+        return Decision(Verdict.BEGIN, True, "everyone is here" if all_agree else "enough are here")
+    missing = [
+        f"{founding.name_of(peer)} ({seen.troubles.get(peer, 'connected, not ready')})"
+        for peer in sorted(founders - mine - agreed)
+    ]
+    reason = (
+        f"{len(agreed) + 1} of {len(founders)} founders are here, {enough} are needed; waiting for {', '.join(missing)}"
+    )
+    return Decision(Verdict.WAIT, ready, reason)
+
+
+class FoundingNetwork(Protocol):
+    """The network, as far as founding uses it."""
+
+    def presence(self) -> Presence: ...
+
+    def stand(self, standing: Standing) -> None: ...
+
+
+def begin_with_the_others(network: FoundingNetwork, founding: Founding, note: Callable[[str], None]) -> bool:
+    """Wait for the beginning of the run. False if it goes on already; raises `ManifestError` if it never will with this peer."""
+    started = told = time.monotonic()
+    while True:
+        now = time.monotonic()
+        decision = decide(now - started, network.presence(), founding)
+        if decision.verdict is Verdict.REFUSED:
+            raise ManifestError(decision.reason)
+        if decision.verdict is Verdict.RUNNING:
+            return False
+        network.stand(Standing(decision.ready, False, 0))
+        if decision.verdict is Verdict.BEGIN:
+            network.stand(Standing(True, True, 0))
+            return True
+        if now >= told + _TELL_EVERY_S:
+            told = now
+            note(decision.reason)
+        time.sleep(_LOOK_EVERY_S)

@@ -1,0 +1,83 @@
+"""A peer's network: a transport and the connections of a mesh, in a thread of their own, and the protocol's link to them."""
+
+from collections.abc import Callable
+
+from troth.crypto import Identity, PeerId
+from troth.network.manifest.manifest import Manifest
+from troth.network.mesh.inbox import Inbox
+from troth.network.mesh.link import NetworkLink, NetworkThread
+from troth.network.mesh.mesh import Mesh
+from troth.network.mesh.session import VERSION, Hello, Standing, delegation_bytes
+from troth.network.node.events import Traffic
+from troth.network.node.founding import Presence
+from troth.network.node.options import NodeOptions
+from troth.network.transport.base import Lane, Limits, LocalPeer
+
+_MOST_CONTROL_BYTES = 1 << 25  # a peer that comes back is told everyone's announcements and the records of many steps
+
+
+class NodeNetwork:
+    """Open from its construction to `close`. Raises what keeps this peer from listening."""
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        seat: Identity,
+        me: Identity,
+        options: NodeOptions,
+        state_bytes: int,
+        note: Callable[[str], None],
+    ) -> None:
+        """`seat` is the key in the manifest; `me` is the same, or the successor that it delegates to."""
+        limits = limits_for(manifest.run.parameters.size, state_bytes, options.bytes_per_second)
+        inbox = Inbox(room=4 * limits.most_bulk_bytes + (1 << 22))
+        delegation = None if me is seat else seat.sign(delegation_bytes(manifest.run.id, me.peer))
+        hello = Hello(VERSION, manifest.run.id, dict(manifest.digests()), seat.peer, delegation)
+        addresses = {
+            founder.key: options.addresses.get(founder.key, founder.address or options.transport.lookup_address)
+            for founder in manifest.founders
+        }
+        # Anyone may connect: the mesh asks who it is.
+        local = LocalPeer(me, limits, lambda _: True, manifest.run.id, frozenset(manifest.run.founders))
+
+        async def make_mesh() -> Mesh:
+            transport = options.transport.make(local)
+            here = await transport.listen(options.listen)
+            if options.transport.tells_address:
+                note(f"listening on {here}")
+            return Mesh(transport, hello, me.peer, addresses, inbox, hold_s=manifest.timeouts.delta, note=note)
+
+        self._thread = NetworkThread(make_mesh, inbox)
+        self._thread.start()
+        most_bytes = max(limits.most_bulk_bytes, limits.most_control_bytes)
+        self.link = NetworkLink(self._thread.post, inbox, most_bytes, self._thread.gone)
+
+    def stand(self, standing: Standing) -> None:
+        """Tell the others how far this peer is."""
+        self._thread.stand(standing)
+
+    def ban(self, banned: frozenset[PeerId]) -> None:
+        """Send nothing more to these, and hear nothing more from them."""
+        self._thread.ban(banned)
+
+    def presence(self) -> Presence:
+        mesh = self._thread.mesh
+        return Presence(mesh.standings, mesh.refused, mesh.troubles)
+
+    def traffic(self) -> Traffic:
+        mesh = self._thread.mesh
+        return Traffic(mesh.received[Lane.CONTROL], mesh.received[Lane.BULK], mesh.sent)
+
+    def close(self) -> None:
+        self._thread.stop()
+
+
+def limits_for(parameters: int, state_bytes: int, bytes_per_second: float | None) -> Limits:
+    """The transport's bounds for a model of so many parameters, whose state with its optimizer takes so many bytes."""
+    largest = max(4 * parameters, state_bytes)
+    return Limits(
+        most_control_bytes=_MOST_CONTROL_BYTES,
+        most_bulk_bytes=largest + (1 << 16),
+        most_queued_bytes=_MOST_CONTROL_BYTES + 4 * largest + (1 << 24),
+        bytes_per_second=bytes_per_second,
+    )

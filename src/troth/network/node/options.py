@@ -1,0 +1,25 @@
+"""Choices of the person who runs a peer; everything that all members agree on is in the manifest."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from troth.crypto import PeerId
+from troth.network.transport.base import TransportOptions
+from troth.network.transport.registry import DEFAULT_TRANSPORT, TRANSPORTS
+
+
+@dataclass(frozen=True)
+class NodeOptions:
+    """How one peer runs."""
+
+    folder: Path
+    listen: str  # host:port
+    addresses: dict[PeerId, str] = field(default_factory=dict)  # where they differ from the manifest's
+    founding_s: float = 120.0  # after this time enough members begin, or restart the run, without the rest
+    restart_with: int | None = None  # members that are enough for that; None: so many that no certified record is lost
+    evaluate_every: int = 10
+    bytes_per_second: float | None = None
+    keep_checkpoints: int = 3
+    metrics_port: int | None = None  # for Prometheus, on this machine only
+    tensorboard: bool = False
+    transport: TransportOptions = field(default_factory=TRANSPORTS[DEFAULT_TRANSPORT])

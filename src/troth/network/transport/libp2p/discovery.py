@@ -1,0 +1,113 @@
+"""Finding each other in the DHT: joining it, publishing our own addresses, looking up those of others."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from troth.crypto.hashing import Digest
+from troth.crypto.identity import Identity, PeerId
+from troth.network.transport.base import UnreachableError
+from troth.network.transport.libp2p.control import DaemonError
+from troth.network.transport.libp2p.multiaddr import libp2p_id
+from troth.network.transport.libp2p.node import Libp2pNode
+from troth.network.transport.libp2p.peer_record import (
+    LASTS_S,
+    Keeper,
+    decode_peer_record,
+    dht_key,
+    encode_peer_record,
+    worth_telling,
+)
+from troth.network.transport.libp2p.relays import circuits
+
+_LOOKUP_S = 8.0
+_REPUBLISH_S = LASTS_S / 4
+FRESH_S = LASTS_S - _REPUBLISH_S - 30.0  # the newest record of a peer lasts at least this long
+
+
+@dataclass(frozen=True)
+class DiscoverySetup:
+    """Everything that stays the same when a node is started again."""
+
+    identity: Identity
+    run: Digest
+    keeper: Keeper
+    initial_peers: tuple[str, ...]
+    relays: tuple[str, ...]
+    handshake_s: float
+    warn: Callable[[str, str, str], None]  # kind, source, text
+
+
+class Discovery:
+    """One node's place in the DHT."""
+
+    def __init__(self, setup: DiscoverySetup, node: Libp2pNode) -> None:
+        self._setup = setup
+        self._node = node
+        self._publish_at = 0.0
+        self._join_at = 0.0
+        self.published: tuple[str, ...] = ()  # our addresses, as last published
+
+    async def publish(self) -> None:
+        """Publish our addresses, when they change and before the record ends."""
+        setup = self._setup
+        through_relays = circuits(setup.relays, self._node.daemon)
+        addresses = worth_telling([*through_relays, *await self._node.own_addresses()])
+        if addresses == self.published and time.monotonic() < self._publish_at:
+            return
+        self.published, self._publish_at = addresses, time.monotonic() + _REPUBLISH_S
+        if addresses:
+            until = time.time() + LASTS_S
+            record = encode_peer_record(setup.identity, setup.run, until, addresses)
+            if not await self._node.dht.store(dht_key(setup.run, setup.identity.peer), record, until):
+                self._publish_at = 0.0
+
+    async def join_when_due(self) -> None:
+        if time.monotonic() >= self._join_at:
+            await self.join()
+
+    async def join(self) -> None:
+        """Connect to the initial peers, which know the others. If none answers, they are asked again soon."""
+        alone = self._join_at == 0.0
+        met = await asyncio.gather(*map(self._meet, self._setup.initial_peers))
+        if met and not any(met):
+            self._setup.warn("join", "", "none of the initial peers answers; trying again")
+            self._join_at = 0.0
+            return
+        self._join_at = time.monotonic() + _REPUBLISH_S
+        if alone:
+            self._publish_at = 0.0  # a record that was published while alone has to reach the others
+
+    async def _meet(self, address: str) -> bool:
+        where, _, name = address.rpartition("/p2p/")
+        other = self._node.hivemind.PeerID.from_base58(name)
+        if other.to_bytes() == libp2p_id(self._setup.identity.peer):
+            return True
+        with suppress(TimeoutError, OSError, EOFError, DaemonError):
+            async with asyncio.timeout(self._setup.handshake_s):
+                await self._node.control.connect(other.to_bytes(), [where], self._setup.handshake_s)
+            return await self._node.dht.protocol.call_ping(other) is not None
+        return False
+
+    async def look_up(self, peer: PeerId, sufficient: float) -> tuple[str, ...]:
+        """The addresses in a peer's record: the first that lasts at least until then, or else the one that lasts longest.
+
+        Searching on for something better takes as long as a liar wants: it sends us to neighbours that do not exist.
+        """
+        setup = self._setup
+        key = dht_key(setup.run, peer)
+        setup.keeper.wanted.add(peer)
+        try:
+            async with asyncio.timeout(_LOOKUP_S):
+                found = (await self._node.dht.get_many([key], sufficient_expiration_time=sufficient))[key]
+        except TimeoutError as error:
+            raise UnreachableError(f"the DHT did not answer within {_LOOKUP_S:g} s") from error
+        finally:
+            setup.keeper.wanted.discard(peer)
+        raw = found.value if found is not None else None
+        record = decode_peer_record(raw, setup.run, time.time()) if isinstance(raw, bytes) else None
+        if record is None or record.peer != peer:
+            raise UnreachableError(f"nobody in the DHT knows where {peer.hex()[:16]} is")
+        return record.addresses

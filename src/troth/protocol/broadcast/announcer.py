@@ -1,0 +1,205 @@
+"""One announcement after another: begun, kept going, ended; and the memory of them within a step."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from troth.crypto import Identity, PeerId, Slot
+from troth.protocol.broadcast.agreement import Decision, Timing
+from troth.protocol.broadcast.announcement import Announcement
+from troth.protocol.broadcast.catch_up_server import CatchUpServer
+from troth.protocol.broadcast.link import Outlet, PacketLink
+from troth.protocol.broadcast.observed import ObservedAnnouncement
+from troth.protocol.broadcast.position import Position
+from troth.protocol.broadcast.timeouts import Pacing
+from troth.protocol.core.channel import Blame, Equivocations, Said
+from troth.protocol.wire.frames import Agreement, BlobSent, Certificate, Decided, Frame, Relayed, Value, View
+from troth.protocol.wire.messages import Commit, Envelope, Malformed, Phase, said_as
+from troth.protocol.wire.phases import follows
+from troth.protocol.wire.primitives import Primitives
+
+
+class EndedAnnouncements:
+    """Ended announcements of this step, and those of the last one that are still to be proved to observers."""
+
+    def __init__(self, outlet: Outlet, catch_up: CatchUpServer) -> None:
+        self._outlet = outlet
+        self._catch_up = catch_up
+        self._ended: dict[Slot, Announcement] = {}
+        self._to_prove: dict[Slot, tuple[frozenset[PeerId], int]] = {}  # observers, and number of signatures needed
+
+    def __contains__(self, slot: Slot) -> bool:
+        return slot in self._ended
+
+    def tell(self, slot: Slot, decision: Decision) -> None:
+        """Tell observers the decision of an announcement."""
+        observers = self._catch_up.observers
+        if observers and decision.said:  # empty if the others went on without this peer
+            said = {bytes(peer): envelope for peer, envelope in decision.said.items()}
+            equivocations = {bytes(peer): pair for peer, pair in decision.equivocations.items()}
+            self._outlet.send_each(slot, sorted(observers), Decided(said, equivocations))
+
+    def add(self, slot: Slot, announcement: Announcement, voices: int, step: int) -> None:
+        self._ended[slot] = announcement
+        self._to_prove[slot] = (self._catch_up.observers, voices)
+        self.prove(slot, step)
+
+    def hear(self, sender: PeerId, slot: Slot, frame: Certificate, now: float) -> None:
+        """Take a certificate that comes after the decision: it is measured (SPEC Q8)."""
+        self._ended[slot].hear(sender, frame, now)
+
+    def prove(self, slot: Slot, step: int) -> None:
+        """Send the proof of a decision to observers, once, as soon as there is one: with it they need no other voice."""
+        if slot not in self._to_prove:
+            return
+        observers, voices = self._to_prove[slot]
+        if slot.step == step:
+            observers |= self._catch_up.observers  # some may have come since
+        if observers and (proof := self._ended[slot].proof(voices)) is not None:
+            del self._to_prove[slot]
+            self._outlet.send_each(slot, sorted(observers), proof)
+
+    def over(self, step: int) -> float:
+        """End a step; return the longest delay that its announcements measured.
+
+        Observers need proof of the last announcement too, and signatures for it may still be on their way.
+        """
+        last = {slot: ended for slot, ended in self._ended.items() if slot.step == step}
+        self._to_prove = {slot: due for slot, due in self._to_prove.items() if slot in last and due[0]}
+        self._ended = {slot: last[slot] for slot in self._to_prove}
+        return max((ended.lag for ended in last.values()), default=0.0)
+
+
+_MOST_RELAYED = 2  # values of one sender, and as many views (SPEC F2)
+
+
+class Announcer:
+    """Runs announcements for a member or an observer. Frames and the time go in; it never waits."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        position: Position,
+        pacing: Pacing,
+        link: PacketLink,
+        outlet: Outlet,
+        catch_up: CatchUpServer,
+        tools: Primitives,
+    ) -> None:
+        self._identity = identity
+        self._position = position
+        self._pacing = pacing
+        self._link = link
+        self._outlet = outlet
+        self._catch_up = catch_up
+        self._tools = tools
+        self._running: Announcement | ObservedAnnouncement | None = None
+        self.ended = EndedAnnouncements(outlet, catch_up)
+        self._relayed: dict[PeerId, set[Frame]] = defaultdict(set)  # in this announcement
+        self._blame = Blame()
+        self._silent: dict[int, set[PeerId]] = defaultdict(set)  # by step: members silent in an announcement (SPEC Q7)
+        self._equivocations: dict[int, dict[PeerId, tuple[Slot, Envelope, Envelope]]] = defaultdict(dict)
+
+    @property
+    def unheard(self) -> frozenset[PeerId]:
+        """Members that have not spoken yet in the running announcement, to show to people."""
+        members, running = self._position.members, self._running
+        heard = running.heard if isinstance(running, Announcement) and running.decision is None else members
+        return frozenset(members) - frozenset(heard)
+
+    # The running announcement
+
+    def begin(self, slot: Slot) -> Announcement:
+        timing, position = self._enter(slot), self._position
+        disputed = position.view.disputed_links.get(self._identity.peer, frozenset())
+        numbers = position.view.liars, position.quorum or None
+        running = Announcement(slot, self._identity, position.members, timing, self._tools, disputed, *numbers)
+        self._running = running
+        return running
+
+    def observe(self, slot: Slot) -> ObservedAnnouncement:
+        timing, position = self._enter(slot), self._position
+        running = ObservedAnnouncement(
+            slot, position.members, position.voices, timing, self._tools, position.quorum or None
+        )
+        self._running = running
+        return running
+
+    def _enter(self, slot: Slot) -> Timing:
+        before, position = self._position.slot, self._position
+        assert before is None or position.observing or follows(before, slot), f"{slot} does not follow {before}"
+        if slot.phase == Phase.COMMIT:
+            self._pacing.begin_step()
+        self._relayed.clear()
+        position.enter(slot, self._silent[slot.step])
+        return self._pacing.timing(slot, position.view, position.members, self._link.now())
+
+    def tick(self) -> None:
+        if self._running is not None and self._position.slot is not None:
+            self._look_round(self._running)
+            self._running.tick(self._link.now())
+            self._flush(self._position.slot, self._running)
+
+    def hear(self, sender: PeerId, slot: Slot, frame: Agreement) -> None:
+        """Take a frame of the running announcement."""
+        running = self._running
+        assert running is not None
+        self._relay(sender, slot, frame)
+        self._look_round(running)
+        running.hear(sender, frame, self._link.now())
+        self._flush(slot, running)
+
+    def _look_round(self, running: Announcement | ObservedAnnouncement) -> None:
+        if isinstance(running, Announcement) and running.decision is None:
+            running.broken_off(self._link.gone())
+
+    def _flush(self, slot: Slot, running: Announcement | ObservedAnnouncement) -> None:
+        if frames := running.take():
+            self.to_all(slot, frames)
+
+    def to_all(self, slot: Slot, frames: Iterable[Frame]) -> None:
+        """Send frames to all members; certificates and blobs to observers too."""
+        if self._position.observing:
+            return
+        for frame in frames:
+            observers = sorted(self._catch_up.observers) if isinstance(frame, Certificate | BlobSent) else ()
+            self._outlet.send_each(slot, (*self._position.members, *observers), frame)
+
+    def _relay(self, sender: PeerId, slot: Slot, frame: Frame) -> None:
+        """Relay the sender's values and views, two of each, to members in a link dispute with it (SPEC F2)."""
+        disputed, relayed = self._position.view.disputed_links.get(sender), self._relayed[sender]
+        if not disputed or not isinstance(frame, Value | View) or not isinstance(self._running, Announcement):
+            return
+        enough = sum(type(old) is type(frame) for old in relayed) == _MOST_RELAYED
+        if frame in relayed or enough or not self._running.is_of(sender, frame):
+            return
+        relayed.add(frame)
+        self._outlet.send_each(slot, sorted(disputed & set(self._position.members)), Relayed(sender, frame))
+
+    # Its end
+
+    def finish(self, slot: Slot, running: Announcement | ObservedAnnouncement, decision: Decision) -> Said:
+        self.ended.tell(slot, decision)
+        self._silent[slot.step] |= set(self._position.members) - decision.said.keys()
+        self._equivocations[slot.step] |= {peer: (slot, *pair) for peer, pair in decision.equivocations.items()}
+        self._pacing.ended(running)
+        self._blame |= running.blame
+        opened = {peer: self._tools.open(slot, peer, envelope) for peer, envelope in decision.said.items()}
+        agreed = {peer: said for peer, said in sorted(opened.items()) if not isinstance(said, Malformed)}
+        if slot.phase == Phase.COMMIT:
+            self._pacing.measured(said_as(said, Commit).took for said in agreed.values())
+        if isinstance(running, Announcement):
+            self.ended.add(slot, running, self._position.voices, self._position.view.step)
+        return agreed
+
+    def equivocations(self, step: int) -> Equivocations:
+        return dict(self._equivocations[step])
+
+    def blame(self) -> Blame:
+        blame, self._blame = self._blame, Blame()
+        return blame
+
+    def forget(self, step: int) -> None:
+        """Drop the memory of earlier steps: nothing grows from step to step."""
+        for by_step in (self._silent, self._equivocations):
+            for old in [old for old in by_step if old < step]:
+                del by_step[old]

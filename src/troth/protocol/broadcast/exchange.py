@@ -1,0 +1,206 @@
+"""Parts and blobs of other peers, kept by slot until a step asks for them: bounded, and not yet checked."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from troth.crypto import Digest, PeerId, Slot
+from troth.protocol.broadcast.early_frames import MemoryQuota
+from troth.protocol.broadcast.link import Outlet
+from troth.protocol.core.channel import Delivery, ProvenParts, Showing
+from troth.protocol.core.parts import ProvenPart
+from troth.protocol.wire.frames import BlobSent, Frame, Packet, PartSent, PartShown
+from troth.protocol.wire.primitives import Primitives
+
+_OLD_STEPS = 8  # earlier steps whose blobs are kept for observers: slow links take longer than quick steps
+_OLD_BYTES = 1 << 26  # most bytes of these blobs
+
+
+@dataclass(frozen=True)
+class _Held:
+    blob: bytes
+    sender: PeerId | None  # the peer whose quota it takes up; None if it is this peer's own
+    size: int  # of the packet that brought it
+
+
+class Blobs:
+    """Aggregates by digest, of this step and, for observers, of earlier ones."""
+
+    def __init__(self, send: Callable[[PeerId, Slot, Frame], None], tools: Primitives, room: MemoryQuota) -> None:
+        self._send = send
+        self._tools = tools
+        self._quota = room
+        self._here: dict[Digest, _Held] = {}
+        self._older: list[dict[Digest, _Held]] = []  # the last step first
+        self._asked: Counter[PeerId] = Counter()  # requests in this step
+        self._waiting: dict[Digest, set[PeerId]] = {}  # peers that asked for a blob that is not here yet
+
+    def __contains__(self, digest: Digest) -> bool:
+        return digest in self._here
+
+    def __getitem__(self, digest: Digest) -> bytes:
+        return self._here[digest].blob
+
+    def __len__(self) -> int:
+        return len(self._here)
+
+    def put(self, slot: Slot, blob: bytes) -> None:
+        """Keep a blob of this peer's own."""
+        self._hold(slot, self._tools.digest(blob), _Held(blob, None, 0))
+
+    def put_from(self, sender: PeerId, slot: Slot, blob: bytes, size: int) -> None:
+        """Keep another peer's blob, if its quota has room: its blobs that are kept for observers go first."""
+        while not self._quota.has(sender, size):
+            if not self._drop_oldest(sender):
+                return
+        digest = self._tools.digest(blob)
+        if digest not in self._here and self._quota.take(sender, size):
+            self._hold(slot, digest, _Held(blob, sender, size))
+
+    def _hold(self, slot: Slot, digest: Digest, held: _Held) -> None:
+        """Keep a blob, and send it to peers that asked for it before it was here."""
+        self._here.setdefault(digest, held)
+        for peer in sorted(self._waiting.pop(digest, ())):
+            self._send(peer, slot, BlobSent(held.blob))
+
+    def hand_out(self, to: PeerId, slot: Slot, digest: Digest, *, most: int, may_come: bool) -> None:
+        """Send a blob of this step or of the last ones; if it is not here yet, when it comes. At most `most` requests count."""
+        self._asked[to] += 1
+        if self._asked[to] > most:
+            return
+        held = next((blobs[digest] for blobs in (self._here, *self._older) if digest in blobs), None)
+        if held is not None:
+            self._send(to, slot, BlobSent(held.blob))
+        elif may_come:
+            self._waiting.setdefault(digest, set()).add(to)
+
+    def next_step(self, *, watched: bool) -> None:
+        most = _OLD_BYTES // (1 + sum(len(held.blob) for held in self._here.values())) if watched else 1
+        keep = max(1, min(_OLD_STEPS, most))
+        for blobs in [self._here, *self._older][keep:]:
+            for held in blobs.values():
+                self._let_go(held)
+        self._older = [self._here, *self._older][:keep]
+        self._here = {}
+        self._waiting.clear()
+        self._asked.clear()
+
+    def _drop_oldest(self, of: PeerId) -> bool:
+        """Drop the sender's oldest blob of an earlier step; return whether there was one."""
+        for blobs in reversed(self._older):
+            for digest, held in blobs.items():
+                if held.sender == of:
+                    del blobs[digest]
+                    self._let_go(held)
+                    return True
+        return False
+
+    def _let_go(self, held: _Held) -> None:
+        if held.sender is not None:
+            self._quota.give_back(held.sender, held.size)
+
+
+K = TypeVar("K")
+
+
+class PartExchange:
+    """Parts sent to this peer as their owner, parts disclosed to it, and blobs by digest."""
+
+    def __init__(self, me: PeerId, outlet: Outlet, quota: MemoryQuota, tools: Primitives) -> None:
+        self._me = me
+        self._outlet = outlet
+        self._quota = quota
+        self.blobs = Blobs(outlet.send, tools, quota)
+        self._parts: dict[Slot, dict[int, dict[PeerId, ProvenPart]]] = defaultdict(lambda: defaultdict(dict))
+        self._shown: dict[Slot, dict[Showing, dict[PeerId, ProvenPart]]] = defaultdict(lambda: defaultdict(dict))
+
+    def keep(self, sender: PeerId, packet: Packet) -> None:
+        """Keep a part or blob once, if the sender's quota has room."""
+        slot, frame = packet.slot, packet.frame
+        if isinstance(frame, BlobSent):
+            self.blobs.put_from(sender, slot, frame.blob, packet.size)
+            return
+        if not isinstance(frame, PartSent | PartShown) or not self._quota.has(sender, packet.size):
+            return  # before a table is created: even an empty one takes up memory
+        part = ProvenPart(frame.blob, tuple(map(Digest, frame.path)))
+        if isinstance(frame, PartSent):
+            kept = _put(self._parts[slot][frame.part], sender, part)
+        else:
+            kept = _put(self._shown[slot][frame.part, sender], PeerId(frame.contributor), part)
+        if kept:
+            self._quota.take(sender, packet.size, slot.step)
+
+    # Parts for their owners
+
+    def send_parts(self, slot: Slot, parts: Mapping[int, tuple[PeerId, ProvenPart]]) -> None:
+        for number, (owner, part) in parts.items():
+            if owner == self._me:
+                self._parts[slot][number][self._me] = part
+            else:
+                self._outlet.send(owner, slot, PartSent(number, part.blob, part.path))
+
+    def missing(self, slot: Slot, expected: Mapping[int, frozenset[PeerId]], gone: frozenset[PeerId]) -> int:
+        """Count expected parts that are not here and may still come."""
+        here = self._parts[slot]
+        return sum(len(senders - here[part].keys() - gone) for part, senders in expected.items())
+
+    def received(self, slot: Slot, expected: Mapping[int, frozenset[PeerId]]) -> ProvenParts:
+        here = self._parts[slot]
+        return {
+            part: {peer: here[part][peer] for peer in sorted(senders & here[part].keys())}
+            for part, senders in expected.items()
+        }
+
+    # Parts for everyone
+
+    def own(self, slot: Slot, mine: ProvenParts) -> list[PartShown]:
+        """Note this peer's own disclosure; return the frames for everyone else."""
+        shown = self._shown[slot]
+        for part, contributions in mine.items():
+            shown[part, self._me] = dict(contributions)
+        return [
+            PartShown(part, peer, one.blob, one.path)
+            for part, contributions in mine.items()
+            for peer, one in contributions.items()
+        ]
+
+    def are_shown(self, slot: Slot, wanted: Collection[Showing], count: int) -> bool:
+        shown = self._shown[slot]
+        return all(len(shown[showing]) >= count for showing in wanted)
+
+    def shown(self, slot: Slot, wanted: Collection[Showing]) -> dict[Showing, dict[PeerId, ProvenPart]]:
+        return {showing: dict(self._shown[slot][showing]) for showing in wanted}
+
+    def forward(self, slot: Slot, parts: Mapping[Delivery, tuple[PeerId, ProvenPart]]) -> None:
+        for (number, contributor), (owner, part) in sorted(parts.items(), key=lambda item: item[0]):
+            if owner != self._me:
+                self._outlet.send(owner, slot, PartShown(number, contributor, part.blob, part.path))
+
+    def offered(
+        self, slot: Slot, wanted: Collection[Delivery], fits: Callable[[Delivery, ProvenPart], bool]
+    ) -> dict[Delivery, ProvenPart]:
+        """For each delivery, the first forwarded part that fits."""
+        found: dict[Delivery, ProvenPart] = {}
+        for part, contributor in wanted:
+            shown = ((about, said) for (about, _), said in self._shown[slot].items())
+            offers = (said[contributor] for about, said in shown if about == part and contributor in said)
+            right = next((offer for offer in offers if fits((part, contributor), offer)), None)
+            found.update({} if right is None else {(part, contributor): right})
+        return found
+
+    def forget(self, step: int, *, observed: bool) -> None:
+        """Drop parts of earlier steps: nothing grows from step to step."""
+        for kept in (self._parts, self._shown):
+            for slot in [slot for slot in kept if slot.step < step]:
+                del kept[slot]
+        self._quota.over(step)
+        self.blobs.next_step(watched=observed)
+
+
+def _put(table: dict[PeerId, K], key: PeerId, value: K) -> bool:
+    """Put the first value of a key, and only that; return whether this is it."""
+    if key in table:
+        return False
+    table[key] = value
+    return True

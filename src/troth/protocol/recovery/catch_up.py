@@ -1,0 +1,188 @@
+"""Catching up: a peer in no step follows the records to where the run goes on, or restarts (SPEC B2, B5–B7)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from troth.crypto import Digest, PeerId, Slot
+from troth.protocol.broadcast.channel import BroadcastChannel
+from troth.protocol.core.errors import LeftOutError
+from troth.protocol.core.state import Peer
+from troth.protocol.recovery.ledger import Ledger, Shown
+from troth.protocol.recovery.observers import Observers
+from troth.protocol.recovery.requests import Requests
+from troth.protocol.recovery.restart import Restart
+from troth.protocol.wire.frames import Busy, Outside, RestartCertificate, StateShown, StateWanted, SyncShown, Waiting
+from troth.protocol.wire.messages import Malformed, Phase
+
+T = TypeVar("T")
+_ASKING = 400  # times that everyone is asked
+_PATIENCE = 2  # time before asking again, in units of the least delta
+_STATE_IN_BULKS = 4  # time for a state, in units of bulk: it may be three times the model, and two members send it
+_ASKED_AT_ONCE = 2  # members asked for the model at once, since it may be large
+
+
+@dataclass
+class Voices(Generic[T]):
+    """Records shown by members that are in a step."""
+
+    said: dict[PeerId, Shown[T]] = field(default_factory=dict)
+    first: float | None = None  # time of the first answer
+
+    def hear(self, sender: PeerId, shown: Shown[T], now: float) -> None:
+        self.said[sender] = shown
+        self.first = now if self.first is None else self.first
+
+    def newest(self, now: float, patience: float) -> Shown[T] | None:
+        """Longest history shown, as soon as an honest member has answered, or must have: else liars that answer first could make
+        this peer observe a step that is long over (SPEC B7)."""
+        if self.first is None:
+            return None
+        best = max(self.said.values(), key=lambda shown: shown.order)
+        voices = self.said.keys() & set(best.followed.roster.members)
+        return best if len(voices) > best.followed.roster.liars or now >= self.first + patience else None
+
+    def tellers(self, best: Shown[T]) -> list[PeerId]:
+        """Members to ask for the state: first those that showed this very history."""
+        return sorted(self.said, key=lambda peer: (self.said[peer].followed.tip != best.followed.tip, peer))
+
+    def forget(self) -> None:
+        self.said.clear()
+        self.first = None
+
+
+class CatchUp(Generic[T]):
+    """One attempt to catch up, over one channel."""
+
+    def __init__(
+        self,
+        peer: Peer[T],
+        requests: Requests,
+        ledger: Ledger[T],
+        observers: Observers[T],
+        channel: BroadcastChannel,
+        restart: Restart[T],
+        patience: float,
+    ) -> None:
+        self._peer = peer
+        self._requests = requests
+        self._ledger = ledger
+        self._observers = observers
+        self._channel = channel
+        self._restart = restart
+        self._patience = patience  # seconds to wait for missing members before a restart
+        self._voices: Voices[T] = Voices()
+
+    async def run(self) -> bool:
+        """Ask everyone for records, and adopt the longest history. True if the run restarts instead: nobody is in a step, and
+        enough members wait (SPEC B5)."""
+        channel, ledger, restart = self._channel, self._ledger, self._restart
+        self._wait_in_restart()
+        asked = served = 0
+        while asked < _ASKING or restart.has_enough:
+            everyone, asked = self._stand_outside(), asked + 1
+            since = ledger.earlier if ledger.earlier is not None and not asked % 2 else ledger.state
+            self._requests.ask(channel, everyone, since.step)
+            until = channel.listener.now() + _PATIENCE * channel.pacing.bounds.delta
+            while channel.listener.now() < until:
+                heard = await channel.listener.hear_outside(min(until, restart.pause()))
+                if restart.waits and served < asked:  # once per round: answers may be large, and anyone may ask
+                    served = asked
+                    self._observers.admit(channel)
+                    self._observers.show(channel, self._peer, waits=True)
+                if heard is not None:
+                    await self._hear(*heard)
+                if await self._goes_on():
+                    self._requests.ask(channel, ledger.state.roster.members, ledger.state.step)  # to observe from here
+                    return False
+                self._give_up_borrowing()
+                if (incarnation := restart.begins()) is not None:
+                    ledger.restart(incarnation)
+                    channel.position.observe_from(ledger.state.step)
+                    return True
+        raise LeftOutError("no member showed records that continue this peer's")
+
+    def _stand_outside(self) -> list[PeerId]:
+        roster = self._ledger.state.roster
+        everyone = {*self._peer.run.founders, *roster.members}
+        self._channel.stand_outside(frozenset(everyone))
+        self._channel.catch_up.roster = roster
+        return sorted(everyone)
+
+    async def _hear(self, sender: PeerId, frame: Outside) -> None:
+        if isinstance(frame, Waiting | Busy | RestartCertificate):
+            self._restart.hear(sender, frame)
+        if not isinstance(frame, SyncShown):
+            return
+        await self._complete()
+        shown = self._ledger.examine(frame)
+        if shown is None:
+            return
+        if frame.waits or sender in self._restart.waiting_at(shown.followed.step):  # the sender is in no step
+            self._voices.said.pop(sender, None)
+            if not self._ledger.is_hopeless(shown):
+                self._borrow(shown)
+                self._voices.forget()
+        else:
+            self._voices.hear(sender, shown, self._channel.listener.now())
+
+    async def _goes_on(self) -> bool:
+        """Adopt the newest history of members that are in a step, with its model; return whether that was possible."""
+        channel, voices = self._channel, self._voices
+        best = voices.newest(channel.listener.now(), channel.pacing.bounds.quiet_step)
+        if best is None:
+            return False
+        channel.position.observe_from(best.followed.step)
+        training = await self.fetch(voices.tellers(best), Digest(best.followed.records[-1].state_after))
+        if training is None:
+            voices.forget()
+            return False
+        self._ledger.adopt(best, training)
+        return True
+
+    # Restart (SPEC B5, B6)
+
+    def _wait_in_restart(self) -> None:
+        """Wait for a restart from this state, unless the model is still to come."""
+        ledger = self._ledger
+        self._restart.stand(ledger.state, waits=ledger.lacks is None, unsure=ledger.unproved_roster)
+
+    def _borrow(self, shown: Shown[T]) -> None:
+        if not self._ledger.borrow(shown, self._channel.listener.now()):
+            self._channel.position.observe_from(self._ledger.state.step)
+        self._wait_in_restart()
+
+    def _give_up_borrowing(self) -> None:
+        if self._ledger.give_up_borrowing(self._channel.listener.now(), self._patience):
+            self._channel.position.observe_from(self._ledger.state.step)
+            self._wait_in_restart()
+
+    async def _complete(self) -> None:
+        """Fetch the model that is still lacking, from members that wait at the same step."""
+        ledger = self._ledger
+        if ledger.lacks is None:
+            return
+        training = await self.fetch(self._restart.waiting_at(ledger.state.step), ledger.lacks)
+        if training is not None:
+            ledger.complete(training)
+            self._wait_in_restart()
+
+    async def fetch(self, backers: Sequence[PeerId], digest: Digest) -> T | None:
+        """Fetch the state with this digest from the first member that sends it."""
+        ledger, work = self._ledger, self._peer.work
+        if ledger.lacks is None and work.digest(ledger.state.training) == digest:
+            return ledger.state.training
+        channel, bounds = self._channel, self._channel.pacing.bounds
+        slot = Slot(self._peer.run.id, ledger.state.step, Phase.REJOIN)
+        for first in range(0, len(backers), _ASKED_AT_ONCE):
+            channel.outlet.send_each(slot, backers[first : first + _ASKED_AT_ONCE], StateWanted(digest))
+            until = channel.listener.now() + 2 * bounds.delta + _STATE_IN_BULKS * bounds.bulk
+            while (heard := await channel.listener.hear_outside(until)) is not None:
+                sender, frame = heard
+                if isinstance(frame, Waiting | Busy | RestartCertificate):
+                    self._restart.hear(sender, frame)
+                if isinstance(frame, StateShown) and sender in backers:
+                    training = work.unpack(frame.state)
+                    if not isinstance(training, Malformed) and work.digest(training) == digest:
+                        return training
+        return None

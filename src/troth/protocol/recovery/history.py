@@ -1,0 +1,100 @@
+"""Certified records, followed from a state that this peer knows: one voice is enough, since nothing is believed (SPEC B2).
+
+A quorum of its own members signed each record, and the last one holds the digest of the model.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+
+from troth.crypto import Digest, PeerId, Signature
+from troth.protocol.core.records import StepRecord, decode_record, encode_record, right_signers
+from troth.protocol.core.roles import PendingAudits
+from troth.protocol.core.roster import Roster, scales_after
+from troth.protocol.core.run import Run
+from troth.protocol.core.state import LastRecord, State
+from troth.protocol.wire.frames import CertifiedRecord
+from troth.protocol.wire.primitives import Primitives
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Followed:
+    """Records that continue a known state, and the roster after them."""
+
+    records: tuple[StepRecord, ...]
+    roster: Roster
+
+    @property
+    def step(self) -> int:
+        """Step after the last record."""
+        return self.records[-1].step + 1
+
+    @property
+    def tip(self) -> bytes:
+        return encode_record(self.records[-1])
+
+
+def follow(
+    run: Run, known: State[T], model: Digest, certified: Sequence[CertifiedRecord], tools: Primitives
+) -> Followed | None:
+    """Records, if they continue this state and its model: each follows from the one before, and a quorum of its members signed
+    it. A step that was made again has two records: those that continue the other one lead elsewhere (SPEC B5)."""
+    records: list[StepRecord] = []
+    incarnation = known.incarnation
+    roster, scales, seeds, roles = known.roster, known.scales, known.earlier_randomness, known.randomness
+    for signed in certified:
+        record = record_of(signed)
+        if record is None:
+            return None
+        here = (known.step + len(records), roster.members, model, seeds, scales.tau, scales.updates + record.updated)
+        said = (record.step, record.members, record.state_before, record.seed_randomness, record.tau, record.updates)
+        if here != said or record.incarnation < incarnation or not has_quorum(run, signed, record, roster, tools):
+            return None
+        records.append(record)
+        incarnation = record.incarnation
+        roster, scales = roster.after(record), scales_after(scales, record, roster, run)
+        model, seeds, roles = Digest(record.state_after), roles, Digest(record.randomness)
+    return Followed(tuple(records), roster) if records else None
+
+
+def has_quorum(run: Run, signed: CertifiedRecord, record: StepRecord, roster: Roster, tools: Primitives) -> bool:
+    """Tell whether a quorum of the roster's members signed the record (SPEC U2)."""
+    signatures = {PeerId(peer): Signature(signature) for peer, signature in signed.signatures.items()}
+    return len(right_signers(run.id, record.step, signed.record, roster.members, signatures, tools)) >= roster.quorum
+
+
+def state_after(run: Run, state: State[T], followed: Followed, training: T, tools: Primitives) -> State[T]:
+    """Common state after the records followed; audit records come from observing."""
+    scales, roster = state.scales, state.roster
+    for record in followed.records:
+        before_last, scales, roster = roster, scales_after(scales, record, roster, run), roster.after(record)
+    last = followed.records[-1]
+    before = followed.records[-2].randomness if len(followed.records) > 1 else state.randomness
+    return State(
+        step=last.step + 1,
+        roster=followed.roster,
+        training=training,
+        randomness=Digest(last.randomness),
+        earlier_randomness=Digest(before),
+        scales=scales,
+        pending_audits=PendingAudits.after(last),
+        audit_records={},
+        incarnation=last.incarnation,
+        last=LastRecord.of(last, before_last, tools),
+    )
+
+
+def record_of(signed: CertifiedRecord) -> StepRecord | None:
+    try:
+        return decode_record(signed.record)
+    except msgspec.MsgspecError:
+        return None
+
+
+def step_of(signed: CertifiedRecord) -> int:
+    """Step of a record that was checked before."""
+    return decode_record(signed.record).step

@@ -1,0 +1,67 @@
+"""A member's service to observers: for some steps they hear every decision, and get the records that they lack (SPEC B2)."""
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from troth.crypto import PeerId, Slot
+from troth.protocol.broadcast.channel import BroadcastChannel
+from troth.protocol.core.state import Peer
+from troth.protocol.recovery.ledger import Ledger
+from troth.protocol.wire.frames import SyncShown
+from troth.protocol.wire.messages import Phase
+
+T = TypeVar("T")
+OBSERVING = 20  # steps that a peer may observe (SPEC B7): two are enough, if its link is quick and nothing goes wrong
+
+
+@dataclass(frozen=True)
+class _Observer:
+    member: PeerId  # old key of its seat
+    first: int  # step that it observes
+    since: int  # first step whose record it needs
+
+
+class Observers(Generic[T]):
+    """Peers that hear every decision from this member."""
+
+    def __init__(self, ledger: Ledger[T]) -> None:
+        self._ledger = ledger
+        self._observers: dict[PeerId, _Observer] = {}
+
+    def admit(self, channel: BroadcastChannel) -> None:
+        """Admit absent peers that asked, between two steps: they observe from here on, for some steps."""
+        state, oldest = self._ledger.state, self._ledger.oldest
+        for member, asking in channel.catch_up.asking.items():
+            if oldest <= asking.since <= state.step:
+                older = [key for key, observer in self._observers.items() if observer.member == member]
+                for key in older:
+                    del self._observers[key]
+                self._observers[asking.key] = _Observer(member, state.step, asking.since)
+        self._observers = {
+            peer: observer
+            for peer, observer in sorted(self._observers.items())
+            if state.step < observer.first + OBSERVING and oldest <= observer.since and self._is_absent(peer, observer)
+        }
+        channel.catch_up.watch(self._observers.keys())
+
+    def _is_absent(self, peer: PeerId, observer: _Observer) -> bool:
+        state = self._ledger.state
+        may = observer.member in state.roster.may_ask and peer not in state.roster.members
+        return observer.first == state.step or may
+
+    def show(self, channel: BroadcastChannel, peer: Peer[T], *, waits: bool) -> None:
+        """Send observers the records that they lack: in a step, as soon as the last record is certified, so that they stand
+        where the step began."""
+        state, certified, oldest = self._ledger.state, self._ledger.certified, self._ledger.oldest
+        slot = Slot(peer.run.id, state.step, Phase.REJOIN)
+        if not self._observers:
+            channel.catch_up.show(slot, {}, None)
+            return
+        begun = channel.signed_slots.begun
+        shown = {
+            key: SyncShown(certified[max(0, observer.since - oldest) :], waits, begun)
+            for key, observer in self._observers.items()
+        }
+        digest = peer.work.digest(state.training)
+        raw = channel.catch_up.state(digest) or peer.work.pack(state.training)
+        channel.catch_up.show(slot, shown, (digest, raw))

@@ -1,0 +1,172 @@
+"""The end of a step: the update, the record, and the next state."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from troth.crypto import Digest, PeerId
+from troth.protocol.core.channel import Said
+from troth.protocol.core.coins import combine
+from troth.protocol.core.records import Owed, StepRecord
+from troth.protocol.core.roles import PendingAudits
+from troth.protocol.core.roster import scales_after
+from troth.protocol.core.scales import pooled_norm, update_factor
+from troth.protocol.core.state import AuditRecord, LastRecord, Outcome, State
+from troth.protocol.step.attempt import Attempt, Reduced, Reported
+from troth.protocol.step.link_disputes import LinkDisputes
+from troth.protocol.step.trials import Trials
+from troth.protocol.wire.messages import Accuse, said_as
+
+# D coordinates
+T = TypeVar("T")
+
+
+def conclude(
+    attempt: Attempt[T],
+    reduced: Reduced,
+    reported: Reported,
+    accuses: Said,
+    trials: Trials,
+    link_disputes: LinkDisputes,
+) -> Outcome[T]:
+    """Move the model, convict equivocators, deal lost audits again, and write the record that the next Commits sign."""
+    context, peer = attempt.context, attempt.context.peer
+    moved = move(attempt, reduced, trials)  # [G2, U3]
+    equivocations = peer.noticed.equivocations(context.state.step)
+    trials.convict_equivocators(equivocations)  # [Q6]
+    owed, unaudited = trials.lost_audits(context.roles, context.state.pending_audits)  # [R7]
+    ending = Ending(attempt, reduced, reported, accuses, trials, link_disputes, moved, owed, unaudited)
+    record = ending.record
+    return Outcome(
+        state=ending.next_state(record),
+        record=record,
+        certificate=attempt.certificate,
+        commits=attempt.commits,
+        accuses=trials.accuses,
+        votes=trials.votes,
+        equivocations=equivocations,
+        disclosed=trials.disclosed,
+        attempts=attempt.number + 1,
+        audited=context.roles.audits.get(peer.me, ()) if not peer.observing else (),
+        observed=peer.observing,
+    )
+
+
+@dataclass(frozen=True)
+class Moved(Generic[T]):
+    """The training state after the step."""
+
+    training: T
+    updated: bool
+    factor: float  # of the aggregate (SPEC U3)
+
+
+def move(attempt: Attempt[T], reduced: Reduced, trials: Trials) -> Moved[T]:
+    """Apply the optimizer's step, no longer than U3 allows, unless too few contribute or a trial is undecided (SPEC G2)."""
+    state, work = attempt.context.state, attempt.context.peer.work
+    moves = state.roster.moves(len(attempt.members), len(attempt.roots)) and not trials.undecided(attempt.number)
+    factor = update_factor(reduced.norm, state.scales.longest_update(attempt.length))
+    if not moves:
+        return Moved(state.training, False, factor)
+    update_D = clipped_update(reduced.aggregate_D, factor)
+    return Moved(work.update(state.training, update_D, state.scales.updates), True, factor)
+
+
+def clipped_update(aggregate_D: Tensor, factor: float) -> Tensor:
+    """Vector that the optimizer gets. One rounding of the factor, one multiplication each: the same bits everywhere (SPEC U3)."""
+    return aggregate_D if factor == 1.0 else aggregate_D * torch.tensor(factor, dtype=torch.float32)
+
+
+@dataclass(frozen=True)
+class Ending(Generic[T]):
+    """All results of a step, from which its record and the next state follow."""
+
+    attempt: Attempt[T]
+    reduced: Reduced
+    reported: Reported
+    accuses: Said
+    trials: Trials
+    link_disputes: LinkDisputes
+    moved: Moved[T]
+    owed: tuple[Owed, ...]
+    unaudited: tuple[PeerId, ...]
+
+    @cached_property
+    def record(self) -> StepRecord:
+        """Everything that all members agree on (SPEC R1, U1)."""
+        attempt, trials, disputes = self.attempt, self.trials, self.link_disputes
+        context, state, digest = attempt.context, attempt.context.state, attempt.context.peer.work.digest
+        coins = {sender: said_as(said, Accuse).coin for sender, said in self.accuses.items()}
+        named = state.roster.expelled(state.step, [*trials.struck, *disputes.slowed], disputes.new)
+        expelled = tuple(peer for peer in named if peer not in trials.banned)  # also one that went absent to avoid it
+        contributors = tuple(sorted(attempt.roots))
+        return StepRecord(
+            step=state.step,
+            members=state.roster.members,
+            contributors=contributors,
+            roots=tuple(attempt.roots[contributor] for contributor in contributors),
+            parts=len(attempt.owners),
+            seed_randomness=state.earlier_randomness,
+            randomness=combine("roles", state.step, attempt.number, coins),
+            state_before=digest(state.training),
+            state_after=digest(self.moved.training),
+            updated=self.moved.updated,
+            updates=state.scales.updates + self.moved.updated,
+            tau=state.scales.tau,
+            spread=pooled_norm(self.reported.numbers.values(), context.roles.bounds),
+            length=attempt.length,
+            norm=self.reduced.norm,
+            factor=self.moved.factor,
+            judgements=trials.judgements,
+            absent=tuple(sorted(attempt.out - trials.banned - set(expelled))),
+            struck=tuple(sorted(trials.struck)),
+            slowed=tuple(sorted(disputes.slowed)),
+            link_disputes=disputes.new,
+            expelled=expelled,
+            owed=self.owed,
+            unaudited=self.unaudited,
+            returned=attempt.returned,  # [B3]
+            incarnation=state.incarnation,  # [B5]
+            began=state.incarnation > (0 if state.last is None else state.last.record.incarnation),
+        )
+
+    @property
+    def audit_record(self) -> AuditRecord[T]:
+        """Everything that audits of this step will need (SPEC K1)."""
+        attempt, state = self.attempt, self.attempt.context.state
+        return AuditRecord(
+            step=state.step,
+            training=state.training,
+            seed_randomness=state.earlier_randomness,
+            owners=attempt.owners,
+            bounds=attempt.context.roles.bounds,
+            tau=state.scales.tau,
+            aggregate_D=self.reduced.aggregate_D,
+            projection_key=self.reduced.projection_key,
+            attempt=attempt.number,
+            commits={contributor: attempt.commits[contributor] for contributor in attempt.roots},
+            reports={contributor: self.reported.announced[contributor] for contributor in attempt.roots},
+            clips={owner: self.reduced.clipped.clips[owner] for owner in sorted(set(attempt.owners))},
+            accuses=self.accuses,
+        )
+
+    def next_state(self, record: StepRecord) -> State[T]:
+        """Common state at the start of the next step, whose Commits sign the record (SPEC U2)."""
+        state, peer = self.attempt.context.state, self.attempt.context.peer
+        needed = {state.step - 1, *(audit.step for audit in (*state.pending_audits.owed, *self.owed))}
+        kept = {step: old for step, old in state.audit_records.items() if step in needed}
+        return State(
+            step=state.step + 1,
+            roster=state.roster.after(record),
+            training=self.moved.training,
+            randomness=Digest(record.randomness),
+            earlier_randomness=state.randomness,
+            scales=scales_after(state.scales, record, state.roster, peer.run),
+            pending_audits=PendingAudits.after(record),
+            audit_records={**kept, state.step: self.audit_record},
+            incarnation=state.incarnation,
+            last=LastRecord.of(record, state.roster, peer.tools),
+        )

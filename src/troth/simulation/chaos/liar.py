@@ -1,0 +1,138 @@
+"""A liar's way through a world: honest code, behind a link, a channel and gradients that lie."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from troth.attacks import Collusion, make_attack
+from troth.attacks.wire.late_channel import LateChannel
+from troth.attacks.wire.link import LyingLink
+from troth.crypto import Identity, PeerId, Seed, derive, stream
+from troth.protocol.broadcast.channel import BroadcastChannel
+from troth.protocol.broadcast.signed_slots import SignedSlotsInMemory
+from troth.protocol.core.channel import Channel
+from troth.protocol.core.errors import LeftOutError, StalledError
+from troth.protocol.core.state import Peer, State
+from troth.protocol.recovery.member import Member
+from troth.protocol.step.step import run_step
+from troth.simulation.chaos.stage import FreshCoins, Stage
+from troth.simulation.chaos.world import FORGED
+from troth.training.work import Training, TrainingWork
+
+# D coordinates
+
+
+class _LyingWork(TrainingWork):
+    """Turns its gradients round from some step on."""
+
+    def __init__(
+        self, *training: Any, me: PeerId, start: int, forged: set[tuple[bytes, int]], free: Callable[[], bool]
+    ) -> None:
+        super().__init__(*training)
+        self._me = me
+        self._start = start
+        self._forged = forged
+        self._free = free
+
+    async def gradient(self, training: Training, seed: Seed, step: int) -> Tensor:
+        honest_D = await super().gradient(training, seed, step)
+        if step < self._start or not self._free():
+            return honest_D
+        self._forged.add((self._me, step))
+        return honest_D * FORGED
+
+
+class Liar:
+    """One liar from the first step to the last; `run` is its coroutine."""
+
+    def __init__(self, stage: Stage, number: int) -> None:
+        plan = stage.plan
+        self._stage = stage
+        self._identity = stage.identities[number]
+        me = self._identity.peer
+        fellows = {stage.identities[k].peer: stage.identities[k] for k in plan.lying - {number}}
+        self._link = LyingLink(
+            stage.time.link(me),
+            self._identity,
+            plan.liars.get(number, frozenset()),
+            *plan.intensity[number],
+            stream(plan.seed, "liar", number),
+            fellows,
+            self._free,
+        )
+        stage.recorder.count_lies(self._link.lies)
+        self._journal = SignedSlotsInMemory()
+        inner = LateChannel(self._identity, self._link, stage.bounds, stage.tools, self._journal)
+        self._link.follow(inner)
+        self._collusion = self._collude(number)
+        channel = inner if self._collusion is None else self._behaving(inner, self._identity, self._collusion)
+        start = plan.forge_from.get(number, plan.steps)
+        work = stage.work(partial(_LyingWork, me=me, start=start, forged=stage.world.forged, free=self._free))
+        entropy = FreshCoins(plan.seed, number)
+        outside = stage.wrapped(me, channel, inner)
+        self._peer = Peer(self._identity, stage.run, work, outside, entropy, stage.tools, inner)
+        self._state = State.first(stage.run, work.first(derive(plan.seed, "model")))
+
+    async def run(self) -> None:
+        plan = self._stage.plan
+        try:
+            for _ in range(plan.steps):
+                self._state = (await run_step(self._peer, self._state)).state
+                if self._peer.me not in self._state.roster.members:
+                    return
+            return
+        except (LeftOutError, StalledError):
+            if not (plan.blackout or plan.liars_return):
+                raise
+        await self._come_back()
+
+    async def _come_back(self) -> None:
+        plan = self._stage.plan
+        member = Member(self._peer, self._state, self._open_to_observe, plan.steps, wrap=self._wrap)
+        while True:
+            try:
+                async for outcome in member.come_back(self._identity):
+                    self._state = outcome.state
+                return
+            except (LeftOutError, StalledError):
+                if not plan.liars_return:
+                    raise
+
+    def _free(self) -> bool:
+        """Whether it may lie now: a member that has just come back is audited (SPEC B4), and behaves."""
+        plan, roster, me = self._stage.plan, self._state.roster, self._identity.peer
+        back = any(peer == me and when == self._state.step - 1 for when, peer in roster.returns)
+        return not back and (not plan.waits or len(roster.members) < plan.peers)
+
+    def _collude(self, number: int) -> Collusion | None:
+        stage, plan = self._stage, self._stage.plan
+        if number not in plan.attacks:
+            return None
+        start = plan.intensity[number][1]
+        return Collusion(
+            make_attack(plan.attacks[number]),
+            frozenset(stage.identities[k].peer for k in plan.lying),
+            stage.run,
+            lambda step: step >= start and self._free(),
+            stage.board,
+            lambda: self._state,
+        )
+
+    @property
+    def _lies_on_return(self) -> bool:
+        return self._stage.plan.liars_return and self._collusion is not None
+
+    def _wrap(self, channel: BroadcastChannel, key: Identity) -> Channel:
+        if not self._lies_on_return or self._collusion is None:
+            return channel
+        return self._behaving(channel, key, self._collusion)
+
+    def _behaving(self, channel: BroadcastChannel, key: Identity, collusion: Collusion) -> Channel:
+        behaving: Channel = collusion.attack.behaviour(channel, key.peer, collusion)
+        return behaving
+
+    def _open_to_observe(self, key: Identity) -> BroadcastChannel:
+        stage, kind = self._stage, LateChannel if self._lies_on_return else BroadcastChannel
+        return kind(key, self._link, stage.bounds, stage.tools, self._journal, observing=True)

@@ -1,0 +1,88 @@
+"""Plan of a world: peers, liars, crashes and the network, all drawn from one seed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from troth.simulation.chaos.faults import Network
+from troth.simulation.lockstep.drop_outs import DropOut
+
+TASKS = (  # that a world may train; the first unless its plan says otherwise
+    "quadratic:dimension=24",
+    "quadratic:dimension=48",
+    "factors:dimension=24",
+    "factors:dimension=48",
+    "quadratic:dimension=24,noise=0.00001",
+)
+TAU = 0.1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that determines a world. Peers are numbered from 0."""
+
+    seed: int
+    peers: int
+    steps: int
+    liars: Mapping[int, frozenset[str]]  # behaviours of each liar on the wire
+    forge_from: Mapping[int, int]  # first step in which each of these liars sends a wrong gradient
+    attacks: Mapping[int, str]  # attacks of liars on the protocol
+    intensity: Mapping[int, tuple[float, int]]  # how often each liar lies on the wire, and from which step on
+    crashes: Mapping[int, DropOut]
+    network: Network
+    blackout: Mapping[int, DropOut] = field(default_factory=dict)  # power cuts of all honest peers in one step
+    confirmed: float = 60.0  # seconds until people confirm that the honest are enough to begin anew (SPEC B5)
+    byzantine: int | None = None  # b, which the run promises to withstand; None: the number of liars
+    task: str = TASKS[0]
+    tau: float = TAU
+    tau_auto: float | None = None
+    waits: bool = False  # liars behave until somebody is gone
+    liars_return: bool = False  # liars that were left out come back
+
+    @property
+    def lying(self) -> frozenset[int]:
+        return frozenset(self.liars) | frozenset(self.forge_from)
+
+    @property
+    def shaky(self) -> frozenset[int]:
+        """Honest peers that power or network fails."""
+        return (frozenset(self.crashes) | frozenset(self.blackout) | self.network.unreached) - self.lying
+
+    @property
+    def promised(self) -> int:
+        return len(self.lying) if self.byzantine is None else self.byzantine
+
+    @property
+    def within(self) -> bool:
+        """Within the full guarantee: no more members are faulty, lying or gone at any time, than was promised."""
+        return len(self.lying | self.shaky) <= self.promised
+
+    @property
+    def fair(self) -> bool:
+        """Whether the honest peers that stay outnumber the liars, and a peer that comes back still finds the run."""
+        bad, shaky = len(self.lying), len(self.shaky - self.blackout.keys())
+        back = self.network.unreached or any(drop_out.down is not None for drop_out in self.crashes.values())
+        if back and 2 * (bad + shaky) >= self.peers:
+            return False
+        return not bad + shaky or self.peers - bad - shaky >= bad + 2
+
+    def __str__(self) -> str:
+        lies = "; ".join(f"{number}: {', '.join(sorted(c)) or 'nothing'}" for number, c in sorted(self.liars.items()))
+        return (
+            f"{self.peers} peers, {self.steps} steps, liars on the wire {{{lies or 'none'}}}, in the protocol "
+            f"{dict(self.attacks) or 'none'}, wrong gradients from step {dict(self.forge_from) or 'never'}, "
+            f"crashes {dict(self.crashes) or 'none'}, blackout {dict(self.blackout) or 'none'}, {self.network}"
+            f"{self._unusual}"
+        )
+
+    @property
+    def _unusual(self) -> str:
+        shown = {
+            f"b = {self.promised}": self.byzantine is not None,
+            self.task: self.task != TASKS[0],
+            f"tau {self.tau:g}": self.tau != TAU,
+            f"tau auto {self.tau_auto}": self.tau_auto is not None,
+            "liars wait until somebody is gone": self.waits,
+            "liars come back": self.liars_return,
+            "beyond the full guarantee": not self.within,
+        }
+        return "".join(f", {text}" for text, applies in shown.items() if applies)

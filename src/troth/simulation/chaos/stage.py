@@ -1,0 +1,78 @@
+"""Stage: everything that the peers of a world share: run, keys, network, virtual time and the model they train."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from troth.crypto import Identity, PeerId, derive
+from troth.protocol.core.channel import Channel, Noticed
+from troth.protocol.core.coins import Coins, SeededEntropy
+from troth.protocol.core.run import Parameters, Run
+from troth.simulation.chaos.faults import Deliver, deliveries
+from troth.simulation.chaos.plan import Plan
+from troth.simulation.chaos.recorder import Recorder
+from troth.simulation.chaos.virtual_time import VirtualTime, Watch
+from troth.simulation.chaos.world import BOUNDS, World
+from troth.simulation.lockstep.memo import MemoPrimitives
+from troth.training import OPTIMIZERS, SCHEDULES, Problem, make_task
+from troth.training.work import TrainingWork
+
+Wrap = Callable[[PeerId, Channel, Noticed], Channel]
+W = TypeVar("W", bound=TrainingWork)
+
+_RATE = 0.1
+_LATENESS = {"late": (0.0, 4.0), "just-in-time": (0.9, 1.0)}  # deltas that packets of such liars take
+
+
+class Stage:
+    """Builds what all peers of a plan share. `wrap` may put something around every peer's channel, to listen."""
+
+    def __init__(self, plan: Plan, watch: Watch | None, wrap: Wrap | None) -> None:
+        self.plan = plan
+        self.bounds = BOUNDS
+        self.tools = MemoPrimitives()
+        self._problem = Problem(make_task(plan.task), lanes_for=plan.peers)
+        self._wrap = wrap
+        self.identities = [Identity.from_secret(derive(plan.seed, "identity", k)) for k in range(plan.peers)]
+        self.successors = {
+            number: Identity.from_secret(derive(plan.seed, "incarnation", number))
+            for number, cut in plan.crashes.items()
+            if not cut.journal
+        }
+        keys = {identity.peer: number for number, identity in enumerate(self.identities)}
+        numbers = {**keys, **{identity.peer: number for number, identity in self.successors.items()}}
+        parameters = Parameters(size=self._problem.size, tau=plan.tau, byzantine=plan.promised, tau_auto=plan.tau_auto)
+        self.run = Run(tuple(sorted(keys)), b"chaos", parameters, derive(plan.seed, "run"))
+        self.world = World(plan, self.run, numbers, self.work(TrainingWork))
+        self.time: VirtualTime[None] = VirtualTime(_deliveries(plan, numbers), watch)
+        self.recorder = Recorder(self.world, self.time)
+        self.board: dict[Any, Any] = {}  # shared by all liars
+
+    def work(self, kind: Callable[..., W]) -> W:
+        rates = SCHEDULES["constant"](_RATE, self.plan.steps)
+        return kind(self._problem, OPTIMIZERS["sgd"](), rates, self.tools)
+
+    def wrapped(self, peer: PeerId, channel: Channel, noticed: Noticed) -> Channel:
+        return channel if self._wrap is None else self._wrap(peer, channel, noticed)
+
+
+class FreshCoins(SeededEntropy):
+    """Tosses other coins whenever a step is made again, as real entropy does: else equivocations would go unnoticed."""
+
+    def __init__(self, seed: int, number: int) -> None:
+        super().__init__(seed, number)
+        self._drawn: Counter[tuple[int, int]] = Counter()
+
+    def coins(self, step: int, attempt: int) -> Coins:
+        self._drawn[step, attempt] += 1
+        return super().coins(step, attempt + 1000 * (self._drawn[step, attempt] - 1))
+
+
+def _deliveries(plan: Plan, numbers: Mapping[PeerId, int]) -> Deliver:
+    """Packets of honest peers take what the network takes; those of late liars come when they like."""
+    late = {
+        number: _LATENESS[behaviour]
+        for number, behaviours in plan.liars.items()
+        for behaviour in sorted(behaviours & _LATENESS.keys())
+    }
+    return deliveries(plan.network, plan.seed, numbers, late)

@@ -1,0 +1,127 @@
+"""Inputs of the decoders of packets, messages and reports, and what these may do with them."""
+
+import struct
+from random import Random
+from typing import Any, get_args
+
+import msgspec
+import numpy as np
+
+from tests.fuzz.drawn import drawn
+from tests.fuzz.sessions import MOST_BYTES, Fed
+from troth.crypto import Digest, Slot
+from troth.protocol.step.deliveries import bits_of
+from troth.protocol.wire.frames import Frame, Packet, decode_packet, encode_packet
+from troth.protocol.wire.messages import (
+    Accuse,
+    Clip,
+    Close,
+    Commit,
+    Confirm,
+    Malformed,
+    Message,
+    Phase,
+    Report,
+    ReportNumbers,
+    Reveal,
+    Vote,
+)
+from troth.protocol.wire.phases import decode, encode
+
+PHASES: dict[Phase, type[Message]] = {
+    Phase.COMMIT: Commit,
+    Phase.CLIP: Clip,
+    Phase.REVEAL: Reveal,
+    Phase.CONFIRM: Confirm,
+    Phase.REPORT: Report,
+    Phase.ACCUSE: Accuse,
+    Phase.VOTE: Vote,
+    Phase.RECORD: Close,
+}
+
+
+FRAMES: tuple[type[Any], ...] = get_args(Frame)
+
+
+def one_input(accepted: bool) -> Fed:
+    return Fed(1, int(accepted))
+
+
+def packet_bytes(random: Random) -> bytes:
+    slot = Slot(Digest(random.randbytes(32)), random.choice((0, 7, 2**62 - 1)), random.randint(1, max(Phase)))
+    return encode_packet(Packet(slot, drawn(random.choice(FRAMES), random)))
+
+
+def feed_packet(raw: bytes) -> Fed:
+    packet = decode_packet(raw, MOST_BYTES)
+    if isinstance(packet, Malformed):
+        return one_input(False)
+    assert isinstance(packet.frame, FRAMES)
+    assert len(raw) <= MOST_BYTES
+    assert decode_packet(encode_packet(packet), MOST_BYTES) == packet, "it is another packet when it is sent on"
+    return one_input(True)
+
+
+def message_bytes(phase: Phase, random: Random) -> bytes:
+    """A drawn message; its numbers are finite, as types cannot say."""
+    message = drawn(PHASES[phase], random)
+    match message:
+        case Clip():
+            centers = (msgspec.structs.replace(center, norm=random.uniform(0, 9)) for center in message.centers)
+            message = msgspec.structs.replace(message, centers=tuple(centers))
+        case Report():
+            message = msgspec.structs.replace(
+                message, numbers=struct.pack("<6d", *(random.uniform(-9, 9) for _ in range(6)))
+            )
+        case Commit():
+            message = msgspec.structs.replace(message, length=None if message.root is None else random.uniform(0, 9))
+    return encode(message)
+
+
+def feed_message(phase: Phase, raw: bytes) -> Fed:
+    message = decode(phase, raw)
+    if isinstance(message, Malformed):
+        return one_input(False)
+    assert type(message) is PHASES[phase]
+    assert decode(phase, encode(message)) == message
+    match message:
+        case Clip():
+            numbers = [center.norm for center in message.centers]
+        case Commit():
+            assert (message.root is None) == (message.length is None)
+            numbers = [message.length or 0.0]
+        case Report():
+            numbers = [number for (number,) in struct.iter_unpack("<d", message.numbers)]
+        case _:
+            numbers = []
+    assert all(abs(number) <= 2.0**400 for number in numbers), "no honest number comes near"
+    return one_input(True)
+
+
+def report_bytes(random: Random) -> bytes:
+    parts, projections = random.randint(1, 5), random.randint(1, 5)
+    rows = (
+        struct.pack("<2d", random.random(), random.random()) + random.randbytes(8 * projections) for _ in range(parts)
+    )
+    return bytes([parts, projections]) + b"".join(rows)
+
+
+def feed_report(raw: bytes) -> Fed:
+    """The first two bytes say for how many parts and projections."""
+    parts, projections = (raw[0], raw[1]) if len(raw) > 1 else (1, 1)
+    numbers = ReportNumbers.unpack(raw[2:], parts, projections)
+    if isinstance(numbers, Malformed):
+        return one_input(False)
+    assert numbers.lengths_P.shape == numbers.norms_P.shape == (parts,)
+    assert not (np.concatenate([numbers.lengths_P, numbers.norms_P]) < 0).any()
+    assert numbers.projections_PK.shape == (parts, projections)
+    assert numbers.pack() == raw[2:]
+    return one_input(True)
+
+
+def feed_bits(raw: bytes) -> Fed:
+    count = 1 + (raw[0] if raw else 0)
+    (bits,) = bits_of([raw[1:]], count)
+    assert bits.shape == (count,)
+    assert set(bits.tolist()) <= {0, 1}
+    return one_input(True)

@@ -1,0 +1,110 @@
+"""A manifest from a few options, the task's suggestions, and times measured here."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.cli.test_lists import TASK
+from tests.network.manifest.plans import FOUNDERS, KEYS, SPEC
+from troth.crypto import PeerId
+from troth.errors import OperatorError
+from troth.network.manifest.builder import ManifestOptions, build_manifest, task_beside
+from troth.network.manifest.checks import least_room
+from troth.network.manifest.errors import ManifestError
+from troth.network.manifest.fit import mismatches
+from troth.network.manifest.founder import Founder
+from troth.protocol.broadcast.timeouts import Timeouts
+from troth.protocol.core.run import Parameters
+from troth.specs import SpecError
+from troth.training.tasks.quadratic import Quadratic
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """With a colon, which separates options in a task's name and is an ordinary character in a folder's."""
+    folder = tmp_path / "a:b"
+    folder.mkdir()
+    (folder / "mine.py").write_text(TASK)
+    return folder
+
+
+def test_a_manifest_fits_the_machine_that_wrote_it() -> None:
+    manifest = build_manifest(SPEC, FOUNDERS).manifest
+    task = manifest.make_task()
+    assert mismatches(manifest, task, manifest.problem(task)) == []
+    assert manifest.parameters == Parameters(size=40, tau=Quadratic.tau, byzantine=1)
+    assert (manifest.steps, manifest.optimizer, manifest.rate) == (Quadratic.steps, "sgd", Quadratic.rate)
+    assert build_manifest(SPEC, FOUNDERS).manifest.run.id != manifest.run.id, "a fresh nonce"
+
+
+def test_how_a_manifest_names_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder.parent)
+    (folder.parent / "sub").mkdir()
+    (folder.parent / "sub" / "mine.py").write_text(TASK)
+    assert task_beside("digits:hidden=8", folder) == "digits:hidden=8"
+    assert task_beside("sub/mine.py:a=1", Path()) == "sub/mine.py:a=1"
+    assert task_beside("sub/mine.py:a=1", Path("sub")) == "mine.py:a=1"
+    with pytest.raises(ManifestError, match="put it beside the manifest"):
+        task_beside("sub/mine.py", folder)
+    with pytest.raises(SpecError, match=r"no task file at 'none\.py'"):
+        task_beside("none.py", folder)
+
+
+def test_times_are_generous_and_room_grows_with_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = build_manifest(SPEC, FOUNDERS).manifest.timeouts
+    assert (small.delta, small.compute, small.bulk, small.room) == (2.0, 5.0, 5.0, 1 << 28)
+    monkeypatch.setattr("troth.network.manifest.builder._SLOWEST_CONNECTION", 100.0)
+    monkeypatch.setattr(Timeouts, "room", 1)
+    large = build_manifest("quadratic:dimension=1001", FOUNDERS).manifest.timeouts
+    assert large.bulk == 81.0, "twice 4004 bytes"
+    assert large.room == 4 * least_room(1001)
+    assert build_manifest(SPEC, FOUNDERS, ManifestOptions(compute_s=0.5)).manifest.timeouts.compute == 0.5
+    assert (
+        small.stretch,
+        build_manifest(SPEC, FOUNDERS, ManifestOptions(stretch=1)).manifest.timeouts.stretch,
+    ) == (
+        4.0,
+        1.0,
+    )
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_a_device_that_is_not_here() -> None:
+    with pytest.raises(ManifestError, match="device cuda: PyTorch sees no CUDA device here"):
+        build_manifest(SPEC, FOUNDERS, ManifestOptions(device="cuda"))
+
+
+def test_data_that_is_not_here(tmp_path: Path) -> None:
+    absent = """
+    def data_files(self):
+        from pathlib import Path
+        return [Path("none.bin")]
+"""
+    (tmp_path / "mine.py").write_text(TASK + absent)
+    with pytest.raises(ManifestError, match=r"data: none\.bin is not there"):
+        build_manifest("mine.py", FOUNDERS[:2], folder=tmp_path)
+
+
+@pytest.mark.parametrize(("count", "most"), [(1, 0), (3, 0), (4, 1), (5, 1)])
+def test_as_many_liars_as_can_be_withstood(count: int, most: int) -> None:
+    founders = [Founder(f"n{k}", key, "") for k, key in enumerate(KEYS[:count])]
+    assert build_manifest(SPEC, founders).manifest.parameters.byzantine == most
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: build_manifest(SPEC, ()),
+        lambda: build_manifest("quadratic:dimension=3", FOUNDERS),
+        lambda: build_manifest(SPEC, FOUNDERS, ManifestOptions(tau=-1.0)),
+        lambda: build_manifest(SPEC, FOUNDERS, ManifestOptions(byzantine=3)),
+        lambda: build_manifest(SPEC, FOUNDERS, ManifestOptions(validators=-1)),
+        lambda: build_manifest(SPEC, (FOUNDERS[0], FOUNDERS[0])),
+        lambda: build_manifest(SPEC, (Founder("x", PeerId(KEYS[0]), "x:1"), Founder("x", PeerId(KEYS[1]), "x:2"))),
+    ],
+)
+def test_options_that_cannot_be_met(make: Callable[[], object]) -> None:
+    with pytest.raises(OperatorError):
+        make()

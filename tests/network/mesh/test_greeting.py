@@ -1,0 +1,79 @@
+"""The check of a greeting, without a network."""
+
+from dataclasses import dataclass, field
+
+import msgspec
+import pytest
+
+from troth.crypto import Digest, Identity, PeerId, derive
+from troth.network.mesh.greeting import check_greeting
+from troth.network.mesh.session import (
+    CONTROL_PACKET,
+    CONTROL_SESSION,
+    VERSION,
+    Hello,
+    Refused,
+    SessionMessage,
+    Standing,
+    delegation_bytes,
+    encode_session_message,
+)
+from troth.network.transport.base import Lane
+
+MEMBER, SUCCESSOR, STRANGER = (Identity.from_secret(derive(0, "greeting", k)) for k in range(3))
+RUN = Digest(b"r" * 32)
+MINE = Hello(VERSION, RUN, {"task": b"t" * 32}, bytes(32), None)
+HELLO = Hello(VERSION, RUN, {"task": b"t" * 32}, MEMBER.peer, None)
+
+
+@dataclass(frozen=True)
+class Greeting:
+    said: SessionMessage
+    peer: PeerId = MEMBER.peer
+    lane: Lane = Lane.CONTROL
+    kind: bytes = CONTROL_SESSION
+    banned: frozenset[PeerId] = field(default_factory=frozenset)
+
+    def refusal(self) -> str | None:
+        heard = (self.lane, self.kind + encode_session_message(self.said))
+        return check_greeting(heard, self.peer, MINE, {MEMBER.peer}, self.banned)
+
+
+def test_a_member_is_welcome() -> None:
+    assert Greeting(HELLO).refusal() is None
+
+
+def test_a_successor_is_welcome_with_a_delegation_for_this_run_and_its_own_key() -> None:
+    """[B1]"""
+    right = MEMBER.sign(delegation_bytes(RUN, SUCCESSOR.peer))
+    assert Greeting(msgspec.structs.replace(HELLO, delegation=right), SUCCESSOR.peer).refusal() is None
+    for wrong in (
+        None,
+        MEMBER.sign(delegation_bytes(Digest(b"o" * 32), SUCCESSOR.peer)),
+        MEMBER.sign(delegation_bytes(RUN, STRANGER.peer)),
+        STRANGER.sign(delegation_bytes(RUN, SUCCESSOR.peer)),
+    ):
+        said = msgspec.structs.replace(HELLO, delegation=wrong)
+        assert Greeting(said, SUCCESSOR.peer).refusal() == "it claims a seat that is not its own"
+
+
+@pytest.mark.parametrize(
+    ("greeting", "message"),
+    [
+        (Greeting(HELLO, lane=Lane.BULK), "it did not say hello"),
+        (Greeting(HELLO, kind=CONTROL_PACKET), "it did not say hello"),
+        (Greeting(Standing(True, True, 1)), "it did not say hello"),
+        (Greeting(Refused("no")), "it refuses this peer: no"),
+        (Greeting(HELLO, banned=frozenset({MEMBER.peer})), "it is banned from this run"),
+        (Greeting(msgspec.structs.replace(HELLO, member=STRANGER.peer)), "its key is not in this run"),
+    ],
+)
+def test_anything_else_is_refused(greeting: Greeting, message: str) -> None:
+    assert greeting.refusal() == message
+
+
+def test_a_ban_follows_a_member_to_its_successor() -> None:
+    right = MEMBER.sign(delegation_bytes(RUN, SUCCESSOR.peer))
+    said = msgspec.structs.replace(HELLO, delegation=right)
+    for banned in (MEMBER.peer, SUCCESSOR.peer):
+        assert Greeting(said, SUCCESSOR.peer, banned=frozenset({banned})).refusal() == "it is banned from this run"

@@ -1,0 +1,124 @@
+"""When founders begin: everyone is there, or enough of them and no patience left (SPEC B5)."""
+
+from collections.abc import Iterable, Mapping
+
+import pytest
+
+from troth.crypto import Identity, PeerId, derive
+from troth.network.manifest.errors import ManifestError
+from troth.network.mesh.session import Standing
+from troth.network.node import founding
+from troth.network.node.founding import Founding, Presence, Verdict, begin_with_the_others, decide
+from troth.protocol.core.roster import Roster
+from troth.protocol.core.run import Parameters, Run
+
+KEYS = tuple(sorted(Identity.from_secret(derive(0, "founding", k)).peer for k in range(7)))
+ME, OTHERS = KEYS[0], KEYS[1:]
+ROSTER = Roster.founding(Run(KEYS, b"test", Parameters(size=70, tau=1.0, byzantine=2), bytes(32)))
+HERE, READY, BEGUN, GONE_ON = (
+    Standing(False, False, 0),
+    Standing(True, False, 0),
+    Standing(True, True, 0),
+    Standing(True, True, 3),
+)
+
+
+def founders(restart_with: int | None = None) -> Founding:
+    return Founding(ME, ROSTER, 60.0, restart_with, lambda peer: f"p{KEYS.index(peer)}")
+
+
+def seen(
+    standings: Mapping[PeerId, Standing], refused: Iterable[PeerId] = (), trouble: str = "not reached yet"
+) -> Presence:
+    troubles = {peer: trouble for peer in OTHERS if peer not in standings}
+    return Presence(standings, dict.fromkeys(refused, "another run"), troubles)
+
+
+def all_of(standing: Standing, count: int = len(OTHERS)) -> dict[PeerId, Standing]:
+    return dict.fromkeys(OTHERS[:count], standing)
+
+
+def test_everyone_is_ready() -> None:
+    decision = decide(0.0, seen(all_of(READY)), founders())
+    assert (decision.verdict, decision.ready) == (Verdict.BEGIN, True)
+
+
+def test_everyone_is_there_and_not_all_have_said_that_they_are_ready() -> None:
+    decision = decide(0.0, seen(all_of(READY) | {OTHERS[0]: HERE}), founders())
+    assert (decision.verdict, decision.ready) == (Verdict.WAIT, True)
+    assert decision.reason == "6 of 7 founders are here, 6 are needed; waiting for p1 (connected, not ready)"
+
+
+def test_somebody_is_missing_and_patience_decides() -> None:
+    """[B5] Enough are as many as a restart needs: no fewer may begin, however long they wait."""
+    assert ROSTER.restart_quorum == 6
+    patient = decide(59.9, seen(all_of(READY, 5)), founders())
+    assert (patient.verdict, patient.ready) == (Verdict.WAIT, False)
+    assert patient.reason.endswith("waiting for p6 (not reached yet)")
+    assert decide(60.0, seen(all_of(READY, 5)), founders()).verdict is Verdict.BEGIN
+    too_few = decide(1e9, seen(all_of(READY, 4)), founders())
+    assert (too_few.verdict, too_few.ready) == (Verdict.WAIT, False)
+
+
+@pytest.mark.parametrize(("restart_with", "enough"), [(None, 6), (7, 6), (5, 5), (4, 4), (1, 4)])
+def test_people_may_agree_on_fewer_but_not_on_less_than_a_quorum(restart_with: int | None, enough: int) -> None:
+    """[B5]"""
+    assert ROSTER.quorum == 4
+    some = founders(restart_with)
+    assert some.enough == enough
+    assert decide(60.0, seen(all_of(READY, enough - 1)), some).verdict is Verdict.BEGIN
+    assert decide(60.0, seen(all_of(READY, enough - 2)), some).verdict is Verdict.WAIT
+
+
+def test_a_founder_that_arrives_while_others_begin_goes_with_them() -> None:
+    """They agreed without waiting for it; everyone is there now, and not all of them are ready any more."""
+    standings = all_of(READY) | {OTHERS[0]: BEGUN, OTHERS[1]: HERE}
+    assert decide(0.0, seen(standings), founders()).verdict is Verdict.BEGIN
+    assert decide(0.0, seen(standings | {OTHERS[0]: READY}), founders()).verdict is Verdict.WAIT
+
+
+def test_liars_alone_cannot_say_that_the_run_goes_on() -> None:
+    """[B1] A peer that believed it would give up its key."""
+    assert ROSTER.liars == 2
+    assert decide(0.0, seen(all_of(READY) | all_of(GONE_ON, 2)), founders()).verdict is Verdict.BEGIN
+    assert decide(0.0, seen(all_of(READY) | all_of(GONE_ON, 3)), founders()).verdict is Verdict.RUNNING
+
+
+def test_nobody_will_ever_train_with_this_peer() -> None:
+    decision = decide(0.0, seen({}, refused=OTHERS[:4]), founders())
+    assert decision.verdict is Verdict.REFUSED
+    assert decision.reason == (
+        "p1, p2, p3, p4 cannot train with this peer: another run; everybody needs the same run.toml"
+    )
+    assert decide(0.0, seen({}, refused=OTHERS[:3]), founders()).verdict is Verdict.WAIT
+    assert decide(0.0, seen(all_of(HERE, 1), refused=OTHERS[1:]), founders()).verdict is Verdict.WAIT
+
+
+class _Network:
+    """Shows one view after another, and remembers how this peer stood."""
+
+    def __init__(self, *views: Presence) -> None:
+        self._views = list(views)
+        self.stood: list[Standing] = []
+
+    def presence(self) -> Presence:
+        return self._views.pop(0)
+
+    def stand(self, standing: Standing) -> None:
+        self.stood.append(standing)
+
+
+def test_the_others_hear_that_this_peer_is_ready_before_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(founding, "_TELL_EVERY_S", 0.0)
+    network, notes = _Network(seen(all_of(HERE, 2)), seen(all_of(HERE)), seen(all_of(READY))), list[str]()
+    assert begin_with_the_others(network, founders(), notes.append)
+    assert network.stood == [HERE, READY, READY, BEGUN]
+    assert [note.split(" of")[0] for note in notes] == ["1", "1"]
+
+
+def test_the_loop_ends_where_there_is_nothing_to_begin() -> None:
+    network = _Network(seen(all_of(GONE_ON)))
+    assert not begin_with_the_others(network, founders(), lambda _: None)
+    assert network.stood == []
+    with pytest.raises(ManifestError, match=r"everybody needs the same run\.toml"):
+        begin_with_the_others(_Network(seen({}, refused=OTHERS)), founders(), lambda _: None)

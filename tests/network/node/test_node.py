@@ -1,0 +1,60 @@
+"""Whole peers in threads, over TCP on the loopback."""
+
+import dataclasses
+import socket
+import threading
+from pathlib import Path
+
+from troth.crypto import Identity, Seed, derive
+from troth.network.manifest.builder import ManifestOptions, build_manifest
+from troth.network.manifest.errors import ManifestError
+from troth.network.manifest.founder import Founder
+from troth.network.manifest.manifest import Manifest
+from troth.network.node.events import StepEvent
+from troth.network.node.node import Node
+from troth.network.node.options import NodeOptions
+from troth.protocol.core.records import StepRecord
+
+IDS = sorted((Identity.from_secret(Seed(derive(0, "mesh", k))) for k in range(3)), key=lambda one: one.peer)
+
+
+def free_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+class _Silent:
+    def stepped(self, event: StepEvent, record: StepRecord) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+
+def test_a_peer_with_another_manifest_ends_and_names_the_difference(tmp_path: Path) -> None:
+    """Rather than to wait for ever for people who will never take it."""
+    founders = tuple(Founder(f"peer{k}", one.peer, free_address()) for k, one in enumerate(IDS))
+    manifest = build_manifest(
+        "quadratic", founders, ManifestOptions(steps=3, delta_s=1.0, compute_s=1.0, bulk_s=0.5)
+    ).manifest
+    other = dataclasses.replace(manifest, steps=6)
+    raised: dict[int, str] = {}
+
+    def live(number: int, mine: Manifest) -> None:
+        options = NodeOptions(tmp_path / str(number), listen=founders[number].address, founding_s=3.0)
+        try:
+            Node(mine, IDS[number], options, _Silent()).live()
+        except ManifestError as error:
+            raised[number] = str(error)
+
+    threads = [
+        threading.Thread(target=live, args=(number, other if number == 2 else manifest), daemon=True)
+        for number in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in reversed(threads):
+        thread.join(timeout=60)
+    assert raised.keys() == {2}, "two of three fit, and train"
+    assert "peer0, peer1 cannot train with this peer" in raised[2]
+    assert "the manifests differ in training options; everybody needs the same run.toml" in raised[2]
+    assert all((tmp_path / str(number) / "model.json").exists() for number in (0, 1))

@@ -1,0 +1,171 @@
+"""The libp2p transport over an internet in memory: listening, finding each other, relays, a daemon that dies."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tests.network.transport.endpoints import LIMITS, anyone, run, until
+from tests.network.transport.libp2p.fake_internet import HIVEMIND, FakeRecord, Internet
+from troth.crypto import Digest, Identity
+from troth.crypto.identity import PeerId
+from troth.network.transport.base import Lane, ListenError, TransportClosedError, UnreachableError
+from troth.network.transport.libp2p import transport as libp2p
+from troth.network.transport.libp2p.multiaddr import libp2p_id, libp2p_name
+from troth.network.transport.libp2p.peer_record import LASTS_S, dht_key, encode_peer_record
+from troth.network.transport.libp2p.transport import Libp2pOptions, Libp2pTransport
+
+RUN = Digest(b"r" * 32)
+ALICE, BOB = Identity.from_secret(b"a" * 32), Identity.from_secret(b"b" * 32)
+ANYWHERE = "127.0.0.1:0"
+
+
+@pytest.fixture(autouse=True)
+def internet(monkeypatch: pytest.MonkeyPatch) -> Internet:
+    internet = Internet()
+    monkeypatch.setattr(libp2p, "load_hivemind", lambda: HIVEMIND)
+    monkeypatch.setattr(libp2p, "_UPKEEP_EVERY_S", 0.02)
+    monkeypatch.setattr("troth.network.transport.libp2p.transport.Libp2pNode.start", internet.start)
+    return internet
+
+
+@asynccontextmanager
+async def peer(
+    identity: Identity, options: Libp2pOptions | None = None, admits: Callable[[PeerId], bool] = anyone
+) -> AsyncIterator[Libp2pTransport]:
+    made = Libp2pTransport(identity, LIMITS, admits, run=RUN, options=options)
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+async def talk(dialler: Libp2pTransport, listener: Libp2pTransport, address: str, to: Identity) -> None:
+    """A connection, and a message each way."""
+    near = await dialler.dial(address, to.peer)
+    far = await listener.accept()
+    assert (near.peer, near.dialled, far.dialled) == (to.peer, True, False)
+    for end, other in ((near, far), (far, near)):
+        assert end.send(Lane.BULK, b"a gradient" * 10_000)
+        assert await other.receive() == (Lane.BULK, b"a gradient" * 10_000)
+    near.close()
+    await asyncio.gather(near.closed(), far.closed())
+
+
+def test_peers_meet_at_an_address_and_through_the_dht() -> None:
+    async def main() -> None:
+        async with peer(BOB) as listener:
+            address = await listener.listen(ANYWHERE)
+            assert address == f"/ip4/127.0.0.1/tcp/4001/p2p/{libp2p_name(BOB.peer)}"
+            async with peer(ALICE, Libp2pOptions(initial_peers=(address,))) as dialler:
+                for where in (address, "127.0.0.1:4001", "dht:", ""):
+                    await talk(dialler, listener, where, BOB)
+                with pytest.raises(UnreachableError, match="nobody in the DHT knows"):
+                    await dialler.dial("dht:", Identity.generate().peer)
+                with pytest.raises(UnreachableError, match="cannot reach it: nobody there"):
+                    await dialler.dial("127.0.0.1:4002", BOB.peer)
+
+    run(main())
+
+
+def test_a_key_that_is_not_admitted_is_told_so() -> None:
+    async def main() -> None:
+        async with peer(BOB, admits=lambda _: False) as listener, peer(ALICE) as stranger:
+            with pytest.raises(UnreachableError, match="not admitted here"):
+                await stranger.dial(await listener.listen(ANYWHERE), BOB.peer)
+
+    run(main())
+
+
+def test_a_peer_that_has_moved_is_found_by_its_newest_record(internet: Internet) -> None:
+    """The first search takes a record that is good enough; a peer that is not there is searched for again."""
+
+    async def main() -> None:
+        async with peer(BOB) as listener, peer(ALICE) as dialler:
+            await listener.listen(ANYWHERE)
+            end = time.time() + LASTS_S
+            stale = encode_peer_record(BOB, RUN, end, ["/ip4/127.0.0.1/tcp/9999"])
+            internet.older[dht_key(RUN, BOB.peer)] = FakeRecord(stale, end)
+            await talk(dialler, listener, "dht:", BOB)
+
+    run(main())
+
+
+def test_a_forged_record_is_not_believed(internet: Internet) -> None:
+    async def main() -> None:
+        async with peer(ALICE) as dialler:
+            end = time.time() + LASTS_S
+            forged = bytearray(encode_peer_record(ALICE, RUN, end, ["/ip4/127.0.0.1/tcp/9999"]))
+            forged[64:96] = BOB.peer
+            internet.records[dht_key(RUN, BOB.peer)] = FakeRecord(bytes(forged), end)
+            with pytest.raises(UnreachableError, match="nobody in the DHT knows"):
+                await dialler.dial("dht:", BOB.peer)
+
+    run(main())
+
+
+def test_a_daemon_that_dies_is_started_again_at_the_same_port(internet: Internet) -> None:
+    async def main() -> None:
+        async with peer(BOB) as listener, peer(ALICE) as dialler:
+            address = await listener.listen(ANYWHERE)
+            first = internet.nodes[libp2p_id(BOB.peer)]
+            first.ended = True
+            await until(lambda: internet.nodes.get(libp2p_id(BOB.peer)) not in (None, first))
+            assert internet.nodes[libp2p_id(BOB.peer)].listen == first.listen
+            await until(lambda: bool(listener.addresses))
+            await talk(dialler, listener, address, BOB)
+
+    run(main())
+
+
+def test_a_peer_that_nobody_can_dial_is_reached_through_a_relay() -> None:
+    async def main() -> None:
+        async with peer(ALICE, Libp2pOptions(serves_relay=True)) as relay:
+            public = await relay.listen(ANYWHERE)
+            async with peer(BOB, Libp2pOptions(relays=(public,))) as hidden:
+                assert await hidden.listen("") == f"{public}/p2p-circuit/p2p/{libp2p_name(BOB.peer)}"
+                assert hidden.addresses == (f"{public}/p2p-circuit",)
+                await talk(relay, hidden, "dht:", BOB)
+
+    run(main())
+
+
+def test_a_relay_that_passes_on_too_little_or_is_not_there_is_named(
+    internet: Internet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(libp2p, "_RESERVE_S", 0.02)
+    monkeypatch.setattr(libp2p, "_RELAY_PATIENCE_S", 0.1)
+
+    async def main() -> None:
+        absent = f"/ip4/127.0.0.1/tcp/1/p2p/{libp2p_name(ALICE.peer)}"
+        async with peer(BOB, Libp2pOptions(relays=(absent,))) as hidden:
+            with pytest.raises(ListenError, match=r"no relay took this peer within 0\.1 s"):
+                await hidden.listen("")
+        async with peer(ALICE) as relay:
+            public = await relay.listen(ANYWHERE)
+            internet.relay_limit = 131_072
+            async with peer(BOB, Libp2pOptions(relays=(public,))) as hidden:
+                with pytest.raises(ListenError, match="passes on only 131072 bytes"):
+                    await hidden.listen("")
+
+    run(main())
+    assert internet.nodes == {}
+
+
+def test_it_listens_once_and_not_after_it_was_closed() -> None:
+    async def main() -> None:
+        async with peer(BOB) as listener:
+            await listener.listen(ANYWHERE)
+            with pytest.raises(ListenError, match="listens once"):
+                await listener.listen(ANYWHERE)
+        with pytest.raises(TransportClosedError):
+            await listener.listen(ANYWHERE)
+        with pytest.raises(TransportClosedError):
+            await listener.accept()
+        with pytest.raises(UnreachableError, match="closed"):
+            await listener.dial("dht:", ALICE.peer)
+        assert listener.addresses == ()
+
+    run(main())

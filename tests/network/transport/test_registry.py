@@ -1,0 +1,38 @@
+"""Every kind of transport can be made from its row in the table, and says how it is used."""
+
+from importlib.util import find_spec
+
+import pytest
+
+from tests.network.transport.endpoints import LIMITS, anyone
+from troth.crypto import Digest, Identity
+from troth.errors import OperatorError
+from troth.network.transport.base import LocalPeer, Transport
+from troth.network.transport.registry import DEFAULT_TRANSPORT, TRANSPORTS
+
+LOCAL = LocalPeer(Identity.from_secret(b"l" * 32), LIMITS, anyone, Digest(bytes(32)), frozenset())
+
+
+@pytest.mark.parametrize("name", TRANSPORTS)
+def test_a_row_makes_a_transport_from_its_defaults(name: str) -> None:
+    options = TRANSPORTS[name]()
+    assert options.listen_address(7001) == "0.0.0.0:7001"
+    if name == "libp2p" and find_spec("hivemind") is None:
+        with pytest.raises(OperatorError, match=r"pip install 'troth\[libp2p\]'"):
+            options.make(LOCAL)
+        return
+    made: Transport = options.make(LOCAL)
+    assert {"listen", "dial", "accept", "close"} <= set(dir(made))
+
+
+def test_a_member_without_an_address_is_looked_up_where_that_is_possible() -> None:
+    addresses = {name: make().lookup_address for name, make in TRANSPORTS.items()}
+    assert addresses == {"tcp": "", "libp2p": "dht:"}
+
+
+def test_where_to_listen_if_the_manifest_gives_no_port() -> None:
+    assert {name: make().listen_address(None) for name, make in TRANSPORTS.items()} == {
+        "tcp": "0.0.0.0:0",
+        "libp2p": "",
+    }
+    assert DEFAULT_TRANSPORT == "tcp"

@@ -1,0 +1,103 @@
+"""The catch-up server: rejoin requests that are heard, and states that are shown (SPEC B2, B3)."""
+
+from tests.protocol.returning_members import IDENTITIES, IDENTITY_OF, PEERS, SUCCESSORS, rejoin_request, rejoin_slot
+from troth.crypto import Digest, Identity, PeerId, Signature, Slot, derive, signed_bytes
+from troth.protocol.broadcast.catch_up_server import MOST_AHEAD, CatchUpServer
+from troth.protocol.core.rejoin import request_bytes
+from troth.protocol.core.roster import Away, Roster
+from troth.protocol.wire.frames import Frame, RejoinRequest, StateShown, StateWanted, SyncShown, SyncWanted
+from troth.protocol.wire.messages import MOST_REJOINS
+from troth.protocol.wire.primitives import Primitives
+
+
+def _server() -> tuple[CatchUpServer, list[tuple[PeerId, Frame]]]:
+    """A server of a run whose members are all absent, and the frames that it sends."""
+    sent: list[tuple[PeerId, Frame]] = []
+    catch_up = CatchUpServer(lambda to, _, frame: sent.append((to, frame)), Primitives())
+    catch_up.roster = Roster((), away=tuple(Away(3, peer) for peer in PEERS))
+    return catch_up, sent
+
+
+def _delegation(old: Identity, key: PeerId, slot: Slot) -> Signature:
+    """Delegation of the old key: this one comes in its place."""
+    return old.sign(signed_bytes(slot, old.peer, Digest(key)))
+
+
+def _request_rejoin(
+    catch_up: CatchUpServer, member: PeerId, key: PeerId, *, at: int = 6, signed: int | None = None, step: int = 5
+) -> bool:
+    """Whether a request was heard, by a member in this step."""
+    request = rejoin_request(member, key, at=at if signed is None else signed)
+    catch_up.hear(key, rejoin_slot(at), RejoinRequest(member, request.signature), step)
+    return any((rejoin.member, rejoin.key) == (member, key) for rejoin in catch_up.rejoins(at))
+
+
+def test_a_rejoin_request_is_heard_for_one_of_the_next_steps() -> None:
+    """[B3] Under one's own key or a new one; members that are behind ask for later steps too."""
+    for at, heard in ((4, False), (5, False), (6, True), (7, True), (5 + MOST_AHEAD, True), (6 + MOST_AHEAD, False)):
+        assert _request_rejoin(_server()[0], PEERS[0], PEERS[0], at=at) is heard
+        assert _request_rejoin(_server()[0], PEERS[0], SUCCESSORS[0], at=at) is heard
+
+
+def test_requests_of_another_step_of_strangers_and_under_somebody_elses_key_are_not_heard() -> None:
+    """[B3] A request for step 6 does not count for 7; a peer that was never a member, or is banned or expelled, is a stranger."""
+    assert not _request_rejoin(_server()[0], PEERS[0], PEERS[0], at=7, signed=6)
+    assert not _request_rejoin(_server()[0], SUCCESSORS[1], SUCCESSORS[1])
+    catch_up, _ = _server()
+    own = rejoin_request(PEERS[0], PEERS[0]).signature
+    # Somebody else sends what the first one signed for itself,
+    catch_up.hear(SUCCESSORS[0], rejoin_slot(6), RejoinRequest(PEERS[0], own), 5)
+    forged = IDENTITY_OF[SUCCESSORS[0]].sign(request_bytes(rejoin_slot(6), PEERS[0], SUCCESSORS[0], 3))
+    # or signs it itself.
+    catch_up.hear(SUCCESSORS[0], rejoin_slot(6), RejoinRequest(PEERS[0], forged), 5)
+    assert catch_up.rejoins(6) == []
+    assert not catch_up.admits(SUCCESSORS[0])
+
+
+def test_rejoin_requests_are_forgotten_with_their_step() -> None:
+    """[B3] Nothing grows."""
+    catch_up, _ = _server()
+    assert _request_rejoin(catch_up, PEERS[0], PEERS[0])
+    assert catch_up.admits(PEERS[0])
+    catch_up.forget(6)
+    assert catch_up.admits(PEERS[0])
+    catch_up.forget(7)
+    assert not catch_up.admits(PEERS[0])
+
+
+def test_only_members_that_asked_are_shown_the_state_of_this_step() -> None:
+    """[B2] A peer that does not observe gets nothing, and nobody gets another state."""
+    catch_up, sent = _server()
+    for who, asks in ((IDENTITIES[0], True), (IDENTITIES[8], False)):
+        wanted = SyncWanted(3, IDENTITIES[0].peer, _delegation(who, IDENTITIES[0].peer, rejoin_slot(3)))
+        catch_up.hear(IDENTITIES[0].peer, rejoin_slot(3), wanted, 5)
+        assert bool(catch_up.asking) == asks
+        catch_up.asking.clear()
+    catch_up.watch([IDENTITIES[0].peer])
+    catch_up.show(rejoin_slot(6), {IDENTITIES[0].peer: SyncShown(())}, (Digest(bytes(32)), b"state"))
+    assert sent.pop() == (IDENTITIES[0].peer, SyncShown(()))
+    for asker, digest in ((IDENTITIES[1].peer, bytes(32)), (IDENTITIES[0].peer, b"1" * 32)):
+        catch_up.hear(asker, rejoin_slot(6), StateWanted(digest), 5)
+    assert sent == []
+    catch_up.hear(IDENTITIES[0].peer, rejoin_slot(6), StateWanted(bytes(32)), 5)
+    assert sent == [(IDENTITIES[0].peer, StateShown(b"state"))]
+
+
+def test_one_seat_has_one_request_and_is_shown_records_once() -> None:
+    """[B2, B3] A liar signs for a hundred keys; others that come back must still be listed, and memory is bounded."""
+    catch_up, _ = _server()
+    liar, honest = IDENTITY_OF[PEERS[0]], max(PEERS[1:])
+    for number in range(100):
+        key = Identity.from_secret(derive(0, "heir", number)).peer
+        catch_up.hear(
+            key,
+            rejoin_slot(6),
+            RejoinRequest(liar.peer, liar.sign(request_bytes(rejoin_slot(6), liar.peer, key, 3))),
+            5,
+        )
+        catch_up.hear(key, rejoin_slot(4), SyncWanted(4, liar.peer, _delegation(liar, key, rejoin_slot(4))), 5)
+    assert _request_rejoin(catch_up, honest, honest)
+    listed = catch_up.rejoins(6)[:MOST_REJOINS]
+    assert (honest, honest) in {(rejoin.member, rejoin.key) for rejoin in listed}
+    assert len(catch_up.asking) <= len(PEERS)
+    assert len(catch_up.rejoins(6)) <= len(PEERS)

@@ -1,0 +1,113 @@
+"""Certified records of a few steps, and a member that is behind and is shown them."""
+
+from collections.abc import Iterable
+from functools import cache
+from itertools import pairwise
+from typing import Any, cast
+
+import msgspec
+
+from tests.protocol.returning_members import IDENTITIES
+from tests.protocol.scripted_world import plan, run_world
+from troth.crypto import Digest, Identity, PeerId, Signature, blob_digest, derive
+from troth.protocol.core.records import decode_record, encode_record, record_bytes_to_sign
+from troth.protocol.core.run import Run
+from troth.protocol.core.state import Peer, State
+from troth.protocol.recovery.ledger import Known, Ledger, Shown
+from troth.protocol.recovery.restart_quorum import be_ready, tip_of
+from troth.protocol.wire.frames import (
+    CertifiedRecord,
+    RestartCertificate,
+    SyncShown,
+)
+from troth.protocol.wire.primitives import Primitives
+
+
+@cache
+def past_steps() -> tuple[Run, tuple[CertifiedRecord, ...], dict[PeerId, Identity]]:
+    """Certified records of a few steps among five."""
+    world = run_world(plan(liars=(), steps=6)).world
+    certified = tuple(
+        CertifiedRecord(encode_record(made.record), {bytes(p): bytes(s) for p, s in after.certificate.items()})
+        for made, after in pairwise(world.witness)
+    )
+    everyone = [Identity.from_secret(derive(1, "identity", number)) for number in range(5)]
+    return world.run, certified, {identity.peer: identity for identity in everyone}
+
+
+def signed_again(signed: CertifiedRecord, signers: Iterable[Identity], **changes: Any) -> CertifiedRecord:
+    """The record with changes, signed again by these."""
+    run = past_steps()[0]
+    record = msgspec.structs.replace(decode_record(signed.record), **changes)
+    raw = encode_record(record)
+    digest = blob_digest(raw)
+    return CertifiedRecord(
+        raw, {who.peer: who.sign(record_bytes_to_sign(run.id, record.step, who.peer, digest)) for who in signers}
+    )
+
+
+class NamedModels:
+    """Models that are names, with the digests in the records."""
+
+    def __init__(self, **digests: bytes) -> None:
+        self._digests = digests
+
+    def digest(self, training: str) -> Digest:
+        return Digest(self._digests[training])
+
+
+class MemberBehind:
+    """A member that knows nothing yet; two others who wait ahead of it show it three records and then two more.
+
+    What it knows is in its ledger.
+    """
+
+    def __init__(self) -> None:
+        self.run, self.shown, self.who = past_steps()
+        self.time, self.written = 0.0, list[CertifiedRecord]()
+        self.first: State[Any] = State.first(self.run, "first")
+        records = [decode_record(signed.record) for signed in self.shown]
+        work: Any = NamedModels(first=records[0].state_before, last=records[-1].state_after)
+        peer: Any = Peer(IDENTITIES[0], self.run, work, cast(Any, None), cast(Any, None), Primitives())
+        self.ledger: Ledger[Any] = Ledger(peer, Known(self.first), self.written.extend, lambda _record: None)
+
+    def shows(self, *certified: CertifiedRecord, begun: RestartCertificate | None = None) -> Shown[Any] | None:
+        return self.ledger.examine(SyncShown(certified, begun=begun))
+
+    def borrow(self, *certified: CertifiedRecord) -> None:
+        shown = self.shows(*certified)
+        assert shown is not None
+        self.ledger.borrow(shown, self.time)
+
+    def complete(self) -> None:
+        self.ledger.complete("last")
+
+    def give_up_borrowing(self) -> None:
+        self.ledger.give_up_borrowing(self.time, 30.0)
+
+    def certify(self, signed: CertifiedRecord) -> None:
+        """Note the signatures under a record."""
+        signatures = {PeerId(peer): Signature(said) for peer, said in signed.signatures.items()}
+        self.ledger.certify(decode_record(signed.record), signatures)
+
+
+def member_after(count: int) -> MemberBehind:
+    """A member that has followed so many records, and has the model; its last state and the one before are here."""
+    behind = MemberBehind()
+    shown = behind.shows(*behind.shown[:count])
+    assert shown is not None
+    behind.ledger.adopt(shown, "last")
+    behind.written.clear()
+    return behind
+
+
+def made_again(
+    behind: MemberBehind, signed: CertifiedRecord, incarnation: int, **changes: Any
+) -> tuple[CertifiedRecord, RestartCertificate]:
+    """Another record in place of the last one, and the proof that a restart made it."""
+    earlier = behind.ledger.earlier
+    assert earlier is not None
+    tip = tip_of(behind.run, earlier, behind.ledger.model_of(earlier))
+    ready: dict[bytes, Any] = {peer: be_ready(tip, incarnation, who, 3) for peer, who in behind.who.items()}
+    again = signed_again(signed, behind.who.values(), incarnation=incarnation, **changes)
+    return again, RestartCertificate(tip.step, tip.digest, incarnation, ready)

@@ -1,0 +1,63 @@
+"""Bugs to plant in the protocol, each of which `troth chaos` must find: a checker that cannot fail checks nothing."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from tests.simulation.chaos.planted import announcing, judging, recovery
+
+Plant = Callable[[], AbstractContextManager[Any]]
+
+PLANTED: Mapping[str, Plant] = {
+    "a chain accepted one signature short": announcing.one_signature_short,
+    "a certificate exempt from the chain rule": announcing.certificate_exempt,
+    "certificates kept to oneself (quiet deciders that leave the others alone)": announcing.certificates_kept,
+    "a certificate trusted without its signatures": announcing.certificate_unchecked,
+    "the first of two equivocating values taken": announcing.first_of_two_taken,
+    "V2 skipped": judging.v2_skipped,
+    "V1 skipped": judging.v1_skipped,
+    "votes counted from those already out": judging.banned_go_on_voting,
+    "a single coin": judging.single_coin,
+    "a ban applied one step early at one peer": judging.ban_one_step_early_at_one_peer,
+    "a coin reused across attempts": judging.coin_reused,
+    "V2's threshold computed from local floats": judging.v2_with_local_floats,
+    "a slot signed again after a crash": recovery.signed_again_after_a_crash,
+    "deadlines taken from the local clock": announcing.deadline_from_the_local_clock,
+    "everyone keeps the pace that it measured itself": announcing.timeouts_of_ones_own,
+    "who has left is not audited": judging.absent_not_audited,
+    "an owed audit forgotten": judging.owed_audits_dropped,
+    "a minority goes on": recovery.minority_goes_on,
+    "audits not heard": judging.audits_unheard,
+    "relays not passed on": announcing.relays_not_passed_on,
+    "who came back is not audited": judging.returned_not_audited,
+    "an onlooker believes the first who tells it": recovery.first_teller_believed,
+    "a request to come back counts whoever signed it": recovery.requests_unchecked,
+    "feuds not remembered": recovery.link_disputes_not_remembered,
+    "Merkle paths not checked": judging.paths_unchecked,
+    "records not compared when they are signed": recovery.record_not_compared,
+    "a step goes on without the certificate of the record before": recovery.without_a_certificate,
+    "an undecided aggregate is not said again": recovery.not_said_again,
+    "a quorum is more than half of those left": recovery.majority_of_those_left,
+    "a run begins anew with a quorum": recovery.begins_with_a_quorum,
+    "a step made again under the same incarnation": recovery.same_incarnation,
+    "audits stay due when a run begins anew": recovery.audits_due_after_a_restart,
+    "what was signed is not taken from those who wait": recovery.nothing_borrowed,
+}
+
+NOT_PLANTED: Mapping[str, str] = {  # with the reason
+    "votes counted from those who are out since an earlier attempt of the same step": "It breaks nothing: a verdict needs a "
+    "quorum of the members at step start, in or out (T4), and liars are fewer than that.",
+    "a value, not a certificate, accepted one signature short": "It breaks nothing: f liars make f − 1 signatures beside "
+    "its originator, so the last round is to spare for values (decision 11).",
+    "link disputes never forgotten": "They end after 1000 steps, and no world is that long.",
+    "a ban does not reach the successor key": "A key's work is judged at most two steps later (R4, R7), and its holder is "
+    "back under another three steps later at the earliest, or two if it does not observe. So it takes an audit that was lost "
+    "and done in the very step of the return, of a liar that comes back: none is drawn. "
+    "tests/protocol/recovery/test_member.py has it.",
+}
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    with PLANTED[name]():
+        yield
