@@ -1,6 +1,6 @@
 """What one run does not show: `make attack-studies` writes the studies in docs/attacks/README.md.
 
-How long liars last under different conduct, what attacks do to a radius that follows the distances, and what hides between
+How long liars last under different behaviour, what attacks do to a radius that follows the distances, and what hides between
 classes of hardware.
 """
 
@@ -92,7 +92,7 @@ def how_long() -> str:
 Steps from the first lie until all who lie about gradients are gone: {RUNS} runs each of 16 peers on a quadratic, one
 validator. Written by `make attack-studies` on {machine()}.
 
-| conduct | measured | predicted |
+| behaviour | measured | predicted |
 | --- | --- | --- |
 {chr(10).join(rows)}
 

@@ -259,7 +259,7 @@ class TestNew:
             (("--schedule", "cosin"), "unknown schedule 'cosin': did you mean cosine"),
             (("--rate", "nan"), "training.rate must be a positive number, got nan"),
             (("--steps", "0"), "training.steps must be from 1 to 1,000,000, got 0"),
-            (("--delta", "0"), "pace.delta_s must be above 0"),
+            (("--delta", "0"), "timeouts.delta_s must be above 0"),
             (("--tau-auto", "0.6"), "tau_auto must be above 0 and at most 0.5"),
             (("--hardware-deviation", "0.3"), "deviation must be above 0 and below 0.2"),
             (("--device", "tpu"), "Invalid value for '--device'"),

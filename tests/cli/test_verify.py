@@ -172,7 +172,7 @@ def framed_ban() -> tuple[PeerId, str]:
         before=[],
         accusation=signed(accuser, accuse, Phase.ACCUSE),
         votes=[signed(one, vote, Phase.VOTE) for one in sorted(liars, key=lambda one: one.peer)],
-        twice=[],
+        equivocation=[],
         phase=0,
         exhibit=None,
         record=sign_off(record, signatures),

@@ -134,7 +134,7 @@ def test_an_exhibit_is_signed_and_holds_just_the_needed_messages(
         else:
             assert "does not hold" in forged.refusal(**{name: _needless_message(forged, name, other)})
     assert forged.refusal(attempt=exhibit.attempt + 1)
-    assert not exhibit.parcels or forged.refusal(parcels=exhibit.parcels[1:])
+    assert not exhibit.parts or forged.refusal(parts=exhibit.parts[1:])
     assert verify_ban(forged.forger.text(exhibit=None)).exhibit is None
     assert "lied together" in verify_ban(forged.forger.text(exhibit=None)).rests_on()
     assert file.exhibit is exhibit
@@ -216,10 +216,10 @@ def test_an_accusation_of_another_message_shows_nothing(runs: dict[str, Protocol
 def test_blobs_that_were_not_committed_to_prove_nothing(runs: dict[str, ProtocolSimulation]) -> None:
     """[C3] The digest of a blob is whatever the file says; the path ties it to the signed root."""
     forged = ExhibitedBan(runs, Kind.REPORT)
-    (proven,) = forged.exhibit.parcels
+    (proven,) = forged.exhibit.parts
     blob = bytes(len(next(iter(forged.evidence.blobs.values()))))
     digest = Primitives().digest(blob)
     parcels = [msgspec.structs.replace(proven, digest=digest.hex())]
-    text = forged.forger.text(exhibit=msgspec.structs.replace(forged.exhibit, parcels=parcels))
+    text = forged.forger.text(exhibit=msgspec.structs.replace(forged.exhibit, parts=parcels))
     with pytest.raises(RecomputeError, match="committed to"):
         recomputed(forged.evidence, text, blobs={**forged.evidence.blobs, digest: blob})

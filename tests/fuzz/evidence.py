@@ -58,7 +58,7 @@ class Forger:
                 record=SignedRecord(raw.hex(), dict.fromkeys(file.record.signatures, "")),
                 accusation=None,
                 votes=[],
-                twice=[SignedMessage(file.banned, payload, "") for payload in ("00", "01")],
+                equivocation=[SignedMessage(file.banned, payload, "") for payload in ("00", "01")],
                 phase=int(Phase.REPORT),
                 exhibit=None,
             )
@@ -79,7 +79,9 @@ class Forger:
                 record=self._record(run, file.record),
                 accusation=file.accusation and self._message(Slot(run, step, Phase.ACCUSE, attempt), file.accusation),
                 votes=[self._message(Slot(run, step, Phase.VOTE, attempt), vote) for vote in file.votes],
-                twice=[self._message(Slot(run, step, file.phase, attempt), message) for message in file.twice],
+                equivocation=[
+                    self._message(Slot(run, step, file.phase, attempt), message) for message in file.equivocation
+                ],
                 exhibit=file.exhibit and self._exhibit(run, self._disputed(file), file.exhibit),
             )
         return msgspec.structs.replace(file, checksum=checksum(file))
@@ -317,14 +319,14 @@ def _with_members(record: StepRecord, random: Random) -> bytes:
 
 
 def _with_another_message(file: BanFile, random: Random) -> BanFile:
-    votes, twice = list(file.votes), list(file.twice)
+    votes, twice = list(file.votes), list(file.equivocation)
     if file.accusation is not None and random.random() < 0.3:
         return msgspec.structs.replace(file, accusation=_another_message(file.accusation, Accuse, random))
     for messages in (votes, twice):
         if messages:
             where = random.randrange(len(messages))
             messages[where] = _another_message(messages[where], Vote, random)
-    return msgspec.structs.replace(file, votes=votes, twice=twice)
+    return msgspec.structs.replace(file, votes=votes, equivocation=twice)
 
 
 def _another_message(old: SignedMessage, kind: type[Accuse | Vote], random: Random) -> SignedMessage:

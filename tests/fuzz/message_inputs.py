@@ -36,7 +36,7 @@ PHASES: dict[Phase, type[Message]] = {
     Phase.REPORT: Report,
     Phase.ACCUSE: Accuse,
     Phase.VOTE: Vote,
-    Phase.RECORD: Close,
+    Phase.CLOSE: Close,
 }
 
 

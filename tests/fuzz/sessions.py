@@ -109,9 +109,9 @@ class PreparedLink:
 
 
 def channel_on(
-    link: PacketLink, identity: Identity = ME, *, room: int = Timeouts.room, observing: bool = False
+    link: PacketLink, identity: Identity = ME, *, memory: int = Timeouts.memory, observing: bool = False
 ) -> BroadcastChannel:
-    return BroadcastChannel(identity, link, Timeouts(room=room), TOOLS, observing=observing)
+    return BroadcastChannel(identity, link, Timeouts(memory=memory), TOOLS, observing=observing)
 
 
 async def one_step(channel: BroadcastChannel, me: PeerId, step: int = 0, *, mute: bool = False) -> None:

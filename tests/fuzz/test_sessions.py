@@ -142,13 +142,13 @@ def slots(random: Random) -> Slot:
     )
 
 
-def flooded(kind: type[Any], senders: Sequence[PeerId], room: int = ROOM) -> int:
+def flooded(kind: type[Any], senders: Sequence[PeerId], memory: int = ROOM) -> int:
     random = Random(kind.__name__)
     packets = [
         (k / FLOOD, senders[k % len(senders)], Packet(slots(random), frames_of(kind, random))) for k in range(FLOOD)
     ]
     link = PreparedLink(packets)
-    return flood(channel_on(link, room=room), link)
+    return flood(channel_on(link, memory=memory), link)
 
 
 @pytest.mark.parametrize("kind", FRAMES)
@@ -166,7 +166,7 @@ def test_a_flood_from_strangers_is_bounded(kind: type[Any]) -> None:
 
 def test_what_is_kept_is_seen() -> None:
     """The two tests above can fail: where there is room for it, the flood stays."""
-    assert flooded(BlobSent, [LIARS[0].peer], room=1 << 30) > 4 * ROOM
+    assert flooded(BlobSent, [LIARS[0].peer], memory=1 << 30) > 4 * ROOM
 
 
 def sent_after(announcement: Announcement, now: float, number: int) -> int:

@@ -40,7 +40,7 @@ def quiet_record(step: int, members: Sequence[PeerId], **changes: Any) -> StepRe
 
 
 STEP = 40  # of the record below
-RECORD = quiet_record(STEP, KEYS, contributors=KEYS[:5], roots=(bytes(32),) * 5, parts=5)
+CLOSE = quiet_record(STEP, KEYS, contributors=KEYS[:5], roots=(bytes(32),) * 5, parts=5)
 
 
 def dealt_audits(roles: Roles) -> list[tuple[PeerId, Audit]]:

@@ -139,7 +139,7 @@ def ban_evidence(run: Run, history: History, certified: Certified, judgement: Ju
         votes=[]
         if equivocation
         else _convicting(seen.votes.get(judgement.attempt, {}), judgement, _quorum(run, history)),
-        twice=[signed_by(banned, envelope) for envelope in equivocation],
+        equivocation=[signed_by(banned, envelope) for envelope in equivocation],
         phase=slot.phase if slot else 0,
         exhibit=shown.exhibit,
         record=certified.signed,

@@ -16,7 +16,7 @@ from troth.crypto import Digest, PeerId
 from troth.protocol.core.records import MOST_OWED
 from troth.protocol.wire.messages import Announced, Envelope
 
-FORMAT = "troth ban evidence 6"
+FORMAT = "troth ban evidence 7"
 MOST_BYTES = 64 << 20  # of a file; honest members' messages come to far less
 LAST_STEPS = MOST_OWED + 1  # whose work may be disputed: an audit comes a step later, and may come to nothing so often
 
@@ -56,7 +56,7 @@ class Exhibit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     accuses: list[SignedMessage]
     projection_key: str  # empty where no projections are needed
     aggregates: list[str]  # digests, of all parts
-    parcels: list[PartProof]  # of the disputed part
+    parts: list[PartProof]  # of the disputed part
 
 
 class Founding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -78,7 +78,7 @@ class BanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     before: list[SignedRecord]  # the last steps: they hold the roots that contributors committed to
     accusation: SignedMessage | None  # where there was an accuser
     votes: list[SignedMessage]  # where there was a vote: those that convict, as many as it takes
-    twice: list[SignedMessage]  # of an equivocation: both messages
+    equivocation: list[SignedMessage]  # of an equivocation: both messages
     phase: int  # of the equivocation's slot; 0 where there is none
     exhibit: Exhibit | None  # None where votes are all there is
     record: SignedRecord  # of the step that banned

@@ -69,7 +69,7 @@ def _of_part(judgement: Judgement, found: Disclosure) -> ExhibitWithBlobs:
         accuses=[signed_message(found.accuse)] if whole and found.accuse is not None else [],
         projection_key=found.projection_key.hex(),
         aggregates=[aggregate.hex() for aggregate in found.aggregates],
-        parcels=[
+        parts=[
             PartProof(sender.hex(), digests[sender].hex(), [node.hex() for node in proven.path])
             for sender, proven in proven_parts.items()
         ],
@@ -96,7 +96,7 @@ def _of_audit(judgement: Judgement, kept: AuditRecord[Training], record: StepRec
         accuses=_signed(kept.accuses, [owner]) if cover else [],
         projection_key=kept.projection_key.hex(),
         aggregates=[digest.hex() for digest in digests],
-        parcels=[],
+        parts=[],
     )
     return ExhibitWithBlobs(exhibit, dict(zip(digests, blobs, strict=True)))
 

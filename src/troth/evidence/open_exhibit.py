@@ -66,7 +66,7 @@ def open_exhibit(
     messages = _Messages.open(run, exhibit, step, tools)
     proven_parts = {
         key_of(proven.sender): (digest_of(proven.digest), tuple(map(digest_of, proven.path)))
-        for proven in exhibit.parcels
+        for proven in exhibit.parts
     }
     _expect_needed_messages(judgement, step, exhibit, messages, frozenset(proven_parts), reporters)
     roots = {peer: _root(commit) for peer, commit in messages.commits.items()}

@@ -148,7 +148,7 @@ class _Claim:
         if self.judgement.kind == Kind.EQUIVOCATION:
             self._check_equivocation()
             return Proof(self.run, self.judgement, self.before, self.record.step, 0, len(self.roster.members))
-        expect(not self.file.twice and self.file.phase == 0, "the file proves something else than it says")
+        expect(not self.file.equivocation and self.file.phase == 0, "the file proves something else than it says")
         votes, members = self._count_votes(), len(self.roster.members)
         expect(votes >= self.roster.quorum, f"{votes} of {members} votes are no quorum")
         return Proof(self.run, self.judgement, self.before, self.record.step, votes, members, self._open_exhibit())
@@ -185,11 +185,11 @@ class _Claim:
     def _check_equivocation(self) -> None:
         """Check for two different payloads, both signed by the banned peer for the same slot: nobody's word is needed."""
         file, tools = self.file, self.tools
-        expect(len(file.twice) == 2 and not file.votes, "an equivocation is proved by two messages")
+        expect(len(file.equivocation) == 2 and not file.votes, "an equivocation is proved by two messages")
         expect(file.exhibit is None, "an equivocation needs no exhibit")
         slot, banned = self._slot(Phase(file.phase)), key_of(file.banned)
         payloads = set()
-        for message in file.twice:
+        for message in file.equivocation:
             envelope = envelope_of(message)
             signed = signed_bytes(slot, banned, tools.digest(envelope.payload))
             own = key_of(message.sender) == banned and tools.verify(banned, signed, envelope.signature)

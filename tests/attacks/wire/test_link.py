@@ -73,10 +73,10 @@ MESSAGES: dict[Phase, Message] = {
     Phase.REPORT: Report(b"\x3f" * (8 * 34)),
     Phase.ACCUSE: Accuse((), b"d" * 32),
     Phase.VOTE: Vote(()),
-    Phase.RECORD: Close(b"e" * 64),
+    Phase.CLOSE: Close(b"e" * 64),
 }
 STEPS = 4
-AGAINST_WHO_WAS_GONE = {"mislead": 1.0, "false-knock": 120.0}  # and for how long: it has to look on, or to stay away
+AGAINST_WHO_WAS_GONE = {"mislead": 1.0, "false-rejoin": 120.0}  # and for how long: it has to look on, or to stay away
 
 
 def world_of(behaviour: str, seed: int = 0) -> World:
@@ -124,7 +124,7 @@ def test_what_is_no_message_is_silence_and_not_an_equivocation(behaviour: str, s
 
 def test_whoever_is_shunned_takes_part_all_the_same() -> None:
     """[Q5, N5] Two liars send nothing to one peer each, ever; the others carry their words and parts to it."""
-    world = world_of("feud")
+    world = world_of("cut-link")
     assert broken_in(world) == []
     assert set(world.honest) <= set(world.records[-1].members)
 
@@ -171,7 +171,7 @@ def test_what_is_malformed_is_so_for_all_alike() -> None:
 
 def test_a_feud_is_with_one_and_always_the_same() -> None:
     packets = [Packet(PLACE._replace(step=step), View(None, bytes(64))) for step in range(5)]
-    sent = sent_by({"feud"}, packets)
+    sent = sent_by({"cut-link"}, packets)
     shunned = {to for to, packet in sent if packet.slot.step == 0} - {to for to, packet in sent if packet.slot.step > 0}
     assert len(shunned) == 1
     assert len(sent) in range(5 + 4 * 4, 5 + 4 * 4 + 5)  # the first may get something before the choice is made

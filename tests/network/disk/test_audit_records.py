@@ -44,14 +44,14 @@ def test_the_records_of_the_last_two_steps_are_read_back_as_they_were(tmp_path: 
         assert torch.equal(again.aggregate_D, one.aggregate_D)
         assert torch.equal(again.training.parameters_D, one.training.parameters_D)
         assert replace(again, aggregate_D=one.aggregate_D, training=one.training) == one
-    assert len(list(tmp_path.glob("*.kept"))) == 3
+    assert len(list(tmp_path.glob("*.audit"))) == 3
 
 
 def test_a_record_that_is_damaged_of_another_run_or_without_its_model_is_passed_over(tmp_path: Path) -> None:
     """[K1] An audit by something else would accuse somebody honest."""
     files, bare = files_of_five_steps(tmp_path, every_model=False)
     assert set(files.onto(bare).audit_records) == {3}
-    path = tmp_path / "step-000000003.kept"
+    path = tmp_path / "step-000000003.audit"
     whole = path.read_bytes()
     for damaged in (whole[:-1], whole + b"\0", b"", whole.replace(world().run.id, bytes(32), 1)):
         path.write_bytes(damaged)

@@ -38,7 +38,7 @@ def test_lines_are_chained_and_a_torn_one_is_cut_off(tmp_path: Path) -> None:
     again.announced(slot(3), announcements(3))
     again.close()
     lines = list(read_journal(file))
-    assert [line.get("place", [None])[0] for line in lines] == [None, 0, 1, 2, 3]
+    assert [line.get("slot", [None])[0] for line in lines] == [None, 0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("change", ["dropped", "swapped", "changed"])
@@ -54,7 +54,8 @@ def test_tampering_breaks_the_chain(tmp_path: Path, change: str) -> None:
     elif change == "swapped":
         lines[2], lines[3] = lines[3], lines[2]
     else:
-        lines[2] = lines[2].replace('"place": [1,', '"place": [9,')
+        assert '"slot": [1,' in lines[2]
+        lines[2] = lines[2].replace('"slot": [1,', '"slot": [9,')
     file.write_text("\n".join(lines) + "\n")
     with pytest.raises(JournalError, match="line 3: the chain is broken"):
         list(read_journal(file))
@@ -136,6 +137,18 @@ def test_a_journal_that_was_cut_is_refused_wherever_it_was(tmp_path: Path) -> No
     left.unlink()
     with pytest.raises(JournalError, match="ends before the last checkpoint"):
         Journal(tmp_path, RUN, after=end)
+
+
+def test_a_checkpoint_from_before_the_first_line_fits_any_journal(tmp_path: Path) -> None:
+    """[B5] A peer that stops before anything was agreed on has written a checkpoint, and no line."""
+    empty = Journal(tmp_path, RUN).settle()
+    Journal(tmp_path, RUN, after=empty).close()
+    journal = Journal(tmp_path, RUN, after=empty)
+    journal.announced(slot(0), announcements(0))
+    journal.close()
+    Journal(tmp_path, RUN, after=empty).close()
+    with pytest.raises(JournalError, match="ends before the last checkpoint"):
+        Journal(tmp_path / "elsewhere", RUN, after=Digest(bytes(32)))
 
 
 def test_a_torn_line_after_the_checkpoint_is_cut_and_said(tmp_path: Path) -> None:

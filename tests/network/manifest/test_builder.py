@@ -11,7 +11,7 @@ from tests.network.manifest.plans import FOUNDERS, KEYS, SPEC
 from troth.crypto import PeerId
 from troth.errors import OperatorError
 from troth.network.manifest.builder import ManifestOptions, build_manifest, task_beside
-from troth.network.manifest.checks import least_room
+from troth.network.manifest.checks import least_memory
 from troth.network.manifest.errors import ManifestError
 from troth.network.manifest.fit import mismatches
 from troth.network.manifest.founder import Founder
@@ -52,14 +52,14 @@ def test_how_a_manifest_names_it(folder: Path, monkeypatch: pytest.MonkeyPatch) 
         task_beside("none.py", folder)
 
 
-def test_times_are_generous_and_room_grows_with_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_are_generous_and_memory_grows_with_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     small = build_manifest(SPEC, FOUNDERS).manifest.timeouts
-    assert (small.delta, small.compute, small.bulk, small.room) == (2.0, 5.0, 5.0, 1 << 28)
+    assert (small.delta, small.compute, small.bulk, small.memory) == (2.0, 5.0, 5.0, 1 << 28)
     monkeypatch.setattr("troth.network.manifest.builder._SLOWEST_CONNECTION", 100.0)
-    monkeypatch.setattr(Timeouts, "room", 1)
+    monkeypatch.setattr(Timeouts, "memory", 1)
     large = build_manifest("quadratic:dimension=1001", FOUNDERS).manifest.timeouts
     assert large.bulk == 81.0, "twice 4004 bytes"
-    assert large.room == 4 * least_room(1001)
+    assert large.memory == 4 * least_memory(1001)
     assert build_manifest(SPEC, FOUNDERS, ManifestOptions(compute_s=0.5)).manifest.timeouts.compute == 0.5
     assert (
         small.stretch,

@@ -18,9 +18,9 @@ HOSTILE += ['""', '":"', '"a.py"', '"sgd:="', '"\\u0000"', '"\\u001b"', "'''\n''
 HOSTILE += ["9" * 400, "9" * 900, "0x" + "f" * 900, "18446744073709551616"]
 
 
-@pytest.mark.parametrize("section", ["", "task", "data", "training", "protocol", "pace", "founder"])
+@pytest.mark.parametrize("section", ["", "task", "data", "training", "protocol", "timeouts", "founder"])
 def test_an_unknown_key_is_named(section: str) -> None:
-    heading = {"": "format = 1", "founder": "[[founder]]"}.get(section, f"[{section}]")
+    heading = {"": "format = 2", "founder": "[[founder]]"}.get(section, f"[{section}]")
     text = PLAN.to_toml().replace(heading, f"{heading}\nextra = 1", 1)
     with pytest.raises(ManifestError, match=rf"^{section}.*unknown key `extra`"):
         Manifest.from_bytes(text.encode())
@@ -35,7 +35,11 @@ def test_a_missing_key_is_named(key: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("format = 1", "format = 2", "written in format '2', this version of Troth reads format 1"),
+        (
+            "format = 2",
+            "format = 1",
+            "written in format '1', this version of Troth reads format 2: write a new manifest",
+        ),
         ("steps = 10", "steps = 10.0", "training.steps: Expected `int`, got `float`"),
         ("steps = 10", "steps = 0", "training.steps must be from 1 to 1,000,000, got 0"),
         ("rate = 0.1", "rate = nan", "training.rate must be a positive number, got nan"),
@@ -44,13 +48,13 @@ def test_a_missing_key_is_named(key: str) -> None:
         ("tau = 0.1", "tau = inf", "tau must be a positive number"),
         ("byzantine = 1", "byzantine = 2", "2 liars among 4 peers with 1 validators: the guarantee needs"),
         ("size = 40", "size = 3", "a model of 3 parameters cannot be split among 4"),
-        ("delta_s = 2.0", "delta_s = 0", "pace.delta_s must be above 0 and at most 86400, got 0"),
-        ("delta_s = 2.0", "delta_s = nan", "pace.delta_s must be above 0"),
-        ("stretch = 4.0", "stretch = 0.5", "pace.stretch must be from 1 to 100, got 0.5"),
-        ("stretch = 4.0", "stretch = 101", "pace.stretch must be from 1 to 100, got 101"),
-        ("stretch = 4.0", "stretch = inf", "pace.stretch must be from 1 to 100, got inf"),
-        ("stretch = 4.0", "stretch = nan", "pace.stretch must be from 1 to 100, got nan"),
-        ("room_bytes = 268435456", "room_bytes = 1000", "pace.room_bytes must be from 1,049,216"),
+        ("delta_s = 2.0", "delta_s = 0", "timeouts.delta_s must be above 0 and at most 86400, got 0"),
+        ("delta_s = 2.0", "delta_s = nan", "timeouts.delta_s must be above 0"),
+        ("stretch = 4.0", "stretch = 0.5", "timeouts.stretch must be from 1 to 100, got 0.5"),
+        ("stretch = 4.0", "stretch = 101", "timeouts.stretch must be from 1 to 100, got 101"),
+        ("stretch = 4.0", "stretch = inf", "timeouts.stretch must be from 1 to 100, got inf"),
+        ("stretch = 4.0", "stretch = nan", "timeouts.stretch must be from 1 to 100, got nan"),
+        ("memory_bytes = 268435456", "memory_bytes = 1000", "timeouts.memory_bytes must be from 1,049,216"),
         (KEYS[0].hex(), KEYS[0].hex().upper(), "key: Expected 64 hexadecimal digits"),
         (KEYS[0].hex(), "00" * 32, "the key of founder alice is no Ed25519 public key"),
         (KEYS[0].hex(), KEYS[1].hex(), f"two founders have the key {KEYS[1].hex()}"),

@@ -34,7 +34,7 @@ def test_an_equivocation_in_a_record_that_is_thrown_away_is_kept_for_people(tmp_
     (file,) = (tmp_path / "evidence").iterdir()
     assert file.name == f"thrown-away-step{outcome.record.step}-{short(liar)}.json"
     proof = json.loads(file.read_text())
-    assert (proof["run"], proof["sender"], proof["place"]) == (run.id.hex(), liar.hex(), list(slot[1:]))
+    assert (proof["run"], proof["sender"], proof["slot"]) == (run.id.hex(), liar.hex(), list(slot[1:]))
     assert [bytes.fromhex(payload) for payload, _ in proof["said"]] == [b"one", b"two"]
 
 

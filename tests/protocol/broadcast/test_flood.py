@@ -31,7 +31,7 @@ def test_early_values_survive_a_flood(flooded: bool) -> None:
     kept: dict[int, int] = {}
 
     async def honest(identity: Identity, number: int) -> list[PeerId]:
-        channel = BroadcastChannel(identity, time.link(identity.peer), Timeouts(room=1 << 20), Primitives())
+        channel = BroadcastChannel(identity, time.link(identity.peer), Timeouts(memory=1 << 20), Primitives())
         await channel.announce(FIRST, commit(number), EVERYONE)
         if number == 1:
             await let_pass(channel, 0.8)  # it computes for a moment

@@ -68,8 +68,8 @@ class QuietLink:
         return frozenset()
 
 
-def new_channel(room: int, *, observing: bool = False, begun: bool = True) -> BroadcastChannel:
-    channel = BroadcastChannel(ME, QuietLink(), Timeouts(room=room), Primitives(), observing=observing)
+def new_channel(memory: int, *, observing: bool = False, begun: bool = True) -> BroadcastChannel:
+    channel = BroadcastChannel(ME, QuietLink(), Timeouts(memory=memory), Primitives(), observing=observing)
     enter_attempt(channel, frozenset(one.peer for one in IDS))
     if begun:
         begin_announcement(channel, COMMIT_SLOT).say(seal(ME, COMMIT_SLOT, Commit(None, bytes(32), bytes(32))), 0.0)
@@ -111,17 +111,17 @@ LONG: list[Frame] = [
 @pytest.mark.parametrize("frame", LONG, ids=lambda frame: type(frame).__name__)
 def test_no_kind_of_frame_is_free(frame: Frame, observing: bool) -> None:
     """A hundred for slots and of parts that are all different, from one member, into a megabyte."""
-    room = 1 << 20
-    channel = new_channel(room, observing=observing, begun=not observing)
+    memory = 1 << 20
+    channel = new_channel(memory, observing=observing, begun=not observing)
     for number in range(100):
         slot = COMMIT_SLOT._replace(phase=Phase.VOTE, attempt=number % 20)
         different = msgspec.structs.replace(frame, part=number) if hasattr(frame, "part") else frame
         if isinstance(frame, BlobSent):
             different = BlobSent(number.to_bytes(4, "big") + frame.blob)
         hear(channel, OTHERS[0], slot, different)
-        assert recounted(channel) == channel.kept_bytes <= room
+        assert recounted(channel) == channel.kept_bytes <= memory
     if not (isinstance(frame, Decided) and not observing):
-        assert channel.kept_bytes > room // 2, "what has room is kept"
+        assert channel.kept_bytes > memory // 2, "what has room is kept"
 
 
 def test_nobody_takes_up_anothers_room() -> None:
@@ -174,8 +174,8 @@ def test_parts_of_an_attempt_that_was_given_up_are_refused() -> None:
 
 def test_the_next_step_does_not_forget_what_is_still_kept() -> None:
     """A liar fills its room for the step after this one, and again when this one is over: it has one room, not two."""
-    room = 1 << 20
-    channel, after = new_channel(room), COMMIT_SLOT._replace(step=STEP + 1)
+    memory = 1 << 20
+    channel, after = new_channel(memory), COMMIT_SLOT._replace(step=STEP + 1)
     for step in (STEP, STEP, STEP + 1, STEP + 2):
         for number in range(40):
             hear(
@@ -191,7 +191,7 @@ def test_the_next_step_does_not_forget_what_is_still_kept() -> None:
                 after._replace(phase=Phase.CLIP),
                 BlobSent(number.to_bytes(4, "big") + bytes(40_000)),
             )
-            assert recounted(channel) == channel.kept_bytes <= room
+            assert recounted(channel) == channel.kept_bytes <= memory
         forget_step(channel, step)
         assert recounted(channel) == channel.kept_bytes
     forget_step(channel, STEP + 3)
@@ -219,10 +219,10 @@ ACTIONS = st.lists(st.tuples(st.integers(0, len(OTHERS) - 1), st.integers(0, 10*
 @settings(max_examples=150, deadline=None)
 @given(ACTIONS, st.sampled_from([4_000, 20_000, 100_000]), st.booleans(), st.integers(0, 3))
 def test_whatever_comes_is_within_everyones_room(
-    actions: list[tuple[int, int]], room: int, observing: bool, observers: int
+    actions: list[tuple[int, int]], memory: int, observing: bool, observers: int
 ) -> None:
     """Frames of all kinds, slots and lengths, in any order, while steps go by: counted exactly, and never more than that."""
-    channel = new_channel(room, observing=observing, begun=not observing)
+    channel = new_channel(memory, observing=observing, begun=not observing)
     channel.catch_up.observers = frozenset(PeerId(bytes([k]) * 32) for k in range(observers))
     step = STEP
     for number, seed in actions:
@@ -235,8 +235,8 @@ def test_whatever_comes_is_within_everyones_room(
             step=step + random.choice((-1, 0, 0, 1)), phase=random.choice(list(Phase)), attempt=random.randrange(3)
         )
         hear(channel, OTHERS[number], slot, _frame(random))
-        assert recounted(channel) == channel.kept_bytes <= room * len(OTHERS)
-        assert all(taken <= room for taken in bytes_by_sender(channel))
+        assert recounted(channel) == channel.kept_bytes <= memory * len(OTHERS)
+        assert all(taken <= memory for taken in bytes_by_sender(channel))
 
 
 def _frame(random: Random) -> Frame:

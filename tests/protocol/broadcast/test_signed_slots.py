@@ -64,7 +64,7 @@ def test_a_signature_under_a_record_is_no_message() -> None:
     """[U2, U4, Q6] Close carries one under the run's last record: shown as a second message of its announcement, it would make
     an honest member one that said two things."""
     run, (signed, *_), _ = past_steps()
-    slot = Slot(run.id, decode_record(signed.record).step, Phase.RECORD)
+    slot = Slot(run.id, decode_record(signed.record).step, Phase.CLOSE)
     for peer, signature in signed.signatures.items():
         assert isinstance(Primitives().open(slot, PeerId(peer), Envelope(signed.record, signature)), Malformed)
         digest = Primitives().digest(signed.record)

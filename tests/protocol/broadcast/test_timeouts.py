@@ -74,7 +74,7 @@ def test_bounds_hold_whatever_everybody_announces(took: list[Measured | None]) -
     agreed, most = BOUNDS.after(took), BOUNDS.slowest
     for name in ("delta", "compute", "bulk"):
         assert getattr(BOUNDS, name) <= getattr(agreed, name) <= getattr(most, name)
-    assert agreed.room == BOUNDS.room
+    assert agreed.memory == BOUNDS.memory
 
 
 def test_twice_the_lower_median() -> None:

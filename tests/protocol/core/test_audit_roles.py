@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from tests.protocol.samples import KEYS, RECORD, STEP, dealt_audits, run_of
+from tests.protocol.samples import CLOSE, KEYS, STEP, dealt_audits, run_of
 from troth.crypto import Digest, PeerId, derive
 from troth.protocol.core.records import Owed
 from troth.protocol.core.roles import Audit, PendingAudits, Roles, draw_roles
@@ -149,7 +149,7 @@ def test_an_owed_audit_is_dealt_to_members_that_were_there_then(everyone: bool) 
 
 def test_a_record_says_what_the_next_step_has_to_audit() -> None:
     """[R6, R7]"""
-    assert PendingAudits.after(RECORD) == PendingAudits(STEP, KEYS[:5])
+    assert PendingAudits.after(CLOSE) == PendingAudits(STEP, KEYS[:5])
     owed = tuple(Owed(peer, STEP - 1, 2) for peer in KEYS[1:3])
-    record = msgspec.structs.replace(RECORD, struck=(KEYS[8],), owed=owed)
+    record = msgspec.structs.replace(CLOSE, struck=(KEYS[8],), owed=owed)
     assert PendingAudits.after(record) == PendingAudits(STEP, KEYS[:5], owed, everyone=True)

@@ -7,7 +7,7 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from tests.protocol.samples import KEYS, RECORD, run_of
+from tests.protocol.samples import CLOSE, KEYS, run_of
 from tests.protocol.small_runs import SMALL, kept_promises, records, run_on, wrap_channel
 from troth.protocol.core.records import Returned
 from troth.protocol.core.roster import Roster
@@ -135,12 +135,10 @@ def test_of_four_one_may_go_and_with_two_gone_the_run_pauses(gone: int) -> None:
 def test_with_one_of_two_back_the_model_moves_again() -> None:
     """[G2, B3] Members that are there count, even if they once were gone."""
     roster = Roster.founding(run_of(4, byzantine=1))
-    gone = msgspec.structs.replace(RECORD, members=KEYS[:4], absent=KEYS[:2])
+    gone = msgspec.structs.replace(CLOSE, members=KEYS[:4], absent=KEYS[:2])
     roster = roster.after(gone)
     assert (roster.members, roster.quorum, roster.moves(2, 2)) == (KEYS[2:4], 2, False)
-    back = msgspec.structs.replace(
-        RECORD, step=gone.step + 9, members=KEYS[2:4], returned=(Returned(KEYS[0], KEYS[0]),)
-    )
+    back = msgspec.structs.replace(CLOSE, step=gone.step + 9, members=KEYS[2:4], returned=(Returned(KEYS[0], KEYS[0]),))
     roster = roster.after(back)
     assert (roster.members, roster.quorum, roster.moves(3, 3)) == ((KEYS[0], *KEYS[2:4]), 2, True)
 

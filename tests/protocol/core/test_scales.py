@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 
-from tests.protocol.samples import KEYS, RECORD, run_of
+from tests.protocol.samples import CLOSE, KEYS, run_of
 from tests.protocol.small_runs import SMALL, equals_trusted_server, finished, kept_promises, records
 from troth.aggregation import exact_norm
 from troth.crypto import PeerId
@@ -161,7 +161,7 @@ def test_the_roster_says_when_liars_may_have_reported_half() -> None:
     run = run_of(16, byzantine=7)
     auto = dataclasses.replace(run, parameters=dataclasses.replace(AUTO, size=1000, byzantine=7))
     scales = Scales(1.0, (1e6,) * 32)
-    few, many = (msgspec.structs.replace(RECORD, spread=1e6, contributors=KEYS[:count]) for count in (14, 15))
+    few, many = (msgspec.structs.replace(CLOSE, spread=1e6, contributors=KEYS[:count]) for count in (14, 15))
     assert scales_after(scales, few, Roster.founding(run), auto).tau == 1.0
     assert scales_after(scales, many, Roster.founding(run), auto).tau == 1.02
 

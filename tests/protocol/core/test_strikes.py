@@ -5,7 +5,7 @@ import msgspec
 import pytest
 from hypothesis import assume, given
 
-from tests.protocol.samples import KEYS, RECORD, STEP, quiet_record, roster_with_disputes
+from tests.protocol.samples import CLOSE, KEYS, STEP, quiet_record, roster_with_disputes
 from troth.protocol.core.records import Judgement
 from troth.protocol.core.roster import MOST_STRIKES, STRIKE_STEPS, Roster
 from troth.protocol.wire.messages import Kind
@@ -21,7 +21,7 @@ def test_three_strikes_within_a_thousand_steps_are_too_many(earlier: list[int], 
     roster, me, other = Roster(KEYS), KEYS[3], KEYS[4]
     for when in earlier:
         assert roster.expelled(when, [me], ()) == ()
-        roster = roster.after(msgspec.structs.replace(RECORD, step=when, struck=(me,)))
+        roster = roster.after(msgspec.structs.replace(CLOSE, step=when, struck=(me,)))
     recent = [when for when in earlier if now - when < 1000]
     assert roster.expelled(now, [other, me], ()) == ((me,) if len(recent) >= 2 else ())
     assert [when for when, _ in roster.strikes] == [when for when in earlier if when > earlier[-1] - 1000]
@@ -37,14 +37,14 @@ def test_the_thousandth_step_is_not_within_a_thousand() -> None:
 def test_old_strikes_are_forgotten_and_new_ones_remembered() -> None:
     """[N3] The table stays small: at most what a thousand steps can hold."""
     roster = Roster(KEYS, strikes=((STEP - 1000, KEYS[0]), (STEP - 999, KEYS[1])))
-    after = roster.after(msgspec.structs.replace(RECORD, struck=(KEYS[2],)))
+    after = roster.after(msgspec.structs.replace(CLOSE, struck=(KEYS[2],)))
     assert after.strikes == ((STEP - 999, KEYS[1]), (STEP, KEYS[2]))
 
 
 def test_an_expelled_member_leaves_without_a_ban() -> None:
     """[N3, N1, T5] Like the absent, and unlike the banned."""
     ban = Judgement(None, KEYS[2], Kind.AGGREGATE, STEP, 0, 0, 1)  # type: ignore[arg-type]
-    record = msgspec.structs.replace(RECORD, expelled=(KEYS[0],), absent=(KEYS[1],), judgements=(ban,))
+    record = msgspec.structs.replace(CLOSE, expelled=(KEYS[0],), absent=(KEYS[1],), judgements=(ban,))
     roster = Roster(KEYS).after(record)
     assert roster.members == KEYS[3:]
     assert roster.banned == (KEYS[2],)

@@ -164,4 +164,4 @@ def test_drawn_blackouts_break_no_promise(seed: int) -> None:
     verdict = judge(draw_plan(seed))
     assert verdict.broken == []
     assert verdict.counts["blackouts"] == 1
-    assert verdict.counts["beginnings anew"] >= 1
+    assert verdict.counts["restarts"] >= 1

@@ -130,7 +130,7 @@ def evidence_of(world: World) -> str:
     """Of the first ban for it, made when the step after certifies its record."""
     history = History(world.run)
     files = [made.file for outcome in world.witness for made in history.add(outcome)]
-    return to_text(next(file for file in files if file.twice))
+    return to_text(next(file for file in files if file.equivocation))
 
 
 def test_equivocation_proves_itself(equivocated: World) -> None:
@@ -146,7 +146,7 @@ def test_equivocation_proves_itself(equivocated: World) -> None:
 def test_forged_equivocations_are_refused(equivocated: World, change: str) -> None:
     """[Q6, E1] Whoever wants to frame somebody needs its key."""
     file = from_text(evidence_of(equivocated))
-    first, second = file.twice
+    first, second = file.equivocation
     honest = min(equivocated.honest).hex()
     changes: dict[str, dict[str, Any]] = {
         "same message twice": {"twice": [first, first]},

@@ -130,11 +130,11 @@ def test_bans_reach_later_keys() -> None:
     assert CHECKERS["bans"](world) == ["step 2: a stranger was banned before, and is a member"]
 
 
-def test_knocks_finds_a_stranger_in_somebodys_place() -> None:
+def test_rejoins_finds_a_stranger_in_the_place_of_a_member() -> None:
     """Packets to a key that nobody has go nowhere, and checkers know no number for it."""
-    liars, gone = {0: frozenset({"false-knock"})}, {2: DropOut(1, 2)}
+    liars, gone = {0: frozenset({"false-rejoin"})}, {2: DropOut(1, 2)}
     with PLANTED["a request to come back counts whoever signed it"]():
-        assert "knocks" in failing(play(plan(6, 6, liars=liars, crashes=gone)))
+        assert "rejoins" in failing(play(plan(6, 6, liars=liars, crashes=gone)))
     assert failing(play(plan(6, 6, liars=liars, crashes=gone))) == set()
 
 

@@ -28,7 +28,7 @@ EVERYTHING = Plan(
     network=Network(
         latency=0.47,
         links=0.2,
-        doubled=0.1,
+        duplicated=0.1,
         bytes_per_second=3e6,
         loss={2: 0.1},
         cuts=(Cut(frozenset({2}), 10.0, 20.0),),
@@ -41,7 +41,7 @@ EVERYTHING = Plan(
 def test_a_planted_bug_is_found_in_a_smaller_world() -> None:
     """Only the one lie that the bug lets pass is left; without the bug the small world breaks nothing."""
     two = frozenset({"equivocate", "garbage"})
-    network = Network(latency=0.4, doubled=0.1, slow={3: 0.3})
+    network = Network(latency=0.4, duplicated=0.1, slow={3: 0.3})
     plan = Plan(17, 5, 4, {2: two}, {}, {}, {2: (0.9, 1)}, {}, network)
     with planted("the first of two equivocating values taken"):
         verdict = judge(plan)

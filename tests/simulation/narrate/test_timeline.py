@@ -129,7 +129,7 @@ def test_accusations_votes_and_bans() -> None:
 
 
 def test_losses_doubles_and_late_arrivals_are_marked() -> None:
-    network = Network(latency=0.2, doubled=0.2, cuts=(Cut(frozenset({1}), 0.0, 1.0),))
+    network = Network(latency=0.2, duplicated=0.2, cuts=(Cut(frozenset({1}), 0.0, 1.0),))
     lines = lines_of(Plan(2, 5, 1, {4: frozenset({"late"})}, {}, {}, {4: (1.0, 0)}, {}, network))
     assert "LOST to 0 2 3 4" in next(line for line in lines if " 1 → all" in line)
     assert any("LOST to 1" in line for line in lines if " 0 → all" in line)

@@ -107,7 +107,7 @@ class LyingAnnouncer:
         if isinstance(message, Clip | Report) and self._draws.does("non-finite", 0.3):
             return encode(not_finite(message, self._draw))
         gone = sorted(peer for peer, step in self._known.met.items() if step < self._draws.step - 1)
-        if isinstance(message, Commit) and gone and self._draws.does("false-knock"):
+        if isinstance(message, Commit) and gone and self._draws.does("false-rejoin"):
             return encode(false_rejoin(message, pick(self._draw, gone), self._draw))
         if isinstance(message, Commit) and self._draws.does("unsigned-record"):
             return encode(msgspec.structs.replace(message, signature=None))

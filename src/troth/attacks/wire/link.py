@@ -134,12 +134,12 @@ class LyingLink:
 
     def _shuns(self, to: PeerId) -> bool:
         """Whether it sends nothing to this peer: always, whatever its intensity, once a foe is drawn among those it has met."""
-        if not self._draws.would("feud"):
+        if not self._draws.would("cut-link"):
             return False
         if self._foe is None and to in self._known.met:
             self._foe = pick(self._draw, sorted(self._known.met))
         if to == self._foe:
-            self._draws.count("feud")
+            self._draws.count("cut-link")
         return to == self._foe
 
     def _frames(self, to: PeerId, packet: Packet) -> Iterator[Frame]:

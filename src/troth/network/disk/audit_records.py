@@ -18,7 +18,7 @@ from troth.protocol.wire.phases import decode
 from troth.protocol.wire.primitives import from_blob, to_blob
 from troth.training.work import Training
 
-FORMAT = "troth kept 2"
+FORMAT = "troth audit record 3"
 _FILES = 3  # as many as there are models
 
 
@@ -58,7 +58,7 @@ class AuditRecordFiles:
         try:
             self._checkpoints.save_model(record.step, record.training)  # there already, if it is small
             write_bytes(self._path(record.step), msgspec.msgpack.encode(self._saved(record)))
-            for old in sorted(self._folder.glob("step-*.kept"))[:-_FILES]:
+            for old in sorted(self._folder.glob("step-*.audit"))[:-_FILES]:
                 old.unlink()
         except OSError as error:
             raise CheckpointError(
@@ -71,7 +71,7 @@ class AuditRecordFiles:
         return replace(state, audit_records={step: record for step, record in found.items() if record is not None})
 
     def _path(self, step: int) -> Path:
-        return self._folder / f"step-{step:09}.kept"
+        return self._folder / f"step-{step:09}.audit"
 
     def _saved(self, record: AuditRecord[Training]) -> _Saved:
         return _Saved(

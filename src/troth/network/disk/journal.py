@@ -24,7 +24,7 @@ from troth.protocol.core.records import decode_record
 from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.messages import Announced
 
-FORMAT = "troth journal 2"
+FORMAT = "troth journal 3"
 _FILES_READ = 2  # the last ones, for records that others may ask for
 _NAME = re.compile(r"steps-([0-9]{9})\.jsonl")
 _LINE = re.compile(rb'\{"chain": "([0-9a-f]{64})", "what": (\{.*\})\}')  # exactly as `_append` writes it
@@ -70,7 +70,10 @@ class Journal:
     def _check(self, after: Digest | None) -> Path | None:
         """Follow the chain through all files to its end; the last file, if there is one."""
         files, chain = self._files(), None
-        reached = after is None
+        reached = after in (
+            None,
+            self._chain,
+        )  # the empty chain: the checkpoint was written before anything was agreed on
         for path in files:
             self._length = 0
             for number, line in enumerate(_read(path, chain, last=path == files[-1]), 1):
@@ -115,8 +118,8 @@ class Journal:
             peer.hex(): [b64encode(one.envelope.payload).decode(), b64encode(one.envelope.signature).decode()]
             for peer, one in announcements.items()
         }
-        place = [slot.step, slot.attempt, slot.phase, slot.incarnation]
-        self._write(slot.step, {"kind": "announced", "place": place, "said": envelopes})
+        where = [slot.step, slot.attempt, slot.phase, slot.incarnation]
+        self._write(slot.step, {"kind": "announced", "slot": where, "said": envelopes})
 
     def recorded(self, certified: Sequence[CertifiedRecord]) -> None:
         """Write down records and the signatures over them, for good: this peer's own, when they are certified, and those that

@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 import torch
 
 from troth.crypto import derive
-from troth.network.manifest.checks import least_room
+from troth.network.manifest.checks import least_memory
 from troth.network.manifest.errors import ManifestError
 from troth.network.manifest.founder import Founder
 from troth.network.manifest.initial_state import import_initial_state
@@ -57,7 +57,7 @@ class ManifestOptions:
     compute_s: float | None = None
     bulk_s: float | None = None
     stretch: float = STRETCH
-    room_bytes: int | None = None
+    memory_bytes: int | None = None
     data_where: str | None = None
 
 
@@ -138,7 +138,7 @@ def _timeouts(options: ManifestOptions, gradient_s: float, size: int) -> Timeout
         delta=options.delta_s,
         compute=_or(options.compute_s, _generous(_SLACK * gradient_s)),
         bulk=_or(options.bulk_s, _generous(2 * 4 * size / _SLOWEST_CONNECTION)),
-        room=_or(options.room_bytes, max(Timeouts.room, 4 * least_room(size))),
+        memory=_or(options.memory_bytes, max(Timeouts.memory, 4 * least_memory(size))),
         stretch=options.stretch,
     )
 

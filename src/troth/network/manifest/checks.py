@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 MOST_STEPS = 1_000_000  # rates are a table, one number for each
 _MOST_SECONDS = 86_400.0
-_MOST_ROOM = 1 << 40
+_MOST_MEMORY = 1 << 40
 _MOST_STRETCH = 100.0
 _MOST_SIZE = 1 << 36  # parameters
 
@@ -26,7 +26,7 @@ def check_manifest(manifest: "Manifest") -> None:
     _check_training(manifest)
 
 
-def least_room(size: int) -> int:
+def least_memory(size: int) -> int:
     """Bytes: honest members send a few times the model (of float32) in a step in which much is disputed."""
     return 16 * size + (1 << 20)
 
@@ -74,13 +74,13 @@ def _check_timeouts(manifest: "Manifest") -> None:
         ("bulk_s", timeouts.bulk),
     ):
         if not 0 < seconds <= _MOST_SECONDS:
-            raise ManifestError(f"pace.{field} must be above 0 and at most {_MOST_SECONDS:g}, got {seconds:g}")
+            raise ManifestError(f"timeouts.{field} must be above 0 and at most {_MOST_SECONDS:g}, got {seconds:g}")
     if not 1 <= timeouts.stretch <= _MOST_STRETCH:
-        raise ManifestError(f"pace.stretch must be from 1 to {_MOST_STRETCH:g}, got {timeouts.stretch:g}")
-    least = least_room(manifest.parameters.size)
-    if not least <= timeouts.room <= _MOST_ROOM:
+        raise ManifestError(f"timeouts.stretch must be from 1 to {_MOST_STRETCH:g}, got {timeouts.stretch:g}")
+    least = least_memory(manifest.parameters.size)
+    if not least <= timeouts.memory <= _MOST_MEMORY:
         raise ManifestError(
-            f"pace.room_bytes must be from {least:,} (a few times the model) to {_MOST_ROOM:,}, got {timeouts.room:,}"
+            f"timeouts.memory_bytes must be from {least:,} (a few times the model) to {_MOST_MEMORY:,}, got {timeouts.memory:,}"
         )
 
 

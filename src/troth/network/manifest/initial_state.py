@@ -21,7 +21,7 @@ class InitialStateError(OperatorError):
 
 
 def initial_state_file(folder: Path, digest: Digest) -> Path:
-    return folder / f"start-{digest.hex()[:16]}.safetensors"
+    return folder / f"initial-state-{digest.hex()[:16]}.safetensors"
 
 
 def read_initial_state(work: TrainingWork, folder: Path, digest: Digest) -> Training:

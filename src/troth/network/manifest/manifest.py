@@ -33,10 +33,10 @@ from troth.network.manifest.toml import (
     STRETCH,
     DataSection,
     FounderSection,
-    PaceSection,
     ProtocolSection,
     RunFile,
     TaskSection,
+    TimeoutsSection,
     TrainingSection,
 )
 from troth.protocol.broadcast.timeouts import Timeouts
@@ -104,7 +104,7 @@ class Manifest:
     def from_bytes(cls, raw: bytes, folder: Path | None = None) -> "Manifest":
         """Raises ManifestError, and nothing else, for bytes that are no manifest."""
         file = run_file.read(raw)
-        task, data, training, pace = file.task, file.data, file.training, file.pace
+        task, data, training, limits = file.task, file.data, file.training, file.timeouts
         try:
             return cls(
                 name=file.name,
@@ -117,11 +117,11 @@ class Manifest:
                 rate=training.rate,
                 parameters=Parameters(**msgspec.structs.asdict(file.protocol)),
                 founders=tuple(Founder(f.name, PeerId(bytes.fromhex(f.key)), f.address) for f in file.founder),
-                timeouts=Timeouts(pace.delta_s, pace.compute_s, pace.bulk_s, pace.room_bytes, pace.stretch),
+                timeouts=Timeouts(limits.delta_s, limits.compute_s, limits.bulk_s, limits.memory_bytes, limits.stretch),
                 schedule=training.schedule,
                 warmup=training.warmup,
                 seed=training.seed,
-                initial_state=None if training.start is None else Digest(bytes.fromhex(training.start)),
+                initial_state=None if training.initial_state is None else Digest(bytes.fromhex(training.initial_state)),
                 data_where=data.where,
                 device=task.device,
                 one_by_one=task.one_by_one,
@@ -133,7 +133,7 @@ class Manifest:
             raise ManifestError(printable(str(error))) from error
 
     def to_toml(self) -> str:
-        pace = self.timeouts
+        timeouts = self.timeouts
         return run_file.write(
             RunFile(
                 format=FORMAT,
@@ -148,15 +148,15 @@ class Manifest:
                     schedule=self.schedule,
                     warmup=self.warmup,
                     seed=self.seed,
-                    start=None if self.initial_state is None else self.initial_state.hex(),
+                    initial_state=None if self.initial_state is None else self.initial_state.hex(),
                 ),
                 protocol=ProtocolSection(**dataclasses.asdict(self.parameters)),
-                pace=PaceSection(
-                    delta_s=pace.delta,
-                    compute_s=pace.compute,
-                    bulk_s=pace.bulk,
-                    stretch=pace.stretch,
-                    room_bytes=pace.room,
+                timeouts=TimeoutsSection(
+                    delta_s=timeouts.delta,
+                    compute_s=timeouts.compute,
+                    bulk_s=timeouts.bulk,
+                    stretch=timeouts.stretch,
+                    memory_bytes=timeouts.memory,
                 ),
                 founder=[FounderSection(name=f.name, key=f.key.hex(), address=f.address) for f in self.founders],
             )

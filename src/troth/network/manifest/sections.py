@@ -40,7 +40,7 @@ def description(manifest: "Manifest") -> bytes:
         {
             "manifest": FORMAT,
             **flat,
-            "pace": sections["pace"],
+            "timeouts": sections["timeouts"],
             "founders": names,
             "addresses": addresses.hex(),
         }
@@ -56,7 +56,7 @@ def _sections(manifest: "Manifest") -> dict[str, Plain]:
         "task": {"task": manifest.task, "device": manifest.device, "one_by_one": manifest.one_by_one},
         "task code": {"code": manifest.code.hex()},
         "data": {"data": manifest.data.hex(), "data_where": manifest.data_where},
-        "initialisation": {"seed": manifest.seed, "start": "" if start is None else start.hex()},
+        "initialisation": {"seed": manifest.seed, "initial_state": "" if start is None else start.hex()},
         "training options": {
             "steps": manifest.steps,
             "optimizer": manifest.optimizer,
@@ -65,11 +65,11 @@ def _sections(manifest: "Manifest") -> dict[str, Plain]:
             "warmup": manifest.warmup,
         },
         "protocol": dict(manifest.parameters.plain()),
-        "pace": {
+        "timeouts": {
             "delta": timeouts.delta.hex(),
             "compute": timeouts.compute.hex(),
             "bulk": timeouts.bulk.hex(),
-            "room": timeouts.room,
+            "memory": timeouts.memory,
             "stretch": timeouts.stretch.hex(),
         },
         "founders": {"founders": [[founder.key.hex(), founder.name, founder.address] for founder in manifest.founders]},

@@ -15,7 +15,7 @@ from troth.errors import printable
 from troth.network.manifest.errors import ManifestError, quoted
 from troth.protocol.core.run import Parameters
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 MOST_BYTES = 1 << 20
 MOST_FOUNDERS = 256
 STRETCH = 4.0
@@ -50,7 +50,7 @@ class TrainingSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     schedule: str = "cosine"
     warmup: int = 0
     seed: int = 0
-    start: Hex32 | None = None
+    initial_state: Hex32 | None = None
 
 
 class ProtocolSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -68,14 +68,14 @@ class ProtocolSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     deviation: float | None = None
 
 
-class PaceSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class TimeoutsSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`Timeouts`: lower bounds, and how far they may grow."""
 
     delta_s: float
     compute_s: float
     bulk_s: float
     stretch: float = STRETCH
-    room_bytes: int
+    memory_bytes: int
 
 
 class FounderSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -89,14 +89,14 @@ class FounderSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 class RunFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`run.toml`, field by field."""
 
-    format: Literal[1]
+    format: Literal[2]
     name: str
     nonce: Hex32
     task: TaskSection
     data: DataSection
     training: TrainingSection
     protocol: ProtocolSection
-    pace: PaceSection
+    timeouts: TimeoutsSection
     founder: Annotated[list[FounderSection], Meta(min_length=1, max_length=MOST_FOUNDERS)]
 
 
@@ -118,7 +118,7 @@ _COMMENTS = {
     "data.where": "where people get them",
     "training.warmup": "steps until the full rate",
     "training.seed": "of the first parameters",
-    "training.start": "digest of model and optimizer to begin from: the file start-… beside this one",
+    "training.initial_state": "digest of model and optimizer to begin from: the file initial-state-… beside this one",
     "protocol.size": "the model's parameters; follows from the task",
     "protocol.tau": "clipping radius; where it starts if tau_auto is set",
     "protocol.tau_auto": "tau follows so many times the usual distance from the aggregate",
@@ -129,18 +129,18 @@ _COMMENTS = {
     "protocol.projections": "numbers that a report holds for each part",
     "protocol.beyond_guarantee": "for research: more liars than can be withstood for sure",
     "protocol.deviation": "allowed between classes of hardware: see 'troth doctor'",
-    "pace.delta_s": "at least, for a message between honest peers",
-    "pace.compute_s": "at least, for a gradient, an audit, a trial",
-    "pace.bulk_s": "at least, for the model's parts on their way",
-    "pace.stretch": "so many times longer they become where most members measure that they must",
-    "pace.room_bytes": "of memory that one peer may fill at another in a step",
+    "timeouts.delta_s": "at least, for a message between honest peers",
+    "timeouts.compute_s": "at least, for a gradient, an audit, a trial",
+    "timeouts.bulk_s": "at least, for the model's parts on their way",
+    "timeouts.stretch": "upper limit, as a multiple: they grow where most members measure that they must",
+    "timeouts.memory_bytes": "of memory that one peer may fill at another in a step",
 }
 _SECTIONS = {
     "task": "What is trained.",
     "data": "On what.",
     "training": "How.",
     "protocol": "How liars are held off.",
-    "pace": "How long things may take, in seconds. Honest and quiet steps end as soon as all have spoken; whoever\n"
+    "timeouts": "How long things may take, in seconds. Honest and quiet steps end as soon as all have spoken; whoever\n"
     "# keeps to these is never left out, whatever liars say; whoever is later may be, so be generous.",
     "founder": "Who begins: name, public key ('troth key show'), and host:port, or \"\" for somebody who only dials out.",
 }
@@ -160,7 +160,8 @@ def read(raw: bytes) -> RunFile:
         raise ManifestError(f"not TOML: {printable(str(error))}") from error
     if values.get("format", FORMAT) != FORMAT:
         raise ManifestError(
-            f"written in format {quoted(str(values['format']))}, this version of Troth reads format {FORMAT}"
+            f"written in format {quoted(str(values['format']))}, this version of Troth reads format {FORMAT}: "
+            "write a new manifest with troth new, or use the version that wrote this one"
         )
     try:
         return msgspec.convert(values, RunFile)
@@ -174,7 +175,7 @@ def write(file: RunFile) -> str:
     for name in ("format", "name", "nonce"):
         lines.append(_line(name, getattr(file, name), _COMMENTS[name]))
     usual = {"tau_least": Parameters.tau_least, "tau_most": Parameters.tau_most}
-    for section in ("task", "data", "training", "protocol", "pace"):
+    for section in ("task", "data", "training", "protocol", "timeouts"):
         lines += ["", f"# {_SECTIONS[section]}", f"[{section}]"]
         for name, value in msgspec.structs.asdict(getattr(file, section)).items():
             if value is not None and usual.get(name) != value:

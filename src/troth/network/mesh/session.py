@@ -7,7 +7,7 @@ import msgspec
 from troth.crypto import Digest, PeerId, tagged_hash
 from troth.protocol.wire.messages import Bytes32, Bytes64, Malformed, Step
 
-VERSION = 2
+VERSION = 3
 MOST_BYTES = 1 << 14
 CONTROL_SESSION, CONTROL_PACKET = b"\x00", b"\x01"  # first byte of a control message: a session's, or the protocol's
 _Text = Annotated[str, msgspec.Meta(max_length=500)]
@@ -64,4 +64,4 @@ def decode_session_message(raw: bytes) -> SessionMessage | Malformed:
 
 def delegation_bytes(run: Digest, successor: PeerId) -> bytes:
     """The bytes that a key signs for its successor, which takes its seat on the wire."""
-    return tagged_hash("troth/vouch/1", run, successor)
+    return tagged_hash("troth/delegation/1", run, successor)

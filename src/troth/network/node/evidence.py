@@ -53,6 +53,6 @@ class EvidenceFiles:
         for peer, (slot, *envelopes) in equivocations.items():
             self._folder.mkdir(exist_ok=True)
             said = [[envelope.payload.hex(), envelope.signature.hex()] for envelope in envelopes]
-            proof = {"run": slot.run.hex(), "place": list(slot[1:]), "sender": peer.hex(), "said": said}
+            proof = {"run": slot.run.hex(), "slot": list(slot[1:]), "sender": peer.hex(), "said": said}
             path = self._folder / f"thrown-away-step{record.step}-{name(peer)}.json"
             write_text(path, json.dumps(proof, indent=1) + "\n")

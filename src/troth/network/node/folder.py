@@ -4,7 +4,7 @@ run                 the run that the folder belongs to
 checkpoints/        the last states, and the audit records of the last steps
 journal/            everything that was agreed on
 signed-slots        the slots that this peer has signed (SPEC B1)
-heir.key            the successor key, if this peer lost its slots
+successor.key       the successor key, if this peer lost its slots
 evidence/           evidence of bans
 model.safetensors, model.json
 """
@@ -81,7 +81,7 @@ class PeerFolder:
 
     @property
     def _successor_path(self) -> Path:
-        return self.path / "heir.key"
+        return self.path / "successor.key"
 
     # States
 

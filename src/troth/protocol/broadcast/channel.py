@@ -53,7 +53,7 @@ class BroadcastChannel:
         self.pacing = Pacing(bounds)
         self.outlet = Outlet(link, identity.peer)
         self.catch_up = CatchUpServer(self.outlet.send, tools)
-        self._quota = MemoryQuota(bounds.room)  # for all frames of others that are kept here
+        self._quota = MemoryQuota(bounds.memory)  # for all frames of others that are kept here
         self._early_frames = EarlyFrameBuffer(self._quota)
         self._announcer = Announcer(identity, self.position, self.pacing, link, self.outlet, self.catch_up, tools)
         self._exchange = PartExchange(identity.peer, self.outlet, self._quota, tools)

@@ -55,8 +55,8 @@ class MemoryQuota:
 class EarlyFrameBuffer:
     """Bounded buffer, per sender, for packets of slots that this peer has yet to reach."""
 
-    def __init__(self, room: MemoryQuota) -> None:
-        self._quota = room
+    def __init__(self, memory: MemoryQuota) -> None:
+        self._quota = memory
         self._packets: dict[Slot, list[tuple[PeerId, Packet]]] = defaultdict(list)
         self._count: Counter[PeerId] = Counter()
 

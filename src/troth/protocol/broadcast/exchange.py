@@ -27,10 +27,10 @@ class _Held:
 class Blobs:
     """Aggregates by digest, of this step and, for observers, of earlier ones."""
 
-    def __init__(self, send: Callable[[PeerId, Slot, Frame], None], tools: Primitives, room: MemoryQuota) -> None:
+    def __init__(self, send: Callable[[PeerId, Slot, Frame], None], tools: Primitives, memory: MemoryQuota) -> None:
         self._send = send
         self._tools = tools
-        self._quota = room
+        self._quota = memory
         self._here: dict[Digest, _Held] = {}
         self._older: list[dict[Digest, _Held]] = []  # the last step first
         self._asked: Counter[PeerId] = Counter()  # requests in this step

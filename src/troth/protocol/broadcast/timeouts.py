@@ -27,7 +27,7 @@ class Timeouts:
     delta: float = 1.0  # for a frame between honest peers
     compute: float = 1.0  # for a gradient, an audit, a trial
     bulk: float = 1.0  # for blobs on their way
-    room: int = 1 << 28  # bytes: memory quota of one sender
+    memory: int = 1 << 28  # bytes: memory quota of one sender
     stretch: float = 1.0  # upper limit of the timeouts, as a multiple
 
     @property

@@ -144,7 +144,7 @@ def record_bytes_to_sign(run: Digest, step: int, signer: PeerId, record_digest: 
 
     Tagged, so that they are no payload's digest: else anyone could show the signature that Close carries under the last record
     as a second message of its announcement, and its signer as an equivocator."""
-    return signed_bytes(Slot(run, step, Phase.RECORD), signer, tagged_hash("troth/record/1", record_digest))
+    return signed_bytes(Slot(run, step, Phase.CLOSE), signer, tagged_hash("troth/record/1", record_digest))
 
 
 def roots_basis(roots: Mapping[PeerId, Digest], tau: float) -> Digest:

@@ -12,7 +12,7 @@ from troth.protocol.core.scales import Scales
 
 MOST_STRIKES = 3  # strikes within `STRIKE_STEPS` that expel (SPEC F3)
 STRIKE_STEPS = 1000  # steps for which strikes, link disputes and returns count
-BAD_LINES = 2  # bad links that a member may have without anybody lying, however small L is
+BAD_LINKS = 2  # bad links that a member may have without anybody lying, however small L is
 MOST_AWAY = 500  # updates after which an absent peer cannot come back (SPEC B8)
 MOST_WAIT = 64  # upper limit, in steps, of the wait before a return (SPEC B8)
 
@@ -43,7 +43,7 @@ class Roster:
     away: tuple[Away, ...] = ()
     returns: tuple[tuple[int, PeerId], ...] = ()  # step of the return, key since then
     left: tuple[PeerId, ...] = ()  # members that left in the step before
-    put_out: tuple[PeerId, ...] = ()  # keys that were ever expelled
+    ever_expelled: tuple[PeerId, ...] = ()  # keys that were ever expelled
     successors: tuple[Pair, ...] = ()  # old key, successor key
     updates: int = 0  # updates of the model so far
     paused: bool = False  # the step before made no update (SPEC G2)
@@ -82,7 +82,7 @@ class Roster:
             away=tuple(gone for gone in (*away, *absent) if gone.peer not in banned),
             returns=(*(old for old in self.returns if old[0] > oldest), *((step, key) for _, key in back)),
             left=tuple(sorted(record.leaving)),
-            put_out=tuple(sorted({*self.put_out, *map(PeerId, record.expelled)})),
+            ever_expelled=tuple(sorted({*self.ever_expelled, *map(PeerId, record.expelled)})),
             successors=successors,
             updates=record.updates,
             paused=not record.updated,
@@ -106,13 +106,13 @@ class Roster:
         return 2 * count >= of and count > self.liars
 
     def disputed(self, pairs: Iterable[Pair]) -> frozenset[PeerId]:
-        """Members that, with these pairs, are in dispute with more members than `L` and than `BAD_LINES` (SPEC F3).
+        """Members that, with these pairs, are in dispute with more members than `L` and than `BAD_LINKS` (SPEC F3).
 
         The members with most disputes come first, and their pairs count for nobody else: a bad link must not be held against
         everyone at its other end."""
         left = {peer: set(others) for peer, others in self.disputed_links(pairs).items()}
         found: set[PeerId] = set()
-        while (most := max(map(len, left.values()), default=0)) > max(self.liars, BAD_LINES):
+        while (most := max(map(len, left.values()), default=0)) > max(self.liars, BAD_LINKS):
             worst = {peer for peer, others in left.items() if len(others) == most}
             found |= worst
             left = {peer: others - worst for peer, others in left.items() if peer not in worst}
@@ -157,7 +157,9 @@ class Roster:
     def _known(self) -> frozenset[PeerId]:
         """All keys that were ever seen."""
         successors = {key for pair in self.successors for key in pair}
-        return frozenset({*self.members, *self.banned, *self.put_out, *(gone.peer for gone in self.away), *successors})
+        return frozenset(
+            {*self.members, *self.banned, *self.ever_expelled, *(gone.peer for gone in self.away), *successors}
+        )
 
     @property
     def quorum(self) -> int:

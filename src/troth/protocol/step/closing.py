@@ -136,7 +136,7 @@ async def sign(attempt: Attempt[T], last: LastRecord) -> Mapping[PeerId, Signatu
     """Announce signatures under the closing record, since no Commit follows. With fewer than a quorum the run is unclosed."""
     peer = attempt.context.peer
     mine = peer.identity.sign(record_bytes_to_sign(peer.run.id, last.record.step, peer.me, last.digest))
-    announced = await peer.channel.announce(attempt.slot(Phase.RECORD), Close(mine), attempt.view)
+    announced = await peer.channel.announce(attempt.slot(Phase.CLOSE), Close(mine), attempt.view)
     said = {signer: Signature(said_as(one, Close).signature) for signer, one in announced.items()}
     return {
         signer: signature

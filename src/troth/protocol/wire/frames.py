@@ -156,7 +156,7 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     signature: Bytes64
 
 
-class RestartCertificate(_Frame, frozen=True, tag="RestartCertificate"):
+class RestartCertificate(_Frame, frozen=True):
     """Signatures of enough members that are ready: a member that sees them begins (SPEC B5)."""
 
     step: Step
@@ -186,7 +186,7 @@ class StateShown(_Frame, frozen=True):
     state: bytes
 
 
-class RejoinRequest(_Frame, frozen=True, tag="RejoinRequest"):
+class RejoinRequest(_Frame, frozen=True):
     """An absent peer's request to be a member again (SPEC B3)."""
 
     member: Bytes32

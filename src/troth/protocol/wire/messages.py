@@ -47,7 +47,7 @@ class Phase(IntEnum):
     REPORT = 5
     ACCUSE = 6
     VOTE = 7
-    RECORD = 8
+    CLOSE = 8
     REJOIN = 9
     RESTART = 10
 

@@ -30,7 +30,7 @@ class Network:
     latency: float = 0.0  # most delay beyond that, drawn for each packet, so that they overtake each other
     links: float = 0.0  # most extra delay of a link, drawn once for each
     far: Mapping[int, float] = field(default_factory=dict)  # extra delay of all packets to and from these peers
-    doubled: float = 0.0  # share of packets that come twice
+    duplicated: float = 0.0  # share of packets that come twice
     bytes_per_second: float | None = None  # upload rate of every peer
     loss: Mapping[int, float] = field(default_factory=dict)  # share of lost packets to and from these peers
     cuts: tuple[Cut, ...] = ()
@@ -89,7 +89,7 @@ def deliveries(
             return ()
         if network.loss and chance() < max(network.loss.get(one, 0.0), network.loss.get(other, 0.0)):
             return ()
-        if network.doubled and chance() < network.doubled:
+        if network.duplicated and chance() < network.duplicated:
             return delay(sender, to, packet, now), delay(sender, to, packet, now)
         return (delay(sender, to, packet, now),)
 

@@ -75,7 +75,7 @@ class Recorder:
         for number in world.outcomes:
             self._discard_made_again(number)
         world.stopped = {world.numbers[peer]: why for peer, why in time.stopped.items()}
-        world.packets, world.lost, world.doubled = time.packets, time.lost, time.doubled
+        world.packets, world.lost, world.duplicated = time.packets, time.lost, time.duplicated
         world.seconds = time.now
         for lies in self._lies:
             world.lies.update(lies)

@@ -67,7 +67,7 @@ class VirtualTime(Generic[R]):
         self._pending: set[PeerId] = set()  # peers that have to end before it is over
         self._homes: dict[PeerId, PeerId] = {}  # first key of the coroutine that gets packets for a key
         self.now = 0.0
-        self.packets = self.lost = self.doubled = 0
+        self.packets = self.lost = self.duplicated = 0
         self.results: dict[PeerId, R] = {}
         self.stopped: dict[PeerId, CannotGoOnError] = {}
 
@@ -80,7 +80,7 @@ class VirtualTime(Generic[R]):
         self.packets += 1
         delays = self._deliver(sender, to, packet, self.now)
         self.lost += not delays
-        self.doubled += len(delays) > 1
+        self.duplicated += len(delays) > 1
         if self._watch is not None:
             self._watch(self.now, sender, to, packet, delays)
         for delay in delays:

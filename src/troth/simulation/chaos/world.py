@@ -18,7 +18,7 @@ from troth.protocol.core.state import Outcome
 from troth.simulation.chaos.plan import Plan
 from troth.training.work import Training, TrainingWork
 
-BOUNDS = Timeouts(stretch=4.0, room=1 << 22)
+BOUNDS = Timeouts(stretch=4.0, memory=1 << 22)
 FORGED = -10.0  # factor by which liars multiply their gradients
 
 
@@ -42,7 +42,7 @@ class World:
     histories: dict[tuple[int, int], set[bytes]] = field(default_factory=dict)
     packets: int = 0
     lost: int = 0
-    doubled: int = 0
+    duplicated: int = 0
     seconds: float = 0.0
     _gradients: dict[tuple[int, PeerId], Tensor] = field(default_factory=dict)
     step_ends: dict[int, float] = field(default_factory=dict)  # when the first peer had ended a step

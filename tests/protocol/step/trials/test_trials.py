@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.protocol.samples import RECORD, announced
+from tests.protocol.samples import CLOSE, announced
 from troth.crypto import Digest, Identity, PeerId, blob_digest, derive
 from troth.protocol.core.roles import Audit, PendingAudits, Roles
 from troth.protocol.core.roster import Roster
@@ -225,7 +225,7 @@ def test_an_aggregate_whose_numbers_look_wrong_and_that_no_quorum_judged_is_unde
     trials.judge(1, {}, cast, this)
     assert trials.undecided(1) is undecided
     assert not trials.undecided(2)
-    record = msgspec.structs.replace(RECORD, judgements=trials.judgements, updated=not undecided)
+    record = msgspec.structs.replace(CLOSE, judgements=trials.judgements, updated=not undecided)
     assert PendingAudits.after(record).everyone is undecided
 
 

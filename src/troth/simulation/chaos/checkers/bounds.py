@@ -26,7 +26,7 @@ def memory(world: World) -> list[str]:
 
     Measured amid steps on what a channel holds, and not by its own account of it.
     """
-    most = world.plan.peers * (BOUNDS.room + _WORK)
+    most = world.plan.peers * (BOUNDS.memory + _WORK)
     if world.most_held > most:
         return [f"a peer held {world.most_held:,} bytes of others, at most {most:,}"]
     return []

@@ -53,10 +53,12 @@ def comeback(world: World) -> list[str]:
     if not world.records:
         return []
     roster: Roster = world.witness[-1].state.roster
-    put_out = {world.numbers.get(PeerId(p)) for record in world.records for p in (*record.banned, *record.expelled)}
+    ever_expelled = {
+        world.numbers.get(PeerId(p)) for record in world.records for p in (*record.banned, *record.expelled)
+    }
     members = {world.numbers.get(peer) for peer in roster.members}
     broken, most = [], BOUNDS.slowest.until_left(len(world.run.founders))
-    for number in sorted(world.plan.shaky - world.plan.network.loss.keys() - members - put_out):
+    for number in sorted(world.plan.shaky - world.plan.network.loss.keys() - members - ever_expelled):
         well, noticed = _well_from(world, number), world.left_step.get(number)
         if well is None:
             continue

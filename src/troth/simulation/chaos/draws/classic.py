@@ -35,14 +35,14 @@ def draw_plan(seed: int, *, least_peers: int = 4, most_peers: int = 16, steps: i
     order = dice.stream.permutation(peers).tolist()
     lying, honest = order[:byzantine], order[byzantine:]
     crashes, loss, cuts = _draw_failures(dice, honest, peers, steps)
-    names = sorted(set(WIRE_BEHAVIOURS) - LATER_BEHAVIOURS)
+    names = [name for name in WIRE_BEHAVIOURS if name not in LATER_BEHAVIOURS]
     liars = {number: frozenset(names[k] for k in dice.stream.sample(len(names), dice.pick(5))) for number in lying}
     attacks = {number: CLASSIC_ATTACKS[dice.pick(len(CLASSIC_ATTACKS))] for number in lying if dice.pick(2)}
     if together:
         liars = {number: frozenset({"late-certificate"} if number == lying[0] else ()) for number in lying}
         attacks = {}
     if not dice.pick(3):  # all liars mislead members that were gone, and claim their places
-        liars = {number: behaviours | {"mislead", "false-knock"} for number, behaviours in liars.items()}
+        liars = {number: behaviours | {"mislead", "false-rejoin"} for number, behaviours in liars.items()}
     forge_from = {number: dice.pick(steps) for number in lying if dice.pick(2)}
     intensity = {number: (dice.chance() ** 2, dice.pick(steps)) for number in lying}
     network = _draw_network(dice, peers, honest, loss, cuts)
@@ -102,7 +102,7 @@ def _draw_network(dice: Dice, peers: int, honest: list[int], loss: dict[int, flo
     return Network(
         latency=share * (1 - links),
         links=share * links,
-        doubled=0.2 * chance() if not pick(3) else 0.0,
+        duplicated=0.2 * chance() if not pick(3) else 0.0,
         bytes_per_second=(2 + 4 * chance()) * 1e6 if narrow else None,
         loss=loss,
         cuts=tuple(cuts),
