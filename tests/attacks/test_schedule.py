@@ -44,11 +44,11 @@ def test_probability_applies_to_every_kth_step_only() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"start": -1}, "--attack-start must not be negative, got -1"),
-        ({"every": 0}, "--attack-every must be at least 1, got 0"),
-        ({"probability": 0}, "--attack-probability must be above 0 and at most 1, got 0"),
-        ({"probability": 2}, "--attack-probability must be above 0 and at most 1, got 2"),
-        ({"start": 5, "stop": 5}, "--attack-stop must be after --attack-start, got 5 and 5"),
+        ({"start": -1}, "`attack_start` must not be negative, got -1"),
+        ({"every": 0}, "`attack_every` must be at least 1, got 0"),
+        ({"probability": 0}, "`attack_probability` must be above 0 and at most 1, got 0"),
+        ({"probability": 2}, "`attack_probability` must be above 0 and at most 1, got 2"),
+        ({"start": 5, "stop": 5}, "`attack_stop` must be after `attack_start`, got 5 and 5"),
     ],
 )
 def test_errors(options: dict[str, int], message: str) -> None:

@@ -17,13 +17,13 @@ class AttackSchedule:
 
     def __post_init__(self) -> None:
         if self.start < 0:
-            raise AttackError(f"--attack-start must not be negative, got {self.start}")
+            raise AttackError(f"`attack_start` must not be negative, got {self.start}")
         if self.every < 1:
-            raise AttackError(f"--attack-every must be at least 1, got {self.every}")
+            raise AttackError(f"`attack_every` must be at least 1, got {self.every}")
         if not 0 < self.probability <= 1:
-            raise AttackError(f"--attack-probability must be above 0 and at most 1, got {self.probability}")
+            raise AttackError(f"`attack_probability` must be above 0 and at most 1, got {self.probability}")
         if self.stop is not None and self.stop <= self.start:
-            raise AttackError(f"--attack-stop must be after --attack-start, got {self.stop} and {self.start}")
+            raise AttackError(f"`attack_stop` must be after `attack_start`, got {self.stop} and {self.start}")
 
     def active(self, step: int, seed: Seed) -> bool:
         if step < self.start or (self.stop is not None and step >= self.stop):

@@ -1,20 +1,25 @@
 """Library errors name fields (`metrics_port`); a person at the command line knows options (`--metrics-port`)."""
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 
 from troth.errors import OperatorError
 
 
 @contextmanager
-def as_options(fields: Collection[str]) -> Iterator[None]:
-    """Rephrase errors that begin with the name of one of these fields."""
+def as_options(fields: Collection[str], named: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Rephrase errors that begin with one of these fields, or have them in backticks. `named`: options of another name."""
     try:
         yield
     except OperatorError as error:
-        text = str(error)
-        named = re.match(r"\w+", text)
-        if named is None or named[0] not in fields:
+        text = rephrased(str(error), {field: field.replace("_", "-") for field in fields} | dict(named or {}))
+        if text == str(error):
             raise
-        raise type(error)(f"--{named[0].replace('_', '-')}{text[named.end() :]}") from error
+        raise type(error)(text) from error
+
+
+def rephrased(text: str, options: Mapping[str, str]) -> str:
+    text = re.sub(r"`(\w+)`", lambda found: f"--{options[found[1]]}" if found[1] in options else found[0], text)
+    first = re.match(r"\w+", text)
+    return text if first is None or first[0] not in options else f"--{options[first[0]]}{text[first.end() :]}"

@@ -108,35 +108,37 @@ def simulate(
 
     Example: troth simulate --byzantine 7 --attack sign-flip
     """
+    from troth.cli.fields import as_options
     from troth.simulation import ALSO, Scenario
 
-    scenario = Scenario(
-        task=task,
-        peers=peers,
-        byzantine=byzantine,
-        attack=ALSO.join(attack or ["sign-flip"]),
-        attack_start=attack_start,
-        attack_every=attack_every,
-        attack_probability=attack_probability,
-        attack_stop=attack_stop,
-        defence=defence,
-        validators=validators,
-        beyond_guarantee=beyond_guarantee,
-        tau=tau,
-        tau_auto=tau_auto,
-        hardware=hardware,
-        deviation=hardware_deviation,
-        drop_outs=drop_outs,
-        steps=steps,
-        seed=seed,
-        optimizer=optimizer,
-        rate=rate,
-        schedule=schedule,
-        warmup=warmup,
-        evaluate_every=evaluate_every,
-        device=device,
-        one_by_one=one_by_one,
-    )
+    with as_options(Scenario.__dataclass_fields__, {"deviation": "hardware-deviation"}):
+        scenario = Scenario(
+            task=task,
+            peers=peers,
+            byzantine=byzantine,
+            attack=ALSO.join(attack or ["sign-flip"]),
+            attack_start=attack_start,
+            attack_every=attack_every,
+            attack_probability=attack_probability,
+            attack_stop=attack_stop,
+            defence=defence,
+            validators=validators,
+            beyond_guarantee=beyond_guarantee,
+            tau=tau,
+            tau_auto=tau_auto,
+            hardware=hardware,
+            deviation=hardware_deviation,
+            drop_outs=drop_outs,
+            steps=steps,
+            seed=seed,
+            optimizer=optimizer,
+            rate=rate,
+            schedule=schedule,
+            warmup=warmup,
+            evaluate_every=evaluate_every,
+            device=device,
+            one_by_one=one_by_one,
+        )
     _run(scenario, out, overwrite=overwrite, json=json)
 
 

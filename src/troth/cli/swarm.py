@@ -58,7 +58,7 @@ def swarm(
     from troth.swarm.plan import SwarmPlan, rehearsal
 
     attacks, behaviours = tuple(attack or ("sign-flip",)), tuple(behaviour or ())
-    with as_options({"peers", "byzantine"}):
+    with as_options(SwarmPlan.__dataclass_fields__):
         plan = SwarmPlan(peers, byzantine, attacks, behaviours, attack_start, attack_every, seed=seed)
     base = None if manifest is None else Manifest.load(manifest)
     run = rehearsal(plan, task, base=base, steps=steps, delta_s=delta)

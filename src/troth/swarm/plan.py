@@ -39,14 +39,15 @@ class SwarmPlan:
 
     def __post_init__(self) -> None:
         if not 1 <= self.peers <= 64:
-            raise SwarmError(f"peers must be from 1 to 64 on one machine, got {self.peers}")
+            raise SwarmError(f"`peers` must be from 1 to 64 on one machine, got {self.peers}")
         most = most_byzantine(self.peers, 1)
         if not 0 <= self.byzantine <= most:
-            raise SwarmError(f"byzantine: {self.peers} peers withstand at most {most} liars, got {self.byzantine}")
+            raise SwarmError(f"`byzantine`: {self.peers} peers withstand at most {most} liars, got {self.byzantine}")
         for name in self.behaviours:
             pick(WIRE_BEHAVIOURS, name, "behaviour on the wire")
         for spec in self.attacks:
             make_attack(spec)
+        self.schedule()
 
     @property
     def liars(self) -> list[int]:
@@ -60,10 +61,12 @@ class SwarmPlan:
     def numbers(self) -> dict[PeerId, int]:
         return {identity.peer: number for number, identity in enumerate(self.identities())}
 
+    def schedule(self) -> AttackSchedule:
+        return AttackSchedule(self.attack_start, self.attack_every, self.attack_probability, self.attack_stop)
+
     def coalition(self) -> Coalition:
-        schedule = AttackSchedule(self.attack_start, self.attack_every, self.attack_probability, self.attack_stop)
         attacks = [make_attack(spec) for spec in self.attacks]
-        return Coalition(attacks, schedule, self.liars, derive(self.seed, "coalition"))
+        return Coalition(attacks, self.schedule(), self.liars, derive(self.seed, "coalition"))
 
     def as_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

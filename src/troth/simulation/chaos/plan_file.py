@@ -59,7 +59,7 @@ def load(path: Path) -> PlanFile:
         with path.open("rb") as file:
             raw = file.read(_MOST_BYTES + 1)
     except OSError as error:
-        raise PlanFileError(f"cannot read {path}: {error.strerror}; --plan takes the plan.json of a world") from error
+        raise PlanFileError(f"cannot read {path}: {error.strerror}; a plan is the plan.json of a world") from error
     try:
         return from_bytes(raw)
     except ValueError as error:

@@ -55,28 +55,28 @@ class Scenario:
 
     def __post_init__(self) -> None:
         if self.peers < 1:
-            raise ScenarioError(f"--peers must be at least 1, got {self.peers}")
+            raise ScenarioError(f"`peers` must be at least 1, got {self.peers}")
         self._check_byzantine()
         for name, value, least in (
-            ("--steps", self.steps, 1),
-            ("--evaluate-every", self.evaluate_every, 1),
-            ("--warmup", self.warmup, 0),
-            ("--validators", self.validators, 0),
-            ("--hardware", self.hardware, 1),
-            ("--drop-outs", self.drop_outs, 0),
+            ("`steps`", self.steps, 1),
+            ("`evaluate_every`", self.evaluate_every, 1),
+            ("`warmup`", self.warmup, 0),
+            ("`validators`", self.validators, 0),
+            ("`hardware`", self.hardware, 1),
+            ("`drop_outs`", self.drop_outs, 0),
         ):
             if value is not None and value < least:
                 raise ScenarioError(f"{name} must be at least {least}, got {value}")
         for name, number in (
-            ("--tau", self.tau),
-            ("--rate", self.rate),
-            ("--tau-auto", self.tau_auto),
-            ("--hardware-deviation", self.deviation),
+            ("`tau`", self.tau),
+            ("`rate`", self.rate),
+            ("`tau_auto`", self.tau_auto),
+            ("`deviation`", self.deviation),
         ):
             if number is not None and not (number > 0 and isfinite(number)):
                 raise ScenarioError(f"{name} must be a positive number, got {number:g}")
         if not -(2**63) <= self.seed < 2**63:
-            raise ScenarioError(f"--seed must fit in 64 bits, got {self.seed}")
+            raise ScenarioError(f"`seed` must fit in 64 bits, got {self.seed}")
         self._check_defence()
         pick(SCHEDULES, self.schedule, "schedule")
         if self.optimizer is not None:
@@ -86,19 +86,19 @@ class Scenario:
         task, attacks, schedule = make_task(self.task), self.make_attacks(), self.attack_schedule()
         if self.byzantine:
             if len(attacks) > self.byzantine:
-                raise ScenarioError(f"--attack is given {len(attacks)} times, for {self.byzantine} liars")
+                raise ScenarioError(f"`attack` is given {len(attacks)} times, for {self.byzantine} liars")
             for attack in attacks:
                 if attack.needs_protocol and self.defence != TROTH:
-                    raise ScenarioError(f"--attack {self.attack} is an attack on the protocol: use --defence {TROTH}")
+                    raise ScenarioError(f"`attack` {self.attack} is an attack on the protocol: use `defence` {TROTH}")
                 attack.check(task, honest=self.peers - self.byzantine, colluders=self.byzantine)
             steps = task.steps if self.steps is None else self.steps
             if schedule.start >= steps:
-                raise ScenarioError(f"--attack-start {schedule.start} is not before the end ({steps} steps)")
+                raise ScenarioError(f"`attack_start` {schedule.start} is not before the end ({steps} steps)")
 
     def _check_byzantine(self) -> None:
         """Fewer liars than honest contributors, unless a researcher insists."""
         if self.byzantine < 0 or self.byzantine >= self.peers:
-            raise ScenarioError(f"--byzantine must be from 0 to below --peers ({self.peers}), got {self.byzantine}")
+            raise ScenarioError(f"`byzantine` must be from 0 to below `peers` ({self.peers}), got {self.byzantine}")
         if self.defence == TROTH:
             most = most_byzantine(self.peers, self.validators)
             why = f"the guarantee needs 2b < n − m with m = {self.validators} validators"
@@ -106,26 +106,22 @@ class Scenario:
             most, why = (self.peers - 1) // 2, "no rule helps unless the honest are more than half"
         if self.byzantine > most and not self.beyond_guarantee:
             raise ScenarioError(
-                f"--byzantine {self.byzantine} is too many for {self.peers} peers: {why}, so at most {most} "
-                "(or --beyond-guarantee)"
+                f"`byzantine` {self.byzantine} is too many for {self.peers} peers: {why}, so at most {most} "
+                "(or `beyond_guarantee`)"
             )
 
     def _check_protocol_options(self) -> None:
         """Options that only the protocol has, and their limits."""
         if self.tau_auto is not None and self.tau_auto > 0.5:
-            raise ScenarioError(f"--tau-auto must be at most 0.5 (more runs away under attack), got {self.tau_auto:g}")
+            raise ScenarioError(f"`tau_auto` must be at most 0.5 (more runs away under attack), got {self.tau_auto:g}")
         if self.deviation is not None and self.deviation >= 0.2:
-            raise ScenarioError(
-                f"--hardware-deviation must be below 0.2, got {self.deviation:g}: use one class instead"
-            )
+            raise ScenarioError(f"`deviation` must be below 0.2, got {self.deviation:g}: use one class instead")
         if self.hardware > 1 and self.deviation is None:
-            raise ScenarioError("--hardware needs --hardware-deviation: 'troth doctor' measures it for a task")
+            raise ScenarioError("`hardware` needs `deviation`: 'troth doctor' measures it for a task")
         if self.drop_outs >= self.peers - self.byzantine:
-            raise ScenarioError(f"--drop-outs must leave an honest peer, got {self.drop_outs}")
+            raise ScenarioError(f"`drop_outs` must leave an honest peer, got {self.drop_outs}")
         if self.defence != TROTH and (self.tau_auto or self.deviation or self.drop_outs):
-            raise ScenarioError(
-                f"--tau-auto, --hardware-deviation and --drop-outs are the protocol's: use --defence {TROTH}"
-            )
+            raise ScenarioError(f"`tau_auto`, `deviation` and `drop_outs` are the protocol's: use `defence` {TROTH}")
 
     def make_attacks(self) -> list[GradientAttack]:
         return [make_attack(spec) for spec in self.attack.split(ALSO)]
@@ -139,7 +135,7 @@ class Scenario:
         try:
             rule(torch.zeros(self.peers, 1))
         except AggregationError as error:
-            raise ScenarioError(f"--defence {self.defence} cannot be used here: {error}") from error
+            raise ScenarioError(f"`defence` {self.defence} cannot be used here: {error}") from error
 
     def resolved(self, task: Task) -> "Scenario":
         """The scenario with the task's suggestions filled in."""
@@ -184,6 +180,6 @@ class Scenario:
 
 def _check_device(device: str) -> None:
     if device not in ("cpu", "cuda"):
-        raise ScenarioError(f"--device is cpu or cuda, got '{device}'")
+        raise ScenarioError(f"`device` is cpu or cuda, got '{device}'")
     if device == "cuda" and not torch.cuda.is_available():
-        raise ScenarioError("--device cuda: PyTorch sees no CUDA device here; use --device cpu")
+        raise ScenarioError("`device` cuda: PyTorch sees no CUDA device here; use `device` cpu")

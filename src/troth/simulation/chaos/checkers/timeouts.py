@@ -4,9 +4,9 @@ from collections import Counter
 
 from troth.protocol.broadcast.timeouts import Timeouts
 from troth.protocol.core.records import StepRecord
+from troth.protocol.wire.messages import Phase
+from troth.protocol.wire.phases import PHASES
 from troth.simulation.chaos.world import World
-
-_ANNOUNCEMENTS = 5
 
 
 def timeouts(world: World) -> list[str]:
@@ -42,8 +42,8 @@ def _blames(record: StepRecord) -> bool:
 
 
 def _longest(timeouts: Timeouts, relayed: bool) -> float:
-    """Longest step with every value and every view just in time (SPEC Q1, Q2, F2)."""
-    exchange = 2 * timeouts.delta + timeouts.bulk
-    # Record, parts three times, aggregates twice, signatures; gradient, audit.
-    allowed = 7 * exchange + 2 * timeouts.compute
-    return allowed + _ANNOUNCEMENTS * timeouts.delta * (6 if relayed else 4) + timeouts.delta
+    """Longest step without a trial, with every value and every view just in time (SPEC Q1, Q2, F2)."""
+    phases = [row.allowance for phase, row in PHASES.items() if phase not in (Phase.VOTE, Phase.CLOSE)]
+    allowed = sum(one.deltas * timeouts.delta + one.exchanges * timeouts.exchange for one in phases)
+    computed = sum(one.gradients + one.audits for one in phases) * timeouts.compute
+    return allowed + computed + len(phases) * timeouts.delta * (6 if relayed else 4) + timeouts.delta
