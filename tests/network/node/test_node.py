@@ -24,7 +24,7 @@ def free_address() -> str:
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
-class _Silent:
+class SilentSink:
     def stepped(self, event: StepEvent, record: StepRecord) -> None: ...
 
     def note(self, text: str) -> None: ...
@@ -42,7 +42,7 @@ def test_a_peer_with_another_manifest_ends_and_names_the_difference(tmp_path: Pa
     def live(number: int, mine: Manifest) -> None:
         options = NodeOptions(tmp_path / str(number), listen=founders[number].address, founding_s=3.0)
         try:
-            Node(mine, IDS[number], options, _Silent()).live()
+            Node(mine, IDS[number], options, SilentSink()).live()
         except ManifestError as error:
             raised[number] = str(error)
 
