@@ -87,11 +87,8 @@ class _TimedChannel(ForwardingChannel):
     async def announce(self, slot: Slot, *arguments: Any) -> Any:
         return await self._timed(f"announce {Phase(slot.phase).name.lower()}", super().announce, slot, *arguments)
 
-    async def scatter(self, *arguments: Any) -> Any:
-        return await self._timed("scatter", super().scatter, *arguments)
-
-    async def gather(self, *arguments: Any) -> Any:
-        return await self._timed("gather", super().gather, *arguments)
+    async def exchange(self, slot: Slot, blobs: Any, view: Any) -> Any:
+        return await self._timed(type(blobs).__name__.lower(), super().exchange, slot, blobs, view)
 
     async def _timed(self, name: str, call: Callable[..., Any], *arguments: Any) -> Any:
         self._watch.lap(f"before: {name}")

@@ -22,7 +22,7 @@ from troth.protocol.broadcast.announcement import Announcement
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.broadcast.link import PacketLink
 from troth.protocol.broadcast.timeouts import Timeouts
-from troth.protocol.core.channel import AttemptView
+from troth.protocol.core.channel import AttemptView, Disclose, Forward, Gather, Scatter
 from troth.protocol.core.parts import ProvenPart
 from troth.protocol.wire.frames import AGREEMENT, Chained, Decided, Frame, Packet, Value, decode_packet, encode_packet
 from troth.protocol.wire.messages import Envelope, Malformed, Message, Phase
@@ -122,6 +122,7 @@ async def one_step(channel: BroadcastChannel, me: PeerId, step: int = 0, *, mute
 
     order = [one.peer for one in IDS]
     mine, proven, digest = order.index(me), ProvenPart(BLOB, (Digest(bytes(32)),)), TOOLS.digest(BLOB)
+    shown = {mine: {me: proven}}
     view, expected, ask = AttemptView(MEMBERS, DISPUTED_LINKS), {mine: MEMBERS}, {order.index(DISPUTED_PEER): MEMBERS}
     for phase in (phase for phase in Phase if phase in ANNOUNCED):
         if mute and phase == Phase.COMMIT:
@@ -129,18 +130,20 @@ async def one_step(channel: BroadcastChannel, me: PeerId, step: int = 0, *, mute
         await channel.announce(at(phase), ANNOUNCED[phase], view)
         if phase == Phase.COMMIT:
             sent = {part: (owner, proven) for part, owner in enumerate(order)}
-            await channel.scatter(at(Phase.CLIP), sent, expected, view)
-            await channel.disclose(at(Phase.CLIP), {mine: {me: proven}}, [(1, order[1]), (2, order[2])], 1, view)
+            await channel.exchange(at(Phase.CLIP), Scatter(sent, expected), view)
+            await channel.exchange(at(Phase.CLIP), Disclose(shown, [(1, order[1]), (2, order[2])], 1), view)
             forwarded = {(part, me): (owner, proven) for part, owner in enumerate(order)}
             wanted = [(mine, DISPUTED_PEER)]
-            await channel.forward(at(Phase.CLIP), forwarded, wanted, lambda _, found: found == proven, view)
+            fits = Forward(forwarded, wanted, lambda _, found: found == proven)
+            await channel.exchange(at(Phase.CLIP), fits, view)
         if phase == Phase.CLIP:
-            await channel.gather(at(Phase.CLIP), {mine: BLOB}, {0: digest}, ask, view)
+            await channel.exchange(at(Phase.CLIP), Gather({mine: BLOB}, {0: digest}, ask), view)
         if phase == Phase.REVEAL:
             lacking = {1: digest, 2: Digest(bytes(32))}
-            await channel.gather(at(Phase.REVEAL), {}, lacking, dict.fromkeys(lacking, MEMBERS), view)
+            everyone = dict.fromkeys(lacking, MEMBERS)
+            await channel.exchange(at(Phase.REVEAL), Gather({}, lacking, everyone), view)
         if phase == Phase.ACCUSE:
-            await channel.disclose(at(Phase.VOTE), {mine: {me: proven}}, [(1, order[1])], 1, view)
+            await channel.exchange(at(Phase.VOTE), Disclose(shown, [(1, order[1])], 1), view)
     for _ in (channel.equivocations(step), channel.blame(), channel.rejoins(step + 1), channel.latencies(step)):
         pass  # a step asks for these besides
 

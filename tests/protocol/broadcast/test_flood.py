@@ -8,7 +8,7 @@ from tests.protocol.channel_internals import frames_for_later, let_pass
 from troth.crypto import Digest, Identity, PeerId, Slot, derive
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.broadcast.timeouts import Timeouts
-from troth.protocol.core.channel import AttemptView
+from troth.protocol.core.channel import AttemptView, Gather
 from troth.protocol.wire.frames import BlobSent, Packet, PartSent, Value, View
 from troth.protocol.wire.messages import Commit, Phase
 from troth.protocol.wire.phases import seal
@@ -75,7 +75,7 @@ def test_a_blob_is_what_has_its_digest_whoever_sends_it() -> None:
             link.send(IDS[1].peer, Packet(clip, BlobSent(b"wrong" * 8)))
         if number == 0:
             await let_pass(channel, 0.3)
-        return await channel.gather(clip, {0: right} if number == 0 else {}, wanted, {}, EVERYONE)
+        return await channel.exchange(clip, Gather({0: right} if number == 0 else {}, wanted, {}), EVERYONE)
 
     time.run({one.peer: member(one, k) for k, one in enumerate(IDS)}, most_events=10**5)
     assert time.results[IDS[1].peer] == {0: right}

@@ -1,8 +1,9 @@
 """Well-formed messages that are hostile, and silence at the worst moment: what none of our attacks does yet."""
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,7 +12,7 @@ from tests.protocol.altered_runs import CALM
 from tests.protocol.small_runs import equals_trusted_server, kept_promises, records, run_on, wrap_channel
 from tests.protocol.step.disturbed_step import DISTURBED_STEP, LYING, altering, calm_run, contributors_of
 from troth.crypto import Identity, PeerId, Slot, blob_digest, derive
-from troth.protocol.core.channel import AttemptView, Channel, ForwardingChannel, ProvenParts, Said, Showing
+from troth.protocol.core.channel import AttemptView, Channel, Disclose, Exchange, ForwardingChannel, Said, Scatter
 from troth.protocol.core.parts import ProvenPart
 from troth.protocol.step.trials import heard_owners
 from troth.protocol.wire.messages import (
@@ -39,25 +40,20 @@ class _SendingAgain(ForwardingChannel):
 
     _first: Mapping[int, tuple[PeerId, ProvenPart]]
 
-    async def scatter(
-        self,
-        slot: Slot,
-        parts: Mapping[int, tuple[PeerId, ProvenPart]],
-        expected: Mapping[int, frozenset[PeerId]],
-        view: AttemptView,
-    ) -> ProvenParts:
-        if slot.attempt == 0:
-            self._first = parts
-        return await self._inner.scatter(slot, {**self._first, **parts}, expected, view)
+    async def exchange(self, slot: Slot, blobs: Exchange[Any], view: AttemptView) -> Any:
+        if isinstance(blobs, Scatter):
+            self._first = blobs.parts if slot.attempt == 0 else self._first
+            blobs = dataclasses.replace(blobs, parts={**self._first, **blobs.parts})
+        return await super().exchange(slot, blobs, view)
 
 
 class _LayingNothingOpen(ForwardingChannel):
     """Where parts are disputed, it offers nothing in the name of every owner."""
 
-    async def disclose(
-        self, slot: Slot, mine: ProvenParts, wanted: Collection[Showing], count: int, view: AttemptView
-    ) -> Mapping[Showing, Mapping[PeerId, ProvenPart]]:
-        return await self._inner.disclose(slot, {part: {} for part, _ in wanted}, wanted, count, view)
+    async def exchange(self, slot: Slot, blobs: Exchange[Any], view: AttemptView) -> Any:
+        if isinstance(blobs, Disclose):
+            blobs = dataclasses.replace(blobs, mine={part: {} for part, _ in blobs.wanted})
+        return await super().exchange(slot, blobs, view)
 
 
 def test_a_coin_b_that_does_not_fit_counts_as_none() -> None:
@@ -113,20 +109,14 @@ class _Withholding(ForwardingChannel):
         super().__init__(inner)
         self._victim, self._stubborn = victim, stubborn
 
-    async def scatter(
-        self,
-        slot: Slot,
-        parts: Mapping[int, tuple[PeerId, ProvenPart]],
-        expected: Mapping[int, frozenset[PeerId]],
-        view: AttemptView,
-    ) -> ProvenParts:
-        kept = {part: sent for part, sent in parts.items() if sent[0] != self._victim or slot.step != DISTURBED_STEP}
-        return await self._inner.scatter(slot, kept, expected, view)
-
-    async def disclose(
-        self, slot: Slot, mine: ProvenParts, wanted: Collection[Showing], count: int, view: AttemptView
-    ) -> Mapping[Showing, Mapping[PeerId, ProvenPart]]:
-        return await self._inner.disclose(slot, {} if self._stubborn else mine, wanted, count, view)
+    async def exchange(self, slot: Slot, blobs: Exchange[Any], view: AttemptView) -> Any:
+        match blobs:
+            case Scatter(parts=parts) if slot.step == DISTURBED_STEP:
+                kept = {part: sent for part, sent in parts.items() if sent[0] != self._victim}
+                blobs = dataclasses.replace(blobs, parts=kept)
+            case Disclose() if self._stubborn:
+                blobs = dataclasses.replace(blobs, mine={})
+        return await super().exchange(slot, blobs, view)
 
 
 @pytest.mark.parametrize("stubborn", [False, True], ids=["hands it round", "keeps it"])
@@ -180,10 +170,9 @@ class _Inventing(ForwardingChannel):
             self._reports = announced
         return announced
 
-    async def disclose(
-        self, slot: Slot, mine: ProvenParts, wanted: Collection[Showing], count: int, view: AttemptView
-    ) -> Mapping[Showing, Mapping[PeerId, ProvenPart]]:
-        return await self._inner.disclose(slot, {}, wanted, count, view)
+    async def exchange(self, slot: Slot, blobs: Exchange[Any], view: AttemptView) -> Any:
+        nothing = dataclasses.replace(blobs, mine={}) if isinstance(blobs, Disclose) else blobs
+        return await super().exchange(slot, nothing, view)
 
 
 @pytest.mark.parametrize("strikes", [0, 2])

@@ -7,7 +7,7 @@ import pytest
 
 from tests.protocol.small_runs import SMALL, last_audit_record, wrap_channel
 from troth.crypto import Digest, Identity, PeerId, Slot
-from troth.protocol.core.channel import Channel, ForwardingChannel
+from troth.protocol.core.channel import AttemptView, Channel, Exchange, ForwardingChannel, Gather, Scatter
 from troth.protocol.core.coins import combine
 from troth.protocol.core.errors import LeftOutError
 from troth.protocol.core.parts import ProvenPart
@@ -53,21 +53,20 @@ class _Tampering(ForwardingChannel):
         super().__init__(inner)
         self._what, self._me = what, me
 
-    async def scatter(self, *arguments: Any) -> Any:
-        received = await self._inner.scatter(*arguments)
-        if self._what != "part":
-            return received
-        return {
-            part: {
-                peer: p if peer == self._me else ProvenPart(bytes(len(p.blob)), p.path)
-                for peer, p in proven_parts.items()
-            }
-            for part, proven_parts in received.items()
-        }
-
-    async def gather(self, *arguments: Any) -> Any:
-        blobs = await self._inner.gather(*arguments)
-        return {part: blob[4:] for part, blob in blobs.items()} if self._what == "aggregate" else blobs
+    async def exchange(self, slot: Slot, blobs: Exchange[Any], view: AttemptView) -> Any:
+        came = await super().exchange(slot, blobs, view)
+        match blobs, self._what:
+            case Scatter(), "part":
+                return {
+                    part: {
+                        peer: p if peer == self._me else ProvenPart(bytes(len(p.blob)), p.path)
+                        for peer, p in proven_parts.items()
+                    }
+                    for part, proven_parts in came.items()
+                }
+            case Gather(), "aggregate":
+                return {part: blob[4:] for part, blob in came.items()}
+        return came
 
 
 def _tampered(what: str) -> tuple[ProtocolSimulation, PeerId]:

@@ -2,15 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from troth.attacks.colluder import ColludingChannel
 from troth.attacks.errors import AttackError
 from troth.attacks.gradient import GradientAttack
 from troth.crypto import PeerId, Slot
-from troth.protocol.core.channel import AttemptView, ProvenParts
+from troth.protocol.core.channel import AttemptView, Exchange, Scatter
 from troth.protocol.core.errors import CannotGoOnError
-from troth.protocol.core.parts import ProvenPart
 from troth.protocol.wire.messages import Announced, Message, Phase
 from troth.protocol.wire.phases import phase_of
 
@@ -29,16 +28,11 @@ class Vanisher(ColludingChannel):
             raise VanishedError(f"vanished after {self._collusion.attack.after}")
         return await super().announce(slot, message, view)
 
-    async def scatter(
-        self,
-        slot: Slot,
-        parts: Mapping[int, tuple[PeerId, ProvenPart]],
-        expected: Mapping[int, frozenset[PeerId]],
-        view: AttemptView,
-    ) -> ProvenParts:
-        if self._active(slot.step) and self._collusion.attack.after == "commit":
+    async def exchange(self, slot: Slot, blobs: Exchange[Any], view: AttemptView) -> Any:
+        after_commit = isinstance(blobs, Scatter) and self._collusion.attack.after == "commit"
+        if after_commit and self._active(slot.step):
             raise VanishedError("vanished after commit")
-        return await super().scatter(slot, parts, expected, view)
+        return await super().exchange(slot, blobs, view)
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 
 from troth.attacks.colluder import ColludingChannel
 from troth.attacks.gradient import GradientAttack
 from troth.crypto import Digest, PeerId, Slot, blob_digest
-from troth.protocol.core.channel import AttemptView, ProvenParts
-from troth.protocol.core.parts import ProvenPart
+from troth.protocol.core.channel import AttemptView, Exchange, Scatter
 from troth.protocol.wire.messages import NO_BASIS, Accusation, Accuse, Announced, Commit, Kind, Message, Report
 
 _MOST_LIES = 1024  # accusations in a message
@@ -25,17 +24,12 @@ class FalseAccuser(ColludingChannel):
     # Digests of others' messages in the last steps.
     _signed: Mapping[tuple[int, Kind, PeerId], Digest] = MappingProxyType({})
 
-    async def scatter(
-        self,
-        slot: Slot,
-        parts: Mapping[int, tuple[PeerId, ProvenPart]],
-        expected: Mapping[int, frozenset[PeerId]],
-        view: AttemptView,
-    ) -> ProvenParts:
-        received = await super().scatter(slot, parts, expected, view)
-        self._mine = (*(self._mine if slot.attempt else ()), *received)
-        honest = sorted({peer for sent in received.values() for peer in sent} - self._colluders)
-        self._honest_contributors = tuple(honest) or self._honest_contributors
+    async def exchange(self, slot: Slot, blobs: Exchange[Any], view: AttemptView) -> Any:
+        received = await super().exchange(slot, blobs, view)
+        if isinstance(blobs, Scatter):
+            self._mine = (*(self._mine if slot.attempt else ()), *received)
+            honest = sorted({peer for sent in received.values() for peer in sent} - self._colluders)
+            self._honest_contributors = tuple(honest) or self._honest_contributors
         return received
 
     async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Mapping[PeerId, Announced]:

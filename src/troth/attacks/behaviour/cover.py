@@ -9,7 +9,7 @@ knows, when reports are made, whom the next step will audit: that is drawn with 
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -22,9 +22,9 @@ from troth.attacks.behaviour.public import audits_among_committed, contributors_
 from troth.attacks.colluder import ColludingChannel
 from troth.attacks.gradient import GradientAttack, positive
 from troth.crypto import PeerId, Slot, projection_signs
-from troth.protocol.core.channel import AttemptView, ProvenParts
+from troth.protocol.core.channel import AttemptView, Exchange, Scatter
 from troth.protocol.core.coins import combine
-from troth.protocol.core.parts import ProvenPart, part_bounds
+from troth.protocol.core.parts import part_bounds
 from troth.protocol.wire.messages import Announced, Commit, Message, Report, ReportNumbers, Reveal
 
 # P contributors, K projections, D coordinates
@@ -123,16 +123,10 @@ class CoveringColluder(ShiftingOwner):
     def _contributors(self) -> tuple[PeerId, ...]:
         return contributors_of(self._commits)
 
-    async def scatter(
-        self,
-        slot: Slot,
-        parts: Mapping[int, tuple[PeerId, ProvenPart]],
-        expected: Mapping[int, frozenset[PeerId]],
-        view: AttemptView,
-    ) -> ProvenParts:
-        if parts and not slot.attempt:
-            self._parts = len(parts)  # one for each drawn contributor, whether it committed or not
-        return await super().scatter(slot, parts, expected, view)
+    async def exchange(self, slot: Slot, blobs: Exchange[Any], view: AttemptView) -> Any:
+        if isinstance(blobs, Scatter) and blobs.parts and not slot.attempt:
+            self._parts = len(blobs.parts)  # one for each drawn contributor, whether it committed or not
+        return await super().exchange(slot, blobs, view)
 
     def _bounds(self) -> tuple[int, ...]:
         return part_bounds(self._run.parameters.size, self._parts)

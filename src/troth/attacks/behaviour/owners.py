@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import msgspec
 import torch
@@ -12,9 +12,9 @@ from torch import Tensor
 from troth.aggregation import centered_clip, exact_norm, judge_center
 from troth.attacks.colluder import ColludingChannel
 from troth.attacks.gradient import GradientAttack
-from troth.crypto import Digest, PeerId, Slot, blob_digest, stream
-from troth.protocol.core.channel import AttemptView, ProvenParts
-from troth.protocol.core.parts import ProvenPart, rows_of
+from troth.crypto import PeerId, Slot, blob_digest, stream
+from troth.protocol.core.channel import AttemptView, Exchange, Gather, ProvenParts, Scatter
+from troth.protocol.core.parts import rows_of
 from troth.protocol.wire.messages import Announced, Center, Clip, Message
 from troth.protocol.wire.primitives import to_blob
 
@@ -27,17 +27,18 @@ class ShiftingOwner(ColludingChannel):
     _rows: dict[int, list[Tensor]]
     _forged: dict[int, bytes]
 
-    async def scatter(
-        self,
-        slot: Slot,
-        parts: Mapping[int, tuple[PeerId, ProvenPart]],
-        expected: Mapping[int, frozenset[PeerId]],
-        view: AttemptView,
-    ) -> ProvenParts:
-        received = await super().scatter(slot, parts, expected, view)
+    async def exchange(self, slot: Slot, blobs: Exchange[Any], view: AttemptView) -> Any:
+        if isinstance(blobs, Gather):
+            blobs = replace(blobs, mine={**blobs.mine, **self._forged})
+        received = await super().exchange(slot, blobs, view)
+        if isinstance(blobs, Scatter):
+            self._keep_rows(slot, blobs, received)
+        return received
+
+    def _keep_rows(self, slot: Slot, blobs: Scatter, received: ProvenParts) -> None:
         kept = self._rows if slot.attempt else {}
         # Others may send blobs of any length.
-        lengths = {part: len(proven.blob) for part, (_, proven) in parts.items()}
+        lengths = {part: len(proven.blob) for part, (_, proven) in blobs.parts.items()}
         fitting = {
             part: [proven for proven in sent.values() if len(proven.blob) == lengths[part]]
             for part, sent in received.items()
@@ -46,7 +47,6 @@ class ShiftingOwner(ColludingChannel):
         self._rows = kept | {
             part: list(rows_of(proven_parts)) for part, proven_parts in fitting.items() if proven_parts
         }
-        return received
 
     async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Mapping[PeerId, Announced]:
         self._forged = {} if isinstance(message, Clip) else getattr(self, "_forged", {})
@@ -67,16 +67,6 @@ class ShiftingOwner(ColludingChannel):
             share = 0.5 + float(stream(self._run.id, "border", self._me, slot.step, part).uniform(1)[0])
             return at_the_border(rows_PD, tau, share)
         return -rows_PD.mean(dim=0)
-
-    async def gather(
-        self,
-        slot: Slot,
-        mine: Mapping[int, bytes],
-        wanted: Mapping[int, Digest],
-        ask: Mapping[int, frozenset[PeerId]],
-        view: AttemptView,
-    ) -> Mapping[int, bytes]:
-        return await super().gather(slot, {**mine, **self._forged}, wanted, ask, view)
 
 
 def at_the_border(rows_PD: Tensor, tau: float, share: float) -> Tensor:
@@ -108,15 +98,10 @@ class WrongAggregate(GradientAttack):
 class WithholdingOwner(ColludingChannel):
     """Announces its aggregate and hands it to nobody."""
 
-    async def gather(
-        self,
-        slot: Slot,
-        mine: Mapping[int, bytes],
-        wanted: Mapping[int, Digest],
-        ask: Mapping[int, frozenset[PeerId]],
-        view: AttemptView,
-    ) -> Mapping[int, bytes]:
-        return await super().gather(slot, {} if self._active(slot.step) else mine, wanted, ask, view)
+    async def exchange(self, slot: Slot, blobs: Exchange[Any], view: AttemptView) -> Any:
+        if isinstance(blobs, Gather) and self._active(slot.step):
+            blobs = replace(blobs, mine={})
+        return await super().exchange(slot, blobs, view)
 
 
 @dataclass(frozen=True)

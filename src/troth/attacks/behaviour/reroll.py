@@ -6,10 +6,10 @@ that was about to be found stays in the model.
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -17,8 +17,7 @@ from troth.attacks.behaviour.public import audits_to_come, contributors_of, owne
 from troth.attacks.colluder import Choose, ColludingChannel
 from troth.attacks.gradient import SignFlip
 from troth.crypto import PeerId, Slot, blob_digest
-from troth.protocol.core.channel import AttemptView, ProvenParts, Showing
-from troth.protocol.core.parts import ProvenPart
+from troth.protocol.core.channel import AttemptView, Disclose, Exchange
 from troth.protocol.wire.messages import Accusation, Accuse, Announced, Kind, Message, Phase
 
 
@@ -96,11 +95,10 @@ class Reroller(ColludingChannel):
         self._rerolls.uses[chosen] += 1
         return chosen
 
-    async def disclose(
-        self, slot: Slot, mine: ProvenParts, wanted: Collection[Showing], count: int, view: AttemptView
-    ) -> Mapping[Showing, Mapping[PeerId, ProvenPart]]:
-        void = self._rerolls.chosen.get((slot.step, slot.attempt)) == self._me
-        return await super().disclose(slot, {} if void else mine, wanted, count, view)
+    async def exchange(self, slot: Slot, blobs: Exchange[Any], view: AttemptView) -> Any:
+        if isinstance(blobs, Disclose) and self._rerolls.chosen.get((slot.step, slot.attempt)) == self._me:
+            blobs = replace(blobs, mine={})  # makes the attempt void
+        return await super().exchange(slot, blobs, view)
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,10 @@ One peer's end of it, made of objects with one job each: position (which frames 
 catch-up server, pacing (deadlines), the router that hands frames to them, and the listener that waits for frames.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
-from troth.crypto import Digest, Identity, PeerId, Slot
+from troth.crypto import Identity, PeerId, Slot
 from troth.protocol.broadcast.announcement import Announcement
 from troth.protocol.broadcast.announcer import Announcer
 from troth.protocol.broadcast.catch_up_server import CatchUpServer
@@ -19,13 +20,27 @@ from troth.protocol.broadcast.position import Position
 from troth.protocol.broadcast.router import Router
 from troth.protocol.broadcast.signed_slots import SignedSlots, SignedSlotsInMemory
 from troth.protocol.broadcast.timeouts import Pacing, Timeouts
-from troth.protocol.core.channel import AttemptView, Blame, Delivery, Equivocations, ProvenParts, Said, Showing
+from troth.protocol.core.channel import (
+    AttemptView,
+    Blame,
+    Delivery,
+    Disclose,
+    Equivocations,
+    Exchange,
+    Forward,
+    Gather,
+    ProvenParts,
+    Said,
+    Scatter,
+    Showing,
+)
 from troth.protocol.core.parts import ProvenPart
 from troth.protocol.wire.frames import BlobSent, BlobWanted
 from troth.protocol.wire.messages import Measured, Message, Phase, SignedRejoin
 from troth.protocol.wire.phases import seal
 from troth.protocol.wire.primitives import Primitives
 
+R = TypeVar("R")
 Record = Callable[[Slot, Said], None]  # called with every announcement that has ended
 
 
@@ -96,75 +111,63 @@ class BroadcastChannel:
 
     # Blobs
 
-    async def scatter(
-        self,
-        slot: Slot,
-        parts: Mapping[int, tuple[PeerId, ProvenPart]],
-        expected: Mapping[int, frozenset[PeerId]],
-        view: AttemptView,
-    ) -> ProvenParts:
+    async def exchange(self, slot: Slot, blobs: Exchange[R], view: AttemptView) -> R:
         self._enter(view)
-        self._exchange.send_parts(slot, parts)
-        relayed = view.disputed_links.get(self._identity.peer, frozenset())  # their parts come through relays
-        directly = {part: senders - relayed for part, senders in expected.items()}
+        exchanged: Any
+        match blobs:
+            case Scatter():
+                exchanged = await self._scatter(slot, blobs, view)
+            case Gather():
+                exchanged = await self._gather(slot, blobs)
+            case Disclose():
+                exchanged = await self._disclose(slot, blobs, view)
+            case Forward():
+                exchanged = await self._forward(slot, blobs)
+            case _:
+                raise TypeError(f"no such exchange: {blobs}")
+        return cast(R, exchanged)
+
+    async def _scatter(self, slot: Slot, blobs: Scatter, view: AttemptView) -> ProvenParts:
+        self._exchange.send_parts(slot, blobs.parts)
+        relayed = view.disputed_links.get(self._identity.peer, frozenset())  # these go another way
+        directly = {part: senders - relayed for part, senders in blobs.expected.items()}
         count = sum(map(len, directly.values()))
         await self.listener.wait_for_blobs(lambda: self._exchange.missing(slot, directly, self._link.gone()), count)
-        return self._exchange.received(slot, expected)
+        return self._exchange.received(slot, blobs.expected)
 
-    async def gather(
-        self,
-        slot: Slot,
-        mine: Mapping[int, bytes],
-        wanted: Mapping[int, Digest],
-        ask: Mapping[int, frozenset[PeerId]],
-        view: AttemptView,
-    ) -> Mapping[int, bytes]:
-        self._enter(view)
-        blobs, by_themselves = self._exchange.blobs, slot.phase == Phase.CLIP
-        for blob in mine.values():
-            blobs.put(slot, blob)
+    async def _gather(self, slot: Slot, blobs: Gather) -> dict[int, bytes]:
+        here, by_themselves, wanted = self._exchange.blobs, slot.phase == Phase.CLIP, blobs.wanted
+        for blob in blobs.mine.values():
+            here.put(slot, blob)
         if by_themselves:
-            self._announcer.to_all(slot, [BlobSent(blob) for blob in mine.values()])
+            self._announcer.to_all(slot, [BlobSent(blob) for blob in blobs.mine.values()])
         for part, digest in sorted(wanted.items()):
-            if digest not in blobs:
-                self.outlet.send_each(slot, sorted(ask.get(part, ())), BlobWanted(digest))
-        if not (self.position.observing and by_themselves):  # an observer, short of time, asks only after Reveal
-            await self.listener.wait_for_blobs(
-                lambda: sum(digest not in blobs for digest in wanted.values()), len(wanted)
-            )
-        return {part: blobs[digest] for part, digest in wanted.items() if digest in blobs}
+            if digest not in here:
+                self.outlet.send_each(slot, sorted(blobs.ask.get(part, ())), BlobWanted(digest))
+        if not (self.position.observing and by_themselves):  # an observer has no time to lose: it asks after Reveal
+            await self.listener.wait_for_blobs(lambda: sum(one not in here for one in wanted.values()), len(wanted))
+        return {part: here[digest] for part, digest in wanted.items() if digest in here}
 
-    async def disclose(
-        self, slot: Slot, mine: ProvenParts, wanted: Collection[Showing], count: int, view: AttemptView
-    ) -> Mapping[Showing, Mapping[PeerId, ProvenPart]]:
-        self._enter(view)
-        self._announcer.to_all(slot, self._exchange.own(slot, mine))
+    async def _disclose(
+        self, slot: Slot, blobs: Disclose, view: AttemptView
+    ) -> dict[Showing, dict[PeerId, ProvenPart]]:
+        self._announcer.to_all(slot, self._exchange.own(slot, blobs.mine))
         clip = slot.phase == Phase.CLIP
         due = self.pacing.due(2) if clip else self.pacing.due() + self.pacing.more_bulk(view)
-        await self.listener.wait(due, lambda: self._exchange.are_shown(slot, wanted, count))
-        return self._exchange.shown(slot, wanted)
+        await self.listener.wait(due, lambda: self._exchange.are_shown(slot, blobs.wanted, blobs.count))
+        return self._exchange.shown(slot, blobs.wanted)
 
-    async def forward(
-        self,
-        slot: Slot,
-        parts: Mapping[Delivery, tuple[PeerId, ProvenPart]],
-        wanted: Collection[Delivery],
-        fits: Callable[[Delivery, ProvenPart], bool],
-        view: AttemptView,
-    ) -> Mapping[Delivery, ProvenPart]:
-        self._enter(view)
+    async def _forward(self, slot: Slot, blobs: Forward) -> dict[Delivery, ProvenPart]:
         if not self.position.observing:
-            self._exchange.forward(slot, parts)
+            self._exchange.forward(slot, blobs.parts)
         found: dict[Delivery, ProvenPart] = {}
 
         def all_found() -> bool:
-            found.update(self._exchange.offered(slot, set(wanted) - found.keys(), fits))
-            return len(found) == len(wanted)
+            found.update(self._exchange.offered(slot, set(blobs.wanted) - found.keys(), blobs.fits))
+            return len(found) == len(blobs.wanted)
 
         await self.listener.wait(self.pacing.due(3), all_found)
         return found
-
-    # Observations for the step
 
     def equivocations(self, step: int) -> Equivocations:
         return self._announcer.equivocations(step)

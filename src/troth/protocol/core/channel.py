@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from torch import Tensor
 
@@ -17,6 +17,7 @@ Delivery = tuple[int, PeerId]  # a part, and its contributor
 Showing = tuple[int, PeerId]  # a part, and the peer that discloses it
 Equivocations = Mapping[PeerId, tuple[Slot, Envelope, Envelope]]  # sender → slot, and two messages for it
 
+R = TypeVar("R")  # what an exchange gives in return
 T = TypeVar("T")  # the state of the training side
 
 # D coordinates
@@ -47,58 +48,60 @@ class AttemptView:
     step: int = -1  # -1 for a peer that is in no step
 
 
+class Exchange(Generic[R]):
+    """Blobs that a member hands out, and those that it wants in return."""
+
+
+@dataclass(frozen=True)
+class Scatter(Exchange[ProvenParts]):
+    """Parts for their owners. In return, by part and sender, the expected ones; not yet checked."""
+
+    parts: Mapping[int, tuple[PeerId, ProvenPart]]
+    expected: Mapping[int, frozenset[PeerId]]
+
+
+@dataclass(frozen=True)
+class Gather(Exchange[Mapping[int, bytes]]):
+    """Aggregates for everyone. In return the wanted ones that anyone has, by part; only their digests are checked."""
+
+    mine: Mapping[int, bytes]
+    wanted: Mapping[int, Digest]
+    ask: Mapping[int, frozenset[PeerId]]  # members to ask for aggregates that do not come by themselves
+
+
+@dataclass(frozen=True)
+class Disclose(Exchange[Mapping[Showing, Mapping[PeerId, ProvenPart]]]):
+    """Disputed parts for everyone. In return `count` contributions to each part, from one peer each and from nobody else: a
+    liar could put something in its place. Not yet checked."""
+
+    mine: ProvenParts
+    wanted: Collection[Showing]
+    count: int
+
+
+@dataclass(frozen=True)
+class Forward(Exchange[Mapping[Delivery, ProvenPart]]):
+    """Circulated parts for their owners. In return those that others forward to this peer, and that fit."""
+
+    parts: Mapping[Delivery, tuple[PeerId, ProvenPart]]
+    wanted: Collection[Delivery]
+    fits: Callable[[Delivery, ProvenPart], bool]
+
+
 class Channel(Protocol):
-    """Agreed announcements, and blobs that are checked on arrival; no more."""
+    """Two things, no more: agreed announcements, and blobs that are checked on arrival."""
 
     async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Said:
-        """Announce a message. All honest members get the same map; silent and malformed members are not in it."""
+        """After this every honest member holds the same map. Members who are silent or malformed are not in it."""
         ...
 
-    async def scatter(
-        self,
-        slot: Slot,
-        parts: Mapping[int, tuple[PeerId, ProvenPart]],
-        expected: Mapping[int, frozenset[PeerId]],
-        view: AttemptView,
-    ) -> ProvenParts:
-        """Send parts to their owners; receive the expected ones, by part and sender. Not yet checked."""
-        ...
-
-    async def gather(
-        self,
-        slot: Slot,
-        mine: Mapping[int, bytes],
-        wanted: Mapping[int, Digest],
-        ask: Mapping[int, frozenset[PeerId]],
-        view: AttemptView,
-    ) -> Mapping[int, bytes]:
-        """Offer aggregates; receive the wanted ones that anyone holds, by part. Only their digests are checked.
-
-        `ask` names the peers to ask, by part, for aggregates that do not come by themselves."""
-        ...
-
-    async def disclose(
-        self, slot: Slot, mine: ProvenParts, wanted: Collection[Showing], count: int, view: AttemptView
-    ) -> Mapping[Showing, Mapping[PeerId, ProvenPart]]:
-        """Hand disputed parts to everyone; receive those of others. Not yet checked.
-
-        For each part, `count` contributions from one peer are wanted, and from no other: a liar could replace them."""
-        ...
-
-    async def forward(
-        self,
-        slot: Slot,
-        parts: Mapping[Delivery, tuple[PeerId, ProvenPart]],
-        wanted: Collection[Delivery],
-        fits: Callable[[Delivery, ProvenPart], bool],
-        view: AttemptView,
-    ) -> Mapping[Delivery, ProvenPart]:
-        """Forward circulated parts to their owners; receive those that others forward to this peer, if they fit."""
+    async def exchange(self, slot: Slot, blobs: Exchange[R], view: AttemptView) -> R:
+        """Hand out blobs, and collect the wanted ones until they are here or due."""
         ...
 
 
 class ForwardingChannel:
-    """Base of every wrapper: forwards each call. A wrapper overrides the calls that it changes."""
+    """The base of every wrapper: passes each call on. A wrapper overrides what it changes."""
 
     def __init__(self, inner: Channel) -> None:
         self._inner = inner
@@ -106,39 +109,8 @@ class ForwardingChannel:
     async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Said:
         return await self._inner.announce(slot, message, view)
 
-    async def scatter(
-        self,
-        slot: Slot,
-        parts: Mapping[int, tuple[PeerId, ProvenPart]],
-        expected: Mapping[int, frozenset[PeerId]],
-        view: AttemptView,
-    ) -> ProvenParts:
-        return await self._inner.scatter(slot, parts, expected, view)
-
-    async def gather(
-        self,
-        slot: Slot,
-        mine: Mapping[int, bytes],
-        wanted: Mapping[int, Digest],
-        ask: Mapping[int, frozenset[PeerId]],
-        view: AttemptView,
-    ) -> Mapping[int, bytes]:
-        return await self._inner.gather(slot, mine, wanted, ask, view)
-
-    async def disclose(
-        self, slot: Slot, mine: ProvenParts, wanted: Collection[Showing], count: int, view: AttemptView
-    ) -> Mapping[Showing, Mapping[PeerId, ProvenPart]]:
-        return await self._inner.disclose(slot, mine, wanted, count, view)
-
-    async def forward(
-        self,
-        slot: Slot,
-        parts: Mapping[Delivery, tuple[PeerId, ProvenPart]],
-        wanted: Collection[Delivery],
-        fits: Callable[[Delivery, ProvenPart], bool],
-        view: AttemptView,
-    ) -> Mapping[Delivery, ProvenPart]:
-        return await self._inner.forward(slot, parts, wanted, fits, view)
+    async def exchange(self, slot: Slot, blobs: Exchange[R], view: AttemptView) -> R:
+        return await self._inner.exchange(slot, blobs, view)
 
 
 class Noticed(Protocol):

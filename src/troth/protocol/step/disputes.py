@@ -5,7 +5,7 @@ from functools import partial
 from typing import TypeVar
 
 from troth.crypto import PeerId
-from troth.protocol.core.channel import AttemptView, Said
+from troth.protocol.core.channel import AttemptView, Disclose, Said
 from troth.protocol.core.parts import ProvenPart
 from troth.protocol.core.records import aggregate_message
 from troth.protocol.core.scales import far_parts
@@ -134,7 +134,7 @@ async def disputed_ballots(
     charges = [charge for charge in docket.brought if charge.kind == Kind.REPORT]
     mine = {part: attempt.arrived(part) for part in attempt.my_parts if part in docket.owners}
     channel, slot = attempt.context.peer.channel, attempt.slot(Phase.VOTE)
-    disclosed = await channel.disclose(slot, mine, owners, len(attempt.roots), view)
+    disclosed = await channel.exchange(slot, Disclose(mine, owners, len(attempt.roots)), view)
     cast: list[Ballot] = []
     for part, owner in owners:
         named = [charge for charge in charges if charge.part == part] if owner in accuses else None

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from troth.aggregation import centered_clip
 from troth.crypto import Digest, PeerId, Signature, coin_commitment
-from troth.protocol.core.channel import Delivery, Said
+from troth.protocol.core.channel import Delivery, Disclose, Forward, Gather, Said, Scatter
 from troth.protocol.core.coins import combine
 from troth.protocol.core.errors import LeftOutError, StalledError
 from troth.protocol.core.parts import CommittedParts, ProvenPart, commit_parts, rows_of
@@ -128,7 +128,7 @@ async def scatter(attempt: Attempt[T], parts: CommittedParts | None) -> Attempt[
     carried = {delivery for delivery, relay in relays.items() if relay == me}
     for part in {part for part, _ in carried}:
         expected[part] = frozenset(who for about, who in carried if about == part)
-    arrived = await channel.scatter(attempt.slot(Phase.CLIP), sent, expected, attempt.view)
+    arrived = await channel.exchange(attempt.slot(Phase.CLIP), Scatter(sent, expected), attempt.view)
     found = [((part, who), arrived[part][who]) for part, who in carried if who in arrived.get(part, {})]
     return attempt.receiving(arrived).carrying(found)
 
@@ -154,7 +154,7 @@ async def circulate(attempt: Attempt[T], parts: CommittedParts | None) -> Attemp
         attempt = attempt.carrying(await circulated_parts(attempt, parts))
     forwarded = {delivery: (attempt.owners[delivery[0]], proven) for delivery, proven in attempt.witnessed.items()}
     wanted = [delivery for delivery in sorted(deliveries) if delivery[0] in attempt.my_parts]
-    return attempt.served(await channel.forward(slot, forwarded, wanted, attempt.fits, attempt.view))
+    return attempt.served(await channel.exchange(slot, Forward(forwarded, wanted, attempt.fits), attempt.view))
 
 
 async def circulated_parts(attempt: Attempt[T], parts: CommittedParts | None) -> list[tuple[Delivery, ProvenPart]]:
@@ -171,7 +171,7 @@ async def circulated_parts(attempt: Attempt[T], parts: CommittedParts | None) ->
     wanted = sorted(showing for showing in {*deliveries, *holders} if showing[1] not in disputed_links)
     count = 1 + len(undecided)  # nobody knows how many of these will come, so with them all wait until the deadline
     channel = attempt.context.peer.channel
-    shown = await channel.disclose(attempt.slot(Phase.CLIP), mine, wanted, count, attempt.view)
+    shown = await channel.exchange(attempt.slot(Phase.CLIP), Disclose(mine, wanted, count), attempt.view)
     found = [((part, who), proven) for (part, _), proven_parts in shown.items() for who, proven in proven_parts.items()]
     return [(delivery, proven) for delivery, proven in found if delivery in deliveries]
 
@@ -190,7 +190,7 @@ async def clip(attempt: Attempt[T]) -> Clipped:
     centers = agreed_centers(attempt, clips)  # [N1, N5]
     wanted = {part: Digest(center.digest) for part, center in centers.items()}
     ask = far_aggregates(attempt)
-    gathered = await channel.gather(attempt.slot(Phase.CLIP), blobs, wanted, ask, attempt.view)
+    gathered = await channel.exchange(attempt.slot(Phase.CLIP), Gather(blobs, wanted, ask), attempt.view)
     return Clipped(clips, centers, fitting(attempt, gathered, centers), rows)
 
 
@@ -257,7 +257,7 @@ async def fetch(attempt: Attempt[T], clipped: Clipped, phase: Phase, held: Mappi
         return clipped
     wanted = {part: Digest(clipped.centers[part].digest) for part in parts if part not in clipped.held}
     channel, ask = attempt.context.peer.channel, dict.fromkeys(wanted, attempt.members)
-    gathered = await channel.gather(attempt.slot(phase), clipped.held, wanted, ask, attempt.view)
+    gathered = await channel.exchange(attempt.slot(phase), Gather(clipped.held, wanted, ask), attempt.view)
     return replace(clipped, held={**clipped.held, **fitting(attempt, gathered, clipped.centers)})
 
 

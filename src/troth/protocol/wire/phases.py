@@ -56,7 +56,7 @@ PHASES: Mapping[Phase, PhaseRow] = {
     Phase.REVEAL: PhaseRow(Reveal, Allowance(exchanges=1), (Phase.CONFIRM, Phase.REPORT)),
     Phase.CONFIRM: PhaseRow(Confirm, Allowance(exchanges=1), (Phase.REPORT,)),
     Phase.REPORT: PhaseRow(Report, Allowance(exchanges=1), (Phase.ACCUSE,)),
-    # RECORD follows ACCUSE in the closing step.
+    # CLOSE follows ACCUSE in the closing step.
     Phase.ACCUSE: PhaseRow(Accuse, Allowance(audits=True), (Phase.VOTE, Phase.CLOSE)),
     Phase.VOTE: PhaseRow(Vote, Allowance(exchanges=1, audits=True, disclosures=True), (Phase.CLOSE,)),
     Phase.CLOSE: PhaseRow(Close, Allowance(), ()),

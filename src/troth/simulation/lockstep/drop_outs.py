@@ -1,12 +1,12 @@
 """Honest peers whose machines stop: each at one moment of one step, for a while or for good."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from troth.crypto import Digest, PeerId, Seed, Slot, stream
-from troth.protocol.core.channel import AttemptView, Channel, Delivery, ForwardingChannel, ProvenParts, Said, Showing
+from troth.crypto import PeerId, Seed, Slot, stream
+from troth.protocol.core.channel import AttemptView, Channel, Exchange, ForwardingChannel, Said
 from troth.protocol.core.errors import CannotGoOnError
-from troth.protocol.core.parts import ProvenPart
 from troth.protocol.wire.messages import Message
 
 _CALLS = 8  # a quiet step has seven calls of the channel, one with a trial nine: every phase and what is between them
@@ -56,40 +56,6 @@ class DroppingChannel(ForwardingChannel):
         self._count(slot)
         return await super().announce(slot, message, view)
 
-    async def scatter(
-        self,
-        slot: Slot,
-        parts: Mapping[int, tuple[PeerId, ProvenPart]],
-        expected: Mapping[int, frozenset[PeerId]],
-        view: AttemptView,
-    ) -> ProvenParts:
+    async def exchange(self, slot: Slot, blobs: Exchange[Any], view: AttemptView) -> Any:
         self._count(slot)
-        return await super().scatter(slot, parts, expected, view)
-
-    async def gather(
-        self,
-        slot: Slot,
-        mine: Mapping[int, bytes],
-        wanted: Mapping[int, Digest],
-        ask: Mapping[int, frozenset[PeerId]],
-        view: AttemptView,
-    ) -> Mapping[int, bytes]:
-        self._count(slot)
-        return await super().gather(slot, mine, wanted, ask, view)
-
-    async def disclose(
-        self, slot: Slot, mine: ProvenParts, wanted: Collection[Showing], count: int, view: AttemptView
-    ) -> Mapping[Showing, Mapping[PeerId, ProvenPart]]:
-        self._count(slot)
-        return await super().disclose(slot, mine, wanted, count, view)
-
-    async def forward(
-        self,
-        slot: Slot,
-        parts: Mapping[Delivery, tuple[PeerId, ProvenPart]],
-        wanted: Collection[Delivery],
-        fits: Callable[[Delivery, ProvenPart], bool],
-        view: AttemptView,
-    ) -> Mapping[Delivery, ProvenPart]:
-        self._count(slot)
-        return await super().forward(slot, parts, wanted, fits, view)
+        return await super().exchange(slot, blobs, view)

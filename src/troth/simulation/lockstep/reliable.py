@@ -1,11 +1,21 @@
 """Announcements that arrive: whatever a member says reaches every other unchanged, and so does its silence."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from troth.crypto import Digest, Identity, PeerId, Slot, signed_bytes
-from troth.protocol.core.channel import AttemptView, Delivery, ProvenParts, Said, Showing
+from troth.protocol.core.channel import (
+    AttemptView,
+    Delivery,
+    Disclose,
+    Exchange,
+    Forward,
+    Gather,
+    Said,
+    Scatter,
+    Showing,
+)
 from troth.protocol.core.parts import ProvenPart
 from troth.protocol.wire.messages import Announced, Envelope, Malformed, Message
 from troth.protocol.wire.phases import seal, wire_bytes
@@ -21,25 +31,32 @@ class AskAnnounce(Ask):
 
 
 @dataclass
-class AskScatter(Ask):
-    proven_parts: Mapping[int, tuple[PeerId, ProvenPart]]
+class AskExchange(Ask):
+    blobs: Any
 
 
-@dataclass
-class AskGather(Ask):
-    mine: Mapping[int, bytes]
-    wanted: Mapping[int, Digest]
+class AskScatter(AskExchange):
+    pass
 
 
-@dataclass
-class AskDisclose(Ask):
-    mine: ProvenParts
-    wanted: Collection[Showing]
+class AskGather(AskExchange):
+    pass
 
 
-@dataclass
-class AskForward(Ask):
-    proven_parts: Mapping[Delivery, tuple[PeerId, ProvenPart]]
+class AskDisclose(AskExchange):
+    pass
+
+
+class AskForward(AskExchange):
+    pass
+
+
+_ASKS: dict[type[Exchange[Any]], type[AskExchange]] = {
+    Scatter: AskScatter,
+    Gather: AskGather,
+    Disclose: AskDisclose,
+    Forward: AskForward,
+}
 
 
 class ReliableChannel:
@@ -67,44 +84,14 @@ class ReliableChannel:
         opened = {sender: self._tools.open(slot, sender, envelope) for sender, envelope in envelopes.items()}
         return {sender: said for sender, said in opened.items() if not isinstance(said, Malformed)}
 
-    async def scatter(
-        self,
-        slot: Slot,
-        parts: Mapping[int, tuple[PeerId, ProvenPart]],
-        expected: Mapping[int, frozenset[PeerId]],
-        view: AttemptView,
-    ) -> ProvenParts:
-        parts_for_me: ProvenParts = await AskScatter(parts)
-        return parts_for_me
-
-    async def disclose(
-        self, slot: Slot, mine: ProvenParts, wanted: Collection[Showing], count: int, view: AttemptView
-    ) -> Mapping[Showing, Mapping[PeerId, ProvenPart]]:
-        opened: Mapping[Showing, Mapping[PeerId, ProvenPart]] = await AskDisclose(mine, wanted)
-        return opened
-
-    async def forward(
-        self,
-        slot: Slot,
-        parts: Mapping[Delivery, tuple[PeerId, ProvenPart]],
-        wanted: Collection[Delivery],
-        fits: Callable[[Delivery, ProvenPart], bool],
-        view: AttemptView,
-    ) -> Mapping[Delivery, ProvenPart]:
-        offered: Mapping[Delivery, list[ProvenPart]] = await AskForward(parts)
-        right = {delivery: [p for p in offered.get(delivery, ()) if fits(delivery, p)] for delivery in wanted}
-        return {delivery: offers[0] for delivery, offers in right.items() if offers}
-
-    async def gather(
-        self,
-        slot: Slot,
-        mine: Mapping[int, bytes],
-        wanted: Mapping[int, Digest],
-        ask: Mapping[int, frozenset[PeerId]],
-        view: AttemptView,
-    ) -> Mapping[int, bytes]:
-        blobs: Mapping[int, bytes] = await AskGather(mine, wanted)
-        return blobs
+    async def exchange(self, slot: Slot, blobs: Exchange[Any], view: AttemptView) -> Any:
+        answer: Any = await _ASKS[type(blobs)](blobs)
+        if isinstance(blobs, Forward):
+            fitting = {
+                delivery: [p for p in answer.get(delivery, ()) if blobs.fits(delivery, p)] for delivery in blobs.wanted
+            }
+            answer = {delivery: offers[0] for delivery, offers in fitting.items() if offers}
+        return answer
 
 
 class ReliableExchange:
@@ -143,7 +130,7 @@ class ReliableExchange:
     def _scatter(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, dict[int, dict[PeerId, ProvenPart]]]:
         received: dict[PeerId, dict[int, dict[PeerId, ProvenPart]]] = {peer: {} for peer in asks}
         for sender, ask in asks.items():
-            for part, (owner, proven) in ask.proven_parts.items():
+            for part, (owner, proven) in ask.blobs.parts.items():
                 if owner in received:  # else it is gone, and nobody knows yet
                     received[owner].setdefault(part, {})[sender] = proven
         first = min((owner for owner, parts in received.items() if parts), default=None)
@@ -152,19 +139,24 @@ class ReliableExchange:
         return received
 
     def _gather(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, dict[int, bytes]]:
-        by_digest = {self._tools.digest(blob): blob for ask in asks.values() for blob in ask.mine.values()}
+        by_digest = {self._tools.digest(blob): blob for ask in asks.values() for blob in ask.blobs.mine.values()}
         first = min(asks)
-        own = {self._tools.digest(blob) for blob in asks[first].mine.values()}
-        fetched = [by_digest[digest] for digest in asks[first].wanted.values() if digest in by_digest.keys() - own]
+        own = {self._tools.digest(blob) for blob in asks[first].blobs.mine.values()}
+        fetched = [
+            by_digest[digest] for digest in asks[first].blobs.wanted.values() if digest in by_digest.keys() - own
+        ]
         self.bulk_bytes += sum(map(len, fetched))
         return {
-            peer: {part: by_digest[digest] for part, digest in ask.wanted.items() if digest in by_digest}
+            peer: {part: by_digest[digest] for part, digest in ask.blobs.wanted.items() if digest in by_digest}
             for peer, ask in asks.items()
         }
 
     def _disclose(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, dict[Showing, Mapping[PeerId, ProvenPart]]]:
         shown: dict[PeerId, dict[Showing, Mapping[PeerId, ProvenPart]]] = {
-            peer: {(part, owner): asks[owner].mine.get(part, {}) if owner in asks else {} for part, owner in ask.wanted}
+            peer: {
+                (part, owner): asks[owner].blobs.mine.get(part, {}) if owner in asks else {}
+                for part, owner in ask.blobs.wanted
+            }
             for peer, ask in asks.items()
         }
         received = shown[min(asks)].values()
@@ -174,7 +166,7 @@ class ReliableExchange:
     def _forward(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, dict[Delivery, list[ProvenPart]]]:
         forwarded: dict[PeerId, dict[Delivery, list[ProvenPart]]] = {peer: {} for peer in asks}
         for ask in asks.values():
-            for delivery, (owner, proven) in ask.proven_parts.items():
+            for delivery, (owner, proven) in ask.blobs.parts.items():
                 if owner in forwarded:
                     forwarded[owner].setdefault(delivery, []).append(proven)
         return forwarded

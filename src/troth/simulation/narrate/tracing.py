@@ -1,23 +1,24 @@
 """Wrappers that report to a timeline: around a peer's channel, and around the link that a liar lies through."""
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from troth.crypto import Digest, PeerId, Slot
+from troth.crypto import PeerId, Slot
 from troth.protocol.core.channel import (
     AttemptView,
     Channel,
-    Delivery,
+    Disclose,
+    Exchange,
+    Forward,
     ForwardingChannel,
+    Gather,
     Noticed,
-    ProvenParts,
     Said,
-    Showing,
+    Scatter,
 )
 from troth.protocol.core.errors import CannotGoOnError
-from troth.protocol.core.parts import ProvenPart
 from troth.protocol.wire.frames import Packet
 from troth.protocol.wire.messages import Announced, Clip, Close, Commit, Message, Phase
 from troth.simulation.narrate.phrases import Phrases, by_number, phase
@@ -137,60 +138,31 @@ class TracedChannel(ForwardingChannel):
             step = slot.step - (slot.phase == Phase.COMMIT)
             self._timeline.tell(self._peer, f"had {count} signatures of the record of step {step}", slot, record=step)
 
-    async def scatter(
-        self,
-        slot: Slot,
-        parts: Mapping[int, tuple[PeerId, ProvenPart]],
-        expected: Mapping[int, frozenset[PeerId]],
-        view: AttemptView,
-    ) -> ProvenParts:
+    async def exchange(self, slot: Slot, blobs: Exchange[Any], view: AttemptView) -> Any:
         self._enter(view)
-        self._tell_attempt(slot)
-        came = await self._alive(super().scatter(slot, parts, expected, view))
-        missing = {peer for part, senders in expected.items() for peer in senders - came.get(part, {}).keys()}
-        if missing:
-            self._tell(f"missed parts of {self._several(missing)}", slot)
+        if isinstance(blobs, Scatter):
+            self._tell_attempt(slot)
+        came = await self._alive(super().exchange(slot, blobs, view))
+        for text in self._lacking(blobs, came):
+            self._tell(text, slot)
         return came
 
-    async def gather(
-        self,
-        slot: Slot,
-        mine: Mapping[int, bytes],
-        wanted: Mapping[int, Digest],
-        ask: Mapping[int, frozenset[PeerId]],
-        view: AttemptView,
-    ) -> Mapping[int, bytes]:
-        self._enter(view)
-        blobs = await self._alive(super().gather(slot, mine, wanted, ask, view))
-        missing = sorted(set(wanted) - blobs.keys())
-        if missing:
-            self._tell(f"lacked the aggregate of part {' '.join(map(str, missing))}", slot)
-        return blobs
-
-    async def disclose(
-        self, slot: Slot, mine: ProvenParts, wanted: Collection[Showing], count: int, view: AttemptView
-    ) -> Mapping[Showing, Mapping[PeerId, ProvenPart]]:
-        self._enter(view)
-        shown = await self._alive(super().disclose(slot, mine, wanted, count, view))
-        nothing = sorted({part for (part, _), contributions in shown.items() if not contributions})
-        if nothing:
-            self._tell(f"saw nothing of part {' '.join(map(str, nothing))}", slot)
-        return shown
-
-    async def forward(
-        self,
-        slot: Slot,
-        parts: Mapping[Delivery, tuple[PeerId, ProvenPart]],
-        wanted: Collection[Delivery],
-        fits: Callable[[Delivery, ProvenPart], bool],
-        view: AttemptView,
-    ) -> Mapping[Delivery, ProvenPart]:
-        self._enter(view)
-        forwarded = await self._alive(super().forward(slot, parts, wanted, fits, view))
-        missing = [f"part {part} of {self._several([peer])}" for part, peer in sorted(set(wanted) - forwarded.keys())]
-        if missing:
-            self._tell(f"got from nobody: {', '.join(missing)}", slot)
-        return forwarded
+    def _lacking(self, blobs: Exchange[Any], came: Any) -> Iterator[str]:
+        match blobs:
+            case Scatter(expected=expected):
+                missing = {peer for part, senders in expected.items() for peer in senders - came.get(part, {}).keys()}
+                if missing:
+                    yield f"missed parts of {self._several(missing)}"
+            case Gather(wanted=wanted):
+                if lacked := sorted(set(wanted) - came.keys()):
+                    yield f"lacked the aggregate of part {' '.join(map(str, lacked))}"
+            case Disclose():
+                if nothing := sorted({part for (part, _), contributions in came.items() if not contributions}):
+                    yield f"saw nothing of part {' '.join(map(str, nothing))}"
+            case Forward(wanted=wanted):
+                lost = [f"part {part} of {self._several([peer])}" for part, peer in sorted(set(wanted) - came.keys())]
+                if lost:
+                    yield f"got from nobody: {', '.join(lost)}"
 
     def _tell_attempt(self, slot: Slot) -> None:
         """Report why the peer begins again, as far as one can see: a member is out, or a part did not come."""

@@ -12,7 +12,7 @@ from tests.protocol.samples import KEYS, announced
 from tests.protocol.small_runs import SMALL, finished, last_audit_record, wrap_channel
 from troth.crypto import PeerId, Slot, blob_digest
 from troth.evidence.verify import verify_ban
-from troth.protocol.core.channel import AttemptView, ForwardingChannel, Said
+from troth.protocol.core.channel import AttemptView, Disclose, Exchange, ForwardingChannel, Said
 from troth.protocol.core.records import decode_record
 from troth.protocol.core.roles import draw_roles
 from troth.protocol.step.audits import Finding, audit
@@ -201,9 +201,11 @@ class _Blind(ForwardingChannel):
         super().__init__(inner)
         self._liars = liars
 
-    async def disclose(self, slot: Slot, mine: Any, wanted: Any, count: int, view: AttemptView) -> Any:
-        shown = await self._inner.disclose(slot, mine, wanted, count, view)
-        return {showing: {} if showing[1] in self._liars else proven_parts for showing, proven_parts in shown.items()}
+    async def exchange(self, slot: Slot, blobs: Exchange[Any], view: AttemptView) -> Any:
+        shown = await super().exchange(slot, blobs, view)
+        if not isinstance(blobs, Disclose):
+            return shown
+        return {showing: {} if showing[1] in self._liars else parts for showing, parts in shown.items()}
 
 
 def test_an_owner_that_lays_open_to_half_of_the_jury_does_not_stop_the_model() -> None:
