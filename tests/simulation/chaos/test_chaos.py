@@ -149,10 +149,10 @@ def test_forged_equivocations_are_refused(equivocated: World, change: str) -> No
     first, second = file.equivocation
     honest = min(equivocated.honest).hex()
     changes: dict[str, dict[str, Any]] = {
-        "same message twice": {"twice": [first, first]},
-        "one message": {"twice": [first]},
+        "same message twice": {"equivocation": [first, first]},
+        "one message": {"equivocation": [first]},
         "another phase": {"phase": file.phase % 6 + 1},
-        "somebody else's": {"twice": [msgspec.structs.replace(m, sender=honest) for m in (first, second)]},
+        "somebody else's": {"equivocation": [msgspec.structs.replace(m, sender=honest) for m in (first, second)]},
     }
     changed = msgspec.structs.replace(file, **changes[change], checksum="")
     text = to_text(msgspec.structs.replace(changed, checksum=checksum_of(changed)))
