@@ -16,7 +16,7 @@ from rich.progress import Progress
 from troth.simulation import ProtocolSimulation, Scenario
 
 ROOT = Path(__file__).parent.parent
-TASKS = ROOT / "tests" / "paper" / "tasks"
+TASKS = ROOT / "tests" / "protocol" / "tasks"
 STEPS, LAW = 60, 37  # of most runs; steps on average until seven of sixteen are gone
 SEEDS = range(5)
 

@@ -9,7 +9,6 @@ import troth
 SOURCE = Path(troth.__file__).parent
 MOST_FUNCTION_LINES, MOST_CLASS_LINES, MOST_MODULE_LINES, MOST_MODULES = 64, 250, 400, 15
 
-# The command line's functions are lists of options with their help; their bodies are short.
 EXCEPTIONS: dict[str, str] = {}
 
 
@@ -30,6 +29,7 @@ def definitions() -> Iterator[tuple[str, ast.AST, int]]:
 
 
 def test_functions_fit_on_a_screen() -> None:
+    """The command line's are lists of options with their help; their bodies are short."""
     long = {
         name: lines
         for name, node, lines in definitions()

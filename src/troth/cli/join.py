@@ -39,13 +39,13 @@ def join(
         Path | None, typer.Option(help="For journal, checkpoints, evidence and the model; default: runs/NAME-KEY.")
     ] = None,
     founding_s: Annotated[
-        float, typer.Option(help="Seconds after which enough members begin, or begin anew, without the rest.")
+        float, typer.Option(help="Seconds after which enough members begin, or restart, without the rest.")
     ] = 120.0,
     restart_with: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="Begin, or begin anew, with so many members, if you all agree that the rest is gone; never fewer than a quorum.",
+            help="Begin, or restart, with so many members, if you all agree that the rest is gone; never fewer than a quorum.",
         ),
     ] = None,
     bandwidth: Annotated[float | None, typer.Option(help="Send at most so many megabytes a second.")] = None,

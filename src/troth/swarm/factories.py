@@ -6,13 +6,12 @@ import torch
 from torch import Tensor
 
 from troth.attacks import Coalition, Collusion
-from troth.attacks.gradient import DelayedGradient, LabelFlip, RandomDirection, SignFlip
 from troth.attacks.wire.late_channel import LateChannel
 from troth.attacks.wire.link import LyingLink
 from troth.crypto import Identity, Seed, derive, stream
 from troth.network.manifest.manifest import Manifest
 from troth.network.node.factory import PeerFactory
-from troth.protocol.broadcast.channel import BroadcastChannel, Record
+from troth.protocol.broadcast.channel import BroadcastChannel, OnAnnounced
 from troth.protocol.broadcast.link import PacketLink
 from troth.protocol.broadcast.signed_slots import SignedSlots
 from troth.protocol.broadcast.timeouts import Timeouts
@@ -24,7 +23,6 @@ from troth.swarm.plan import SwarmPlan
 from troth.training import Problem
 from troth.training.work import Training, TrainingWork, finite_or_zero
 
-_KNOWS_ENOUGH = (SignFlip, RandomDirection, LabelFlip, DelayedGradient)  # attacks that look at no honest gradient
 _STAND_INS = 4
 
 
@@ -68,9 +66,9 @@ class LiarFactory(RehearsalFactory):
         slots: SignedSlots,
         *,
         observing: bool,
-        record: Record,
+        on_announced: OnAnnounced,
     ) -> BroadcastChannel:
-        channel = LateChannel(identity, link, bounds, tools, slots, observing=observing, record=record)
+        channel = LateChannel(identity, link, bounds, tools, slots, observing=observing, on_announced=on_announced)
         if isinstance(link, LyingLink):
             link.follow(channel)
         return channel
@@ -97,7 +95,7 @@ class _LyingWork(TrainingWork):
         self.loss = float(losses_P[0])
         own_BD = torch.stack([finite_or_zero(own_BD[0])])
         honest_HD = own_BD
-        if self._coalition.active(step) and not isinstance(self._coalition.attack_of(self._number), _KNOWS_ENOUGH):
+        if self._coalition.active(step) and self._coalition.attack_of(self._number).needs_honest:
             batches = [self.problem.batch(Seed(derive(seed, "stand-in", k))) for k in range(_STAND_INS)]
             honest_HD = self.problem.gradients(training.parameters_D, batches)[1]
         return self._coalition.gradients(step, own_BD, honest_HD, [self._number])[0]

@@ -29,10 +29,10 @@ def test_an_equivocation_in_a_record_that_is_thrown_away_is_kept_for_people(tmp_
     files = EvidenceFiles(tmp_path / "evidence", run, short, notes.append)
     files.add(replace(outcome, equivocations={liar: (slot, *messages)}))
     assert not (tmp_path / "evidence").exists(), "nobody was banned"
-    files.thrown_away(outcome.record)
+    files.discarded(outcome.record)
     assert notes == [f"step {outcome.record.step} was not certified before the run stopped, and is made again"]
     (file,) = (tmp_path / "evidence").iterdir()
-    assert file.name == f"thrown-away-step{outcome.record.step}-{short(liar)}.json"
+    assert file.name == f"discarded-step{outcome.record.step}-{short(liar)}.json"
     proof = json.loads(file.read_text())
     assert (proof["run"], proof["sender"], proof["slot"]) == (run.id.hex(), liar.hex(), list(slot[1:]))
     assert [bytes.fromhex(payload) for payload, _ in proof["said"]] == [b"one", b"two"]
@@ -42,6 +42,6 @@ def test_a_record_that_was_not_the_last_one_has_nothing_to_show(tmp_path: Path) 
     run, (*_, before, last), notes = world().run, world().witness, list[str]()
     files = EvidenceFiles(tmp_path / "evidence", run, short, notes.append)
     files.add(before)
-    files.thrown_away(last.record)
+    files.discarded(last.record)
     assert len(notes) == 1
     assert not (tmp_path / "evidence").exists()

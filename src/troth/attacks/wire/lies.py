@@ -136,7 +136,7 @@ def false_decision(said: Mapping[PeerId, Envelope], draw: Stream) -> Decided:
 
 
 def false_waiting(frame: Waiting | RestartCertificate, draw: Stream) -> Waiting | RestartCertificate:
-    """A claim to wait elsewhere, or for something else, or to have begun anew."""
+    """A claim to wait elsewhere, or for something else, or to have restarted."""
     slot = (frame.step, frame.tip, frame.incarnation)
     return pick(
         draw,

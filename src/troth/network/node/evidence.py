@@ -1,4 +1,4 @@
-"""Evidence that a peer writes for people: of bans, and of equivocations in records that a restart threw away."""
+"""Evidence that a peer writes for people: of bans, and of equivocations in records that a restart discarded."""
 
 import json
 from collections.abc import Callable
@@ -38,7 +38,7 @@ class EvidenceFiles:
             self._folder.mkdir(exist_ok=True)
             save_evidence(self._folder / evidence.file_name(self._name_of(proof.banned)), evidence, proof)
 
-    def thrown_away(self, record: StepRecord) -> None:
+    def discarded(self, record: StepRecord) -> None:
         """Tell of a record that was not certified.
 
         Everyone makes its audits again, so wrong work is found again. Two signed messages for one slot prove an
@@ -54,5 +54,5 @@ class EvidenceFiles:
             self._folder.mkdir(exist_ok=True)
             said = [[envelope.payload.hex(), envelope.signature.hex()] for envelope in envelopes]
             proof = {"run": slot.run.hex(), "slot": list(slot[1:]), "sender": peer.hex(), "said": said}
-            path = self._folder / f"thrown-away-step{record.step}-{name(peer)}.json"
+            path = self._folder / f"discarded-step{record.step}-{name(peer)}.json"
             write_text(path, json.dumps(proof, indent=1) + "\n")

@@ -4,7 +4,7 @@ import secrets
 
 from troth.crypto import Identity
 from troth.network.manifest.manifest import Manifest
-from troth.protocol.broadcast.channel import BroadcastChannel, Record
+from troth.protocol.broadcast.channel import BroadcastChannel, OnAnnounced
 from troth.protocol.broadcast.link import PacketLink
 from troth.protocol.broadcast.signed_slots import SignedSlots
 from troth.protocol.broadcast.timeouts import Timeouts
@@ -44,9 +44,9 @@ class PeerFactory:
         slots: SignedSlots,
         *,
         observing: bool,
-        record: Record,
+        on_announced: OnAnnounced,
     ) -> BroadcastChannel:
-        return BroadcastChannel(identity, link, bounds, tools, slots, observing=observing, record=record)
+        return BroadcastChannel(identity, link, bounds, tools, slots, observing=observing, on_announced=on_announced)
 
     def outside(self, channel: BroadcastChannel, identity: Identity, run: Run) -> Channel:
         """The channel as the protocol's steps see it."""

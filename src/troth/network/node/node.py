@@ -198,16 +198,16 @@ class Node:
             patience=self._options.founding_s,
             restart_with=lambda: self._options.restart_with,
             on_certified=self._folder.journal.recorded,
-            on_discarded=self._evidence.thrown_away,
+            on_discarded=self._evidence.discarded,
         )
 
     def _open_channel(self, me: Identity, *, observing: bool = False) -> BroadcastChannel:
         """The channel that this peer is on from now on: a member's, or an observer's, who only listens."""
-        slots, record = self._folder.slots, self._folder.journal.announced
+        slots, on_announced = self._folder.slots, self._folder.journal.announced
         assert slots is not None
         given = me, self._factory.link(self._network.link, me), self._manifest.timeouts, self._tools, slots
         kind = BroadcastChannel if observing else self._factory.channel
-        self._channel = kind(*given, observing=observing, record=record)
+        self._channel = kind(*given, observing=observing, on_announced=on_announced)
         return self._channel
 
     def waits_for(self) -> Waiting | None:

@@ -1,4 +1,4 @@
-"""The built-in transport: TLS over TCP (DESIGN §8). Listening, dialling, and keeping strangers cheap.
+"""The built-in transport: TLS over TCP. Listening, dialling, and keeping strangers cheap.
 
 A stranger costs at most one of `most_handshakes` places for at most `handshake_s`. When all places are taken, the oldest
 handshake from the address that holds most of them makes room, so that a flood from one address only crowds out itself.

@@ -41,7 +41,7 @@ from troth.protocol.wire.phases import seal
 from troth.protocol.wire.primitives import Primitives
 
 R = TypeVar("R")
-Record = Callable[[Slot, Said], None]  # called with every announcement that has ended
+OnAnnounced = Callable[[Slot, Said], None]  # called with every announcement that has ended
 
 
 class BroadcastChannel:
@@ -56,12 +56,12 @@ class BroadcastChannel:
         signed_slots: SignedSlots | None = None,
         *,
         observing: bool = False,
-        record: Record = lambda _slot, _said: None,
+        on_announced: OnAnnounced = lambda _slot, _said: None,
     ) -> None:
         self._identity = identity
         self._link = link
         self._tools = tools
-        self._record = record
+        self._on_announced = on_announced
         self._step = -1  # begun last
         self.signed_slots = signed_slots if signed_slots is not None else SignedSlotsInMemory()
         self.position = Position(observing=observing)
@@ -106,7 +106,7 @@ class BroadcastChannel:
                 self._announcer.tick()
         self._announcer.tick()  # sends the frames that decided to the others
         agreed = self._announcer.finish(slot, running, running.decision)
-        self._record(slot, agreed)
+        self._on_announced(slot, agreed)
         return agreed
 
     # Blobs

@@ -9,11 +9,12 @@ from functools import cached_property
 import msgspec
 
 from troth.crypto import Digest, PeerId, tagged_hash
+from troth.errors import OperatorError
 
 # D coordinates, K projections
 
 
-class RunError(ValueError):
+class RunError(OperatorError):
     """Parameters that no run can have; the message says which, and why."""
 
 

@@ -26,7 +26,7 @@ from troth.protocol.step.step import run_step
 from troth.protocol.wire.frames import CertifiedRecord
 
 T = TypeVar("T")
-_MOST_WAIT = 30.0
+_PATIENCE = 30.0
 
 
 class RemovedError(CannotGoOnError):
@@ -43,10 +43,10 @@ class Member(Generic[T]):
         open_channel: Callable[[Identity], BroadcastChannel],  # opens a channel that observes
         ends: int | None = None,  # updates after which the run ends
         *,
-        certified: Sequence[CertifiedRecord] = (),
-        lacks: Digest | None = None,
-        past: Sequence[State[T]] = (),
-        patience: float = _MOST_WAIT,  # seconds to wait for missing members before a restart
+        certified: Sequence[CertifiedRecord] = (),  # up to the state's last record
+        lacks: Digest | None = None,  # digest of the model, if all but the model is known
+        past: Sequence[State[T]] = (),  # before the last two records, oldest first
+        patience: float = _PATIENCE,  # seconds to wait for missing members before a restart
         restart_with: Callable[[], int | None] = lambda: None,  # members enough for a restart, if the operator says so
         wrap: Callable[[BroadcastChannel, Identity], Channel] = lambda channel, _identity: channel,  # for steps
         on_certified: Callable[[Sequence[CertifiedRecord]], None] = lambda _certified: None,

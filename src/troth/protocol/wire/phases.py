@@ -1,6 +1,7 @@
 """The phases of a step, one row each: message, time allowed, and the phases that may follow.
 
-A new phase is a member of `Phase`, a message type, and a row here. The size bound of a message follows from its type.
+A new phase is a member of `Phase`, a message type in the union `Message`, a row here, and a forgery in `attacks/wire/lies.py`.
+The size bound of a message follows from its type. Numbers of phases are signed: to renumber them is another wire format.
 """
 
 from collections.abc import Mapping
@@ -55,6 +56,7 @@ PHASES: Mapping[Phase, PhaseRow] = {
     Phase.CLIP: PhaseRow(Clip, Allowance(exchanges=3), (Phase.REVEAL,)),
     Phase.REVEAL: PhaseRow(Reveal, Allowance(exchanges=1), (Phase.CONFIRM, Phase.REPORT)),
     Phase.CONFIRM: PhaseRow(Confirm, Allowance(exchanges=1), (Phase.REPORT,)),
+    # The exchange is for aggregates that Reveal or Confirm left missing: they are fetched before it.
     Phase.REPORT: PhaseRow(Report, Allowance(exchanges=1), (Phase.ACCUSE,)),
     # CLOSE follows ACCUSE in the closing step.
     Phase.ACCUSE: PhaseRow(Accuse, Allowance(audits=True), (Phase.VOTE, Phase.CLOSE)),

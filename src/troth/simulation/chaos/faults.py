@@ -42,11 +42,6 @@ class Network:
         """Peers that the network treats worse than the protocol assumes."""
         return frozenset({*self.loss, *(number for cut in self.cuts for number in cut.isolated)})
 
-    @property
-    def heals(self) -> float:
-        """Time at which the last cut is over."""
-        return max((cut.end for cut in self.cuts), default=0.0)
-
 
 def deliveries(
     network: Network, seed: Seed | int, numbers: Mapping[PeerId, int], late: Mapping[int, tuple[float, float]]

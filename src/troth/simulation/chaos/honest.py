@@ -26,7 +26,7 @@ _TRIES = 4  # of a peer that comes back and finds nobody in a step
 
 
 class NotedSignedSlots(SignedSlotsInMemory):
-    """Reports when the run begins anew."""
+    """Reports when the run restarts."""
 
     def __init__(self, note: Callable[[int], object]) -> None:
         super().__init__()

@@ -30,7 +30,7 @@ class Plan:
     crashes: Mapping[int, DropOut]
     network: Network
     blackout: Mapping[int, DropOut] = field(default_factory=dict)  # power cuts of all honest peers in one step
-    confirmed: float = 60.0  # seconds until people confirm that the honest are enough to begin anew (SPEC B5)
+    confirmed: float = 60.0  # seconds until people confirm that the honest are enough to restart (SPEC B5)
     byzantine: int | None = None  # b, which the run promises to withstand; None: the number of liars
     task: str = TASKS[0]
     tau: float = TAU

@@ -59,7 +59,7 @@ class Recorder:
         self._stopped_at = self._time.now if self._stopped_at is None else self._stopped_at
 
     def confirmed(self) -> int | None:
-        """Number of peers to begin anew with, once people have talked to each other and agreed on the honest ones."""
+        """Number of peers to restart with, once people have talked to each other and agreed on the honest ones."""
         plan = self._world.plan
         if self._stopped_at is None or self._time.now < self._stopped_at + plan.confirmed:
             return None

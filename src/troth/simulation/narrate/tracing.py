@@ -104,7 +104,6 @@ class TracedChannel(ForwardingChannel):
         self._timeline = timeline
         self._step = -1
         self._attempt = 0
-        self._founders: frozenset[PeerId] = frozenset()  # members when the step began
         self._members: frozenset[PeerId] = frozenset()
         self._before: frozenset[PeerId] = frozenset()  # in the attempt before
         self._silent: set[PeerId] = set()
@@ -118,7 +117,7 @@ class TracedChannel(ForwardingChannel):
         self._enter(view)
         if slot.step != self._step:
             self._step, self._attempt, self._silent = slot.step, 0, set()
-            self._founders = self._before = self._members
+            self._before = self._members
             self._timeline.begins(slot.step, self._members)
         said = await self._alive(super().announce(slot, message, view))
         members = self._members - self._silent
@@ -197,8 +196,10 @@ class TracedChannel(ForwardingChannel):
                 return "too few have its aggregate"
             case Phase.REPORT:
                 return "its report is in no form"
-            case _:
+            case Phase.ACCUSE | Phase.VOTE:
                 return "judged over its aggregate"
+            case _:
+                return f"out in {phase(last.slot)}"
 
     def _complaints(self) -> list[str]:
         owners: dict[str, list[PeerId]] = defaultdict(list)  # by the contributors whose parts they miss

@@ -2,7 +2,7 @@
 
 from troth.simulation.chaos.world import BOUNDS, World
 
-_WAITING = 8  # packets in a second, from every peer to every peer, while some wait for the run to begin anew
+_WAITING = 8  # packets in a second, from every peer to every peer, while some wait for the run to restart
 _WORK = 1 << 20  # bytes that honest peers say in a step, with envelopes and certificates
 
 
