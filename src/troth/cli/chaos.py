@@ -265,6 +265,7 @@ def _verdicts(worlds: _Worlds, seeds: range, minutes: float | None) -> "Generato
     with closing(judging) as verdicts, Tally("chaos", len(seeds)) as tally:
         tally.show(0, f"0 of {len(seeds)} worlds")
         for done, verdict in enumerate(verdicts, start=1):
+            yield verdict  # first of all: what is shown was counted, whenever somebody interrupts
             if verdict.broken:
                 broken += 1
                 _say_broken(verdict, worlds.replay(verdict.seed), tally.say)
@@ -272,7 +273,6 @@ def _verdicts(worlds: _Worlds, seeds: range, minutes: float | None) -> "Generato
             words = f"{done} of {len(seeds)} worlds, {broken} broken, {60 * done / (now - start):.0f} a minute"
             left = (len(seeds) - done) * (now - start) / done
             tally.show(done, words, left if until is None else max(0.0, min(left, until - now)))
-            yield verdict
 
 
 def _say_broken(verdict: "Verdict", replay: str, say: Callable[[str], None]) -> None:
