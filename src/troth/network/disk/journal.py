@@ -70,10 +70,8 @@ class Journal:
     def _check(self, after: Digest | None) -> Path | None:
         """Follow the chain through all files to its end; the last file, if there is one."""
         files, chain = self._files(), None
-        reached = after in (
-            None,
-            self._chain,
-        )  # the empty chain: the checkpoint was written before anything was agreed on
+        # The empty chain: that checkpoint was written before anything was agreed on.
+        reached = after in (None, self._chain)
         for path in files:
             self._length = 0
             for number, line in enumerate(_read(path, chain, last=path == files[-1]), 1):
