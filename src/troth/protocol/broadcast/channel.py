@@ -147,8 +147,13 @@ class BroadcastChannel:
             if digest not in here:
                 self.outlet.send_each(slot, sorted(blobs.ask.get(part, ())), BlobWanted(digest))
         if not (self.position.observing and by_themselves):  # an observer has no time to lose: it asks after Reveal
-            await self.listener.wait_for_blobs(lambda: sum(one not in here for one in wanted.values()), len(wanted))
+            await self.listener.wait_for_blobs(lambda: self._still_to_come(blobs), len(wanted))
         return {part: here[digest] for part, digest in wanted.items() if digest in here}
+
+    def _still_to_come(self, blobs: Gather) -> int:
+        """Number of wanted blobs that are not here, and whose owner has not broken off: in Reveal all say what they hold."""
+        here, gone = self._exchange.blobs, self._link.gone()
+        return sum(one not in here and blobs.owners.get(part) not in gone for part, one in blobs.wanted.items())
 
     async def _disclose(
         self, slot: Slot, blobs: Disclose, view: AttemptView

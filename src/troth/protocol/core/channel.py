@@ -67,6 +67,7 @@ class Gather(Exchange[Mapping[int, bytes]]):
     mine: Mapping[int, bytes]
     wanted: Mapping[int, Digest]
     ask: Mapping[int, frozenset[PeerId]]  # members to ask for aggregates that do not come by themselves
+    owners: Mapping[int, PeerId] = field(default_factory=dict)  # not waited for, once they have broken off
 
 
 @dataclass(frozen=True)

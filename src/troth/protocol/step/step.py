@@ -189,8 +189,8 @@ async def clip(attempt: Attempt[T]) -> Clipped:
     clips = {peer: clip for peer, clip in said.items() if counts_as_clip(attempt, said_as(clip, Clip))}
     centers = agreed_centers(attempt, clips)  # [N1, N5]
     wanted = {part: Digest(center.digest) for part, center in centers.items()}
-    ask = far_aggregates(attempt)
-    gathered = await channel.exchange(attempt.slot(Phase.CLIP), Gather(blobs, wanted, ask), attempt.view)
+    gather = Gather(blobs, wanted, far_aggregates(attempt), dict(enumerate(attempt.owners)))
+    gathered = await channel.exchange(attempt.slot(Phase.CLIP), gather, attempt.view)
     return Clipped(clips, centers, fitting(attempt, gathered, centers), rows)
 
 
