@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from troth.cli.join import say_now
+
 if TYPE_CHECKING:
     from troth.evidence import RunSummary
     from troth.network.manifest.manifest import Manifest
@@ -92,27 +94,23 @@ class _Screen:
     """One view of all processes: the steps of the first honest peer, and the notes of all honest peers."""
 
     def __init__(self, processes: "Swarm") -> None:
+        from troth.network.node.narrator import Narrator
+
         self._swarm = processes
         self._step = 0
-        self._last_line = 0.0
-        self._metrics = ""
+        self._narrator = Narrator(say_now)
 
     def show(self, trace: "Trace") -> None:
         from troth.swarm.child import Ended, Note, Stepped
 
         match trace:
             case Note(peer, text) if peer in self._swarm.honest:
-                typer.echo(f"  peer{peer}: {text}", err=True)
+                self._narrator.note(f"peer{peer}: {text}")
             case Ended(peer, how) if how != "done" and peer in self._swarm.honest:
-                typer.echo(f"  peer{peer} ended: {how} (see {self._swarm.out / f'peer{peer}' / 'log.txt'})", err=True)
+                say_now(f"peer{peer} ended: {how} (see {self._swarm.out / f'peer{peer}' / 'log.txt'})")
             case Stepped(peer, event) if peer in self._swarm.honest and event.step > self._step:
                 self._step = event.step
-                for sentence in event.sentences():
-                    typer.echo(f"  {sentence}", err=True)
-                self._metrics = event.metrics_in_words() or self._metrics
-                if time.monotonic() >= self._last_line + 2.0 or event.step == event.of:
-                    self._last_line = time.monotonic()
-                    typer.echo(event.line(self._metrics), err=True)
+                self._narrator.stepped(event)
 
 
 def _print(processes: "Swarm", summary: "RunSummary", folder: Path, seconds: float) -> None:

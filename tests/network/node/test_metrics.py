@@ -91,5 +91,7 @@ def test_delta_is_told_where_it_is_above_the_least() -> None:
 
 
 def test_an_observer_has_no_loss_to_show() -> None:
-    assert "loss –  accuracy 0.875" in StepEvent(**{**vars(EVENT), "loss": math.nan}).line(EVENT.metrics_in_words())
-    assert "loss 1.250" in EVENT.line("")
+    assert "batch loss –  accuracy 87.5%" in StepEvent(**{**vars(EVENT), "loss": math.nan}).line(
+        EVENT.metrics_in_words()
+    )
+    assert "batch loss 1.250  peers" in EVENT.line("")

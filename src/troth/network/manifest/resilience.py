@@ -85,4 +85,3 @@ def _moves(roster: Roster, members: int, validators: int) -> bool:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
