@@ -6,6 +6,7 @@ copy of a file.
 
 import hashlib
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -50,6 +51,21 @@ def data_digest(task: Task) -> Digest:
     for k in range(_BATCHES):
         parts.append(_batch_digest(task, derive(0, "data digest", k)))
     return tagged_hash("troth/data/1", *parts)
+
+
+def file_digests(task: Task) -> dict[str, Digest]:
+    """The SHA-256 of each of `task.data_files()`, in that order, by a name that means the same on every machine."""
+    files = [Path(file) for file in task.data_files()]
+    return dict(zip(_short_names(files), (_file_digest(file, "data file") for file in files), strict=True))
+
+
+def _short_names(files: Sequence[Path]) -> list[str]:
+    """The last part of each path; where files share it, as many of the last parts as tell them apart."""
+    for parts in range(1, max((len(file.parts) for file in files), default=0) + 1):
+        names = ["/".join(file.parts[-parts:]) for file in files]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{number} {file.name}" for number, file in enumerate(files, 1)]  # one file twice
 
 
 def _batch_digest(task: Task, seed: Seed) -> Digest:

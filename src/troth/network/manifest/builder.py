@@ -10,19 +10,19 @@ from typing import Literal, TypeVar
 
 import torch
 
-from troth.crypto import derive
+from troth.crypto import Digest, derive
 from troth.network.manifest.checks import least_memory
 from troth.network.manifest.errors import ManifestError
 from troth.network.manifest.founder import Founder
 from troth.network.manifest.initial_state import import_initial_state
 from troth.network.manifest.manifest import Manifest
-from troth.network.manifest.toml import STRETCH
+from troth.network.manifest.toml import MOST_DATA_FILES, STRETCH
 from troth.protocol.broadcast.timeouts import Timeouts
 from troth.protocol.core.run import Parameters, RunError, most_byzantine
 from troth.protocol.wire.primitives import Primitives
 from troth.specs import SpecError, parse_spec
 from troth.training import Problem, Task, check_pure, make_task
-from troth.training.fingerprint import code_digest, code_file, data_digest
+from troth.training.fingerprint import code_digest, code_file, data_digest, file_digests
 
 T = TypeVar("T")
 
@@ -89,6 +89,7 @@ def build_manifest(
         task=task,
         code=code_digest(code_file(task, made, folder)),
         data=data_digest(made),
+        data_files=_data_files(made),
         data_where=_or(options.data_where, "" if made.data_files() else "comes with the task"),
         steps=_or(options.steps, made.steps),
         optimizer=_or(options.optimizer, made.optimizer),
@@ -107,6 +108,11 @@ def build_manifest(
         return BuiltManifest(manifest, gradient_s)
     digest, raw = import_initial_state(manifest.work(problem, Primitives()), options.initial_state)
     return BuiltManifest(replace(manifest, initial_state=digest), gradient_s, raw)
+
+
+def _data_files(task: Task) -> tuple[tuple[str, Digest], ...]:
+    """Names and digests of the data files, unless they are too many for a file that people read."""
+    return tuple(file_digests(task).items()) if len(task.data_files()) <= MOST_DATA_FILES else ()
 
 
 def _check_machine(task: Task, options: ManifestOptions) -> None:

@@ -71,6 +71,7 @@ class Manifest:
     seed: int = 0  # of the initial parameters
     initial_state: Digest | None = None  # of the state that the run begins from, if not from the seed
     data_where: str = ""  # for people to read: where to get the data
+    data_files: tuple[tuple[str, Digest], ...] = ()  # name and SHA-256 of each, in the task's order: which one differs?
     device: Literal["cpu", "cuda"] = "cpu"
     one_by_one: bool = False
     folder: Path = field(default=Path(), compare=False)  # of the file: each member's own business
@@ -123,6 +124,7 @@ class Manifest:
                 seed=training.seed,
                 initial_state=None if training.initial_state is None else Digest(bytes.fromhex(training.initial_state)),
                 data_where=data.where,
+                data_files=tuple((name, Digest(bytes.fromhex(digest))) for name, digest in data.files.items()),
                 device=task.device,
                 one_by_one=task.one_by_one,
                 folder=folder or Path(),
@@ -140,7 +142,11 @@ class Manifest:
                 name=self.name,
                 nonce=self.nonce.hex(),
                 task=TaskSection(spec=self.task, code=self.code.hex(), device=self.device, one_by_one=self.one_by_one),
-                data=DataSection(digest=self.data.hex(), where=self.data_where),
+                data=DataSection(
+                    digest=self.data.hex(),
+                    where=self.data_where,
+                    files={name: digest.hex() for name, digest in self.data_files},
+                ),
                 training=TrainingSection(
                     steps=self.steps,
                     optimizer=self.optimizer,

@@ -15,9 +15,10 @@ from troth.errors import printable
 from troth.network.manifest.errors import ManifestError, quoted
 from troth.protocol.core.run import Parameters
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 MOST_BYTES = 1 << 20
 MOST_FOUNDERS = 256
+MOST_DATA_FILES = 1000
 STRETCH = 4.0
 _MOST_LINE = 1024  # bytes; tomllib takes quadratic time for a key of many dots
 
@@ -39,6 +40,7 @@ class DataSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
     digest: Hex32
     where: str = ""
+    files: Annotated[dict[str, Hex32], Meta(max_length=MOST_DATA_FILES)] = {}  # by name, in the task's order
 
 
 class TrainingSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -89,7 +91,7 @@ class FounderSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 class RunFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`run.toml`, field by field."""
 
-    format: Literal[2]
+    format: Literal[3]
     name: str
     nonce: Hex32
     task: TaskSection
@@ -142,6 +144,7 @@ _SECTIONS = {
     "protocol": "Protection against liars.",
     "timeouts": "Lower limits of the timeouts, in seconds. A quiet step ends as soon as all have spoken. A peer that\n"
     "# keeps to these is never left out, whatever liars say; a slower one may be, so be generous.",
+    "data.files": "SHA-256 of each data file ('sha256sum' shows it), to tell which one differs.",
     "founder": "Founders: name, public key ('troth key show'), and host:port, or \"\" for a peer that only dials out.",
 }
 
@@ -178,8 +181,11 @@ def write(file: RunFile) -> str:
     for section in ("task", "data", "training", "protocol", "timeouts"):
         lines += ["", f"# {_SECTIONS[section]}", f"[{section}]"]
         for name, value in msgspec.structs.asdict(getattr(file, section)).items():
-            if value is not None and usual.get(name) != value:
+            if value is not None and usual.get(name) != value and not isinstance(value, dict):
                 lines.append(_line(name, value, _COMMENTS.get(f"{section}.{name}", "")))
+        if section == "data" and file.data.files:
+            lines += ["", f"# {_SECTIONS['data.files']}", "[data.files]"]
+            lines += [_line(_toml(name), digest, "") for name, digest in file.data.files.items()]
     lines += ["", f"# {_SECTIONS['founder']}"]
     for founder in file.founder:
         lines.append("[[founder]]")
