@@ -54,7 +54,7 @@ def test_four_friends_are_told_in_plain_words() -> None:
         "4 founders: withstands 1 liar.",
         "Goes on training while at most 1 is gone; with 2 gone it pauses until one is back, and steps and schedule wait.",
         "If 2 or more vanish within one step, it stops until 3 are there.",
-        "It begins when all are there; 3 are enough after `founding_s` seconds.",
+        "It begins when all are there; 3 are enough after a while (troth join --founding-s).",
     ]
 
 

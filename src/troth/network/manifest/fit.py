@@ -1,5 +1,6 @@
 """Whether this machine trains what was agreed on: the same code, the same data, a model of the same size."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,7 +40,7 @@ def _data_mismatch(manifest: "Manifest", task: Task) -> str:
     """The data files that differ from those agreed on; empty if it is not the files, or if the manifest does not name them."""
     here, agreed = list(file_digests(task).items()), manifest.data_files
     if len(here) != len(agreed):
-        wanted = ", ".join(name for name, _ in agreed[:_MOST_NAMED]) or "none"
+        wanted = and_more([name for name, _ in agreed])
         return f"{len(here)} data files here, {len(agreed)} agreed on ({wanted})" if agreed else ""
     odd = [
         f"{file} is not {name} as agreed on (SHA-256 {digest.hex()[:8]}… instead of {right.hex()[:8]}…)"
@@ -48,8 +49,13 @@ def _data_mismatch(manifest: "Manifest", task: Task) -> str:
     ]
     if not odd and agreed:
         return "the files are those agreed on, but not the batches made from them: compare the versions of PyTorch and NumPy"
-    more = f" and {len(odd) - _MOST_NAMED} more" if len(odd) > _MOST_NAMED else ""
-    return ", ".join(odd[:_MOST_NAMED]) + more
+    return and_more(odd)
+
+
+def and_more(names: Sequence[str]) -> str:
+    """The first few of many."""
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + more
 
 
 def code_mismatch(manifest: "Manifest", file: Path) -> str | None:

@@ -23,9 +23,10 @@ from troth.errors import OperatorError, printable
 from troth.network.manifest import toml as run_file
 from troth.network.manifest.checks import check_manifest
 from troth.network.manifest.errors import ManifestError
-from troth.network.manifest.fit import code_mismatch, data_hint
+from troth.network.manifest.fit import and_more, code_mismatch, data_hint
 from troth.network.manifest.founder import Founder
 from troth.network.manifest.initial_state import read_initial_state
+from troth.network.manifest.resilience import Resilience
 from troth.network.manifest.sections import description, section_digests
 from troth.network.manifest.toml import (
     FORMAT,
@@ -165,7 +166,8 @@ class Manifest:
                     memory_bytes=timeouts.memory,
                 ),
                 founder=[FounderSection(name=f.name, key=f.key.hex(), address=f.address) for f in self.founders],
-            )
+            ),
+            Resilience.of(self.run).sentences(),
         )
 
     # Its content
@@ -203,9 +205,10 @@ class Manifest:
             raise ManifestError(f"this run computes on {self.device}, so that audits are exact: {chosen} will not do")
         if chosen == "cuda" and not torch.cuda.is_available():
             raise ManifestError("this run computes on cuda, and PyTorch sees no CUDA device here")
-        for file in task.data_files():
-            if not file.is_file():
-                raise ManifestError(f"data: {file} is not there; {data_hint(self)}")
+        if missing := [str(file) for file in task.data_files() if not file.is_file()]:
+            raise ManifestError(
+                f"data: {and_more(missing)} {'is' if len(missing) == 1 else 'are'} not there; {data_hint(self)}"
+            )
         return Problem(task, device=chosen, one_by_one=self.one_by_one, lanes_for=len(self.founders))
 
     @overload

@@ -24,7 +24,7 @@ class Resilience:
     gone: int  # with so many gone, one after another, it still trains
     at_once: int  # so many may vanish within one step, and it goes on
     begins: int  # enough to begin, or to go on after it stopped
-    agreed: int  # enough for that if people agree on it (`restart_with`)
+    agreed: int  # enough for that if people agree on it
 
     @classmethod
     def of(cls, run: Run) -> "Resilience":
@@ -59,13 +59,15 @@ class Resilience:
         """Too many at once: those who are left cannot agree on anything."""
         if self.at_once == 0:
             return []
-        fewer = f" (or {self.agreed}, if you agree on it: `restart_with`)" if self.agreed < self.begins else ""
+        fewer = (
+            f" (or {self.agreed}, if you agree on it: troth join --restart-with)" if self.agreed < self.begins else ""
+        )
         return [f"If {self.at_once + 1} or more vanish within one step, it stops until {self.begins} are there{fewer}."]
 
     def _beginning(self) -> str:
         if self.begins == self.founders:
             return "To begin, all have to be there."
-        return f"It begins when all are there; {self.begins} are enough after `founding_s` seconds."
+        return f"It begins when all are there; {self.begins} are enough after a while (troth join --founding-s)."
 
 
 def _most_gone(roster: Roster, validators: int) -> int:

@@ -5,6 +5,7 @@ The meaning of the values, and whether they fit together, is the manifest's busi
 
 import json
 import tomllib
+from collections.abc import Sequence
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -172,9 +173,10 @@ def read(raw: bytes) -> RunFile:
         raise ManifestError(_in_words(printable(str(error)))) from error
 
 
-def write(file: RunFile) -> str:
+def write(file: RunFile, summary: Sequence[str] = ()) -> str:
     """TOML for people: comments, sections in order, and no value that is the protocol's default anyway."""
-    lines = [_HEADER.format(version=__version__, file="run.toml")]
+    lines = [_HEADER.format(version=__version__, file="run.toml"), *(f"# {line}" for line in summary)]
+    lines += [""] if summary else []
     for name in ("format", "name", "nonce"):
         lines.append(_line(name, getattr(file, name), _COMMENTS[name]))
     usual = {"tau_least": Parameters.tau_least, "tau_most": Parameters.tau_most}
