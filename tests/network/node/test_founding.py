@@ -116,7 +116,10 @@ def test_the_others_hear_that_this_peer_is_ready_before_it_begins(monkeypatch: p
     network, notes = _Network(seen(all_of(HERE, 2)), seen(all_of(HERE)), seen(all_of(READY))), list[str]()
     assert begin_with_the_others(network, founders(), notes.append)
     assert network.stood == [HERE, READY, READY, BEGUN]
-    assert [note.split(" of")[0] for note in notes] == ["3", "all 7 founders are here; waiting for p1, p2, p3, p4, p5, p6 to be ready"]
+    assert [note.split(" of")[0] for note in notes] == [
+        "3",
+        "all 7 founders are here; waiting for p1, p2, p3, p4, p5, p6 to be ready",
+    ]
 
 
 def test_the_loop_ends_where_there_is_nothing_to_begin() -> None:

@@ -101,6 +101,8 @@ def test_a_returned_peer_keeps_its_name_under_every_key() -> None:
     assert names(second) == second.hex()[:8]
     names.learn([(KEYS[2], second), (second, third)])
     assert [names(PeerId(key)) for key in (KEYS[2], second, third)] == ["carol"] * 3
+    late = replace(QUIET, step=217, updates=76, returned=("carol",))
+    assert late.sentences() == ["step 216 (update 76): carol is back"], "as evidence counts, and as the line counts"
     assert replace(QUIET, returned=("carol", "dave"), new_keys=("01020304", "")).sentences() == [
         "step 6: carol is back (new key 01020304)",
         "step 6: dave is back",

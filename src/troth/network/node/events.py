@@ -48,14 +48,20 @@ class StepEvent:
 
     def sentences(self) -> list[str]:
         """Everything about this step that is worth a line of its own."""
-        step = self.step - 1
-        return [
-            *([f"step {step}: the run goes on, after too many had stopped"] if self.restarted else []),
-            *(f"step {step}: {name} is banned: {reason}" for name, reason in self.banned),
-            *(f"step {step}: {name} is absent, and no longer a member" for name in self.left),
-            *(f"step {step}: {name} is expelled: its connection failed too often" for name in self.expelled),
-            *(f"step {step}: {name} is back" + (f" (new key {key})" if key else "") for name, key in self._back()),
+        news = [
+            *(["the run goes on, after too many had stopped"] if self.restarted else []),
+            *(f"{name} is banned: {reason}" for name, reason in self.banned),
+            *(f"{name} is absent, and no longer a member" for name in self.left),
+            *(f"{name} is expelled: its connection failed too often" for name in self.expelled),
+            *(f"{name} is back" + (f" (new key {key})" if key else "") for name, key in self._back()),
         ]
+        return [f"{self.when}: {one}" for one in news]
+
+    @property
+    def when(self) -> str:
+        """The step, as records and evidence count it; with the updates so far where pauses set the two apart."""
+        apart = self.updates is not None and self.updates not in (self.step, self.step - 1)
+        return f"step {self.step - 1}" + (f" (update {self.updates})" if apart else "")
 
     def _back(self) -> Iterator[tuple[str, str]]:
         return zip_longest(self.returned, self.new_keys[: len(self.returned)], fillvalue="")
@@ -65,11 +71,9 @@ class StepEvent:
         if self.paused_for is None:
             return None
         if self.unjudged:
-            return (
-                f"step {self.step - 1} did not move the model: no quorum judged one of its parts; audits find who lied"
-            )
+            return f"{self.when} did not move the model: no quorum judged one of its parts; audits find who lied"
         if self.members >= self.needed:
-            return f"step {self.step - 1} did not move the model; enough are back, and the next one does"
+            return f"{self.when} did not move the model; enough are back, and the next one does"
         gone = self.ever - self.members
         names = f" ({', '.join(self.paused_for)})" if self.paused_for else ""
         among = (

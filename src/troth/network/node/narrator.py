@@ -61,7 +61,7 @@ class Narrator:
         if why is None:
             if self._paused_at is not None:
                 self._paused_at = None
-                self._say(f"step {event.step - 1}: the model moves again")
+                self._say(f"{event.when}: the model moves again")
             return False
         if self._paused_at is None or now >= self._paused_at + _AGAIN_S:
             self._paused_at = now

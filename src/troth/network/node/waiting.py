@@ -19,6 +19,9 @@ def waiting_for(
         return ", ".join(name_of(peer) for peer in sorted(peers))
 
     if member is not None and member.restart is not None and member.restart.waits:
+        if busy := member.restart.busy:
+            # They may wait themselves, for this peer or for others; the run has not stopped.
+            return f"coming back from step {member.state.step}: waits until {names(busy)} end the step that they are in"
         missing, members = member.restart.missing, len(member.state.roster.members)
         fewer = " (or with fewer, if you all agree on it: troth join --restart-with)"
         return (
