@@ -94,6 +94,7 @@ def join(
     from troth.network.manifest.manifest import Manifest
     from troth.network.node.node import Node
     from troth.network.node.options import NodeOptions
+    from troth.network.node.results import how_to_load
     from troth.network.transport.registry import DEFAULT_TRANSPORT, TRANSPORTS
 
     if threads:
@@ -128,6 +129,7 @@ def join(
     node.note(f"run {run.run.id.hex()[:16]} “{run.name}”, as {run.name_of(me.peer)}; everything goes to {place}")
     _live(node, place)
     typer.echo(f"The run is over. Model: {place / 'model.safetensors'}; signatures over it: {place / 'model.json'}")
+    typer.echo(f"Load it: {how_to_load(place / 'model.safetensors')}")
 
 
 def _live(node: "Node", place: Path) -> None:

@@ -114,8 +114,11 @@ def new(
     """
     _check_free(manifest, overwrite)
 
+    import torch
+
     from troth.network.manifest.builder import ManifestOptions, build_manifest, task_beside
 
+    torch.set_num_threads(1)  # as 'troth join' does unless asked otherwise: the time of a gradient is measured here
     founders = [parse_founder(given) for given in founder]
     options = ManifestOptions(
         name=name,

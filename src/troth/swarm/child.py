@@ -73,7 +73,16 @@ class _Reporter:
         self.send(Note(self._peer, text))
 
 
-def live(plan_raw: bytes, manifest_raw: bytes, manifest_folder: str, out: str, number: int, parent: Any) -> None:
+def live(
+    plan_raw: bytes,
+    manifest_raw: bytes,
+    manifest_folder: str,
+    out: str,
+    number: int,
+    parent: Any,
+    evaluate_every: int,
+    threads: int,
+) -> None:
     """The process's main function. Plans and manifests travel as bytes: nothing is unpickled but that."""
     folder = folder_of(Path(out), number)
     folder.mkdir(parents=True, exist_ok=True)
@@ -85,7 +94,7 @@ def live(plan_raw: bytes, manifest_raw: bytes, manifest_folder: str, out: str, n
     log = LogFile(folder / "log.txt")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C, and asks us to stop
     signal.signal(signal.SIGTERM, _stop)
-    torch.set_num_threads(1)
+    torch.set_num_threads(threads)
     reporter = _Reporter(number, parent)
     try:
         plan = msgspec.json.decode(plan_raw, type=SwarmPlan)
@@ -94,7 +103,8 @@ def live(plan_raw: bytes, manifest_raw: bytes, manifest_folder: str, out: str, n
         factory = LiarFactory(plan, number) if number in plan.liars else RehearsalFactory(plan, number)
         founder = manifest.founder(identity.peer)
         assert founder is not None
-        node = Node(manifest, identity, NodeOptions(folder, listen=founder.address), reporter, factory)
+        options = NodeOptions(folder, listen=founder.address, evaluate_every=evaluate_every)
+        node = Node(manifest, identity, options, reporter, factory)
         state = node.live()
         reporter.send(Ended(number, "done", state.step, node.work.digest(state.training)))
     except (BannedError, RemovedError) as why:

@@ -1,6 +1,6 @@
 """Events of a peer's life for people and machines that watch it: one after every step, and notes in between."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from math import isnan
@@ -107,8 +107,12 @@ class StepEvent:
         )
 
     def metrics_in_words(self) -> str:
-        """The model's metrics; its loss is not the one of this peer's last batch, so it has a name of its own."""
-        return "  ".join(_metric(name, value) for name, value in (self.metrics or {}).items())
+        return metrics_in_words(self.metrics or {})
+
+
+def metrics_in_words(metrics: Mapping[str, float]) -> str:
+    """A model's metrics; its loss is not the one of a peer's last batch, so it has a name of its own."""
+    return "  ".join(_metric(name, value) for name, value in metrics.items())
 
 
 def _metric(name: str, value: float) -> str:

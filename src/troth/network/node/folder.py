@@ -16,16 +16,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save
-
 from troth.crypto import Digest, Identity
-from troth.files import write_bytes, write_text
+from troth.files import write_text
 from troth.network.disk.audit_records import AuditRecordFiles
 from troth.network.disk.checkpoints import Checkpoints, Found, Marks
 from troth.network.disk.errors import DiskError
 from troth.network.disk.journal import Journal
 from troth.network.disk.lock import Lock, lock_folder
 from troth.network.disk.signed_slots import SignedSlotsFile
+from troth.network.node.results import write_model
 from troth.protocol.core.records import decode_record
 from troth.protocol.core.state import State
 from troth.protocol.wire.frames import CertifiedRecord
@@ -120,10 +119,7 @@ class PeerFolder:
     def save_model(self, state: State[Training], last: CertifiedRecord | None) -> bool:
         """Write the model for its users, and the record that proves where it comes from. Whether that record closes the run."""
         self._checkpoints.save(state, self._settled(), whole=True)
-        views = self._work.problem.layout.views(state.training.parameters_D)
-        write_bytes(
-            self.path / "model.safetensors", save({name: piece.contiguous().clone() for name, piece in views.items()})
-        )
+        write_model(self.path / "model.safetensors", self._work.problem, state.training.parameters_D)
         proof: dict[str, Any] = {
             "run": self._run.hex(),
             "step": state.step,
