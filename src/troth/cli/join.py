@@ -152,7 +152,8 @@ def _live(node: "Node", place: Path) -> None:
         node.note(f"{why}: see {place}/journal for what the others say")
         raise typer.Exit(1) from why
     except Exception as error:
-        node.note(f"ended by an error: {type(error).__name__}: {error}")
+        kind = "" if isinstance(error, OperatorError) else f"{type(error).__name__}: "
+        node.log(f"ended by an error: {kind}{error}")
         raise
 
 

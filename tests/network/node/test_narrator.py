@@ -65,6 +65,8 @@ def test_the_state_of_the_run_now_and_then_and_news_always() -> None:
     assert said[-1].endswith("0.0 MB in, 0.0 MB out")
     narrator.stepped(replace(QUIET, step=10, updates=9))
     assert said[-1].startswith("step 9/9"), "the last one in any case"
+    narrator.stepped(replace(QUIET, step=11, updates=9, closing=True))
+    assert said[-1] == "step 10 (update 9): the last step is audited, and the run is closed"
 
 
 def test_a_note_is_not_repeated_within_a_minute() -> None:

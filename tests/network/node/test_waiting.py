@@ -20,14 +20,17 @@ def member(*, missing: int = 0, busy: int = 0, members: int = 4, waits: bool = T
 
 def test_too_few_are_there_and_those_who_are_missing_are_named() -> None:
     assert waiting_for(member(missing=2), None, PLAN.name_of) == (
-        "stopped: 2 of 4 members are here, and with 3 the run goes on from step 817; nothing is lost. Waits for carol, dave: "
-        "they come back with the same command as before"
+        "stopped: 2 of 4 members are here, and with 3 the run goes on from step 817; nothing is lost. Missing: carol, dave; to "
+        "come back, the same command as before is enough"
+    )
+    assert waiting_for(member(missing=1), None, PLAN.name_of) == (
+        "stopped: 3 of 4 members are here, enough to go on from step 817; waits a while for dave"
     )
 
 
 def test_a_peer_that_comes_back_does_not_call_the_run_stopped_while_others_are_in_a_step() -> None:
     text = waiting_for(member(missing=3, busy=2), None, PLAN.name_of)
-    assert text == "coming back from step 817: waits until bob, carol end the step that they are in"
+    assert text == "before step 817, in none: bob, carol are in a step, and this peer waits until it ends"
 
 
 def test_nothing_to_wait_for() -> None:

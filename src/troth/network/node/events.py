@@ -43,6 +43,7 @@ class StepEvent:
     needed: int = 0  # members without whom the model does not move
     unjudged: bool = False  # the model did not move, since no quorum judged an aggregate
     observed: bool = False
+    closing: bool = False  # the run's last step, in which everyone audits the one before
     restarted: bool = False  # the run went on with this step after too many had stopped
     metrics: dict[str, float] | None = None  # of the model, where it was evaluated
 
@@ -54,6 +55,7 @@ class StepEvent:
             *(f"{name} is absent, and no longer a member" for name in self.left),
             *(f"{name} is expelled: its connection failed too often" for name in self.expelled),
             *(f"{name} is back" + (f" (new key {key})" if key else "") for name, key in self._back()),
+            *(["the last step is audited, and the run is closed"] if self.closing else []),
         ]
         return [f"{self.when}: {one}" for one in news]
 
@@ -181,6 +183,7 @@ def step_event(
         paused_for=tuple(name(gone.peer) for gone in state.roster.away) if paused(record) else None,
         unjudged=record.unjudged,
         observed=outcome.observed,
+        closing=record.closing,
         restarted=restarted,
         metrics=metrics,
     )

@@ -62,5 +62,9 @@ class LoggedEvents:
         self._sink.stepped(event, record)
 
     def note(self, text: str) -> None:
-        self._narrator.note(text)
+        self.log(text)
         self._sink.note(text)
+
+    def log(self, text: str) -> None:
+        """Into the log alone: people are told by other means."""
+        self._narrator.note(text)

@@ -48,7 +48,7 @@ class Narrator:
             for sentence in event.sentences():
                 self._say(sentence)
             self._metrics = event.metrics_in_words() or self._metrics
-            if not self._pause(event) and self._is_due(event):
+            if not event.closing and not self._pause(event) and self._is_due(event):
                 self._last_line = self._clock()
                 self._say(event.line(self._metrics) + (f"  {_traffic(event)}" if self._traffic else ""))
 

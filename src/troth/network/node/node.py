@@ -225,6 +225,10 @@ class Node:
         """Tell people, on the screen and in the log."""
         self._events.note(text)
 
+    def log(self, text: str) -> None:
+        """Write into the log alone."""
+        self._events.log(text)
+
     def waits_for(self) -> str | None:
         """The reason why nothing happens, for people; may be called from any thread."""
         if self._member is not None:
