@@ -15,8 +15,9 @@ from troth.network.manifest.builder import ManifestOptions, build_manifest
 from troth.network.manifest.errors import ManifestError
 from troth.network.manifest.fit import mismatches
 from troth.network.manifest.manifest import Manifest
+from troth.network.manifest.sending import data_digests
 from troth.training import Problem, Task, TaskError, make_task
-from troth.training.fingerprint import _short_names, code_digest, code_file, data_digest, file_digests
+from troth.training.fingerprint import code_digest, code_file, data_digest
 from troth.training.tasks.quadratic import Quadratic
 
 
@@ -129,7 +130,7 @@ def test_the_file_that_differs_is_named(tmp_path: Path) -> None:
         PLAN,
         code=code_digest(code_file(SPEC, task)),
         data=data_digest(task),
-        data_files=tuple(file_digests(task).items()),
+        data_files=data_digests(task),
         data_where="ask alice",
     )
     assert [name for name, _ in agreed.data_files] == ["a.bin", "b.bin", "c.bin"]
@@ -144,13 +145,6 @@ def test_the_file_that_differs_is_named(tmp_path: Path) -> None:
     files[1].write_bytes(b"b.bin")
     shifted = Filed(dimension=40, files=files, shift=1.0)
     assert "but not the batches made from them" in mismatches(agreed, shifted, problem)[-1]
-
-
-def test_files_of_one_name_are_told_apart_by_their_folders() -> None:
-    assert _short_names([Path("/x/train/0.bin"), Path("/x/test/0.bin")]) == ["train/0.bin", "test/0.bin"]
-    assert _short_names([Path("a.bin")]) == ["a.bin"]
-    assert _short_names([Path("a.bin"), Path("a.bin")]) == ["1 a.bin", "2 a.bin"]
-    assert _short_names([]) == []
 
 
 def test_a_missing_file_is_named_before_the_task_trips_over_it(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 from types import ModuleType
 
 import troth
-from troth.network.manifest.sending import code_files
+from tests.network.manifest.test_fit import Filed
+from troth.network.manifest.sending import code_files, data_digests, data_files, short_names
 
 
 def module(place: Path | str | None) -> ModuleType:
@@ -35,3 +36,17 @@ def test_in_a_clone_troth_itself_is_not_sent() -> None:
     assert code_files("mine.py", clone, [module(troth.__file__), module(Path(sys.prefix) / "x.py")]) == (
         Path("mine.py"),
     )
+
+
+def test_files_of_one_name_are_told_apart_by_their_folders() -> None:
+    assert short_names([Path("/x/train/0.bin"), Path("/x/test/0.bin")]) == ["train/0.bin", "test/0.bin"]
+    assert short_names([Path("a.bin")]) == ["a.bin"]
+    assert short_names([Path("a.bin"), Path("a.bin")]) == ["1 a.bin", "2 a.bin"]
+    assert short_names([]) == []
+
+
+def test_a_file_that_is_named_twice_is_sent_once(tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(b"1")
+    task = Filed(files=(tmp_path / "a.bin", tmp_path / "a.bin"))
+    assert data_files(task) == (tmp_path / "a.bin",)
+    assert [name for name, _ in data_digests(task)] == ["a.bin"], "and not the folders of the machine that wrote it"

@@ -16,14 +16,14 @@ from troth.network.manifest.errors import ManifestError
 from troth.network.manifest.founder import Founder
 from troth.network.manifest.initial_state import import_initial_state
 from troth.network.manifest.manifest import Manifest
-from troth.network.manifest.sending import code_files, data_files
+from troth.network.manifest.sending import code_files, data_digests, data_files
 from troth.network.manifest.toml import MOST_DATA_FILES, STRETCH
 from troth.protocol.broadcast.timeouts import Timeouts
 from troth.protocol.core.run import Parameters, RunError, most_byzantine
 from troth.protocol.wire.primitives import Primitives
 from troth.specs import SpecError, parse_spec
 from troth.training import Problem, Task, check_pure, make_task
-from troth.training.fingerprint import code_digest, code_file, data_digest, file_digests
+from troth.training.fingerprint import code_digest, code_file, data_digest
 
 T = TypeVar("T")
 
@@ -116,7 +116,7 @@ def build_manifest(
 
 def _data_files(task: Task) -> tuple[tuple[str, Digest], ...]:
     """Names and digests of the data files, unless they are too many for a file that people read."""
-    return tuple(file_digests(task).items()) if len(task.data_files()) <= MOST_DATA_FILES else ()
+    return data_digests(task) if len(task.data_files()) <= MOST_DATA_FILES else ()
 
 
 def _check_machine(task: Task, options: ManifestOptions) -> None:

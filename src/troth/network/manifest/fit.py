@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from troth.network.manifest.sending import data_digests, data_files
 from troth.training import Problem, Task, TaskError
-from troth.training.fingerprint import code_digest, code_file, data_digest, file_digests
+from troth.training.fingerprint import code_digest, code_file, data_digest
 
 _MOST_NAMED = 4  # files in one message
 
@@ -38,13 +39,13 @@ def mismatches(manifest: "Manifest", task: Task, problem: Problem) -> list[str]:
 
 def _data_mismatch(manifest: "Manifest", task: Task) -> str:
     """The data files that differ from those agreed on; empty if it is not the files, or if the manifest does not name them."""
-    here, agreed = list(file_digests(task).items()), manifest.data_files
+    here, agreed = data_digests(task), manifest.data_files
     if len(here) != len(agreed):
         wanted = and_more([name for name, _ in agreed])
         return f"{len(here)} data files here, {len(agreed)} agreed on ({wanted})" if agreed else ""
     odd = [
         f"{file} is not {name} as agreed on (SHA-256 {digest.hex()[:8]}… instead of {right.hex()[:8]}…)"
-        for file, (_, digest), (name, right) in zip(task.data_files(), here, agreed, strict=True)
+        for file, (_, digest), (name, right) in zip(data_files(task), here, agreed, strict=True)
         if digest != right
     ]
     if not odd and agreed:

@@ -1,12 +1,14 @@
 """The files that have to be sent to everybody, beside the manifest: the task's code and data."""
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 
+from troth.crypto import Digest
 from troth.specs import parse_spec
 from troth.training import Task
+from troth.training.fingerprint import file_digests
 
 
 def code_files(task: str, folder: Path, modules: Iterable[ModuleType] | None = None) -> tuple[Path, ...]:
@@ -23,8 +25,25 @@ def code_files(task: str, folder: Path, modules: Iterable[ModuleType] | None = N
 
 
 def data_files(task: Task) -> tuple[Path, ...]:
-    """The data files, as this machine names them."""
+    """The data files, each once, as this machine names them."""
     return tuple(dict.fromkeys(Path(file) for file in task.data_files()))
+
+
+def data_digests(task: Task) -> tuple[tuple[str, Digest], ...]:
+    """Name and SHA-256 of each of the data files: names that tell them apart, and nothing else of this machine's folders.
+
+    None at all if one file goes by two paths: nobody could say which is which."""
+    files, digests = data_files(task), file_digests(task).values()
+    return tuple(zip(short_names(files), digests, strict=True)) if len(files) == len(digests) else ()
+
+
+def short_names(files: Sequence[Path]) -> list[str]:
+    """The last part of each path; where files share it, as many of the last parts as tell them apart."""
+    for parts in range(1, max((len(file.parts) for file in files), default=0) + 1):
+        names = ["/".join(file.parts[-parts:]) for file in files]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{number} {file.name}" for number, file in enumerate(files, 1)]
 
 
 def _is_installed(place: Path, folder: Path) -> bool:
