@@ -73,6 +73,18 @@ def test_people_may_agree_on_fewer_but_not_on_less_than_a_quorum(restart_with: i
     assert decide(60.0, seen(all_of(READY, enough - 2)), some).verdict is Verdict.WAIT
 
 
+def test_one_of_two_does_not_begin_alone_and_one_of_one_does() -> None:
+    """[B5] Without liars a restart quorum is smaller than a quorum: a founder that began would only stall."""
+
+    def company(count: int) -> Founding:
+        run = Run((ME, *OTHERS)[:count], b"", Parameters(size=40, tau=1.0, byzantine=0), bytes(32))
+        return Founding(ME, Roster.founding(run), 60.0, None, lambda _: "p")
+
+    assert company(2).roster.restart_quorum == 1
+    assert decide(1e9, Presence({}, {}, {}), company(2)).verdict is Verdict.WAIT
+    assert decide(0.0, Presence({}, {}, {}), company(1)).verdict is Verdict.BEGIN
+
+
 def test_a_founder_that_arrives_while_others_begin_goes_with_them() -> None:
     """They agreed without waiting for it; everyone is there now, and not all of them are ready any more."""
     standings = all_of(READY) | {OTHERS[0]: BEGUN, OTHERS[1]: HERE}

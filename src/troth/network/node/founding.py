@@ -54,8 +54,8 @@ class Founding:
 
     @property
     def enough(self) -> int:
-        """Founders that may begin without the rest."""
-        quorum = self.roster.restart_quorum
+        """Founders that may begin without the rest. Without liars a restart would need fewer than a step does."""
+        quorum = max(self.roster.quorum, self.roster.restart_quorum)
         return quorum if self.restart_with is None else min(quorum, max(self.roster.quorum, self.restart_with))
 
 
@@ -66,7 +66,7 @@ def decide(waited_s: float, seen: Presence, founding: Founding) -> Decision:
     here = founders & (seen.standings.keys() | mine)
     others = here - mine
     refused = {peer: why for peer, why in seen.refused.items() if peer in founders - here}
-    if not others and (len(refused) >= roster.quorum or refused.keys() == founders - mine):
+    if refused and not others and (len(refused) >= roster.quorum or refused.keys() == founders - mine):
         names = ", ".join(founding.name_of(peer) for peer in sorted(refused))
         why = next(iter(refused.values()))
         reason = f"{names} cannot train with this peer: {why}; everybody needs the same run.toml"

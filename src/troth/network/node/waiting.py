@@ -36,12 +36,13 @@ def _waiting_outside(member: Member[Training], names: Callable[[Iterable[PeerId]
         # They may wait themselves, for this peer or for others.
         return f"before step {step}, in none: {names(busy)} {_are(busy)} in a step, and this peer waits until it ends"
     missing, members = restart.missing, len(roster.members)
+    least = max(restart.least, roster.quorum)  # without liars a restart would need fewer than a step does
     here = f"stopped: {members - len(missing)} of {members} members are here"
-    if members - len(missing) >= restart.least:
+    if members - len(missing) >= least:
         return f"{here}, enough to go on from step {step}; waits a while for {names(missing) or 'them to be ready'}"
-    fewer = " (fewer, if you all agree on it: troth join --restart-with)" if restart.least > roster.quorum else ""
+    fewer = " (fewer, if you all agree on it: troth join --restart-with)" if least > roster.quorum else ""
     return (
-        f"{here}, and with {restart.least} the run goes on from step {step}{fewer}; nothing is lost. Missing: {names(missing)}; "
+        f"{here}, and with {least} the run goes on from step {step}{fewer}; nothing is lost. Missing: {names(missing)}; "
         "to come back, the same command as before is enough"
     )
 
