@@ -252,10 +252,7 @@ class TestNew:
 """
         Path("mine.py").write_text(TASK + reads)
         done = troth("new", "run.toml", "--task", "mine.py", *founders[:4])
-        assert (
-            "\n    run.toml\n    mine.py\n    train.bin (data, 7 bytes: it goes where the task looks for it)\n\n"
-            in done.out
-        )
+        assert "\n    run.toml\n    mine.py\n    train.bin (data, 7 bytes)\n\n" in done.out
         assert [name for name, _ in Manifest.load(Path("run.toml")).data_files] == ["train.bin"]
         where = ("--data-where", "https://example.org", "--overwrite")
         done = troth("new", "run.toml", "--task", "mine.py", *founders[:4], *where)

@@ -230,7 +230,11 @@ def _parcel(path: Path, built: "BuiltManifest") -> list[str]:
     if built.data and manifest.data_where:
         count = f"{len(built.data)} data file{'' if len(built.data) == 1 else 's'}"
         return [*lines, f"(the task's {count}: members get them from {manifest.data_where})"]
-    return [*lines, *(f"{file} (data, {_size(file)}: it goes where the task looks for it)" for file in built.data)]
+    here = path.parent.resolve()
+    inside = [file for file in built.data if file.resolve().is_relative_to(here)]
+    lines += [f"{file.resolve().relative_to(here)} (data, {_size(file)})" for file in inside]
+    elsewhere = [file for file in built.data if file not in inside]
+    return [*lines, *(f"{file} (data, {_size(file)}: it goes where the task looks for it)" for file in elsewhere)]
 
 
 def _size(file: Path) -> str:
