@@ -165,7 +165,7 @@ class Crowd:
     def __init__(self, manifest: Manifest, seconds: float) -> None:
         founder = next(f for f in manifest.founders if f.name == f"peer{VICTIM}")
         assert founder.endpoint is not None
-        hello = Hello(VERSION, manifest.run.id, dict(manifest.digests()), bytes(32), None)
+        hello = Hello(VERSION, manifest.run.id, dict(manifest.digests()), bytes(32), None, bytes(32))
         context = get_context("spawn")
         self._mine, theirs = context.Pipe()
         self._process = context.Process(

@@ -61,7 +61,8 @@ def _value(info: inspect.Type, random: Random) -> Any:
         case inspect.StructType():
             fields = {field.name: _value(field.type, random) for field in info.fields}
             if "gone" in fields:  # in order, each once, and only where there are values; else it is no frame (SPEC Q9)
-                fields["gone"] = tuple(sorted(set(fields["gone"]))) if fields["values"] is not None else ()
+                for name in ("gone", "broken_off"):
+                    fields[name] = tuple(sorted(set(fields[name]))) if fields["values"] is not None else ()
             return info.cls(**fields)
         case _:
             raise NotImplementedError(f"messages hold a type that is not drawn yet: {info}")

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import secrets
 import time
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
@@ -194,7 +195,7 @@ def test_a_mesh_comes_about_among_peers_that_know_only_keys() -> None:
                 )
                 address = await transport.listen("" if hidden else ANYWHERE)
                 public = public or [address]
-                hello = Hello(VERSION, RUN, {}, key.peer, None)
+                hello = Hello(VERSION, RUN, {}, key.peer, None, secrets.token_bytes(32))
                 meshes.append(Mesh(transport, hello, key.peer, members, inbox, hold_s=1.0))
                 running.append(group.create_task(meshes[-1].run()))
             while not all(len(mesh.connected) == 3 for mesh in meshes):

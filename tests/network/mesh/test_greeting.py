@@ -22,8 +22,8 @@ from troth.network.transport.base import Lane
 
 MEMBER, SUCCESSOR, STRANGER = (Identity.from_secret(derive(0, "greeting", k)) for k in range(3))
 RUN = Digest(b"r" * 32)
-MINE = Hello(VERSION, RUN, {"task": b"t" * 32}, bytes(32), None)
-HELLO = Hello(VERSION, RUN, {"task": b"t" * 32}, MEMBER.peer, None)
+MINE = Hello(VERSION, RUN, {"task": b"t" * 32}, bytes(32), None, bytes(32))
+HELLO = Hello(VERSION, RUN, {"task": b"t" * 32}, MEMBER.peer, None, bytes(32))
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,8 @@ class Greeting:
 
     def refusal(self) -> str | None:
         heard = (self.lane, self.kind + encode_session_message(self.said))
-        return check_greeting(heard, self.peer, MINE, {MEMBER.peer}, self.banned)
+        found = check_greeting(heard, self.peer, MINE, {MEMBER.peer}, self.banned)
+        return found if isinstance(found, str) else None
 
 
 def test_a_member_is_welcome() -> None:

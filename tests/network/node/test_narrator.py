@@ -49,6 +49,7 @@ def test_a_pause_is_told_at_once_and_then_every_minute_and_its_end_once() -> Non
     for second in range(150):
         clock.now = float(second)
         narrator.stepped(PAUSED)
+        narrator.note(PAUSED.pause() or "")  # as a peer that rests does
     assert said == [PAUSED.pause()] * 3
     narrator.stepped(QUIET)
     narrator.stepped(QUIET)

@@ -180,6 +180,17 @@ def test_of_four_two_are_gone_and_the_run_pauses_until_one_is_back() -> None:
     assert [record.updates for record in seen.records][back] == 4
 
 
+@pytest.mark.parametrize("away", [30.0, 3000.0])
+def test_a_run_that_pauses_makes_no_steps_until_somebody_asks(away: float) -> None:
+    """[G3] However long the pause is, there are a few records without an update, and training goes on."""
+    crashes = {1: DropOut(2, 2), 2: DropOut(4, 2, away)}
+    seen = run_world(plan(peers=4, steps=20, crashes=crashes), _ServesHonestly()).check_promises()
+    assert list(seen.returned.values()) == [[2]]
+    assert _moved(seen).count(".") <= 8
+    assert seen.records[-1].updated
+    assert seen.world.step_ends[len(seen.records) - 1] > away
+
+
 def test_of_four_two_are_gone_at_once_and_the_run_stops_until_one_is_back() -> None:
     """[N4, B5] Two are no quorum; three are as many as begin by themselves."""
     cuts = {1: DropOut(2, 2, 40.0), 2: DropOut(2, 2, 400.0)}

@@ -16,8 +16,8 @@ from troth.network.transport.base import Lane, Received
 
 def check_greeting(
     heard: tuple[Lane, Received], peer: PeerId, mine: Hello, members: Set[PeerId], banned: Set[PeerId]
-) -> str | None:
-    """Why a connection to `peer`, which said this first, is refused; None if it is welcome."""
+) -> Hello | str:
+    """The greeting of `peer`, which said this first; or why its connection is refused."""
     lane, raw = heard
     said = (
         decode_session_message(bytes(raw[1:])) if lane == Lane.CONTROL and bytes(raw[:1]) == CONTROL_SESSION else None
@@ -39,7 +39,7 @@ def check_greeting(
     # Only the owner of a seat can hand it on: else anybody could make a key and take a seat.
     if member != peer and not _delegated(said, member, peer, Digest(mine.run)):
         return "it claims a seat that is not its own"
-    return None
+    return said
 
 
 def _delegated(said: Hello, member: PeerId, successor: PeerId, run: Digest) -> bool:

@@ -13,6 +13,10 @@ from troth.network.transport.base import Received
 _OVERHEAD = 256  # bytes that an empty message counts for
 
 
+class StoppedError(Exception):
+    """The operator asked this peer to stop."""
+
+
 class Inbox:
     """A queue for each sender, in the order of arrival."""
 
@@ -23,6 +27,7 @@ class Inbox:
         self._change = threading.Condition()
         self._failure: BaseException | None = None
         self._woken = False
+        self._stop: Exception | None = None
 
     def put(self, sender: PeerId, message: Received) -> bool:
         """Add a message. False if this sender's room is full: read no more from it until `has_room`."""
@@ -42,6 +47,17 @@ class Inbox:
             self._failure = failure
             self._change.notify()
 
+    def holds(self, sender: PeerId) -> bool:
+        """Whether a message of this sender still waits to be taken."""
+        with self._change:
+            return sender in self._messages
+
+    def stop(self, why: Exception) -> None:
+        """Let the reader stop with this error, now or when it next comes here, whatever has arrived."""
+        with self._change:
+            self._stop = self._stop or why
+            self._change.notify()
+
     def wake(self) -> None:
         """Let a reader that waits return None, so that it looks at what has changed."""
         with self._change:
@@ -52,6 +68,7 @@ class Inbox:
         """The next message; None if there is none until then, by the monotonic clock, or if the reader is woken."""
         with self._change:
             woken, self._woken = self._woken, False
+            self._raise_stop()
             while not self._messages:
                 if woken or self._woken:
                     self._woken = False
@@ -62,6 +79,7 @@ class Inbox:
                 if left <= 0:
                     return None
                 self._change.wait(min(left, 3600.0))
+                self._raise_stop()
             sender, waiting = self._messages.popitem(last=False)
             message = waiting.popleft()
             if waiting:
@@ -70,3 +88,12 @@ class Inbox:
             if not self._taken[sender]:
                 del self._taken[sender]
             return sender, message
+
+    def check(self) -> None:
+        """Raise the error that stops the reader, if there is one."""
+        with self._change:
+            self._raise_stop()
+
+    def _raise_stop(self) -> None:
+        if self._stop is not None:
+            raise self._stop

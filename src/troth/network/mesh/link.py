@@ -107,6 +107,12 @@ class NetworkThread:
     def stand(self, standing: Standing) -> None:
         self._loop.call_soon_threadsafe(self.mesh.stand, standing)
 
+    def expect(self, members: frozenset[PeerId]) -> None:
+        self._loop.call_soon_threadsafe(self.mesh.expect, members)
+
+    def leave(self) -> None:
+        self._loop.call_soon_threadsafe(self.mesh.leave)
+
     def ban(self, banned: frozenset[PeerId]) -> None:
         self._loop.call_soon_threadsafe(self.mesh.ban, banned)
 

@@ -11,13 +11,16 @@ from collections.abc import Callable, Mapping
 from troth.crypto import PeerId
 from troth.network.mesh.greeting import check_greeting
 from troth.network.mesh.inbox import Inbox
-from troth.network.mesh.neighbour import Neighbour
+from troth.network.mesh.neighbour import Neighbour, Neighbours, Redial
+from troth.network.mesh.one_process import REFUSAL, KeyUse, is_second_process
 from troth.network.mesh.refusals import Refusals
 from troth.network.mesh.session import (
     CONTROL_PACKET,
     CONTROL_SESSION,
     NOWHERE,
+    Goodbye,
     Hello,
+    KeyInUse,
     Refused,
     SessionMessage,
     Standing,
@@ -27,10 +30,10 @@ from troth.network.mesh.session import (
 from troth.network.transport.base import Connection, Lane, Transport, UnreachableError
 
 _GREETING_S = 5.0
-_YIELDING_S = 3.0  # when a connection is lost the smaller key dials at once, the larger only after this
+_YIELDING_S = 1.0  # when a connection is lost the smaller key dials at once, the larger only after this
 _YIELDING_AT_FIRST_S = 0.3  # others may have given up for a while on a peer that was away
-_FIRST_RETRY_S, _LAST_RETRY_S = 0.2, 10.0
 _REFUSED_RETRY_S = 5.0  # somebody may mend it there
+_REDIAL_S = 2.0  # for a peer that gave no address: it dials by itself, or is gone
 _LOOK_EVERY_S = 0.05
 _MOST_UNGREETED = 64
 
@@ -47,48 +50,45 @@ class Mesh:
         inbox: Inbox,
         *,
         hold_s: float,
+        liars: int = 0,
         note: Callable[[str], None] = lambda _: None,
+        name_of: Callable[[PeerId], str] = lambda peer: peer.hex()[:8],
     ) -> None:
         self._transport = transport
         self._hello = hello
         self._me = me
         self._inbox = inbox
         self._hold_s = hold_s  # how long messages wait for a connection
-        self._neighbours = {peer: Neighbour(address) for peer, address in addresses.items() if peer != me}
-        self._members = frozenset(addresses)
+        self._neighbours = Neighbours(me, addresses)
         self._mine = NOWHERE
+        self._left = False
         self._ungreeted: deque[asyncio.Task[None]] = deque()
-        self._refusals = Refusals(note)
+        self._refusals = Refusals(note, name_of)
+        self._key_use = KeyUse(liars, inbox.stop, note)
         self._banned: frozenset[PeerId] = frozenset()
         self._tasks: set[asyncio.Task[None]] = set()
         self.received = dict.fromkeys(Lane, 0)  # bytes
         self.sent = 0
 
-    # For the protocol's thread: each property copies the table first, which the event loop may change meanwhile
+    # For the protocol's thread
 
     @property
     def connected(self) -> frozenset[PeerId]:
-        return frozenset(peer for peer, one in list(self._neighbours.items()) if one.up)
-
-    @property
-    def gone(self) -> frozenset[PeerId]:
-        """Peers that were connected, are not any more, and could not be dialled again (SPEC Q9). A peer that gave no address is
-        waited for. Nobody, if fewer than half of the members are connected: it may be this peer's own connection that failed."""
-        members = [one for peer, one in list(self._neighbours.items()) if peer in self._members]
-        if 2 * sum(one.up for one in members) < len(members):
-            return frozenset()
-        return frozenset(peer for peer, one in list(self._neighbours.items()) if one.gone)
+        return self._neighbours.connected
 
     @property
     def standings(self) -> dict[PeerId, Standing]:
-        """How far each connected peer is."""
-        return {peer: one.standing for peer, one in list(self._neighbours.items()) if one.up}
+        return self._neighbours.standings
+
+    @property
+    def gone(self) -> frozenset[PeerId]:
+        """Peers that are not waited for, once all that they sent is taken (SPEC Q9)."""
+        return frozenset(peer for peer in self._neighbours.gone if not self._inbox.holds(peer))
 
     @property
     def troubles(self) -> dict[PeerId, str]:
         """The reason for every peer that is not connected."""
-        refused = self._refusals.reasons()
-        return {peer: refused.get(peer, one.trouble) for peer, one in list(self._neighbours.items()) if not one.up}
+        return self._neighbours.troubles | self.refused
 
     @property
     def refused(self) -> dict[PeerId, str]:
@@ -102,7 +102,7 @@ class Mesh:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._accept())
-                for peer, neighbour in self._neighbours.items():
+                for peer, neighbour in self._neighbours:
                     group.create_task(self._keep_up(peer, neighbour))
         finally:
             for task in list(self._tasks):
@@ -113,20 +113,32 @@ class Mesh:
     def post(self, to: PeerId, lane: Lane, message: bytes) -> None:
         """Send, or hold for a moment: a lost connection is soon back, or its peer is gone."""
         neighbour = self._neighbours.get(to)
-        if neighbour is None:
-            return
-        connection = neighbour.connection
-        if connection is None or not self._send(connection, lane, message):
+        connection = neighbour.connection if neighbour is not None else None
+        if neighbour is not None and (connection is None or not self._send(connection, lane, message)):
             neighbour.hold(lane, message)
 
     def stand(self, standing: Standing) -> None:
-        """Tell everyone how far this peer is, if that has changed."""
+        """Tell everyone how far this peer is, if that has changed. When it begins, nobody who is missing is waited for."""
         if standing == self._mine:
             return
+        if standing.begun and not self._mine.begun:
+            self._neighbours.begin()
         self._mine = standing
-        for neighbour in self._neighbours.values():
+        for _, neighbour in self._neighbours:
             if neighbour.connection is not None:
                 self._say(neighbour.connection, standing)
+
+    def expect(self, members: frozenset[PeerId]) -> None:
+        """Set the members of the run as it is now."""
+        self._neighbours.expect(members)
+
+    def leave(self) -> None:
+        """Say goodbye to everyone, and hang up: they go on without this peer at once."""
+        self._left = True
+        for _, neighbour in self._neighbours:
+            if neighbour.connection is not None:
+                self._say(neighbour.connection, Goodbye())
+                neighbour.connection.close("it left")
 
     def ban(self, banned: frozenset[PeerId]) -> None:
         """Send nothing more to these, and hear nothing more from them."""
@@ -160,40 +172,23 @@ class Mesh:
         if not neighbour.address:
             neighbour.trouble = "it gave no address, so it has to dial"
             return
-        retry = _FIRST_RETRY_S
-        patience = 0.0 if self._me < peer else _YIELDING_AT_FIRST_S
-        while True:
-            if peer in self._banned:
-                return
-            if neighbour.up and self._me > peer:
-                patience = _YIELDING_S
-            wait = max(patience, _REFUSED_RETRY_S if peer in self._refusals else 0.0)
-            if neighbour.up or time.monotonic() < neighbour.lost_at + wait:
+        redial = Redial(_YIELDING_AT_FIRST_S, _YIELDING_S) if self._me > peer else Redial(0.0, 0.0)
+        while not self._left and peer not in self._banned:
+            if neighbour.up:
+                redial.connected()
+            least = _REFUSED_RETRY_S if peer in self._refusals else 0.0
+            if neighbour.up or not redial.is_due(neighbour.lost_at, least):
                 await asyncio.sleep(_LOOK_EVERY_S)
                 continue
             try:
                 connection = await self._transport.dial(neighbour.address, peer)
             except UnreachableError as error:
                 neighbour.trouble = str(error)
-                if neighbour.lost and not neighbour.up:
-                    neighbour.gone = True
-                    self._inbox.wake()
-                await asyncio.sleep(retry)
-                retry = min(_LAST_RETRY_S, retry * 1.5)
-                continue
-            self._start(self._greet_and_read(connection))
-            if await self._comes_up(neighbour):
-                retry = _FIRST_RETRY_S
+                self._give_up(neighbour)
             else:
-                await asyncio.sleep(retry)
-                retry = min(_LAST_RETRY_S, retry * 1.5)
-
-    async def _comes_up(self, neighbour: Neighbour) -> bool:
-        """Whether the greeting succeeds in time."""
-        until = time.monotonic() + _GREETING_S
-        while not neighbour.up and time.monotonic() < until:
-            await asyncio.sleep(_LOOK_EVERY_S)
-        return neighbour.up
+                self._start(self._greet_and_read(connection))
+                await neighbour.comes_up(_GREETING_S)
+            redial.tried()
 
     def _start(self, coroutine: "asyncio._CoroutineLike[None]") -> "asyncio.Task[None]":
         task = asyncio.get_running_loop().create_task(coroutine)
@@ -204,8 +199,10 @@ class Mesh:
     # One connection
 
     async def _greet_and_read(self, connection: Connection) -> None:
-        why = "it did not say who it is"
+        why = "it left" if self._left else "it did not say who it is"
         try:
+            if self._left:
+                return
             self._say(connection, self._hello)
             async with asyncio.timeout(_GREETING_S):
                 heard = await connection.receive()
@@ -213,55 +210,81 @@ class Mesh:
                 why = "it hung up"
                 return
             peer = connection.peer
-            if refusal := check_greeting(heard, peer, self._hello, self._members, self._banned):
-                why = refusal
+            greeting = check_greeting(heard, peer, self._hello, self._neighbours.founders, self._banned)
+            if isinstance(greeting, str):
+                why = greeting
                 self._say(connection, Refused(why[:500]))
                 self._note_refusal(peer, why)
                 return
+            if await is_second_process(self._neighbours.get(peer), greeting.process):
+                why = REFUSAL
+                self._say(connection, Refused(why, key_in_use=True))
+                if (first := self._neighbours.of(peer).connection) is not None:
+                    self._say(first, KeyInUse())
+                return
             self._ungreeted = deque(task for task in self._ungreeted if task is not asyncio.current_task())
-            self._take(peer, connection)
+            self._take(peer, connection, greeting.process)
+            left = False
             try:
-                await self._read(peer, connection)
+                left = await self._read(peer, connection)
             finally:
-                self._lose(peer, connection)
+                self._lose(peer, connection, left=left)
         except TimeoutError:
             pass
         finally:
             connection.close(why)
 
     def _note_refusal(self, peer: PeerId, why: str) -> None:
-        if peer in self._neighbours and peer not in self._banned:
+        if self._neighbours.get(peer) is not None and peer not in self._banned:
             self._refusals.add(peer, why)
 
-    def _take(self, peer: PeerId, connection: Connection) -> None:
+    def _take(self, peer: PeerId, connection: Connection, process: bytes) -> None:
         """Send on the newest connection from now on; messages that still arrive on an older one are heard."""
-        neighbour = self._neighbours.setdefault(peer, Neighbour(""))
-        neighbour.connect(connection)
+        neighbour = self._neighbours.of(peer)
+        neighbour.connect(connection, process)
         self._say(connection, self._mine)
         for lane, message in neighbour.release(time.monotonic() - self._hold_s):
             self._send(connection, lane, message)
 
-    def _lose(self, peer: PeerId, connection: Connection) -> None:
-        neighbour = self._neighbours[peer]
-        if neighbour.connection is connection:
-            neighbour.lose()
-            if not neighbour.address and peer not in self._members:
-                del self._neighbours[peer]
+    def _lose(self, peer: PeerId, connection: Connection, *, left: bool) -> None:
+        neighbour = self._neighbours.of(peer)
+        if neighbour.connection is not connection:
+            return
+        neighbour.lose()
+        if left:
+            self._give_up(neighbour)
+        elif not neighbour.address:
+            asyncio.get_running_loop().call_later(_REDIAL_S, self._give_up, neighbour)
+        self._neighbours.forget(peer)
 
-    async def _read(self, peer: PeerId, connection: Connection) -> None:
+    def _give_up(self, neighbour: Neighbour) -> None:
+        """Count a neighbour as gone, unless it is back; a reader that waits for it looks again."""
+        if not neighbour.up and not neighbour.gone:
+            neighbour.gone = True
+            self._inbox.wake()
+
+    async def _read(self, peer: PeerId, connection: Connection) -> bool:
+        """Hear a connection to its end; return whether the other side said goodbye."""
         while (heard := await connection.receive()) is not None:
             lane, raw = heard
             self.received[lane] += len(raw)
             if lane == Lane.CONTROL and bytes(raw[:1]) == CONTROL_SESSION:
                 said = decode_session_message(bytes(raw[1:]))
                 if isinstance(said, Standing):
-                    self._neighbours[peer].standing = said
+                    self._neighbours.of(peer).standing = said
                     self._refusals.forget(peer)
                 elif isinstance(said, Refused):
                     self._note_refusal(peer, f"it refuses this peer: {said.why}")
-                    return
+                    if said.key_in_use:
+                        self._key_use.refused(peer)
+                    return False
+                elif isinstance(said, KeyInUse):
+                    self._key_use.warned(peer)
+                elif isinstance(said, Goodbye):
+                    return True
                 continue
             message = bytes(raw[1:]) if lane == Lane.CONTROL else raw
             if not self._inbox.put(peer, message):
                 while not self._inbox.has_room(peer):  # nothing more is read, so that its sender has to wait
                     await asyncio.sleep(_LOOK_EVERY_S)
+        return False

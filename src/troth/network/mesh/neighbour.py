@@ -1,12 +1,17 @@
 """Another peer, as the mesh sees it: its connection, its standing, and messages that wait until it is connected again."""
 
+import asyncio
 import time
 from collections import deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from troth.crypto import PeerId
 from troth.network.mesh.session import NOWHERE, Standing
 from troth.network.transport.base import Connection, Lane
 
+_LOOK_EVERY_S = 0.05
+_FIRST_RETRY_S, _LAST_RETRY_S = 0.2, 10.0
 _MOST_HELD = 1 << 23  # bytes for one neighbour that is not connected
 
 
@@ -17,9 +22,9 @@ class Neighbour:
     address: str
     connection: Connection | None = None
     standing: Standing = NOWHERE
+    process: bytes = b""  # at the other end of the last connection, as it says
     lost_at: float = field(default_factory=time.monotonic)
-    lost: bool = False  # it was connected, and is not any more
-    gone: bool = False  # and dialling it again has failed since
+    gone: bool = False  # it is not connected, and said goodbye, or dialling it has failed
     trouble: str = "not reached yet"  # why it is not connected
     _held: deque[tuple[float, Lane, bytes]] = field(default_factory=deque)
     _held_bytes: int = 0
@@ -28,11 +33,17 @@ class Neighbour:
     def up(self) -> bool:
         return self.connection is not None
 
-    def connect(self, connection: Connection) -> None:
-        self.connection, self.lost, self.gone = connection, False, False
+    def connect(self, connection: Connection, process: bytes) -> None:
+        self.connection, self.process, self.gone = connection, process, False
 
     def lose(self) -> None:
-        self.connection, self.lost_at, self.lost, self.trouble = None, time.monotonic(), True, "lost"
+        self.connection, self.lost_at, self.trouble = None, time.monotonic(), "lost"
+
+    async def comes_up(self, seconds: float) -> None:
+        """Wait until it is connected, or has not been for so long."""
+        until = time.monotonic() + seconds
+        while not self.up and time.monotonic() < until:
+            await asyncio.sleep(_LOOK_EVERY_S)
 
     def hold(self, lane: Lane, message: bytes) -> None:
         """Keep a message until it is connected again, within a bound: beyond it, messages are dropped."""
@@ -46,3 +57,80 @@ class Neighbour:
         self._held.clear()
         self._held_bytes = 0
         return fresh
+
+
+class Redial:
+    """The times at which a neighbour is dialled: it waits longer after every failure, until it is connected."""
+
+    def __init__(self, at_first_s: float, later_s: float) -> None:
+        """`at_first_s` and `later_s`: seconds in which the other side should dial, if that is its turn."""
+        self._yielding_s, self._later_s = at_first_s, later_s
+        self._retry_s, self._again = _FIRST_RETRY_S, 0.0
+
+    def connected(self) -> None:
+        self._yielding_s, self._retry_s, self._again = self._later_s, _FIRST_RETRY_S, 0.0
+
+    def tried(self) -> None:
+        self._again, self._retry_s = time.monotonic() + self._retry_s, min(_LAST_RETRY_S, self._retry_s * 1.5)
+
+    def is_due(self, lost_at: float, least_s: float) -> bool:
+        return time.monotonic() >= max(lost_at + max(self._yielding_s, least_s), self._again)
+
+
+class Neighbours:
+    """All neighbours of one peer, by key. The event loop changes the table; its properties may be read from any thread."""
+
+    def __init__(self, me: PeerId, addresses: Mapping[PeerId, str]) -> None:
+        self.founders = frozenset(addresses)
+        self._expected = self.founders  # in the run now
+        self._table = {peer: Neighbour(address) for peer, address in addresses.items() if peer != me}
+
+    def __iter__(self) -> Iterator[tuple[PeerId, Neighbour]]:
+        return iter(list(self._table.items()))  # a copy: the table may change meanwhile
+
+    def get(self, peer: PeerId) -> Neighbour | None:
+        return self._table.get(peer)
+
+    def of(self, peer: PeerId) -> Neighbour:
+        """The neighbour with this key: a founder, or the successor of one, which has to dial."""
+        return self._table.setdefault(peer, Neighbour(""))
+
+    @property
+    def connected(self) -> frozenset[PeerId]:
+        return frozenset(peer for peer, one in self if one.up)
+
+    @property
+    def standings(self) -> dict[PeerId, Standing]:
+        """How far each connected peer is."""
+        return {peer: one.standing for peer, one in self if one.up}
+
+    @property
+    def troubles(self) -> dict[PeerId, str]:
+        """The reason for every peer that is not connected."""
+        return {peer: one.trouble for peer, one in self if not one.up}
+
+    @property
+    def gone(self) -> frozenset[PeerId]:
+        """Peers that said goodbye, or are not connected and could not be dialled (SPEC Q9). Nobody, if fewer than half of the
+        members are connected: it may be this peer's own connection that failed."""
+        members = [one for peer, one in self if peer in self._expected]
+        if 2 * sum(one.up for one in members) < len(members):
+            return frozenset()
+        return frozenset(peer for peer, one in self if one.gone)
+
+    def begin(self) -> None:
+        """Wait for nobody who is missing when the run begins."""
+        for _, neighbour in self:
+            neighbour.gone = not neighbour.up
+
+    def expect(self, members: frozenset[PeerId]) -> None:
+        """Set the members of the run as it is now."""
+        self._expected = members
+        for peer, _ in self:
+            self.forget(peer)
+
+    def forget(self, peer: PeerId) -> None:
+        """Drop a successor that is neither connected nor a member: anybody can make keys and delegate a seat to them."""
+        neighbour = self._table[peer]
+        if not neighbour.up and peer not in self._expected and peer not in self.founders:
+            del self._table[peer]

@@ -9,8 +9,9 @@ from troth.errors import printable
 class Refusals:
     """The last reason for each peer. People read one for each peer, whatever it says next: it may have written the text."""
 
-    def __init__(self, note: Callable[[str], None]) -> None:
+    def __init__(self, note: Callable[[str], None], name_of: Callable[[PeerId], str]) -> None:
         self._note = note
+        self._name_of = name_of
         self._reasons: dict[PeerId, str] = {}
         self._noted: set[PeerId] = set()
 
@@ -18,7 +19,7 @@ class Refusals:
         self._reasons[peer] = printable(why)
         if peer not in self._noted:
             self._noted.add(peer)
-            self._note(f"{peer.hex()[:8]}: {printable(why)}")
+            self._note(f"{self._name_of(peer)}: {printable(why)}")
 
     def forget(self, peer: PeerId) -> None:
         """It fits now."""

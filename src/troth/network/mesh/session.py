@@ -7,7 +7,7 @@ import msgspec
 from troth.crypto import Digest, PeerId, tagged_hash
 from troth.protocol.wire.messages import Bytes32, Bytes64, Malformed, Step
 
-VERSION = 3
+VERSION = 4
 MOST_BYTES = 1 << 14
 CONTROL_SESSION, CONTROL_PACKET = b"\x00", b"\x01"  # first byte of a control message: a session's, or the protocol's
 _Text = Annotated[str, msgspec.Meta(max_length=500)]
@@ -26,6 +26,7 @@ class Hello(_SessionMessage, frozen=True):
     sections: Annotated[dict[_Text, Bytes32], msgspec.Meta(max_length=32)]
     member: Bytes32  # its seat: its own key, or the one that its own key succeeds
     delegation: Bytes64 | None  # by the key of the seat, if it is another
+    process: Bytes32  # drawn at random when the sender started: two of them with one key are two machines
 
 
 class Standing(_SessionMessage, frozen=True):
@@ -40,9 +41,18 @@ class Refused(_SessionMessage, frozen=True):
     """The sender refuses the connection, and why."""
 
     why: _Text
+    key_in_use: bool = False  # another process with the same key is connected, and alive
 
 
-SessionMessage = Hello | Standing | Refused
+class KeyInUse(_SessionMessage, frozen=True):
+    """Another process with the receiver's key has tried to connect, and was refused."""
+
+
+class Goodbye(_SessionMessage, frozen=True):
+    """The sender leaves on purpose: nobody needs to wait for it, or to dial it."""
+
+
+SessionMessage = Hello | Standing | Refused | KeyInUse | Goodbye
 NOWHERE = Standing(ready=False, begun=False, step=0)
 
 _ENCODER = msgspec.msgpack.Encoder()

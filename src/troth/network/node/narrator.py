@@ -64,7 +64,7 @@ class Narrator:
                 self._say(f"{event.when}: the model moves again")
             return False
         if self._paused_at is None or now >= self._paused_at + _AGAIN_S:
-            self._paused_at = now
+            self._paused_at = self._noted[why] = now  # a peer that rests has no steps, and notes the same
             self._say(why)
         return True
 

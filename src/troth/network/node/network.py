@@ -1,10 +1,10 @@
 """A peer's network: a transport and the connections of a mesh, in a thread of their own, and the protocol's link to them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from troth.crypto import Identity, PeerId
 from troth.network.manifest.manifest import Manifest
-from troth.network.mesh.inbox import Inbox
+from troth.network.mesh.inbox import Inbox, StoppedError
 from troth.network.mesh.link import NetworkLink, NetworkThread
 from troth.network.mesh.mesh import Mesh
 from troth.network.mesh.session import VERSION, Hello, Standing, delegation_bytes
@@ -27,12 +27,14 @@ class NodeNetwork:
         options: NodeOptions,
         state_bytes: int,
         note: Callable[[str], None],
+        process: bytes,
     ) -> None:
-        """`seat` is the key in the manifest; `me` is the same, or the successor that it delegates to."""
+        """`seat` is the key in the manifest; `me` is the same, or the successor that it delegates to. `process`: 32 random
+        bytes, the same for as long as the process runs."""
         limits = limits_for(manifest.run.parameters.size, state_bytes, options.bytes_per_second)
-        inbox = Inbox(room=4 * limits.most_bulk_bytes + (1 << 22))
+        inbox = self._inbox = Inbox(room=4 * limits.most_bulk_bytes + (1 << 22))
         delegation = None if me is seat else seat.sign(delegation_bytes(manifest.run.id, me.peer))
-        hello = Hello(VERSION, manifest.run.id, dict(manifest.digests()), seat.peer, delegation)
+        hello = Hello(VERSION, manifest.run.id, dict(manifest.digests()), seat.peer, delegation, process)
         addresses = {
             founder.key: options.addresses.get(founder.key, founder.address or options.transport.lookup_address)
             for founder in manifest.founders
@@ -45,7 +47,17 @@ class NodeNetwork:
             here = await transport.listen(options.listen)
             if options.transport.tells_address:
                 note(f"listening on {here}")
-            return Mesh(transport, hello, me.peer, addresses, inbox, hold_s=manifest.timeouts.delta, note=note)
+            return Mesh(
+                transport,
+                hello,
+                me.peer,
+                addresses,
+                inbox,
+                hold_s=manifest.timeouts.delta,
+                liars=manifest.parameters.byzantine,
+                note=note,
+                name_of=manifest.name_of,
+            )
 
         self._thread = NetworkThread(make_mesh, inbox)
         self._thread.start()
@@ -56,13 +68,30 @@ class NodeNetwork:
         """Tell the others how far this peer is."""
         self._thread.stand(standing)
 
+    def expect(self, members: Iterable[PeerId]) -> None:
+        """Set the members of the run as it is now."""
+        self._thread.expect(frozenset(members))
+
+    def stop(self) -> None:
+        """Let the protocol's thread stop with `StoppedError` when it next waits; may be called from any thread."""
+        self._inbox.stop(StoppedError("stopped"))
+
+    def leave(self) -> None:
+        """Say goodbye: the others go on without this peer at once. Nothing may be sent afterwards."""
+        self._thread.leave()
+
     def ban(self, banned: frozenset[PeerId]) -> None:
         """Send nothing more to these, and hear nothing more from them."""
         self._thread.ban(banned)
 
     def presence(self) -> Presence:
+        self._inbox.check()
         mesh = self._thread.mesh
         return Presence(mesh.standings, mesh.refused, mesh.troubles)
+
+    def standings(self) -> dict[PeerId, Standing]:
+        """How far each connected peer is; may be called from any thread."""
+        return self._thread.mesh.standings
 
     def traffic(self) -> Traffic:
         mesh = self._thread.mesh

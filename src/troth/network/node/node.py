@@ -3,6 +3,7 @@
 The protocol itself is `protocol.recovery.member` and `protocol.step`; a node gives it a link, a disk, and somebody who watches.
 """
 
+import secrets
 import time
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any, TypeVar
@@ -74,34 +75,44 @@ class Node:
         self._evidence = EvidenceFiles(options.folder / "evidence", manifest.run, self._names, self.note)
         self._metrics = Metrics(options.folder, port=options.metrics_port, tensorboard=options.tensorboard)
         self._watch = QuietWatch(self.waits_for, self.note)
-        self._network: NodeNetwork
+        self._paused: str | None = None  # why the last step did not move the model, for people
+        self._process = secrets.token_bytes(32)
+        self._stop_asked = False
+        self._network: NodeNetwork | None = None
         self._member: Member[Training] | None = None
         self._channel: BroadcastChannel | None = None  # of the member, or the observer's while it comes back
         self._incarnation = 0  # of the last step
 
+    def stop(self) -> None:
+        """Let `live` save its state, say goodbye and end with `StoppedError`, as soon as it waits for others; from any thread."""
+        self._stop_asked = True
+        if self._network is not None:
+            self._network.stop()
+
     # The happy path
 
     def live(self) -> State[Training]:
-        """Train to the end; the last state. Raises `BannedError` if the others ban this peer."""
+        """Train to the end; the last state. Raises `BannedError` if the others ban this peer, `StoppedError` after `stop`."""
         known = self._folder.has_slots
         signed = self._folder.marks() if known else Marks()
         me = self._folder.current_identity(self._seat)
-        self._network = self._open_network(me)
+        self._open_network(me)
         try:
-            if not known and not begin_with_the_others(self._network, self._founding, self._events.note):
+            if not known and not begin_with_the_others(self._connected, self._founding, self._events.note):
                 self.note("the run began without this peer, or its folder was lost: it comes back under a new key")
-                self._network.close()
+                self._connected.close()
                 self._folder.make_successor()
                 me, known = self._folder.current_identity(self._seat), True
-                self._network = self._open_network(me)
+                self._open_network(me)
             self._folder.open_slots(signed)
             try:
                 with self._watch:
                     return drive(self._train(me, comes_back=known))
             finally:
+                self._connected.leave()  # before it saves: the others need not wait for that
                 self._save_when_stopping()
         finally:
-            self._network.close()
+            self._connected.close()
             self._folder.close()
             self._metrics.close()
             if self._key_lock is not None:
@@ -110,6 +121,7 @@ class Node:
     async def _train(self, me: Identity, *, comes_back: bool) -> State[Training]:
         """Train as a member from the beginning, or come back into a run that goes on."""
         member = self._member = self._make_member(me)
+        self._connected.expect(member.state.roster.members)
         if not comes_back:
             assert self._channel is not None
             try:
@@ -117,7 +129,7 @@ class Node:
             except (LeftOutError, StalledError) as why:
                 self.note(f"{why}; looking for the others")
         while not member.over:
-            self._network.stand(Standing(True, True, member.state.step))
+            self._connected.stand(Standing(True, True, member.state.step))
             try:
                 await self._follow(member, member.come_back(me))
             except (LeftOutError, StalledError) as why:
@@ -134,9 +146,10 @@ class Node:
             self._names.learn(outcome.state.roster.successors)
             self._evidence.add(outcome)
             self._folder.save_step(outcome.state, whole=outcome.state.scales.updates >= self._manifest.steps)
-            self._network.stand(Standing(True, True, outcome.state.step))
+            self._connected.stand(Standing(True, True, outcome.state.step))
+            self._connected.expect(outcome.state.roster.members)
             if outcome.record.banned:
-                self._network.ban(frozenset(outcome.state.roster.banned))
+                self._connected.ban(frozenset(outcome.state.roster.banned))
             self._tell(outcome, time.monotonic() - started)
             started = time.monotonic()
             if {member.peer.me, self._seat.peer} & set(outcome.state.roster.banned):
@@ -151,7 +164,7 @@ class Node:
             outcome,
             self._manifest,
             self._names,
-            self._network.traffic(),
+            self._connected.traffic(),
             seconds=seconds,
             loss=self.work.loss,
             delta_s=self._channel.pacing.timeouts.delta,
@@ -160,6 +173,7 @@ class Node:
         )
         self._incarnation = record.incarnation
         self._watch.stepped()
+        self._paused = event.pause()
         self._metrics.stepped(event)
         self._events.stepped(event, record)
 
@@ -170,7 +184,7 @@ class Node:
         delta = self._manifest.timeouts.delta
         until = time.monotonic() + 10 * delta
         while time.monotonic() < until:
-            standings = self._network.presence().standings
+            standings = self._connected.presence().standings
             if all(standings[peer].step >= last for peer in wanted & standings.keys()):
                 return
             await member.linger(self._channel, delta / 4)
@@ -186,9 +200,18 @@ class Node:
         options = self._options
         return Founding(self._seat.peer, self._first.roster, options.founding_s, options.restart_with, self._names)
 
-    def _open_network(self, me: Identity) -> NodeNetwork:
+    def _open_network(self, me: Identity) -> None:
         state_bytes = len(self.work.pack(self._first.training))
-        return NodeNetwork(self._manifest, self._seat, me, self._options, state_bytes, self._events.note)
+        self._network = NodeNetwork(
+            self._manifest, self._seat, me, self._options, state_bytes, self._events.note, self._process
+        )
+        if self._stop_asked:
+            self._network.stop()
+
+    @property
+    def _connected(self) -> NodeNetwork:
+        assert self._network is not None
+        return self._network
 
     def _make_member(self, me: Identity) -> Member[Training]:
         found = self._folder.last(self._first)
@@ -214,7 +237,7 @@ class Node:
         """The channel that this peer is on from now on: a member's, or an observer's, who only listens."""
         slots, on_announced = self._folder.slots, self._folder.journal.announced
         assert slots is not None
-        given = me, self._factory.link(self._network.link, me), self._manifest.timeouts, self._tools, slots
+        given = me, self._factory.link(self._connected.link, me), self._manifest.timeouts, self._tools, slots
         kind = BroadcastChannel if observing else self._factory.channel
         self._channel = kind(*given, observing=observing, on_announced=on_announced)
         return self._channel
@@ -231,9 +254,10 @@ class Node:
 
     def waits_for(self) -> str | None:
         """The reason why nothing happens, for people; may be called from any thread."""
+        standings = self._network.standings() if self._network is not None else {}
         if self._member is not None:
             self._names.learn(self._member.state.roster.successors)
-        return waiting_for(self._member, self._channel, self._names)
+        return waiting_for(self._member, self._channel, standings, self._paused, self._names)
 
     def farewell(self) -> str:
         """What becomes of the run while this peer is away, for people who stop it."""

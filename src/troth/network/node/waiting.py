@@ -1,9 +1,10 @@
 """A peer's answer to people who ask why nothing happens."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from troth.crypto import PeerId
 from troth.network.manifest.resilience import least_to_move
+from troth.network.mesh.session import Standing
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.recovery.member import Member
 from troth.protocol.wire.messages import Phase
@@ -11,7 +12,11 @@ from troth.training.work import Training
 
 
 def waiting_for(
-    member: Member[Training] | None, channel: BroadcastChannel | None, name_of: Callable[[PeerId], str]
+    member: Member[Training] | None,
+    channel: BroadcastChannel | None,
+    standings: Mapping[PeerId, Standing],
+    paused: str | None,  # why the last step did not move the model
+    name_of: Callable[[PeerId], str],
 ) -> str | None:
     """The step and the peers that this peer waits for, in a line for people; None if it waits for nothing."""
 
@@ -19,7 +24,17 @@ def waiting_for(
         return ", ".join(name_of(peer) for peer in sorted(peers))
 
     if member is not None and member.restart is not None and member.restart.waits:
+        ahead = {peer: at.step for peer, at in standings.items() if at.begun and at.step > member.state.step}
+        if ahead:
+            at = f"this peer is at step {member.state.step}, the others at {max(ahead.values())}"
+            return f"{at}; asks {names(ahead)} for what it missed"
         return _waiting_outside(member, names)
+    if member is not None and channel is not None and channel.resting:
+        away = names(gone.peer for gone in member.state.roster.away)
+        return (
+            paused
+            or f"paused at step {member.state.step}: too few are left to train; waits until some of {away} are back"
+        )
     where = channel.waits_for if channel is not None else None
     if where is None:
         return None

@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterable, Mapping
 from troth.crypto import Digest, Identity, PeerId, Slot
 from troth.protocol.broadcast.agreement import (
     Decision,
+    MoreThanHalf,
+    SecondViews,
     Seen,
     Timing,
     chain_bytes,
@@ -45,15 +47,15 @@ class Announcement(ChainedBroadcast):
         self._quorum = quorum
         self._gone: frozenset[PeerId] = frozenset()  # members whose connection is closed, as the link says
         self._views: dict[PeerId, dict[Seen, View]] = {}  # of a liar two: one that fits is enough
-        self._viewers: set[PeerId] = set()  # members whose views have come, in time or not
+        self._half_viewed = MoreThanHalf(len(self._members))  # members whose views have come, in time or not
         self._brought: Counter[tuple[PeerId, PeerId]] = Counter()  # views, by bringer and signer
         self._viewed_at: float | None = None  # when this peer signed its view
-        self._half_viewed_at: float | None = None  # when views of more than half of the members were there
         self._certifiers: dict[PeerId, bytes | None] = {}  # with their signatures, not checked
-        self._half_certified_at: float | None = None  # when certificates of more than half of the members were there
+        self._half_certified = MoreThanHalf(len(self._members))
         self._in_time: frozenset[PeerId] = frozenset()  # members whose values were there when the view was signed
         self._seen: Seen | None = None  # content of this peer's view, if complete
         self._certificate: Certificate | None = None
+        self._second_views = SecondViews()
         self.blame = Blame()
 
     # The peer itself
@@ -71,17 +73,13 @@ class Announcement(ChainedBroadcast):
         self._gone = frozenset(gone) - self._disputed_links  # links in dispute are bad anyway: others relay (SPEC F2)
 
     @property
-    def _viewed(self) -> bool:
-        return self._viewed_at is not None
-
-    @property
     def deadline(self) -> float | None:
         """Time at which `tick` has something to do next, if nothing is heard before."""
         if self.decision is not None:
             return None
         if self._slow_since is not None:
             return self._round_end(self._round_now)
-        return self._timing.views_due if self._viewed else self._values_due
+        return self._timing.views_due if self._viewed_at is not None else self._values_due
 
     @property
     def ends(self) -> float | None:
@@ -99,9 +97,9 @@ class Announcement(ChainedBroadcast):
         early and to others late makes the former wait for the views of the latter (SPEC Q8).
         """
         if self._certificate is not None:
-            began, there = self._decided_at, self._half_certified_at
+            began, there = self._decided_at, self._half_certified.at
         else:
-            began, there = self._viewed_at, self._decided_at if self._half_viewed_at is None else self._half_viewed_at
+            began, there = self._viewed_at, self._decided_at if self._half_viewed.at is None else self._half_viewed.at
         return 0.0 if began is None or there is None else max(0.0, there - began)
 
     @property
@@ -117,10 +115,11 @@ class Announcement(ChainedBroadcast):
         if self.decision is not None:
             return
         if self._slow_since is None:
-            if not self._viewed and (self._missing(now) is not None or now >= self._values_due):
+            if self._viewed_at is None and (self._missing(now) is not None or now >= self._values_due):
                 self._sign_view(now)
             self._certify(now)
-            if self.decision is None and self._viewed and now >= self._timing.views_due:
+            self._go_without_broken_off(now)
+            if self.decision is None and self._viewed_at is not None and now >= self._timing.views_due:
                 self._go_slow(now)  # by this peer's clock alone: else a liar could cut off frames still on their way
         self._go_through_rounds(now)
 
@@ -133,7 +132,7 @@ class Announcement(ChainedBroadcast):
             return
         match frame:
             case Value(envelope):
-                if not self._viewed and self._genuine(sender, envelope):
+                if self._viewed_at is None and self._genuine(sender, envelope):
                     self._remember(sender, envelope)
             case View():
                 if self._signed(sender, frame):
@@ -169,7 +168,7 @@ class Announcement(ChainedBroadcast):
         seen = self._seen or (None, ())
         view = View(seen[0], self._identity.sign(view_bytes(self._slot, *seen)), seen[1])
         self._views[self._me] = {seen: view}
-        self._count_view(self._me, now)
+        self._half_viewed.hear(self._me, now)
         self._out.append(view)
 
     def _values_digest(self) -> Digest:
@@ -187,32 +186,40 @@ class Announcement(ChainedBroadcast):
             signatures: dict[bytes, bytes] = {peer: views[peer].signature for peer in sorted(views)}
             self._hold(Certificate(seen[0], signatures, {}, seen[1]), now)
 
+    def _go_without_broken_off(self, now: float) -> None:
+        """Sign a second view if members broke off after they spoke, and decide by equal ones of all others (SPEC Q9)."""
+        if self._seen is None or self._quorum is None or self.decision is not None:
+            return
+        seen = self._seen
+        broken_off = tuple(sorted(p for p in self._in_time & self._gone if seen not in self._views.get(p, ())))
+        if self._second_views.mine is None and broken_off and len(self._in_time) - len(broken_off) >= self._quorum:
+            signature = self._identity.sign(view_bytes(self._slot, *seen, broken_off))
+            self._out.append(self._second_views.sign(self._me, View(seen[0], signature, seen[1], broken_off)))
+        if (certificate := self._second_views.certificate(self._in_time)) is not None:
+            self._hold(certificate, now)
+
     def _hold(self, certificate: Certificate, now: float) -> None:
-        self._certificate = self._with_my_signature(certificate)
+        mine = self._identity.sign(chain_bytes(self._slot, b"", certificate.values))
+        self._certificate = with_chain(certificate, {**certificate.chain, self._me: mine})
         self._out.append(self._certificate)
-        self._count_certificate(self._me, self._certificate.chain[self._me], now)
+        self._count_certificate(self._me, mine, now)
         said = {peer: next(iter(self._direct[peer].values())) for peer in self._members if peer in self._in_time}
         self._decide(Decision(said, {}), now)
 
     def _count_certificate(self, sender: PeerId, signature: bytes | None, now: float) -> None:
-        """Note a member's certificate: each hands one to all when it decides. Its content was checked before this peer decided,
-        or does not matter any more."""
+        """Note a member's certificate, checked before this peer decided: each member hands one to all when it decides."""
         self._certifiers.setdefault(sender, signature)
-        if self._half_certified_at is None and 2 * len(self._certifiers) > len(self._members):
-            self._half_certified_at = now
-
-    def _with_my_signature(self, certificate: Certificate) -> Certificate:
-        mine = self._identity.sign(chain_bytes(self._slot, b"", certificate.values))
-        return with_chain(certificate, {**certificate.chain, self._me: mine})
+        self._half_certified.hear(sender, now)
 
     def _hear_certificate(self, certificate: Certificate, now: float) -> None:
         if self.decision is not None:
             return
-        if self._me in certificate.gone:
+        same = (certificate.values, certificate.gone) == self._seen
+        if self._me in certificate.gone or (self._me in certificate.broken_off and not same):
             if self._proves(certificate):  # this peer is left behind: the others' values do not concern it any more
                 self._decide(Decision({}, {}), now)
             return
-        if (certificate.values, certificate.gone) != self._seen or not self._proves(certificate):
+        if not same or not self._proves(certificate):
             return
         signers = self._signers(b"", certificate.values, certificate.chain)
         if self._slow_since is None or len(signers) >= self._round_now:
@@ -256,18 +263,18 @@ class Announcement(ChainedBroadcast):
         return self._signed(sender, frame)
 
     def _signed(self, sender: PeerId, view: View) -> bool:
-        return self._tools.verify(sender, view_bytes(self._slot, view.values, view.gone), view.signature)
+        signed = view_bytes(self._slot, view.values, view.gone, view.broken_off)
+        return self._tools.verify(sender, signed, view.signature)
 
     def _remember_view(self, sender: PeerId, view: View, now: float, via: PeerId) -> None:
         """Keep two views from each bringer: else two wrong ones would leave no room for the right one that others relay."""
+        if view.broken_off:
+            if self._slow_since is None:
+                self._second_views.hear(sender, view, via)
+            return
         self._brought[via, sender] += 1
         if self._brought[via, sender] <= 2:
             # Later is too late: else a right view afterwards would make up for a wrong one in time.
             if self._slow_since is None:
                 self._views.setdefault(sender, {})[view.values, view.gone] = view
-            self._count_view(sender, now)
-
-    def _count_view(self, sender: PeerId, now: float) -> None:
-        self._viewers.add(sender)
-        if self._half_viewed_at is None and 2 * len(self._viewers) > len(self._members):
-            self._half_viewed_at = now
+            self._half_viewed.hear(sender, now)

@@ -62,6 +62,11 @@ class CatchUpServer:
         signed = signed_bytes(slot, PeerId(frame.member), Digest(sender))
         return self._tools.verify(PeerId(frame.member), signed, frame.signature)
 
+    @property
+    def wanted(self) -> bool:
+        """Whether a peer asks for records, or observes: it needs steps to come back."""
+        return bool(self.asking or self.observers)
+
     def rejoins(self, step: int) -> list[SignedRejoin]:
         return [rejoin for _, rejoin in sorted(self._rejoins.get(step, {}).items())]
 

@@ -41,6 +41,7 @@ from troth.protocol.wire.phases import seal
 from troth.protocol.wire.primitives import Primitives
 
 R = TypeVar("R")
+_REST = 60.0  # seconds; a resting member wakes for nothing else, so any number will do
 OnAnnounced = Callable[[Slot, Said], None]  # called with every announcement that has ended
 
 
@@ -63,6 +64,7 @@ class BroadcastChannel:
         self._tools = tools
         self._on_announced = on_announced
         self._step = -1  # begun last
+        self.resting = False  # the run pauses, and nobody asks to come back (SPEC G3)
         self.signed_slots = signed_slots if signed_slots is not None else SignedSlotsInMemory()
         self.position = Position(observing=observing)
         self.pacing = Pacing(bounds)
@@ -214,6 +216,14 @@ class BroadcastChannel:
     def waits_for(self) -> tuple[Slot, frozenset[PeerId]] | None:
         """Slot that this peer is in, and the members that have not spoken in it yet, to show to people."""
         return None if self.position.slot is None else (self.position.slot, self._announcer.unheard)
+
+    async def rest(self, slot: Slot) -> None:
+        """Wait until a peer asks to come back, or another member has begun the step of this Commit (SPEC G3)."""
+        self.resting = True
+        while not (self.catch_up.wanted or self._early_frames.has(slot)):
+            await self.listener.hear_one(self._link.now() + _REST)
+        self.resting = False
+        self.pacing.resume()
 
     # For a peer that comes back (SPEC B2)
 

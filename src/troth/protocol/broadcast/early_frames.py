@@ -66,6 +66,10 @@ class EarlyFrameBuffer:
             self._count[sender] += 1
             self._packets[packet.slot].append((sender, packet))
 
+    def has(self, slot: Slot) -> bool:
+        """Whether a packet of this slot is here."""
+        return slot in self._packets
+
     def take(self, slot: Slot) -> list[tuple[PeerId, Packet]]:
         """Take out the packets of this slot, in the order of arrival."""
         taken = self._packets.pop(slot, [])

@@ -132,6 +132,10 @@ class Pacing:
     def ended(self, announcement: Announcement | ObservedAnnouncement) -> None:
         self._last = announcement
 
+    def resume(self) -> None:
+        """Go on after a rest: the next announcement counts from its own beginning (SPEC G3)."""
+        self._last = None
+
     def speak(self) -> None:
         """Go on as a member: others decided the last announcement up to delta earlier."""
         self.timeouts, self.latency = self.next_timeouts, LatencyEstimator()

@@ -93,6 +93,15 @@ class Ledger(Generic[T]):
         return self.state.closed and self.lacks is None
 
     @property
+    def rests(self) -> bool:
+        """Whether to make no step unasked (SPEC G3): the last two made no update, and none will while nobody comes back.
+
+        Two, so that the record that began the pause, with its absences and bans, is certified by the step after it."""
+        roster, before = self.state.roster, self.earlier
+        count = len(roster.members)
+        return roster.paused and before is not None and before.roster.paused and not roster.moves(count, count)
+
+    @property
     def oldest(self) -> int:
         """Step of the first certified record held."""
         return step_of(self._certified[0]) if self._certified else self.state.step

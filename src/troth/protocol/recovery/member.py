@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Generic, TypeVar
 
-from troth.crypto import Digest, Identity, PeerId, Signature
+from troth.crypto import Digest, Identity, PeerId, Signature, Slot
 from troth.protocol.broadcast.catch_up_server import MOST_AHEAD
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.broadcast.signed_slots import SignedBeforeError
@@ -24,6 +24,7 @@ from troth.protocol.recovery.restart import Restart
 from troth.protocol.step.closing import close_run
 from troth.protocol.step.step import run_step
 from troth.protocol.wire.frames import CertifiedRecord
+from troth.protocol.wire.messages import Phase
 
 T = TypeVar("T")
 _PATIENCE = 30.0
@@ -94,6 +95,11 @@ class Member(Generic[T]):
         self._serving = channel
         self._serve(channel)
         while not self.over:
+            if self._ledger.rests:
+                await channel.rest(
+                    Slot(self.peer.run.id, self.state.step, Phase.COMMIT, incarnation=self.state.incarnation)
+                )
+                self._observers.admit(channel)
             outcome = await self._next_step()
             yield outcome
             if self.peer.me in outcome.record.absent:

@@ -51,28 +51,34 @@ class Value(_Frame, frozen=True):
 class View(_Frame, frozen=True):
     """Signed digest of all values that the sender holds, with the list of missing members (SPEC Q2, Q9).
 
-    None marks an incomplete view, which cannot be certified."""
+    None marks an incomplete view, which cannot be certified. A second view names members that broke off after they spoke, and
+    repeats the first."""
 
     values: Bytes32 | None
     signature: Bytes64
     gone: Keys = ()  # missing members, sorted
+    broken_off: Keys = ()  # members that spoke, and whose views will not come, sorted
 
     def __post_init__(self) -> None:
         _check_order(self.gone)
-        if self.values is None and self.gone:
+        _check_order(self.broken_off)
+        if self.values is None and (self.gone or self.broken_off):
             raise ValueError("an incomplete view names nobody")
 
 
 class Certificate(_Frame, frozen=True):
-    """Equal views of all members that are not missing (SPEC Q3). The values need not travel: each signer holds them."""
+    """Equal views of all members that are not missing and have not broken off (SPEC Q3). The values need not travel: each
+    signer holds them."""
 
     values: Bytes32
     views: Signatures
     chain: Signatures
     gone: Keys = ()
+    broken_off: Keys = ()
 
     def __post_init__(self) -> None:
         _check_order(self.gone)
+        _check_order(self.broken_off)
 
 
 class Chained(_Frame, frozen=True):

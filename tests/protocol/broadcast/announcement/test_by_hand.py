@@ -139,16 +139,54 @@ def test_two_signatures_of_one_value_are_no_lie() -> None:
 def test_departed_members_are_written_in_one_way() -> None:
     """[Q9, M3] Else one set could be signed in several ways; and an incomplete view names nobody."""
     one, other = sorted(key.peer for key in KEYS[:2])
-    right: list[Frame] = [View(bytes(32), bytes(64), (one, other)), Certificate(bytes(32), {}, {}, (one, other))]
+    right: list[Frame] = [
+        View(bytes(32), bytes(64), (one, other), (one, other)),
+        Certificate(bytes(32), {}, {}, (one, other), (one, other)),
+    ]
     for frame in right:
         raw = msgspec.msgpack.encode(frame)
         assert msgspec.msgpack.decode(raw, type=Frame) == frame
-        for gone in ((other, one), (one, one), (one[:-1],), (one,) * (MOST_MEMBERS + 1)):
-            wrong = msgspec.msgpack.encode([*msgspec.msgpack.decode(raw)[:-1], gone])
-            with pytest.raises(msgspec.ValidationError):
-                msgspec.msgpack.decode(wrong, type=Frame)
-    with pytest.raises(ValueError, match="names nobody"):
-        View(None, bytes(64), (one,))
+        fields = msgspec.msgpack.decode(raw)
+        for named in ((other, one), (one, one), (one[:-1],), (one,) * (MOST_MEMBERS + 1)):
+            for wrong in ([*fields[:-2], named, ()], [*fields[:-1], named]):
+                with pytest.raises(msgspec.ValidationError):
+                    msgspec.msgpack.decode(msgspec.msgpack.encode(wrong), type=Frame)
+    for gone, broken_off in (((one,), ()), ((), (one,))):
+        with pytest.raises(ValueError, match="names nobody"):
+            View(None, bytes(64), gone, broken_off)
+
+
+def test_members_that_break_off_after_they_spoke_are_not_waited_for() -> None:
+    """[Q9] Their values count, and equal second views of all others decide at once; while one of those still reaches them,
+    they are waited for, and fewer than a quorum decide nothing without them."""
+    for broken, quorum, unsure, decides in ((1, 3, 0, True), (2, 3, 0, True), (2, 4, 0, False), (1, 3, 1, False)):
+        keys = sorted(KEYS[:5], key=lambda key: key.peer)
+        everyone = [key.peer for key in keys]
+        timing = Timing(0.0, 0.0, DELTA)
+        cores = [
+            Announcement(SLOT, cast(Identity, key), everyone, timing, CheapPrimitives(), quorum=quorum) for key in keys
+        ]
+        for core, key in zip(cores, keys, strict=True):
+            core.say(sealed(key, b"value"), 0.0)
+        sent = [core.take() for core in cores]
+        staying, leaving = cores[:-broken], everyone[-broken:]
+        for number, core in enumerate(staying):
+            for sender, frames in zip(everyone, sent, strict=True):
+                if sender != everyone[number]:
+                    core.hear(sender, frames[0], 0.1)
+        for number, core in enumerate(staying):
+            core.broken_off(leaving if number >= unsure else [])
+            core.tick(0.2)
+        rounds = 0
+        while any(told := [core.take() for core in staying]) and rounds < 4:
+            rounds += 1
+            for number, core in enumerate(staying):
+                for other, said in enumerate(told):
+                    for frame in said if other != number else ():
+                        core.hear(everyone[other], frame, 0.3)
+        assert [core.decision is not None for core in staying] == [decides] * len(staying)
+        for core in staying:
+            assert core.decision is None or core.decision.said.keys() == set(everyone)
 
 
 def _announcement_with_departures(

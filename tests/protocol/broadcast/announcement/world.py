@@ -61,7 +61,7 @@ class HonestMember:
 
     @property
     def has_viewed(self) -> bool:
-        return bool(self.core._viewed)
+        return self.core._viewed_at is not None
 
     @property
     def holds_certificate(self) -> bool:
