@@ -1,17 +1,26 @@
 """`troth join`: mistakes that are told before anything is sent, in the words of the command line."""
 
+import re
+import signal
+import socket
 import sys
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
 from tests.cli.conftest import Troth
 from troth.cli.fields import as_options
+from troth.cli.join import _Stop
 from troth.crypto import Identity
 from troth.errors import OperatorError
-from troth.network.manifest.builder import build_manifest
+from troth.network.manifest.builder import ManifestOptions, build_manifest
 from troth.network.manifest.founder import Founder
+from troth.network.node.node import Node
+from troth.protocol.core.state import Outcome
 from troth.swarm.plan import SwarmError
+from troth.training import make_task
+from troth.training.work import Training
 
 
 @pytest.fixture
@@ -46,6 +55,7 @@ def test_a_mistake_ends_in_one_line_that_names_the_option(
     Path("folder").mkdir()
     if mark is not None:
         Path("folder/run").write_text(mark + "\n")
+        Path("folder/model.json").touch()
     done = troth("join", str(manifest), "--identity", "me.key", "--folder", "folder", *arguments)
     assert (done.code, done.out) == (2, "")
     assert done.err.splitlines()[-1].startswith(f"troth: {message}")
@@ -57,3 +67,93 @@ def test_fields_become_options_at_the_beginning_of_an_error_only() -> None:
     assert isinstance(rephrased.value.__cause__, SwarmError)
     with pytest.raises(OperatorError, match=r"^too many peers$"), as_options({"peers"}):
         raise OperatorError("too many peers")
+
+
+def stopped_while_saving(stop: _Stop, first: signal.Signals, later: list[signal.Signals]) -> list[signal.Signals]:
+    """Stop with a signal, and go on with others while the state is saved; those that the saving survived."""
+    survived = []
+    try:
+        with stop:
+            try:
+                signal.raise_signal(first)
+            finally:
+                for number in later:
+                    signal.raise_signal(number)
+                    survived.append(number)
+    except KeyboardInterrupt:
+        return survived
+    raise AssertionError("nothing stopped")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_stops_and_a_second_one_does_not_cut_off_the_saving(
+    number: signal.Signals, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stop, later = _Stop(), [signal.SIGINT, signal.SIGTERM]
+    assert stopped_while_saving(stop, number, later) == later
+    assert stop.exit_code == code
+    assert capsys.readouterr().err.count("saving; a moment, please") == 2
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_signal_that_finds_the_saving_hanging_ends_it() -> None:
+    assert stopped_while_saving(_Stop(patience_s=0.0), signal.SIGTERM, [signal.SIGTERM]) == []
+
+
+@pytest.fixture
+def alone(manifest: Path) -> Path:
+    """A run of six steps that one founder can make by itself."""
+    key = Identity.load(Path("me.key")).peer
+    options = ManifestOptions(steps=6, compute_s=1.0, bulk_s=0.5, delta_s=0.5)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    built = build_manifest("quadratic:dimension=40", [Founder("me", key, f"127.0.0.1:{port}")], options)
+    manifest.write_text(built.manifest.to_toml())
+    return manifest
+
+
+def test_a_run_to_its_end_with_log_screen_and_model(troth: Troth, alone: Path) -> None:
+    done = troth("join", str(alone), "--identity", "me.key", "--folder", "folder", "--verbose")
+    assert done.code == 0, done.err
+    screen = done.err.splitlines()[1:]
+    assert all(re.match(r"\d\d:\d\d:\d\d  \S", line) for line in screen)
+    assert "as me; everything goes to folder" in screen[0]
+    steps = [line[10:].split("  ")[0] for line in screen if "batch loss" in line]
+    assert steps == [f"step {step}/6" for step in range(1, 7)]
+    log = Path("folder/log.txt").read_text().splitlines()
+    assert [line[10:].partition("  0.")[0].split(" s a step")[0] for line in screen if "/6" not in line] == [
+        line[21:] for line in log if "/6" not in line
+    ], "the same sentences"
+    assert done.out.splitlines()[1] == (
+        'Load it: model.load_state_dict(safetensors.torch.load_file("folder/model.safetensors"))'
+    )
+    make_task("quadratic:dimension=40").model().load_state_dict(load_file("folder/model.safetensors"))
+    quiet = troth("export", "folder", "--run", str(alone), "--evaluate")
+    assert "test loss" in quiet.out
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_peer_that_is_stopped_saves_says_so_and_comes_back(
+    troth: Troth, alone: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int
+) -> None:
+    command = ("join", str(alone), "--identity", "me.key", "--folder", "folder", "--quiet")
+
+    def stopping(node: Node, outcome: Outcome[Training], seconds: float) -> None:
+        tell(node, outcome, seconds)
+        if outcome.record.step == 2:
+            signal.raise_signal(number)
+
+    tell = Node._tell
+    with monkeypatch.context() as patched:
+        patched.setattr(Node, "_tell", stopping)
+        done = troth(*command)
+    assert done.code == code
+    last = done.err.splitlines()[-1]
+    assert "stopped; " in last
+    assert last.endswith("The same command comes back (everything is in folder)")
+    assert Path("folder/log.txt").read_text().splitlines()[-1].endswith(last[10:])
+    assert Path("folder/checkpoints/step-000000003.safetensors").exists()
+    again = troth(*command)
+    assert again.code == 0, again.err
+    assert Path("folder/model.safetensors").exists()

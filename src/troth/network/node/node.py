@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from troth.crypto import Identity
 from troth.network.disk.checkpoints import Marks
+from troth.network.disk.lock import lock_key
 from troth.network.malloc import keep_memory
 from troth.network.manifest.errors import ManifestError
 from troth.network.manifest.fit import mismatches
@@ -20,10 +21,13 @@ from troth.network.node.evidence import EvidenceFiles
 from troth.network.node.factory import PeerFactory
 from troth.network.node.folder import PeerFolder
 from troth.network.node.founding import Founding, begin_with_the_others
+from troth.network.node.log import LogFile, LoggedEvents
 from troth.network.node.metrics import Metrics
+from troth.network.node.names import Names
+from troth.network.node.narrator import QuietWatch
 from troth.network.node.network import NodeNetwork
 from troth.network.node.options import NodeOptions
-from troth.network.node.waiting import Waiting, waiting_for
+from troth.network.node.waiting import farewell, waiting_for
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.core.errors import CannotGoOnError, LeftOutError, StalledError
 from troth.protocol.core.state import Outcome, Peer, State
@@ -58,16 +62,20 @@ class Node:
         self._manifest = manifest
         self._seat = identity  # the key in the manifest
         self._options = options
-        self._events = events
+        self._events = LoggedEvents(events, LogFile(options.folder / "log.txt"))
+        self._names = Names(manifest.name_of)
         self._factory = factory or PeerFactory()
         self._tools = Primitives()
         self.work = self._factory.work(manifest, problem, self._tools)
         self._first = manifest.first_state(self.work)
+        self._key_lock = lock_key(manifest.run.id, identity.peer)
         self._folder = PeerFolder(
-            options.folder, manifest.run.id, self.work, keep_checkpoints=options.keep_checkpoints, note=events.note
+            options.folder, manifest.run.id, self.work, keep_checkpoints=options.keep_checkpoints, note=self.note
         )
-        self._evidence = EvidenceFiles(options.folder / "evidence", manifest.run, manifest.name_of, events.note)
+        self._evidence = EvidenceFiles(options.folder / "evidence", manifest.run, self._names, self.note)
         self._metrics = Metrics(options.folder, port=options.metrics_port, tensorboard=options.tensorboard)
+        self._watch = QuietWatch(self.waits_for, self.note)
+        self._paused: str | None = None  # why the last step did not move the model, for people
         self._process = secrets.token_bytes(32)
         self._stop_asked = False
         self._network: NodeNetwork | None = None
@@ -91,16 +99,15 @@ class Node:
         self._open_network(me)
         try:
             if not known and not begin_with_the_others(self._connected, self._founding, self._events.note):
-                self._events.note(
-                    "the run began without this peer, or its folder was lost: it comes back under a new key"
-                )
+                self.note("the run began without this peer, or its folder was lost: it comes back under a new key")
                 self._connected.close()
                 self._folder.make_successor()
                 me, known = self._folder.current_identity(self._seat), True
                 self._open_network(me)
             self._folder.open_slots(signed)
             try:
-                return drive(self._train(me, comes_back=known))
+                with self._watch:
+                    return drive(self._train(me, comes_back=known))
             finally:
                 self._connected.leave()  # before it saves: the others need not wait for that
                 self._save_when_stopping()
@@ -108,6 +115,8 @@ class Node:
             self._connected.close()
             self._folder.close()
             self._metrics.close()
+            if self._key_lock is not None:
+                self._key_lock.release()
 
     async def _train(self, me: Identity, *, comes_back: bool) -> State[Training]:
         """Train as a member from the beginning, or come back into a run that goes on."""
@@ -118,15 +127,15 @@ class Node:
             try:
                 await self._follow(member, member.take_part(self._channel))
             except (LeftOutError, StalledError) as why:
-                self._events.note(f"{why}; looking for the others")
+                self.note(f"{why}; looking for the others")
         while not member.over:
             self._connected.stand(Standing(True, True, member.state.step))
             try:
                 await self._follow(member, member.come_back(me))
             except (LeftOutError, StalledError) as why:
-                self._events.note(f"{why}; trying again")
+                self.note(f"{why}; trying again")
         if not self._folder.save_model(member.state, member.certified[-1] if member.certified else None):
-            self._events.note("the run ends unclosed: too few signed its last record, so nobody can prove this model")
+            self.note("the run ends unclosed: too few signed its last record, so nobody can prove this model")
         await self._wait_for_stragglers(member)
         return member.state
 
@@ -134,6 +143,7 @@ class Node:
         """Keep and tell every step as it ends."""
         started = time.monotonic()
         async for outcome in steps:
+            self._names.learn(outcome.state.roster.successors)
             self._evidence.add(outcome)
             self._folder.save_step(outcome.state, whole=outcome.state.scales.updates >= self._manifest.steps)
             self._connected.stand(Standing(True, True, outcome.state.step))
@@ -153,6 +163,7 @@ class Node:
         event = step_event(
             outcome,
             self._manifest,
+            self._names,
             self._connected.traffic(),
             seconds=seconds,
             loss=self.work.loss,
@@ -161,6 +172,8 @@ class Node:
             metrics=self.work.problem.evaluate(outcome.state.training.parameters_D) if evaluated else None,
         )
         self._incarnation = record.incarnation
+        self._watch.stepped()
+        self._paused = event.pause()
         self._metrics.stepped(event)
         self._events.stepped(event, record)
 
@@ -185,9 +198,7 @@ class Node:
     @property
     def _founding(self) -> Founding:
         options = self._options
-        return Founding(
-            self._seat.peer, self._first.roster, options.founding_s, options.restart_with, self._manifest.name_of
-        )
+        return Founding(self._seat.peer, self._first.roster, options.founding_s, options.restart_with, self._names)
 
     def _open_network(self, me: Identity) -> None:
         state_bytes = len(self.work.pack(self._first.training))
@@ -231,10 +242,26 @@ class Node:
         self._channel = kind(*given, observing=observing, on_announced=on_announced)
         return self._channel
 
-    def waits_for(self) -> Waiting | None:
+    # People
+
+    def note(self, text: str) -> None:
+        """Tell people, on the screen and in the log."""
+        self._events.note(text)
+
+    def log(self, text: str) -> None:
+        """Write into the log alone."""
+        self._events.log(text)
+
+    def waits_for(self) -> str | None:
         """The reason why nothing happens, for people; may be called from any thread."""
         standings = self._network.standings() if self._network is not None else {}
-        return waiting_for(self._member, self._channel, standings, self._manifest.name_of)
+        if self._member is not None:
+            self._names.learn(self._member.state.roster.successors)
+        return waiting_for(self._member, self._channel, standings, self._paused, self._names)
+
+    def farewell(self) -> str:
+        """What becomes of the run while this peer is away, for people who stop it."""
+        return farewell(self._member, self._seat.peer, self._manifest.parameters.validators, self._names)
 
 
 def drive(coroutine: Coroutine[Any, Any, R]) -> R:
