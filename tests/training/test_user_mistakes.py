@@ -84,10 +84,11 @@ def test_the_message_names_what_to_change(task: Lines, told: str) -> None:
         check_pure(task)
 
 
-def test_a_class_that_is_no_dataclass_is_told_so(tmp_path: Path) -> None:
+def test_a_class_that_is_no_dataclass_has_no_options_to_set(tmp_path: Path) -> None:
     (tmp_path / "t.py").write_text(f"{HEAD}class T(Task):\n{BODY}")
+    assert type(make_task(str(tmp_path / "t.py"))).__name__ == "T"
     with pytest.raises(OperatorError, match="@dataclass"):
-        make_task(str(tmp_path / "t.py"))
+        make_task(f"{tmp_path / 't.py'}:width=3")
 
 
 def test_postponed_annotations_and_aliases_are_fine(tmp_path: Path) -> None:

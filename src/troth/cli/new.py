@@ -9,6 +9,7 @@ import typer
 
 from troth.cli.key import public_key
 from troth.errors import OperatorError
+from troth.specs import file_of
 
 if TYPE_CHECKING:
     from troth.network.manifest.builder import BuiltManifest
@@ -213,11 +214,11 @@ def _print(path: Path, built: "BuiltManifest") -> None:
     typer.echo(f"A gradient took {_milliseconds(built.gradient_s)} here; members have {timeouts.compute:g} s for it.")
     for line in _warnings(built):
         typer.echo(line)
-    files = [manifest.task.partition(":")[0]] if ".py" in manifest.task else []
+    files = [file] if (file := file_of(manifest.task)) is not None else []
     files += [initial_state_file(Path(), manifest.initial_state).name] if manifest.initial_state is not None else []
-    file = f", and {' and '.join(files)} with it" if files else ""
+    them = f", and {' and '.join(files)} with it" if files else ""
     typer.echo(
-        f"\nNext: send {path.name} to everybody{file}. There is no secret in it. Everybody then runs\n\n"
+        f"\nNext: send {path.name} to everybody{them}. There is no secret in it. Everybody then runs\n\n"
         f"    troth join {path.name} --identity me.key\n\nand must see the same run, {manifest.run.id.hex()[:8]}."
     )
 

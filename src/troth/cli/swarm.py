@@ -51,7 +51,7 @@ def swarm(
     started = time.monotonic()
     typer.echo("Starting …", err=True)
     from troth.cli.fields import as_options
-    from troth.cli.output import claim
+    from troth.cli.output import claimed
     from troth.files import write_text
     from troth.lab import plot_runs
     from troth.network.manifest.manifest import Manifest
@@ -62,11 +62,11 @@ def swarm(
         plan = SwarmPlan(peers, byzantine, attacks, behaviours, attack_start, attack_every, seed=seed)
     base = None if manifest is None else Manifest.load(manifest)
     run = rehearsal(plan, task, base=base, steps=steps, delta_s=delta)
-    folder = claim(out, {}, overwrite=overwrite)
-    finished, summary = play(plan, run, folder)
+    with claimed(out, {}, overwrite=overwrite) as folder:
+        finished, summary = play(plan, run, folder)
     write_text(folder / "summary.json", summary.to_json())
     liars = f"{byzantine} of {peers} processes lie" if byzantine else f"{peers} processes"
-    plot_runs([("troth", summary)], folder / "accuracy.png", f"{run.task}, {liars}")
+    plot_runs([("troth", summary)], folder / "curve.png", f"{run.task}, {liars}")
     if json:
         typer.echo(summary.to_json(), nl=False)
     else:

@@ -15,6 +15,7 @@ from troth.errors import OperatorError
 from troth.network.manifest.builder import ManifestOptions, build_manifest
 from troth.network.manifest.founder import Founder
 from troth.network.manifest.manifest import Manifest
+from troth.plugins import absolute
 from troth.protocol.core.run import most_byzantine
 from troth.specs import pick
 
@@ -45,6 +46,8 @@ class SwarmPlan:
             raise SwarmError(f"`byzantine`: {self.peers} peers withstand at most {most} liars, got {self.byzantine}")
         for name in self.behaviours:
             pick(WIRE_BEHAVIOURS, name, "behaviour on the wire")
+        # Liars are processes of their own: their attacks travel by name, and their files by their whole path.
+        object.__setattr__(self, "attacks", tuple(absolute(spec) for spec in self.attacks))
         for spec in self.attacks:
             make_attack(spec)
         self.schedule()
