@@ -18,7 +18,7 @@ import inspect
 import re
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
@@ -186,7 +186,11 @@ def _import_error(error: BaseException, place: Path, shown: Path) -> str:
         where = where if error.filename in (None, str(place)) else f"'{error.filename}'"
         line, what = error.lineno, f"{type(error).__name__}: {printable(str(error.msg))}"
     else:
-        line = next((f.lineno for f in _frames(error) if f.filename == str(place)), None)
+        frame = next(
+            (f for f in _frames(error) if Path(f.filename).parent == place.parent), None
+        )  # a helper beside it counts
+        where = where if frame is None or frame.filename == str(place) else f"'{frame.filename}'"
+        line = None if frame is None else frame.lineno
     if isinstance(error, ModuleNotFoundError):
         what += "; install it here, or put the file beside this one"
     return f"cannot use {where}{'' if line is None else f', line {line}'}: {what}"
@@ -243,7 +247,15 @@ def _lacking(thing: Any) -> str:
 def absolute(spec: str) -> str:
     """The same spec for a process in another folder."""
     file = file_of(spec)
-    return spec if file is None else spec.replace(file, str(Path(file).absolute()), 1).strip()
+    return spec if file is None else spec.replace(file, str(Path(file).resolve()), 1).strip()
+
+
+def in_its_folder(spec: str) -> tuple[Path, str]:
+    """The folder of a spec's file, and the spec as it is written there; for a name, the current folder and the name."""
+    file = file_of(spec)
+    if file is None:
+        return Path(), spec
+    return Path(file).resolve().parent, spec.replace(file, Path(file).name, 1).strip()
 
 
 def name_of(thing: Any, table: Mapping[str, Any] | None = None) -> str:
@@ -304,5 +316,6 @@ def _frames(error: BaseException) -> list[traceback.FrameSummary]:
     return list(reversed(traceback.extract_tb(error.__traceback__)))
 
 
-def _and(words: Any) -> str:
-    return " and ".join(words)
+def _and(words: Iterable[str]) -> str:
+    *others, last = list(words) or [""]
+    return f"{', '.join(others)} and {last}" if others else last

@@ -15,7 +15,7 @@ from troth.errors import OperatorError
 from troth.network.manifest.builder import ManifestOptions, build_manifest
 from troth.network.manifest.founder import Founder
 from troth.network.manifest.manifest import Manifest
-from troth.plugins import absolute
+from troth.plugins import absolute, in_its_folder
 from troth.protocol.core.run import most_byzantine
 from troth.specs import pick
 
@@ -47,6 +47,8 @@ class SwarmPlan:
         for name in self.behaviours:
             pick(WIRE_BEHAVIOURS, name, "behaviour on the wire")
         # Liars are processes of their own: their attacks travel by name, and their files by their whole path.
+        if not all(isinstance(spec, str) for spec in self.attacks):
+            raise SwarmError("`attacks` are names or files: an object cannot travel to another process")
         object.__setattr__(self, "attacks", tuple(absolute(spec) for spec in self.attacks))
         for spec in self.attacks:
             make_attack(spec)
@@ -101,7 +103,8 @@ def rehearsal(
         changes: dict[str, Any] = {} if steps is None else {"steps": steps}
         return dataclasses.replace(base, founders=founders_of(plan), **changes)
     options = ManifestOptions(steps=steps, seed=plan.seed, byzantine=plan.byzantine, delta_s=delta_s)
-    manifest = build_manifest(task, founders_of(plan), options).manifest
+    folder, task = in_its_folder(task)
+    manifest = build_manifest(task, founders_of(plan), options, folder).manifest
     return dataclasses.replace(manifest, nonce=derive(plan.seed, "run"))
 
 

@@ -81,6 +81,11 @@ def build_manifest(
     made = make_task(task, folder)
     _check_machine(made, options)
     problem = Problem(made, device=options.device, one_by_one=options.one_by_one, lanes_for=max(1, len(founders)))
+    if problem.size < len(founders):
+        raise ManifestError(
+            f"{len(founders)} founders are too many for a model of {problem.size} parameters: every peer looks after a part "
+            f"of it; take at most {problem.size}, or a larger model"
+        )
     check_pure(made, problem)
     gradient_s = _gradient_s(problem)
     manifest = Manifest(
