@@ -352,6 +352,7 @@ class TestNames:
             (Shove(), f"{__name__}.Shove:length=2.0,towards=None"),
             (Shove(1, towards=rule), f"{__name__}.Shove:length=1,towards={__name__}.rule"),
             (Shove(1, towards=(1, "a")), f"{__name__}.Shove:length=1,towards=1+a"),
+            (Shove(1, towards=[1.5] * 99), f"{__name__}.Shove:length=1,towards=builtins.list"),
             (Shove(1, towards=Plain()), f"{__name__}.Shove:length=1,towards={__name__}.Plain"),
             (rule, f"{__name__}.rule"),
             (partial(rule, k=3), f"{__name__}.rule:k=3"),

@@ -33,6 +33,7 @@ from troth.specs import SpecError, build, file_of, parse_file_spec, parse_spec, 
 T = TypeVar("T")
 
 _OURS = Path(__file__).parent
+_SHORT = 8  # entries of a list that are written out in a name
 _loaded: dict[
     tuple[Path, bytes], ModuleType
 ] = {}  # by path and content: a file is run once, and again when it has changed
@@ -281,7 +282,7 @@ def _with_options(name: str, options: Mapping[str, Any]) -> str:
 def _word(value: Any) -> str:
     if value is None or isinstance(value, str | int | float | Path):
         return str(value)
-    if isinstance(value, tuple | list):
+    if isinstance(value, tuple | list) and len(value) <= _SHORT:
         return "+".join(map(_word, value))
     return name_of(value)  # never a repr, which may hold an address
 

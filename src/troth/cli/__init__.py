@@ -1,5 +1,6 @@
 """The command line: one file per command. Heavy imports happen inside commands, so that `troth --help` is instant."""
 
+import os
 import sys
 import warnings
 
@@ -82,9 +83,10 @@ def main(arguments: list[str] | None = None) -> None:
             _fail(error.format_message().replace("\n", " "))
         if _about_a_key_file(error):
             _fail(str(error))
-        if (where := blamed(error)) is None:
+        where = blamed(error)  # a user's own task, attack or rule
+        if where is None or os.environ.get("TROTH_TRACEBACK"):
             raise
-        _fail(where)  # a user's own task, attack or rule
+        _fail(f"{where} (with TROTH_TRACEBACK=1 in the environment the whole traceback is shown)")
 
 
 def _about_a_key_file(error: Exception) -> bool:
