@@ -16,7 +16,7 @@ from troth.plugins import absolute, blamed, in_its_folder, name_of
 from troth.simulation.lockstep.defences import make_rule
 from troth.specs import file_of, parse_file_spec
 from troth.training import TASKS, make_task
-from troth.training.tasks import Digits
+from troth.training.tasks.digits import Digits
 
 ATTACK = """
 from dataclasses import dataclass

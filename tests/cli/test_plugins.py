@@ -3,14 +3,15 @@
 import csv
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from safetensors.torch import load_file
 
 from tests.cli.conftest import Troth
-from troth.training import make_task
+from troth.simulation import Started
+from troth.training import TaskError, make_task
 
 KINDS = ("attack", "defence", "task")
 FEW = ("--peers", "4", "--steps", "3", "--byzantine", "1", "--attack-start", "1", "--out", "here")
@@ -227,6 +228,32 @@ class TestResults:
         assert (done.code, done.err) == (2, f"troth: {message}\n")
         assert not Path("here").exists()
 
+    def test_a_run_that_fails_leaves_the_results_of_the_one_before(
+        self, troth: Troth, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert troth(*SMALL, "--checkpoint-every", "1").code == 0
+        before = {path: path.read_bytes() for path in Path("here").rglob("*") if path.is_file()}
+        monkeypatch.setattr("troth.simulation.Started.__next__", _fails)
+        assert troth(*SMALL).code == 2
+        assert {path: path.read_bytes() for path in Path("here").rglob("*") if path.is_file()} == before
+
+    @pytest.mark.parametrize(
+        ("returned", "message"),
+        [
+            ("{'error': torch.zeros(())}", "evaluate() gives 'error' as Tensor: make it a plain number, float(…)"),
+            ("3", "evaluate() must return a dict of numbers by name"),
+            ("{'step': 1.0}", "evaluate() must return a dict of numbers by name, and no name may be 'step'"),
+        ],
+    )
+    def test_metrics_that_cannot_be_written_down(self, examples: Troth, returned: str, message: str) -> None:
+        text = Path("my_task.py").read_text(encoding="utf-8")
+        own = f"\n    def evaluate(self, model):\n        return {returned}\n"
+        Path("my_task.py").write_text(text + own, encoding="utf-8")
+        done = examples("simulate", "--task", "my_task.py:hidden=2", *FEW)
+        assert done.code == 2
+        assert done.err.startswith(f"troth: {message}")
+        assert not Path("here").exists()
+
     def test_a_task_with_metrics_of_its_own(self, examples: Troth) -> None:
         own = "\n    def evaluate(self, model):\n        return {'error': -1.5}\n"
         text = Path("my_task.py").read_text(encoding="utf-8")
@@ -234,6 +261,10 @@ class TestResults:
         done = examples("simulate", "--task", "my_task.py:hidden=2", *FEW)
         assert done.code == 0, done.err
         assert "-1.5" in done.out
+
+
+def _fails(_: Started) -> NoReturn:
+    raise TaskError("no more")
 
 
 class TestLists:
@@ -253,10 +284,7 @@ class TestLists:
             "def mid(vectors_PD):\n    '''the middle'''\n    return vectors_PD[0]\ntiny = Quadratic(dimension=9)\n"
         )
         monkeypatch.syspath_prepend(str(tmp_path / "site"))
-        lists: dict[str, Callable[[], str]] = {
-            name: lambda n=name: troth(n).out for name in ("attacks", "defences", "tasks")
-        }  # type: ignore[misc]
-        shown = {name: show() for name, show in lists.items()}
+        shown = {name: troth(name).out for name in ("attacks", "defences", "tasks")}
         assert "From installed packages:\n" in shown["attacks"]
         assert f"{'loud':<20}shout" in shown["attacks"]
         assert f"{'broken':<20}cannot be used: attack 'broken' of offering cannot be imported" in shown["attacks"]

@@ -25,7 +25,7 @@ class Marked(Drag):
 def test_files_outside_of_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
     for name, template in (("my_attack.py", attack_template), ("my_task.py", task_template)):
-        (tmp_path / name).write_bytes(Path(template.__file__).read_bytes())
+        (tmp_path / name).write_bytes(Path(str(template.__file__)).read_bytes())
     with (tmp_path / "my_attack.py").open("a") as file:
         file.write(LEAVES_A_MARK)
     (tmp_path / "elsewhere").mkdir()
@@ -50,6 +50,6 @@ def test_an_object_cannot_travel() -> None:
 
 
 def test_a_plan_stays_the_same_when_it_is_read_again(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_bytes(Path(attack_template.__file__).read_bytes())
+    (tmp_path / "mine.py").write_bytes(Path(str(attack_template.__file__)).read_bytes())
     plan = SwarmPlan(peers=4, byzantine=1, attacks=(str(tmp_path / "mine.py"),))
     assert dataclasses.replace(plan) == plan

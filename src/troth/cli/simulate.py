@@ -193,8 +193,8 @@ def _run(run: "Started", out: Path | None, checkpoint_every: int | None, *, over
         write_evidence(folder, finished.evidence)
         write_model(folder / _MODEL, finished.problem, finished.parameters_D)
         write_curve(folder / "curve.csv", scenario.peers, reports, summary.curve)
+        write_text(folder / "summary.json", summary.to_json())  # where it is, those before it are too
         plot_runs([(summary.defence, summary)], folder / "curve.png", _title(summary))
-        write_text(folder / "summary.json", summary.to_json())  # the last: where it is, the others are too
     if json:
         typer.echo(summary.to_json(), nl=False)
     else:
@@ -207,16 +207,19 @@ def _train(run: "Started", folder: Path, checkpoint_every: int | None) -> "list[
     from troth.cli.output import write_model
 
     scenario, reports = run.scenario, []
-    checkpoints = folder / "checkpoints"
-    for old in checkpoints.glob("step-*.safetensors"):
-        old.unlink()
+    folder = folder / "checkpoints"
+    old = set(folder.glob("step-*.safetensors"))
     live = Live(scenario.defence_name, scenario.total_steps, scenario.peers, beyond=scenario.beyond_guarantee)
     with live, redirect_stdout(sys.stderr):  # what a user's own file prints is not our output
         for report in run:
             live.step(report)
             reports.append(report)
             if checkpoint_every and (report.step % checkpoint_every == 0 or report.step == scenario.total_steps):
-                write_model(checkpoints / f"step-{report.step:09}.safetensors", run.problem, run.parameters_D)
+                path = folder / f"step-{report.step:09}.safetensors"
+                write_model(path, run.problem, run.parameters_D)
+                old.discard(path)
+    for path in old:  # of an earlier run; not before this one has succeeded
+        path.unlink()
     return reports
 
 

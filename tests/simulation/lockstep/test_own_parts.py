@@ -21,7 +21,7 @@ from troth.evidence import slug
 from troth.simulation import Scenario, ScenarioError, make_rule, simulate, start
 from troth.training import Batch, Model, Task
 from troth.training.initial_state import InitialStateError
-from troth.training.tasks import Quadratic
+from troth.training.tasks.quadratic import Quadratic
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class TestRules:
         assert "0x" not in finished.summary.defence
 
     def test_are_given_what_they_name(self) -> None:
-        given = {}
+        given: dict[str, Any] = {}
 
         def rule(vectors_PD: Tensor, *, tau: float, byzantine: int = 9, own: str = "x") -> Tensor:
             given.update(tau=tau, byzantine=byzantine, own=own)

@@ -14,7 +14,7 @@ from troth.simulation.lockstep.protocol_run import ProtocolSimulation
 from troth.simulation.lockstep.report import StepReport
 from troth.simulation.lockstep.scenario import Scenario
 from troth.simulation.lockstep.server import ServerSimulation
-from troth.training import Problem
+from troth.training import Problem, TaskError
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Started:
         self._done = 0
         self.scenario = simulation.scenario  # with the task's suggestions filled in
         self.problem = simulation.problem
-        self.curve: list[dict[str, float]] = [{"step": 0, **simulation.evaluate()}]
+        self.curve: list[dict[str, float]] = [{"step": 0, **_checked(simulation.evaluate())}]
 
     @property
     def parameters_D(self) -> Tensor:  # noqa: N802  # shapes are in the names
@@ -101,6 +101,16 @@ class Started:
             details=details,
             config=scenario.config(),
         )
+
+
+def _checked(metrics: Any) -> dict[str, float]:
+    """Refuse metrics that could not be written down, before a run that would be lost with them."""
+    if not isinstance(metrics, dict) or not all(isinstance(name, str) and name != "step" for name in metrics):
+        raise TaskError("evaluate() must return a dict of numbers by name, and no name may be 'step'")
+    for name, value in metrics.items():
+        if not isinstance(value, int | float):
+            raise TaskError(f"evaluate() gives '{name}' as {type(value).__name__}: make it a plain number, float(…)")
+    return metrics
 
 
 def _protocol_details(simulation: ProtocolSimulation, steps: int) -> dict[str, Any]:
