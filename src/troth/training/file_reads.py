@@ -94,6 +94,6 @@ def _reader() -> str:
 
 
 def _is_data(path: str) -> bool:
-    if path.endswith(_CODE) or path.startswith((*LIBRARIES, *_SYSTEM)):
+    if path.endswith(_CODE) or path.startswith((*LIBRARIES, *_SYSTEM)) or ".dist-info/" in path:
         return False
     return Path(path).is_file()

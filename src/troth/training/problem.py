@@ -1,5 +1,6 @@
 """A task as functions of a flat vector: first parameters, gradients, evaluation, and the trained module."""
 
+import inspect
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -306,8 +307,14 @@ class _Placed:
         self._module, self._place_one = module, place
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        arguments, named = tree_map_only(Tensor, self._place_one, (arguments, named))
-        return tree_map_only(Tensor, Tensor.cpu, self._module(*arguments, **named))
+        return self._call(self._module, arguments, named)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._module, name)
+        value = getattr(self._module, name)
+        if not inspect.ismethod(value):
+            return value
+        return lambda *arguments, **named: self._call(value, arguments, named)
+
+    def _call(self, function: Callable[..., Any], arguments: Any, named: Any) -> Any:
+        arguments, named = tree_map_only(Tensor, self._place_one, (arguments, named))
+        return tree_map_only(Tensor, Tensor.cpu, function(*arguments, **named))

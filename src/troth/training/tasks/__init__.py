@@ -5,6 +5,7 @@ import runpy
 from pathlib import Path
 
 from troth.specs import SpecError, build, parse_spec, pick
+from troth.training import file_reads
 from troth.training.task import Task
 from troth.training.tasks.digits import Digits, DigitsCNN
 from troth.training.tasks.factors import Factors
@@ -24,8 +25,11 @@ def make_task(spec: str, folder: Path | None = None) -> Task:
     A file is looked for in `folder`; without one, from where the command runs.
     """
     name, options = parse_spec(spec)
-    kind = _from_file((folder or Path()) / name) if name.endswith(".py") else pick(TASKS, name, "task")
-    return build(kind, options, spec)
+    with file_reads.recording() as reads:  # a file may read its data while it is loaded
+        kind = _from_file((folder or Path()) / name) if name.endswith(".py") else pick(TASKS, name, "task")
+        task = build(kind, options, spec)
+    file_reads.remember(task, reads)
+    return task
 
 
 def _from_file(path: Path) -> type[Task]:
