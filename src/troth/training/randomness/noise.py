@@ -15,17 +15,19 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from troth.crypto import Seed, stream
+from troth.crypto import Seed, derive
 from troth.training.errors import TaskError
 from troth.training.randomness.answers import ANSWERS, COMPOSITE
 
 _MASK = (1 << 32) - 1
+_BLOCK = 64  # calls whose keys are made at once
 _ODD = (0x7FEB352D, 0x31848BAB)  # below 2³¹: products of them with 32 bits do not leave an int64
 
 
 def seed_tensor(seed: Seed) -> Tensor:
     """Two words of 32 bits, as the batch carries them."""
-    return torch.from_numpy(stream(seed, "noise").integers(1 << 31, 2))
+    raw = derive(seed, "noise")
+    return torch.tensor([int.from_bytes(raw[:4], "little"), int.from_bytes(raw[4:8], "little")])
 
 
 class Noise(TorchFunctionMode):
@@ -34,6 +36,7 @@ class Noise(TorchFunctionMode):
     def __init__(self, seed: Tensor | None) -> None:
         super().__init__()
         self._seed = seed
+        self._keys = torch.empty(0)
         self.calls = 0
         self.drawn: Counter[str] = Counter()  # by the name of the function that drew
 
@@ -56,24 +59,30 @@ class Noise(TorchFunctionMode):
 
     def words(self, shape: torch.Size, device: torch.device) -> Tensor:
         """Integers of 32 bits for the next call: the index, mixed with two keys made of the seed and the call's number."""
+        if shape.numel() > _MASK:
+            raise TaskError(f"a random tensor of {shape.numel():,} elements is too large: at most {_MASK:,}")
         if self._seed is None:
             raise TaskError("this batch carries no seed for dropout and noise: take it from Problem.batch")
+        if self.calls % _BLOCK == 0:
+            self._keys = _keys(self._seed.to(device), self.calls)
+        first, second = self._keys.to(device)[:, self.calls % _BLOCK].unbind()
         self.calls += 1
-        low, high = self._seed.to(device).unbind()
-        first = _mixed(_mixed(low + self.calls) ^ high)
-        second = _mixed(_mixed(high + self.calls) ^ low)
         index = torch.arange(shape.numel(), device=device).view(shape)
-        return _mixed((_mixed(index ^ first) + second) & _MASK)
+        return _mix_(_mix_(index ^ first).add_(second).bitwise_and_(_MASK))
 
 
-def _mixed(x: Tensor) -> Tensor:
-    """A bijection of 32 bits in which every input bit moves about half of the output bits."""
-    x = x & _MASK
-    x = x ^ (x >> 16)
-    x = (x * _ODD[0]) & _MASK
-    x = x ^ (x >> 15)
-    x = (x * _ODD[1]) & _MASK
-    return x ^ (x >> 16)
+def _keys(seed: Tensor, start: int) -> Tensor:
+    """Two keys for each of the next calls, in one row each."""
+    number = torch.arange(start, start + _BLOCK, device=seed.device)
+    swapped = seed.flip(0)[:, None]
+    return _mix_(_mix_((seed[:, None] + number) & _MASK) ^ swapped)
+
+
+def _mix_(x: Tensor) -> Tensor:
+    """Replace numbers of 32 bits by a bijection of them in which every input bit moves about half of the output bits."""
+    x.bitwise_xor_(x >> 16).mul_(_ODD[0]).bitwise_and_(_MASK)
+    x.bitwise_xor_(x >> 15).mul_(_ODD[1]).bitwise_and_(_MASK)
+    return x.bitwise_xor_(x >> 16)
 
 
 @cache
