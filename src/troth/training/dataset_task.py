@@ -141,4 +141,6 @@ def _tensor(value: Any, name: str) -> Tensor:
     try:
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise TaskError(f"'{name}' of an item of the dataset is no tensor ({error}): convert it in the dataset") from error
+        raise TaskError(
+            f"'{name}' of an item of the dataset is no tensor ({error}): convert it in the dataset"
+        ) from error

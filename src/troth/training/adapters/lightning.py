@@ -28,7 +28,9 @@ def task(module: Callable[[], nn.Module], *, data: Any, **options: Any) -> Task:
 
 def _loss(model: Any, batch: Any) -> Tensor:
     if not getattr(model, "automatic_optimization", True):
-        raise TaskError("a LightningModule that optimises by itself (automatic_optimization=False) cannot be trained together")
+        raise TaskError(
+            "a LightningModule that optimises by itself (automatic_optimization=False) cannot be trained together"
+        )
     with _silenced(model):
         result = model.training_step(batch, 0)
     loss = result.get("loss") if isinstance(result, Mapping) else result

@@ -200,13 +200,13 @@ def calling_module() -> str:
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         own = frame.f_locals.get(frame.f_code.co_varnames[0]) if frame.f_code.co_argcount else None
-        if isinstance(own, nn.Module) and frame.f_code.co_name == "forward":
+        if isinstance(own, nn.Module) and frame.f_code.co_name == "forward" and not hasattr(own, "loss_of_task"):
             running.append(own)
         frame = frame.f_back
     if not running:
         return "loss()"
     name = next((name for name, module in running[-1].named_modules() if module is running[0]), "")
-    return f"the model's {name.removeprefix('model.')!r} ({type(running[0]).__name__})"
+    return f"the model's '{name}' ({type(running[0]).__name__})" if name else f"the model ({type(running[0]).__name__})"
 
 
 # Python functions that call random ones and hide them from a mode.
