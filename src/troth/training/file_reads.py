@@ -7,7 +7,7 @@ Sees what Python opens (`open`, `numpy.load`, `torch.load`, Pillow, pandas), not
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -53,12 +53,13 @@ def watching(task: Task) -> Iterator[None]:
 def remember(task: Task, reads: Reads) -> None:
     """Add to what is known about a task, for instance what was read while its file was loaded."""
     if data := {path: by for path, by in reads.items() if _is_data(path)}:
-        object.__setattr__(task, _ATTRIBUTE, {**data, **vars(task).get(_ATTRIBUTE, {})})
+        with suppress(AttributeError):  # a class with slots has no room for it
+            object.__setattr__(task, _ATTRIBUTE, {**data, **files_read(task)})
 
 
 def files_read(task: Task) -> Reads:
     """Data files that this task has been seen reading, and the method that did so first."""
-    return dict(vars(task).get(_ATTRIBUTE, {}))
+    return dict(getattr(task, _ATTRIBUTE, {}))
 
 
 def check_declared(task: Task) -> None:
@@ -76,11 +77,13 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
     if not _active or event != "open":
         return
     path, _, flags = arguments
-    if not isinstance(path, str | bytes | os.PathLike) or (isinstance(flags, int) and flags & os.O_WRONLY):
+    writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR)
+    if writes or not isinstance(path, str | bytes | os.PathLike):
         return
-    name = os.path.realpath(os.fsdecode(path))
-    for reads in _active:
-        reads.setdefault(name, _reader())
+    with suppress(OSError, ValueError):  # a name that is none: opening it fails by itself
+        name = os.path.realpath(os.fsdecode(path))
+        for reads in _active:
+            reads.setdefault(name, _reader())
 
 
 def _reader() -> str:

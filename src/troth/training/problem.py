@@ -77,6 +77,10 @@ class Problem:
         """The module's tensors beside parameters; training must leave them as they are."""
         return dict(self._template.named_buffers())
 
+    def constants(self) -> dict[str, Tensor]:
+        """Frozen parameters and buffers of a module that is built anew, as everyone gets them."""
+        return {name: tensor for name, tensor in self._fresh().state_dict().items() if name not in self.layout.names}
+
     def initial(self, seed: bytes | int) -> Tensor:
         """The first parameters of a run: drawn in float32 on the CPU, so that they are the same bits everywhere."""
         draw = stream(seed, "initialise")

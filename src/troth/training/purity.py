@@ -40,8 +40,9 @@ def _check_initial(problem: Problem) -> Tensor:
             raise TaskError(
                 f"parameter '{name}' is left to chance: draw it with PyTorch in model(), or from the stream in initialise()"
             )
-    constants = problem.module(flat_D).state_dict()
-    for name, tensor in problem.module(flat_D).state_dict().items():
+    constants = problem.constants()
+    disturb()
+    for name, tensor in problem.constants().items():
         if not torch.equal(tensor, constants[name]):
             raise TaskError(f"'{name}', which is not trained, is left to chance: model() must give it the same values")
     return flat_D
