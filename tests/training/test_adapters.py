@@ -27,7 +27,7 @@ def gpt2() -> Any:
 def audited(task: Task) -> None:
     """A gradient recomputed by another problem is the same, bit for bit, alone and among others."""
     for options in ({"one_by_one": True}, {"lanes_for": 4}):
-        contributor, auditor = Problem(task, **options), Problem(task, **options)  # type: ignore[arg-type]
+        contributor, auditor = Problem(task, **options), Problem(task, **options)
         flat_D, seeds = contributor.initial(1), [derive(9, k) for k in range(4)]
         _, gradients_PD = contributor.gradients(flat_D, [contributor.batch(seed) for seed in seeds])
         for seed, gradient_D in zip(seeds, gradients_PD, strict=True):

@@ -52,7 +52,7 @@ class TestItems:
     def test_augmentation_by_a_global_generator_is_found(self) -> None:
         class Shaky(TensorDataset):
             def __getitem__(self, index: int) -> Any:
-                x, y = super().__getitem__(index)
+                x, y = super().__getitem__(index)  # type: ignore[no-untyped-call]
                 return x + np.random.normal(), y
 
         with pytest.raises(TaskError, match=r"global generator of numpy.random \(.*test_dataset_task.py:\d+\)"):
@@ -98,6 +98,7 @@ class TestOptions:
         [
             ({"model": nn.Linear(3, 2)}, "`model` is a function"),
             ({"data": []}, "`data` is empty"),
+            ({"evaluate": []}, "`evaluate` is empty"),
             ({"data": iter(())}, "`data` needs a length"),
             ({"batch_size": 0}, "`batch_size` must be at least 1"),
         ],

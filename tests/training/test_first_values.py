@@ -36,7 +36,7 @@ class Raw(nn.Module):
         self.f = nn.Parameter(torch.rand_like(self.d))
         self.g = nn.Parameter(torch.empty(200).bernoulli_(0.25))
         self.h = nn.Parameter(torch.randperm(5).float())
-        self.i = nn.Parameter(torch.distributions.Normal(0.0, 1.0).sample((3,)))
+        self.i = nn.Parameter(torch.distributions.Normal(0.0, 1.0).sample((3,)))  # type: ignore[no-untyped-call]
         self.j = nn.Parameter(torch.empty(100).exponential_(2.0))
         self.k = nn.Parameter(torch.normal(torch.full((100,), 5.0), torch.full((100,), 0.1)))
         self.l = nn.Parameter(nn.init.xavier_normal_(torch.empty(4, 4), generator=torch.Generator()))

@@ -92,7 +92,8 @@ class TestFunctions:
 
         def loss(x: Tensor, seed: Tensor) -> Tensor:
             with Noise(seed):
-                return (function(x) ** 2 * torch.arange(24).view_as(function(x))).sum()
+                out: Tensor = (function(x) ** 2 * torch.arange(24).view_as(function(x))).sum()
+                return out
 
         before = torch.get_rng_state()
         seeds = torch.stack(SEEDS[:3])
@@ -119,7 +120,7 @@ class TestFunctions:
     def test_attention_without_dropout_is_pytorchs(self) -> None:
         q, k, v = torch.randn(3, 2, 4, 5, 8)
         for options in ({}, {"is_causal": True}, {"attn_mask": torch.randn(5, 5)}, {"attn_mask": torch.eye(5) > 0}):
-            right = F.scaled_dot_product_attention(q, k, v, **options)  # type: ignore[arg-type]
+            right = F.scaled_dot_product_attention(q, k, v, **options)
             kept = drawn(lambda o=options: F.scaled_dot_product_attention(q, k, v, dropout_p=1e-12, **o))
             torch.testing.assert_close(kept, right)
 

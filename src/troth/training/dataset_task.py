@@ -73,8 +73,9 @@ class DatasetTask(Task):
             raise TaskError("`model` is a function that builds the module (a class will do), not a module")
         if not hasattr(self.data, "__len__") or not hasattr(self.data, "__getitem__"):
             raise TaskError("`data` needs a length and items by number: a list, or a map-style dataset of PyTorch's")
-        if len(self.data) == 0:
-            raise TaskError("`data` is empty")
+        for name, items in (("data", self.data), ("evaluate", self.metrics)):
+            if hasattr(items, "__len__") and len(items) == 0:
+                raise TaskError(f"`{name}` is empty")
         if not isinstance(self.batch_size, int) or not 1 <= self.batch_size <= 65536:
             raise TaskError(f"`batch_size` must be at least 1 and at most 65536, got {self.batch_size}")
 
@@ -98,11 +99,11 @@ class DatasetTask(Task):
             return super().evaluate(model)
         if not hasattr(self.metrics, "__getitem__"):
             return dict(self.metrics(model))
-        losses, counts = [], []
-        for rows in self._in_order(len(self.metrics)):
-            losses.append(float(self.loss(model, self._rows(rows, self.metrics))) * len(rows))
-            counts.append(len(rows))
-        return {"loss": sum(losses) / sum(counts)}
+        held_out: Any = self.metrics
+        total = 0.0
+        for rows in self._in_order(len(held_out)):
+            total += float(self.loss(model, self._rows(rows, held_out))) * len(rows)
+        return {"loss": total / len(held_out)}
 
     def _in_order(self, count: int) -> Iterator[list[int]]:
         for start in range(0, count, self.batch_size):
