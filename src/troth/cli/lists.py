@@ -2,12 +2,16 @@
 
 import dataclasses
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from importlib.resources import files
-from typing import Annotated, Any
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from troth.training import Problem
 
 
 class _Example(StrEnum):
@@ -62,8 +66,31 @@ def tasks(
     task = make_task(check)
     problem = Problem(task)
     check_pure(task, problem)
-    how = f"one by one ({problem.why_one_by_one})" if problem.why_one_by_one else "of all peers in one call"
-    typer.echo(f"{check} is pure: {problem.size:,} parameters, gradients computed {how}")
+    typer.echo(f"{check} is pure: the same seed gives the same gradient")
+    for line in _described(problem):
+        typer.echo(line)
+
+
+def _described(problem: "Problem") -> Iterator[str]:
+    """What the check found out, one line each."""
+    from troth.crypto import derive
+    from troth.training.file_reads import files_read
+
+    task, batch = problem.task, problem.batch(derive(0, "how long"))
+    flat_D = problem.initial(0)
+    problem.gradient(flat_D, batch)  # the first one warms up
+    start = perf_counter()
+    problem.gradient(flat_D, batch)
+    taken = perf_counter() - start
+    drawn = ", ".join(f"{name} ×{count}" for name, count in problem.drawn.items() if count)
+    declared, read = len(task.data_files()), len(files_read(task))
+    yield f"parameters   {problem.size:,} trained, {problem.frozen:,} frozen"
+    why = problem.why_one_by_one
+    yield f"gradients    {f'one by one ({why})' if why else 'of many peers in one call'}, {taken * 1e3:,.1f} ms for one here"
+    if task.accumulate > 1 or task.autocast:
+        yield f"             {task.accumulate} micro-batches each, in {task.autocast or 'float32'}"
+    yield f"randomness   {f'{drawn}, all from the seed of the batch' if drawn else 'none in the loss'}"
+    yield f"files        {declared} declared in data_files(), {read} seen being read"
 
 
 def example(

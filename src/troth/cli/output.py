@@ -107,6 +107,4 @@ def write_model(path: Path, problem: "Problem", parameters_D: "Tensor") -> None:
     from troth.files import write_bytes
 
     path.parent.mkdir(exist_ok=True)
-    write_bytes(
-        path, save({name: view.contiguous() for name, view in problem.layout.views(parameters_D.cpu()).items()})
-    )
+    write_bytes(path, save(problem.state_dict(parameters_D)))

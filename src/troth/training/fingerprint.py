@@ -5,6 +5,7 @@ copy of a file.
 """
 
 import hashlib
+import inspect
 import sys
 from pathlib import Path
 
@@ -44,11 +45,25 @@ def data_digest(task: Task) -> Digest:
     folders do not count. Batches count bit by bit, so `batch` should only select, scale and draw: results of `exp` or of a
     convolution differ between machines in their last bits, and belong in `loss`.
     """
-    parts: list[bytes] = [_file_digest(file, "data file") for file in task.data_files()]
+    parts: list[bytes] = [_file_digest(Path(file), "data file") for file in task.data_files()]
     parts.append(len(parts).to_bytes(8, "big"))
     for k in range(_BATCHES):
         parts.append(_batch_digest(task, derive(0, "data digest", k)))
     return tagged_hash("troth/data/1", *parts)
+
+
+def file_digests(task: Task, folder: Path | None = None) -> dict[str, Digest]:
+    """The plain SHA-256 of each of `task.data_files()`, by its path, relative to the folder (the task file's) if below it.
+
+    For people: a list of the files to send, and the name of the one that differs. `data_digest` is what counts.
+    """
+    base = (folder or Path(inspect.getfile(type(task).model)).parent).resolve()
+    digests: dict[str, Digest] = {}
+    for file in map(Path, task.data_files()):
+        path = file.resolve()
+        name = path.relative_to(base).as_posix() if path.is_relative_to(base) else str(file)
+        digests[name] = _file_digest(file, "data file")
+    return digests
 
 
 def _batch_digest(task: Task, seed: Seed) -> Digest:

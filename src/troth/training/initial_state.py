@@ -10,6 +10,7 @@ from torch import Tensor
 from troth.crypto import Digest
 from troth.errors import OperatorError
 from troth.protocol.wire.messages import Malformed
+from troth.training.errors import TaskError
 from troth.training.work import Training, TrainingWork
 
 
@@ -59,20 +60,18 @@ def _last_in(folder: Path) -> Path:
 
 
 def _training(work: TrainingWork, named: Mapping[str, Tensor], path: Path) -> Training:
-    """A checkpoint has a vector `parameters`; anything else has to be a model of the task's shape."""
-    fresh, layout = work.first(0), work.problem.layout
+    """A checkpoint has a vector `parameters`; anything else has to be a model of the task's, complete or its trained part."""
+    fresh = work.first(0)
     if "parameters" in named:
         found = work.unpack(save(dict(named)))
         if isinstance(found, Malformed):
             raise InitialStateError(f"{path}: {found.reason}")
         same_optimizer = _shapes(found.optimizer) == _shapes(fresh.optimizer)
         return found if same_optimizer else Training(found.parameters_D, fresh.optimizer)
-    wanted, given = _shapes(layout.views(fresh.parameters_D)), _shapes(named)
-    if given != wanted:
-        odd = sorted(set(wanted) ^ set(given)) or sorted(name for name in wanted if wanted[name] != given[name])
-        raise InitialStateError(f"{path} is another model than the task's: they differ in {', '.join(odd[:4])}")
-    flat_D = layout.flatten({name: piece.to(fresh.parameters_D.dtype) for name, piece in named.items()})
-    return Training(flat_D, fresh.optimizer)
+    try:
+        return Training(work.problem.flat_of(named), fresh.optimizer)
+    except TaskError as error:
+        raise InitialStateError(f"{path}: {error}") from error
 
 
 def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:

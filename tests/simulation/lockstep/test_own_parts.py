@@ -243,7 +243,7 @@ class TestInitialState:
         calm = replace(SMALL, byzantine=0, defence=defence)
         first = run(calm)
         file = tmp_path / "model.safetensors"
-        file.write_bytes(save(dict(first.problem.layout.views(first.parameters_D))))
+        file.write_bytes(save(first.problem.state_dict(first.parameters_D)))
         begun = start(replace(calm, initial_state=file))
         assert torch.equal(begun.parameters_D, first.parameters_D)
         assert begun.curve[0] == {**first.summary.metrics, "step": 0}
@@ -256,7 +256,7 @@ class TestInitialState:
         ends = []
         for factor in (0.0, 0.5):
             first, file = run(SMALL), tmp_path / "model.safetensors"
-            file.write_bytes(save(dict(first.problem.layout.views(first.parameters_D * factor))))
+            file.write_bytes(save(first.problem.state_dict(first.parameters_D * factor)))
             scenario = replace(SMALL, byzantine=0, steps=1, initial_state=file)
             ends.append(simulate(scenario).summary.details["final_record"])
         assert len(set(ends)) == 2
@@ -266,7 +266,7 @@ class TestInitialState:
         [
             (None, "cannot read .*: No such file"),
             (b"nonsense", "is no safetensors file"),
-            (save({"other": torch.zeros(3)}), "model"),
+            (save({"other": torch.zeros(3)}), "these weights do not fit the model: '0.weight' is missing"),
             (save({"parameters": torch.zeros(3)}), "holds 3 parameters, and the task's model has 13"),
             (save({"parameters": torch.full((13,), torch.nan)}), "holds something that is not a number"),
         ],
@@ -297,7 +297,7 @@ class TestFiles:
 
     def test_a_saved_model_loads_into_a_module(self) -> None:
         finished = run(SMALL)
-        saved = load(save(dict(finished.problem.layout.views(finished.parameters_D))))
+        saved = load(save(finished.problem.state_dict(finished.parameters_D)))
         module = Waves().model()
         module.load_state_dict(saved)
         with torch.no_grad():

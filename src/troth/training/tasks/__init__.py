@@ -3,6 +3,8 @@
 from pathlib import Path
 
 from troth.plugins import load, subclass_of
+from troth.specs import file_of
+from troth.training import file_reads
 from troth.training.task import Task
 from troth.training.tasks.digits import Digits, DigitsCNN
 from troth.training.tasks.factors import Factors
@@ -17,6 +19,8 @@ TASKS: dict[str, type[Task]] = {
 TASK_PLUGINS = "troth.tasks"  # entry points of installed packages
 TASK = subclass_of(Task, "task", "a complete subclass of troth.training.Task, or an object of one")
 
+_read_at_load: dict[Path, file_reads.Reads] = {}  # by the task's file
+
 
 def make_task(spec: str, folder: Path | None = None) -> Task:
     """`digits`, `quadratic:dimension=100`, `my_task.py`, `my_task.py:Name:option=value`, or the name of a package's task.
@@ -24,4 +28,11 @@ def make_task(spec: str, folder: Path | None = None) -> Task:
     A file is looked for in `folder`; without one, from where the command runs. It is run, so it must be the user's own, or
     byte for byte the one that a manifest's members agreed on; never a file that came from a peer.
     """
-    return load(spec, TASK, TASKS, TASK_PLUGINS, folder)
+    with file_reads.recording() as reads:  # a file may read its data while it is loaded
+        task = load(spec, TASK, TASKS, TASK_PLUGINS, folder)
+    if (file := file_of(spec)) is not None:
+        # Once in a process: a second task out of the same file has read as much.
+        place = ((folder or Path()) / file).resolve()
+        reads = _read_at_load[place] = _read_at_load.get(place, {}) | reads
+    file_reads.remember(task, reads)
+    return task
