@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from troth.attacks import ATTACKS, GradientAttack, SignFlip, make_attack
 from troth.errors import OperatorError
 from troth.plugins import absolute, blamed, in_its_folder, name_of
 from troth.simulation.lockstep.defences import make_rule
-from troth.specs import file_of, parse_file_spec
+from troth.specs import file_of, parse_file_spec, parse_spec
 from troth.training import TASKS, make_task
 from troth.training.tasks.digits import Digits
 
@@ -78,6 +80,21 @@ class TestSpecs:
     @pytest.mark.parametrize("spec", ["digits", "digits:hidden=3", "mine:source=other.py", "my.pyc", "py", "my.PY", ""])
     def test_names(self, spec: str) -> None:
         assert file_of(spec) is None
+
+    @given(
+        st.lists(
+            st.sampled_from(["digits", ".py", "evil.py", ":", "=", "x=", ",", "/", "..", " ", "Name", "-", "\n", "é"]),
+            max_size=9,
+        ).map("".join)
+    )
+    def test_whoever_asks_for_the_name_and_whoever_runs_the_file_agree(self, spec: str) -> None:
+        """A stranger's description may name a task of ours, never a file: both questions must have one answer."""
+        try:
+            name, _ = parse_spec(spec)
+        except OperatorError:
+            return
+        assert name == file_of(spec) if file_of(spec) is not None else not name.endswith(".py")
+        assert name not in TASKS or file_of(spec) is None
 
     def test_for_another_folder(self, write: Write) -> None:
         path = write(ATTACK, "below/mine.py")

@@ -19,7 +19,6 @@ from troth.cli.simulate import simulate
 from troth.cli.swarm import swarm
 from troth.cli.verify import verify
 from troth.errors import OperatorError
-from troth.plugins import blamed
 
 _INTERRUPTED = 130
 
@@ -83,6 +82,8 @@ def main(arguments: list[str] | None = None) -> None:
             _fail(error.format_message().replace("\n", " "))
         if _about_a_key_file(error):
             _fail(str(error))
+        from troth.plugins import blamed
+
         where = blamed(error)  # a user's own task, attack or rule
         if where is None or os.environ.get("TROTH_TRACEBACK"):
             raise
