@@ -266,7 +266,9 @@ def _processor_s(pid: int) -> float:
 
 def _other_lines(log: Path) -> list[str]:
     """Those that are not about steps."""
-    return [line for line in log.read_text(encoding="utf-8").splitlines() if not line.startswith("step ")]
+    return [
+        line for line in log.read_text(encoding="utf-8").splitlines() if not line.partition(" ")[2].startswith("step ")
+    ]
 
 
 # The page

@@ -1,5 +1,6 @@
 """`troth join`: mistakes that are told before anything is sent, in the words of the command line."""
 
+import signal
 import sys
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from tests.cli.conftest import Troth
 from troth.cli.fields import as_options
+from troth.cli.join import _Stop
 from troth.crypto import Identity
 from troth.errors import OperatorError
 from troth.network.manifest.builder import build_manifest
@@ -46,6 +48,7 @@ def test_a_mistake_ends_in_one_line_that_names_the_option(
     Path("folder").mkdir()
     if mark is not None:
         Path("folder/run").write_text(mark + "\n")
+        Path("folder/model.json").touch()
     done = troth("join", str(manifest), "--identity", "me.key", "--folder", "folder", *arguments)
     assert (done.code, done.out) == (2, "")
     assert done.err.splitlines()[-1].startswith(f"troth: {message}")
@@ -57,3 +60,34 @@ def test_fields_become_options_at_the_beginning_of_an_error_only() -> None:
     assert isinstance(rephrased.value.__cause__, SwarmError)
     with pytest.raises(OperatorError, match=r"^too many peers$"), as_options({"peers"}):
         raise OperatorError("too many peers")
+
+
+def stopped_while_saving(stop: _Stop, first: signal.Signals, later: list[signal.Signals]) -> list[signal.Signals]:
+    """Stop with a signal, and go on with others while the state is saved; those that the saving survived."""
+    survived = []
+    try:
+        with stop:
+            try:
+                signal.raise_signal(first)
+            finally:
+                for number in later:
+                    signal.raise_signal(number)
+                    survived.append(number)
+    except KeyboardInterrupt:
+        return survived
+    raise AssertionError("nothing stopped")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_stops_and_a_second_one_does_not_cut_off_the_saving(
+    number: signal.Signals, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stop, later = _Stop(), [signal.SIGINT, signal.SIGTERM]
+    assert stopped_while_saving(stop, number, later) == later
+    assert stop.exit_code == code
+    assert capsys.readouterr().err.count("saving; a moment, please") == 2
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_signal_that_finds_the_saving_hanging_ends_it() -> None:
+    assert stopped_while_saving(_Stop(patience_s=0.0), signal.SIGTERM, [signal.SIGTERM]) == []

@@ -11,6 +11,7 @@ from tests.cli.test_lists import TASK
 from troth.crypto import Identity, KeyFileError
 from troth.network.manifest.fit import mismatches
 from troth.network.manifest.manifest import Manifest
+from troth.network.manifest.resilience import Resilience
 from troth.protocol.broadcast.timeouts import Timeouts
 from troth.training import make_task
 
@@ -178,10 +179,11 @@ class TestNew:
         done = troth("new", "run.toml", *SMALL, *founders)
         run = Manifest.load(Path("run.toml")).run.id.hex()
         assert f"Run {run[:8]}, in full {run}\n" in done.out
-        assert (
-            "Wrote run.toml: quadratic:dimension=40, 40 parameters, 300 steps; 4 founders, withstands 1 liar."
-            in done.out
-        )
+        assert "Wrote run.toml: quadratic:dimension=40, 40 parameters, 300 steps." in done.out
+        summary = Resilience.of(Manifest.load(Path("run.toml")).run).sentences()
+        assert len(summary) == 4
+        assert "\n".join(summary) in done.out
+        assert all(f"# {sentence}\n" in Path("run.toml").read_text() for sentence in summary)
         assert "troth join run.toml --identity me.key" in done.out
         assert "all members need machines of one class" in done.out
         assert "'troth doctor --task quadratic:dimension=40 --peers 4'" in done.out
@@ -232,11 +234,32 @@ class TestNew:
         Path("ours/mine.py").write_text(TASK)
         done = troth("new", "ours/run.toml", "--task", "ours/mine.py", *founders[:4])
         assert (done.code, done.err) == (0, "")
-        assert "send run.toml to everybody, and mine.py with it." in done.out
+        assert (
+            "send to everybody, to put into one folder (there is no secret in it):\n\n    run.toml\n    mine.py\n\n"
+            in done.out
+        )
         manifest = Manifest.load(Path("ours/run.toml"))
         assert manifest.task == "mine.py"
         task = manifest.make_task()
         assert mismatches(manifest, task, manifest.problem(task)) == []
+
+    def test_everything_that_has_to_be_sent_is_listed(self, troth: Troth, founders: list[str]) -> None:
+        Path("train.bin").write_bytes(bytes(7))
+        reads = """
+    def data_files(self):
+        from pathlib import Path
+        return [Path("train.bin")]
+"""
+        Path("mine.py").write_text(TASK + reads)
+        done = troth("new", "run.toml", "--task", "mine.py", *founders[:4])
+        assert (
+            "\n    run.toml\n    mine.py\n    train.bin (data, 7 bytes: it goes where the task looks for it)\n\n"
+            in done.out
+        )
+        assert [name for name, _ in Manifest.load(Path("run.toml")).data_files] == ["train.bin"]
+        where = ("--data-where", "https://example.org", "--overwrite")
+        done = troth("new", "run.toml", "--task", "mine.py", *founders[:4], *where)
+        assert "(the task's 1 data file: members get them from https://example.org)" in done.out
 
     @pytest.mark.parametrize(
         ("arguments", "message"),

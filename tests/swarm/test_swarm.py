@@ -2,11 +2,13 @@
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
+from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from troth.cli import app
@@ -143,6 +145,36 @@ def test_all_are_killed_and_the_run_goes_on_when_they_are_back(tmp_path: Path) -
     assert sorted(record.step for record in written) == list(range(manifest.steps + 1)), "each once, and none lost"
     assert {record.incarnation for record in written} == {0, 1}
     assert not any(record.absent or record.banned for record in written)
+
+
+def test_logs_have_times_and_sentences_and_no_raw_values(rehearsed: Swarm) -> None:
+    for number in rehearsed.honest:
+        folder = folder_of(rehearsed.out, number)
+        lines = (folder / "log.txt").read_text().splitlines()
+        assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ \S", line) for line in lines)
+        told = [line.partition(" ")[2] for line in lines]
+        steps = [line for line in told if line.startswith("step ") and "/20  batch loss " in line]
+        assert len(steps) >= rehearsed.manifest.steps, "every step has its line"
+        assert any("is banned: " in line for line in told)
+        assert not re.search(r"StepEvent|StepNews|\w+\(step=", "\n".join(told))
+        assert (folder / "output.txt").read_text() == "", "libraries had nothing to say, and nothing failed"
+
+
+def test_the_model_loads_strictly_into_the_tasks_module(rehearsed: Swarm) -> None:
+    file = rehearsed.model_file()
+    assert file is not None
+    rehearsed.manifest.make_task().model().load_state_dict(load_file(file), strict=True)
+
+
+def test_a_rehearsal_takes_the_choices_of_a_simulation() -> None:
+    plan = SwarmPlan(peers=4)
+    chosen = {"steps": 7, "optimizer": "adamw", "rate": 0.5, "tau": 2.0}
+    fresh = rehearsal(plan, "quadratic:dimension=40", **chosen)  # type: ignore[arg-type]
+    again = rehearsal(plan, base=rehearsal(plan, "quadratic:dimension=40"), **chosen)  # type: ignore[arg-type]
+    for run in (fresh, again):
+        assert (run.steps, run.optimizer, run.rate, run.parameters.tau) == (7, "adamw", 0.5, 2.0)
+    unchanged = rehearsal(plan, base=fresh)
+    assert (unchanged.steps, unchanged.optimizer, unchanged.rate, unchanged.parameters.tau) == (7, "adamw", 0.5, 2.0)
 
 
 def test_swarms_that_cannot_be_are_refused() -> None:

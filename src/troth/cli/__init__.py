@@ -11,6 +11,7 @@ import troth
 from troth.cli.chaos import chaos
 from troth.cli.demo import demo
 from troth.cli.doctor import doctor
+from troth.cli.export import export
 from troth.cli.join import join
 from troth.cli.key import key
 from troth.cli.lists import attacks, defences, example, tasks
@@ -36,6 +37,7 @@ app.command()(simulate)
 app.add_typer(key, name="key")
 app.command()(new)
 app.command()(join)
+app.command()(export)
 app.command()(swarm)
 app.command()(verify)
 app.command()(doctor)

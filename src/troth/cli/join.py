@@ -2,12 +2,12 @@
 
 import signal
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from troth.network.node.events import StepEvent
     from troth.network.node.node import Node
     from troth.protocol.core.records import StepRecord
-
-_QUIET_S = 5.0  # without a step: then say for whom this peer waits
 
 
 def join(
@@ -51,9 +49,7 @@ def join(
     bandwidth: Annotated[float | None, typer.Option(help="Send at most so many megabytes a second.")] = None,
     libp2p: Annotated[
         bool,
-        typer.Option(
-            "--libp2p", help="Find and reach the others through libp2p (pip install 'troth[libp2p]'); all have to."
-        ),
+        typer.Option("--libp2p", help="Find and reach the others through libp2p (the extra 'libp2p'); all have to."),
     ] = False,
     initial_peer: Annotated[
         list[str] | None,
@@ -76,12 +72,19 @@ def join(
         bool, typer.Option("--tensorboard", help="Write TensorBoard files into the folder.")
     ] = False,
     threads: Annotated[int, typer.Option(help="Threads to compute with; 0: as many as PyTorch likes.")] = 1,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show news only; log.txt has every step.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show every step.")] = False,
 ) -> None:
     """Join a run and train until it ends.
 
-    Run it again with the same folder after whatever stopped it: it catches up and comes back. Stop it with Ctrl-C; the others
-    go on. If everyone stopped, the run goes on as soon as enough are back. At the end the folder holds model.safetensors, and
-    model.json with the signatures over it.
+    Run it again with the same folder after whatever stopped it: it catches up and comes back. Stop it with Ctrl-C or SIGTERM:
+    it saves its state, and the others go on. If everyone stopped, the run goes on as soon as enough are back. At the end the
+    folder holds model.safetensors, and model.json with the signatures over it. 'troth export' writes the model on the way.
+
+    The folder's log.txt has everything that is said here, and every step, with the time (UTC).
+
+    Exit codes: 0 the run is over; 1 this peer is out of the run; 2 a mistake that the message names; 130 stopped by Ctrl-C,
+    143 by SIGTERM: everything is saved then, and a second signal waits for that.
     """
     typer.echo("Starting …", err=True)
     import torch
@@ -91,6 +94,7 @@ def join(
     from troth.network.manifest.manifest import Manifest
     from troth.network.node.node import Node
     from troth.network.node.options import NodeOptions
+    from troth.network.node.results import how_to_load
     from troth.network.transport.registry import DEFAULT_TRANSPORT, TRANSPORTS
 
     if threads:
@@ -119,38 +123,66 @@ def join(
         tensorboard=tensorboard,
         transport=transport,
     )
-    screen = _Screen()
+    screen = _Screen(every_s=float("inf") if quiet else 0.0 if verbose else 2.0)
     with _naming_folder(), as_options({"metrics_port", "tensorboard"}):
         node = Node(run, me, options, screen)
-    typer.echo(
-        f"Run {run.run.id.hex()[:16]} “{run.name}”, as {run.name_of(me.peer)}; everything goes to {place}", err=True
-    )
-    _live(node, screen, place)
+    node.note(f"run {run.run.id.hex()[:16]} “{run.name}”, as {run.name_of(me.peer)}; everything goes to {place}")
+    _live(node, place)
     typer.echo(f"The run is over. Model: {place / 'model.safetensors'}; signatures over it: {place / 'model.json'}")
+    typer.echo(f"Load it: {how_to_load(place / 'model.safetensors')}")
 
 
-def _live(node: "Node", screen: "_Screen", place: Path) -> None:
+def _live(node: "Node", place: Path) -> None:
     """Train to the end, or exit with what people need to know."""
     from troth.network.node.node import BannedError
     from troth.protocol.recovery.ledger import ForkedError
     from troth.protocol.recovery.member import RemovedError
 
-    screen.watch(node)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
+    stop = _Stop()
     try:
-        with _naming_folder():
+        with stop, _naming_folder():
             node.live()
     except KeyboardInterrupt:
-        typer.echo(f"stopped; the others go on, and the same command comes back (everything is in {place})", err=True)
-        sys.exit(130)
+        node.note(f"stopped; {node.farewell()}. The same command comes back (everything is in {place})")
+        sys.exit(stop.exit_code)
     except ForkedError as why:
-        typer.echo(f"{why} (this peer's is in {place}/journal)", err=True)
+        node.note(f"{why} (this peer's is in {place}/journal)")
         raise typer.Exit(1) from why
     except (BannedError, RemovedError) as why:
-        typer.echo(f"{why}: see {place}/journal for what the others say", err=True)
+        node.note(f"{why}: see {place}/journal for what the others say")
         raise typer.Exit(1) from why
-    finally:
-        screen.stop()
+    except Exception as error:
+        kind = "" if isinstance(error, OperatorError) else f"{type(error).__name__}: "
+        node.log(f"ended by an error: {kind}{error}")
+        raise
+
+
+class _Stop:
+    """Ctrl-C and SIGTERM, while a peer lives: the first one stops it, later ones must not cut off the saving of its state."""
+
+    def __init__(self, patience_s: float = 30.0) -> None:
+        self.exit_code = 0
+        self._patience_s = patience_s
+        self._since = 0.0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._stop)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _stop(self, number: int, _frame: object) -> None:
+        if self.exit_code and time.monotonic() < self._since + self._patience_s:
+            typer.echo("  saving; a moment, please", err=True)
+            return
+        self.exit_code, self._since = 128 + number, time.monotonic()
+        raise KeyboardInterrupt
 
 
 @contextmanager
@@ -177,40 +209,20 @@ def _addresses(given: list[str], names: "dict[str, PeerId]") -> "dict[PeerId, st
 
 
 class _Screen:
-    """Lines on standard error: one for each step while steps are slow, now and then while they are fast."""
+    """Lines on standard error, each with the local time: news at once, the state of the run every few seconds."""
 
-    def __init__(self) -> None:
-        self._last_step = self._last_line = time.monotonic()
-        self._over = threading.Event()
-        self._metrics = ""
+    def __init__(self, every_s: float) -> None:
+        from troth.network.node.narrator import Narrator
 
-    def watch(self, node: "Node") -> None:
-        """Say from now on for whom the node waits, whenever nothing happens."""
-        threading.Thread(target=self._tell_waits, args=(node,), daemon=True).start()
-
-    def stop(self) -> None:
-        self._over.set()
+        self._narrator = Narrator(say_now, every_s=every_s, traffic=True)
 
     def note(self, text: str) -> None:
-        typer.echo(f"  {text}", err=True)
+        self._narrator.note(text)
 
     def stepped(self, event: "StepEvent", record: "StepRecord") -> None:
-        now = time.monotonic()
-        for sentence in event.sentences():
-            self.note(sentence)
-        self._metrics = event.metrics_in_words() or self._metrics
-        if now >= self._last_line + 2.0 or event.step == event.of:
-            self._last_line = now
-            traffic = f"{(event.control_bytes + event.bulk_bytes) / 1e6:.1f} MB in, {event.sent_bytes / 1e6:.1f} MB out"
-            typer.echo(f"{event.line(self._metrics)}  {traffic}", err=True)
-        self._last_step = now
+        self._narrator.stepped(event)
 
-    def _tell_waits(self, node: "Node") -> None:
-        while not self._over.wait(1.0):
-            now = time.monotonic()
-            if now >= max(self._last_step, self._last_line) + _QUIET_S:
-                waiting = node.waits_for()
-                if waiting is not None:
-                    hint = " (people may agree on fewer: --restart-with)" if waiting.for_restart else ""
-                    self.note(waiting.text + hint)
-                    self._last_line = now
+
+def say_now(text: str) -> None:
+    """A line on standard error, with the local time."""
+    typer.echo(f"{time.strftime('%H:%M:%S')}  {text}", err=True)

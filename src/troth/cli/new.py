@@ -9,7 +9,6 @@ import typer
 
 from troth.cli.key import public_key
 from troth.errors import OperatorError
-from troth.specs import file_of
 
 if TYPE_CHECKING:
     from troth.network.manifest.builder import BuiltManifest
@@ -115,8 +114,11 @@ def new(
     """
     _check_free(manifest, overwrite)
 
+    import torch
+
     from troth.network.manifest.builder import ManifestOptions, build_manifest, task_beside
 
+    torch.set_num_threads(1)  # as 'troth join' does unless asked otherwise: the time of a gradient is measured here
     founders = [parse_founder(given) for given in founder]
     options = ManifestOptions(
         name=name,
@@ -201,26 +203,39 @@ def _check_free(manifest: Path, overwrite: bool) -> None:
 
 
 def _print(path: Path, built: "BuiltManifest") -> None:
-    from troth.network.manifest.initial_state import initial_state_file
+    from troth.network.manifest.resilience import Resilience
 
     manifest, timeouts = built.manifest, built.manifest.timeouts
-    parameters, count = manifest.parameters, len(manifest.founders)
-    liars = f"{parameters.byzantine} liar{'' if parameters.byzantine == 1 else 's'}"
-    typer.echo(
-        f"Wrote {path}: {manifest.task}, {parameters.size:,} parameters, {manifest.steps:,} steps; {count} founders, "
-        f"withstands {liars}."
-    )
+    typer.echo(f"Wrote {path}: {manifest.task}, {manifest.parameters.size:,} parameters, {manifest.steps:,} steps.")
     typer.echo(f"Run {manifest.run.id.hex()[:8]}, in full {manifest.run.id.hex()}")
     typer.echo(f"A gradient took {_milliseconds(built.gradient_s)} here; members have {timeouts.compute:g} s for it.")
-    for line in _warnings(built):
-        typer.echo(line)
-    files = [file] if (file := file_of(manifest.task)) is not None else []
-    files += [initial_state_file(Path(), manifest.initial_state).name] if manifest.initial_state is not None else []
-    them = f", and {' and '.join(files)} with it" if files else ""
+    typer.echo("\n" + "\n".join([*Resilience.of(manifest.run).sentences(), *_warnings(built)]))
+    typer.echo("\nNext: send to everybody, to put into one folder (there is no secret in it):\n")
+    for line in _parcel(path, built):
+        typer.echo(f"    {line}")
     typer.echo(
-        f"\nNext: send {path.name} to everybody{them}. There is no secret in it. Everybody then runs\n\n"
-        f"    troth join {path.name} --identity me.key\n\nand must see the same run, {manifest.run.id.hex()[:8]}."
+        f"\nEverybody then runs\n\n    troth join {path.name} --identity me.key\n\n"
+        f"and must see the same run, {manifest.run.id.hex()[:8]}."
     )
+
+
+def _parcel(path: Path, built: "BuiltManifest") -> list[str]:
+    """The files that everybody needs, one line for each."""
+    from troth.network.manifest.initial_state import initial_state_file
+
+    manifest = built.manifest
+    lines = [path.name, *map(str, built.code)]
+    if manifest.initial_state is not None:
+        lines.append(initial_state_file(Path(), manifest.initial_state).name)
+    if built.data and manifest.data_where:
+        count = f"{len(built.data)} data file{'' if len(built.data) == 1 else 's'}"
+        return [*lines, f"(the task's {count}: members get them from {manifest.data_where})"]
+    return [*lines, *(f"{file} (data, {_size(file)}: it goes where the task looks for it)" for file in built.data)]
+
+
+def _size(file: Path) -> str:
+    size = file.stat().st_size
+    return f"{size / 1e6:,.1f} MB" if size >= 100_000 else f"{size:,} bytes"
 
 
 def _warnings(built: "BuiltManifest") -> list[str]:

@@ -1,10 +1,13 @@
 """`troth swarm`: real processes on this machine, some of them liars."""
 
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from troth.cli.join import say_now
 
 if TYPE_CHECKING:
     from troth.evidence import RunSummary
@@ -25,7 +28,9 @@ def swarm(
     byzantine: Annotated[int, typer.Option(help="How many of them lie.")] = 0,
     attack: Annotated[
         list[str] | None,
-        typer.Option(help="What liars do: see 'troth attacks'. Repeat it, and the liars share them out."),
+        typer.Option(
+            help="What liars do: see 'troth attacks'; or your own my_attack.py. Repeat it, and the liars share them out."
+        ),
     ] = None,
     behaviour: Annotated[
         list[str] | None,
@@ -35,7 +40,15 @@ def swarm(
     attack_every: Annotated[int, typer.Option(help="Attack in every so many steps.")] = 1,
     task: Annotated[str, typer.Option(help="What to train, without a manifest: see 'troth tasks'.")] = "digits",
     steps: Annotated[int | None, typer.Option(help="How many steps. Default: the manifest's or the task's.")] = None,
+    optimizer: Annotated[
+        str | None,
+        typer.Option(help="sgd or adamw; options as in sgd:momentum=0.9. Default: the manifest's or the task's."),
+    ] = None,
+    rate: Annotated[float | None, typer.Option(help="Learning rate. Default: the manifest's or the task's.")] = None,
+    tau: Annotated[float | None, typer.Option(help="Clipping radius. Default: the manifest's or the task's.")] = None,
     delta: Annotated[float, typer.Option(help="Seconds that a message may take, without a manifest.")] = 2.0,
+    evaluate_every: Annotated[int, typer.Option(min=1, help="Measure the model every so many steps.")] = 10,
+    threads: Annotated[int, typer.Option(min=1, help="Threads that each process computes with.")] = 1,
     seed: Annotated[int, typer.Option(help="Keys, coins, liars and the first model follow from it.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for logs, summary, picture and evidence.")] = Path("runs/swarm"),
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what another swarm left there.")] = False,
@@ -50,6 +63,8 @@ def swarm(
     """
     started = time.monotonic()
     typer.echo("Starting …", err=True)
+    import torch
+
     from troth.cli.fields import as_options
     from troth.cli.output import claimed
     from troth.files import write_text
@@ -57,13 +72,14 @@ def swarm(
     from troth.network.manifest.manifest import Manifest
     from troth.swarm.plan import SwarmPlan, rehearsal
 
+    torch.set_num_threads(threads)
     attacks, behaviours = tuple(attack or ("sign-flip",)), tuple(behaviour or ())
     with as_options(SwarmPlan.__dataclass_fields__):
         plan = SwarmPlan(peers, byzantine, attacks, behaviours, attack_start, attack_every, seed=seed)
     base = None if manifest is None else Manifest.load(manifest)
-    run = rehearsal(plan, task, base=base, steps=steps, delta_s=delta)
+    run = rehearsal(plan, task, base=base, steps=steps, optimizer=optimizer, rate=rate, tau=tau, delta_s=delta)
     with claimed(out, {}, overwrite=overwrite) as folder:
-        finished, summary = play(plan, run, folder)
+        finished, summary = play(plan, run, folder, evaluate_every=evaluate_every, threads=threads)
     write_text(folder / "summary.json", summary.to_json())
     liars = f"{byzantine} of {peers} processes lie" if byzantine else f"{peers} processes"
     plot_runs([("troth", summary)], folder / "curve.png", f"{run.task}, {liars}")
@@ -75,7 +91,9 @@ def swarm(
         raise typer.Exit(1)
 
 
-def play(plan: "SwarmPlan", run: "Manifest", folder: Path) -> "tuple[Swarm, RunSummary]":
+def play(
+    plan: "SwarmPlan", run: "Manifest", folder: Path, *, evaluate_every: int = 10, threads: int = 1
+) -> "tuple[Swarm, RunSummary]":
     """Run a swarm until its last honest peer has ended; Ctrl-C stops all of them."""
     from troth.swarm.plan import clear
     from troth.swarm.run import Swarm
@@ -83,36 +101,36 @@ def play(plan: "SwarmPlan", run: "Manifest", folder: Path) -> "tuple[Swarm, RunS
     clear(folder, plan.peers)
     problem = run.problem(run.make_task())
     before = problem.evaluate(problem.initial(run.model_seed))
-    with Swarm(plan, run, folder) as processes:
-        processes.follow(_Screen(processes).show)
-        return processes, processes.summary(before)
+    try:
+        with Swarm(plan, run, folder, evaluate_every=evaluate_every, threads=threads) as processes:
+            processes.follow(_Screen(processes).show)
+            return processes, processes.summary(before)
+    except KeyboardInterrupt:
+        say_now(f"stopped; all processes have ended. Their logs are {folder}/peer*/log.txt")
+        sys.exit(130)
 
 
 class _Screen:
     """One view of all processes: the steps of the first honest peer, and the notes of all honest peers."""
 
     def __init__(self, processes: "Swarm") -> None:
+        from troth.network.node.narrator import Narrator
+
         self._swarm = processes
         self._step = 0
-        self._last_line = 0.0
-        self._metrics = ""
+        self._narrator = Narrator(say_now)
 
     def show(self, trace: "Trace") -> None:
         from troth.swarm.child import Ended, Note, Stepped
 
         match trace:
             case Note(peer, text) if peer in self._swarm.honest:
-                typer.echo(f"  peer{peer}: {text}", err=True)
+                self._narrator.note(f"peer{peer}: {text}")
             case Ended(peer, how) if how != "done" and peer in self._swarm.honest:
-                typer.echo(f"  peer{peer} ended: {how} (see {self._swarm.out / f'peer{peer}' / 'log.txt'})", err=True)
+                say_now(f"peer{peer} ended: {how} (see {self._swarm.out / f'peer{peer}' / 'log.txt'})")
             case Stepped(peer, event) if peer in self._swarm.honest and event.step > self._step:
                 self._step = event.step
-                for sentence in event.sentences():
-                    typer.echo(f"  {sentence}", err=True)
-                self._metrics = event.metrics_in_words() or self._metrics
-                if time.monotonic() >= self._last_line + 2.0 or event.step == event.of:
-                    self._last_line = time.monotonic()
-                    typer.echo(event.line(self._metrics), err=True)
+                self._narrator.stepped(event)
 
 
 def _print(processes: "Swarm", summary: "RunSummary", folder: Path, seconds: float) -> None:
@@ -129,6 +147,11 @@ def _print(processes: "Swarm", summary: "RunSummary", folder: Path, seconds: flo
     if banned:
         check = f"troth verify FILE --run {folder / 'run.toml'}"
         typer.echo(f"evidence   {processes.evidence_folder()} (check one with: {check})")
+    if (model := processes.model_file()) is not None:
+        from troth.network.node.results import how_to_load
+
+        typer.echo(f"model      {model}")
+        typer.echo(f"load it    {how_to_load(model)}")
     typer.echo(f"logs       {folder}/peer*/log.txt")
     typer.echo(f"summary    {folder / 'summary.json'}")
     typer.echo(f"time       {seconds:.0f} s")

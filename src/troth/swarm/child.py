@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import threading
 import traceback
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from troth.errors import OperatorError
 from troth.network.manifest.manifest import Manifest
 from troth.network.node.events import StepEvent
+from troth.network.node.log import LogFile
 from troth.network.node.node import BannedError, Node
 from troth.network.node.options import NodeOptions
 from troth.protocol.core.records import StepRecord, encode_record
@@ -50,37 +52,49 @@ Trace = Note | Stepped | Ended
 
 
 class _Reporter:
-    """Sends everything to the parent, and writes it to the peer's log."""
+    """Sends everything to the parent; the node itself keeps the log."""
 
     def __init__(self, peer: int, parent: Connection) -> None:
         self._peer = peer
         self._parent = parent
+        self._lock = threading.Lock()  # notes come from several threads
 
     def send(self, trace: Trace) -> None:
         try:
-            self._parent.send_bytes(msgspec.msgpack.encode(trace))
+            with self._lock:
+                self._parent.send_bytes(msgspec.msgpack.encode(trace))
         except OSError:  # the parent is gone, and so is the swarm
             raise KeyboardInterrupt from None
 
     def stepped(self, event: StepEvent, record: StepRecord) -> None:
         self.send(Stepped(self._peer, event, encode_record(record)))
-        print(f"step {event.step}: {event}", flush=True)
 
     def note(self, text: str) -> None:
         self.send(Note(self._peer, text))
-        print(text, flush=True)
 
 
-def live(plan_raw: bytes, manifest_raw: bytes, manifest_folder: str, out: str, number: int, parent: Any) -> None:
+def live(
+    plan_raw: bytes,
+    manifest_raw: bytes,
+    manifest_folder: str,
+    out: str,
+    number: int,
+    parent: Any,
+    evaluate_every: int,
+    threads: int,
+) -> None:
     """The process's main function. Plans and manifests travel as bytes: nothing is unpickled but that."""
     folder = folder_of(Path(out), number)
     folder.mkdir(parents=True, exist_ok=True)
-    log = os.open(folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
+    output = os.open(
+        folder / "output.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644
+    )  # of libraries, and tracebacks
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    log = LogFile(folder / "log.txt")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C, and asks us to stop
     signal.signal(signal.SIGTERM, _stop)
-    torch.set_num_threads(1)
+    torch.set_num_threads(threads)
     reporter = _Reporter(number, parent)
     try:
         plan = msgspec.json.decode(plan_raw, type=SwarmPlan)
@@ -89,17 +103,21 @@ def live(plan_raw: bytes, manifest_raw: bytes, manifest_folder: str, out: str, n
         factory = LiarFactory(plan, number) if number in plan.liars else RehearsalFactory(plan, number)
         founder = manifest.founder(identity.peer)
         assert founder is not None
-        node = Node(manifest, identity, NodeOptions(folder, listen=founder.address), reporter, factory)
+        options = NodeOptions(folder, listen=founder.address, evaluate_every=evaluate_every)
+        node = Node(manifest, identity, options, reporter, factory)
         state = node.live()
         reporter.send(Ended(number, "done", state.step, node.work.digest(state.training)))
     except (BannedError, RemovedError) as why:
-        print(why, flush=True)
+        log.write(str(why))
         reporter.send(Ended(number, "out"))
     except KeyboardInterrupt:
-        sys.exit(130)
+        log.write("stopped with the swarm")
+        sys.exit(143)
     except OperatorError as error:
+        log.write(f"ended: {error}")
         reporter.send(Ended(number, str(error)))
     except Exception as error:
+        log.write(f"ended by an error: {type(error).__name__}: {error} (see output.txt)")
         traceback.print_exc()
         reporter.send(Ended(number, f"{type(error).__name__}: {error}"))
 

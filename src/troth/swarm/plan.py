@@ -93,16 +93,21 @@ def rehearsal(
     *,
     base: Manifest | None = None,
     steps: int | None = None,
+    optimizer: str | None = None,
+    rate: float | None = None,
+    tau: float | None = None,
     delta_s: float = 2.0,
 ) -> Manifest:
     """The manifest of a run of the plan's peers: with a task's defaults, or as another manifest with other founders.
 
-    The run's name follows from the seed and the ports.
+    None: as the task or that manifest has it. The run's name follows from the seed and the ports.
     """
+    training: dict[str, Any] = {"steps": steps, "optimizer": optimizer, "rate": rate}
     if base is not None:
-        changes: dict[str, Any] = {} if steps is None else {"steps": steps}
-        return dataclasses.replace(base, founders=founders_of(plan), **changes)
-    options = ManifestOptions(steps=steps, seed=plan.seed, byzantine=plan.byzantine, delta_s=delta_s)
+        changes = {name: value for name, value in training.items() if value is not None}
+        parameters = base.parameters if tau is None else dataclasses.replace(base.parameters, tau=tau)
+        return dataclasses.replace(base, founders=founders_of(plan), parameters=parameters, **changes)
+    options = ManifestOptions(**training, tau=tau, seed=plan.seed, byzantine=plan.byzantine, delta_s=delta_s)
     folder, task = in_its_folder(task)
     manifest = build_manifest(task, founders_of(plan), options, folder).manifest
     return dataclasses.replace(manifest, nonce=derive(plan.seed, "run"))

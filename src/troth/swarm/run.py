@@ -50,7 +50,9 @@ class Seen:
 class Swarm:
     """The processes of a plan. Use as a context manager: whatever happens, no process is left behind."""
 
-    def __init__(self, plan: SwarmPlan, manifest: Manifest, out: Path) -> None:
+    def __init__(
+        self, plan: SwarmPlan, manifest: Manifest, out: Path, *, evaluate_every: int = 10, threads: int = 1
+    ) -> None:
         self.plan = plan
         self.manifest = manifest
         self.out = out
@@ -61,6 +63,7 @@ class Swarm:
         self._processes: dict[int, BaseProcess] = {}
         self._pipes: dict[Connection, int] = {}
         self._raw = msgspec.json.encode(plan), manifest.to_toml().encode()
+        self._settings = evaluate_every, threads
 
     def __enter__(self) -> Self:
         self.out.mkdir(parents=True, exist_ok=True)
@@ -92,7 +95,7 @@ class Swarm:
     def start(self, number: int) -> None:
         """Start a peer, also again after it was killed."""
         mine, theirs = self._context.Pipe(duplex=False)
-        arguments = (*self._raw, str(self.manifest.folder), str(self.out), number, theirs)
+        arguments = (*self._raw, str(self.manifest.folder), str(self.out), number, theirs, *self._settings)
         process = self._context.Process(target=live, args=arguments, name=f"peer{number}", daemon=True)
         process.start()
         theirs.close()
@@ -225,3 +228,8 @@ class Swarm:
 
     def evidence_folder(self) -> Path:
         return folder_of(self.out, self.witness) / "evidence"
+
+    def model_file(self) -> Path | None:
+        """The model at the end, as an honest peer wrote it."""
+        file = folder_of(self.out, self.witness) / "model.safetensors"
+        return file if file.exists() else None

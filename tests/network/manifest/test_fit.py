@@ -15,6 +15,7 @@ from troth.network.manifest.builder import ManifestOptions, build_manifest
 from troth.network.manifest.errors import ManifestError
 from troth.network.manifest.fit import mismatches
 from troth.network.manifest.manifest import Manifest
+from troth.network.manifest.sending import data_digests
 from troth.training import Problem, Task, TaskError, make_task
 from troth.training.fingerprint import code_digest, code_file, data_digest
 from troth.training.tasks.quadratic import Quadratic
@@ -116,6 +117,34 @@ def test_the_digest_sees_files_their_order_and_batches(tmp_path: Path) -> None:
     assert data_digest(Filed(files=(copy,))) == data_digest(Filed(files=(one,))), "names do not count"
     one.write_bytes(b"1 ")
     assert data_digest(Filed(files=(copy,))) != data_digest(Filed(files=(one,)))
+
+
+def test_the_file_that_differs_is_named(tmp_path: Path) -> None:
+    """Among many, by its place on this machine and by its name in the manifest."""
+    files = tuple(tmp_path / name for name in ("a.bin", "b.bin", "c.bin"))
+    for file in files:
+        file.write_bytes(file.name.encode())
+    task = Filed(dimension=40, files=files)
+    problem = Problem(task)
+    agreed = dataclasses.replace(
+        PLAN,
+        code=code_digest(code_file(SPEC, task)),
+        data=data_digest(task),
+        data_files=data_digests(task),
+        data_where="ask alice",
+    )
+    assert [name for name, _ in agreed.data_files] == ["a.bin", "b.bin", "c.bin"]
+    assert mismatches(agreed, task, problem) == []
+    files[1].write_bytes(b"other")
+    (line,) = mismatches(agreed, task, problem)
+    assert line.startswith(f"data: {files[1]} is not b.bin as agreed on (SHA-256 ")
+    assert line.endswith("; the manifest says where to get it: ask alice")
+    assert "a.bin" not in line
+    fewer = Filed(dimension=40, files=files[:1])
+    assert "data: 1 data files here, 3 agreed on (a.bin, b.bin, c.bin)" in mismatches(agreed, fewer, problem)[-1]
+    files[1].write_bytes(b"b.bin")
+    shifted = Filed(dimension=40, files=files, shift=1.0)
+    assert "but not the batches made from them" in mismatches(agreed, shifted, problem)[-1]
 
 
 def test_a_missing_file_is_named_before_the_task_trips_over_it(tmp_path: Path) -> None:

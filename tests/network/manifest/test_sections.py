@@ -27,6 +27,7 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "code": ({"code": Digest(bytes([9]) * 32)}, "task code"),
     "data": ({"data": Digest(bytes([9]) * 32)}, "data"),
     "data_where": ({"data_where": "https://example.org"}, "data"),
+    "data_files": ({"data_files": (("a.bin", Digest(bytes([9]) * 32)), ("b c.bin", Digest(bytes(32))))}, "data"),
     "seed": ({"seed": 1}, "initialisation"),
     "initial_state": ({"initial_state": Digest(bytes([9]) * 32)}, "initialisation"),
     "steps": ({"steps": 11}, "training options"),

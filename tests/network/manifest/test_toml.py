@@ -20,7 +20,7 @@ HOSTILE += ["9" * 400, "9" * 900, "0x" + "f" * 900, "18446744073709551616"]
 
 @pytest.mark.parametrize("section", ["", "task", "data", "training", "protocol", "timeouts", "founder"])
 def test_an_unknown_key_is_named(section: str) -> None:
-    heading = {"": "format = 2", "founder": "[[founder]]"}.get(section, f"[{section}]")
+    heading = {"": "format = 3", "founder": "[[founder]]"}.get(section, f"[{section}]")
     text = PLAN.to_toml().replace(heading, f"{heading}\nextra = 1", 1)
     with pytest.raises(ManifestError, match=rf"^{section}.*unknown key `extra`"):
         Manifest.from_bytes(text.encode())
@@ -36,9 +36,9 @@ def test_a_missing_key_is_named(key: str) -> None:
     ("old", "new", "message"),
     [
         (
+            "format = 3",
             "format = 2",
-            "format = 1",
-            "written in format '1', this version of Troth reads format 2: write a new manifest",
+            "written in format '2', this version of Troth reads format 3: write a new manifest",
         ),
         ("steps = 10", "steps = 10.0", "training.steps: Expected `int`, got `float`"),
         ("steps = 10", "steps = 0", "training.steps must be from 1 to 1,000,000, got 0"),

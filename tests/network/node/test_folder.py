@@ -1,5 +1,9 @@
 """A peer's folder: claimed for one run, and found again as it was left."""
 
+import os
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +13,7 @@ from tests.network.disk.slots import RUN, slot
 from troth.crypto import Digest, Identity
 from troth.network.disk.checkpoints import Marks
 from troth.network.disk.errors import DiskError
+from troth.network.disk.lock import lock_folder, lock_key
 from troth.network.disk.signed_slots import SignedSlotsError
 from troth.network.node.folder import PeerFolder
 from troth.protocol.core.run import Parameters, Run
@@ -38,12 +43,107 @@ def first_state() -> State[Training]:
     return State.first(run, work.first(0))
 
 
-def test_a_folder_belongs_to_one_run(tmp_path: Path) -> None:
-    open_folder(tmp_path / "peer").close()
-    open_folder(tmp_path / "peer").close()
+OTHER_RUN = Digest(bytes(32))
+
+PRECIOUS = {
+    "signed-slots": "0 0 0 1 1234abcd\n",
+    "signed-slots.begun": "x",
+    "successor.key": "",
+    "journal/steps-000000000.jsonl": "{}",
+    "checkpoints/step-000000001.json": "{}",
+    "checkpoints/step-000000001.safetensors": "x",
+    "checkpoints/step-000000000.audit": "x",
+    "evidence/ban-step3-eve.json": "{}",
+    "model.safetensors": "x",
+    "model.json": "{}",
+}
+
+
+@pytest.mark.parametrize("name", PRECIOUS)
+def test_a_folder_with_anything_of_worth_belongs_to_one_run(tmp_path: Path, name: str) -> None:
+    """Above all, keys and signed slots: without them a peer might sign a slot twice [B1]."""
+    path = tmp_path / "peer"
+    open_folder(path).close()
+    open_folder(path).close()
+    (path / name).parent.mkdir(exist_ok=True)
+    (path / name).write_text(PRECIOUS[name])
+    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file() and file.name != "lock"}
     with pytest.raises(DiskError, match=r"belongs to another run: choose another$") as refused:
-        open_folder(tmp_path / "peer", Digest(bytes(32)))
+        open_folder(path, OTHER_RUN)
     assert refused.value.wrong_folder
+    assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file() and file.name != "lock"} == before
+
+
+def test_a_folder_in_which_nothing_was_done_is_taken_over(tmp_path: Path) -> None:
+    """After a wrong manifest, the right one: the same command must do."""
+    notes: list[str] = []
+    folder = open_folder(tmp_path)
+    folder.open_slots(Marks())
+    folder.save_step(first_state(), whole=True)
+    folder.close()
+    assert (tmp_path / "checkpoints/step-000000000.json").exists()
+    again = open_folder(tmp_path, OTHER_RUN, notes.append)
+    assert notes == [
+        f"{tmp_path} was another run's, in which this peer had done nothing yet: it is used for this one now"
+    ]
+    assert not again.has_slots
+    assert again.last(first_state()).state.step == 0
+    assert not list((tmp_path / "checkpoints").iterdir())
+    again.close()
+    assert (tmp_path / "run").read_text().strip() == OTHER_RUN.hex()
+
+
+def test_one_process_uses_a_folder_at_a_time(tmp_path: Path) -> None:
+    first = open_folder(tmp_path)
+    with pytest.raises(
+        DiskError, match=rf"another troth join \(pid {os.getpid()}, since .*\) uses .*choose another$"
+    ) as no:
+        open_folder(tmp_path)
+    assert no.value.wrong_folder
+    first.close()
+    open_folder(tmp_path).close()
+
+
+def test_the_lock_ends_with_its_process_however_it_ends(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from troth.network.disk.lock import lock_folder\n"
+        f"lock = lock_folder(Path({str(tmp_path)!r})); print('held', flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(DiskError, match=f"pid {holder.pid}, since"):
+            lock_folder(tmp_path)
+        holder.kill()
+        holder.wait()
+        lock_folder(tmp_path).release()
+
+
+def test_one_process_takes_part_with_a_key_whatever_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    first = lock_key(RUN, SEAT.peer)
+    assert first is not None
+    with pytest.raises(
+        DiskError, match=r"another troth join \(pid .* takes part in this run with this key: stop it first"
+    ):
+        lock_key(RUN, SEAT.peer)
+    other = lock_key(OTHER_RUN, SEAT.peer)
+    assert other is not None, "one key may take part in two runs"
+    first.release()
+    again = lock_key(RUN, SEAT.peer)
+    assert again is not None
+    for lock in (other, again):
+        lock.release()
+
+
+def test_a_place_for_locks_that_is_not_ours_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody may write where temporary files are: a folder that others may write to is no place for locks."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / f"troth-{os.getuid()}").mkdir(mode=0o777)
+    (tmp_path / f"troth-{os.getuid()}").chmod(0o777)
+    assert lock_key(RUN, SEAT.peer) is None
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    assert lock_key(RUN, SEAT.peer) is None
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_everyone_is_ready() -> None:
 def test_everyone_is_there_and_not_all_have_said_that_they_are_ready() -> None:
     decision = decide(0.0, seen(all_of(READY) | {OTHERS[0]: HERE}), founders())
     assert (decision.verdict, decision.ready) == (Verdict.WAIT, True)
-    assert decision.reason == "6 of 7 founders are here, 6 are needed; waiting for p1 (connected, not ready)"
+    assert decision.reason == "all 7 founders are here; waiting for p1 to be ready"
 
 
 def test_somebody_is_missing_and_patience_decides() -> None:
@@ -54,10 +54,13 @@ def test_somebody_is_missing_and_patience_decides() -> None:
     assert ROSTER.restart_quorum == 6
     patient = decide(59.9, seen(all_of(READY, 5)), founders())
     assert (patient.verdict, patient.ready) == (Verdict.WAIT, False)
-    assert patient.reason.endswith("waiting for p6 (not reached yet)")
+    assert patient.reason == (
+        "6 of 7 founders are here, enough to begin without the others after 60 s; waiting for p6 (not reached yet)"
+    )
     assert decide(60.0, seen(all_of(READY, 5)), founders()).verdict is Verdict.BEGIN
     too_few = decide(1e9, seen(all_of(READY, 4)), founders())
     assert (too_few.verdict, too_few.ready) == (Verdict.WAIT, False)
+    assert too_few.reason.startswith("5 of 7 founders are here, 6 are needed; waiting for p5 (not reached yet), p6")
 
 
 @pytest.mark.parametrize(("restart_with", "enough"), [(None, 6), (7, 6), (5, 5), (4, 4), (1, 4)])
@@ -113,7 +116,10 @@ def test_the_others_hear_that_this_peer_is_ready_before_it_begins(monkeypatch: p
     network, notes = _Network(seen(all_of(HERE, 2)), seen(all_of(HERE)), seen(all_of(READY))), list[str]()
     assert begin_with_the_others(network, founders(), notes.append)
     assert network.stood == [HERE, READY, READY, BEGUN]
-    assert [note.split(" of")[0] for note in notes] == ["1", "1"]
+    assert [note.split(" of")[0] for note in notes] == [
+        "3",
+        "all 7 founders are here; waiting for p1, p2, p3, p4, p5, p6 to be ready",
+    ]
 
 
 def test_the_loop_ends_where_there_is_nothing_to_begin() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import socket
 import urllib.request
 from importlib.util import find_spec
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from troth.extras import how_to_install
 from troth.network.node.events import StepEvent
 from troth.network.node.metrics import Metrics, MetricsError
 
@@ -74,7 +76,7 @@ def test_prometheus_sees_the_last_step(tmp_path: Path) -> None:
 def test_tensorboard_is_asked_for_by_its_name(tmp_path: Path) -> None:
     """It is an extra: without it the message says what to install."""
     if find_spec("tensorboard") is None:
-        with pytest.raises(MetricsError, match=r"pip install 'troth\[metrics\]'"):
+        with pytest.raises(MetricsError, match=re.escape(how_to_install("metrics"))):
             Metrics(tmp_path, tensorboard=True)
         return
     metrics = Metrics(tmp_path, tensorboard=True)
@@ -89,5 +91,7 @@ def test_delta_is_told_where_it_is_above_the_least() -> None:
 
 
 def test_an_observer_has_no_loss_to_show() -> None:
-    assert "loss –  accuracy 0.875" in StepEvent(**{**vars(EVENT), "loss": math.nan}).line(EVENT.metrics_in_words())
-    assert "loss 1.250" in EVENT.line("")
+    assert "batch loss –  accuracy 87.5%" in StepEvent(**{**vars(EVENT), "loss": math.nan}).line(
+        EVENT.metrics_in_words()
+    )
+    assert "batch loss 1.250  peers" in EVENT.line("")

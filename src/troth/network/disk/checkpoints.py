@@ -155,7 +155,7 @@ class Checkpoints:
     def marks(self) -> Marks:
         """The marks of the newest checkpoint."""
         paths = sorted(self._folder.glob("step-*.json"), reverse=True)
-        return next((saved.marks for path in paths if (saved := self._read(path)) is not None), Marks())
+        return next((saved.marks for path in paths if (saved := _read(path, self._run)) is not None), Marks())
 
     def last(self, first: State[Training]) -> Found:
         """The newest checkpoint; the run's first state if there is none."""
@@ -170,7 +170,7 @@ class Checkpoints:
         return replace(newest, past=tuple(past))
 
     def _found(self, path: Path, first: State[Training]) -> Found | None:
-        saved = self._read(path)
+        saved = _read(path, self._run)
         if saved is None:
             return None
         model = self._model(path.with_suffix(".safetensors"), saved.state)
@@ -187,26 +187,6 @@ class Checkpoints:
             saved.last,
         )
         return Found(state, None if model is not None else saved.state)
-
-    def _read(self, path: Path) -> _Saved | None:
-        try:
-            raw = path.read_bytes()
-            kind = msgspec.json.decode(raw, type=_Format).format
-            saved = msgspec.json.decode(raw, type=_Saved) if kind == FORMAT else None
-        except (OSError, ValueError):
-            return None
-        if saved is None:
-            if _OTHER_FORMAT.fullmatch(kind):
-                raise CheckpointError(
-                    f"{path} was written by another version of Troth: use that one, or choose another folder",
-                    wrong_folder=True,
-                )
-            return None
-        if saved.check != _digest(saved):
-            return None
-        if saved.run != self._run:
-            raise CheckpointError(f"{path} belongs to another run: choose another folder", wrong_folder=True)
-        return saved
 
     def is_small(self, training: Training) -> bool:
         """Whether the model is so small that it is saved with every step."""
@@ -232,3 +212,69 @@ class Checkpoints:
         if isinstance(training, Malformed) or self._work.digest(training) != digest:
             return None
         return training  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """The model of a checkpoint, as it was found on disk."""
+
+    path: Path
+    step: int | None  # next one; None if the file does not say
+    training: Training
+
+
+def find_model(place: Path, run: Digest, work: TrainingWork) -> SavedModel:
+    """The newest whole model in a peer's folder, or the one in this file; also while the peer is running.
+
+    Raises `CheckpointError` if there is none, or if it is another run's."""
+    files = [place] if place.is_file() else _models(place)
+    if not files:
+        raise CheckpointError(f"{place} holds no checkpoint: name a peer's folder, or one of its checkpoints")
+    # The peer may replace its oldest checkpoint meanwhile; the next one is there then.
+    found = next((one for path in files if (one := _saved_model(path, run, work)) is not None), None)
+    if found is None:
+        raise CheckpointError(
+            f"{files[0]} is no checkpoint of this run, or is damaged: name another, or a peer's folder"
+        )
+    return found
+
+
+def _models(folder: Path) -> list[Path]:
+    """Newest first."""
+    found = [*folder.glob("checkpoints/step-*.safetensors"), *folder.glob("step-*.safetensors")]
+    return sorted(found, key=lambda path: path.name, reverse=True)
+
+
+def _saved_model(path: Path, run: Digest, work: TrainingWork) -> SavedModel | None:
+    saved = _read(path.with_suffix(".json"), run)
+    try:
+        training: Any = work.unpack(path.read_bytes())
+    except OSError:
+        return None
+    if isinstance(training, Malformed) or len(training.parameters_D) != work.problem.size:
+        return None
+    if saved is not None and work.digest(training) != saved.state:
+        return None
+    return SavedModel(path, None if saved is None else saved.step, training)
+
+
+def _read(path: Path, run: Digest) -> _Saved | None:
+    """The state in a file; None if it is damaged or not there."""
+    try:
+        raw = path.read_bytes()
+        kind = msgspec.json.decode(raw, type=_Format).format
+        saved = msgspec.json.decode(raw, type=_Saved) if kind == FORMAT else None
+    except (OSError, ValueError):
+        return None
+    if saved is None:
+        if _OTHER_FORMAT.fullmatch(kind):
+            raise CheckpointError(
+                f"{path} was written by another version of Troth: use that one, or choose another folder",
+                wrong_folder=True,
+            )
+        return None
+    if saved.check != _digest(saved):
+        return None
+    if saved.run != run:
+        raise CheckpointError(f"{path} belongs to another run: choose another folder", wrong_folder=True)
+    return saved

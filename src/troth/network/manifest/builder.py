@@ -10,13 +10,14 @@ from typing import Literal, TypeVar
 
 import torch
 
-from troth.crypto import derive
+from troth.crypto import Digest, derive
 from troth.network.manifest.checks import least_memory
 from troth.network.manifest.errors import ManifestError
 from troth.network.manifest.founder import Founder
 from troth.network.manifest.initial_state import import_initial_state
 from troth.network.manifest.manifest import Manifest
-from troth.network.manifest.toml import STRETCH
+from troth.network.manifest.sending import code_files, data_digests, data_files
+from troth.network.manifest.toml import MOST_DATA_FILES, STRETCH
 from troth.protocol.broadcast.timeouts import Timeouts
 from troth.protocol.core.run import Parameters, RunError, most_byzantine
 from troth.protocol.wire.primitives import Primitives
@@ -68,6 +69,8 @@ class BuiltManifest:
     manifest: Manifest
     gradient_s: float  # that one gradient took on this machine
     initial_state: bytes | None = None  # for the file beside the manifest
+    code: tuple[Path, ...] = ()  # files that everybody needs beside the manifest
+    data: tuple[Path, ...] = ()  # data files, as this machine names them
 
 
 def build_manifest(
@@ -94,6 +97,7 @@ def build_manifest(
         task=task,
         code=code_digest(code_file(task, made, folder)),
         data=data_digest(made),
+        data_files=_data_files(made),
         data_where=_or(options.data_where, "" if made.data_files() else "comes with the task"),
         steps=_or(options.steps, made.steps),
         optimizer=_or(options.optimizer, made.optimizer),
@@ -108,10 +112,16 @@ def build_manifest(
         one_by_one=options.one_by_one,
         folder=folder,
     )
+    built = BuiltManifest(manifest, gradient_s, code=code_files(task, folder), data=data_files(made))
     if options.initial_state is None:
-        return BuiltManifest(manifest, gradient_s)
+        return built
     digest, raw = import_initial_state(manifest.work(problem, Primitives()), options.initial_state)
-    return BuiltManifest(replace(manifest, initial_state=digest), gradient_s, raw)
+    return replace(built, manifest=replace(manifest, initial_state=digest), initial_state=raw)
+
+
+def _data_files(task: Task) -> tuple[tuple[str, Digest], ...]:
+    """Names and digests of the data files, unless they are too many for a file that people read."""
+    return data_digests(task) if len(task.data_files()) <= MOST_DATA_FILES else ()
 
 
 def _check_machine(task: Task, options: ManifestOptions) -> None:

@@ -5,7 +5,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from troth.network.manifest.errors import ManifestError, quoted
-from troth.network.manifest.toml import MOST_FOUNDERS
+from troth.network.manifest.toml import MOST_DATA_FILES, MOST_FOUNDERS
 from troth.specs import file_of, pick
 from troth.training import SCHEDULES
 
@@ -37,9 +37,12 @@ def _check_text(manifest: "Manifest") -> None:
         ("task.spec", manifest.task, 200),
         ("training.optimizer", manifest.optimizer, 200),
         ("data.where", manifest.data_where, 200),
+        *(("a name in data.files", name, 200) for name, _ in manifest.data_files),
     ):
         if len(text) > most or not text.isprintable():
             raise ManifestError(f"{field} must be one line of at most {most} characters, got {quoted(text)}")
+    if len(manifest.data_files) > MOST_DATA_FILES:
+        raise ManifestError(f"data.files holds at most {MOST_DATA_FILES:,} files, got {len(manifest.data_files):,}")
     if not manifest.name:
         raise ManifestError("name must not be empty")
     if (name := file_of(manifest.task)) is not None:

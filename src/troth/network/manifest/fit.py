@@ -1,10 +1,14 @@
 """Whether this machine trains what was agreed on: the same code, the same data, a model of the same size."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from troth.network.manifest.sending import data_digests, data_files
 from troth.training import Problem, Task, TaskError
 from troth.training.fingerprint import code_digest, code_file, data_digest
+
+_MOST_NAMED = 4  # files in one message
 
 if TYPE_CHECKING:
     from troth.network.manifest.manifest import Manifest
@@ -26,11 +30,33 @@ def mismatches(manifest: "Manifest", task: Task, problem: Problem) -> list[str]:
         found.append(f"data: {error}; {data_hint(manifest)}")
     else:
         if here != manifest.data:
+            digests = f"digest {here.hex()[:8]}… instead of {manifest.data.hex()[:8]}…"
             found.append(
-                f"data: not the one agreed on (digest {here.hex()[:8]}… instead of {manifest.data.hex()[:8]}…); "
-                f"{data_hint(manifest)}"
+                f"data: {_data_mismatch(manifest, task) or f'not the one agreed on ({digests})'}; {data_hint(manifest)}"
             )
     return found
+
+
+def _data_mismatch(manifest: "Manifest", task: Task) -> str:
+    """The data files that differ from those agreed on; empty if it is not the files, or if the manifest does not name them."""
+    here, agreed = data_digests(task), manifest.data_files
+    if len(here) != len(agreed):
+        wanted = and_more([name for name, _ in agreed])
+        return f"{len(here)} data files here, {len(agreed)} agreed on ({wanted})" if agreed else ""
+    odd = [
+        f"{file} is not {name} as agreed on (SHA-256 {digest.hex()[:8]}… instead of {right.hex()[:8]}…)"
+        for file, (_, digest), (name, right) in zip(data_files(task), here, agreed, strict=True)
+        if digest != right
+    ]
+    if not odd and agreed:
+        return "the files are those agreed on, but not the batches made from them: compare the versions of PyTorch and NumPy"
+    return and_more(odd)
+
+
+def and_more(names: Sequence[str]) -> str:
+    """The first few of many."""
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + more
 
 
 def code_mismatch(manifest: "Manifest", file: Path) -> str | None:

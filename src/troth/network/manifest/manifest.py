@@ -23,9 +23,10 @@ from troth.errors import OperatorError, printable
 from troth.network.manifest import toml as run_file
 from troth.network.manifest.checks import check_manifest
 from troth.network.manifest.errors import ManifestError
-from troth.network.manifest.fit import code_mismatch, data_hint
+from troth.network.manifest.fit import and_more, code_mismatch, data_hint
 from troth.network.manifest.founder import Founder
 from troth.network.manifest.initial_state import read_initial_state
+from troth.network.manifest.resilience import Resilience
 from troth.network.manifest.sections import description, section_digests
 from troth.network.manifest.toml import (
     FORMAT,
@@ -71,6 +72,7 @@ class Manifest:
     seed: int = 0  # of the initial parameters
     initial_state: Digest | None = None  # of the state that the run begins from, if not from the seed
     data_where: str = ""  # for people to read: where to get the data
+    data_files: tuple[tuple[str, Digest], ...] = ()  # name and SHA-256 of each, in the task's order: which one differs?
     device: Literal["cpu", "cuda"] = "cpu"
     one_by_one: bool = False
     folder: Path = field(default=Path(), compare=False)  # of the file: each member's own business
@@ -123,6 +125,7 @@ class Manifest:
                 seed=training.seed,
                 initial_state=None if training.initial_state is None else Digest(bytes.fromhex(training.initial_state)),
                 data_where=data.where,
+                data_files=tuple((name, Digest(bytes.fromhex(digest))) for name, digest in data.files.items()),
                 device=task.device,
                 one_by_one=task.one_by_one,
                 folder=folder or Path(),
@@ -140,7 +143,11 @@ class Manifest:
                 name=self.name,
                 nonce=self.nonce.hex(),
                 task=TaskSection(spec=self.task, code=self.code.hex(), device=self.device, one_by_one=self.one_by_one),
-                data=DataSection(digest=self.data.hex(), where=self.data_where),
+                data=DataSection(
+                    digest=self.data.hex(),
+                    where=self.data_where,
+                    files={name: digest.hex() for name, digest in self.data_files},
+                ),
                 training=TrainingSection(
                     steps=self.steps,
                     optimizer=self.optimizer,
@@ -159,7 +166,8 @@ class Manifest:
                     memory_bytes=timeouts.memory,
                 ),
                 founder=[FounderSection(name=f.name, key=f.key.hex(), address=f.address) for f in self.founders],
-            )
+            ),
+            Resilience.of(self.run).sentences(),
         )
 
     # Its content
@@ -197,9 +205,10 @@ class Manifest:
             raise ManifestError(f"this run computes on {self.device}, so that audits are exact: {chosen} will not do")
         if chosen == "cuda" and not torch.cuda.is_available():
             raise ManifestError("this run computes on cuda, and PyTorch sees no CUDA device here")
-        for file in task.data_files():
-            if not file.is_file():
-                raise ManifestError(f"data: {file} is not there; {data_hint(self)}")
+        if missing := [str(file) for file in task.data_files() if not file.is_file()]:
+            raise ManifestError(
+                f"data: {and_more(missing)} {'is' if len(missing) == 1 else 'are'} not there; {data_hint(self)}"
+            )
         return Problem(task, device=chosen, one_by_one=self.one_by_one, lanes_for=len(self.founders))
 
     @overload

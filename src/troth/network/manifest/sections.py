@@ -26,7 +26,8 @@ def section_digests(manifest: "Manifest") -> dict[str, Digest]:
 def description(manifest: "Manifest") -> bytes:
     """Everything that `Run` does not hold elsewhere. At the top level, what recomputing a gradient needs (evidence.recompute).
 
-    Evidence of a ban carries it to strangers, who need not know where the founders live: hence only a digest of that.
+    Evidence of a ban carries it to strangers, who need not know where the founders live, nor the names of many files: hence
+    only digests of these.
     """
     sections = _sections(manifest)
     flat = {
@@ -34,6 +35,7 @@ def description(manifest: "Manifest") -> bytes:
         for section in ("name", "task", "task code", "data", "initialisation", "training options")
         for name, value in sections[section].items()
     }
+    flat["data_files"] = tagged_hash("troth/data files/1", _canonical({"files": flat["data_files"]})).hex()
     names = [founder.name for founder in manifest.founders]  # in the order of their keys
     addresses = tagged_hash("troth/addresses/1", *(founder.address.encode() for founder in manifest.founders))
     return _canonical(
@@ -55,7 +57,11 @@ def _sections(manifest: "Manifest") -> dict[str, Plain]:
         "nonce": {"nonce": manifest.nonce.hex()},
         "task": {"task": manifest.task, "device": manifest.device, "one_by_one": manifest.one_by_one},
         "task code": {"code": manifest.code.hex()},
-        "data": {"data": manifest.data.hex(), "data_where": manifest.data_where},
+        "data": {
+            "data": manifest.data.hex(),
+            "data_where": manifest.data_where,
+            "data_files": [[name, digest.hex()] for name, digest in manifest.data_files],
+        },
         "initialisation": {"seed": manifest.seed, "initial_state": "" if start is None else start.hex()},
         "training options": {
             "steps": manifest.steps,

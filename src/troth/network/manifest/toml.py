@@ -5,6 +5,7 @@ The meaning of the values, and whether they fit together, is the manifest's busi
 
 import json
 import tomllib
+from collections.abc import Sequence
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -15,9 +16,10 @@ from troth.errors import printable
 from troth.network.manifest.errors import ManifestError, quoted
 from troth.protocol.core.run import Parameters
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 MOST_BYTES = 1 << 20
 MOST_FOUNDERS = 256
+MOST_DATA_FILES = 1000
 STRETCH = 4.0
 _MOST_LINE = 1024  # bytes; tomllib takes quadratic time for a key of many dots
 
@@ -39,6 +41,7 @@ class DataSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
     digest: Hex32
     where: str = ""
+    files: Annotated[dict[str, Hex32], Meta(max_length=MOST_DATA_FILES)] = {}  # by name, in the task's order
 
 
 class TrainingSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -89,7 +92,7 @@ class FounderSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 class RunFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`run.toml`, field by field."""
 
-    format: Literal[2]
+    format: Literal[3]
     name: str
     nonce: Hex32
     task: TaskSection
@@ -142,6 +145,7 @@ _SECTIONS = {
     "protocol": "Protection against liars.",
     "timeouts": "Lower limits of the timeouts, in seconds. A quiet step ends as soon as all have spoken. A peer that\n"
     "# keeps to these is never left out, whatever liars say; a slower one may be, so be generous.",
+    "data.files": "SHA-256 of each data file ('sha256sum' shows it), to tell which one differs.",
     "founder": "Founders: name, public key ('troth key show'), and host:port, or \"\" for a peer that only dials out.",
 }
 
@@ -169,17 +173,21 @@ def read(raw: bytes) -> RunFile:
         raise ManifestError(_in_words(printable(str(error)))) from error
 
 
-def write(file: RunFile) -> str:
+def write(file: RunFile, summary: Sequence[str] = ()) -> str:
     """TOML for people: comments, sections in order, and no value that is the protocol's default anyway."""
-    lines = [_HEADER.format(version=__version__, file="run.toml")]
+    lines = [_HEADER.format(version=__version__, file="run.toml"), *(f"# {line}" for line in summary)]
+    lines += [""] if summary else []
     for name in ("format", "name", "nonce"):
         lines.append(_line(name, getattr(file, name), _COMMENTS[name]))
     usual = {"tau_least": Parameters.tau_least, "tau_most": Parameters.tau_most}
     for section in ("task", "data", "training", "protocol", "timeouts"):
         lines += ["", f"# {_SECTIONS[section]}", f"[{section}]"]
         for name, value in msgspec.structs.asdict(getattr(file, section)).items():
-            if value is not None and usual.get(name) != value:
+            if value is not None and usual.get(name) != value and not isinstance(value, dict):
                 lines.append(_line(name, value, _COMMENTS.get(f"{section}.{name}", "")))
+        if section == "data" and file.data.files:
+            lines += ["", f"# {_SECTIONS['data.files']}", "[data.files]"]
+            lines += [_line(_toml(name), digest, "") for name, digest in file.data.files.items()]
     lines += ["", f"# {_SECTIONS['founder']}"]
     for founder in file.founder:
         lines.append("[[founder]]")

@@ -1,6 +1,8 @@
 """A peer's folder: everything that has to survive a power cut, and the model at the end.
 
 run                 the run that the folder belongs to
+lock                held while a process uses the folder
+log.txt             everything that people were told, and every step
 checkpoints/        the last states, and the audit records of the last steps
 journal/            everything that was agreed on
 signed-slots        the slots that this peer has signed (SPEC B1)
@@ -14,19 +16,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save
-
 from troth.crypto import Digest, Identity
-from troth.files import write_bytes, write_text
+from troth.files import write_text
 from troth.network.disk.audit_records import AuditRecordFiles
 from troth.network.disk.checkpoints import Checkpoints, Found, Marks
 from troth.network.disk.errors import DiskError
 from troth.network.disk.journal import Journal
+from troth.network.disk.lock import Lock, lock_folder
 from troth.network.disk.signed_slots import SignedSlotsFile
+from troth.network.node.results import write_model
 from troth.protocol.core.records import decode_record
 from troth.protocol.core.state import State
 from troth.protocol.wire.frames import CertifiedRecord
 from troth.training.work import Training, TrainingWork
+
+_FIRST = "step-000000000"  # checkpoint of the first state
 
 
 class PeerFolder:
@@ -38,7 +42,7 @@ class PeerFolder:
         self.path = path
         self._run = run
         self._work = work
-        _claim(path, run)
+        self._lock = _claim(path, run, note)
         self._checkpoints = Checkpoints(path / "checkpoints", run, work, keep=keep_checkpoints)
         self._audit_records = AuditRecordFiles(path / "checkpoints", run, self._checkpoints)
         self.journal = Journal(path / "journal", run, after=self._checkpoints.marks().journal)
@@ -51,6 +55,7 @@ class PeerFolder:
             self.slots.close()
             self.slots = None
         self.journal.close()
+        self._lock.release()
 
     # The key, and what it has signed
 
@@ -114,10 +119,7 @@ class PeerFolder:
     def save_model(self, state: State[Training], last: CertifiedRecord | None) -> bool:
         """Write the model for its users, and the record that proves where it comes from. Whether that record closes the run."""
         self._checkpoints.save(state, self._settled(), whole=True)
-        views = self._work.problem.layout.views(state.training.parameters_D)
-        write_bytes(
-            self.path / "model.safetensors", save({name: piece.contiguous().clone() for name, piece in views.items()})
-        )
+        write_model(self.path / "model.safetensors", self._work.problem, state.training.parameters_D)
         proof: dict[str, Any] = {
             "run": self._run.hex(),
             "step": state.step,
@@ -131,13 +133,39 @@ class PeerFolder:
         return bool(proof["closed"])
 
 
-def _claim(path: Path, run: Digest) -> None:
-    """Make the folder this run's. Raises `DiskError` if it cannot be written to or belongs to another run."""
+def _claim(path: Path, run: Digest, note: Callable[[str], None]) -> Lock:
+    """Make the folder this run's, for this process alone.
+
+    Raises `DiskError` if it cannot be written to, is in use, or holds something of another run."""
     try:
         path.mkdir(parents=True, exist_ok=True)
+        lock = lock_folder(path)
         mark = path / "run"
-        if mark.exists() and mark.read_text(encoding="ascii").strip() != run.hex():
-            raise DiskError(f"{path} belongs to another run: choose another", wrong_folder=True)
+        if mark.exists() and mark.read_text(encoding="ascii", errors="replace").strip() != run.hex():
+            if _precious(path):
+                raise DiskError(f"{path} belongs to another run: choose another", wrong_folder=True)
+            _clear(path)
+            note(f"{path} was another run's, in which this peer had done nothing yet: it is used for this one now")
         write_text(mark, run.hex() + "\n")
     except OSError as error:
         raise DiskError(f"cannot write to {path}: {error.strerror}; choose another", wrong_folder=True) from error
+    return lock
+
+
+def _precious(path: Path) -> bool:
+    """Whether the folder holds anything that its run, or its owner, would miss: keys, signed slots, records, evidence, models.
+
+    A checkpoint of the first state follows from the manifest."""
+    files = ["successor.key", "signed-slots.begun", "model.safetensors", "model.json"]
+    patterns = ["journal/*", "evidence/*", "checkpoints/*.audit"]
+    started = any(one.stem != _FIRST for one in path.glob("checkpoints/step-*"))
+    slots = path / "signed-slots"
+    signed = slots.exists() and slots.stat().st_size > 0
+    kept = any(one.stat().st_size > 0 for pattern in patterns for one in path.glob(pattern))
+    return started or signed or kept or any((path / name).exists() for name in files)
+
+
+def _clear(path: Path) -> None:
+    """Remove what nobody misses, and what would be taken for this run's."""
+    for old in (*path.glob(f"checkpoints/{_FIRST}.*"), *path.glob("journal/*"), path / "signed-slots"):
+        old.unlink(missing_ok=True)

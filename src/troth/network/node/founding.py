@@ -81,14 +81,20 @@ def decide(waited_s: float, seen: Presence, founding: Founding) -> Decision:
     all_agree = len(agreed) == len(founders) - 1
     if ready and (all_agree or (len(agreed) + 1 >= enough and (begun or not complete))):
         return Decision(Verdict.BEGIN, True, "everyone is here" if all_agree else "enough are here")
-    missing = [
-        f"{founding.name_of(peer)} ({seen.troubles.get(peer, 'connected, not ready')})"
-        for peer in sorted(founders - mine - agreed)
-    ]
-    reason = (
-        f"{len(agreed) + 1} of {len(founders)} founders are here, {enough} are needed; waiting for {', '.join(missing)}"
-    )
-    return Decision(Verdict.WAIT, ready, reason)
+    return Decision(Verdict.WAIT, ready, _reason(here, agreed | mine, seen, founding))
+
+
+def _reason(here: set[PeerId], agreed: set[PeerId], seen: Presence, founding: Founding) -> str:
+    """Who is there, who is missing and why, and what happens then; the same words while nothing changes."""
+    founders, name = set(founding.roster.members), founding.name_of
+    if here == founders:
+        slow = ", ".join(name(peer) for peer in sorted(here - agreed))
+        return f"all {len(founders)} founders are here; waiting for {slow or 'them'} to be ready"
+    missing = [f"{name(peer)} ({seen.troubles.get(peer, 'not connected')})" for peer in sorted(founders - here)]
+    enough = f"{founding.enough} are needed"
+    if len(here) >= founding.enough:
+        enough = f"enough to begin without the others after {founding.patience_s:g} s"
+    return f"{len(here)} of {len(founders)} founders are here, {enough}; waiting for {', '.join(missing)}"
 
 
 class FoundingNetwork(Protocol):

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from troth.errors import OperatorError
+from troth.extras import how_to_install
 from troth.network.node.events import StepEvent
 
 
@@ -74,7 +75,7 @@ class Metrics:
         try:
             import prometheus_client as prometheus
         except ImportError as error:
-            raise MetricsError("metrics_port needs prometheus-client: pip install 'troth[metrics]'") from error
+            raise MetricsError(f"metrics_port needs prometheus-client: {how_to_install('metrics')}") from error
         registry = prometheus.CollectorRegistry()
         gauges = {
             name: prometheus.Gauge(f"troth_{name}", text, registry=registry) for name, (text, _) in _GAUGES.items()
@@ -105,7 +106,7 @@ class Metrics:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            raise MetricsError("tensorboard needs tensorboard: pip install 'troth[metrics]'") from error
+            raise MetricsError(f"tensorboard needs tensorboard: {how_to_install('metrics')}") from error
         writer: Any = SummaryWriter(str(folder))
         self._closing.callback(writer.close)
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from troth.crypto import Identity
 from troth.network.disk.checkpoints import Marks
+from troth.network.disk.lock import lock_key
 from troth.network.malloc import keep_memory
 from troth.network.manifest.errors import ManifestError
 from troth.network.manifest.fit import mismatches
@@ -19,10 +20,13 @@ from troth.network.node.evidence import EvidenceFiles
 from troth.network.node.factory import PeerFactory
 from troth.network.node.folder import PeerFolder
 from troth.network.node.founding import Founding, begin_with_the_others
+from troth.network.node.log import LogFile, LoggedEvents
 from troth.network.node.metrics import Metrics
+from troth.network.node.names import Names
+from troth.network.node.narrator import QuietWatch
 from troth.network.node.network import NodeNetwork
 from troth.network.node.options import NodeOptions
-from troth.network.node.waiting import Waiting, waiting_for
+from troth.network.node.waiting import farewell, waiting_for
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.core.errors import CannotGoOnError, LeftOutError, StalledError
 from troth.protocol.core.state import Outcome, Peer, State
@@ -57,16 +61,19 @@ class Node:
         self._manifest = manifest
         self._seat = identity  # the key in the manifest
         self._options = options
-        self._events = events
+        self._events = LoggedEvents(events, LogFile(options.folder / "log.txt"))
+        self._names = Names(manifest.name_of)
         self._factory = factory or PeerFactory()
         self._tools = Primitives()
         self.work = self._factory.work(manifest, problem, self._tools)
         self._first = manifest.first_state(self.work)
+        self._key_lock = lock_key(manifest.run.id, identity.peer)
         self._folder = PeerFolder(
-            options.folder, manifest.run.id, self.work, keep_checkpoints=options.keep_checkpoints, note=events.note
+            options.folder, manifest.run.id, self.work, keep_checkpoints=options.keep_checkpoints, note=self.note
         )
-        self._evidence = EvidenceFiles(options.folder / "evidence", manifest.run, manifest.name_of, events.note)
+        self._evidence = EvidenceFiles(options.folder / "evidence", manifest.run, self._names, self.note)
         self._metrics = Metrics(options.folder, port=options.metrics_port, tensorboard=options.tensorboard)
+        self._watch = QuietWatch(self.waits_for, self.note)
         self._network: NodeNetwork
         self._member: Member[Training] | None = None
         self._channel: BroadcastChannel | None = None  # of the member, or the observer's while it comes back
@@ -82,22 +89,23 @@ class Node:
         self._network = self._open_network(me)
         try:
             if not known and not begin_with_the_others(self._network, self._founding, self._events.note):
-                self._events.note(
-                    "the run began without this peer, or its folder was lost: it comes back under a new key"
-                )
+                self.note("the run began without this peer, or its folder was lost: it comes back under a new key")
                 self._network.close()
                 self._folder.make_successor()
                 me, known = self._folder.current_identity(self._seat), True
                 self._network = self._open_network(me)
             self._folder.open_slots(signed)
             try:
-                return drive(self._train(me, comes_back=known))
+                with self._watch:
+                    return drive(self._train(me, comes_back=known))
             finally:
                 self._save_when_stopping()
         finally:
             self._network.close()
             self._folder.close()
             self._metrics.close()
+            if self._key_lock is not None:
+                self._key_lock.release()
 
     async def _train(self, me: Identity, *, comes_back: bool) -> State[Training]:
         """Train as a member from the beginning, or come back into a run that goes on."""
@@ -107,15 +115,15 @@ class Node:
             try:
                 await self._follow(member, member.take_part(self._channel))
             except (LeftOutError, StalledError) as why:
-                self._events.note(f"{why}; looking for the others")
+                self.note(f"{why}; looking for the others")
         while not member.over:
             self._network.stand(Standing(True, True, member.state.step))
             try:
                 await self._follow(member, member.come_back(me))
             except (LeftOutError, StalledError) as why:
-                self._events.note(f"{why}; trying again")
+                self.note(f"{why}; trying again")
         if not self._folder.save_model(member.state, member.certified[-1] if member.certified else None):
-            self._events.note("the run ends unclosed: too few signed its last record, so nobody can prove this model")
+            self.note("the run ends unclosed: too few signed its last record, so nobody can prove this model")
         await self._wait_for_stragglers(member)
         return member.state
 
@@ -123,6 +131,7 @@ class Node:
         """Keep and tell every step as it ends."""
         started = time.monotonic()
         async for outcome in steps:
+            self._names.learn(outcome.state.roster.successors)
             self._evidence.add(outcome)
             self._folder.save_step(outcome.state, whole=outcome.state.scales.updates >= self._manifest.steps)
             self._network.stand(Standing(True, True, outcome.state.step))
@@ -141,6 +150,7 @@ class Node:
         event = step_event(
             outcome,
             self._manifest,
+            self._names,
             self._network.traffic(),
             seconds=seconds,
             loss=self.work.loss,
@@ -149,6 +159,7 @@ class Node:
             metrics=self.work.problem.evaluate(outcome.state.training.parameters_D) if evaluated else None,
         )
         self._incarnation = record.incarnation
+        self._watch.stepped()
         self._metrics.stepped(event)
         self._events.stepped(event, record)
 
@@ -173,9 +184,7 @@ class Node:
     @property
     def _founding(self) -> Founding:
         options = self._options
-        return Founding(
-            self._seat.peer, self._first.roster, options.founding_s, options.restart_with, self._manifest.name_of
-        )
+        return Founding(self._seat.peer, self._first.roster, options.founding_s, options.restart_with, self._names)
 
     def _open_network(self, me: Identity) -> NodeNetwork:
         state_bytes = len(self.work.pack(self._first.training))
@@ -210,9 +219,25 @@ class Node:
         self._channel = kind(*given, observing=observing, on_announced=on_announced)
         return self._channel
 
-    def waits_for(self) -> Waiting | None:
+    # People
+
+    def note(self, text: str) -> None:
+        """Tell people, on the screen and in the log."""
+        self._events.note(text)
+
+    def log(self, text: str) -> None:
+        """Write into the log alone."""
+        self._events.log(text)
+
+    def waits_for(self) -> str | None:
         """The reason why nothing happens, for people; may be called from any thread."""
-        return waiting_for(self._member, self._channel, self._manifest.name_of)
+        if self._member is not None:
+            self._names.learn(self._member.state.roster.successors)
+        return waiting_for(self._member, self._channel, self._names)
+
+    def farewell(self) -> str:
+        """What becomes of the run while this peer is away, for people who stop it."""
+        return farewell(self._member, self._seat.peer, self._manifest.parameters.validators, self._names)
 
 
 def drive(coroutine: Coroutine[Any, Any, R]) -> R:

@@ -78,6 +78,11 @@ class Restart(Generic[T]):
         """Members that do not wait here, to show to people."""
         return self._quorum.missing(self._channel.listener.now()) if self._quorum is not None else frozenset()
 
+    @property
+    def busy(self) -> frozenset[PeerId]:
+        """Members that say they are in a step, to show to people."""
+        return self._quorum.busy(self._channel.listener.now()) if self._quorum is not None else frozenset()
+
     def hear(self, sender: PeerId, frame: Waiting | Busy | RestartCertificate) -> None:
         if self._state is None or sender not in self._state.roster.may_ask:
             return

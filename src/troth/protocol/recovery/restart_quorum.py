@@ -136,6 +136,10 @@ class RestartQuorum:
         """Members that do not wait here, to show to people."""
         return self._members - self._here(now)
 
+    def busy(self, now: float) -> frozenset[PeerId]:
+        """Members that say they are in a step, to show to people."""
+        return frozenset(peer for peer, last in self._busy.items() if last >= now - self._patience.word)
+
     @property
     def least(self) -> int:
         """Number of members with whom this member begins, to show to people."""
@@ -183,7 +187,7 @@ class RestartQuorum:
         """Whether a member is in a step: it will be here soon, or the run goes on. Liars may say so too, but not for ever."""
         assert self._enough_since is not None
         ends = self._enough_since + self._patience.absent + self._patience.busy
-        return now < ends and any(last >= now - self._patience.word for last in self._busy.values())
+        return now < ends and bool(self.busy(now))
 
     def _late(self, begun: RestartCertificate, now: float) -> None:
         """Take another's certificate: begin with it or, if a quorum has left that incarnation again, go on to the next one."""

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from troth.errors import OperatorError
+from troth.extras import how_to_install
 
 
 @dataclass(frozen=True)
@@ -28,5 +29,5 @@ def load_hivemind() -> Hivemind:
             node = import_module("hivemind.dht.node")
             multiaddr = import_module("hivemind.utils.multiaddr")
     except ImportError as error:
-        raise OperatorError(f"libp2p needs hivemind ({error}): pip install 'troth[libp2p]'") from error
+        raise OperatorError(f"libp2p needs hivemind ({error}): {how_to_install('libp2p')}") from error
     return Hivemind(p2p.P2P, p2p.PeerID, multiaddr.Multiaddr, node.DHTNode, p2p.P2PDaemonError)

@@ -1,0 +1,56 @@
+"""`troth export`: the model of a checkpoint, for its users; also while the peer is training."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from troth.errors import OperatorError
+
+
+class ExportError(OperatorError):
+    """A model that cannot be written; the message names the way out."""
+
+
+def export(
+    place: Annotated[
+        Path,
+        typer.Argument(
+            help="A peer's folder, for its newest checkpoint, or one of its checkpoints/step-….safetensors."
+        ),
+    ],
+    run: Annotated[Path, typer.Option(help="The run's manifest (run.toml).")],
+    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("model.safetensors"),
+    evaluate: Annotated[bool, typer.Option("--evaluate", help="Print the task's metrics of this model too.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there already.")] = False,
+) -> None:
+    """Write the model of a checkpoint as a complete state_dict, which loads strictly into the task's own module.
+
+    A peer may be training in the folder meanwhile. This model is not certified: only the one at the end of a run has the
+    members' signatures over it (model.json).
+
+    Example: troth export runs/digits-1a2b3c4d --run run.toml --evaluate
+    """
+    if out.exists() and not overwrite:
+        raise ExportError(f"{out} exists already: choose another --out, or --overwrite")
+    if not place.exists():
+        raise ExportError(f"{place} is not there: name a peer's folder, or one of its checkpoints")
+
+    from troth.network.disk.checkpoints import find_model
+    from troth.network.manifest.manifest import Manifest
+    from troth.network.node.events import metrics_in_words
+    from troth.network.node.results import how_to_load, write_model
+    from troth.protocol.wire.primitives import Primitives
+
+    manifest = Manifest.load(run)
+    problem = manifest.problem(manifest.make_task())
+    found = find_model(place, manifest.run.id, manifest.work(problem, Primitives()))
+    try:
+        write_model(out, problem, found.training.parameters_D)
+    except OSError as error:
+        raise ExportError(f"cannot write {out}: {error.strerror}; choose another --out") from error
+    before = "" if found.step is None else f", before step {found.step}"
+    typer.echo(f"Wrote {out}: the model in {found.path.name}{before}")
+    if evaluate:
+        typer.echo(metrics_in_words(problem.evaluate(found.training.parameters_D)))
+    typer.echo(f"Load it: {how_to_load(out)}")

@@ -1,0 +1,106 @@
+"""Events as lines for people: news at once, the state of the run now and then, and a pause once a minute."""
+
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from troth.network.node.events import StepEvent
+
+_QUIET_S = 5.0  # without a step: then say for whom this peer waits
+_AGAIN_S = 60.0  # after which something that has not changed is said again
+
+
+class Narrator:
+    """Says lines through `say`; may be called from any thread."""
+
+    def __init__(
+        self,
+        say: Callable[[str], None],
+        *,
+        every_s: float = 2.0,  # between two lines about the state of the run; 0: one for each step
+        traffic: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._say = say
+        self._every_s = every_s
+        self._traffic = traffic
+        self._clock = clock
+        self._metrics = ""
+        self._last_line = float("-inf")
+        self._paused_at: float | None = None  # when the pause was last told, while there is one
+        self._noted: dict[str, float] = {}  # recent notes
+        self._lock = threading.RLock()
+
+    def note(self, text: str) -> None:
+        """A line at once; one that was just said, again after a minute."""
+        with self._lock:
+            now = self._clock()
+            self._noted = {old: when for old, when in self._noted.items() if now < when + _AGAIN_S}
+            if text not in self._noted:
+                self._noted[text] = now
+                self._say(text)
+
+    def stepped(self, event: StepEvent) -> None:
+        """The news of a step, and a line about it if it is time for one."""
+        with self._lock:
+            for sentence in event.sentences():
+                self._say(sentence)
+            self._metrics = event.metrics_in_words() or self._metrics
+            if not event.closing and not self._pause(event) and self._is_due(event):
+                self._last_line = self._clock()
+                self._say(event.line(self._metrics) + (f"  {_traffic(event)}" if self._traffic else ""))
+
+    def _is_due(self, event: StepEvent) -> bool:
+        return self._clock() >= self._last_line + self._every_s or event.updates == event.of
+
+    def _pause(self, event: StepEvent) -> bool:
+        """Say once, and then every minute, that the model does not move; and once that it moves again."""
+        now, why = self._clock(), event.pause()
+        if why is None:
+            if self._paused_at is not None:
+                self._paused_at = None
+                self._say(f"{event.when}: the model moves again")
+            return False
+        if self._paused_at is None or now >= self._paused_at + _AGAIN_S:
+            self._paused_at = now
+            self._say(why)
+        return True
+
+
+class QuietWatch:
+    """Notes for whom a peer waits, whenever nothing happens. Use as a context manager; `stepped` after every step."""
+
+    def __init__(
+        self, waits_for: Callable[[], str | None], note: Callable[[str], None], quiet_s: float = _QUIET_S
+    ) -> None:
+        self._waits_for = waits_for
+        self._note = note
+        self._quiet_s = quiet_s
+        self._last = time.monotonic()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def stepped(self) -> None:
+        self._last = time.monotonic()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(self._quiet_s / 5):
+            if time.monotonic() >= self._last + self._quiet_s and (text := self._waits_for()) is not None:
+                self._note(text)
+                self._last = time.monotonic()
+
+
+def _traffic(event: StepEvent) -> str:
+    return f"{(event.control_bytes + event.bulk_bytes) / 1e6:.1f} MB in, {event.sent_bytes / 1e6:.1f} MB out"

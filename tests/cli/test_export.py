@@ -1,0 +1,84 @@
+"""`troth export`: a checkpoint's model for its users, from a folder that may be in use."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from tests.cli.conftest import Troth
+from troth.crypto import Identity
+from troth.network.disk.checkpoints import Checkpoints
+from troth.network.disk.lock import lock_folder
+from troth.network.manifest.builder import build_manifest
+from troth.network.manifest.founder import Founder
+from troth.network.manifest.manifest import Manifest
+from troth.protocol.wire.primitives import Primitives
+
+
+@pytest.fixture
+def manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Manifest:
+    """run.toml of one founder, and its folder `peer` with the checkpoints of three steps."""
+    monkeypatch.chdir(tmp_path)
+    manifest = build_manifest("digits", [Founder("me", Identity.generate().peer, "127.0.0.1:1")]).manifest
+    Path("run.toml").write_text(manifest.to_toml())
+    work = manifest.work(manifest.problem(manifest.make_task()), Primitives())
+    checkpoints = Checkpoints(Path("peer/checkpoints"), manifest.run.id, work)
+    first = manifest.first_state(work)
+    for step in range(3):
+        training = dataclasses.replace(first.training, parameters_D=first.training.parameters_D * (1 + step))
+        checkpoints.save(dataclasses.replace(first, step=step, training=training))
+    return manifest
+
+
+def test_the_newest_model_loads_strictly_into_the_tasks_own_module(troth: Troth, manifest: Manifest) -> None:
+    held = lock_folder(Path("peer"))  # as if the peer were training
+    done = troth("export", "peer", "--run", "run.toml", "--evaluate")
+    held.release()
+    assert (done.code, done.err) == (0, "")
+    assert "Wrote model.safetensors: the model in step-000000002.safetensors, before step 2\naccuracy " in done.out
+    assert 'Load it: model.load_state_dict(safetensors.torch.load_file("model.safetensors"))' in done.out
+    model = manifest.make_task().model()
+    model.load_state_dict(load_file("model.safetensors"), strict=True)
+    problem = manifest.problem(manifest.make_task())
+    flat_D = problem.layout.flatten({name: p.detach() for name, p in model.named_parameters()})
+    assert flat_D.equal(3 * problem.initial(manifest.model_seed))
+
+
+@pytest.mark.usefixtures("manifest")
+def test_a_named_checkpoint_and_one_that_is_damaged(troth: Troth) -> None:
+    one = "peer/checkpoints/step-000000001.safetensors"
+    done = troth("export", one, "--run", "run.toml", "--out", "one.safetensors")
+    assert "the model in step-000000001.safetensors, before step 1" in done.out
+    newest = Path("peer/checkpoints/step-000000002.safetensors")
+    raw = bytearray(newest.read_bytes())
+    raw[-1] ^= 1
+    newest.write_bytes(raw)
+    done = troth("export", "peer", "--run", "run.toml", "--out", "two.safetensors")
+    assert "the model in step-000000001.safetensors" in done.out, "the newest whole one"
+    done = troth("export", str(newest), "--run", "run.toml", "--out", "three.safetensors")
+    assert done.code == 2
+    assert "is no checkpoint of this run, or is damaged" in done.err
+
+
+def test_mistakes_name_the_way_out(troth: Troth, manifest: Manifest) -> None:
+    Path("there").touch()
+    Path("empty").mkdir()
+    mark = Path("peer/checkpoints/step-000000002.json")
+    for arguments, message in (
+        (("none",), "none is not there: name a peer's folder"),
+        (("empty",), "empty holds no checkpoint: name a peer's folder"),
+        (("peer", "--out", "there"), "there exists already: choose another --out, or --overwrite"),
+        (("peer", "--out", "none/model"), "cannot write none/model: No such file or directory; choose another --out"),
+        (("there",), "there is no checkpoint of this run"),
+    ):
+        done = troth("export", *arguments, "--run", "run.toml")
+        assert (done.code, done.out) == (2, "")
+        assert done.err.startswith(f"troth: {message}")
+    other = dataclasses.replace(manifest, nonce=bytes(32))
+    Path("other.toml").write_text(other.to_toml())
+    done = troth("export", "peer", "--run", "other.toml")
+    assert done.code == 2
+    assert "belongs to another run" in done.err
+    assert json.loads(mark.read_text())["step"] == 2
