@@ -18,6 +18,7 @@ from troth.plugins import absolute, blamed, in_its_folder, name_of
 from troth.simulation.lockstep.defences import make_rule
 from troth.specs import file_of, parse_file_spec, parse_spec
 from troth.training import TASKS, make_task
+from troth.training.file_reads import files_read
 from troth.training.tasks.digits import Digits
 
 ATTACK = """
@@ -139,6 +140,13 @@ class TestFiles:
             assert sys.runs == 2  # type: ignore[attr-defined]
         finally:
             del sys.runs  # type: ignore[attr-defined]
+
+    def test_every_task_out_of_a_file_has_read_what_the_file_read(self, write: Write) -> None:
+        """The file is run once; files that it reads must be declared by every task out of it all the same."""
+        write("some data", "data.txt")
+        write("open('data.txt').close()\nfrom troth.training.tasks.digits import Digits\nclass Mine(Digits): pass\n")
+        for spec in ("mine.py", "mine.py:hidden=3"):
+            assert list(files_read(make_task(spec))) == [str(Path("data.txt").resolve())]
 
     def test_two_files_of_one_name_are_two(self, write: Write) -> None:
         write(ATTACK, "a/mine.py")
