@@ -1,19 +1,24 @@
 """Specs: things chosen by name on a command line or in a manifest, `name` or `name:option=value,option=value`.
 
-Imports nothing of ours but the root of errors, so that every package may use it.
+A spec may name a user's own file too, `file.py:Name:option=value`; `troth.plugins` runs it. Imports nothing of ours but the
+root of errors, so that every package may use it.
 """
 
 import dataclasses
 import difflib
 import math
+import re
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from troth.errors import OperatorError
 
 T = TypeVar("T")
 
-_SIMPLE = {"int": int, "float": float, "str": str, "bool": bool}
+_SIMPLE = {"int": int, "float": float, "str": str, "bool": bool, "Path": Path}
+_FILE = re.compile(r"\s*(?P<file>.*?\.py)\s*(?::(?P<rest>.*))?", re.DOTALL)
 
 
 class SpecError(OperatorError):
@@ -29,30 +34,67 @@ def pick(table: Mapping[str, T], name: str, kind: str) -> T:
     raise SpecError(f"unknown {kind} '{name}': {hint}")
 
 
+class FileSpec(NamedTuple):
+    """A spec that names a file: its path as it was written, the name inside (empty: the only one), and options as text."""
+
+    file: str
+    name: str
+    options: dict[str, str]
+
+
+def file_of(spec: str) -> str | None:
+    """The file that a spec names, as it was written; None for anything else.
+
+    A file ends with the first `.py` before a colon or the end, so its path may hold colons and spaces. Everybody who has to
+    know whether a spec runs a file asks here.
+    """
+    found = _FILE.fullmatch(spec)
+    if found is None or re.match(r"[^:/]*:\s*\w+\s*=", found["file"]):  # `name:option=x.py` names no file
+        return None
+    return found["file"]
+
+
+def parse_file_spec(spec: str) -> FileSpec:
+    """Split `"my.py:Loud:scale=3"` into `("my.py", "Loud", {"scale": "3"})`; name and options may both be missing."""
+    found = _FILE.fullmatch(spec)
+    assert found is not None, "ask file_of first"
+    rest = found["rest"] or ""
+    name, _, options = rest.partition(":")
+    if "=" in name:
+        name, options = "", rest
+    return FileSpec(found["file"], name.strip(), _parse_options(options, spec))
+
+
 def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
-    """Split a spec: `"ipm:epsilon=0.3"` becomes `("ipm", {"epsilon": "0.3"})`."""
+    """Split a spec: `"ipm:epsilon=0.3"` becomes `("ipm", {"epsilon": "0.3"})`; a file stands for its name."""
+    if file_of(spec) is not None:
+        named = parse_file_spec(spec)
+        return named.file, named.options
     name, _, rest = spec.partition(":")
+    return name.strip(), _parse_options(rest, spec)
+
+
+def _parse_options(text: str, spec: str) -> dict[str, str]:
     options: dict[str, str] = {}
-    for item in filter(None, rest.split(",")):
+    for item in filter(None, text.split(",")):
         key, equals, value = item.partition("=")
         if not equals or not key:
             raise SpecError(f"'{item}' in '{spec}' is not an option: write name:option=value,option=value")
         options[key.strip()] = value.strip()
-    return name.strip(), options
+    return options
 
 
 def build(kind: type[T], options: Mapping[str, str], spec: str) -> T:
-    """Make a dataclass from its options as text, converted to the types of its fields."""
+    """Make an object of a class from its options as text, converted to the types of its fields."""
     if not dataclasses.is_dataclass(kind):
-        raise SpecError(f"{kind.__name__} has no options to set: write @dataclass(frozen=True) above the class")
-    # A file with postponed annotations has the types of its fields as text.
-    fields = {f.name: _SIMPLE.get(str(f.type), f.type) for f in dataclasses.fields(kind) if f.init}
-    values: dict[str, Any] = {}
-    for key, text in options.items():
-        if key not in fields:
-            known = ", ".join(fields) or "none"
-            raise SpecError(f"'{spec}' has no option '{key}' (its options: {known})")
-        values[key] = _convert(text, fields[key], key)
+        if options:
+            raise SpecError(f"{kind.__name__} has no options to set: write @dataclass(frozen=True) above the class")
+        return kind()
+    fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
+    values = convert_options(options, {name: field.type for name, field in fields.items()}, spec)
+    for name, field in fields.items():
+        if name not in values and field.default is field.default_factory is dataclasses.MISSING:
+            raise SpecError(f"'{spec}' needs a value for its option '{name}': write {name}=…")
     try:
         return kind(**values)
     except SpecError:
@@ -61,15 +103,46 @@ def build(kind: type[T], options: Mapping[str, str], spec: str) -> T:
         raise SpecError(f"'{spec}': {error}") from error
 
 
+def convert_options(options: Mapping[str, str], kinds: Mapping[str, Any], spec: str) -> dict[str, Any]:
+    """Turn options into values of these kinds; raise for an option that is not among them."""
+    values: dict[str, Any] = {}
+    for key, text in options.items():
+        if key not in kinds:
+            near = difflib.get_close_matches(key, kinds, n=1, cutoff=0.6)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise SpecError(f"'{spec}' has no option '{key}' (its options: {', '.join(kinds) or 'none'}){hint}")
+        values[key] = _convert(text, kinds[key], key)
+    return values
+
+
 def _convert(text: str, kind: Any, key: str) -> Any:
+    kind, may_be_none = _without_none(kind)
+    if may_be_none and text.lower() == "none":
+        return None
     try:
         if kind is bool:
             return {"true": True, "false": False}[text.lower()]
-        if kind in (int, float, str):
+        if kind in (int, float, str, Path):
             value = kind(text)
             if kind is not float or math.isfinite(value):
                 return value
     except (KeyError, ValueError):
         pass
-    wanted = {bool: "true or false", int: "a whole number", float: "a finite number"}.get(kind, str(kind))
-    raise SpecError(f"option '{key}' takes {wanted}, got '{text}'")
+    wanted = {bool: "true or false", int: "a whole number", float: "a finite number"}.get(kind)
+    if wanted is None:
+        raise SpecError(
+            f"option '{key}' is of type {kind}, which cannot be set here: use int, float, bool, str or Path"
+        )
+    raise SpecError(f"option '{key}' takes {wanted}{' or none' if may_be_none else ''}, got '{text}'")
+
+
+def _without_none(kind: Any) -> tuple[Any, bool]:
+    """The type behind `int | None`, and whether there was a None; a file with postponed annotations has types as text."""
+    if isinstance(kind, str):
+        bare = kind.removeprefix("Optional[").removesuffix("]").replace("| None", "").strip()
+        return _SIMPLE.get(bare, kind), bare != kind
+    if get_origin(kind) in (Union, UnionType):
+        others = [part for part in get_args(kind) if part is not NoneType]
+        if len(others) == 1:
+            return others[0], True
+    return kind, False

@@ -1,5 +1,6 @@
 """`troth attacks`, `troth defences`, `troth tasks`."""
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from troth.training import TASKS
 
 TASK = """
 from dataclasses import dataclass
+from pathlib import Path
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -47,20 +49,31 @@ def test_options_are_shown_with_their_defaults(troth: Troth) -> None:
 
 def test_check_a_built_in_task(troth: Troth) -> None:
     done = troth("tasks", "--check", "digits:hidden=2")
-    assert done == (0, "digits:hidden=2 is pure: 160 parameters, gradients computed of all peers in one call\n", "")
+    assert (done.code, done.err) == (0, "")
+    lines = done.out.splitlines()
+    assert lines[0] == "digits:hidden=2 is pure: the same seed gives the same gradient"
+    assert lines[1] == "parameters   160 trained, 0 frozen"
+    assert re.fullmatch(r"gradients    of many peers in one call, [\d.,]+ ms for one here", lines[2])
+    assert lines[3] == "randomness   none in the loss"
+    assert lines[4] == "files        0 declared in data_files(), 0 seen being read"
 
 
-def test_check_a_pure_file(troth: Troth) -> None:
-    Path("mine.py").write_text(TASK)
+def test_check_shows_dropout_frozen_layers_and_options(troth: Troth) -> None:
+    model = "nn.Sequential(nn.Linear(1, 1), nn.Dropout(), nn.Linear(1, 1).requires_grad_(False))"
+    options = "class Lines(Task):\n    accumulate = 2\n    autocast = 'bfloat16'\n"
+    Path("mine.py").write_text(TASK.replace("nn.Linear(1, 1)", model).replace("class Lines(Task):\n", options))
     done = troth("tasks", "--check", "mine.py")
-    assert done == (0, "mine.py is pure: 2 parameters, gradients computed of all peers in one call\n", "")
+    assert (done.code, done.err) == (0, "")
+    assert "parameters   2 trained, 2 frozen\n" in done.out
+    assert "             2 micro-batches each, in bfloat16\n" in done.out
+    assert "randomness   dropout ×1, all from the seed of the batch\n" in done.out
 
 
 def test_check_says_why_gradients_are_computed_one_by_one(troth: Troth) -> None:
     Path("mine.py").write_text(TASK.replace("return F.mse", "assert batch['x'].sum().item() > 0; return F.mse"))
     done = troth("tasks", "--check", "mine.py")
     assert done.code == 0
-    assert done.out.startswith("mine.py is pure: 2 parameters, gradients computed one by one (vmap: ")
+    assert "\ngradients    one by one (vmap: " in done.out
 
 
 @pytest.mark.parametrize(
@@ -68,16 +81,15 @@ def test_check_says_why_gradients_are_computed_one_by_one(troth: Troth) -> None:
     [
         ("3 * x}", "3 * x + torch.rand(8, 1)}", "batch() uses the global generator of torch"),
         ("draw.uniform(8)", "draw.uniform(8) * 0", "batch() ignores its seed"),
-        (
-            "nn.Linear(1, 1)",
-            "nn.Sequential(nn.Linear(1, 1), nn.Dropout())",
-            "loss() uses the global generator of torch",
-        ),
+        ("nn.Linear(1, 1)", "nn.LSTM(1, 1, 2, dropout=0.5)", "the model (LSTM) uses dropout between the layers"),
+        ("F.mse_loss(", "F.mes_loss(", "loss() fails at "),
+        ("draw.uniform(8)", "draw.uniform(8 + len(Path('own.csv').read_text()))", "batch() reads "),
         ("nn.Linear(1, 1)", "nn.Identity()", "the model has no parameters to train"),
     ],
 )
 def test_check_an_impure_file(troth: Troth, right: str, wrong: str, message: str) -> None:
     Path("mine.py").write_text(TASK.replace(right, wrong))
+    Path("own.csv").touch()
     done = troth("tasks", "--check", "mine.py")
     assert done.code == 2
     assert done.out == ""

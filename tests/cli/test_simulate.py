@@ -3,17 +3,17 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
 from tests.cli.conftest import Troth
-from troth.simulation import Scenario, StepReport
+from troth.simulation import Scenario, Started
 
 SHORT = ("simulate", "--peers", "3", "--steps", "4", "--defence", "centered-clip")
 PNG = b"\x89PNG\r\n\x1a\n"
+RESULTS = ["curve.csv", "curve.png", "model.safetensors", "summary.json"]
 
 
 class TestResults:
@@ -38,7 +38,7 @@ class TestResults:
         for words in ("digits (4,810 parameters)", "3, of which lie: none", "centered-clip", "accuracy", "loss"):
             assert words in done.out
         assert str(Path("here/summary.json")) in done.out
-        assert str(Path("here/accuracy.png")) in done.out
+        assert str(Path("here/curve.png")) in done.out
 
     def test_the_table_names_the_liars_and_the_ruin(self, troth: Troth) -> None:
         arguments = ("--byzantine", "1", "--attack-start", "1", "--attack", "sign-flip:scale=1e30", "--defence", "mean")
@@ -52,7 +52,7 @@ class TestResults:
     @pytest.mark.parametrize("task", ["digits", "quadratic:dimension=20"])
     def test_a_picture(self, troth: Troth, task: str) -> None:
         assert troth(*SHORT, "--task", task, "--out", "here").code == 0
-        picture = Path("here/accuracy.png").read_bytes()
+        picture = Path("here/curve.png").read_bytes()
         assert picture.startswith(PNG)
         assert len(picture) > 5000
 
@@ -60,13 +60,13 @@ class TestResults:
         arguments = ("--task", "quadratic:dimension=20", "--rate", "1e30", "--steps", "20", "--defence", "mean")
         assert troth("simulate", "--peers", "3", *arguments, "--out", "here").code == 0
         assert json.loads(Path("here/summary.json").read_text())["diverged_at"] is not None
-        assert Path("here/accuracy.png").read_bytes().startswith(PNG)
+        assert Path("here/curve.png").read_bytes().startswith(PNG)
 
     def test_without_out_the_folder_is_named_after_the_run(self, troth: Troth) -> None:
         assert troth(*SHORT, "--seed", "5").code == 0
         (folder,) = Path("runs").iterdir()
         assert folder.name.startswith("digits-centered-clip-no-attack-seed5-")
-        assert sorted(path.name for path in folder.iterdir()) == ["accuracy.png", "summary.json"]
+        assert sorted(path.name for path in folder.iterdir()) == RESULTS
 
     def test_a_task_of_ones_own(self, troth: Troth) -> None:
         Path("lines.py").write_text(LINES, encoding="utf-8")
@@ -167,7 +167,7 @@ class TestFolders:
         assert "holds the results of another run" in troth(*SHORT, "--out", "here").err
 
     def test_the_same_run_again_gives_the_same_bytes(self, troth: Troth) -> None:
-        files = [Path("here/summary.json"), Path("here/accuracy.png")]
+        files = [Path("here") / name for name in RESULTS]
         troth(*SHORT, "--out", "here")
         before = [file.read_bytes() for file in files]
         assert troth(*SHORT, "--out", "here").code == 0
@@ -175,20 +175,23 @@ class TestFolders:
 
 
 class TestInterrupted:
-    @pytest.fixture
-    def interrupted(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def simulate(scenario: Scenario, on_step: Callable[[StepReport], None]) -> NoReturn:
-            on_step(StepReport(step=1, loss=1.0, attacked=False, alive=scenario.peers, metrics=None))
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr("troth.simulation.simulate", simulate)
-
-    @pytest.mark.usefixtures("interrupted")
-    def test_exits_with_130_and_leaves_no_summary(self, troth: Troth) -> None:
-        done = troth(*SHORT, "--out", "here", "--json")
+    @pytest.mark.parametrize("out", ["here", "new/folders/here"])
+    def test_exits_with_130_and_leaves_nothing(self, troth: Troth, monkeypatch: pytest.MonkeyPatch, out: str) -> None:
+        monkeypatch.setattr("troth.simulation.Started.__next__", _interrupted)
+        done = troth(*SHORT, "--out", out, "--json")
         assert done.code == 130
         assert done.out == ""
+        assert list(Path().iterdir()) == []
+
+    def test_a_folder_that_was_there_stays(self, troth: Troth, monkeypatch: pytest.MonkeyPatch) -> None:
+        Path("here").mkdir()
+        monkeypatch.setattr("troth.simulation.Started.__next__", _interrupted)
+        assert troth(*SHORT, "--out", "here/below").code == 130
         assert list(Path("here").iterdir()) == []
+
+
+def _interrupted(_: Started) -> NoReturn:
+    raise KeyboardInterrupt
 
 
 def test_as_a_process_of_its_own(tmp_path: Path) -> None:

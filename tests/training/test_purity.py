@@ -1,6 +1,7 @@
 """Tasks that are no pure function of (parameters, seed) are refused, and told what to change."""
 
 import random
+import re
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -59,21 +60,69 @@ class SeedIgnored(Lines):
 
 
 @dataclass(frozen=True)
-class DropoutInModel(Lines):
-    def model(self) -> nn.Module:
-        return nn.Sequential(nn.Dropout(0.5), nn.Linear(3, 1))
-
-
-@dataclass(frozen=True)
-class TorchRandInLoss(Lines):
-    def loss(self, model: Model, batch: Batch) -> Tensor:
-        return super().loss(model, batch) * torch.rand(())
-
-
-@dataclass(frozen=True)
 class NumpyRandomInLoss(Lines):
     def loss(self, model: Model, batch: Batch) -> Tensor:
         return super().loss(model, batch) * float(np.random.random())
+
+
+class Jitter(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * float(np.random.random())
+
+
+@dataclass(frozen=True)
+class NumpyRandomInForward(Lines):
+    def model(self) -> nn.Module:
+        return Jitter(3, 1)
+
+
+class Choosing(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, torch.multinomial(torch.ones(3), 1)]
+
+
+@dataclass(frozen=True)
+class Multinomial(Lines):
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(3, 3), Choosing())
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(3, 1, num_layers=2, dropout=0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.lstm(x)[0]
+        return out
+
+
+@dataclass(frozen=True)
+class RecurrentDropout(Lines):
+    def model(self) -> nn.Module:
+        return Recurrent()
+
+
+@dataclass(frozen=True)
+class NumpyRandomInModel(Lines):
+    def model(self) -> nn.Module:
+        module = nn.Linear(3, 1)
+        nn.init.constant_(module.bias, float(np.random.random()))
+        return module
+
+
+class Constant(nn.Linear):
+    def __init__(self, value: float) -> None:
+        super().__init__(3, 1)
+        self.constant = nn.Parameter(torch.tensor(value), requires_grad=False)
+
+
+@dataclass(frozen=True)
+class FrozenByChance(Lines):
+    values: "count[int]" = field(default_factory=count)
+
+    def model(self) -> nn.Module:
+        return Constant(float(next(self.values)))
 
 
 @dataclass(frozen=True)
@@ -154,17 +203,26 @@ class ShapesVaryBySeed(Lines):
 @pytest.mark.parametrize(
     ("task", "message"),
     [
-        (TorchRandInBatch(), "batch() uses the global generator of torch: draw from the stream that batch() is given"),
-        (NumpyRandomInBatch(), "batch() uses the global generator of numpy.random: draw from the stream"),
-        (RandomInBatch(), "batch() uses the global generator of random: draw from the stream"),
-        (OwnGeneratorInBatch(), "batch() gives another batch for the same seed: draw everything from its stream"),
+        (TorchRandInBatch(), "batch() uses the global generator of torch (HERE:LINE): draw from the stream"),
+        (NumpyRandomInBatch(), "batch() uses the global generator of numpy.random (HERE:LINE): draw from the stream"),
+        (RandomInBatch(), "batch() uses the global generator of random (HERE:LINE): draw from the stream"),
+        (OwnGeneratorInBatch(), "batch() gives another 'x' for the same seed: draw everything from its stream"),
         (SeedIgnored(), "batch() ignores its seed: every peer would compute the same gradient"),
-        (DropoutInModel(), "loss() uses the global generator of torch: draw dropout masks and noise in batch()"),
-        (TorchRandInLoss(), "loss() uses the global generator of torch: draw dropout masks and noise in batch()"),
-        (NumpyRandomInLoss(), "loss() uses the global generator of numpy.random: draw dropout masks and noise"),
-        (CounterInLoss(), "loss() gives another gradient for the same parameters and batch: it keeps state"),
+        (NumpyRandomInLoss(), "loss() uses the global generator of numpy.random (HERE:LINE): use PyTorch's functions"),
+        (
+            NumpyRandomInForward(),
+            "loss() uses the global generator of numpy.random in Jitter (HERE:LINE): use PyTorch's",
+        ),
+        (Multinomial(), "the model's '1' (Choosing) uses 'multinomial', which cannot follow from the batch's seed"),
+        (
+            RecurrentDropout(),
+            "the model's 'lstm' (LSTM) uses dropout between the layers of 'lstm', which cannot follow",
+        ),
+        (NumpyRandomInModel(), "model() uses the global generator of numpy.random (HERE:LINE): use PyTorch's"),
+        (FrozenByChance(), "'constant', which is not trained, is left to chance"),
+        (CounterInLoss(), "loss() gives another gradient for the same parameters and batch (of 'weight' and 1 more)"),
         (BufferChangedInTraining(), "the model changes its buffer 'calls' in training"),
-        (BatchChangedInLoss(), "loss() changes its batch in place: work on a copy"),
+        (BatchChangedInLoss(), "loss() changes its batch in place ('y'): work on a copy"),
         (RandomArchitecture(), "model() builds a different module every time"),
         (NotFiniteLoss(), "loss() or its gradient is not finite at the first parameters"),
         (NotFiniteGradient(), "loss() or its gradient is not finite at the first parameters"),
@@ -176,7 +234,8 @@ class ShapesVaryBySeed(Lines):
 def test_impure_tasks_are_told_what_to_change(task: Task, message: str) -> None:
     with pytest.raises(TaskError) as caught:
         check_pure(task)
-    assert str(caught.value).startswith(message)
+    pattern = re.escape(message).replace("HERE", re.escape(__file__)).replace("LINE", r"\d+")
+    assert re.match(pattern, str(caught.value)), str(caught.value)
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
 
 def test_two_tasks_in_a_file(tmp_path: Path) -> None:
     source = IMPORTS + OWN + OWN.replace("Mine", "Other")
-    with pytest.raises(SpecError, match=r"defines 2 tasks, expected one complete subclass of troth\.training\.Task"):
+    with pytest.raises(SpecError, match=r"defines 2 tasks, Mine and Other: say which, as in my_task\.py:Mine"):
         make_task(write(tmp_path, source))
 
 

@@ -16,12 +16,6 @@ BODY = "    def model(self): ...\n    def batch(self, draw): ...\n    def loss(s
 HEAD = "from dataclasses import dataclass\nfrom typing import ClassVar\nfrom troth.training import Task\n"
 
 
-@dataclass(frozen=True)
-class LeavesFirstParametersToChance(Lines):
-    def initialise(self, model: nn.Module, draw: Stream) -> None:
-        pass
-
-
 class Counting(nn.Module):
     def __init__(self, in_place: bool) -> None:
         super().__init__()
@@ -54,29 +48,53 @@ class ChangesItsBatch(Lines):
         return super().loss(model, batch)
 
 
-@dataclass(frozen=True)
-class UnknownLayer(Lines):
-    def model(self) -> nn.Module:
-        return nn.Sequential(nn.Linear(3, 1), nn.PReLU())
+class Cosines(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.angles = nn.Parameter(torch.cos(torch.randn(3, 1)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.angles
 
 
 @dataclass(frozen=True)
-class HalfFrozen(Lines):
+class CosinesAtFirst(Lines):
     def model(self) -> nn.Module:
-        module = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
-        module[0].requires_grad_(False)
-        return module
+        return Cosines()
+
+
+@dataclass(frozen=True)
+class TupleBatch(Lines):
+    def batch(self, draw: Stream) -> Batch:
+        return tuple(super().batch(draw).values())  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class LossPerRow(Lines):
+    def loss(self, model: Model, batch: Batch) -> Tensor:
+        out: Tensor = model(batch["x"]) - batch["y"]
+        return out
+
+
+@dataclass(frozen=True)
+class FailsInModel(Lines):
+    def model(self) -> nn.Module:
+        raise KeyError("width")
 
 
 @pytest.mark.parametrize(
     ("task", "told"),
     [
-        (LeavesFirstParametersToChance(), "initialise"),
         (Counts(in_place=True), "'seen'"),
         (Counts(in_place=False), "buffer 'seen'"),
         (ChangesItsBatch(), "changes its batch in place"),
-        (UnknownLayer(), "override Task.initialise"),
-        (HalfFrozen(), "'0.weight' is frozen"),
+        (
+            CosinesAtFirst(),
+            "parameter 'angles' come from 'cos', whose last bits differ between machines",
+        ),
+        (TupleBatch(), "a dict of tensors"),
+        (LossPerRow(), "must return one number"),
+        (FailsInModel(), r"model\(\) fails at .*test_user_mistakes.py:\d+: KeyError: 'width'"),
     ],
 )
 def test_the_message_names_what_to_change(task: Lines, told: str) -> None:
@@ -84,10 +102,11 @@ def test_the_message_names_what_to_change(task: Lines, told: str) -> None:
         check_pure(task)
 
 
-def test_a_class_that_is_no_dataclass_is_told_so(tmp_path: Path) -> None:
+def test_a_class_that_is_no_dataclass_has_no_options_to_set(tmp_path: Path) -> None:
     (tmp_path / "t.py").write_text(f"{HEAD}class T(Task):\n{BODY}")
+    assert type(make_task(str(tmp_path / "t.py"))).__name__ == "T"
     with pytest.raises(OperatorError, match="@dataclass"):
-        make_task(str(tmp_path / "t.py"))
+        make_task(f"{tmp_path / 't.py'}:width=3")
 
 
 def test_postponed_annotations_and_aliases_are_fine(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Attackers, wrapped around honest peers from outside. Production code never imports this package.
 
-A new attack is one class beside what it lies about (`gradient.py`, `behaviour/`), and one row of `ATTACKS`.
+A new attack is one class beside what it lies about (`gradient.py`, `behaviour/`), and one row of `ATTACKS`; a user's own is
+a class in a file of theirs (docs/plug-ins.md).
 """
 
 from troth.attacks.behaviour.absence import Leave, Vanish
@@ -34,7 +35,7 @@ from troth.attacks.gradient import (
     alie_deviations,
 )
 from troth.attacks.schedule import AttackSchedule
-from troth.specs import build, parse_spec, pick
+from troth.plugins import load, subclass_of
 
 ATTACKS: dict[str, type[GradientAttack]] = {
     "sign-flip": SignFlip,
@@ -68,14 +69,19 @@ ATTACKS: dict[str, type[GradientAttack]] = {
 }
 
 
+ATTACK_PLUGINS = "troth.attacks"  # entry points of installed packages
+ATTACK = subclass_of(GradientAttack, "attack", "a subclass of troth.attacks.GradientAttack, or an object of one")
+
+
 def make_attack(spec: str) -> GradientAttack:
-    """`sign-flip`, or with options `sign-flip:scale=10`."""
-    name, options = parse_spec(spec)
-    return build(pick(ATTACKS, name, "attack"), options, spec)
+    """`sign-flip:scale=10`, `my_attack.py`, `my_attack.py:Name:option=value`, or the name of a package's attack."""
+    return load(spec, ATTACK, ATTACKS, ATTACK_PLUGINS)
 
 
 __all__ = [
+    "ATTACK",
     "ATTACKS",
+    "ATTACK_PLUGINS",
     "ALittleIsEnough",
     "AttackError",
     "AttackSchedule",

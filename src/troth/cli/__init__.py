@@ -1,6 +1,8 @@
 """The command line: one file per command. Heavy imports happen inside commands, so that `troth --help` is instant."""
 
+import os
 import sys
+import warnings
 
 import typer
 from typer import Typer
@@ -12,7 +14,7 @@ from troth.cli.doctor import doctor
 from troth.cli.export import export
 from troth.cli.join import join
 from troth.cli.key import key
-from troth.cli.lists import attacks, defences, tasks
+from troth.cli.lists import attacks, defences, example, tasks
 from troth.cli.new import new
 from troth.cli.simulate import simulate
 from troth.cli.swarm import swarm
@@ -43,6 +45,7 @@ app.command()(chaos)
 app.command()(attacks)
 app.command()(defences)
 app.command()(tasks)
+app.command()(example)
 
 
 def _show_version(asked: bool) -> None:
@@ -61,6 +64,8 @@ def _root(
 def main(arguments: list[str] | None = None) -> None:
     """Run a command; every operator's mistake ends in one line on standard error and exit code 2."""
     command = typer.main.get_command(app)
+    if arguments is None and not sys.warnoptions:
+        warnings.simplefilter("ignore")  # libraries' advice to programmers; `python -W default -m troth` shows it
     try:
         given = sys.argv[1:] if arguments is None else arguments
         code = command.main(args=given or ["--help"], prog_name="troth", standalone_mode=False) or 0
@@ -77,9 +82,14 @@ def main(arguments: list[str] | None = None) -> None:
         # Typer's own complaints about options, recognised by their attributes, since the class moved between versions.
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):
             _fail(error.format_message().replace("\n", " "))
-        if not _about_a_key_file(error):
+        if _about_a_key_file(error):
+            _fail(str(error))
+        from troth.plugins import blamed
+
+        where = blamed(error)  # a user's own task, attack or rule
+        if where is None or os.environ.get("TROTH_TRACEBACK"):
             raise
-        _fail(str(error))
+        _fail(f"{where} (with TROTH_TRACEBACK=1 in the environment the whole traceback is shown)")
 
 
 def _about_a_key_file(error: Exception) -> bool:

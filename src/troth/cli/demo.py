@@ -20,6 +20,7 @@ def demo(
     typer.echo(f"From step {_START} on, {_LIARS} of them send their gradients times −1000.")
     typer.echo("Starting …", err=True)
 
+    from troth.cli.fields import use_threads
     from troth.cli.live import Live
     from troth.cli.output import claim
     from troth.cli.swarm import play
@@ -30,6 +31,7 @@ def demo(
     from troth.simulation import Scenario, simulate
     from troth.swarm.plan import SwarmPlan, rehearsal
 
+    use_threads(1)
     folder = claim(out, {}, overwrite=True)
     scenario = Scenario(peers=_PEERS, byzantine=_LIARS, attack="sign-flip", attack_start=_START, steps=steps, seed=seed)
     runs = []

@@ -26,6 +26,9 @@ def doctor(
     peers: Annotated[int, typer.Option(help="Into how many parts a gradient is split.")] = 16,
     seeds: Annotated[int, typer.Option(help="How many gradients to compare at each of five points of the run.")] = 100,
     steps: Annotated[int | None, typer.Option(help="Length of the training run. Default: the task's.")] = None,
+    threads: Annotated[
+        int, typer.Option(help="Threads to compute with, as in 'troth join'; 0: as many as PyTorch likes.")
+    ] = 1,
     json: Annotated[
         bool, typer.Option("--json", help="Print the numbers, and nothing else, on standard output.")
     ] = False,
@@ -39,9 +42,11 @@ def doctor(
 
     Example: troth doctor --task digits
     """
+    from troth.cli.fields import use_threads
     from troth.training import Problem, check_pure, make_task
     from troth.training.hardware import measure, probe_digest
 
+    use_threads(threads)
     if not 2 <= peers <= _MOST_PEERS:
         raise DoctorError(f"--peers must be from 2 to {_MOST_PEERS}, got {peers}")
     chosen = make_task(task)

@@ -1,27 +1,52 @@
-"""`troth attacks`, `troth defences`, `troth tasks`: lists, one line per entry."""
+"""`troth attacks`, `troth defences`, `troth tasks`: lists, one line per entry; `troth example`: a file to begin your own with."""
 
 import dataclasses
-from collections.abc import Iterable
-from typing import Annotated
+import inspect
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from importlib.resources import files
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from troth.training import Problem
+
+
+class _Example(StrEnum):
+    ATTACK = "attack"
+    DEFENCE = "defence"
+    TASK = "task"
+
+
+_EXAMPLES = {
+    _Example.ATTACK: ("liars of your own, for --attack", "my_attack.py"),
+    _Example.DEFENCE: ("an aggregation rule of your own, for --defence", "my_rule.py"),
+    _Example.TASK: ("a model and data of your own, for --task", "my_task.py"),
+}
 
 
 def attacks() -> None:
     """List the attacks, with their options."""
-    from troth.attacks import ATTACKS
+    from troth.attacks import ATTACK, ATTACK_PLUGINS, ATTACKS
 
     _print((name, _line(kind)) for name, kind in ATTACKS.items())
+    _print_offered(ATTACK_PLUGINS, ATTACK)
+    _print_own(_Example.ATTACK)
 
 
 def defences() -> None:
     """List the defences."""
     from troth.aggregation import RULES
     from troth.simulation import TROTH
+    from troth.simulation.lockstep.defences import RULE, RULE_PLUGINS
 
     typer.echo(f"{TROTH:<20}the protocol: no server to trust, liars are caught by recomputing and banned with evidence")
     typer.echo("\nWith a trusted server that bans nobody, as in prior work:")
     _print((name, entry.summary) for name, entry in RULES.items())
+    _print_offered(RULE_PLUGINS, RULE)
+    _print_own(_Example.DEFENCE)
 
 
 def tasks(
@@ -31,23 +56,81 @@ def tasks(
 ) -> None:
     """List the tasks, with their options; or check one, your own for instance: --check my_task.py."""
     from troth.training import TASKS, Problem, check_pure, make_task
+    from troth.training.tasks import TASK, TASK_PLUGINS
 
     if check is None:
         _print((name, _line(kind)) for name, kind in TASKS.items())
+        _print_offered(TASK_PLUGINS, TASK)
+        _print_own(_Example.TASK)
         return
     task = make_task(check)
     problem = Problem(task)
     check_pure(task, problem)
-    how = f"one by one ({problem.why_one_by_one})" if problem.why_one_by_one else "of all peers in one call"
-    typer.echo(f"{check} is pure: {problem.size:,} parameters, gradients computed {how}")
+    typer.echo(f"{check} is pure: the same seed gives the same gradient")
+    for line in _described(problem):
+        typer.echo(line)
 
 
-def _line(kind: type) -> str:
-    summary = (kind.__doc__ or "").strip().splitlines()[0]
-    options = (
-        [f"{f.name}={f.default}" for f in dataclasses.fields(kind) if f.init] if dataclasses.is_dataclass(kind) else []
-    )
-    return f"{summary} [{', '.join(options)}]" if options else summary
+def _described(problem: "Problem") -> Iterator[str]:
+    """What the check found out, one line each."""
+    from troth.crypto import derive
+    from troth.training.file_reads import files_read
+
+    task, batch = problem.task, problem.batch(derive(0, "how long"))
+    flat_D = problem.initial(0)
+    problem.gradient(flat_D, batch)  # the first one warms up
+    start = perf_counter()
+    problem.gradient(flat_D, batch)
+    taken = perf_counter() - start
+    drawn = ", ".join(f"{name} ×{count}" for name, count in problem.drawn.items() if count)
+    declared, read = len(task.data_files()), len(files_read(task))
+    yield f"parameters   {problem.size:,} trained, {problem.frozen:,} frozen"
+    why = problem.why_one_by_one
+    yield f"gradients    {f'one by one ({why})' if why else 'of many peers in one call'}, {taken * 1e3:,.1f} ms for one here"
+    if task.accumulate > 1 or task.autocast:
+        yield f"             {task.accumulate} micro-batches each, in {task.autocast or 'float32'}"
+    yield f"randomness   {f'{drawn}, all from the seed of the batch' if drawn else 'none in the loss'}"
+    yield f"files        {declared} declared in data_files(), {read} seen being read"
+
+
+def example(
+    kind: Annotated[_Example | None, typer.Argument(help="attack, defence or task.", show_default="list them")] = None,
+) -> None:
+    """Print a file to begin your own attack, defence or task with; it works as it is.
+
+    Example: troth example attack > my_attack.py
+    """
+    if kind is None:
+        _print((name, f"{about}: troth example {name} > {file}") for name, (about, file) in _EXAMPLES.items())
+        return
+    typer.echo((files("troth.cli.templates") / f"{kind}.py").read_text(encoding="utf-8"), nl=False)
+
+
+def _line(thing: Any) -> str:
+    about = (inspect.getdoc(thing) or "(says nothing about itself)").strip().splitlines()[0]
+    fields = dataclasses.fields(thing) if dataclasses.is_dataclass(thing) else ()
+    options = [f.name if f.default is dataclasses.MISSING else f"{f.name}={f.default}" for f in fields if f.init]
+    return f"{about} [{', '.join(options)}]" if options else about
+
+
+def _print_offered(group: str, kind: Any) -> None:
+    """Plug-ins of installed packages; one that cannot be used says why."""
+    from troth.plugins import PluginError, offered, offered_thing
+
+    points = offered(group)
+    if points:
+        typer.echo("\nFrom installed packages:")
+    for name, point in points.items():
+        try:
+            line = _line(offered_thing(point, kind))
+        except PluginError as error:
+            line = f"cannot be used: {error}"
+        _print([(name, line)])
+
+
+def _print_own(kind: _Example) -> None:
+    file = _EXAMPLES[kind][1]
+    typer.echo(f"\nYour own: troth example {kind} > {file}, then --{kind} {file} (or {file}:Name:option=value)")
 
 
 def _print(rows: Iterable[tuple[str, str]]) -> None:

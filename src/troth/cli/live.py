@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -22,8 +23,8 @@ class Live:
         self._label = label
         self._steps = steps
         self._beyond = beyond
-        self._words = f"loss –  accuracy –  peers {peers}"
-        self._metric = "accuracy –"
+        self._words = f"batch loss –  peers {peers}"
+        self._metric = ""
         self._last_line = time.monotonic()
         self._progress = Progress(
             TextColumn("{task.description}"),
@@ -37,12 +38,8 @@ class Live:
 
     def step(self, report: "StepReport") -> None:
         if report.metrics:
-            self._metric = (
-                f"accuracy {report.metrics['accuracy']:.1%}"
-                if "accuracy" in report.metrics
-                else f"test loss {report.metrics['loss']:.3g}"
-            )
-        self._words = f"loss {report.loss:.3f}  {self._metric}  peers {report.alive}"
+            self._metric = _in_words(report.metrics) + "  "
+        self._words = f"batch loss {report.loss:.3f}  {self._metric}peers {report.alive}"
         if report.guarantee is not None:
             self._words += f"  withstands {report.guarantee}{' (beyond the guarantee)' if self._beyond else ''}"
         if report.attacked:
@@ -68,3 +65,11 @@ class Live:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._progress.stop()
+
+
+def _in_words(metrics: Mapping[str, float]) -> str:
+    """The metric to watch: accuracy, or else the loss on test data, or else the first that the task has."""
+    if "accuracy" in metrics:
+        return f"accuracy {metrics['accuracy']:.1%}"
+    name = "loss" if "loss" in metrics else next(iter(metrics))
+    return f"test {name} {metrics[name]:.3g}"

@@ -1,14 +1,21 @@
-"""Output folders: checked before hours of work, and never overwritten by another run's results."""
+"""Output folders: checked before hours of work, never overwritten by another run's results; and what goes into them."""
 
+import csv
+import io
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from troth.errors import OperatorError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from troth.evidence.bans import BanEvidence
+    from troth.simulation import StepReport
+    from troth.training import Problem
 
 
 class OutputError(OperatorError):
@@ -28,6 +35,19 @@ def claim(folder: Path, config: dict[str, Any], *, overwrite: bool) -> Path:
     if summary.exists() and not overwrite and _config_in(summary) != config:
         raise OutputError(f"{folder} holds the results of another run: choose another --out, or add --overwrite")
     return folder
+
+
+@contextmanager
+def claimed(folder: Path, config: dict[str, Any], *, overwrite: bool) -> Iterator[Path]:
+    """Claim a folder for the work inside; if that fails, folders that were made for it and are still empty go again."""
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    try:
+        yield claim(folder, config, overwrite=overwrite)
+    except BaseException:
+        for place in missing:
+            if place.is_dir() and not any(place.iterdir()):
+                place.rmdir()
+        raise
 
 
 def _config_in(summary: Path) -> Any:
@@ -52,3 +72,39 @@ def write_evidence(folder: Path, evidence: Mapping[str, "BanEvidence"]) -> None:
         proof = verify_ban(ban.text)
         save_evidence(place / name, ban, proof)
         write_text(place / "run", proof.run.id.hex() + "\n")
+
+
+def write_curve(path: Path, peers: int, reports: Sequence["StepReport"], curve: Sequence[Mapping[str, float]]) -> None:
+    """Write `curve.csv`, one row a step: its metrics where the model was evaluated, and how the run went."""
+    from troth.files import write_text
+
+    metrics = {int(point["step"]): {k: v for k, v in point.items() if k != "step"} for point in curve}
+    names = list(dict.fromkeys(name for point in metrics.values() for name in point))
+    rows: list[dict[str, Any]] = [{"step": 0, "attacked": 0, "alive": peers, "banned": 0, "absent": 0}]
+    for report in reports:
+        rows.append(
+            {
+                "step": report.step,
+                "batch_loss": report.loss,
+                "attacked": int(report.attacked),
+                "alive": report.alive,
+                "banned": rows[-1]["banned"] + len(report.bans),
+                "absent": rows[-1]["absent"] + len(report.absent),
+            }
+        )
+    text = io.StringIO()
+    columns = ["step", *names, "batch_loss", "attacked", "alive", "banned", "absent"]
+    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({**row, **metrics.get(row["step"], {})} for row in rows)
+    write_text(path, text.getvalue())
+
+
+def write_model(path: Path, problem: "Problem", parameters_D: "Tensor") -> None:
+    """Write a model as its own module's complete `state_dict`."""
+    from safetensors.torch import save
+
+    from troth.files import write_bytes
+
+    path.parent.mkdir(exist_ok=True)
+    write_bytes(path, save(problem.state_dict(parameters_D)))

@@ -1,23 +1,39 @@
 """`troth simulate`: one training run on this machine, with liars."""
 
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from troth.errors import OperatorError
+
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from troth.evidence import RunSummary
-    from troth.simulation import Scenario
+    from troth.simulation import Started, StepReport
 
+
+class SimulateError(OperatorError):
+    """An option of the command that makes no sense; the message names it."""
+
+
+_MODEL = "model.safetensors"
 
 # The run
 _Task = Annotated[str, typer.Option(help="What to train: see 'troth tasks'; or your own my_task.py.")]
 _Peers = Annotated[int, typer.Option(help="How many peers, the liars included.")]
 _Steps = Annotated[int | None, typer.Option(help="How many steps. Default: the task's.")]
 _Seed = Annotated[int, typer.Option(help="Everything random follows from it.")]
+_Start = Annotated[
+    Path | None,
+    typer.Option(
+        "--from",
+        help="Begin from this instead: a model of the task's form or a checkpoint, as safetensors, or a folder with one.",
+    ),
+]
 _Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+_Threads = Annotated[int, typer.Option(help="Threads to compute with; 0: as many as PyTorch likes.")]
 _OneByOne = Annotated[bool, typer.Option("--one-by-one", help="Compute gradients peer by peer instead of in one call.")]
 
 # Liars
@@ -25,8 +41,8 @@ _Byzantine = Annotated[int, typer.Option(help="How many of them lie; 0 is the ru
 _Attack = Annotated[
     list[str] | None,
     typer.Option(
-        help="How they lie: see 'troth attacks'; with options: sign-flip:scale=10. Given several times, the liars are "
-        "dealt among the attacks evenly.",
+        help="How they lie: see 'troth attacks'; with options: sign-flip:scale=10; or your own my_attack.py. Given "
+        "several times, the liars are dealt among the attacks evenly.",
         show_default="sign-flip",
     ),
 ]
@@ -37,7 +53,10 @@ _AttackStop = Annotated[int | None, typer.Option(help="The attack ends before th
 
 # The defence
 _Defence = Annotated[
-    str, typer.Option(help="troth (the protocol), or a rule with a trusted server: see 'troth defences'.")
+    str,
+    typer.Option(
+        help="troth (the protocol), or a rule with a trusted server: see 'troth defences'; or your own my_rule.py."
+    ),
 ]
 _Validators = Annotated[int, typer.Option(help="How many peers audit instead of contributing, each step.")]
 _BeyondGuarantee = Annotated[
@@ -67,8 +86,9 @@ _Warmup = Annotated[int, typer.Option(help="Steps over which the learning rate r
 _EvaluateEvery = Annotated[int, typer.Option(help="Evaluate the model every k steps.")]
 
 # Results
-_Out = Annotated[
-    Path | None, typer.Option(help="Folder for summary, picture and evidence. Default: runs/<name of the run>.")
+_Out = Annotated[Path | None, typer.Option(help="Folder for the results. Default: runs/<name of the run>.")]
+_CheckpointEvery = Annotated[
+    int | None, typer.Option(help="Write the model every k steps too, to evaluate: checkpoints/step-….safetensors.")
 ]
 _Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the results of another run in --out.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print the summary, and nothing else, on standard output.")]
@@ -98,25 +118,38 @@ def simulate(
     schedule: _Schedule = "cosine",
     warmup: _Warmup = 0,
     evaluate_every: _EvaluateEvery = 10,
+    start: _Start = None,
     device: _Device = "cpu",
+    threads: _Threads = 1,
     one_by_one: _OneByOne = False,
+    checkpoint_every: _CheckpointEvery = None,
     out: _Out = None,
     overwrite: _Overwrite = False,
     json: _Json = False,
 ) -> None:
     """Train among liars on this machine: see them caught, or see what they do to the model.
 
+    The folder of results holds summary.json (options, metrics, bans), curve.csv (a row a step: metrics, batch loss, peers,
+    bans), curve.png (their picture), model.safetensors (the model, complete), and evidence/ (a file for each ban).
+
     Example: troth simulate --byzantine 7 --attack sign-flip
     """
-    from troth.cli.fields import as_options
-    from troth.simulation import ALSO, Scenario
+    from troth.cli.fields import as_options, use_threads
+    from troth.simulation import Scenario
+    from troth.simulation import start as start_run
 
-    with as_options(Scenario.__dataclass_fields__, {"deviation": "hardware-deviation"}):
+    if checkpoint_every is not None and checkpoint_every < 1:
+        raise SimulateError(f"--checkpoint-every must be at least 1, got {checkpoint_every}")
+    use_threads(threads)
+    with (
+        as_options(Scenario.__dataclass_fields__, {"deviation": "hardware-deviation", "initial_state": "from"}),
+        redirect_stdout(sys.stderr),
+    ):
         scenario = Scenario(
             task=task,
             peers=peers,
             byzantine=byzantine,
-            attack=ALSO.join(attack or ["sign-flip"]),
+            attack=tuple(attack or ("sign-flip",)),
             attack_start=attack_start,
             attack_every=attack_every,
             attack_probability=attack_probability,
@@ -138,33 +171,56 @@ def simulate(
             evaluate_every=evaluate_every,
             device=device,
             one_by_one=one_by_one,
+            initial_state=start,
         )
-    _run(scenario, out, overwrite=overwrite, json=json)
+        run = start_run(scenario)
+    _run(run, out, checkpoint_every, overwrite=overwrite, json=json)
 
 
-def _run(scenario: "Scenario", out: Path | None, *, overwrite: bool, json: bool) -> None:
-    """Train, write summary, picture and evidence, and print the result."""
-    from troth.cli.live import Live
-    from troth.cli.output import claim, write_evidence
+def _run(run: "Started", out: Path | None, checkpoint_every: int | None, *, overwrite: bool, json: bool) -> None:
+    """Train, write the results, and print them."""
+    from troth.cli.output import claimed, write_curve, write_evidence, write_model
     from troth.evidence import slug
     from troth.files import write_text
     from troth.lab import plot_runs
-    from troth.simulation import simulate as run
-    from troth.training import make_task
 
-    scenario = scenario.resolved(make_task(scenario.task))
-    config = scenario.as_dict()
-    folder = claim(out or Path("runs") / slug(config), config, overwrite=overwrite)
-    with Live(scenario.defence, scenario.total_steps, scenario.peers, beyond=scenario.beyond_guarantee) as live:
-        finished = run(scenario, live.step)
-    summary = finished.summary
-    write_evidence(folder, finished.evidence)
-    write_text(folder / "summary.json", summary.to_json())
-    plot_runs([(scenario.defence, summary)], folder / "accuracy.png", _title(summary))
+    scenario = run.scenario
+    config = scenario.config()
+    with claimed(out or Path("runs") / slug(config), config, overwrite=overwrite) as folder:
+        reports = _train(run, folder, checkpoint_every)
+        finished = run.finish()
+        summary = finished.summary
+        write_evidence(folder, finished.evidence)
+        write_model(folder / _MODEL, finished.problem, finished.parameters_D)
+        write_curve(folder / "curve.csv", scenario.peers, reports, summary.curve)
+        write_text(folder / "summary.json", summary.to_json())  # where it is, those before it are too
+        plot_runs([(summary.defence, summary)], folder / "curve.png", _title(summary))
     if json:
         typer.echo(summary.to_json(), nl=False)
     else:
-        _print_table(summary, folder)
+        _print_results(summary, folder)
+
+
+def _train(run: "Started", folder: Path, checkpoint_every: int | None) -> "list[StepReport]":
+    """Make all steps, live, with a checkpoint every so often and at the end."""
+    from troth.cli.live import Live
+    from troth.cli.output import write_model
+
+    scenario, reports = run.scenario, []
+    folder = folder / "checkpoints"
+    old = set(folder.glob("step-*.safetensors"))
+    live = Live(scenario.defence_name, scenario.total_steps, scenario.peers, beyond=scenario.beyond_guarantee)
+    with live, redirect_stdout(sys.stderr):  # what a user's own file prints is not our output
+        for report in run:
+            live.step(report)
+            reports.append(report)
+            if checkpoint_every and (report.step % checkpoint_every == 0 or report.step == scenario.total_steps):
+                path = folder / f"step-{report.step:09}.safetensors"
+                write_model(path, run.problem, run.parameters_D)
+                old.discard(path)
+    for path in old:  # of an earlier run; not before this one has succeeded
+        path.unlink()
+    return reports
 
 
 def _title(summary: "RunSummary") -> str:
@@ -173,47 +229,54 @@ def _title(summary: "RunSummary") -> str:
     return f"{summary.config['task']}, {liars}{beyond}, {summary.defence}"
 
 
-def _print_table(summary: "RunSummary", folder: Path) -> None:
-    from rich.console import Console
-    from rich.table import Table
+def _print_results(summary: "RunSummary", folder: Path) -> None:
+    """Print a line for each result; none is cut or wrapped, so that paths can be copied."""
+    details = summary.details
+    rows = [
+        ("task", f"{summary.config['task']} ({details['parameters']:,} parameters)"),
+        ("peers", f"{summary.peers}, of which lie: {summary.byzantine or 'none'}"),
+        ("attack", f"{summary.attack} in {details['attacked_steps']} steps" if summary.attack else "none"),
+        ("defence", summary.defence),
+        ("steps", str(summary.steps)),
+    ]
+    rows += [
+        (name, f"{value:.1%}" if name == "accuracy" else f"{value:.4g}") for name, value in summary.metrics.items()
+    ]
+    if details["diverged_at"] is not None:
+        rows.append(("diverged", f"at step {details['diverged_at']}: the model is ruined"))
+    if "banned" in details:
+        rows += _protocol_rows(summary, folder)
+    rows += [
+        ("summary", str(folder / "summary.json")),
+        ("curve", f"{folder / 'curve.csv'}, drawn in {folder / 'curve.png'}"),
+        ("model", str(folder / _MODEL)),
+        ("to load it", f'module.load_state_dict(safetensors.torch.load_file("{folder / _MODEL}"))'),
+    ]
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        typer.echo(f"{name:<{width}}  {value}")
 
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_row("task", f"{summary.config['task']} ({summary.details['parameters']:,} parameters)")
-    table.add_row("peers", f"{summary.peers}, of which lie: {summary.byzantine or 'none'}")
-    table.add_row(
-        "attack", f"{summary.attack} in {summary.details['attacked_steps']} steps" if summary.attack else "none"
-    )
-    table.add_row("defence", summary.defence)
-    table.add_row("steps", str(summary.steps))
-    for name, value in summary.metrics.items():
-        table.add_row(name, f"{value:.1%}" if name == "accuracy" else f"{value:.4g}")
-    if summary.details["diverged_at"] is not None:
-        table.add_row("diverged", f"at step {summary.details['diverged_at']}: the model is ruined")
-    if "banned" in summary.details:
-        _add_protocol_rows(table, summary, folder)
-    table.add_row("summary", str(folder / "summary.json"))
-    table.add_row("picture", str(folder / "accuracy.png"))
-    Console(soft_wrap=True, highlight=False).print(table)
 
-
-def _add_protocol_rows(table: "Table", summary: "RunSummary", folder: Path) -> None:
+def _protocol_rows(summary: "RunSummary", folder: Path) -> list[tuple[str, str]]:
     details, liars = summary.details, len(summary.byzantine)
     banned = [ban["peer"] for ban in details["banned"]]
-    table.add_row(
-        "banned", f"{len(set(banned) & set(summary.byzantine))} of {liars} liars, {details['honest_banned']} honest"
-    )
+    caught = len(set(banned) & set(summary.byzantine))
+    rows = [("banned", f"{caught} of {liars} liars, {details['honest_banned']} honest")]
     if details["absent"]:
-        table.add_row("absent", f"{len(details['absent'])} left without a ban: {details['absent']}")
+        rows.append(("absent", f"{len(details['absent'])} left without a ban: {details['absent']}"))
     if details["stalled"] is not None:
-        table.add_row("stopped", f"{details['stalled']} to decide anything: a minority must not go on alone")
-    table.add_row("audits", f"{details['audits']}, of which led to a trial: {details['trials']}")
-    table.add_row("agreement", "all honest peers hold the same model" if details["agreement"] else "BROKEN")
-    table.add_row("announced", f"{details['announced_bytes_per_step']:,} bytes a step received by a peer")
+        rows.append(("stopped", f"{details['stalled']} to decide anything: a minority must not go on alone"))
+    rows += [
+        ("audits", f"{details['audits']}, of which led to a trial: {details['trials']}"),
+        ("agreement", "all honest peers hold the same model" if details["agreement"] else "BROKEN"),
+        ("announced", f"{details['announced_bytes_per_step']:,} bytes a step received by a peer"),
+    ]
     if summary.config["beyond_guarantee"]:
-        table.add_row("guarantee", "none: this run was asked to go beyond it")
+        rows.append(("guarantee", "none: this run was asked to go beyond it"))
     elif summary.peers < 4:
         why = "a single peer trusts itself" if summary.peers == 1 else f"{summary.peers} peers can spare no validator"
-        table.add_row("guarantee", f"none against lies: {why} (from 4 peers on one of them may lie)")
+        rows.append(("guarantee", f"none against lies: {why} (from 4 peers on one of them may lie)"))
     if banned:
         check = f"troth verify FILE --run {folder / 'evidence' / 'run'}"
-        table.add_row("evidence", f"{folder / 'evidence'} (check one with: {check})")
+        rows.append(("evidence", f"{folder / 'evidence'} (check one with: {check})"))
+    return rows

@@ -28,7 +28,9 @@ def swarm(
     byzantine: Annotated[int, typer.Option(help="How many of them lie.")] = 0,
     attack: Annotated[
         list[str] | None,
-        typer.Option(help="What liars do: see 'troth attacks'. Repeat it, and the liars share them out."),
+        typer.Option(
+            help="What liars do: see 'troth attacks'; or your own my_attack.py. Repeat it, and the liars share them out."
+        ),
     ] = None,
     behaviour: Annotated[
         list[str] | None,
@@ -64,7 +66,7 @@ def swarm(
     import torch
 
     from troth.cli.fields import as_options
-    from troth.cli.output import claim
+    from troth.cli.output import claimed
     from troth.files import write_text
     from troth.lab import plot_runs
     from troth.network.manifest.manifest import Manifest
@@ -76,11 +78,11 @@ def swarm(
         plan = SwarmPlan(peers, byzantine, attacks, behaviours, attack_start, attack_every, seed=seed)
     base = None if manifest is None else Manifest.load(manifest)
     run = rehearsal(plan, task, base=base, steps=steps, optimizer=optimizer, rate=rate, tau=tau, delta_s=delta)
-    folder = claim(out, {}, overwrite=overwrite)
-    finished, summary = play(plan, run, folder, evaluate_every=evaluate_every, threads=threads)
+    with claimed(out, {}, overwrite=overwrite) as folder:
+        finished, summary = play(plan, run, folder, evaluate_every=evaluate_every, threads=threads)
     write_text(folder / "summary.json", summary.to_json())
     liars = f"{byzantine} of {peers} processes lie" if byzantine else f"{peers} processes"
-    plot_runs([("troth", summary)], folder / "accuracy.png", f"{run.task}, {liars}")
+    plot_runs([("troth", summary)], folder / "curve.png", f"{run.task}, {liars}")
     if json:
         typer.echo(summary.to_json(), nl=False)
     else:

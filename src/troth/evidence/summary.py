@@ -8,6 +8,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+_LONGEST = 60  # characters of a task's, an attack's or a defence's name in the name of a folder
+
 
 @dataclass(frozen=True)
 class RunSummary:
@@ -35,9 +37,10 @@ class RunSummary:
 def slug(config: dict[str, Any]) -> str:
     """A folder name that is the same for the same configuration and different for another."""
     digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:8]
-    attack = f"{config['byzantine']}x-{config['attack']}" if config["byzantine"] else "no-attack"
-    words = f"{config['task']}-{config['defence']}-{attack}-seed{config['seed']}-{digest}"
-    return re.sub(r"[^A-Za-z0-9.]+", "-", words)
+    # A file goes by its name alone: folders in front of it would make a name too long for a file system.
+    task, defence, lie = (re.sub(r"[^:+]*/", "", str(config[key]))[:_LONGEST] for key in ("task", "defence", "attack"))
+    attack = f"{config['byzantine']}x-{lie}" if config["byzantine"] else "no-attack"
+    return re.sub(r"[^A-Za-z0-9.]+", "-", f"{task}-{defence}-{attack}-seed{config['seed']}-{digest}")
 
 
 def _finite(value: Any) -> Any:

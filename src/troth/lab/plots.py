@@ -3,6 +3,7 @@
 import io
 from collections.abc import Sequence
 from itertools import cycle
+from math import nan
 from pathlib import Path
 
 from troth.evidence import RunSummary
@@ -11,14 +12,14 @@ _COLOURS = ("#1b6ca8", "#c0392b", "#2e8b57", "#8e44ad", "#d98b19", "#4d4d4d")
 
 
 def plot_runs(runs: Sequence[tuple[str, RunSummary]], path: Path, title: str) -> None:
-    """Draw accuracy over steps (or the loss, where a task has no accuracy): one line per run, the attack marked."""
+    """Draw a metric over steps (accuracy where there is one, else the loss): one line per run, the attack marked."""
     from matplotlib.figure import Figure  # a second to import; no window system is touched
 
-    metric = "accuracy" if all("accuracy" in run.metrics for _, run in runs) else "loss"
+    metric = _metric([run for _, run in runs])
     figure = Figure(figsize=(9, 5), layout="constrained")
     axes = figure.subplots()
     for colour, (label, run) in zip(cycle(_COLOURS), runs, strict=False):
-        points = [(point["step"], point[metric]) for point in run.curve]
+        points = [(point["step"], point.get(metric, nan)) for point in run.curve]
         axes.plot(*zip(*points, strict=True), color=colour, linewidth=2, label=label)
         if run.details.get("diverged_at") is not None:
             axes.plot(*points[-1], marker="x", markersize=9, markeredgewidth=2.5, color=colour)
@@ -26,11 +27,11 @@ def plot_runs(runs: Sequence[tuple[str, RunSummary]], path: Path, title: str) ->
         _mark_bans(axes, run, dict(points), colour)
     _mark_attack(axes, [run for _, run in runs])
     axes.set_xlabel("step")
-    axes.set_ylabel("test accuracy" if metric == "accuracy" else "loss")
+    axes.set_ylabel(f"test {metric}")
     if metric == "accuracy":
         axes.set_ylim(0, 1.02)
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    else:
+    elif all(point.get(metric, 1.0) > 0 for _, run in runs for point in run.curve):
         axes.set_yscale("log")
     axes.set_title(title)
     axes.grid(alpha=0.25)
@@ -39,6 +40,12 @@ def plot_runs(runs: Sequence[tuple[str, RunSummary]], path: Path, title: str) ->
     image = io.BytesIO()
     figure.savefig(image, format="png", dpi=110, metadata={"Software": None})
     path.write_bytes(image.getvalue())
+
+
+def _metric(runs: Sequence[RunSummary]) -> str:
+    """The metric that all runs have: accuracy, else the loss, else the first."""
+    shared = [name for name in runs[0].metrics if all(name in run.metrics for run in runs)]
+    return next((name for name in ("accuracy", "loss", *shared) if name in shared), "loss")
 
 
 def _mark_bans(axes, run: RunSummary, curve: dict[float, float], colour: str) -> None:  # type: ignore[no-untyped-def]

@@ -15,6 +15,7 @@ from troth.errors import OperatorError
 from troth.network.manifest.builder import ManifestOptions, build_manifest
 from troth.network.manifest.founder import Founder
 from troth.network.manifest.manifest import Manifest
+from troth.plugins import absolute, in_its_folder
 from troth.protocol.core.run import most_byzantine
 from troth.specs import pick
 
@@ -45,6 +46,10 @@ class SwarmPlan:
             raise SwarmError(f"`byzantine`: {self.peers} peers withstand at most {most} liars, got {self.byzantine}")
         for name in self.behaviours:
             pick(WIRE_BEHAVIOURS, name, "behaviour on the wire")
+        # Liars are processes of their own: their attacks travel by name, and their files by their whole path.
+        if not all(isinstance(spec, str) for spec in self.attacks):
+            raise SwarmError("`attacks` are names or files: an object cannot travel to another process")
+        object.__setattr__(self, "attacks", tuple(absolute(spec) for spec in self.attacks))
         for spec in self.attacks:
             make_attack(spec)
         self.schedule()
@@ -103,7 +108,8 @@ def rehearsal(
         parameters = base.parameters if tau is None else dataclasses.replace(base.parameters, tau=tau)
         return dataclasses.replace(base, founders=founders_of(plan), parameters=parameters, **changes)
     options = ManifestOptions(**training, tau=tau, seed=plan.seed, byzantine=plan.byzantine, delta_s=delta_s)
-    manifest = build_manifest(task, founders_of(plan), options).manifest
+    folder, task = in_its_folder(task)
+    manifest = build_manifest(task, founders_of(plan), options, folder).manifest
     return dataclasses.replace(manifest, nonce=derive(plan.seed, "run"))
 
 

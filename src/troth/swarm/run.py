@@ -14,7 +14,7 @@ import msgspec
 
 import troth
 from troth.evidence import RunSummary
-from troth.files import write_text
+from troth.files import write_bytes, write_text
 from troth.network.manifest.manifest import Manifest
 from troth.network.node.events import StepEvent
 from troth.protocol.core.records import decode_record
@@ -68,6 +68,10 @@ class Swarm:
     def __enter__(self) -> Self:
         self.out.mkdir(parents=True, exist_ok=True)
         write_text(self.out / "run.toml", self.manifest.to_toml())
+        if (task := self.manifest.task_file) is not None:  # beside the manifest, as everybody needs it who checks a ban
+            copy = self.out / task.relative_to(self.manifest.folder)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            write_bytes(copy, task.read_bytes())
         for number in range(self.plan.peers):
             self.start(number)
         return self

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from troth.crypto import Digest, Seed, blob_digest, derive, stream, tagged_hash
-from troth.specs import parse_spec
+from troth.specs import file_of
 from troth.training.errors import TaskError
 from troth.training.task import Task
 
@@ -21,9 +21,8 @@ _BATCHES = 4  # batches of public seeds
 
 def code_file(spec: str, task: Task | None = None, folder: Path | None = None) -> Path:
     """The source file that defines a task; a built-in one is asked where it comes from."""
-    name, _ = parse_spec(spec)
-    if name.endswith(".py"):
-        return (folder or Path()) / name
+    if (named := file_of(spec)) is not None:
+        return (folder or Path()) / named
     file = getattr(sys.modules.get(type(task).__module__), "__file__", None)
     if file is None:
         raise TaskError(f"the source of task '{spec}' cannot be found: install Troth as files, not as an archive")

@@ -204,7 +204,8 @@ def _ways(problem: Problem, peers: int) -> dict[str, Way]:
         ways[f"{peers} in one call"] = lambda parameters_D, seeds: together.gradients(
             parameters_D, [together.batch(seed) for seed in seeds]
         )[1].cpu()
-    ways["float64"] = _one_at_a_time(Problem(task, device=problem.device, dtype=torch.float64, one_by_one=True))
+    if task.autocast is None:  # else it would measure the mixed precision, which all machines share
+        ways["float64"] = _one_at_a_time(Problem(task, device=problem.device, dtype=torch.float64, one_by_one=True))
     ways["shaken inputs"] = _one_at_a_time(problem, "shaken")
     if torch.cuda.is_available() and problem.device.type != "cuda":
         ways["cuda"] = _one_at_a_time(Problem(task, device="cuda"))

@@ -11,14 +11,14 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Layout:
-    """Names and shapes of a module's parameters, in the module's own order."""
+    """Names and shapes of a module's trained parameters, in the module's own order; tied ones by their first name."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
 
     @classmethod
     def of(cls, module: nn.Module) -> "Layout":
-        named = list(module.named_parameters())
+        named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         return cls(tuple(name for name, _ in named), tuple(tuple(p.shape) for _, p in named))
 
     @property

@@ -1,22 +1,35 @@
-"""A task as functions of a flat vector: first parameters, gradients, evaluation."""
+"""A task as functions of a flat vector: first parameters, gradients, evaluation, and the trained module."""
 
-from collections.abc import Sequence
+import inspect
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, replace_all_batch_norm_modules_, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._pytree import tree_map_only
 
 from troth.crypto import Seed, derive, stream
+from troth.training import file_reads
 from troth.training.errors import TaskError
 from troth.training.layout import Layout
-from troth.training.task import Batch, Model, Task
+from troth.training.randomness.first_values import FirstValues
+from troth.training.randomness.noise import Noise, seed_tensor
+from troth.training.task import Batch, Task
+from troth.training.user_code import calling
+from troth.training.weights import complete_state, flat_of
 
 # P peers, D coordinates
 
 _CALIBRATION_SEED = derive(0, "batchnorm calibration")  # public, so that everyone evaluates the same function
 _CALIBRATION_BATCHES = 32
+_NOISE = "troth:noise"  # the batch's seed for dropout, taken out before the loss sees the batch
+
+_Computes = Callable[[dict[str, Tensor], Batch], tuple[dict[str, Tensor], Tensor]]
 
 
 class Problem:
@@ -34,46 +47,71 @@ class Problem:
         self.task = task
         self.device = torch.device(device)
         self.dtype = dtype
-        self._template = self._build()
-        replace_all_batch_norm_modules_(self._template)  # batch statistics, and no buffer that a step would change
-        frozen = [name for name, parameter in self._template.named_parameters() if not parameter.requires_grad]
-        if frozen:
-            raise TaskError(f"parameter '{frozen[0]}' is frozen: register tensors that are not trained as buffers")
-        self.layout = Layout.of(self._template)
-        if self.layout.size == 0:
-            raise TaskError("the model has no parameters to train")
-        self._one_gradient = grad_and_value(self._loss)
-        self._gradients = vmap(self._one_gradient, in_dims=(None, 0))
-        self._lanes = 1
-        self.why_one_by_one = self._why_one_by_one(one_by_one)
+        self.drawn: Counter[str] = Counter()  # random functions that the last loss called, dropout for instance
+        _check_options(task)
+        with file_reads.watching(task):
+            self._template = self._build()
+            replace_all_batch_norm_modules_(self._template)  # batch statistics, and no buffer that a step would change
+            self._whole = _LossOf(task, self._template)
+            self.layout = Layout.of(self._template)
+            if self.layout.size == 0:
+                raise TaskError("the model has no parameters to train")
+            self._one_gradient = grad_and_value(self._loss)
+            self._gradients = vmap(self._one_gradient, in_dims=(None, 0))
+            self._lanes = 1
+            self.why_one_by_one = self._why_one_by_one(one_by_one)
         if lanes_for is not None and not self.why_one_by_one:
             self._settle_lanes(lanes_for)
 
     @property
     def size(self) -> int:
-        """D, the number of parameters."""
+        """D, the number of trained parameters."""
         return self.layout.size
+
+    @property
+    def frozen(self) -> int:
+        """Number of parameters with `requires_grad=False`: constants that `model()` makes, equal for everyone."""
+        return sum(p.numel() for p in self._template.parameters() if not p.requires_grad)
 
     def buffers(self) -> dict[str, Tensor]:
         """The module's tensors beside parameters; training must leave them as they are."""
         return dict(self._template.named_buffers())
 
+    def constants(self) -> dict[str, Tensor]:
+        """Frozen parameters and buffers of a module that is built anew, as everyone gets them."""
+        return {name: tensor for name, tensor in self._fresh().state_dict().items() if name not in self.layout.names}
+
     def initial(self, seed: bytes | int) -> Tensor:
         """The first parameters of a run: drawn in float32 on the CPU, so that they are the same bits everywhere."""
-        module = self.task.model()
-        self.task.initialise(module, stream(seed, "initialise"))
-        flat_D = self.layout.flatten({name: p.detach() for name, p in module.named_parameters()})
-        return flat_D.to(self.device, self.dtype)
+        draw = stream(seed, "initialise")
+        values = FirstValues(draw)
+        with values, calling("model"):
+            module = self.task.model()
+        with values, calling("initialise"):
+            self.task.initialise(module, draw)
+        if Layout.of(module) != self.layout:
+            raise TaskError("model() builds a different module every time: its layers must not depend on chance")
+        trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        values.check(trained.items())
+        return self.layout.flatten({name: p.detach() for name, p in trained.items()}).to(self.device, self.dtype)
 
     def batch(self, seed: Seed) -> Batch:
-        """The minibatch of a public seed, on this problem's device."""
-        batch = self.task.batch(stream(seed, "batch"))
-        return {name: tensor.to(self.device, self._cast(tensor)) for name, tensor in batch.items()}
+        """The minibatch of a public seed, on this problem's device; with accumulation, micro-batches along a first axis."""
+        count = self.task.accumulate
+        if count == 1:
+            return self._micro_batch(seed)
+        parts = [self._micro_batch(derive(seed, "micro-batch", k)) for k in range(count)]
+        return _stacked(parts)
+
+    def task_part(self, batch: Batch) -> Batch:
+        """The batch as the task made it and its loss sees it: without the seed of the noise."""
+        return {name: tensor for name, tensor in batch.items() if name != _NOISE}
 
     def gradient(self, flat_D: Tensor, batch: Batch) -> tuple[float, Tensor]:
         """Loss and gradient of one batch."""
-        gradients, loss = self._one_gradient(self.layout.views(flat_D), batch)
-        return float(loss), self.layout.flatten(gradients)
+        with calling("loss"):
+            loss, gradient_D = self._computed(self._one_gradient, flat_D, batch, leading=0)
+        return float(loss), gradient_D
 
     def gradients(self, flat_D: Tensor, batches: Sequence[Batch]) -> tuple[Tensor, Tensor]:
         """Losses and gradients of many peers at the same parameters: one call where the task allows."""
@@ -82,27 +120,90 @@ class Problem:
             losses_P = torch.tensor([loss for loss, _ in results], dtype=self.dtype, device=self.device)
             return losses_P, torch.stack([gradient for _, gradient in results])
         padded = [*batches, *[batches[-1]] * (self._lanes - len(batches))]
-        stacked = {name: torch.stack([batch[name] for batch in padded]) for name in padded[0]}
-        gradients, losses_P = self._gradients(self.layout.views(flat_D), stacked)
-        return losses_P[: len(batches)], self.layout.flatten(gradients, leading=1)[: len(batches)]
+        with calling("loss"):
+            losses_P, gradients_PD = self._together(flat_D, padded)
+        return losses_P[: len(batches)], gradients_PD[: len(batches)]
 
     @torch.no_grad()
     def evaluate(self, flat_D: Tensor) -> dict[str, float]:
         """The task's own metrics, with BatchNorm's running statistics recomputed from a public calibration seed."""
+        module = self._trained(flat_D)
+        plain = self.device.type == "cpu" and self.dtype == torch.float32
+        with _fixed_generator(), calling("evaluate"):
+            return self.task.evaluate(module if plain else _Placed(module, self._place))
+
+    @torch.no_grad()
+    def module(self, flat_D: Tensor) -> nn.Module:
+        """The task's own module with these parameters, BatchNorm calibrated, on the CPU and ready to use."""
+        module = self._fresh()
+        module.load_state_dict(self._trained(flat_D).state_dict())
+        return module.eval()
+
+    def state_dict(self, flat_D: Tensor) -> dict[str, Tensor]:
+        """Every tensor of `module(flat_D)`, to be saved: loads with `strict=True` into a new `task.model()`."""
+        return complete_state(self.module(flat_D))
+
+    def flat_of(self, named: Mapping[str, Tensor]) -> Tensor:
+        """The vector of these weights, a complete state dict or the trained parameters alone; an error if they do not fit."""
+        return flat_of(self._fresh(), self.layout, named).to(self.device, self.dtype)
+
+    def _fresh(self) -> nn.Module:
+        """The module as its author builds it; what chance decides in it (frozen layers, buffers) is equal for everyone."""
+        with FirstValues(stream(0, "template")), calling("model"):
+            return self.task.model()
+
+    def _build(self) -> nn.Module:
+        return self._fresh().to(self.device, self.dtype).train()
+
+    def _trained(self, flat_D: Tensor) -> nn.Module:
         module = self._build()
         module.load_state_dict(self.layout.views(flat_D), strict=False)
         module.eval()
         self._calibrate(module)
-        return self.task.evaluate(self._cast_inputs(module))
+        return module
 
-    def _build(self) -> nn.Module:
-        return self.task.model().to(self.device, self.dtype).train()
+    def _micro_batch(self, seed: Seed) -> Batch:
+        with calling("batch"):
+            batch = self.task.batch(stream(seed, "batch"))
+        if not isinstance(batch, Mapping) or not all(isinstance(value, Tensor) for value in batch.values()):
+            raise TaskError("batch() returns something else than a dict of tensors: name every tensor of the batch")
+        placed: Batch = {name: self._place(tensor) for name, tensor in batch.items()}
+        return placed | {_NOISE: seed_tensor(seed).to(self.device)}
 
     def _loss(self, parameters: dict[str, Tensor], batch: Batch) -> Tensor:
-        def model(*arguments: Any, **named: Any) -> Any:
-            return functional_call(self._template, parameters, arguments, named)
+        seen = self.task_part(batch)
+        noise = Noise(batch.get(_NOISE))
+        kind = self.task.autocast
+        precision = (
+            torch.autocast(self.device.type, getattr(torch, kind), cache_enabled=False) if kind else nullcontext()
+        )
+        with noise, precision:
+            loss = functional_call(self._whole, {f"model.{name}": p for name, p in parameters.items()}, (seen,))
+        self.drawn = noise.drawn
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            raise TaskError("loss() must return one number as a tensor: take the mean over the batch")
+        return loss.reshape(()).to(self.dtype)
 
-        return self.task.loss(model, batch)
+    def _computed(self, computes: _Computes, flat_D: Tensor, batch: Batch, leading: int) -> tuple[Tensor, Tensor]:
+        """Loss and flat gradient, the mean over micro-batches where there are several: one at a time, summed in order."""
+        views, count = self.layout.views(flat_D), self.task.accumulate
+        if count == 1:
+            gradients, loss = computes(views, batch)
+            return loss.detach(), self.layout.flatten(gradients, leading)
+        losses: list[Tensor] = []
+        total: Tensor | None = None
+        for k in range(count):
+            gradients, loss = computes(views, {name: tensor.select(leading, k) for name, tensor in batch.items()})
+            flat = self.layout.flatten(gradients, leading)
+            total = flat if total is None else total.add_(flat)
+            losses.append(loss.detach())
+        assert total is not None
+        return torch.stack(losses).mean(dim=0), total.mul_(1 / count)
+
+    def _together(self, flat_D: Tensor, batches: Sequence[Batch]) -> tuple[Tensor, Tensor]:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="There is a performance drop because we have not yet implemented")
+            return self._computed(self._gradients, flat_D, _stacked(batches), leading=1)
 
     def _calibrate(self, module: nn.Module) -> None:
         norms = [m for m in module.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
@@ -110,30 +211,22 @@ class Problem:
             norm.reset_running_stats()
             norm.momentum = None  # the plain average over the calibration batches
             norm.train()
-        for k in range(_CALIBRATION_BATCHES if norms else 0):
-            self.task.loss(module, self.batch(derive(_CALIBRATION_SEED, k)))
+        with _fixed_generator(), torch.no_grad(), calling("loss"):
+            for k in range(_CALIBRATION_BATCHES if norms else 0):
+                self.task.loss(module, self.task_part(self._micro_batch(derive(_CALIBRATION_SEED, k))))
         module.eval()
 
-    def _cast_inputs(self, module: nn.Module) -> Model:
-        """Move evaluation data, which stays as the task made it, to the module's device and number format on each call."""
+    def _place(self, value: Any) -> Any:
+        """Move a tensor to this problem's device, and its numbers (not indices) to its number format."""
+        if not isinstance(value, Tensor):
+            return value
+        return value.to(self.device, self.dtype if value.is_floating_point() else value.dtype)
 
-        def place(value: Any) -> Any:
-            return value.to(self.device, self._cast(value)) if isinstance(value, Tensor) else value
-
-        def model(*arguments: Any, **named: Any) -> Any:
-            outputs = module(*map(place, arguments), **{name: place(value) for name, value in named.items()})
-            return outputs.cpu() if isinstance(outputs, Tensor) else outputs
-
-        return model
-
-    def _cast(self, tensor: Tensor) -> torch.dtype:
-        return self.dtype if tensor.is_floating_point() else tensor.dtype
-
-    def _check_differentiable(self, batch: Batch) -> None:
+    def _check_differentiable(self, flat_D: Tensor, batch: Batch) -> None:
         try:
-            self._one_gradient(self.layout.views(self.initial(0)), batch)
-        except RuntimeError as error:
-            if "in-place" not in str(error):
+            self.gradient(flat_D, batch)
+        except TaskError as error:
+            if "in-place" not in str(error.__cause__):
                 raise
             buffers = ", ".join(f"'{name}'" for name, _ in self._template.named_buffers()) or "none"
             raise TaskError(
@@ -165,14 +258,67 @@ class Problem:
         if self.task.one_by_one:
             return "the task says so"
         batches = [self.batch(derive(0, "vmap probe", k)) for k in range(2)]
-        shapes = [{name: tuple(tensor.shape) for name, tensor in batch.items()} for batch in batches]
+        shapes = [{n: tuple(t.shape) for n, t in self.task_part(batch).items()} for batch in batches]
         if shapes[0] != shapes[1]:
             raise TaskError(f"batches of different seeds differ in shape ({shapes[0]} and {shapes[1]}): pad them")
-        stacked = {name: torch.stack([batch[name] for batch in batches]) for name in batches[0]}
+        flat_D = self.initial(0)
         try:
-            self._gradients(self.layout.views(self.initial(0)), stacked)
-        except (RuntimeError, ValueError, TypeError) as error:
+            self._together(flat_D, batches)
+        except TaskError:
+            raise
+        except Exception as error:
             # A loss that is wrong in itself must not hide behind "vmap cannot do it".
-            self._check_differentiable(batches[0])
+            self._check_differentiable(flat_D, batches[0])
             return str(error).strip().splitlines()[0]
         return ""
+
+
+def _check_options(task: Task) -> None:
+    if not isinstance(task.accumulate, int) or not 1 <= task.accumulate <= 1 << 20:
+        raise TaskError(f"Task.accumulate is a number of micro-batches, at least 1, got {task.accumulate!r}")
+    if task.autocast not in (None, "bfloat16"):
+        raise TaskError(f'Task.autocast is None or "bfloat16", got {task.autocast!r}')
+
+
+def _stacked(batches: Sequence[Batch]) -> Batch:
+    return {name: torch.stack([batch[name] for batch in batches]) for name in batches[0]}
+
+
+@contextmanager
+def _fixed_generator() -> Iterator[None]:
+    """Evaluation that draws with PyTorch's own generator gives the same each time, and changes it for nobody else."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
+
+
+class _LossOf(nn.Module):
+    """A task's loss as a module: inside it the model's own attributes and methods all use the parameters passed in."""
+
+    def __init__(self, task: Task, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.loss_of_task = task  # `calling_module` tells it by this from the model's own modules
+
+    def forward(self, batch: Batch) -> Tensor:
+        return self.loss_of_task.loss(self.model, batch)
+
+
+class _Placed:
+    """A module in evaluation whose inputs are moved to its device and number format, and whose outputs come back."""
+
+    def __init__(self, module: nn.Module, place: Callable[[Any], Any]) -> None:
+        self._module, self._place_one = module, place
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self._call(self._module, arguments, named)
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._module, name)
+        if not inspect.ismethod(value):
+            return value
+        return lambda *arguments, **named: self._call(value, arguments, named)
+
+    def _call(self, function: Callable[..., Any], arguments: Any, named: Any) -> Any:
+        arguments, named = tree_map_only(Tensor, self._place_one, (arguments, named))
+        return tree_map_only(Tensor, Tensor.cpu, function(*arguments, **named))

@@ -1,17 +1,15 @@
 """A check that a task is a pure function of (parameters, seed): if it is not, honest peers accuse each other."""
 
-import random
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from troth.crypto import derive
+from troth.training import file_reads
 from troth.training.errors import TaskError
 from troth.training.layout import Layout
 from troth.training.problem import Problem
+from troth.training.randomness.watch import disturb, without_chance
 from troth.training.task import Batch, Task
 
 
@@ -19,76 +17,101 @@ def check_pure(task: Task, problem: Problem | None = None) -> None:
     """Raise `TaskError`, saying what to change, unless the task gives the same bits for the same seed.
 
     A batch and a gradient are recomputed after disturbing every global generator and after another seed's gradient, so
-    that hidden randomness and hidden state both show.
+    that hidden randomness and hidden state both show. Files that are read must be declared.
     """
-    if Layout.of(task.model()) != Layout.of(task.model()):
+    with file_reads.watching(task):
+        problem = problem or Problem(task)
+        flat_D = _check_initial(problem)
+        first, second = _check_batch(problem)
+        _check_loss(problem, flat_D, first, second)
+    file_reads.check_declared(task)
+
+
+def _check_initial(problem: Problem) -> Tensor:
+    if Layout.of(problem.task.model()) != problem.layout:
         raise TaskError("model() builds a different module every time: its layers must not depend on chance")
-    problem = problem or Problem(task)
-    flat_D = problem.initial(0)
-    _disturb_global_randomness()
-    if not torch.equal(flat_D, problem.initial(0)):
-        raise TaskError("initialise() leaves some parameters to chance: fill all of them from its stream")
+    flat_D = without_chance(
+        "model()", "use PyTorch's, whose numbers come from the run's stream", lambda: problem.initial(0)
+    )
+    disturb()
+    before, again = problem.layout.views(flat_D), problem.layout.views(problem.initial(0))
+    for name in before:
+        if not torch.equal(before[name], again[name]):
+            raise TaskError(
+                f"parameter '{name}' is left to chance: draw it with PyTorch in model(), or from the stream in initialise()"
+            )
+    constants = problem.constants()
+    disturb()
+    for name, tensor in problem.constants().items():
+        if not torch.equal(tensor, constants[name]):
+            raise TaskError(f"'{name}', which is not trained, is left to chance: model() must give it the same values")
+    return flat_D
+
+
+def _check_batch(problem: Problem) -> tuple[Batch, Batch]:
     seed, other = derive(0, "purity", 0), derive(0, "purity", 1)
-
-    with _watching_global_randomness("batch()", "draw from the stream that batch() is given"):
-        first, second = problem.batch(seed), problem.batch(other)
-    _disturb_global_randomness()
-    if not _same(first, problem.batch(seed)):
-        raise TaskError("batch() gives another batch for the same seed: draw everything from its stream")
-    if _same(first, second):
+    remedy = "draw from the stream that batch() is given"
+    first = without_chance("batch()", remedy, lambda: problem.batch(seed))
+    second = without_chance("batch()", remedy, lambda: problem.batch(other))
+    disturb()
+    if (name := _difference(first, problem.batch(seed))) is not None:
+        raise TaskError(
+            f"batch() gives another '{name}' for the same seed: draw everything from its stream, and keep no state"
+        )
+    if _difference(problem.task_part(first), problem.task_part(second)) is None:
         raise TaskError("batch() ignores its seed: every peer would compute the same gradient")
+    return first, second
 
+
+def _check_loss(problem: Problem, flat_D: Tensor, first: Batch, second: Batch) -> None:
     kept = {name: tensor.clone() for name, tensor in first.items()}
     buffers = {name: buffer.clone() for name, buffer in problem.buffers().items()}
     parameters_before_D = flat_D.clone()
-    with _watching_global_randomness("loss()", "draw dropout masks and noise in batch() and pass them in the batch"):
-        loss, gradient_D = problem.gradient(flat_D, first)
-    if not _same(first, kept):
-        raise TaskError("loss() changes its batch in place: work on a copy")
+    remedy = "use PyTorch's functions, which follow the batch's seed, or draw it in batch()"
+    loss, gradient_D = without_chance("loss()", remedy, lambda: problem.gradient(flat_D, first))
+    if (changed := _difference(first, kept)) is not None:
+        raise TaskError(f"loss() changes its batch in place ('{changed}'): work on a copy")
     for name, now in problem.buffers().items():
         if not torch.equal(now, buffers[name]):
             raise TaskError(f"the model changes its buffer '{name}' in training: a step would depend on those before")
     if not (np.isfinite(loss) and bool(torch.isfinite(gradient_D).all())):
         raise TaskError("loss() or its gradient is not finite at the first parameters")
     problem.gradient(flat_D, second)
-    _disturb_global_randomness()
+    disturb()
     _, again_D = problem.gradient(flat_D, first)
     if not torch.equal(gradient_D, again_D):
+        where, why = _different_parameters(problem, gradient_D, again_D), _nondeterministic(problem, flat_D, first)
         raise TaskError(
-            "loss() gives another gradient for the same parameters and batch: it keeps state or uses chance"
+            f"loss() gives another gradient for the same parameters and batch{where}: it keeps state or uses chance{why}"
         )
     if not torch.equal(flat_D, parameters_before_D):
         raise TaskError("loss() changes the parameters in place")
 
 
-def _same(left: Batch, right: Batch) -> bool:
-    return left.keys() == right.keys() and all(_equal_bits(left[name], right[name]) for name in left)
+def _different_parameters(problem: Problem, left_D: Tensor, right_D: Tensor) -> str:
+    left, right = problem.layout.views(left_D), problem.layout.views(right_D)
+    names = [name for name in left if not torch.equal(left[name], right[name])]
+    return f" (of '{names[0]}'{f' and {len(names) - 1} more' if len(names) > 1 else ''})"
 
 
-def _equal_bits(left: Tensor, right: Tensor) -> bool:
-    return left.dtype == right.dtype and torch.equal(left, right)
+def _nondeterministic(problem: Problem, flat_D: Tensor, batch: Batch) -> str:
+    """PyTorch's own word on the operation, where it knows one that gives other bits each time."""
+    asked = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        problem.gradient(flat_D, batch)
+    except TaskError as error:
+        return f"; PyTorch says: {str(error.__cause__ or error).splitlines()[0]}"
+    finally:
+        torch.use_deterministic_algorithms(asked)
+    return ""
 
 
-def _disturb_global_randomness() -> None:
-    random.random()
-    np.random.random()
-    torch.rand(())
-
-
-@contextmanager
-def _watching_global_randomness(where: str, remedy: str) -> Iterator[None]:
-    before = _global_states()
-    yield
-    for name, old, new in zip(("torch", "numpy.random", "random"), before, _global_states(), strict=True):
-        if old != new:
-            raise TaskError(f"{where} uses the global generator of {name}: {remedy}")
-
-
-def _global_states() -> tuple[bytes, bytes, str]:
-    numpy_state = np.random.get_state(legacy=False)
-    assert isinstance(numpy_state, dict)
-    return (
-        torch.get_rng_state().numpy().tobytes(),
-        numpy_state["state"]["key"].tobytes() + str(numpy_state["state"]["pos"]).encode(),
-        str(random.getstate()),
-    )
+def _difference(left: Batch, right: Batch) -> str | None:
+    """The first tensor in which two batches differ."""
+    for name in [*left, *right]:
+        if name not in left or name not in right or left[name].dtype != right[name].dtype:
+            return name
+        if not torch.equal(left[name], right[name]):
+            return name
+    return None

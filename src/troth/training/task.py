@@ -1,8 +1,8 @@
 """A task, as a user writes it: a model, a batch from a public seed, a loss, and optionally metrics beside the loss.
 
 A task is a pure function (parameters, seed) → gradient: anyone can recompute anyone's gradient, which catches liars. So
-all randomness comes from the stream that `batch` is given: sampling, augmentation, and dropout too, whose masks are drawn
-in `batch` and travel in it. `check_pure` finds tasks that break this and says where.
+all randomness comes from the batch's seed: sampling and augmentation from the stream that `batch` is given, dropout and
+noise in the loss by way of `randomness/noise.py`. `check_pure` finds tasks that break this and says where.
 
     @dataclass(frozen=True)
     class Lines(Task):
@@ -25,7 +25,6 @@ import torch
 from torch import Tensor, nn
 
 from troth.crypto import Stream, stream
-from troth.training.initialise import initialise_uniform
 
 Batch = dict[str, Tensor]  # equal shapes for every seed, so that batches of many peers stack
 Model = Callable[..., Any]  # called as the module would be; its parameters are those of the step
@@ -36,6 +35,8 @@ class Task(ABC):
 
     classes: ClassVar[int | None] = None  # with this set, `batch["labels"]` holds class indices (label-flip needs them)
     one_by_one: ClassVar[bool] = False  # set it where the loss cannot go through `torch.func.vmap`
+    accumulate: ClassVar[int] = 1  # a gradient is the mean over so many micro-batches, each drawn by `batch`
+    autocast: ClassVar[str | None] = None  # "bfloat16": forward and backward passes in mixed precision
 
     # Defaults that suit the task; the command line overrides them.
     steps: ClassVar[int] = 300
@@ -45,7 +46,11 @@ class Task(ABC):
 
     @abstractmethod
     def model(self) -> nn.Module:
-        """Build the module. BatchNorm uses batch statistics in training, calibrated ones in evaluation."""
+        """Build the module, initialised as usual: its random numbers come from the run's stream, the same bits everywhere.
+
+        Parameters with `requires_grad=False` are constants. BatchNorm uses batch statistics in training, calibrated ones in
+        evaluation.
+        """
 
     @abstractmethod
     def batch(self, draw: Stream) -> Batch:
@@ -53,10 +58,10 @@ class Task(ABC):
 
     @abstractmethod
     def loss(self, model: Model, batch: Batch) -> Tensor:
-        """A scalar, without randomness or state: everything that varies belongs in the batch."""
+        """A scalar, without state; dropout and noise follow from the batch's seed. `model` has the module's attributes too."""
 
     def data_files(self) -> Sequence[Path]:
-        """The files that `batch` reads, always in the same order, if there are any; a run's manifest fixes their contents."""
+        """The files that the task reads, always in the same order, if there are any; a run's manifest fixes their contents."""
         return ()
 
     def evaluate(self, model: Model) -> dict[str, float]:
@@ -64,6 +69,5 @@ class Task(ABC):
         losses = [self.loss(model, self.batch(stream(0, "evaluate", k))) for k in range(16)]
         return {"loss": float(torch.stack(losses).mean())}
 
-    def initialise(self, model: nn.Module, draw: Stream) -> None:
-        """Set the first parameters, the same bits on every machine. Override for layers with rules of their own."""
-        initialise_uniform(model, draw)
+    def initialise(self, model: nn.Module, draw: Stream) -> None:  # noqa: B027 – most tasks need nothing here
+        """Change the first parameters that `model` gave; every number drawn here, by `nn.init` too, is the run's."""

@@ -45,7 +45,7 @@ def test_the_evidence_says_what_they_did(cheated: ProtocolSimulation) -> None:
     for evidence in cheated.evidence:
         proof = verify_ban(evidence.text)
         assert cheated.numbers[proof.banned] in cheated.byzantine
-        if "false" in cheated.scenario.attack:
+        if "false" in cheated.scenario.attack_name:
             assert proof.judgement.banned == proof.judgement.accuser
         else:
             assert proof.judgement.kind in (Kind.REPORT, Kind.AGGREGATE)

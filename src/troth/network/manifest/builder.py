@@ -21,7 +21,7 @@ from troth.network.manifest.toml import MOST_DATA_FILES, STRETCH
 from troth.protocol.broadcast.timeouts import Timeouts
 from troth.protocol.core.run import Parameters, RunError, most_byzantine
 from troth.protocol.wire.primitives import Primitives
-from troth.specs import SpecError, parse_spec
+from troth.specs import SpecError, file_of, parse_spec
 from troth.training import Problem, Task, check_pure, make_task
 from troth.training.fingerprint import code_digest, code_file, data_digest
 
@@ -84,6 +84,11 @@ def build_manifest(
     made = make_task(task, folder)
     _check_machine(made, options)
     problem = Problem(made, device=options.device, one_by_one=options.one_by_one, lanes_for=max(1, len(founders)))
+    if problem.size < len(founders):
+        raise ManifestError(
+            f"{len(founders)} founders are too many for a model of {problem.size} parameters: every peer looks after a part "
+            f"of it; take at most {problem.size}, or a larger model"
+        )
     check_pure(made, problem)
     gradient_s = _gradient_s(problem)
     manifest = Manifest(
@@ -155,9 +160,8 @@ def _timeouts(options: ManifestOptions, gradient_s: float, size: int) -> Timeout
 
 def task_beside(task: str, folder: Path) -> str:
     """A task that is named relative to the current folder, as a manifest in `folder` has to name it."""
-    name = parse_spec(task)[0]
-    _, colon, options = task.partition(":")
-    if not name.endswith(".py"):
+    name = file_of(task)
+    if name is None:
         return task
     if not Path(name).is_file():
         raise SpecError(f"no task file at '{name}'")
@@ -167,7 +171,7 @@ def task_beside(task: str, folder: Path) -> str:
         raise ManifestError(
             f"{name} does not lie in {folder.resolve()}: put it beside the manifest, since everybody needs both"
         ) from error
-    return inside.as_posix() + colon + options
+    return task.replace(name, inside.as_posix(), 1).strip()
 
 
 def _gradient_s(problem: Problem) -> float:

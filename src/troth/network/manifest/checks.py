@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from troth.network.manifest.errors import ManifestError, quoted
 from troth.network.manifest.toml import MOST_DATA_FILES, MOST_FOUNDERS
-from troth.specs import parse_spec, pick
+from troth.specs import file_of, pick
 from troth.training import SCHEDULES
 
 if TYPE_CHECKING:
@@ -45,9 +45,8 @@ def _check_text(manifest: "Manifest") -> None:
         raise ManifestError(f"data.files holds at most {MOST_DATA_FILES:,} files, got {len(manifest.data_files):,}")
     if not manifest.name:
         raise ManifestError("name must not be empty")
-    if manifest.task_file is not None:
+    if (name := file_of(manifest.task)) is not None:
         # A manifest from somebody else must not make us run a file from anywhere on this machine.
-        name = parse_spec(manifest.task)[0]
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or "\\" in name:
             raise ManifestError(f"task.spec names {quoted(name)}: the task's file must lie beside the manifest")

@@ -44,7 +44,7 @@ from troth.protocol.broadcast.timeouts import Timeouts
 from troth.protocol.core.run import Parameters, Run, RunError
 from troth.protocol.core.state import State
 from troth.protocol.wire.primitives import Primitives
-from troth.specs import build, parse_spec, pick
+from troth.specs import build, file_of, parse_spec, pick
 from troth.training import OPTIMIZERS, SCHEDULES, Optimizer, Problem, Schedule, Task, make_task, warmed_up
 from troth.training.fingerprint import code_file
 from troth.training.work import Training, TrainingWork
@@ -186,7 +186,7 @@ class Manifest:
     @property
     def task_file(self) -> Path | None:
         """The file that defines the task; None for a built-in one."""
-        return code_file(self.task, folder=self.folder) if parse_spec(self.task)[0].endswith(".py") else None
+        return code_file(self.task, folder=self.folder) if file_of(self.task) is not None else None
 
     def make_task(self) -> Task:
         """The task; a file of its own is run only if it is the one that was agreed on."""

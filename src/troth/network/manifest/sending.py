@@ -6,15 +6,15 @@ from pathlib import Path
 from types import ModuleType
 
 from troth.crypto import Digest
-from troth.specs import parse_spec
+from troth.specs import file_of
 from troth.training import Task
 from troth.training.fingerprint import file_digests
 
 
 def code_files(task: str, folder: Path, modules: Iterable[ModuleType] | None = None) -> tuple[Path, ...]:
     """The task's file and the modules beside it that it imports, relative to `folder`; none for a built-in task."""
-    name = parse_spec(task)[0]
-    if not name.endswith(".py"):
+    name = file_of(task)
+    if name is None:
         return ()
     file = (folder / name).resolve()
     loaded = list(sys.modules.values()) if modules is None else modules

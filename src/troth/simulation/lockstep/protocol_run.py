@@ -8,6 +8,8 @@ import json
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
+from torch import Tensor
+
 from troth.attacks import Coalition, Collusion
 from troth.crypto import Identity, PeerId, derive
 from troth.evidence.bans import BanEvidence, History, evidence_name, reason_for
@@ -26,9 +28,10 @@ from troth.simulation.lockstep.memo import MemoPrimitives
 from troth.simulation.lockstep.pool import AskGradient, GradientPool, PooledWork, same_bits
 from troth.simulation.lockstep.reliable import ReliableChannel, ReliableExchange
 from troth.simulation.lockstep.report import Ban, StepReport
-from troth.simulation.lockstep.scenario import Scenario
-from troth.training import Problem, check_pure, make_task
-from troth.training.work import Training
+from troth.simulation.lockstep.scenario import Scenario, ScenarioError
+from troth.training import Problem, check_pure
+from troth.training.initial_state import load_initial_state
+from troth.training.work import Training, TrainingWork
 
 # D coordinates
 
@@ -38,9 +41,10 @@ class ProtocolSimulation:
 
     def __init__(self, scenario: Scenario, *, share: bool = True, run: Run | None = None) -> None:
         """`run` replaces the one made from the scenario, where others have agreed on it."""
-        task = make_task(scenario.task)
+        task = scenario.make_task()
         self.scenario = scenario.resolved(task)
         self.problem = Problem(task, device=scenario.device, one_by_one=scenario.one_by_one, lanes_for=scenario.peers)
+        _check_size(self.problem.size, scenario.peers)
         check_pure(task, self.problem)
         self.byzantine = self.scenario.byzantine_peers()
         self.coalition = Coalition(
@@ -66,12 +70,13 @@ class ProtocolSimulation:
         scenario = self.scenario
         identities = [Identity.from_secret(derive(scenario.seed, "identity", k)) for k in range(scenario.peers)]
         self.numbers = {identity.peer: number for number, identity in enumerate(identities)}
-        self.run = run or _run_of(scenario, self.problem.size, tuple(sorted(self.numbers)))
         works = [
             PooledWork(self.problem, scenario.make_optimizer(), scenario.rates(), self.tools, hardware)
             for hardware in ("", *(f"class {k}" for k in range(1, scenario.hardware)))
         ]
-        first = State.first(self.run, works[0].first(derive(scenario.seed, "model")))
+        training, origin = _first_training(scenario, works[0])
+        self.run = run or _run_of(scenario, self.problem.size, tuple(sorted(self.numbers)), origin)
+        first = State.first(self.run, training)
         colluders = frozenset(peer for peer, number in self.numbers.items() if number in self.byzantine)
         self.honest = sorted(peer for peer in self.numbers if peer not in colluders)
         drop_outs = draw_drop_outs(
@@ -99,7 +104,12 @@ class ProtocolSimulation:
 
     def evaluate(self) -> dict[str, float]:
         """Evaluate the model of an honest peer; the others hold the same bits, or `agreement` is false."""
-        return self.problem.evaluate(self.states[self._witness()].training.parameters_D)
+        return self.problem.evaluate(self.parameters_D)
+
+    @property
+    def parameters_D(self) -> Tensor:  # noqa: N802  # shapes are in the names
+        """The model of an honest peer."""
+        return self.states[self._witness()].training.parameters_D
 
     def _witness(self) -> PeerId:
         """Honest member to look through; beyond the guarantee all of them may be gone, and a liar has to do."""
@@ -197,7 +207,24 @@ class ProtocolSimulation:
         return [number for number in self.byzantine if number not in {ban.peer for ban in self.bans}]
 
 
-def _run_of(scenario: Scenario, size: int, founders: tuple[PeerId, ...]) -> Run:
+def _check_size(size: int, peers: int) -> None:
+    if size < peers:
+        raise ScenarioError(
+            f"`peers` {peers} is too many for a model of {size} parameters: every peer looks after a part of it; "
+            f"take at most {size} `peers`, or a larger model"
+        )
+
+
+def _first_training(scenario: Scenario, work: TrainingWork) -> tuple[Training, str]:
+    """The state before the first step, and where it is from, if not from the seed."""
+    if scenario.initial_state is None:
+        return work.first(derive(scenario.seed, "model")), ""
+    training = load_initial_state(work, scenario.initial_state)
+    return training, work.digest(training).hex()
+
+
+def _run_of(scenario: Scenario, size: int, founders: tuple[PeerId, ...], origin: str) -> Run:
+    options = json.dumps(scenario.as_dict(), sort_keys=True) + origin
     assert scenario.tau is not None
     return Run(
         founders=founders,
@@ -211,5 +238,5 @@ def _run_of(scenario: Scenario, size: int, founders: tuple[PeerId, ...]) -> Run:
             tau_auto=scenario.tau_auto,
             deviation=scenario.deviation,
         ),
-        nonce=derive(scenario.seed, "run", json.dumps(scenario.as_dict(), sort_keys=True)),
+        nonce=derive(scenario.seed, "run", options),
     )

@@ -1,62 +1,116 @@
 """Run a scenario to its end and write down how it went."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from torch import Tensor
 
 import troth
 from troth.evidence import RunSummary
 from troth.evidence.bans import BanEvidence
+from troth.simulation.lockstep.defences import TROTH
 from troth.simulation.lockstep.protocol_run import ProtocolSimulation
 from troth.simulation.lockstep.report import StepReport
-from troth.simulation.lockstep.scenario import TROTH, Scenario
+from troth.simulation.lockstep.scenario import Scenario
 from troth.simulation.lockstep.server import ServerSimulation
+from troth.training import Problem, TaskError
 
 
 @dataclass(frozen=True)
 class Finished:
-    """The summary, and for every ban the file that proves it (by name)."""
+    """The summary, for every ban the file that proves it (by name), and the model."""
 
     summary: RunSummary
     evidence: dict[str, BanEvidence]
+    problem: Problem
+    parameters_D: Tensor  # the last of them; `problem.state_dict(parameters_D)` is what the user's module loads
 
 
 def simulate(scenario: Scenario, on_step: Callable[[StepReport], None] = lambda _: None) -> Finished:
     """Run a scenario; `on_step` hears of every step, the result says the rest."""
-    simulation = ProtocolSimulation(scenario) if scenario.defence == TROTH else ServerSimulation(scenario)
-    curve: list[dict[str, float]] = [{"step": 0, **simulation.evaluate()}]
-    steps = 0
-    for report in simulation.steps():
-        steps = report.step
-        if report.metrics is not None:
-            curve.append({"step": report.step, **report.metrics})
+    run = start(scenario)
+    for report in run:
         on_step(report)
-    if curve[-1]["step"] != steps:
-        curve.append({"step": steps, **simulation.evaluate()})
-    details: dict[str, Any] = {
-        "parameters": simulation.problem.size,
-        "gradients": simulation.problem.why_one_by_one or "all peers in one call",
-        "attacked_steps": simulation.attacked_steps,
-        "diverged_at": simulation.diverged_at,
-    }
-    evidence: dict[str, BanEvidence] = {}
-    if isinstance(simulation, ProtocolSimulation):
-        details |= _protocol_details(simulation, steps)
-        names = {peer.hex(): f"peer{number}" for peer, number in simulation.numbers.items()}
-        evidence = {proof.file_name(names[proof.file.banned]): proof for proof in simulation.evidence}
-    summary = RunSummary(
-        version=troth.__version__,
-        peers=scenario.peers,
-        byzantine=simulation.byzantine,
-        steps=steps,
-        attack=scenario.attack if scenario.byzantine else None,
-        defence=scenario.defence,
-        metrics={name: value for name, value in curve[-1].items() if name != "step"},
-        curve=curve,
-        details=details,
-        config=simulation.scenario.as_dict(),
-    )
-    return Finished(summary, evidence)
+    return run.finish()
+
+
+def start(scenario: Scenario) -> "Started":
+    """Check everything and get ready. Iterate over the result for a report of every step, then ask it to `finish`."""
+    return Started(ProtocolSimulation(scenario) if scenario.defence == TROTH else ServerSimulation(scenario))
+
+
+class Started:
+    """A run on its way. Nothing is computed but what is asked for: every `next` is one step."""
+
+    def __init__(self, simulation: ProtocolSimulation | ServerSimulation) -> None:
+        self._simulation = simulation
+        self._steps = simulation.steps()
+        self._done = 0
+        self.scenario = simulation.scenario  # with the task's suggestions filled in
+        self.problem = simulation.problem
+        self.curve: list[dict[str, float]] = [{"step": 0, **_checked(simulation.evaluate())}]
+
+    @property
+    def parameters_D(self) -> Tensor:  # noqa: N802  # shapes are in the names
+        """The model as it is now."""
+        return self._simulation.parameters_D
+
+    def __iter__(self) -> Iterator[StepReport]:
+        return self
+
+    def __next__(self) -> StepReport:
+        report = next(self._steps)
+        self._done = report.step
+        if report.metrics is not None:
+            self.curve.append({"step": report.step, **report.metrics})
+        return report
+
+    def finish(self) -> Finished:
+        """Make the steps that are left, if there are any, and sum up."""
+        for _ in self:
+            pass
+        simulation = self._simulation
+        if self.curve[-1]["step"] != self._done:
+            self.curve.append({"step": self._done, **simulation.evaluate()})
+        evidence: dict[str, BanEvidence] = {}
+        if isinstance(simulation, ProtocolSimulation):
+            names = {peer.hex(): f"peer{number}" for peer, number in simulation.numbers.items()}
+            evidence = {proof.file_name(names[proof.file.banned]): proof for proof in simulation.evidence}
+        return Finished(self._summary(), evidence, self.problem, self.parameters_D)
+
+    def _summary(self) -> RunSummary:
+        simulation, scenario = self._simulation, self.scenario
+        details: dict[str, Any] = {
+            "parameters": simulation.problem.size,
+            "gradients": simulation.problem.why_one_by_one or "all peers in one call",
+            "attacked_steps": simulation.attacked_steps,
+            "diverged_at": simulation.diverged_at,
+        }
+        if isinstance(simulation, ProtocolSimulation):
+            details |= _protocol_details(simulation, self._done)
+        return RunSummary(
+            version=troth.__version__,
+            peers=scenario.peers,
+            byzantine=simulation.byzantine,
+            steps=self._done,
+            attack=scenario.attack_name if scenario.byzantine else None,
+            defence=scenario.defence_name,
+            metrics={name: value for name, value in self.curve[-1].items() if name != "step"},
+            curve=self.curve,
+            details=details,
+            config=scenario.config(),
+        )
+
+
+def _checked(metrics: Any) -> dict[str, float]:
+    """Refuse metrics that could not be written down, before a run that would be lost with them."""
+    if not isinstance(metrics, dict) or not all(isinstance(name, str) and name != "step" for name in metrics):
+        raise TaskError("evaluate() must return a dict of numbers by name, and no name may be 'step'")
+    for name, value in metrics.items():
+        if not isinstance(value, int | float):
+            raise TaskError(f"evaluate() gives '{name}' as {type(value).__name__}: make it a plain number, float(…)")
+    return metrics
 
 
 def _protocol_details(simulation: ProtocolSimulation, steps: int) -> dict[str, Any]:

@@ -1,22 +1,28 @@
 """Scenario: everything that determines a simulated run, checked once, and repeated in the summary."""
 
 import dataclasses
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isfinite
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from troth.aggregation import RULES, AggregationError, bind_rule
-from troth.attacks import AttackSchedule, GradientAttack, make_attack
+from troth.aggregation import RuleEntry
+from troth.attacks import ATTACKS, AttackSchedule, GradientAttack, make_attack
 from troth.crypto import stream
 from troth.errors import OperatorError
+from troth.plugins import name_of
 from troth.protocol.core.run import most_byzantine
-from troth.specs import build, parse_spec, pick
-from troth.training import OPTIMIZERS, SCHEDULES, Optimizer, Schedule, Task, make_task, warmed_up
+from troth.simulation.lockstep.defences import TROTH, check_rule, make_rule
+from troth.specs import build, file_of, parse_spec, pick
+from troth.training import OPTIMIZERS, SCHEDULES, TASKS, Optimizer, Schedule, Task, make_task, warmed_up
+from troth.training.fingerprint import code_digest
 
-TROTH = "troth"  # name of the defence that is the protocol itself
 ALSO = " + "  # between several attacks
+AttackLike = str | GradientAttack
 
 
 class ScenarioError(OperatorError):
@@ -25,17 +31,21 @@ class ScenarioError(OperatorError):
 
 @dataclass(frozen=True)
 class Scenario:
-    """Options of a run; `None` takes the task's suggestion. Equal scenarios give equal summaries, byte for byte."""
+    """Options of a run; `None` takes the task's suggestion. Equal scenarios give equal summaries, byte for byte.
 
-    task: str = "digits"
+    Task, attack and defence are named (see `make_task`, `make_attack`, `make_rule`), or are objects; several attacks are a
+    sequence, or a string with ` + ` between them.
+    """
+
+    task: str | Task = "digits"
     peers: int = 16
     byzantine: int = 0
-    attack: str = "sign-flip"
+    attack: AttackLike | Sequence[AttackLike] = "sign-flip"
     attack_start: int = 50
     attack_every: int = 1
     attack_probability: float = 1.0
     attack_stop: int | None = None
-    defence: str = "troth"
+    defence: str | Callable[..., Tensor] = TROTH
     validators: int = 1
     beyond_guarantee: bool = False
     tau: float | None = None
@@ -52,8 +62,10 @@ class Scenario:
     evaluate_every: int = 10
     device: str = "cpu"
     one_by_one: bool = False
+    initial_state: Path | None = None  # a model or checkpoint to begin from, or a folder with one; None: from the seed
 
     def __post_init__(self) -> None:
+        self._check_types()
         if self.peers < 1:
             raise ScenarioError(f"`peers` must be at least 1, got {self.peers}")
         self._check_byzantine()
@@ -77,19 +89,23 @@ class Scenario:
                 raise ScenarioError(f"{name} must be a positive number, got {number:g}")
         if not -(2**63) <= self.seed < 2**63:
             raise ScenarioError(f"`seed` must fit in 64 bits, got {self.seed}")
-        self._check_defence()
+        if self.defence != TROTH:
+            rule = self.make_rule()
+            check_rule(rule, name_of(self.defence), peers=self.peers, byzantine=self.byzantine, tau=self.tau or 1.0)
         pick(SCHEDULES, self.schedule, "schedule")
         if self.optimizer is not None:
             self.make_optimizer()
         _check_device(self.device)
         self._check_protocol_options()
-        task, attacks, schedule = make_task(self.task), self.make_attacks(), self.attack_schedule()
+        task, attacks, schedule = self.make_task(), self.make_attacks(), self.attack_schedule()
         if self.byzantine:
             if len(attacks) > self.byzantine:
                 raise ScenarioError(f"`attack` is given {len(attacks)} times, for {self.byzantine} liars")
             for attack in attacks:
                 if attack.needs_protocol and self.defence != TROTH:
-                    raise ScenarioError(f"`attack` {self.attack} is an attack on the protocol: use `defence` {TROTH}")
+                    raise ScenarioError(
+                        f"`attack` {self.attack_name} is an attack on the protocol: use `defence` {TROTH}"
+                    )
                 attack.check(task, honest=self.peers - self.byzantine, colluders=self.byzantine)
             steps = task.steps if self.steps is None else self.steps
             if schedule.start >= steps:
@@ -123,19 +139,49 @@ class Scenario:
         if self.defence != TROTH and (self.tau_auto or self.deviation or self.drop_outs):
             raise ScenarioError(f"`tau_auto`, `deviation` and `drop_outs` are the protocol's: use `defence` {TROTH}")
 
-    def make_attacks(self) -> list[GradientAttack]:
-        return [make_attack(spec) for spec in self.attack.split(ALSO)]
+    def _check_types(self) -> None:
+        """Objects of the right kind; attacks that have names as one string, others as a tuple."""
+        objects: list[tuple[str, Any, type]] = [("task", self.task, Task)]
+        for field, given, kind in objects + [("attack", attack, GradientAttack) for attack in self._attacks]:
+            if not isinstance(given, str | kind):
+                made = f"; make an object of it, {given.__name__}(…)" if isinstance(given, type) else ""
+                raise ScenarioError(f"`{field}` is a name or a {kind.__name__}, got {given!r}{made}")
+        if not self._attacks:
+            raise ScenarioError("`attack` is empty: name one, or leave it out and set `byzantine` to 0")
+        if not isinstance(self.attack, str | GradientAttack):
+            plain = [attack for attack in self._attacks if isinstance(attack, str) and ALSO not in attack]
+            object.__setattr__(self, "attack", ALSO.join(plain) if len(plain) == len(self._attacks) else self._attacks)
 
-    def _check_defence(self) -> None:
-        if self.defence == TROTH:
-            return
-        if self.defence not in RULES:
-            pick({TROTH: None, **RULES}, self.defence, "defence")
-        rule = bind_rule(RULES[self.defence], byzantine=self.byzantine, tau=self.tau or 1.0)
-        try:
-            rule(torch.zeros(self.peers, 1))
-        except AggregationError as error:
-            raise ScenarioError(f"`defence` {self.defence} cannot be used here: {error}") from error
+    # Its parts
+
+    @property
+    def _attacks(self) -> tuple[AttackLike, ...]:
+        if isinstance(self.attack, str):
+            return tuple(self.attack.split(ALSO))
+        return tuple(self.attack) if isinstance(self.attack, Sequence) else (self.attack,)
+
+    def make_task(self) -> Task:
+        return make_task(self.task) if isinstance(self.task, str) else self.task
+
+    def make_attacks(self) -> list[GradientAttack]:
+        return [make_attack(one) if isinstance(one, str) else one for one in self._attacks]
+
+    def make_rule(self) -> RuleEntry:
+        return make_rule(self.defence)
+
+    # Their names
+
+    @property
+    def attack_name(self) -> str:
+        return ALSO.join(name_of(attack, ATTACKS) for attack in self._attacks)
+
+    @property
+    def defence_name(self) -> str:
+        return name_of(self.defence)
+
+    @property
+    def task_name(self) -> str:
+        return name_of(self.task, TASKS)
 
     def resolved(self, task: Task) -> "Scenario":
         """The scenario with the task's suggestions filled in."""
@@ -170,12 +216,22 @@ class Scenario:
         return warmed_up(SCHEDULES[self.schedule](self.rate, self.total_steps), self.warmup)
 
     def as_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        """Options as plain values: objects by name. An option that is younger than the format is left out where it is unset."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        values |= {"task": self.task_name, "attack": self.attack_name, "defence": self.defence_name}
+        start = values.pop("initial_state")
+        return values if start is None else {**values, "initial_state": str(start)}
+
+    def config(self) -> dict[str, Any]:
+        """`as_dict`, and the digests of the user's own files, since the result follows from them too."""
+        specs = [spec for spec in (self.task, *self._attacks, self.defence) if isinstance(spec, str)]
+        files = {file: code_digest(Path(file)).hex()[:16] for spec in specs if (file := file_of(spec)) is not None}
+        return {**self.as_dict(), "code": files} if files else self.as_dict()
 
     def public(self) -> dict[str, Any]:
         """Options that the members of a run agree on beforehand: how it is trained, and nothing about liars."""
         agreed = ("task", "steps", "optimizer", "rate", "schedule", "warmup", "device", "one_by_one")
-        return {name: getattr(self, name) for name in agreed}
+        return {name: value for name, value in self.as_dict().items() if name in agreed}
 
 
 def _check_device(device: str) -> None:

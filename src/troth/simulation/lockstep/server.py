@@ -9,12 +9,16 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from troth.aggregation import RULES, bind_rule
+from troth.aggregation import bind_rule
 from troth.attacks import Coalition
 from troth.crypto import derive
+from troth.protocol.wire.primitives import Primitives
+from troth.simulation.lockstep.defences import apply_rule
 from troth.simulation.lockstep.report import StepReport
 from troth.simulation.lockstep.scenario import Scenario
-from troth.training import Problem, check_pure, make_task, rate_at
+from troth.training import Problem, check_pure, rate_at
+from troth.training.initial_state import load_initial_state
+from troth.training.work import TrainingWork
 
 # P peers, B colluders, H honest peers, D coordinates
 
@@ -23,7 +27,7 @@ class ServerSimulation:
     """One run. Iterate over `steps()`; afterwards `parameters_D` is the trained model."""
 
     def __init__(self, scenario: Scenario) -> None:
-        task = make_task(scenario.task)
+        task = scenario.make_task()
         self.scenario = scenario.resolved(task)
         self.problem = Problem(task, device=scenario.device, one_by_one=scenario.one_by_one)
         check_pure(task, self.problem)
@@ -35,7 +39,12 @@ class ServerSimulation:
             self.byzantine,
             derive(scenario.seed, "coalition"),
         )
-        self.parameters_D = self.problem.initial(derive(scenario.seed, "model"))
+        self._rule = scenario.make_rule()
+        optimizer, rates = self.scenario.make_optimizer(), self.scenario.rates()
+        work = TrainingWork(self.problem, optimizer, rates, Primitives())
+        start = scenario.initial_state
+        first = work.first(derive(scenario.seed, "model")) if start is None else load_initial_state(work, start)
+        self.parameters_D, self._first = first.parameters_D, first.optimizer
         self.diverged_at: int | None = None
         self.attacked_steps = 0
 
@@ -46,7 +55,7 @@ class ServerSimulation:
         """Train, reporting after every step; ends early when an honest gradient is no longer finite."""
         scenario = self.scenario
         optimizer, rates = scenario.make_optimizer(), scenario.rates()
-        state = optimizer.start(self.parameters_D)
+        state = self._first
         for step in range(scenario.total_steps):
             losses_P, sent_PD = self._sent_gradients(step)
             if not bool(torch.isfinite(sent_PD[self.honest]).all()):
@@ -83,5 +92,5 @@ class ServerSimulation:
         assert scenario.tau is not None
         finite_P = torch.isfinite(sent_PD).all(dim=1)
         rejected = int((~finite_P).sum())
-        rule = bind_rule(RULES[scenario.defence], byzantine=scenario.byzantine - rejected, tau=scenario.tau)
-        return rule(sent_PD if rejected == 0 else sent_PD[finite_P])
+        rule = bind_rule(self._rule, byzantine=scenario.byzantine - rejected, tau=scenario.tau)
+        return apply_rule(rule, sent_PD if rejected == 0 else sent_PD[finite_P], scenario.defence_name)

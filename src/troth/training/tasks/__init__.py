@@ -1,10 +1,10 @@
-"""The built-in tasks, and how one in a user's own file is found."""
+"""The built-in tasks, and how one in a user's own file or in an installed package is found."""
 
-import inspect
-import runpy
 from pathlib import Path
 
-from troth.specs import SpecError, build, parse_spec, pick
+from troth.plugins import load, subclass_of
+from troth.specs import file_of
+from troth.training import file_reads
 from troth.training.task import Task
 from troth.training.tasks.digits import Digits, DigitsCNN
 from troth.training.tasks.factors import Factors
@@ -16,30 +16,23 @@ TASKS: dict[str, type[Task]] = {
     "quadratic": Quadratic,
     "factors": Factors,
 }
+TASK_PLUGINS = "troth.tasks"  # entry points of installed packages
+TASK = subclass_of(Task, "task", "a complete subclass of troth.training.Task, or an object of one")
+
+_read_at_load: dict[Path, file_reads.Reads] = {}  # by the task's file
 
 
 def make_task(spec: str, folder: Path | None = None) -> Task:
-    """`digits`, `quadratic:dimension=100`, or `my_task.py:option=value` with one Task subclass in that file.
+    """`digits`, `quadratic:dimension=100`, `my_task.py`, `my_task.py:Name:option=value`, or the name of a package's task.
 
-    A file is looked for in `folder`; without one, from where the command runs.
+    A file is looked for in `folder`; without one, from where the command runs. It is run, so it must be the user's own, or
+    byte for byte the one that a manifest's members agreed on; never a file that came from a peer.
     """
-    name, options = parse_spec(spec)
-    kind = _from_file((folder or Path()) / name) if name.endswith(".py") else pick(TASKS, name, "task")
-    return build(kind, options, spec)
-
-
-def _from_file(path: Path) -> type[Task]:
-    """Runs the user's own file, as importing it would; never a file that came from a peer."""
-    if not path.is_file():
-        raise SpecError(f"no task file at '{path}'")
-    own = {
-        value
-        for value in runpy.run_path(str(path)).values()
-        if isinstance(value, type)
-        and issubclass(value, Task)
-        and not inspect.isabstract(value)
-        and value.__module__ == "<run_path>"
-    }
-    if len(own) != 1:
-        raise SpecError(f"'{path}' defines {len(own)} tasks, expected one complete subclass of troth.training.Task")
-    return own.pop()
+    with file_reads.recording() as reads:  # a file may read its data while it is loaded
+        task = load(spec, TASK, TASKS, TASK_PLUGINS, folder)
+    if (file := file_of(spec)) is not None:
+        # Once in a process: a second task out of the same file has read as much.
+        place = ((folder or Path()) / file).resolve()
+        reads = _read_at_load[place] = _read_at_load.get(place, {}) | reads
+    file_reads.remember(task, reads)
+    return task

@@ -1,0 +1,1 @@
+"""Files to begin a plug-in with; `troth example` prints them."""

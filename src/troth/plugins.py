@@ -1,0 +1,322 @@
+"""Plug-ins: tasks, attacks and rules from a user's own file, or from an installed package.
+
+    my_attack.py                      the only attack in that file
+    my_attack.py:Loud:scale=3         the one of that name, with options
+    loud:scale=3                      one of ours, or one that a package offers (entry points)
+
+A file is run as importing it would, so it must be the user's own, and never one that came from a peer: a manifest's task is
+compared with what was agreed on before this module sees it. Imports nothing of ours but errors and specs, so that every
+package with a table of names may use it.
+"""
+
+import dataclasses
+import difflib
+import functools
+import hashlib
+import importlib.util
+import inspect
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import module_from_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Generic, TypeVar
+
+from troth.errors import OperatorError, printable
+from troth.specs import SpecError, build, file_of, parse_file_spec, parse_spec, pick
+
+T = TypeVar("T")
+
+_OURS = Path(__file__).parent
+_SHORT = 8  # entries of a list that are written out in a name
+_loaded: dict[
+    tuple[Path, bytes], ModuleType
+] = {}  # by path and content: a file is run once, and again when it has changed
+
+
+class PluginError(SpecError):
+    """A plug-in that cannot be used; the message names the file, the line and what is wrong there."""
+
+
+@dataclass(frozen=True)
+class Kind(Generic[T]):
+    """A kind of plug-in: its word, what fits in words, and the test for it."""
+
+    word: str  # as in "unknown attack"
+    what: str  # as in "'Loud' is not …"
+    fits: Callable[[Any], bool]
+
+
+def subclass_of(base: Callable[..., T], word: str, what: str) -> Kind[T]:
+    """A kind whose members are complete subclasses of a class, or objects of one."""
+    assert isinstance(base, type)  # declared as anything that makes one, since type[T] refuses abstract classes
+
+    def fits(thing: Any) -> bool:
+        if isinstance(thing, type):
+            return issubclass(thing, base) and thing is not base and not inspect.isabstract(thing)
+        return isinstance(thing, base)
+
+    return Kind(word, what, fits)
+
+
+def load(spec: str, kind: Kind[T], table: Mapping[str, Any], group: str, folder: Path | None = None) -> T:
+    """Make what a spec names: a class is built with the spec's options, an object is taken as it is."""
+    thing, options = find(spec, kind, table, group, folder)
+    if options and not isinstance(thing, type):
+        raise SpecError(
+            f"'{spec}' names an object, which has its options already: set them in the file, or name a class"
+        )
+    made: T = make(thing, options, spec) if isinstance(thing, type) else thing
+    return made
+
+
+def make(kind: type[T], options: Mapping[str, str], spec: str) -> T:
+    """Make an object of a user's class; whatever goes wrong in it is the user's to mend, in one line."""
+    try:
+        return build(kind, options, spec)
+    except OperatorError:
+        raise
+    except Exception as error:
+        raise PluginError(blamed(error) or f"'{spec}': {in_one_line(error)}") from error
+
+
+def find(
+    spec: str, kind: Kind[T], table: Mapping[str, Any], group: str, folder: Path | None = None
+) -> tuple[Any, dict[str, str]]:
+    """What a spec names, and its options as text. A file is looked for in `folder`; without one, from where we run.
+
+    Our own names come first, so that no package changes their meaning.
+    """
+    if file_of(spec) is not None:
+        file, name, options = parse_file_spec(spec)
+        path = (folder or Path()) / file
+        return _choose(run_file(path, kind.word), name, kind, path), options
+    name, options = parse_spec(spec)
+    if name in table:
+        return table[name], options
+    points = [point for point in entry_points(group=group) if point.name == name]
+    if len(points) > 1:
+        raise SpecError(
+            f"{kind.word} '{name}' is offered by {_and(_package(p) for p in points)}: uninstall one of them"
+        )
+    if points:
+        return offered_thing(points[0], kind), options
+    for own in (f"{name}.py", f"{name.replace('-', '_')}.py"):
+        if ((folder or Path()) / own).is_file():
+            raise SpecError(f"unknown {kind.word} '{name}': did you mean your file {own}?")
+    return pick({**table, **dict.fromkeys(offered(group))}, name, kind.word), options
+
+
+# Installed packages
+
+
+def offered(group: str) -> dict[str, EntryPoint]:
+    """Entry points of a group, by name; nothing is imported."""
+    return {point.name: point for point in sorted(entry_points(group=group), key=lambda point: point.name)}
+
+
+def offered_thing(point: EntryPoint, kind: Kind[T]) -> Any:
+    """Import what a package offers."""
+    try:
+        thing = point.load()
+    except Exception as error:
+        raise PluginError(
+            f"{kind.word} '{point.name}' of {_package(point)} cannot be imported: {in_one_line(error)}"
+        ) from error
+    if not kind.fits(thing):
+        raise PluginError(f"{kind.word} '{point.name}' of {_package(point)}: {point.value} is not {kind.what}")
+    return thing
+
+
+def _package(point: EntryPoint) -> str:
+    return point.dist.name if point.dist is not None else point.value
+
+
+# Files
+
+
+def run_file(path: Path, word: str) -> ModuleType:
+    """Run a user's file as a module; one that has not changed since is not run again.
+
+    Its folder is put at the end of `sys.path`: a file may import a helper beside it, also later, in a function; and being last,
+    nothing there hides a module of Python's, of ours or of a library (`random.py` is soon written).
+    """
+    if not path.is_file():
+        raise SpecError(f"no {word} file at '{path}'")
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise SpecError(f"cannot read '{path}': {error.strerror}") from error
+    place = path.resolve()
+    key = place, hashlib.sha256(source).digest()
+    if key not in _loaded:
+        _loaded[key] = _run(place, source, path)
+    return _loaded[key]
+
+
+def _run(place: Path, source: bytes, shown: Path) -> ModuleType:
+    unique = hashlib.sha256(str(place).encode(errors="replace") + b"\0" + source).hexdigest()[:12]
+    name = f"troth_plugin_{re.sub(r'[^0-9A-Za-z_]', '_', place.stem)}_{unique}"
+    spec = importlib.util.spec_from_file_location(name, place)
+    assert spec is not None
+    module = module_from_spec(spec)
+    folder, added = str(place.parent), str(place.parent) not in sys.path
+    if added:
+        sys.path.append(folder)
+    sys.modules[name] = module  # dataclasses, typing and pickle look a class's module up
+    try:
+        # The bytes that were read, and no others; what a file prints is not a command's output.
+        with redirect_stdout(sys.stderr):
+            exec(compile(source, str(place), "exec", dont_inherit=True), module.__dict__)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        if added:
+            sys.path.remove(folder)
+        raise PluginError(_import_error(error, place, shown)) from error
+    return module
+
+
+def _import_error(error: BaseException, place: Path, shown: Path) -> str:
+    where, what = f"'{shown}'", in_one_line(error)
+    if isinstance(error, SyntaxError):
+        where = where if error.filename in (None, str(place)) else f"'{error.filename}'"
+        line, what = error.lineno, f"{type(error).__name__}: {printable(str(error.msg))}"
+    else:
+        frame = next(
+            (f for f in _frames(error) if Path(f.filename).parent == place.parent), None
+        )  # a helper beside it counts
+        where = where if frame is None or frame.filename == str(place) else f"'{frame.filename}'"
+        line = None if frame is None else frame.lineno
+    if isinstance(error, ModuleNotFoundError):
+        what += "; install it here, or put the file beside this one"
+    return f"cannot use {where}{'' if line is None else f', line {line}'}: {what}"
+
+
+def _choose(module: ModuleType, name: str, kind: Kind[T], path: Path) -> Any:
+    """The thing of that name in a file, or the only one that the file itself defines."""
+    things = vars(module)
+    if name:
+        if name in things and kind.fits(things[name]):
+            return things[name]
+        if name in things:
+            raise SpecError(f"'{name}' in '{path}' is not {kind.what}{_lacking(things[name])}")
+        own = _candidates(module, kind)
+        near = difflib.get_close_matches(name, own, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else f"it has {_and(own) or 'none at all'}"
+        raise SpecError(f"'{path}' has no {kind.word} '{name}': {hint}")
+    own = _candidates(module, kind)
+    if len(own) == 1:
+        return next(iter(own.values()))
+    if own:
+        raise SpecError(
+            f"'{path}' defines {len(own)} {kind.word}s, {_and(own)}: say which, as in {path.name}:{next(iter(own))}"
+        )
+    unfinished = next((_lacking(thing) for thing in things.values() if _is_own(thing, module) and _lacking(thing)), "")
+    raise SpecError(f"'{path}' defines 0 {kind.word}s: it needs {kind.what}{unfinished}")
+
+
+def _candidates(module: ModuleType, kind: Kind[T]) -> dict[str, Any]:
+    """Things of a kind that a file defines, by name: not imported ones, not those with an underscore, aliases once."""
+    own: dict[str, Any] = {}
+    for name, thing in vars(module).items():
+        alias = any(thing is other for other in own.values())
+        if not name.startswith("_") and not alias and kind.fits(thing) and _is_own(thing, module):
+            own[name] = thing
+    return own
+
+
+def _is_own(thing: Any, module: ModuleType) -> bool:
+    defines = isinstance(thing, type) or inspect.isroutine(thing)
+    return not defines or getattr(thing, "__module__", None) == module.__name__
+
+
+def _lacking(thing: Any) -> str:
+    missing: frozenset[str] = (
+        getattr(thing, "__abstractmethods__", frozenset()) if isinstance(thing, type) else frozenset()
+    )
+    return f" ({thing.__name__} lacks {_and(sorted(missing))})" if missing else ""
+
+
+# Names and errors
+
+
+def absolute(spec: str) -> str:
+    """The same spec for a process in another folder."""
+    file = file_of(spec)
+    return spec if file is None else spec.replace(file, str(Path(file).resolve()), 1).strip()
+
+
+def in_its_folder(spec: str) -> tuple[Path, str]:
+    """The folder of a spec's file, and the spec as it is written there; for a name, the current folder and the name."""
+    file = file_of(spec)
+    if file is None:
+        return Path(), spec
+    return Path(file).resolve().parent, spec.replace(file, Path(file).name, 1).strip()
+
+
+def name_of(thing: Any, table: Mapping[str, Any] | None = None) -> str:
+    """A thing as a person would name it, the same in every process: a spec as it is, else class or function and its options."""
+    if isinstance(thing, str):
+        return thing
+    if isinstance(thing, functools.partial):
+        return _with_options(name_of(thing.func, table), thing.keywords)
+    kind = thing if isinstance(thing, type) or inspect.isroutine(thing) else type(thing)
+    fields = dataclasses.fields(thing) if dataclasses.is_dataclass(thing) and not isinstance(thing, type) else ()
+    options = {field.name: getattr(thing, field.name) for field in fields if field.init and field.repr}
+    ours = next((name for name, entry in (table or {}).items() if entry is kind), None)
+    if ours is not None:
+        options = {name: value for name, value in options.items() if value != getattr(kind, name, dataclasses.MISSING)}
+    return _with_options(ours or _qualified(kind), options)
+
+
+def _with_options(name: str, options: Mapping[str, Any]) -> str:
+    words = ",".join(f"{key}={_word(value)}" for key, value in options.items())
+    return f"{name}:{words}" if words else name
+
+
+def _word(value: Any) -> str:
+    if value is None or isinstance(value, str | int | float | Path):
+        return str(value)
+    if isinstance(value, tuple | list) and len(value) <= _SHORT:
+        return "+".join(map(_word, value))
+    return name_of(value)  # never a repr, which may hold an address
+
+
+def _qualified(kind: Any) -> str:
+    module = sys.modules.get(kind.__module__)
+    if module is not None and module in _loaded.values():
+        return f"{Path(str(module.__file__)).name}:{kind.__qualname__}"
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def blamed(error: BaseException) -> str | None:
+    """An exception that came out of a user's file, in one line: file, line, function; None if no such file is to blame."""
+    frames = _frames(error)
+    files = {str(module.__file__) for module in _loaded.values()}
+    if isinstance(error, AssertionError) and frames and Path(frames[0].filename).is_relative_to(_OURS):
+        return None  # our bug
+    found = next((frame for frame in frames if frame.filename in files), None)
+    if found is None:
+        return None
+    return f"'{found.filename}', line {found.lineno}, in {found.name}: {in_one_line(error)}"
+
+
+def in_one_line(error: BaseException) -> str:
+    """Type and message of an exception, on one line that does nothing to a terminal."""
+    message = printable(" ".join(str(error).split()))
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def _frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """Frames of an exception, the innermost first."""
+    return list(reversed(traceback.extract_tb(error.__traceback__)))
+
+
+def _and(words: Iterable[str]) -> str:
+    *others, last = list(words) or [""]
+    return f"{', '.join(others)} and {last}" if others else last

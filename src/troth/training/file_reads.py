@@ -1,0 +1,102 @@
+"""Files that a task reads and does not name in `data_files()`: with other bytes in them, peers would compute other gradients.
+
+Sees what Python opens (`open`, `numpy.load`, `torch.load`, Pillow, pandas), not what a library opens by itself in C or Rust
+(HDF5, Arrow, safetensors): for those the digest of a few batches, in the manifest, has to do.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from troth.training.errors import TaskError
+from troth.training.task import Task
+from troth.training.user_code import LIBRARIES
+
+Reads = dict[str, str]  # path -> the method that read it first
+
+_METHODS = ("model", "batch", "loss", "initialise", "evaluate")
+_CODE = (".py", ".pyc", ".pyi", ".so", ".pyd", ".dll", ".dylib", ".pth")
+_SYSTEM = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/", "/lib", "/opt/", "/System/", "/Library/", "/var/lib/")
+_ATTRIBUTE = "_troth_file_reads"  # on the task itself: equal tasks read equal files, and a task may not be hashable
+
+_active: list[Reads] = []
+_installed = False
+
+
+@contextmanager
+def recording() -> Iterator[Reads]:
+    """Collect the files that are opened for reading inside the block."""
+    global _installed
+    if not _installed:
+        sys.addaudithook(_hook)
+        _installed = True
+    reads: Reads = {}
+    _active.append(reads)
+    try:
+        yield reads
+    finally:
+        _active[:] = [other for other in _active if other is not reads]  # by identity: equal ones are different records
+
+
+@contextmanager
+def watching(task: Task) -> Iterator[None]:
+    """Remember with the task what is read inside the block."""
+    with recording() as reads:
+        yield
+    remember(task, reads)
+
+
+def remember(task: Task, reads: Reads) -> None:
+    """Add to what is known about a task, for instance what was read while its file was loaded."""
+    if data := {path: by for path, by in reads.items() if _is_data(path)}:
+        with suppress(AttributeError):  # a class with slots has no room for it
+            object.__setattr__(task, _ATTRIBUTE, {**data, **files_read(task)})
+
+
+def files_read(task: Task) -> Reads:
+    """Data files that this task has been seen reading, and the method that did so first."""
+    return dict(getattr(task, _ATTRIBUTE, {}))
+
+
+def check_declared(task: Task) -> None:
+    """Raise an error for the first file that was read and is not among `data_files()`."""
+    declared = {os.path.realpath(file) for file in task.data_files()}
+    for path, by in files_read(task).items():
+        if path not in declared:
+            raise TaskError(
+                f"{by} reads {path}, which data_files() does not name: peers with another file there would be banned; "
+                "return its path from data_files()"
+            )
+
+
+def _hook(event: str, arguments: tuple[Any, ...]) -> None:
+    if not _active or event != "open":
+        return
+    path, _, flags = arguments
+    writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR)
+    if writes or not isinstance(path, str | bytes | os.PathLike):
+        return
+    with suppress(OSError, ValueError):  # a name that is none: opening it fails by itself
+        name = os.path.realpath(os.fsdecode(path))
+        for reads in _active:
+            reads.setdefault(name, _reader())
+
+
+def _reader() -> str:
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        own = frame.f_locals.get("self") if frame.f_code.co_name in _METHODS else None
+        if isinstance(own, Task):
+            return f"{frame.f_code.co_name}()"
+        frame = frame.f_back
+    return "the task"
+
+
+def _is_data(path: str) -> bool:
+    if path.endswith(_CODE) or path.startswith((*LIBRARIES, *_SYSTEM)) or ".dist-info/" in path or ".egg-info/" in path:
+        return False
+    return Path(path).is_file()

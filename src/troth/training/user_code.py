@@ -1,0 +1,56 @@
+"""Errors in a task's own code, as one line that names the method, the file and the line."""
+
+import os
+import site
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from troth.errors import OperatorError
+from troth.training.errors import TaskError
+
+_OURS = str(Path(__file__).parent)
+_BUILT_IN = str(Path(__file__).parent / "tasks")
+LIBRARIES = tuple(
+    {
+        *(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+        *site.getsitepackages(),
+        str(Path(torch.__file__).parents[1]),
+        os.path.realpath(sys.base_prefix) + "/lib",
+    }
+)
+
+
+@contextmanager
+def calling(method: str) -> Iterator[None]:
+    """Turn an exception out of a task's method into a `TaskError`; TROTH_TRACEBACK=1 leaves it as it is."""
+    try:
+        yield
+    except OperatorError:
+        raise
+    except Exception as error:
+        if os.environ.get("TROTH_TRACEBACK"):
+            raise
+        told = str(error).strip().splitlines()
+        raise TaskError(
+            f"{method}() fails{_place(error)}: {type(error).__name__}{': ' + told[0] if told else ''} "
+            "(with TROTH_TRACEBACK=1 in the environment the whole traceback is shown)"
+        ) from error
+
+
+def is_users(file: str) -> bool:
+    """Whether a source file is the user's own, or a built-in task: neither a library's nor ours."""
+    if file.startswith("<") or file.startswith(LIBRARIES):
+        return False
+    return file.startswith(_BUILT_IN) or not file.startswith(_OURS)
+
+
+def _place(error: Exception) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if is_users(frame.filename)]
+    return f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
