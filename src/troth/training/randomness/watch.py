@@ -42,7 +42,7 @@ def disturb() -> None:
 
 
 def _torch_state() -> Any:
-    cards = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    cards = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
     return [state.numpy().tobytes() for state in (torch.get_rng_state(), *cards)]
 
 
