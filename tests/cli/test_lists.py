@@ -55,7 +55,8 @@ def test_check_a_built_in_task(troth: Troth) -> None:
     assert lines[1] == "parameters   160 trained, 0 frozen"
     assert re.fullmatch(r"gradients    of many peers in one call, [\d.,]+ ms for one here", lines[2])
     assert lines[3] == "randomness   none in the loss"
-    assert lines[4] == "files        0 declared in data_files(), 0 seen being read"
+    assert re.fullmatch(r"distance     [\d.]+ from one gradient to the mean of eight, at first; tau is 1", lines[4])
+    assert lines[5] == "files        0 declared in data_files(), 0 seen being read"
 
 
 def test_check_shows_dropout_frozen_layers_and_options(troth: Troth) -> None:

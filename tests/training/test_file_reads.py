@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from troth.crypto import Digest
-from troth.training import TaskError, check_pure, make_task
+from troth.training import TaskError, check_pure, make_task, user_code
 from troth.training.file_reads import files_read
 from troth.training.fingerprint import code_digest, file_digests
 
@@ -73,6 +73,21 @@ def test_files_elsewhere_keep_their_whole_path(own: Path, tmp_path: Path) -> Non
     task = make_task(f"{own}:declares=x.csv")
     digests: dict[str, Digest] = file_digests(task, folder=tmp_path / "other")
     assert list(digests) == [str(tmp_path / "x.csv")]
+
+
+def test_a_library_that_reads_while_it_is_imported_does_not_count(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = own.parent / "site"
+    folder.mkdir()
+    (folder / "fonts.json").write_text("{}")
+    (folder / "lettering.py").write_text(
+        "from pathlib import Path\nPath(__file__).with_name('fonts.json').read_text()\n"
+    )
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setattr(user_code, "LIBRARIES", (*user_code.LIBRARIES, f"{folder}/"))
+    own.write_text(FILE.replace("AT_IMPORT", "import lettering"))
+    task = make_task(f"{own}:declares=x.csv")
+    check_pure(task)
+    assert [Path(path).name for path in files_read(task)] == ["x.csv"]
 
 
 @pytest.mark.parametrize("name", ["digits", "quadratic"])

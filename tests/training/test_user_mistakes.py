@@ -64,6 +64,12 @@ class CosinesAtFirst(Lines):
 
 
 @dataclass(frozen=True)
+class Lazy(Lines):
+    def model(self) -> nn.Module:
+        return nn.LazyLinear(1)
+
+
+@dataclass(frozen=True)
 class TupleBatch(Lines):
     def batch(self, draw: Stream) -> Batch:
         return tuple(super().batch(draw).values())  # type: ignore[return-value]
@@ -92,6 +98,7 @@ class FailsInModel(Lines):
             CosinesAtFirst(),
             "parameter 'angles' come from 'cos', whose last bits differ between machines",
         ),
+        (Lazy(), "parameter 'weight' has no shape yet"),
         (TupleBatch(), "a dict of tensors"),
         (LossPerRow(), "must return one number"),
         (FailsInModel(), r"model\(\) fails at .*test_user_mistakes.py:\d+: KeyError: 'width'"),

@@ -90,6 +90,10 @@ def _described(problem: "Problem") -> Iterator[str]:
     if task.accumulate > 1 or task.autocast:
         yield f"             {task.accumulate} micro-batches each, in {task.autocast or 'float32'}"
     yield f"randomness   {f'{drawn}, all from the seed of the batch' if drawn else 'none in the loss'}"
+    batches = [problem.batch(derive(0, "how far", k)) for k in range(8)]
+    gradients_PD = problem.gradients(flat_D, batches)[1]
+    usual = float((gradients_PD - gradients_PD.mean(dim=0)).norm(dim=1).median())
+    yield f"distance     {usual:.2g} from one gradient to the mean of eight, at first; tau is {task.tau:g}"
     yield f"files        {declared} declared in data_files(), {read} seen being read"
 
 

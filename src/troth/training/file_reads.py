@@ -14,13 +14,13 @@ from typing import Any
 
 from troth.training.errors import TaskError
 from troth.training.task import Task
-from troth.training.user_code import LIBRARIES
+from troth.training.user_code import LIBRARIES, is_users
 
 Reads = dict[str, str]  # path -> the method that read it first
 
 _METHODS = ("model", "batch", "loss", "initialise", "evaluate")
 _CODE = (".py", ".pyc", ".pyi", ".so", ".pyd", ".dll", ".dylib", ".pth")
-_SYSTEM = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/", "/lib", "/opt/", "/System/", "/Library/", "/var/lib/")
+_SYSTEM = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/", "/lib/", "/lib64/", "/System/", "/Library/")
 _ATTRIBUTE = "_troth_file_reads"  # on the task itself: equal tasks read equal files, and a task may not be hashable
 
 _active: list[Reads] = []
@@ -82,13 +82,19 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
         return
     with suppress(OSError, ValueError):  # a name that is none: opening it fails by itself
         name = os.path.realpath(os.fsdecode(path))
-        for reads in _active:
-            reads.setdefault(name, _reader())
+        if reader := _reader():
+            for reads in _active:
+                reads.setdefault(name, reader)
 
 
 def _reader() -> str:
+    """The task's method that opens a file; empty where a library does so while it is imported, its fonts for instance."""
     frame: FrameType | None = sys._getframe(2)
+    users = False
     while frame is not None:
+        users = users or is_users(frame.f_code.co_filename)
+        if frame.f_code.co_filename.startswith("<frozen importlib") and not users:
+            return ""
         own = frame.f_locals.get("self") if frame.f_code.co_name in _METHODS else None
         if isinstance(own, Task):
             return f"{frame.f_code.co_name}()"

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, replace_all_batch_norm_modules_, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_map_only
 
 from troth.crypto import Seed, derive, stream
@@ -53,6 +54,7 @@ class Problem:
             self._template = self._build()
             replace_all_batch_norm_modules_(self._template)  # batch statistics, and no buffer that a step would change
             self._whole = _LossOf(task, self._template)
+            _check_shapes(self._template)
             self.layout = Layout.of(self._template)
             if self.layout.size == 0:
                 raise TaskError("the model has no parameters to train")
@@ -278,6 +280,12 @@ def _check_options(task: Task) -> None:
         raise TaskError(f"Task.accumulate is a number of micro-batches, at least 1, got {task.accumulate!r}")
     if task.autocast not in (None, "bfloat16"):
         raise TaskError(f'Task.autocast is None or "bfloat16", got {task.autocast!r}')
+
+
+def _check_shapes(module: nn.Module) -> None:
+    for name, parameter in module.named_parameters():
+        if is_lazy(parameter):
+            raise TaskError(f"parameter '{name}' has no shape yet (a lazy module): give its layer all sizes in model()")
 
 
 def _stacked(batches: Sequence[Batch]) -> Batch:

@@ -16,14 +16,13 @@ from troth.training.errors import TaskError
 
 _OURS = str(Path(__file__).parent)
 _BUILT_IN = str(Path(__file__).parent / "tasks")
-LIBRARIES = tuple(
-    {
-        *(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-        *site.getsitepackages(),
-        str(Path(torch.__file__).parents[1]),
-        os.path.realpath(sys.base_prefix) + "/lib",
-    }
-)
+_FOLDERS = [
+    *(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+    *site.getsitepackages(),
+    str(Path(torch.__file__).parents[1]),
+    os.path.join(sys.base_prefix, "lib"),
+]
+LIBRARIES = tuple({os.path.join(path, "") for folder in _FOLDERS for path in (folder, os.path.realpath(folder))})
 
 
 @contextmanager

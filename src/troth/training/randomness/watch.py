@@ -42,7 +42,8 @@ def disturb() -> None:
 
 
 def _torch_state() -> Any:
-    return torch.get_rng_state().numpy().tobytes()
+    cards = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+    return [state.numpy().tobytes() for state in (torch.get_rng_state(), *cards)]
 
 
 def _numpy_state() -> Any:
