@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
+from troth.api.verify import Result, expand, verify_paths
 from troth.cli import app
 from troth.evidence.verify import verify_ban
 from troth.network.disk.journal import read_journal
@@ -80,6 +81,15 @@ def test_every_peer_leaves_a_journal_a_model_and_signatures(rehearsed: Swarm) ->
         assert (folder / "model.safetensors").stat().st_size > 1000
         digests.add(proof["state_digest"])
     assert len(digests) == 1
+
+
+def test_a_stranger_with_the_manifest_checks_every_ban_and_model(rehearsed: Swarm) -> None:
+    """[E1, U4] Files of all peers; the roster had changed before the end."""
+    verdicts = list(verify_paths(expand([rehearsed.out]), rehearsed.manifest))
+    assert [verdict.line() for verdict in verdicts if verdict.result is not Result.PROVED] == []
+    kinds = [verdict.details["kind"] for verdict in verdicts]
+    assert kinds.count("model") == len(rehearsed.honest)
+    assert kinds.count("ban") >= 1
 
 
 def test_a_killed_peer_comes_back_and_nobody_is_banned(tmp_path: Path) -> None:
