@@ -17,7 +17,7 @@ from troth.protocol.core.run import Parameters, Run
 from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.messages import Kind, Verdict
 from troth.protocol.wire.primitives import Primitives
-from troth.training import OPTIMIZERS, Problem, make_task
+from troth.training import OPTIMIZERS, Problem, Task, make_task
 from troth.training.work import Training, state_digest, tensor_digests
 
 TASK = "factors:dimension=24"  # two vectors of one shape, so that names matter
@@ -37,11 +37,12 @@ class ClosedRun:
     """Seven founders, one of whom may lie. One was banned, one left and came back under another key."""
 
     names: Sequence[str] = NAMES
+    task: Task = field(default_factory=lambda: make_task(TASK))
     founders: list[Identity] = field(default_factory=lambda: people("founder", 7))
     successor: Identity = field(default_factory=lambda: people("successor", 1)[0])
 
     def __post_init__(self) -> None:
-        self.problem = Problem(make_task(TASK))
+        self.problem = Problem(self.task)
         parameters_D = self.problem.initial(0)
         self.training = Training(parameters_D, OPTIMIZERS["adamw"]().start(parameters_D))
         parameters = Parameters(size=self.problem.size, tau=1.0, byzantine=1)
@@ -108,8 +109,7 @@ class ClosedRun:
         return to_text(self.file(**changes))
 
     def weights(self) -> dict[str, Tensor]:
-        views = self.problem.layout.views(self.training.parameters_D)
-        return {name: view.clone().contiguous() for name, view in views.items()}
+        return self.problem.state_dict(self.training.parameters_D)
 
     def write(self, folder: Path, text: str | None = None, weights: Mapping[str, Tensor] | None = None) -> Path:
         """Write `model.json` and the weights; the path of the former."""

@@ -1,5 +1,6 @@
 """`model.json`: what it proves of a run's end, and every way to forge it that was thought of."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -7,16 +8,17 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tests.evidence.closed_runs import ClosedRun, people
-from troth.crypto import Digest
+from troth.crypto import Digest, Stream
 from troth.evidence.errors import UnprovedError
 from troth.evidence.model_file import ListedTensor
 from troth.evidence.verify_model import check_weights, verify_model
 from troth.protocol.core.records import Judgement, decode_record, encode_record
 from troth.protocol.core.run import Parameters, Run
 from troth.protocol.wire.messages import Kind, Verdict
+from troth.training.task import Batch, Model, Task
 
 
 @pytest.fixture(scope="module")
@@ -31,13 +33,20 @@ def refusal(text: str, run: Digest | None = None) -> str:
 
 
 def test_signatures_lead_from_the_founders_to_the_model(closed: ClosedRun, tmp_path: Path) -> None:
-    """[U4] And the weights are those whose digest was signed, with the optimizer's tensors known by their digests alone."""
+    """[E4, U4] And the weights are those whose digest was signed, with the optimizer's tensors known by their digests alone."""
     proof = verify_model(closed.text(), closed.run.id)
     assert proof.sentence().startswith("6 of 6 members signed the state ")
     assert "after 18 updates" in proof.sentence()
     assert "unless 4 members of this run lied together" in proof.rests_on()
     closed.write(tmp_path)
     check_weights(proof, closed.problem, tmp_path / "model.safetensors")
+
+
+def test_a_last_step_that_was_taken_back_is_told(closed: ClosedRun) -> None:
+    """[U4]"""
+    undone = msgspec.structs.replace(closed.closing, state_before=bytes(32))
+    assert verify_model(closed.text(last=closed.signed(undone))).sentence().endswith("the last of which was taken back")
+    assert "taken back" not in verify_model(closed.text()).sentence()
 
 
 def test_a_quorum_is_enough_and_fewer_are_not(closed: ClosedRun) -> None:
@@ -48,7 +57,7 @@ def test_a_quorum_is_enough_and_fewer_are_not(closed: ClosedRun) -> None:
 
 
 def test_members_of_ones_own_prove_nothing(closed: ClosedRun) -> None:
-    """[E1] A record names its own members: a quorum of those shows nothing unless they follow from the founders."""
+    """[E4] A record names its own members: a quorum of those shows nothing unless they follow from the founders."""
     strangers = people("stranger", 7)
     invented = msgspec.structs.replace(closed.closing, members=tuple(one.peer for one in strangers))
     assert "another roster" in refusal(closed.text(last=closed.signed(invented, strangers)))
@@ -190,7 +199,7 @@ def test_one_bit_of_the_weights(closed: ClosedRun, tmp_path: Path) -> None:
 
 
 def test_weights_under_each_others_names(closed: ClosedRun, tmp_path: Path) -> None:
-    """The digest covers one long vector: the names in it are the task's, not the file's."""
+    """[E4] The digest covers one long vector: the names in it are the task's, not the file's."""
     one, other = closed.weights()
     swapped = {one: closed.weights()[other], other: closed.weights()[one]}
     assert swapped[one].shape == swapped[other].shape
@@ -215,6 +224,50 @@ def test_other_tensors_than_the_tasks(closed: ClosedRun, tmp_path: Path, change:
         case "renamed":
             weights["other"] = weights.pop(name)
     assert wrong(closed, tmp_path, weights)
+
+
+@dataclasses.dataclass(frozen=True)
+class Normed(Task):
+    """a model with BatchNorm, a frozen layer, and one matrix under two names"""
+
+    def model(self) -> nn.Module:
+        first, last = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+        last.weight = first.weight
+        fixed = nn.Linear(4, 4).requires_grad_(False)
+        return nn.Sequential(first, nn.BatchNorm1d(4), fixed, last)
+
+    def batch(self, draw: Stream) -> Batch:
+        return {"x": torch.from_numpy(draw.normal(32)).float().view(8, 4)}
+
+    def loss(self, model: Model, batch: Batch) -> Tensor:
+        return model(batch["x"]).square().mean()  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def normed() -> ClosedRun:
+    return ClosedRun(task=Normed())
+
+
+def test_a_complete_model_is_proved_with_all_its_tensors(normed: ClosedRun, tmp_path: Path) -> None:
+    """Statistics that another machine computes differ in their last bits, and count as the same."""
+    weights = normed.weights()
+    assert {"0.weight", "3.weight", "1.running_mean", "1.num_batches_tracked", "2.bias"} <= weights.keys()
+    weights["1.running_var"] *= 1 + 1e-6
+    path = normed.write(tmp_path, weights=weights)
+    check_weights(verify_model(path.read_text()), normed.problem, path.with_suffix(".safetensors"))
+
+
+@pytest.mark.parametrize(
+    "name", ["0.weight", "3.weight", "1.running_var", "1.num_batches_tracked", "2.bias", "2.weight"]
+)
+def test_no_tensor_of_a_complete_model_can_be_changed_or_left_out(normed: ClosedRun, tmp_path: Path, name: str) -> None:
+    """The digest covers what is trained; the rest follows from that and the task."""
+    weights = normed.weights()
+    weights[name] = weights[name] * 1.001 if weights[name].is_floating_point() else weights[name] + 1
+    reason = wrong(normed, tmp_path, weights)
+    assert any(told in reason for told in (f"'{name}'", "other weights", "different values under them"))
+    del weights[name]
+    assert name in wrong(normed, tmp_path, weights)
 
 
 def test_listed_digests_cannot_make_up_for_other_weights(closed: ClosedRun, tmp_path: Path) -> None:

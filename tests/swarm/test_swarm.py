@@ -153,6 +153,8 @@ def test_all_are_killed_and_the_run_goes_on_when_they_are_back(tmp_path: Path) -
     assert sorted(record.step for record in written) == list(range(manifest.steps + 1)), "each once, and none lost"
     assert {record.incarnation for record in written} == {0, 1}
     assert not any(record.absent or record.banned for record in written)
+    verdicts = list(verify_paths(expand([tmp_path]), manifest))
+    assert [verdict.result for verdict in verdicts] == [Result.PROVED] * plan.peers, "each one's model [E4]"
 
 
 def test_swarms_that_cannot_be_are_refused() -> None:

@@ -11,7 +11,7 @@ import msgspec
 
 from troth.api.evidence_files import VerifyError, expand, read_text
 from troth.crypto import Digest
-from troth.errors import OperatorError, printable
+from troth.errors import printable
 from troth.evidence import model_file
 from troth.evidence.companion_files import load_companions
 from troth.evidence.errors import RecomputeError, UnprovedError
@@ -24,7 +24,7 @@ from troth.protocol.core.run import Run
 from troth.specs import parse_spec
 from troth.training import Problem, make_task
 
-__all__ = ["Result", "Verdict", "VerifyError", "expand", "verify_path", "verify_paths"]
+__all__ = ["Result", "Verdict", "VerifyError", "expand", "verify", "verify_path", "verify_paths"]
 
 _ID = re.compile("[0-9a-fA-F]{64}")
 
@@ -86,6 +86,9 @@ def verify_path(path: Path | str, run: RunName | None, *, recompute: bool = True
     is run, as joining would; `recompute=False` runs nothing. `task` names the task's file if it lies elsewhere.
     """
     return next(verify_paths([Path(path)], run, recompute=recompute, task=task))
+
+
+verify = verify_path  # as `troth.verify`
 
 
 def verify_paths(
@@ -243,8 +246,6 @@ class _Checker:
         try:
             problem = problem_of(run, self._task if agreed is None or self._task is not None else agreed.make_task())
             differences = [] if agreed is None or problem is None else mismatches(agreed, problem.task, problem)
-        except OperatorError as error:
-            raise RecomputeError(str(error)) from error
         except RecomputeError:
             raise
         except Exception as error:  # the task is its author's: anything can go wrong in it

@@ -1,4 +1,4 @@
-"""Format of `model.json`: the proof of where the weights beside it come from.
+"""Format of `model.json`: the proof of where the weights beside it come from (SPEC E4).
 
 It holds the run's founding data, the signed records that changed the roster, the last signed record, and the digests that the
 state's digest in that record is made of. Nothing in it is to be believed before `verify_model.py` has checked it.

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from troth.crypto import Digest, PeerId
+from troth.errors import OperatorError
 from troth.evidence.companion_files import StateFile
 from troth.evidence.errors import RecomputeError
 from troth.evidence.file_format import Blobs
@@ -24,7 +25,7 @@ from troth.protocol.core.scales import part_taus
 from troth.protocol.step.reports import CONVICT_AT, make_report, relative_errors
 from troth.protocol.wire.messages import Kind
 from troth.protocol.wire.primitives import Primitives, from_blob
-from troth.specs import SpecError, parse_spec
+from troth.specs import parse_spec
 from troth.training.layout import Layout
 from troth.training.optimizers import SGD
 from troth.training.problem import Problem
@@ -59,24 +60,23 @@ def problem_of(run: Run, task: Task | None = None) -> Problem | None:
     described = _described(run)
     if described.device == "cuda" and not torch.cuda.is_available():
         return None
-    made = _built_in(described.task) if task is None else task
     try:
-        # Nothing is allocated: a description could ask for more memory than there is.
-        with torch.device("meta"):
-            size = Layout.of(made.model()).size
-        if size != run.parameters.size:
-            raise RecomputeError(f"the task has {size} parameters, the run agreed on {run.parameters.size}")
-        return Problem(made, device=described.device, one_by_one=described.one_by_one, lanes_for=len(run.founders))
+        made = _built_in(described.task, run.parameters.size) if task is None else task
+        problem = Problem(made, device=described.device, one_by_one=described.one_by_one, lanes_for=len(run.founders))
     except RecomputeError:
         raise
     except Exception as error:  # the task is its author's: anything can go wrong in it
         raise task_fails(error) from error
+    _check_size(problem.size, run.parameters.size)
+    return problem
 
 
 def task_fails(error: Exception) -> RecomputeError:
     """Reason why nothing can be computed with a task."""
-    first = str(error).strip().splitlines()
-    return RecomputeError(f"the task fails here: {type(error).__name__}: {first[0] if first else 'no reason given'}")
+    if isinstance(error, OperatorError):
+        return RecomputeError(str(error))
+    told = str(error).strip().splitlines()
+    return RecomputeError(f"the task fails here: {type(error).__name__}{': ' + told[0] if told else ''}")
 
 
 def _described(run: Run) -> _Description:
@@ -86,15 +86,22 @@ def _described(run: Run) -> _Description:
         raise RecomputeError(f"the run's description does not say what it trains: {error}") from error
 
 
-def _built_in(spec: str) -> Task:
+def _built_in(spec: str, size: int) -> Task:
+    """A task that comes with Troth, of this size. Its model is measured before it is made: a description could ask for more
+    memory than there is."""
     if parse_spec(spec)[0] not in TASKS:
         raise RecomputeError(
             "the run trains a task of its own: name its manifest as `run`, with the task's file beside it, or the file as `task`"
         )
-    try:
-        return make_task(spec)
-    except SpecError as error:
-        raise RecomputeError(str(error)) from error
+    task = make_task(spec)
+    with torch.device("meta"):
+        _check_size(Layout.of(task.model()).size, size)
+    return task
+
+
+def _check_size(task: int, agreed: int) -> None:
+    if task != agreed:
+        raise RecomputeError(f"the task has {task} parameters, the run agreed on {agreed}")
 
 
 def recompute(

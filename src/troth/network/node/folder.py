@@ -117,10 +117,8 @@ class PeerFolder:
     def save_model(self, run: Run, state: State[Training], last: CertifiedRecord | None) -> bool:
         """Write the model for its users, and the record that proves where it comes from. Whether that record closes the run."""
         self._checkpoints.save(state, self._settled(), whole=True)
-        views = self._work.problem.layout.views(state.training.parameters_D)
-        write_bytes(
-            self.path / "model.safetensors", save({name: piece.contiguous().clone() for name, piece in views.items()})
-        )
+        weights = self._work.problem.state_dict(state.training.parameters_D)
+        write_bytes(self.path / "model.safetensors", save(weights))
         changes = [] if last is None else self.journal.roster_changes.before(decode_record(last.record).step)
         proof = model_file(run, state.step, tensor_digests(state.training, Primitives()), changes, last)
         write_text(self.path / "model.json", to_text(proof))
