@@ -233,3 +233,29 @@ def test_pipes_devices_and_files_of_others_cannot_be_read(tmp_path: Path) -> Non
         "ban-zero.json",
     ]
     assert {verdict.result for verdict in verdicts} == {Result.UNREADABLE}
+
+
+def test_a_folder_that_cannot_be_read_is_told_with_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "ban-a.json").write_text("{}")
+    scandir = os.scandir
+
+    def refuse(folder: Path) -> object:
+        if folder.name == "closed":
+            raise PermissionError(13, "Permission denied")
+        return scandir(folder)
+
+    monkeypatch.setattr(evidence_files.os, "scandir", refuse)
+    verdicts = list(verify_paths(expand([tmp_path]), "00" * 32))
+    assert [(verdict.path.name, verdict.result) for verdict in verdicts] == [
+        ("ban-a.json", Result.NOT_PROVED),
+        ("closed", Result.UNREADABLE),
+    ]
+
+
+def test_nothing_is_run_if_nothing_is_to_be_recomputed(own: OwnTask, tmp_path: Path) -> None:
+    marker = tmp_path / "executed"
+    (tmp_path / "evil.py").write_text(f"open({str(marker)!r}, 'w')\n" + TASK)
+    result, _ = own.verdict(task=str(tmp_path / "evil.py"), recompute=False)
+    assert result is Result.NOT_RECOMPUTED
+    assert not marker.exists()

@@ -115,6 +115,14 @@ def test_one_signer_counts_once_however_it_is_spelled(closed: ClosedRun) -> None
     assert "the one way" in refusal(twice)
 
 
+def test_thousands_of_keys_are_not_even_looked_at(closed: ClosedRun) -> None:
+    """Each would cost a check of its own."""
+    many = {f"{k:064x}": "00" * 64 for k in range(5000)}
+    assert "more signatures than members" in refusal(closed.text(signatures=many))
+    founding = msgspec.structs.replace(closed.file().founding, founders=list(many))
+    assert "more founders" in refusal(closed.text(founding=founding))
+
+
 def test_a_record_that_does_not_close_the_run_proves_no_model(closed: ClosedRun) -> None:
     """[U4] Nobody had audited the work of its step."""
     usual = closed.record(20, closed.members)

@@ -68,8 +68,8 @@ class _Walk:
                             yield from self.below(folder / entry.name, depth + 1)
                     elif any(fnmatchcase(entry.name, name) for name in NAMES):
                         yield folder / entry.name
-        except OSError as error:
-            raise VerifyError(printable(f"cannot read {folder}: {error.strerror}")) from error
+        except OSError:
+            yield folder  # which then cannot be read, and is told with the rest
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
@@ -83,10 +83,7 @@ def _natural(path: Path) -> list[tuple[int, str]]:
 def read_text(path: Path) -> str:
     """Read a file of bounded length that is a file indeed: a pipe would block, and a device never ends."""
     most = max(file_format.MOST_BYTES, model_file.MOST_BYTES)
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise OSError(0, "this is no ordinary file")
+    with os.fdopen(_open_file(path), "rb") as file:
         raw = file.read(most + 1)
     if len(raw) > most:
         raise OSError(0, "it is too large to be evidence of a ban or the proof of a model")
@@ -94,3 +91,11 @@ def read_text(path: Path) -> str:
         return raw.decode()
     except UnicodeDecodeError as error:
         raise UnprovedError("the file is not text") from error
+
+
+def _open_file(path: Path) -> int:
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if stat.S_ISREG(os.fstat(handle).st_mode):
+        return handle
+    os.close(handle)
+    raise OSError(0, "this is no ordinary file")

@@ -139,7 +139,7 @@ class _Checker:
         self._known = known
         self._repeats = repeats
         self._spec = task
-        self._task = None if task is None else make_task(task)
+        self._task = make_task(task) if task is not None and repeats else None
         self._problem: Problem | None = None
         self._no_problem: RecomputeError | None = None
 

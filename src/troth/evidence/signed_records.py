@@ -16,6 +16,7 @@ from troth.evidence.file_format import Founding, SignedRecord, exact_bytes
 from troth.protocol.core.records import StepRecord, decode_record, right_signers
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Parameters, Run, RunError
+from troth.protocol.wire.messages import MOST_MEMBERS
 from troth.protocol.wire.primitives import Primitives
 
 Name = Callable[[PeerId], str]
@@ -33,6 +34,9 @@ def founding_of(run: Run) -> Founding:
 
 def founded_run(founding: Founding) -> Run:
     """The run that was founded like this; its id shows whether it is the one that the reader knows."""
+    expect(
+        len(founding.founders) <= MOST_MEMBERS, "more founders than a run can have"
+    )  # before their keys are looked at
     try:
         return Run(
             founders=tuple(key_of(peer) for peer in founding.founders),
@@ -59,6 +63,7 @@ def open_record(run: Run, signed: SignedRecord, roster: Roster, tools: Primitive
     raw = exact_bytes(signed.record)
     record = decode_record(raw)
     expect(record.members == roster.members, f"the record of step {record.step} is of another roster")
+    expect(len(signed.signatures) <= len(roster.members), f"more signatures than members under step {record.step}")
     expect(len(record.roots) == len(record.contributors), "the record does not say what everyone committed to")
     signatures = {key_of(peer): Signature(exact_bytes(s)) for peer, s in signed.signatures.items()}
     right = right_signers(run.id, record.step, raw, roster.members, signatures, tools)

@@ -204,6 +204,7 @@ class _Claim:
     def _count_votes(self) -> int:
         """Count the members that voted as judged. Every message listed must be such a vote, and no member may be listed twice."""
         messages = self.file.votes
+        expect(len(messages) <= len(self.roster.members), "more votes than members")
         voters = [key_of(message.sender) for message in messages]
         expect(len(set(voters)) == len(voters), "a vote is listed twice")
         expect(set(voters) <= set(self.roster.members), "a vote is not of a member")
