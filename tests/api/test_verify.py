@@ -13,11 +13,13 @@ from troth.api import evidence_files
 from troth.api.evidence_files import expand
 from troth.api.verify import Result, VerifyError, verify_path, verify_paths
 from troth.cli.output import write_evidence
+from troth.errors import OperatorError
 from troth.network.manifest.builder import ManifestOptions, build_manifest
 from troth.network.manifest.founder import Founder
 from troth.network.manifest.manifest import Manifest
 from troth.simulation import ProtocolSimulation, Scenario
 from troth.swarm.plan import SwarmPlan
+from troth.training import make_task
 
 TASK = """
 from dataclasses import dataclass
@@ -112,15 +114,19 @@ def test_a_task_named_by_the_reader_is_compared_with_the_agreed_one(own: OwnTask
     copy = (own.manifest.folder / "lines.py").rename(elsewhere / "lines.py")
     assert own.verdict(task=str(copy))[0] is Result.PROVED
     assert verify_path(own.evidence, own.manifest.run.id.hex(), task=str(copy)).result is Result.PROVED
-    copy.write_text(TASK.replace("- 1", "- 2"))
+    marker = tmp_path / "executed"
+    copy.write_text(f"open({str(marker)!r}, 'w')\n" + TASK)
     result, line = own.verdict(task=str(copy))
     assert result is Result.NOT_RECOMPUTED
     assert "not the one agreed on" in line
+    assert not marker.exists()
+    with pytest.raises(OperatorError, match="none.py"):
+        own.verdict(task=str(tmp_path / "none.py"))
 
 
 def test_a_task_that_fails_is_a_reason_and_no_traceback(own: OwnTask) -> None:
     broken = own.manifest.folder / "broken.py"
-    broken.write_text(TASK.replace("        return {", "        open('/nowhere')\n        return {"))
+    broken.write_text(NEEDS_DATA)
     found = verify_path(own.evidence, own.manifest.run.id.hex(), task=str(broken))
     assert found.result is Result.NOT_RECOMPUTED
     assert "FileNotFoundError" in found.reason
@@ -171,6 +177,25 @@ def test_a_model_whose_weights_were_not_checked_is_not_proved(tmp_path: Path) ->
     assert verify_path(path, "00" * 32).result is Result.NOT_PROVED
     path.write_text('{"run": "00", "step": 3, "state_digest": "00", "closed": true}')
     assert "earlier version" in verify_path(path, closed.run.id.hex()).reason
+
+
+NEEDS_DATA = TASK.replace("        return {", "        open('/nowhere')\n        return {")
+
+
+@pytest.mark.parametrize("normed", [False, True])
+def test_weights_are_checked_without_the_data_as_far_as_that_goes(tmp_path: Path, normed: bool) -> None:
+    """Statistics of BatchNorm follow from the data; everything else does not."""
+    layers = "nn.Sequential(nn.Linear(7, 3), nn.BatchNorm1d(3))" if normed else "nn.Linear(7, 3)"
+    (tmp_path / "here.py").write_text(TASK.replace("nn.Linear(7, 3)", layers))
+    (tmp_path / "there.py").write_text(NEEDS_DATA.replace("nn.Linear(7, 3)", layers))
+    closed = ClosedRun(task=make_task(str(tmp_path / "here.py")))
+    path = closed.write(tmp_path)
+    assert verify_path(path, closed.run.id.hex(), task=str(tmp_path / "here.py")).result is Result.PROVED
+    found = verify_path(path, closed.run.id.hex(), task=str(tmp_path / "there.py"))
+    assert found.result is (Result.NOT_PROVED if normed else Result.PROVED)
+    assert (
+        not normed or "is what the members signed, but the rest of it cannot be checked: batch() fails" in found.reason
+    )
 
 
 def test_nothing_in_a_file_or_its_name_moves_the_cursor(tmp_path: Path) -> None:
@@ -245,7 +270,7 @@ def test_a_folder_that_cannot_be_read_is_told_with_the_rest(tmp_path: Path, monk
             raise PermissionError(13, "Permission denied")
         return scandir(folder)
 
-    monkeypatch.setattr(evidence_files.os, "scandir", refuse)
+    monkeypatch.setattr(os, "scandir", refuse)
     verdicts = list(verify_paths(expand([tmp_path]), "00" * 32))
     assert [(verdict.path.name, verdict.result) for verdict in verdicts] == [
         ("ban-a.json", Result.NOT_PROVED),

@@ -2,27 +2,25 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from troth.api.agreed_task import AgreedTask
 from troth.api.evidence_files import VerifyError, expand, read_text
 from troth.crypto import Digest
 from troth.errors import printable
 from troth.evidence import model_file
 from troth.evidence.companion_files import load_companions
 from troth.evidence.errors import RecomputeError, UnprovedError
-from troth.evidence.recompute import Recomputed, problem_of, recompute, task_fails
+from troth.evidence.recompute import Recomputed, recompute
 from troth.evidence.verify import Proof, verify_ban
 from troth.evidence.verify_model import ModelProof, check_weights, verify_model
-from troth.network.manifest.fit import mismatches
 from troth.network.manifest.manifest import Manifest
 from troth.protocol.core.run import Run
-from troth.specs import parse_spec
-from troth.training import Problem, make_task
 
 __all__ = ["Result", "Verdict", "VerifyError", "expand", "verify", "verify_path", "verify_paths"]
 
@@ -133,15 +131,11 @@ def _named(run: RunName | None) -> _KnownRun:
 
 
 class _Checker:
-    """Checks files of one run. The run's task is loaded when it is first needed, and kept."""
+    """Checks files of one run. Its task is made when it is first needed; if nothing is to be recomputed, never."""
 
     def __init__(self, known: _KnownRun, *, repeats: bool, task: str | None) -> None:
         self._known = known
-        self._repeats = repeats
-        self._spec = task
-        self._task = make_task(task) if task is not None and repeats else None
-        self._problem: Problem | None = None
-        self._no_problem: RecomputeError | None = None
+        self._task = AgreedTask(known.manifest, task) if repeats else None
 
     def check(self, path: Path) -> Verdict:
         """One verdict, and never an exception: the file may be anything."""
@@ -176,13 +170,13 @@ class _Checker:
                 Result.NOT_RECOMPUTED,
                 f"the file holds votes and nothing to recompute from. {proof.rests_on()}".rstrip("."),
             )
-        if not self._repeats:
+        if self._task is None:
             return Result.NOT_RECOMPUTED, "as asked"
         try:
             beside = load_companions(path, proof)
             if beside.missing is not None:
                 return Result.NOT_RECOMPUTED, f"{beside.missing} is not beside the file: ask a member for it"
-            found = recompute(proof, beside.training, beside.blobs, self._problem_of)
+            found = recompute(proof, beside.training, beside.blobs, self._task.for_recomputing)
         except RecomputeError as error:
             return Result.NOT_RECOMPUTED, str(error)
         match found:
@@ -216,50 +210,15 @@ class _Checker:
     def _wrong_weights(self, path: Path, proof: ModelProof) -> str:
         """Why the weights beside the file are not shown to be the signed ones; empty if they are."""
         signed = f"The signatures are right: {proof.sentence()}."
-        if not self._repeats:
+        if self._task is None:
             return f"the weights were not checked, as asked. {signed}"
         try:
-            problem = self._problem_of(proof.run)
-            if problem is None:
-                raise RecomputeError("the run's task needs a CUDA device")
-            check_weights(proof, problem, _weights(path))
+            check_weights(proof, self._task.for_weights(proof.run), _weights(path))
         except RecomputeError as error:
             return f"whether the weights are the signed ones can be told only with the task: {error}. {signed}"
         except UnprovedError as error:
             return f"{error}. {signed}"
         return ""
-
-    def _problem_of(self, run: Run) -> Problem | None:
-        """The run's task, once for all files; they are all of one run."""
-        if self._no_problem is not None:
-            raise self._no_problem
-        if self._problem is None:
-            try:
-                self._problem = self._load(run)
-            except RecomputeError as error:
-                self._no_problem = error
-                raise
-        return self._problem
-
-    def _load(self, run: Run) -> Problem | None:
-        agreed = self._agreed()
-        try:
-            problem = problem_of(run, self._task if agreed is None or self._task is not None else agreed.make_task())
-            differences = [] if agreed is None or problem is None else mismatches(agreed, problem.task, problem)
-        except RecomputeError:
-            raise
-        except Exception as error:  # the task is its author's: anything can go wrong in it
-            raise task_fails(error) from error
-        if differences:
-            raise RecomputeError("; ".join(differences))
-        return problem
-
-    def _agreed(self) -> Manifest | None:
-        """The manifest to compare the task with; a file of the reader's own takes the place of the one beside it."""
-        manifest, file = self._known.manifest, Path("" if self._spec is None else parse_spec(self._spec)[0])
-        if manifest is None or file.suffix != ".py":
-            return manifest
-        return replace(manifest, task=file.name, folder=file.parent)
 
 
 def _unknown(path: Path, run: Run, details: Mapping[str, Any]) -> Verdict:

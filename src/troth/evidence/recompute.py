@@ -54,14 +54,13 @@ class _Description(msgspec.Struct):
 def problem_of(run: Run, task: Task | None = None) -> Problem | None:
     """The run's task as functions of a flat vector; None on a machine without the run's device.
 
-    The description comes with the evidence, so it is hostile: it may name a built-in task, of the size that was agreed on, but
-    never a file to run. A user who trusts the task's file passes the task in.
+    Without a task given, a built-in one. A user who trusts a file of the run's own passes its task in.
     """
     described = _described(run)
     if described.device == "cuda" and not torch.cuda.is_available():
         return None
     try:
-        made = _built_in(described.task, run.parameters.size) if task is None else task
+        made = built_in_task(run) if task is None else task
         problem = Problem(made, device=described.device, one_by_one=described.one_by_one, lanes_for=len(run.founders))
     except RecomputeError:
         raise
@@ -86,16 +85,19 @@ def _described(run: Run) -> _Description:
         raise RecomputeError(f"the run's description does not say what it trains: {error}") from error
 
 
-def _built_in(spec: str, size: int) -> Task:
-    """A task that comes with Troth, of this size. Its model is measured before it is made: a description could ask for more
-    memory than there is."""
+def built_in_task(run: Run) -> Task:
+    """The task that a run's description names, if it comes with Troth.
+
+    The description comes with the evidence, so it is hostile: it may never name a file to run, and its model is measured before
+    it is made, since it could ask for more memory than there is."""
+    spec = _described(run).task
     if parse_spec(spec)[0] not in TASKS:
         raise RecomputeError(
             "the run trains a task of its own: name its manifest as `run`, with the task's file beside it, or the file as `task`"
         )
     task = make_task(spec)
     with torch.device("meta"):
-        _check_size(Layout.of(task.model()).size, size)
+        _check_size(Layout.of(task.model()).size, run.parameters.size)
     return task
 
 
