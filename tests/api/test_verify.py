@@ -120,7 +120,7 @@ def test_a_task_named_by_the_reader_is_compared_with_the_agreed_one(own: OwnTask
     assert result is Result.NOT_RECOMPUTED
     assert "not the one agreed on" in line
     assert not marker.exists()
-    with pytest.raises(OperatorError, match="none.py"):
+    with pytest.raises(OperatorError, match=r"none\.py"):
         own.verdict(task=str(tmp_path / "none.py"))
 
 
