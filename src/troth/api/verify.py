@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,11 @@ class Verdict:
 
     @property
     def proved(self) -> bool:
+        """Whether signatures prove it, and no recomputation that was made here speaks against it; also `bool(verdict)`."""
         return self.result in (Result.PROVED, Result.NOT_RECOMPUTED)
+
+    def __bool__(self) -> bool:
+        return self.proved
 
     def line(self) -> str:
         """The verdict in one line that is safe to print, whatever the file or its name holds."""
@@ -76,6 +81,19 @@ class Verdict:
         }
 
 
+def verify(
+    path: str | PathLike[str], run: RunName | None = None, *, recompute: bool = True, task: str | None = None
+) -> Verdict:
+    """Check evidence of a ban, or a `model.json`, offline: `if troth.verify("ban-step3-eve.json", run="run.toml"): …`
+
+    A file that proves nothing is no error, but a verdict that is false and says why. `run` is the run that you mean, from
+    somebody you trust: its `run.toml`, a `Manifest`, or its id; without one nothing is proved, since anybody can invent a
+    run. With a manifest, a task file beside it that is byte for byte the agreed one is run, as joining would;
+    `recompute=False` runs nothing. `task` names the task's file if it lies elsewhere.
+    """
+    return verify_path(Path(path), run, recompute=recompute, task=task)
+
+
 def verify_path(path: Path | str, run: RunName | None, *, recompute: bool = True, task: str | None = None) -> Verdict:
     """Check one file: evidence of a ban, or a `model.json`.
 
@@ -84,9 +102,6 @@ def verify_path(path: Path | str, run: RunName | None, *, recompute: bool = True
     is run, as joining would; `recompute=False` runs nothing. `task` names the task's file if it lies elsewhere.
     """
     return next(verify_paths([Path(path)], run, recompute=recompute, task=task))
-
-
-verify = verify_path  # as `troth.verify`
 
 
 def verify_paths(
