@@ -13,7 +13,6 @@ from troth.api import evidence_files
 from troth.api.evidence_files import expand
 from troth.api.verify import Result, VerifyError, verify_path, verify_paths
 from troth.cli.output import write_evidence
-from troth.errors import OperatorError
 from troth.network.manifest.builder import ManifestOptions, build_manifest
 from troth.network.manifest.founder import Founder
 from troth.network.manifest.manifest import Manifest
@@ -120,7 +119,7 @@ def test_a_task_named_by_the_reader_is_compared_with_the_agreed_one(own: OwnTask
     assert result is Result.NOT_RECOMPUTED
     assert "not the one agreed on" in line
     assert not marker.exists()
-    with pytest.raises(OperatorError, match=r"none\.py"):
+    with pytest.raises(ValueError, match=r"none\.py"):
         own.verdict(task=str(tmp_path / "none.py"))
 
 
