@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.evidence.closed_runs import ClosedRun, people
+from tests.evidence.closed_runs import NAMES, ClosedRun, people
 from troth.crypto import Digest, Stream
 from troth.evidence.errors import UnprovedError
 from troth.evidence.model_file import ListedTensor
@@ -47,6 +47,18 @@ def test_a_last_step_that_was_taken_back_is_told(closed: ClosedRun) -> None:
     undone = msgspec.structs.replace(closed.closing, state_before=bytes(32))
     assert verify_model(closed.text(last=closed.signed(undone))).sentence().endswith("the last of which was taken back")
     assert "taken back" not in verify_model(closed.text()).sentence()
+
+
+def test_names_are_the_manifests_and_a_successor_key_keeps_its_name(closed: ClosedRun) -> None:
+    name, stranger = verify_model(closed.text()).name, people("stranger", 1)[0].peer
+    assert name(closed.founders[2].peer) == f"carol ({closed.founders[2].peer.hex()[:8]}…)"
+    assert name(closed.successor.peer) == f"bob ({closed.successor.peer.hex()[:8]}…)"
+    assert name(stranger) == f"peer {stranger.hex()}", "whole: its first digits could be forged"
+    for names in ((), ("mallory",), (*NAMES, "more")):
+        nameless = ClosedRun(names=names)
+        assert verify_model(nameless.text()).name(nameless.founders[0].peer).startswith("peer "), (
+            "nobody's name is guessed"
+        )
 
 
 def test_a_quorum_is_enough_and_fewer_are_not(closed: ClosedRun) -> None:

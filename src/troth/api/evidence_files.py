@@ -5,6 +5,7 @@ import re
 import stat
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
+from itertools import islice
 from pathlib import Path
 
 from troth.errors import OperatorError, printable
@@ -36,7 +37,8 @@ def expand(paths: Sequence[Path | str]) -> list[Path]:
             raise VerifyError(
                 printable(f"cannot read {path}: {why}; name a file ban-….json, a model.json, or a folder")
             ) from error
-        found.update(dict.fromkeys(sorted(walk.below(path), key=_natural) if is_folder else [path]))
+        files = islice(walk.below(path), MOST_FILES + 1) if is_folder else [path]
+        found.update(dict.fromkeys(sorted(files, key=_natural)))
         if len(found) > MOST_FILES:
             raise VerifyError(f"more than {MOST_FILES:,} files to check: name fewer at a time")
     if not found:

@@ -24,7 +24,7 @@ def verify(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            metavar="PATH…", help="Evidence of bans (ban-….json), model.json, or folders with such files below them."
+            metavar="PATH", help="Evidence of bans (ban-….json), model.json, or folders with such files below them."
         ),
     ],
     run: Annotated[
