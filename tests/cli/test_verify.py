@@ -1,6 +1,8 @@
 """`troth verify`: what it says, and its exit codes."""
 
 import json
+import os
+import sys
 from pathlib import Path
 
 import msgspec
@@ -56,11 +58,39 @@ def test_every_ban_of_a_run_verifies_and_is_recomputed(run: Path, capsys: pytest
     assert summary["honest_banned"] == 0
     assert summary["agreement"] is True
     for ban in summary["banned"]:
-        assert call("verify", str(run / "evidence" / ban["evidence"]), *known(run)) == 0
-        said = capsys.readouterr().out
-        assert said.startswith("Proved for the run that you named. Peer ")
-        assert "it can be recomputed" in said
-        assert said.endswith("Recomputed here: the ban is right, whatever anyone voted.\n")
+        evidence = run / "evidence" / ban["evidence"]
+        assert call("verify", str(evidence), *known(run)) == 0
+        (said,) = capsys.readouterr().out.splitlines()
+        assert said.startswith(f"{evidence}: proved: peer ")
+        assert said.endswith("Recomputed here: the ban is right, whatever anyone voted.")
+
+
+def test_folders_and_many_files_get_a_line_each_and_a_summary(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = sorted((run / "evidence").glob("ban-*.json"))
+    assert call("verify", str(run), *known(run)) == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert sorted(line.split(": ")[0] for line in lines) == [str(file) for file in files]
+    assert last == "2 files: 2 proved"
+    assert call("verify", str(run), str(files[0]), *known(run)) == 0
+    assert capsys.readouterr().out.endswith("2 files: 2 proved\n"), "each once"
+    wrong = tmp_path / "ban-wrong.json"
+    wrong.write_text("{}")
+    assert call("verify", str(files[0]), str(tmp_path), *known(run)) == 1
+    assert capsys.readouterr().out.endswith("2 files: 1 proved; 1 not proved\n")
+
+
+def test_verdicts_for_programs(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("verify", str(run), *known(run), "--json") == 0
+    verdicts = json.loads(capsys.readouterr().out)
+    assert {verdict["verdict"] for verdict in verdicts} == {"proved"}
+    assert all(verdict["proved"] and len(verdict["banned"]) == 64 for verdict in verdicts)
+    assert call("verify", str(run), "--json") == 1
+    verdicts = json.loads(capsys.readouterr().out)
+    assert {verdict["verdict"] for verdict in verdicts} == {"unknown run"}
+    assert not any(verdict["proved"] or "banned" in verdict for verdict in verdicts)
+    assert all("--run" in verdict["reason"] for verdict in verdicts)
 
 
 def test_without_the_state_signatures_and_votes_are_checked(
@@ -70,29 +100,29 @@ def test_without_the_state_signatures_and_votes_are_checked(
     alone = tmp_path / evidence.name
     alone.write_text(evidence.read_text())
     assert call("verify", str(alone), *known(run)) == 0
-    assert "Not recomputed" in capsys.readouterr().out
-    assert call("verify", "--no-recompute", str(alone), *known(run)) == 0
-    assert "Not recomputed" not in capsys.readouterr().out
+    assert ": proved, not recomputed (state-" in capsys.readouterr().out
+    assert call("verify", "--no-recompute", str(evidence), *known(run)) == 0
+    assert ": proved, not recomputed (as asked): " in capsys.readouterr().out
 
 
 def test_without_the_run_nothing_is_proved(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """[E1] The file may come from whoever invented the run."""
     evidence = next((run / "evidence").glob("*.json"))
     assert call("verify", str(evidence)) == 1
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("Unknown run: ")
-    assert "proved" not in said.err.lower()
-    assert (run / "evidence" / "run").read_text().strip() in said.err
+    said = capsys.readouterr().out
+    assert said.startswith(f"{evidence}: unknown run: ")
+    assert "proved" not in said.lower()
+    assert "banned" not in said
+    assert (run / "evidence" / "run").read_text().strip() in said
+    assert "--run" in said
 
 
 def test_a_ban_of_another_run_is_not_proof(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     evidence = next((run / "evidence").glob("*.json"))
     assert call("verify", str(evidence), "--run", "ab" * 32) == 1
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("Not proved: the file is about run ")
-    assert "ab" * 32 in said.err
+    said = capsys.readouterr().out
+    assert said.startswith(f"{evidence}: not proved: the file is about run ")
+    assert "ab" * 32 in said
 
 
 def test_the_run_is_named_by_its_id_or_its_manifest(
@@ -107,7 +137,7 @@ def test_the_run_is_named_by_its_id_or_its_manifest(
     (tmp_path / "run.toml").write_text(other.to_toml())
     capsys.readouterr()
     assert call("verify", evidence, "--run", str(tmp_path / "run.toml")) == 1
-    assert f"not about run {other.run.id.hex()}" in capsys.readouterr().err
+    assert f"not about run {other.run.id.hex()}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("named", ["none.toml", "abc", "a.toml", "a.txt", "folder"])
@@ -136,8 +166,7 @@ def test_an_invented_run_proves_nothing_about_whom_it_names(
     assert call("verify", str(framed)) == 1
     assert call("verify", str(framed), *known(run)) == 1
     said = capsys.readouterr()
-    assert said.out == ""
-    assert victim.hex() not in said.err
+    assert victim.hex() not in said.out + said.err
 
 
 def framed_ban() -> tuple[PeerId, str]:
@@ -189,19 +218,24 @@ def test_a_damaged_file_is_not_proof(run: Path, tmp_path: Path, capsys: pytest.C
     text = evidence.read_text()
     damaged.write_text(text.replace('"banned": "', '"banned": "0', 1))
     assert call("verify", str(damaged), *known(run)) == 1
-    assert capsys.readouterr().err.startswith("Not proved: ")
+    assert ": not proved: " in capsys.readouterr().out
     damaged.write_bytes(b"\xff\xfe")
     assert call("verify", str(damaged)) == 1
 
 
-def test_a_wrong_state_is_not_proof(run: Path, tmp_path: Path) -> None:
+def test_a_wrong_state_takes_nothing_from_the_signatures(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else anybody who can put a file beside the evidence could make a right ban look wrong."""
     evidence = next((run / "evidence").glob("*.json"))
     (tmp_path / evidence.name).write_text(evidence.read_text())
     for state in (run / "evidence").glob("*.safetensors"):
         raw = bytearray(state.read_bytes())
         raw[-1] ^= 1
         (tmp_path / state.name).write_bytes(bytes(raw))
-    assert call("verify", str(tmp_path / evidence.name), *known(run)) == 1
+    assert call("verify", str(tmp_path / evidence.name), *known(run)) == 0
+    said = capsys.readouterr().out
+    assert ": proved, not recomputed (the state beside the file is not the one that the members signed): " in said
 
 
 def test_a_missing_file_is_an_operators_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -211,7 +245,32 @@ def test_a_missing_file_is_an_operators_mistake(tmp_path: Path, capsys: pytest.C
     with large.open("wb") as file:
         file.truncate(MOST_BYTES + 1)
     assert call("verify", str(large), "--run", "ab" * 32) == 2
-    assert "too large to be evidence" in capsys.readouterr().err
+    assert "cannot be read: it is too large" in capsys.readouterr().out
+    assert call("verify", str(tmp_path / "empty"), "--run", "ab" * 32) == 2
+    (tmp_path / "empty").mkdir()
+    assert call("verify", str(tmp_path / "empty"), "--run", "ab" * 32) == 2
+    assert "no evidence" in capsys.readouterr().err
+
+
+def test_one_file_that_can_be_read_makes_it_a_matter_of_proof(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 2 says that nothing was checked; with anything checked it is 0 or 1."""
+    evidence = next((run / "evidence").glob("*.json"))
+    pipe = tmp_path / "ban-pipe.json"
+    os.mkfifo(pipe)
+    assert call("verify", str(evidence), str(pipe), *known(run)) == 1
+    assert capsys.readouterr().out.endswith("2 files: 1 proved; 1 cannot be read\n")
+    assert call("verify", str(tmp_path), *known(run)) == 2
+    assert "no ordinary file" in capsys.readouterr().out
+
+
+def test_a_long_check_says_where_it_is(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["troth.cli.verify"], "_PATIENCE_S", 0.001)
+    assert call("verify", str(run), *known(run)) == 0
+    assert "checking 1 of 2: " in capsys.readouterr().err
 
 
 def test_beyond_the_guarantee_is_refused_unless_said_and_then_repeated(

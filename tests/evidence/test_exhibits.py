@@ -1,6 +1,7 @@
 """Evidence that speaks for itself: signed messages and a recomputation show that a ban is right, or that it is not."""
 
 import dataclasses
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -8,8 +9,10 @@ import pytest
 from tests.evidence.exhibited_bans import ATTACKS, QUICK, ExhibitedBan, recomputed
 from tests.evidence.forger import Forger
 from troth.aggregation import centered_clip
+from troth.api.verify import Result, verify_path
 from troth.crypto import PeerId
 from troth.evidence.bans import BanEvidence
+from troth.evidence.companion_files import save_evidence
 from troth.evidence.errors import RecomputeError
 from troth.evidence.file_format import SignedMessage
 from troth.evidence.recompute import Recomputed
@@ -54,7 +57,9 @@ def test_parts_are_kept_only_for_bans() -> None:
     assert 0 < shown <= disputed
 
 
-def test_a_reporter_banned_by_a_quorum_for_a_right_report_is_cleared(runs: dict[str, ProtocolSimulation]) -> None:
+def test_a_reporter_banned_by_a_quorum_for_a_right_report_is_cleared(
+    runs: dict[str, ProtocolSimulation], tmp_path: Path
+) -> None:
     """[E3] All members together turn the verdict on a false accusation round, and sign it: the votes prove it, and what the
     accused signed refutes it."""
     simulation = runs["false-accusation"]
@@ -74,6 +79,13 @@ def test_a_reporter_banned_by_a_quorum_for_a_right_report_is_cleared(runs: dict[
     )
     assert verify_ban(framed).banned == judged.target
     assert recomputed(evidence, framed) is Recomputed.REFUTED
+    path = tmp_path / "ban-framed.json"
+    save_evidence(path, evidence, verify_ban(evidence.text))
+    path.write_text(framed)
+    verdict = verify_path(path, simulation.run.id.hex())
+    assert (verdict.result, verdict.proved, verdict.sentence) == (Result.NOT_PROVED, False, "")
+    assert "the ban is wrong, whatever anyone voted" in verdict.reason
+    assert verify_path(path, simulation.run.id.hex(), recompute=False).result is Result.NOT_RECOMPUTED
 
 
 def test_an_owner_whose_aggregate_is_right_is_cleared(runs: dict[str, ProtocolSimulation]) -> None:

@@ -42,7 +42,7 @@ def test_a_wrong_ban_is_refuted_and_other_bits_are_noticed(attacked: ProtocolSim
 @pytest.mark.parametrize(
     ("description", "reason"),
     [
-        (b'{"task": "evil.py", "device": "cpu", "one_by_one": false}', "--task"),
+        (b'{"task": "evil.py", "device": "cpu", "one_by_one": false}', "`task`"),
         (b'{"task": "quadratic:dimension=1000000000000", "device": "cpu", "one_by_one": false}', "parameters"),
         (b'{"task": 3}', "does not say what it trains"),
         (b"nonsense", "does not say what it trains"),

@@ -27,6 +27,7 @@ from tests.fuzz.message_inputs import (
     packet_bytes,
     report_bytes,
 )
+from tests.fuzz.model_inputs import feed_model, hostile_model_bytes, model_bytes
 from tests.fuzz.mutate import altered, damaged
 from tests.fuzz.sessions import (
     Fed,
@@ -113,6 +114,7 @@ TARGETS: tuple[Target, ...] = (
         lambda random: bytes_of(forger().forged(random)),
         feed_evidence,
     ),
+    Target("verify_model.verify_model", 20, model_bytes, hostile_model_bytes, feed_model),
     Target(
         "comeback.follow",
         10,

@@ -33,6 +33,7 @@ from troth.training.work import Training, training_of
 SLOW = (
     "verify.verify_ban",
     "bans.from_text",
+    "verify_model.verify_model",
     "comeback.follow",
     "Announcement",
     "BroadcastChannel",

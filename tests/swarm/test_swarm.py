@@ -11,6 +11,7 @@ import pytest
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
+from troth.api.verify import Result, expand, verify_paths
 from troth.cli import app
 from troth.evidence.verify import verify_ban
 from troth.network.disk.journal import read_journal
@@ -84,6 +85,15 @@ def test_every_peer_leaves_a_journal_a_model_and_signatures(rehearsed: Swarm) ->
     assert len(digests) == 1
 
 
+def test_a_stranger_with_the_manifest_checks_every_ban_and_model(rehearsed: Swarm) -> None:
+    """[E1, U4] Files of all peers; the roster had changed before the end."""
+    verdicts = list(verify_paths(expand([rehearsed.out]), rehearsed.manifest))
+    assert [verdict.line() for verdict in verdicts if verdict.result is not Result.PROVED] == []
+    kinds = [verdict.details["kind"] for verdict in verdicts]
+    assert kinds.count("model") == len(rehearsed.honest)
+    assert kinds.count("ban") >= 1
+
+
 def test_a_killed_peer_comes_back_and_nobody_is_banned(tmp_path: Path) -> None:
     """[B1–B4] `kill -9` of two of seven in mid-step, started again a little later; the rest goes on meanwhile."""
     plan = SwarmPlan(peers=7, seed=5)
@@ -145,6 +155,8 @@ def test_all_are_killed_and_the_run_goes_on_when_they_are_back(tmp_path: Path) -
     assert sorted(record.step for record in written) == list(range(manifest.steps + 1)), "each once, and none lost"
     assert {record.incarnation for record in written} == {0, 1}
     assert not any(record.absent or record.banned for record in written)
+    verdicts = list(verify_paths(expand([tmp_path]), manifest))
+    assert [verdict.result for verdict in verdicts] == [Result.PROVED] * plan.peers, "each one's model [E4]"
 
 
 def test_logs_have_times_and_sentences_and_no_raw_values(rehearsed: Swarm) -> None:

@@ -57,7 +57,7 @@ def demo(
     caught = len({ban["peer"] for ban in protocol.details["banned"]} & set(protocol.byzantine))
     typer.echo(f"\nPicture:  {picture}")
     typer.echo(f"Evidence: {swarm.evidence_folder()}: {proved} of {len(files)} files verify")
-    typer.echo(f"          (try: troth verify FILE --run {folder / 'run.toml'})")
+    typer.echo(f"          (try: troth verify {folder / 'peer0'} --run {folder / 'run.toml'})")
     typer.echo(f"Time:     {time.monotonic() - started:.0f} s")
     harmed = protocol.details["honest_banned"]
     typer.echo(

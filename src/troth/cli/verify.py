@@ -1,130 +1,110 @@
-"""`troth verify`: check evidence of a ban, offline."""
+"""`troth verify`: check evidence of bans, and models, offline."""
 
-import re
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from troth.errors import OperatorError
+from troth.cli.fields import as_options
+from troth.errors import printable
 
 if TYPE_CHECKING:
-    from troth.crypto import Digest
-    from troth.evidence.verify import Proof
+    from troth.api.verify import Verdict
 
-_ID = re.compile("[0-9a-fA-F]{64}")
-_UNKNOWN = (
-    "Unknown run: the file is consistent in itself, but it is about run {run}, and you have not said that you know it. Anybody "
-    "can invent a run, put other people's public keys among its founders, and ban them there. Name the run that you mean with "
-    "--run: its run.toml or its id, from somebody you trust."
-)
-
-
-class EvidenceFileError(OperatorError):
-    """Evidence that cannot be read, or a run that is not named by its manifest or id."""
+_FIELDS = ("run", "task", "paths")
+_PATIENCE_S = 2.0
 
 
 def verify(
-    evidence: Annotated[Path, typer.Argument(help="The evidence file of a ban.")],
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="PATH", help="Evidence of bans (ban-….json), model.json, or folders with such files below them."
+        ),
+    ],
     run: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE|ID", help="The run it should be about: its run.toml, or its id, from somebody you trust."
+            metavar="FILE|ID", help="The run they should be about: its run.toml, or its id, from somebody you trust."
         ),
     ] = None,
     recompute: Annotated[
-        bool, typer.Option(help="Also repeat the disputed computation, if its inputs lie beside the file.")
+        bool,
+        typer.Option(
+            help="Also repeat the disputed computation and check the weights. That runs the task: a file beside run.toml only "
+            "if it is byte for byte the agreed one, as `troth join` would."
+        ),
     ] = True,
     task: Annotated[
-        str | None, typer.Option(help="The run's task, if it is a file of its own; it is run, so only if you trust it.")
+        str | None,
+        typer.Option(help="The run's task, if its file is not beside run.toml; it is run, so only if you trust it."),
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the verdicts as a JSON list.")] = False,
 ) -> None:
-    """Check evidence of a ban in a run that you know, offline, and say what it proves.
+    """Check evidence of bans, and models, of a run that you know, offline, and say what each file proves.
 
-    Exit code 0: proved for that run. 1: not proved, or the run is not named. 2: something cannot be read.
+    One line per file: proved; proved, not recomputed (why); not proved: why; unknown run; cannot be read.
+
+    Exit code 0: all are proved. 1: something is not, or its run is not named. 2: wrong usage, or no file could be read at all.
     """
-    from troth.evidence.verify import UnprovedError, verify_ban
+    from troth.api.verify import expand, verify_paths
 
-    meant = None if run is None else _named(run)
-    text = _read(evidence)
+    verdicts: list[Verdict] = []
+    with as_options(_FIELDS, {"paths": "PATH"}):
+        files = expand(paths)
+        with _progress(files, verdicts):
+            for verdict in verify_paths(files, run, recompute=recompute, task=task):
+                verdicts.append(verdict)
+                if not as_json:
+                    typer.echo(_with_options(verdict.line()))
+    if as_json:
+        typer.echo(_with_options(json.dumps([verdict.plain() for verdict in verdicts], indent=1)))
+    elif len(verdicts) > 1:
+        typer.echo(_summary(verdicts))
+    raise typer.Exit(_exit_code(verdicts))
+
+
+def _exit_code(verdicts: "list[Verdict]") -> int:
+    from troth.api.verify import Result
+
+    if all(verdict.proved for verdict in verdicts):
+        return 0
+    return 2 if all(verdict.result is Result.UNREADABLE for verdict in verdicts) else 1
+
+
+def _summary(verdicts: "list[Verdict]") -> str:
+    from troth.api.verify import Result
+
+    counts = Counter(verdict.result for verdict in verdicts)
+    return f"{len(verdicts)} files: " + "; ".join(f"{counts[one]} {one.value}" for one in Result if counts[one])
+
+
+def _with_options(text: str) -> str:
+    """Name options where the library names fields."""
+    for name in ("run", "task"):
+        text = text.replace(f"`{name}`", f"--{name}")
+    return text
+
+
+@contextmanager
+def _progress(files: list[Path], done: "list[Verdict]") -> Iterator[None]:
+    """Say on standard error where it is, every two seconds."""
+    over = threading.Event()
+
+    def tell() -> None:
+        while not over.wait(_PATIENCE_S):
+            at = min(len(done), len(files) - 1)
+            typer.echo(printable(f"checking {at + 1} of {len(files)}: {files[at]}"), err=True)
+
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
     try:
-        proof = verify_ban(text, meant)
-    except UnprovedError as error:
-        _not_proved(str(error))
-    if meant is None:
-        typer.echo(_UNKNOWN.format(run=proof.run.id.hex()), err=True)
-        raise typer.Exit(1)
-    typer.echo(f"Proved for the run that you named. {proof.sentence()} {proof.rests_on()}")
-    if recompute:
-        _repeat(proof, evidence, task)
-
-
-def _named(run: str) -> "Digest":
-    """The id of the run that the operator means."""
-    from troth.crypto import Digest
-
-    if _ID.fullmatch(run):
-        return Digest(bytes.fromhex(run))
-    path = Path(run)
-    if not path.is_file():
-        raise EvidenceFileError(
-            f"--run {run}: neither a file nor an id, which has 64 hexadecimal digits; name the run's run.toml"
-        )
-    if path.suffix == ".toml":
-        from troth.network.manifest.manifest import Manifest
-
-        return Manifest.load(path).run.id
-    try:
-        with path.open("rb") as file:
-            said = file.read(80).decode("ascii", "replace").strip()
-    except OSError as error:
-        raise EvidenceFileError(f"cannot read {path}: {error.strerror}") from error
-    if not _ID.fullmatch(said):
-        raise EvidenceFileError(
-            f"--run {path}: neither a manifest (run.toml) nor a file that holds a run's id and no more"
-        )
-    return Digest(bytes.fromhex(said))
-
-
-def _read(evidence: Path) -> str:
-    from troth.evidence.file_format import MOST_BYTES
-
-    try:
-        with evidence.open("rb") as file:
-            raw = file.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise EvidenceFileError(f"cannot read {evidence}: {error.strerror}; name a file ban-….json") from error
-    if len(raw) > MOST_BYTES:
-        raise EvidenceFileError(f"{evidence} is too large to be evidence of a ban: name a file ban-….json")
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        _not_proved("the file is not text")
-
-
-def _repeat(proof: "Proof", evidence: Path, task: str | None) -> None:
-    """Whatever can be recomputed from what lies beside the file."""
-    from troth.evidence.companion_files import load_companions
-    from troth.evidence.errors import RecomputeError
-    from troth.evidence.recompute import Recomputed, recompute
-
-    if proof.exhibit is None:
-        return
-    try:
-        beside = load_companions(evidence, proof)
-        if beside.missing is not None:
-            typer.echo(f"Not recomputed: {beside.missing} is not beside the file. Signatures and votes were checked.")
-            return
-        result = recompute(proof, beside.training, beside.blobs, task)
-    except RecomputeError as error:
-        _not_proved(str(error))
-    typer.echo(f"{result.value[0].upper()}{result.value[1:]}.")
-    if result is Recomputed.REFUTED:
-        raise typer.Exit(1)
-
-
-def _not_proved(reason: str) -> NoReturn:
-    # The reason may quote the file, which is hostile: no control characters reach the terminal.
-    safe = "".join(character if character.isprintable() else "?" for character in reason)
-    typer.echo(f"Not proved: {safe}", err=True)
-    raise typer.Exit(1)
+        yield
+    finally:
+        over.set()
+        teller.join()

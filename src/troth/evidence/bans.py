@@ -12,7 +12,6 @@ from troth.evidence.file_format import (
     LAST_STEPS,
     BanFile,
     Blobs,
-    Founding,
     SignedMessage,
     SignedRecord,
     checksum,
@@ -21,6 +20,7 @@ from troth.evidence.file_format import (
     to_text,
 )
 from troth.evidence.make_exhibit import make_exhibit
+from troth.evidence.signed_records import founding_of
 from troth.protocol.core.records import Judgement, StepRecord, encode_record
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Run
@@ -127,12 +127,7 @@ def ban_evidence(run: Run, history: History, certified: Certified, judgement: Ju
     unsummed = BanFile(
         format=FORMAT,
         banned=banned.hex(),
-        run=Founding(
-            nonce=run.nonce.hex(),
-            description=run.description.decode(),
-            founders=[peer.hex() for peer in run.founders],
-            parameters=run.parameters.plain(),
-        ),
+        run=founding_of(run),
         history=list(history.changes),
         before=[last.signed for last in history.last],
         accusation=signed_message(accuser) if accuser else None,

@@ -21,6 +21,9 @@ from troth.training.work import Training, training_of
 
 FILES = ("ban-*.json", "ban-*.blobs", "state-*.safetensors")  # of all files that are written
 
+_HEADER = 1 << 20  # the most bytes of names and shapes in a state's file …
+_BYTES_A_PARAMETER = 64  # … and of all its tensors for each parameter of the model; AdamW has 12
+
 
 def save_evidence(path: Path, evidence: BanEvidence, proof: Proof) -> None:
     """Write the companions, then the evidence file: a file that is there is whole."""
@@ -45,7 +48,7 @@ def load_companions(path: Path, proof: Proof) -> CompanionFiles:
     training, state, wanted = None, None, wanted_blobs(proof)
     if proof.disputed is not None:
         state = StateFile(Digest(proof.disputed.state_before))
-        training = state.load(path.parent)
+        training = state.load(path.parent, most_bytes=_HEADER + _BYTES_A_PARAMETER * proof.run.parameters.size)
     blobs = BlobsFile.of(path)
     if state is not None and training is None:
         return CompanionFiles(None, {}, state.name)
@@ -67,10 +70,12 @@ class StateFile:
         tensors = {f"optimizer.{name}": tensor.contiguous() for name, tensor in training.optimizer.items()}
         save_file({"parameters": training.parameters_D.contiguous(), **tensors}, folder / self.name)
 
-    def load(self, folder: Path) -> Training | None:
+    def load(self, folder: Path, most_bytes: int) -> Training | None:
         path = folder / self.name
         if not path.is_file():
             return None
+        if path.stat().st_size > most_bytes:
+            raise RecomputeError(f"{path} is too large to be a state of this run")
         try:
             tensors = load_file(path)
         except Exception as error:  # the reader has no error type of its own

@@ -1,5 +1,6 @@
 """Repeating the computation that a ban was about, with the state at hand."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 
 from troth.crypto import Digest, PeerId
+from troth.errors import OperatorError
 from troth.evidence.companion_files import StateFile
 from troth.evidence.errors import RecomputeError
 from troth.evidence.file_format import Blobs
@@ -18,11 +20,12 @@ from troth.evidence.verify import Proof
 from troth.protocol.core.parts import Bounds, CommittedParts, commit_parts, part_bounds
 from troth.protocol.core.records import StepRecord
 from troth.protocol.core.roles import gradient_seed
+from troth.protocol.core.run import Run
 from troth.protocol.core.scales import part_taus
 from troth.protocol.step.reports import CONVICT_AT, make_report, relative_errors
 from troth.protocol.wire.messages import Kind
 from troth.protocol.wire.primitives import Primitives, from_blob
-from troth.specs import SpecError, parse_spec
+from troth.specs import parse_spec
 from troth.training.layout import Layout
 from troth.training.optimizers import SGD
 from troth.training.problem import Problem
@@ -48,33 +51,76 @@ class _Description(msgspec.Struct):
     one_by_one: bool
 
 
-def _described(proof: Proof) -> _Description:
+def problem_of(run: Run, task: Task | None = None) -> Problem | None:
+    """The run's task as functions of a flat vector; None on a machine without the run's device.
+
+    Without a task given, a built-in one. A user who trusts a file of the run's own passes its task in.
+    """
+    described = _described(run)
+    if described.device == "cuda" and not torch.cuda.is_available():
+        return None
     try:
-        return msgspec.json.decode(proof.run.description, type=_Description)
+        made = built_in_task(run) if task is None else task
+        problem = Problem(made, device=described.device, one_by_one=described.one_by_one, lanes_for=len(run.founders))
+    except RecomputeError:
+        raise
+    except Exception as error:  # the task is its author's: anything can go wrong in it
+        raise task_fails(error) from error
+    _check_size(problem.size, run.parameters.size)
+    return problem
+
+
+def task_fails(error: Exception) -> RecomputeError:
+    """Reason why nothing can be computed with a task."""
+    if isinstance(error, OperatorError):
+        return RecomputeError(str(error))
+    told = str(error).strip().splitlines()
+    return RecomputeError(f"the task fails here: {type(error).__name__}{': ' + told[0] if told else ''}")
+
+
+def _described(run: Run) -> _Description:
+    try:
+        return msgspec.json.decode(run.description, type=_Description)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise RecomputeError(f"the run's description does not say what it trains: {error}") from error
 
 
-def _check_size(task: Task, training: Training, size: int) -> None:
-    """Compare sizes without allocating anything: a description could ask for more memory than there is."""
-    with torch.device("meta"):
-        described = Layout.of(task.model()).size
-    if not described == training.parameters_D.numel() == size:
+def built_in_task(run: Run) -> Task:
+    """The task that a run's description names, if it comes with Troth.
+
+    The description comes with the evidence, so it is hostile: it may never name a file to run, and its model is measured before
+    it is made, since it could ask for more memory than there is."""
+    spec = _described(run).task
+    if parse_spec(spec)[0] not in TASKS:
         raise RecomputeError(
-            f"the task has {described} parameters, the state {training.parameters_D.numel()}, the run agreed on {size}"
+            "the run trains a task of its own: name its manifest as `run`, with the task's file beside it, or the file as `task`"
         )
+    task = make_task(spec)
+    with torch.device("meta"):
+        _check_size(Layout.of(task.model()).size, run.parameters.size)
+    return task
+
+
+def _check_size(task: int, agreed: int) -> None:
+    if task != agreed:
+        raise RecomputeError(f"the task has {task} parameters, the run agreed on {agreed}")
 
 
 def recompute(
-    proof: Proof, training: Training | None, blobs: Blobs = MappingProxyType({}), task_file: str | None = None
+    proof: Proof,
+    training: Training | None,
+    blobs: Blobs = MappingProxyType({}),
+    problem: Callable[[Run], Problem | None] = problem_of,
 ) -> Recomputed:
-    """Repeat the computation that the ban was about, from the signed messages and the files beside them."""
+    """Repeat the computation that the ban was about, from the signed messages and the files beside them.
+
+    `problem` is asked for the run's task only if gradients have to be computed, after everything else was checked."""
     match proof.judgement.kind:
         case Kind.GRADIENT:
-            gradients = _Gradients.of(proof, training, task_file)
+            gradients = _Gradients.of(proof, training, problem)
             guilty = None if gradients is None else gradients.wrong(PeerId(proof.judgement.target))
         case Kind.AUDITED_REPORT | Kind.COVER:
-            guilty = _audited(proof, _Gradients.of(proof, training, task_file), blobs)
+            guilty = _audited(proof, _Gradients.of(proof, training, problem), blobs)
         case Kind.REPORT | Kind.AGGREGATE:
             guilty = judge_part(proof, blobs)
         case _:
@@ -95,30 +141,32 @@ class _Gradients:
     training: Training
 
     @classmethod
-    def of(cls, proof: Proof, training: Training | None, task_file: str | None) -> "_Gradients | None":
-        """None on a machine without the run's device. The description comes with the evidence, so it is hostile: it may name a
-        built-in task, of the size that was signed, but never a file to run. A user who trusts the task's file passes it in."""
-        step = proof.disputed
+    def of(
+        cls, proof: Proof, training: Training | None, problem_for: Callable[[Run], Problem | None]
+    ) -> "_Gradients | None":
+        """None on a machine without the run's device."""
+        step, size = proof.disputed, proof.run.parameters.size
         assert step is not None
         if training is None:
             raise RecomputeError(f"{StateFile(Digest(step.state_before)).name} is not beside the file")
         if state_digest(training, Primitives()) != step.state_before:
-            raise RecomputeError("the state is not the one that the members signed")
-        described = _described(proof)
-        if described.device == "cuda" and not torch.cuda.is_available():
+            raise RecomputeError("the state beside the file is not the one that the members signed")
+        if training.parameters_D.numel() != size:
+            raise RecomputeError(f"the state has {training.parameters_D.numel()} parameters, the run agreed on {size}")
+        problem = problem_for(proof.run)
+        if problem is None:
             return None
-        task = _task(described, task_file)
-        _check_size(task, training, proof.run.parameters.size)
-        problem = Problem(
-            task, device=described.device, one_by_one=described.one_by_one, lanes_for=len(proof.run.founders)
-        )
         work = TrainingWork(problem, SGD(), constant(1.0, 1), Primitives())
-        here = Training(training.parameters_D.to(described.device), {})
-        return cls(step, part_bounds(proof.run.parameters.size, step.parts), work, here)
+        here = Training(training.parameters_D.to(problem.device), {})
+        return cls(step, part_bounds(size, step.parts), work, here)
 
     def parts(self, peer: PeerId) -> CommittedParts:
         seed = gradient_seed(Digest(self.step.seed_randomness), peer)
-        return commit_parts(self.work.gradient_now(self.training, seed), self.bounds, Primitives())
+        try:
+            gradient_D = self.work.gradient_now(self.training, seed)
+        except Exception as error:  # the task is its author's, and may lack its data here
+            raise task_fails(error) from error
+        return commit_parts(gradient_D, self.bounds, Primitives())
 
     def wrong(self, accused: PeerId) -> bool | None:
         """Whether the accused's gradient is wrong; None where most others' do not come out either: other hardware."""
@@ -146,12 +194,3 @@ def _audited(proof: Proof, gradients: _Gradients | None, blobs: Blobs) -> bool |
         if covers(shown, part, [peer], errors_P[part : part + 1]):
             return True
     return False
-
-
-def _task(described: _Description, task_file: str | None) -> Task:
-    if task_file is None and parse_spec(described.task)[0] not in TASKS:
-        raise RecomputeError("the run trains a task of its own: if you trust its file, name it with --task")
-    try:
-        return make_task(task_file or described.task)
-    except SpecError as error:
-        raise RecomputeError(str(error)) from error

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from troth.crypto import Digest, PeerId, Signature, Slot, signed_bytes
+from troth.crypto import Digest, PeerId, Slot, signed_bytes
 from troth.evidence.ballots import convicts
 from troth.evidence.checks import expect, key_of, open_signed
 from troth.evidence.errors import UnprovedError
@@ -18,16 +18,15 @@ from troth.evidence.file_format import (
     FORMAT,
     LAST_STEPS,
     BanFile,
-    SignedRecord,
     envelope_of,
-    exact_bytes,
     from_text,
 )
 from troth.evidence.open_exhibit import OpenedExhibit, open_exhibit, wrong_reporters
-from troth.protocol.core.records import Judgement, StepRecord, decode_record, right_signers
+from troth.evidence.signed_records import Name, follow_changes, founded_run, names_in, open_record
+from troth.protocol.core.records import Judgement, StepRecord
 from troth.protocol.core.roles import Audit, PendingAudits, draw_roles
 from troth.protocol.core.roster import Roster
-from troth.protocol.core.run import Parameters, Run, RunError
+from troth.protocol.core.run import Run
 from troth.protocol.step.trials import AUDIT_KINDS
 from troth.protocol.wire.messages import Accusation, Accuse, Kind, Phase, Vote, said_as
 from troth.protocol.wire.primitives import Primitives
@@ -54,7 +53,7 @@ class Proof:
     before: tuple[StepRecord, ...]  # the records of the last steps
     step: int  # the step of the ban
     votes: int
-    members: int
+    roster: Roster  # at the start of that step
     exhibit: OpenedExhibit | None = None  # signed messages that it can be recomputed from; None: it rests on votes
 
     @property
@@ -68,28 +67,37 @@ class Proof:
         assert banned is not None
         return banned
 
+    @property
+    def members(self) -> int:
+        return len(self.roster.members)
+
+    @property
+    def name(self) -> Name:
+        """Names for keys, as in the manifest."""
+        return names_in(self.run, self.roster)
+
+    @property
+    def rests_on_votes(self) -> bool:
+        """Whether members' votes are all there is: nothing in the file can be recomputed, and no pair of messages shows it."""
+        return self.exhibit is None and self.judgement.kind != Kind.EQUIVOCATION
+
     def sentence(self) -> str:
         """The claim, in one sentence."""
+        banned = f"{self.name(self.banned)} was banned in step {self.step}"
         if self.judgement.kind == Kind.EQUIVOCATION:
-            return (
-                f"Peer {self.banned.hex()} was banned in step {self.step} of run {self.run.id.hex()}: it signed two different "
-                "messages for one and the same slot."
-            )
+            return f"{banned}: it signed two different messages for one and the same slot."
         if self.banned == self.judgement.target:
             found = _FOUND[self.judgement.kind].format(step=self.judgement.step, part=self.judgement.part)
         else:
-            found = f"found its accusation of peer {self.judgement.target.hex()} to be false"
+            found = f"found its accusation of {self.name(PeerId(self.judgement.target))} to be false"
         beyond = " (a run beyond the guarantee)" if self.run.parameters.beyond_guarantee else ""
-        return (
-            f"Peer {self.banned.hex()} was banned in step {self.step} of run {self.run.id.hex()}{beyond}: "
-            f"at least {self.votes} of {self.members} members {found}."
-        )
+        return f"{banned}{beyond}: at least {self.votes} of {self.members} members {found}."
 
     def rests_on(self) -> str:
         """The assumption behind the claim, in plain words."""
         if self.judgement.kind == Kind.EQUIVOCATION:
             return "Nobody's word is needed for that: both signatures are in the file."
-        if self.exhibit is None:
+        if self.rests_on_votes:
             return f"That rests on their votes: it is so unless {self.votes} members of this run lied together."
         return "What it follows from is signed, and in the file or beside it: it can be recomputed."
 
@@ -101,7 +109,7 @@ def verify_ban(text: str, run: Digest | None = None) -> Proof:
         file = from_text(text)
         if file.format != FORMAT:
             raise UnprovedError("unknown format")
-        founded = _run(file)
+        founded = founded_run(file.run)
         if run is not None and founded.id != run:
             raise UnprovedError(f"the file is about run {founded.id.hex()}, not about run {run.hex()}")
         return _prove(file, founded)
@@ -113,16 +121,12 @@ def verify_ban(text: str, run: Digest | None = None) -> Proof:
 
 def _prove(file: BanFile, run: Run) -> Proof:
     tools = Primitives()
-    roster, last_step = Roster.founding(run), -1
-    for change in file.history:
-        old = _record(run, change, roster, tools)
-        expect(old.step > last_step and old.changes_roster, "the history holds more than changes, in order")
-        roster, last_step = roster.after(old), old.step
+    roster, last_step = follow_changes(run, file.history, tools)
     before: list[StepRecord] = []
     for signed in file.before:
-        before.append(_record(run, signed, roster, tools))
+        before.append(open_record(run, signed, roster, tools))
         roster = roster.after(before[-1])
-    record = _record(run, file.record, roster, tools)
+    record = open_record(run, file.record, roster, tools)
     steps = [old.step for old in (*before, record)]
     expect(steps[0] > last_step, "the history goes beyond the last steps")
     neighbours = list(range(max(0, record.step - LAST_STEPS), record.step + 1))
@@ -147,11 +151,11 @@ class _Claim:
         self._check_accusation()
         if self.judgement.kind == Kind.EQUIVOCATION:
             self._check_equivocation()
-            return Proof(self.run, self.judgement, self.before, self.record.step, 0, len(self.roster.members))
+            return Proof(self.run, self.judgement, self.before, self.record.step, 0, self.roster)
         expect(not self.file.equivocation and self.file.phase == 0, "the file proves something else than it says")
         votes, members = self._count_votes(), len(self.roster.members)
         expect(votes >= self.roster.quorum, f"{votes} of {members} votes are no quorum")
-        return Proof(self.run, self.judgement, self.before, self.record.step, votes, members, self._open_exhibit())
+        return Proof(self.run, self.judgement, self.before, self.record.step, votes, self.roster, self._open_exhibit())
 
     def _check_accusation(self) -> None:
         """Check that the accuser said it; and, of an audit, that it was drawn and that the accused had contributed."""
@@ -200,6 +204,7 @@ class _Claim:
     def _count_votes(self) -> int:
         """Count the members that voted as judged. Every message listed must be such a vote, and no member may be listed twice."""
         messages = self.file.votes
+        expect(len(messages) <= len(self.roster.members), "more votes than members")
         voters = [key_of(message.sender) for message in messages]
         expect(len(set(voters)) == len(voters), "a vote is listed twice")
         expect(set(voters) <= set(self.roster.members), "a vote is not of a member")
@@ -217,32 +222,6 @@ class _Claim:
 
     def _slot(self, phase: Phase) -> Slot:
         return Slot(self.run.id, self.record.step, phase, self.judgement.attempt, self.record.incarnation)
-
-
-def _run(file: BanFile) -> Run:
-    founding = file.run
-    try:
-        return Run(
-            founders=tuple(key_of(peer) for peer in founding.founders),
-            description=founding.description.encode(),
-            parameters=Parameters.from_plain(founding.parameters),
-            nonce=exact_bytes(founding.nonce),
-        )
-    except RunError as error:
-        raise UnprovedError(f"no run can be founded like this: {error}") from error
-
-
-def _record(run: Run, signed: SignedRecord, roster: Roster, tools: Primitives) -> StepRecord:
-    """The record, if it follows on this roster and more than half of it signed; every signature listed must fit."""
-    raw = exact_bytes(signed.record)
-    record = decode_record(raw)
-    expect(record.members == roster.members, f"the record of step {record.step} is of another roster")
-    expect(len(record.roots) == len(record.contributors), "the record does not say what everyone committed to")
-    signatures = {key_of(peer): Signature(exact_bytes(s)) for peer, s in signed.signatures.items()}
-    right = right_signers(run.id, record.step, raw, roster.members, signatures, tools)
-    expect(len(right) == len(signed.signatures), f"a signature of the record of step {record.step} does not fit")
-    expect(len(right) >= roster.quorum, f"too few signed the record of step {record.step}")
-    return record
 
 
 def _judgement(record: StepRecord, banned: PeerId) -> Judgement:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -92,19 +93,33 @@ class TrainingWork:
         return self._class
 
 
+class TensorDigest(NamedTuple):
+    """Number format, shape and digest of a tensor of a state: all that the state's digest needs of it."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    digest: Digest
+
+
+def tensor_digests(training: Training, tools: Primitives) -> dict[str, TensorDigest]:
+    """Digests of the model and of every tensor of the optimizer, by name."""
+    return {
+        name: TensorDigest(str(tensor.dtype), tuple(tensor.shape), tools.digest(_raw(tensor)))
+        for name, tensor in _named(training).items()
+    }
+
+
+def digest_of_tensors(tensors: Mapping[str, TensorDigest]) -> Digest:
+    """Digest of a state of which these are the tensors: name, number format, shape and bytes of each."""
+    parts: list[bytes] = []
+    for name, (dtype, shape, digest) in sorted(tensors.items()):
+        parts += [name.encode(), dtype.encode(), repr(shape).encode(), digest]
+    return tagged_hash("troth/state/1", *parts)
+
+
 def state_digest(training: Training, tools: Primitives) -> Digest:
     """Digest of the model and of every tensor of the optimizer: name, number format, shape and bytes."""
-    named = _named(training)
-    parts: list[bytes] = []
-    for name in sorted(named):
-        tensor = named[name]
-        parts += [
-            name.encode(),
-            str(tensor.dtype).encode(),
-            repr(tuple(tensor.shape)).encode(),
-            tools.digest(_raw(tensor)),
-        ]
-    return tagged_hash("troth/state/1", *parts)
+    return digest_of_tensors(tensor_digests(training, tools))
 
 
 def training_of(named: Mapping[str, Tensor]) -> Training | Malformed:

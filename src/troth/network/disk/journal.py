@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from troth.crypto import Digest, PeerId, Slot, blob_digest, tagged_hash
 from troth.files import sync_folder
 from troth.network.disk.errors import DiskError
+from troth.network.disk.roster_changes import RosterChanges
 from troth.protocol.core.records import decode_record
 from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.messages import Announced
@@ -61,6 +62,7 @@ class Journal:
             folder.mkdir(parents=True, exist_ok=True)
             if last := self._check(after):
                 self._reopen(last)
+            self.roster_changes = RosterChanges(folder / "roster-changes.jsonl")
         except OSError as error:
             raise JournalError(f"cannot read and write the journal in {folder}: {error.strerror}") from error
 
@@ -122,6 +124,10 @@ class Journal:
     def recorded(self, certified: Sequence[CertifiedRecord]) -> None:
         """Write down records and the signatures over them, for good: this peer's own, when they are certified, and those that
         others made while it was gone."""
+        try:
+            self.roster_changes.add(certified)  # first: a record that is in the journal is not handed in again
+        except OSError as error:
+            raise JournalError(f"cannot write to the journal in {self._folder}: {error.strerror}") from error
         for one in certified:
             step, signed = decode_record(one.record).step, sorted(one.signatures.items())
             self._write(step, {"kind": "record", "record": one.record.hex()})

@@ -4,19 +4,19 @@ run                 the run that the folder belongs to
 lock                held while a process uses the folder
 log.txt             everything that people were told, and every step
 checkpoints/        the last states, and the audit records of the last steps
-journal/            everything that was agreed on
+journal/            everything that was agreed on, and every change of the members
 signed-slots        the slots that this peer has signed (SPEC B1)
 successor.key       the successor key, if this peer lost its slots
 evidence/           evidence of bans
 model.safetensors, model.json
 """
 
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from troth.crypto import Digest, Identity
+from troth.evidence.model_file import model_file, to_text
+from troth.evidence.verify_model import proves_model
 from troth.files import write_text
 from troth.network.disk.audit_records import AuditRecordFiles
 from troth.network.disk.checkpoints import Checkpoints, Found, Marks
@@ -26,9 +26,11 @@ from troth.network.disk.lock import Lock, lock_folder
 from troth.network.disk.signed_slots import SignedSlotsFile
 from troth.network.node.results import write_model
 from troth.protocol.core.records import decode_record
+from troth.protocol.core.run import Run
 from troth.protocol.core.state import State
 from troth.protocol.wire.frames import CertifiedRecord
-from troth.training.work import Training, TrainingWork
+from troth.protocol.wire.primitives import Primitives
+from troth.training.work import Training, TrainingWork, tensor_digests
 
 _FIRST = "step-000000000"  # checkpoint of the first state
 
@@ -42,6 +44,7 @@ class PeerFolder:
         self.path = path
         self._run = run
         self._work = work
+        self._note = note
         self._lock = _claim(path, run, note)
         self._checkpoints = Checkpoints(path / "checkpoints", run, work, keep=keep_checkpoints)
         self._audit_records = AuditRecordFiles(path / "checkpoints", run, self._checkpoints)
@@ -116,21 +119,16 @@ class PeerFolder:
 
     # The end
 
-    def save_model(self, state: State[Training], last: CertifiedRecord | None) -> bool:
+    def save_model(self, run: Run, state: State[Training], last: CertifiedRecord | None) -> bool:
         """Write the model for its users, and the record that proves where it comes from. Whether that record closes the run."""
         self._checkpoints.save(state, self._settled(), whole=True)
         write_model(self.path / "model.safetensors", self._work.problem, state.training.parameters_D)
-        proof: dict[str, Any] = {
-            "run": self._run.hex(),
-            "step": state.step,
-            "state_digest": self._work.digest(state.training).hex(),
-            "closed": last is not None and decode_record(last.record).closing,
-        }
-        if last is not None:
-            proof["record"] = last.record.hex()
-            proof["signatures"] = {peer.hex(): signature.hex() for peer, signature in sorted(last.signatures.items())}
-        write_text(self.path / "model.json", json.dumps(proof, indent=1) + "\n")
-        return bool(proof["closed"])
+        changes = [] if last is None else self.journal.roster_changes.before(decode_record(last.record).step)
+        proof = model_file(run, state.step, tensor_digests(state.training, Primitives()), changes, last)
+        write_text(self.path / "model.json", to_text(proof))
+        if proof.closed and not proves_model(proof):
+            self._note("this peer lacks records of who the members were: use another member's model.json as a proof")
+        return proof.closed
 
 
 def _claim(path: Path, run: Digest, note: Callable[[str], None]) -> Lock:

@@ -134,7 +134,8 @@ class Node:
                 await self._follow(member, member.come_back(me))
             except (LeftOutError, StalledError) as why:
                 self.note(f"{why}; trying again")
-        if not self._folder.save_model(member.state, member.certified[-1] if member.certified else None):
+        last = member.certified[-1] if member.certified else None
+        if not self._folder.save_model(self._manifest.run, member.state, last):
             self.note("the run ends unclosed: too few signed its last record, so nobody can prove this model")
         await self._wait_for_stragglers(member)
         return member.state

@@ -1,0 +1,1 @@
+"""The Python interface: simulating, joining and checking runs from a program of one's own."""

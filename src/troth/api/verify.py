@@ -1,0 +1,270 @@
+"""Checking what others say: evidence of bans, and models, each with one verdict."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from troth.api.agreed_task import AgreedTask
+from troth.api.evidence_files import VerifyError, expand, read_text
+from troth.crypto import Digest
+from troth.errors import printable
+from troth.evidence import model_file
+from troth.evidence.companion_files import load_companions
+from troth.evidence.errors import RecomputeError, UnprovedError
+from troth.evidence.recompute import Recomputed, recompute
+from troth.evidence.verify import Proof, verify_ban
+from troth.evidence.verify_model import ModelProof, check_weights, verify_model
+from troth.network.manifest.manifest import Manifest
+from troth.protocol.core.run import Run
+
+__all__ = ["Result", "Verdict", "VerifyError", "expand", "verify", "verify_path", "verify_paths"]
+
+_ID = re.compile("[0-9a-fA-F]{64}")
+
+RunName = Manifest | Path | str  # a manifest, its file, a file that holds a run's id, or the id
+
+
+class Result(Enum):
+    """The verdict on one file."""
+
+    PROVED = "proved"
+    NOT_RECOMPUTED = "proved, not recomputed"  # signatures prove it; nobody has repeated the computation here
+    NOT_PROVED = "not proved"
+    UNKNOWN_RUN = "unknown run"
+    UNREADABLE = "cannot be read"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one file proves."""
+
+    path: Path
+    result: Result
+    sentence: str = ""  # the claim that is proved; empty if none is
+    reason: str = ""  # what the claim rests on, or why it is not proved or not recomputed, and what to do
+    details: Mapping[str, Any] = field(default_factory=dict)  # kind, run, step, keys: for programs
+
+    @property
+    def proved(self) -> bool:
+        """Whether signatures prove it, and no recomputation that was made here speaks against it; also `bool(verdict)`."""
+        return self.result in (Result.PROVED, Result.NOT_RECOMPUTED)
+
+    def __bool__(self) -> bool:
+        return self.proved
+
+    def line(self) -> str:
+        """The verdict in one line that is safe to print, whatever the file or its name holds."""
+        match self.result:
+            case Result.PROVED:
+                said = f"proved: {self.sentence} {self.reason}"
+            case Result.NOT_RECOMPUTED:
+                said = f"proved, not recomputed ({self.reason}): {self.sentence}"
+            case _:
+                said = f"{self.result.value}: {self.reason}"
+        return printable(f"{self.path}: {said}").rstrip()
+
+    def plain(self) -> dict[str, Any]:
+        """Values for JSON."""
+        return {
+            "path": str(self.path),
+            "verdict": self.result.value,
+            "proved": self.proved,
+            "sentence": self.sentence,
+            "reason": self.reason,
+            **self.details,
+        }
+
+
+def verify(
+    path: str | PathLike[str], run: RunName | None = None, *, recompute: bool = True, task: str | None = None
+) -> Verdict:
+    """Check evidence of a ban, or a `model.json`, offline: `if troth.verify("ban-step3-eve.json", run="run.toml"): …`
+
+    A file that proves nothing is no error, but a verdict that is false and says why. `run` is the run that you mean, from
+    somebody you trust: its `run.toml`, a `Manifest`, or its id; without one nothing is proved, since anybody can invent a
+    run. With a manifest, a task file beside it that is byte for byte the agreed one is run, as joining would;
+    `recompute=False` runs nothing. `task` names the task's file if it lies elsewhere.
+    """
+    return verify_path(Path(path), run, recompute=recompute, task=task)
+
+
+def verify_path(path: Path | str, run: RunName | None, *, recompute: bool = True, task: str | None = None) -> Verdict:
+    """Check one file: evidence of a ban, or a `model.json`.
+
+    `run` is the run that it should be about, from somebody you trust: its `run.toml`, a `Manifest`, or its id. Without one
+    nothing is proved, since anybody can invent a run. With a manifest, a task file beside it that is byte for byte the agreed one
+    is run, as joining would; `recompute=False` runs nothing. `task` names the task's file if it lies elsewhere.
+    """
+    return next(verify_paths([Path(path)], run, recompute=recompute, task=task))
+
+
+def verify_paths(
+    paths: Iterable[Path], run: RunName | None, *, recompute: bool = True, task: str | None = None
+) -> Iterator[Verdict]:
+    """Check files of one run, one by one; the task is loaded once."""
+    checker = _Checker(_named(run), repeats=recompute, task=task)
+    return map(checker.check, paths)
+
+
+@dataclass(frozen=True)
+class _KnownRun:
+    """The run that the reader knows."""
+
+    id: Digest | None
+    manifest: Manifest | None = None
+
+
+def _named(run: RunName | None) -> _KnownRun:
+    if run is None or isinstance(run, Manifest):
+        return _KnownRun(None) if run is None else _KnownRun(run.run.id, run)
+    if _ID.fullmatch(str(run)):
+        return _KnownRun(Digest(bytes.fromhex(str(run))))
+    path = Path(run)
+    if not path.is_file():
+        raise VerifyError(
+            printable(
+                f"`run` {run}: neither a file nor an id, which has 64 hexadecimal digits; name the run's run.toml"
+            )
+        )
+    if path.suffix == ".toml":
+        manifest = Manifest.load(path)
+        return _KnownRun(manifest.run.id, manifest)
+    try:
+        with path.open("rb") as file:
+            said = file.read(80).decode("ascii", "replace").strip()
+    except OSError as error:
+        raise VerifyError(f"cannot read {path}: {error.strerror}") from error
+    if not _ID.fullmatch(said):
+        raise VerifyError(f"`run` {path}: neither a manifest (run.toml) nor a file that holds a run's id and no more")
+    return _KnownRun(Digest(bytes.fromhex(said)))
+
+
+class _Checker:
+    """Checks files of one run. Its task is made when it is first needed; if nothing is to be recomputed, never."""
+
+    def __init__(self, known: _KnownRun, *, repeats: bool, task: str | None) -> None:
+        self._known = known
+        self._task = AgreedTask(known.manifest, task) if repeats else None
+
+    def check(self, path: Path) -> Verdict:
+        """One verdict, and never an exception: the file may be anything."""
+        try:
+            text = read_text(path)
+            return self._check_model(path, text) if _is_model(text) else self._check_ban(path, text)
+        except OSError as error:
+            return Verdict(path, Result.UNREADABLE, reason=error.strerror or str(error))
+        except UnprovedError as error:
+            return Verdict(path, Result.NOT_PROVED, reason=str(error))
+
+    def _check_ban(self, path: Path, text: str) -> Verdict:
+        proof = verify_ban(text, self._known.id)
+        details = {
+            "kind": "ban",
+            "run": proof.run.id.hex(),
+            "step": proof.step,
+            "banned": proof.banned.hex(),
+            "name": proof.name(proof.banned),
+        }
+        if self._known.id is None:
+            return _unknown(path, proof.run, details)
+        if proof.exhibit is None and not proof.rests_on_votes:
+            return Verdict(path, Result.PROVED, proof.sentence(), proof.rests_on(), details)
+        result, reason = self._repeat(path, proof)
+        return Verdict(path, result, "" if result is Result.NOT_PROVED else proof.sentence(), reason, details)
+
+    def _repeat(self, path: Path, proof: Proof) -> tuple[Result, str]:
+        """Recompute what can be recomputed. Signatures and votes prove the ban without that, unless this refutes it."""
+        if proof.rests_on_votes:
+            return (
+                Result.NOT_RECOMPUTED,
+                f"the file holds votes and nothing to recompute from. {proof.rests_on()}".rstrip("."),
+            )
+        if self._task is None:
+            return Result.NOT_RECOMPUTED, "as asked"
+        try:
+            beside = load_companions(path, proof)
+            if beside.missing is not None:
+                return Result.NOT_RECOMPUTED, f"{beside.missing} is not beside the file: ask a member for it"
+            found = recompute(proof, beside.training, beside.blobs, self._task.for_recomputing)
+        except RecomputeError as error:
+            return Result.NOT_RECOMPUTED, str(error)
+        match found:
+            case Recomputed.CONFIRMED:
+                return Result.PROVED, _capital(found.value)
+            case Recomputed.REFUTED:
+                return Result.NOT_PROVED, f"{found.value}. The votes are signed: {proof.sentence()}"
+            case Recomputed.OTHER_CLASS:
+                return (
+                    Result.NOT_RECOMPUTED,
+                    "this machine computes other bits than the run's members; try one like theirs",
+                )
+
+    def _check_model(self, path: Path, text: str) -> Verdict:
+        proof = verify_model(text, self._known.id)
+        details = {
+            "kind": "model",
+            "run": proof.run.id.hex(),
+            "step": proof.record.step,
+            "state_digest": proof.state.hex(),
+            "members": [member.hex() for member in proof.roster.members],
+        }
+        if self._known.id is None:
+            return _unknown(path, proof.run, details)
+        reason = self._wrong_weights(path, proof)
+        if reason:
+            return Verdict(path, Result.NOT_PROVED, reason=reason, details=details)
+        sentence = f"{proof.sentence()}, and {_weights(path).name} holds its weights."
+        return Verdict(path, Result.PROVED, sentence, proof.rests_on(), details)
+
+    def _wrong_weights(self, path: Path, proof: ModelProof) -> str:
+        """Why the weights beside the file are not shown to be the signed ones; empty if they are."""
+        signed = f"The signatures are right: {proof.sentence()}."
+        if self._task is None:
+            return f"the weights were not checked, as asked. {signed}"
+        try:
+            check_weights(proof, self._task.for_weights(proof.run), _weights(path))
+        except RecomputeError as error:
+            return f"whether the weights are the signed ones can be told only with the task: {error}. {signed}"
+        except UnprovedError as error:
+            return f"{error}. {signed}"
+        return ""
+
+
+def _unknown(path: Path, run: Run, details: Mapping[str, Any]) -> Verdict:
+    reason = (
+        f"it is about run {run.id.hex()}, and you have not said that you know that one. Anybody can invent a run, and put other "
+        "people's public keys among its founders: name the run that you mean with `run`, its run.toml or its id, from somebody "
+        "you trust"
+    )
+    return Verdict(path, Result.UNKNOWN_RUN, reason=reason, details={"kind": details["kind"], "run": details["run"]})
+
+
+def _weights(path: Path) -> Path:
+    return path.with_suffix(".safetensors")
+
+
+class _Kind(msgspec.Struct):
+    """The fields that tell what a file is."""
+
+    format: str = ""
+    state_digest: str | None = None
+
+
+def _is_model(text: str) -> bool:
+    try:
+        kind = msgspec.json.decode(text, type=_Kind)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return False
+    if kind.state_digest is not None and not kind.format:
+        raise UnprovedError("an earlier version of Troth wrote this file, with too little in it to check")
+    return kind.format == model_file.FORMAT
+
+
+def _capital(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."

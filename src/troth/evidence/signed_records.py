@@ -1,0 +1,99 @@
+"""Signed records, followed from the founders on: who the members were, and what a quorum of them signed (SPEC U2, E1).
+
+Records that changed nothing about the members may be left out: a quorum of the members signed the next one, and one of those is
+honest. A record that is left out although it removed or returned somebody is noticed, since the next one names its members.
+"""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from troth.crypto import PeerId, Signature
+from troth.errors import printable
+from troth.evidence.checks import expect, key_of
+from troth.evidence.errors import UnprovedError
+from troth.evidence.file_format import Founding, SignedRecord, exact_bytes
+from troth.protocol.core.records import StepRecord, decode_record, right_signers
+from troth.protocol.core.roster import Roster
+from troth.protocol.core.run import Parameters, Run, RunError
+from troth.protocol.wire.messages import MOST_MEMBERS
+from troth.protocol.wire.primitives import Primitives
+
+Name = Callable[[PeerId], str]
+
+
+def founding_of(run: Run) -> Founding:
+    """The run as a file holds it."""
+    return Founding(
+        nonce=run.nonce.hex(),
+        description=run.description.decode(),
+        founders=[peer.hex() for peer in run.founders],
+        parameters=run.parameters.plain(),
+    )
+
+
+def founded_run(founding: Founding) -> Run:
+    """The run that was founded like this; its id shows whether it is the one that the reader knows."""
+    expect(
+        len(founding.founders) <= MOST_MEMBERS, "more founders than a run can have"
+    )  # before their keys are looked at
+    try:
+        return Run(
+            founders=tuple(key_of(peer) for peer in founding.founders),
+            description=founding.description.encode(),
+            parameters=Parameters.from_plain(founding.parameters),
+            nonce=exact_bytes(founding.nonce),
+        )
+    except RunError as error:
+        raise UnprovedError(f"no run can be founded like this: {error}") from error
+
+
+def follow_changes(run: Run, history: Sequence[SignedRecord], tools: Primitives) -> tuple[Roster, int]:
+    """Follow the records that changed the roster, from the founders on: the roster after them, and the step of the last."""
+    roster, last_step = Roster.founding(run), -1
+    for change in history:
+        record = open_record(run, change, roster, tools)
+        expect(record.step > last_step and record.changes_roster, "the history holds more than changes, in order")
+        roster, last_step = roster.after(record), record.step
+    return roster, last_step
+
+
+def open_record(run: Run, signed: SignedRecord, roster: Roster, tools: Primitives) -> StepRecord:
+    """The record, if it follows on this roster and a quorum of it signed; every signature listed must fit."""
+    raw = exact_bytes(signed.record)
+    record = decode_record(raw)
+    expect(record.members == roster.members, f"the record of step {record.step} is of another roster")
+    expect(len(signed.signatures) <= len(roster.members), f"more signatures than members under step {record.step}")
+    expect(len(record.roots) == len(record.contributors), "the record does not say what everyone committed to")
+    signatures = {key_of(peer): Signature(exact_bytes(s)) for peer, s in signed.signatures.items()}
+    right = right_signers(run.id, record.step, raw, roster.members, signatures, tools)
+    expect(len(right) == len(signed.signatures), f"a signature of the record of step {record.step} does not fit")
+    expect(len(right) >= roster.quorum, f"too few signed the record of step {record.step}")
+    return record
+
+
+class _Names(msgspec.Struct):
+    """Fields of a run's description that name people."""
+
+    founders: list[str] = []
+
+
+def names_in(run: Run, roster: Roster) -> Name:
+    """Names as the manifest gives them, each with its key. The run's id covers them, so they are as right as the id is.
+
+    A peer that came back under a successor key keeps its name. Keys without a name are shown whole: the first digits of a key
+    can be forged.
+    """
+    named = _founders_names(run)
+    for old, new in roster.successors:
+        if old in named:
+            named.setdefault(new, named[old])
+    return lambda peer: f"{named[peer]} ({peer.hex()[:8]}…)" if peer in named else f"peer {peer.hex()}"
+
+
+def _founders_names(run: Run) -> dict[PeerId, str]:
+    try:
+        names = msgspec.json.decode(run.description, type=_Names).founders
+    except (msgspec.MsgspecError, RecursionError):
+        return {}
+    return dict(zip(run.founders, map(printable, names), strict=False)) if len(names) == len(run.founders) else {}

@@ -1,0 +1,161 @@
+"""Checking `model.json` and the weights beside it, offline, trusting nothing in them but what the signatures carry (SPEC U4, E4).
+
+The claim that is proved: starting from the founders named by the run's hash, and following only records that a quorum of the
+members before them signed, a quorum of the last members signed that the run is closed and with which state; and the weights are
+that state's. A quorum is more than the liars that may be left (SPEC G1), so an honest member is among them, which computed the
+state itself. A quorum of the record's own members alone would show nothing: anybody can write down members of their own.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from troth.crypto import Digest
+from troth.errors import OperatorError
+from troth.evidence.checks import digest_of, expect
+from troth.evidence.errors import UnprovedError
+from troth.evidence.file_format import SignedRecord
+from troth.evidence.model_file import FORMAT, ModelFile, from_text, to_text
+from troth.evidence.signed_records import Name, follow_changes, founded_run, names_in, open_record
+from troth.protocol.core.records import StepRecord
+from troth.protocol.core.roster import Roster
+from troth.protocol.core.run import Run
+from troth.protocol.wire.primitives import Primitives
+from troth.training.problem import Problem
+from troth.training.work import TensorDigest, Training, digest_of_tensors, tensor_digests
+
+_HEADER = 16 << 20  # the most bytes of names and shapes in a file of weights
+_RELATIVE, _ABSOLUTE = 1e-4, 1e-5  # differences between machines; BatchNorm adds 10⁻⁵ to every variance
+
+
+@dataclass(frozen=True)
+class ModelProof:
+    """The state that a run ended with, as its members signed it."""
+
+    run: Run
+    record: StepRecord  # the closing one
+    roster: Roster  # of its members
+    signers: int
+    tensors: Mapping[str, TensorDigest]  # of the state, as far as they are not in the weights
+
+    @property
+    def name(self) -> Name:
+        """Names for keys, as in the manifest."""
+        return names_in(self.run, self.roster)
+
+    @property
+    def state(self) -> Digest:
+        return Digest(self.record.state_after)
+
+    def sentence(self) -> str:
+        """The claim about the run's end, without a full stop: more may follow."""
+        beyond = " (a run beyond the guarantee)" if self.run.parameters.beyond_guarantee else ""
+        taken_back = (
+            self.record.state_after != self.record.state_before
+        )  # somebody was convicted of work of the last step
+        back = ", the last of which was taken back" if taken_back else ""
+        return (
+            f"{self.signers} of {len(self.roster.members)} members signed the state {self.state.hex()[:8]}… that the run{beyond} "
+            f"ended with after {self.record.updates} updates{back}"
+        )
+
+    def rests_on(self) -> str:
+        """The assumption behind the claim, in plain words."""
+        return (
+            f"That rests on their signatures: it is so unless {self.roster.quorum} members of this run lied together."
+        )
+
+
+def verify_model(text: str, run: Digest | None = None) -> ModelProof:
+    """Return what the file proves of this run, or raise `UnprovedError`. Without a run given, it proves something about a run
+    that may be invented: then the caller has to look at `ModelProof.run`."""
+    try:
+        file = from_text(text)
+        expect(file.format == FORMAT, "unknown format")
+        founded = founded_run(file.founding)
+        if run is not None and founded.id != run:
+            raise UnprovedError(f"the file is about run {founded.id.hex()}, not about run {run.hex()}")
+        return _prove(file, founded)
+    except UnprovedError:
+        raise
+    except (ValueError, OverflowError, msgspec.MsgspecError) as error:
+        raise UnprovedError(str(error)) from error
+
+
+def proves_model(file: ModelFile) -> bool:
+    """Tell whether strangers could follow this proof; its maker asks."""
+    try:
+        verify_model(to_text(file))
+    except UnprovedError:
+        return False
+    return True
+
+
+def _prove(file: ModelFile, run: Run) -> ModelProof:
+    tools = Primitives()
+    expect(file.run == run.id.hex(), "the file names another run than its founders found")
+    expect(bool(file.record), "no record was signed")
+    roster, last_step = follow_changes(run, file.history, tools)
+    record = open_record(run, SignedRecord(file.record, file.signatures), roster, tools)
+    expect(record.step > last_step, "the history goes beyond the last record")
+    expect(
+        record.closing,
+        f"the run ended unclosed: the last record that enough members signed is that of step {record.step}, whose work nobody "
+        "had audited yet",
+    )
+    expect(file.closed and file.step == record.step + 1, "the file says something else than its record")
+    expect(digest_of(file.state_digest) == record.state_after, "the members signed another state than the file names")
+    expect(all(name.isascii() and one.dtype.isascii() for name, one in file.tensors.items()), "odd names of tensors")
+    tensors = {
+        name: TensorDigest(one.dtype, tuple(one.shape), digest_of(one.digest)) for name, one in file.tensors.items()
+    }
+    return ModelProof(run, record, roster, len(file.signatures), tensors)
+
+
+def check_weights(proof: ModelProof, problem: Problem, weights: Path) -> None:
+    """Raise `UnprovedError` unless the file holds the weights of the signed state, each under the names that the task gives it,
+    its other tensors as the task makes them, and nothing else."""
+    named = _load(weights, problem)
+    try:
+        flat_D = problem.flat_of(named)
+    except OperatorError as error:
+        raise UnprovedError(f"{weights.name}: {error}") from error
+    ours = tensor_digests(Training(flat_D, {}), Primitives())
+    same = digest_of_tensors({**proof.tensors, **ours}) == proof.state
+    expect(same, f"{weights.name} holds other weights than those that the members signed")
+    try:
+        expected = problem.state_dict(flat_D)
+    except OperatorError as error:  # statistics of BatchNorm need the task's data
+        rest = f"what is trained in {weights.name} is what the members signed, but the rest of it cannot be checked"
+        raise UnprovedError(f"{rest}: {error}") from error
+    for name in sorted(expected.keys() | named.keys()):
+        expect(name in named, f"{weights.name} lacks '{name}'")
+        expect(name in expected, f"{weights.name} holds '{name}', which the task's model does not have")
+        expect(_same(named[name], expected[name]), f"{weights.name}: '{name}' is not the one of this model")
+
+
+def _load(weights: Path, problem: Problem) -> dict[str, Tensor]:
+    """Read tensors from a file that is no larger than the model is."""
+    expect(weights.is_file(), f"{weights.name} is not beside it")
+    model = problem.task.model().state_dict().values()
+    most = _HEADER + sum(tensor.numel() * tensor.element_size() for tensor in model)
+    expect(weights.stat().st_size <= most, f"{weights.name} is larger than the task's model")
+    try:
+        return load_file(weights)
+    except Exception as error:  # the reader has no error type of its own
+        raise UnprovedError(f"{weights.name} is damaged: {error}") from error
+
+
+def _same(shown: Tensor, expected: Tensor) -> bool:
+    """Whether a tensor is the expected one. Statistics of BatchNorm are computed, and other machines compute other last bits;
+    what is trained was compared by its digest."""
+    if (shown.dtype, shown.shape) != (expected.dtype, expected.shape):
+        return False
+    if not shown.is_floating_point():
+        return torch.equal(shown, expected)
+    return torch.allclose(shown, expected, rtol=_RELATIVE, atol=_ABSOLUTE)
