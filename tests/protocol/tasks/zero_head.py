@@ -6,7 +6,6 @@ import torch
 from torch import nn
 
 from troth.crypto import Stream
-from troth.training.initialise import initialise_uniform
 from troth.training.tasks.digits import Digits
 
 
@@ -15,7 +14,6 @@ class ZeroHead(Digits):
     """digits, with the last layer zero at first"""
 
     def initialise(self, model: nn.Module, draw: Stream) -> None:
-        initialise_uniform(model, draw)
         assert isinstance(model, nn.Sequential)
         head = model[3]
         assert isinstance(head, nn.Linear)
