@@ -274,7 +274,7 @@ class TestNew:
             (("--byzantine", "-1"), "byzantine and validators must not be negative"),
             (("--task", "digit"), "unknown task 'digit': did you mean digits"),
             (("--task", "../mine.py"), "no task file at '../mine.py'"),
-            (("--task", "quadratic:dimension=3"), "a model of 3 parameters cannot be split among 4"),
+            (("--task", "quadratic:dimension=3"), "4 founders are too many for a model of 3 parameters"),
             (("--optimizer", "adam"), "unknown optimizer 'adam': did you mean adamw"),
             (("--schedule", "cosin"), "unknown schedule 'cosin': did you mean cosine"),
             (("--rate", "nan"), "training.rate must be a positive number, got nan"),

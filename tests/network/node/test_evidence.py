@@ -30,7 +30,9 @@ def test_an_equivocation_in_a_record_that_is_thrown_away_is_kept_for_people(tmp_
     files.add(replace(outcome, equivocations={liar: (slot, *messages)}))
     assert not (tmp_path / "evidence").exists(), "nobody was banned"
     files.discarded(outcome.record)
-    assert notes == [f"step {outcome.record.step} was not certified before the run stopped, and is made again"]
+    assert notes == [
+        f"step {outcome.record.step} was not certified when this peer stopped: it is made again, or taken from the others"
+    ]
     (file,) = (tmp_path / "evidence").iterdir()
     assert file.name == f"discarded-step{outcome.record.step}-{short(liar)}.json"
     proof = json.loads(file.read_text())

@@ -45,7 +45,9 @@ class EvidenceFiles:
         equivocation to anyone: they are kept for people.
         """
         name, last = self._name_of, self._history.uncertified
-        self._note(f"step {record.step} was not certified before the run stopped, and is made again")
+        self._note(
+            f"step {record.step} was not certified when this peer stopped: it is made again, or taken from the others"
+        )
         for judgement in record.judgements:
             if judgement.banned is not None:
                 self._note(f"it had banned {name(judgement.banned)}: {reason_for(judgement, name)}")

@@ -11,17 +11,9 @@ from troth.training import Problem
 
 def write_model(path: Path, problem: Problem, flat_D: Tensor) -> None:
     """Write the model so that it loads strictly into a new `task.model()`."""
-    write_bytes(path, save(_complete(problem, flat_D)))
+    write_bytes(path, save(problem.state_dict(flat_D)))
 
 
 def how_to_load(path: Path) -> str:
     """One line of Python, in which `model` is what the task's `model()` returns."""
     return f'model.load_state_dict(safetensors.torch.load_file("{path}"))'
-
-
-def _complete(problem: Problem, flat_D: Tensor) -> dict[str, Tensor]:
-    whole = getattr(problem, "state_dict", None)
-    if whole is not None:
-        state: dict[str, Tensor] = whole(flat_D)
-        return state
-    return {name: piece.cpu().contiguous().clone() for name, piece in problem.layout.views(flat_D).items()}

@@ -14,11 +14,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from troth.extras import how_to_install
 from troth.training import dataset_task
 from troth.training.errors import TaskError
 from troth.training.task import Task
-
-HINT = "Hugging Face's transformers is not installed: pip install 'transformers>=4.40', or this project's extra 'huggingface'"
 
 
 def task(model: Any, *, data: Any, auto: str = "AutoModelForCausalLM", **options: Any) -> Task:
@@ -35,7 +34,7 @@ def _builder(model: Any, auto: str) -> Callable[[], nn.Module]:
     try:
         import transformers
     except ImportError as error:
-        raise TaskError(HINT) from error
+        raise TaskError(f"Hugging Face's transformers is not installed: {how_to_install('huggingface')}") from error
 
     def build() -> nn.Module:
         if isinstance(model, nn.Module):
