@@ -71,8 +71,9 @@ nettest: .venv/installed-libp2p ## real peers on networks that hurt (as root, wi
 	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[libp2p]'
 	@touch $@
 
-vectors: .venv/installed-dev ## regenerate the golden vectors, after a deliberate change only
+vectors: .venv/installed-dev ## regenerate the golden vectors and the list of public names, after a deliberate change only
 	$(BIN)/python -m tests.vectors
+	$(BIN)/python -m tests.api.public_names
 
 clean: ## remove what make made
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

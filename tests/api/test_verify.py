@@ -12,7 +12,7 @@ from tests.evidence.forger import Forger
 from troth.api import evidence_files
 from troth.api.evidence_files import expand
 from troth.api.verify import Result, VerifyError, verify_path, verify_paths
-from troth.cli.output import write_evidence
+from troth.lab.results import write_evidence
 from troth.network.manifest.builder import ManifestOptions, build_manifest
 from troth.network.manifest.founder import Founder
 from troth.network.manifest.manifest import Manifest

@@ -307,7 +307,7 @@ class TestNew:
         def write(*_: Any) -> None:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr("troth.files.write_text", write)
+        monkeypatch.setattr("troth.api.new.write_text", write)
         done = troth("new", "run.toml", *SMALL, *founders)
         assert done == (2, "", "troth: cannot write run.toml: No space left on device; choose another place\n")
 

@@ -7,7 +7,6 @@ import warnings
 import typer
 from typer import Typer
 
-import troth
 from troth.cli.chaos import chaos
 from troth.cli.demo import demo
 from troth.cli.doctor import doctor
@@ -20,6 +19,7 @@ from troth.cli.simulate import simulate
 from troth.cli.swarm import swarm
 from troth.cli.verify import verify
 from troth.errors import OperatorError
+from troth.version import __version__
 
 _INTERRUPTED = 130
 
@@ -50,7 +50,7 @@ app.command()(example)
 
 def _show_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"troth {troth.__version__}")
+        typer.echo(f"troth {__version__}")
         raise typer.Exit
 
 

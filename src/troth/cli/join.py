@@ -89,8 +89,8 @@ def join(
     typer.echo("Starting …", err=True)
     import torch
 
+    from troth.api.keys import load_identity
     from troth.cli.fields import as_options
-    from troth.cli.key import load_identity
     from troth.network.manifest.manifest import Manifest
     from troth.network.node.node import Node
     from troth.network.node.options import NodeOptions

@@ -1,17 +1,12 @@
 """`troth key`: who you are. A key is made once, shown to others by its public half, and kept."""
 
-import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from troth.api.keys import load_identity, public_key, public_path, read_key_file
 from troth.errors import OperatorError
-
-if TYPE_CHECKING:
-    from troth.crypto import Identity
-
-_MOST_BYTES = 4096  # of a key file
 
 key = typer.Typer(
     help="Make, show and keep the key that you take part with.",
@@ -64,7 +59,7 @@ def show(
 
     Example: troth key show me.key
     """
-    public = public_key(_content(path))
+    public = public_key(read_key_file(path))
     _print_public(load_identity(path).peer if public is None else public)
 
 
@@ -89,38 +84,6 @@ def backup(
         raise KeyCommandError(f"{copy} does not read back as the same key: that disk cannot be trusted, try another")
     typer.echo(f"Wrote {copy} and read it back: the same key, {identity.peer.hex()[:8]}.")
     typer.echo("Never let both take part at once: two peers with one key contradict each other, and that is banned.")
-
-
-def load_identity(path: Path) -> "Identity":
-    """The private key of a member; if it cannot be used, the message says what to do."""
-    from troth.crypto import Identity
-
-    content = _content(path)
-    if public_key(content) is not None:
-        raise KeyCommandError(f"{path} is a public key: name the private one, which 'troth key new' wrote beside it")
-    if b"PRIVATE KEY" not in content:
-        raise KeyCommandError(f"{path} holds no key: name the file that 'troth key new' wrote")
-    return Identity.load(path)
-
-
-def public_key(content: bytes) -> bytes | None:
-    """The key in a .pub file; None if it is something else."""
-    return bytes.fromhex(content.decode()) if re.fullmatch(rb"[0-9a-fA-F]{64}\s*", content) else None
-
-
-def _content(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(_MOST_BYTES)
-    except FileNotFoundError as error:
-        raise KeyCommandError(f"no key at {path}: make one with 'troth key new {path}'") from error
-    except OSError as error:
-        raise KeyCommandError(f"cannot read {path}: {error.strerror}") from error
-
-
-def public_path(path: Path) -> Path:
-    """`me.key` has its public half in `me.pub`."""
-    return path.with_suffix(".pub") if path.suffix == ".key" else path.with_name(path.name + ".pub")
 
 
 def _print_public(peer: bytes) -> None:

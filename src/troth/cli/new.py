@@ -7,18 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from troth.cli.key import public_key
-from troth.errors import OperatorError
-
 if TYPE_CHECKING:
     from troth.network.manifest.builder import BuiltManifest
-    from troth.network.manifest.founder import Founder
-
-_MOST_KEY_BYTES = 1024
-
-
-class NewError(OperatorError):
-    """A manifest that cannot be written; the message names the option."""
 
 
 class _Device(StrEnum):
@@ -112,14 +102,13 @@ def new(
     Example: troth new run.toml --task digits --founder alice=alice.pub@10.0.0.1:7001 --founder bob=bob.pub@10.0.0.2:7001
     --founder carol=carol.pub@10.0.0.3:7001 --founder dave=dave.pub
     """
-    _check_free(manifest, overwrite)
-
     import torch
 
-    from troth.network.manifest.builder import ManifestOptions, build_manifest, task_beside
+    from troth.api.new import write_new
+    from troth.cli.fields import as_options
+    from troth.network.manifest.builder import ManifestOptions
 
     torch.set_num_threads(1)  # as 'troth join' does unless asked otherwise: the time of a gradient is measured here
-    founders = [parse_founder(given) for given in founder]
     options = ManifestOptions(
         name=name,
         steps=steps,
@@ -144,62 +133,9 @@ def new(
         stretch=stretch,
         data_where=data_where,
     )
-    built = build_manifest(task_beside(task, manifest.parent), founders, options, manifest.parent)
-    _write(manifest, built)
+    with as_options(("founder", "overwrite")):
+        built = write_new(manifest, task, founder, options, overwrite=overwrite)
     _print(manifest, built)
-
-
-def _write(path: Path, built: "BuiltManifest") -> None:
-    """Write the manifest, and beside it the initial state, if there is one."""
-    from troth.files import write_bytes, write_text
-    from troth.network.manifest.initial_state import initial_state_file
-
-    try:
-        if built.initial_state is not None and built.manifest.initial_state is not None:
-            write_bytes(initial_state_file(path.parent, built.manifest.initial_state), built.initial_state)
-        write_text(path, built.manifest.to_toml())
-    except OSError as error:
-        raise NewError(f"cannot write {path}: {error.strerror}; choose another place") from error
-
-
-def parse_founder(given: str) -> "Founder":
-    """`alice=KEY@host:port`, where KEY is hexadecimal or a file, and the address may be missing."""
-    from troth.crypto import PeerId
-    from troth.network.manifest.founder import Founder
-
-    name, equals, rest = given.partition("=")
-    if not equals or not rest:
-        raise NewError(f"--founder takes NAME=KEY@HOST:PORT, got '{given}'")
-    key, at, address = rest.rpartition("@") if "@" in rest else (rest, "", "")
-    if at and not address:
-        raise NewError(f"--founder {name}: no HOST:PORT after the @; leave the @ out for somebody who only dials out")
-    return Founder(name, PeerId(_public_key(key, name)), address)
-
-
-def _public_key(key: str, name: str) -> bytes:
-    if (given := public_key(key.encode(errors="replace"))) is not None:
-        return given
-    try:
-        with Path(key).open("rb") as file:
-            content = file.read(_MOST_KEY_BYTES)
-    except (OSError, ValueError) as error:
-        raise NewError(
-            f"--founder {name}: '{key}' is neither a public key (64 hexadecimal digits) nor a file that can be read"
-        ) from error
-    if b"PRIVATE KEY" in content:
-        raise NewError(f"--founder {name}: {key} is a private key, which stays at home; use its .pub file")
-    public = public_key(content)
-    if public is None:
-        raise NewError(f"--founder {name}: {key} holds no public key (64 hexadecimal digits): see 'troth key show'")
-    return public
-
-
-def _check_free(manifest: Path, overwrite: bool) -> None:
-    """Refuse a path that cannot be written to, before anything is computed."""
-    if manifest.is_dir() or not manifest.parent.is_dir():
-        raise NewError(f"cannot write {manifest}: name a file in a folder that exists")
-    if manifest.exists() and not overwrite:
-        raise NewError(f"{manifest} exists already: choose another name, or --overwrite (it will be another run)")
 
 
 def _print(path: Path, built: "BuiltManifest") -> None:

@@ -1,110 +1,27 @@
-"""Output folders: checked before hours of work, never overwritten by another run's results; and what goes into them."""
+"""Output folders of commands: as `lab.results` says, with its fields as options."""
 
-import csv
-import io
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from troth.errors import OperatorError
+from troth.cli.fields import as_options
+from troth.lab import results
+from troth.lab.results import OutputError
 
-if TYPE_CHECKING:
-    from torch import Tensor
+__all__ = ["OutputError", "claim", "claimed"]
 
-    from troth.evidence.bans import BanEvidence
-    from troth.simulation import StepReport
-    from troth.training import Problem
-
-
-class OutputError(OperatorError):
-    """An output folder that cannot be used; the message says why."""
+_OPTIONS = ("out", "overwrite")
 
 
 def claim(folder: Path, config: dict[str, Any], *, overwrite: bool) -> Path:
     """Make the folder, and check that it can be written to and holds no other run's summary."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".write-test"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise OutputError(f"cannot write to --out {folder}: {error.strerror}; choose another folder") from error
-    summary = folder / "summary.json"
-    if summary.exists() and not overwrite and _config_in(summary) != config:
-        raise OutputError(f"{folder} holds the results of another run: choose another --out, or add --overwrite")
-    return folder
+    with as_options(_OPTIONS):
+        return results.claim(folder, config, overwrite=overwrite)
 
 
 @contextmanager
 def claimed(folder: Path, config: dict[str, Any], *, overwrite: bool) -> Iterator[Path]:
     """Claim a folder for the work inside; if that fails, folders that were made for it and are still empty go again."""
-    missing = [place for place in (folder, *folder.parents) if not place.exists()]
-    try:
-        yield claim(folder, config, overwrite=overwrite)
-    except BaseException:
-        for place in missing:
-            if place.is_dir() and not any(place.iterdir()):
-                place.rmdir()
-        raise
-
-
-def _config_in(summary: Path) -> Any:
-    try:
-        return json.loads(summary.read_text(encoding="utf-8"))["config"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def write_evidence(folder: Path, evidence: Mapping[str, "BanEvidence"]) -> None:
-    """One file per ban, beside it what its recomputation starts from, and the run's id; in place of earlier ones."""
-    from troth.evidence.companion_files import FILES, save_evidence
-    from troth.evidence.verify import verify_ban
-    from troth.files import write_text
-
-    place = folder / "evidence"
-    for old in (file for kind in (*FILES, "run") for file in place.glob(kind)):
-        old.unlink()
-    if evidence:
-        place.mkdir(exist_ok=True)
-    for name, ban in evidence.items():
-        proof = verify_ban(ban.text)
-        save_evidence(place / name, ban, proof)
-        write_text(place / "run", proof.run.id.hex() + "\n")
-
-
-def write_curve(path: Path, peers: int, reports: Sequence["StepReport"], curve: Sequence[Mapping[str, float]]) -> None:
-    """Write `curve.csv`, one row a step: its metrics where the model was evaluated, and how the run went."""
-    from troth.files import write_text
-
-    metrics = {int(point["step"]): {k: v for k, v in point.items() if k != "step"} for point in curve}
-    names = list(dict.fromkeys(name for point in metrics.values() for name in point))
-    rows: list[dict[str, Any]] = [{"step": 0, "attacked": 0, "alive": peers, "banned": 0, "absent": 0}]
-    for report in reports:
-        rows.append(
-            {
-                "step": report.step,
-                "batch_loss": report.loss,
-                "attacked": int(report.attacked),
-                "alive": report.alive,
-                "banned": rows[-1]["banned"] + len(report.bans),
-                "absent": rows[-1]["absent"] + len(report.absent),
-            }
-        )
-    text = io.StringIO()
-    columns = ["step", *names, "batch_loss", "attacked", "alive", "banned", "absent"]
-    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({**row, **metrics.get(row["step"], {})} for row in rows)
-    write_text(path, text.getvalue())
-
-
-def write_model(path: Path, problem: "Problem", parameters_D: "Tensor") -> None:
-    """Write a model as its own module's complete `state_dict`."""
-    from safetensors.torch import save
-
-    from troth.files import write_bytes
-
-    path.parent.mkdir(exist_ok=True)
-    write_bytes(path, save(problem.state_dict(parameters_D)))
+    with as_options(_OPTIONS), results.claimed(folder, config, overwrite=overwrite) as made:
+        yield made

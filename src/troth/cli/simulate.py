@@ -18,8 +18,6 @@ class SimulateError(OperatorError):
     """An option of the command that makes no sense; the message names it."""
 
 
-_MODEL = "model.safetensors"
-
 # The run
 _Task = Annotated[str, typer.Option(help="What to train: see 'troth tasks'; or your own my_task.py.")]
 _Peers = Annotated[int, typer.Option(help="How many peers, the liars included.")]
@@ -179,22 +177,17 @@ def simulate(
 
 def _run(run: "Started", out: Path | None, checkpoint_every: int | None, *, overwrite: bool, json: bool) -> None:
     """Train, write the results, and print them."""
-    from troth.cli.output import claimed, write_curve, write_evidence, write_model
+    from troth.cli.output import claimed
     from troth.evidence import slug
-    from troth.files import write_text
-    from troth.lab import plot_runs
+    from troth.lab.results import save_results
 
     scenario = run.scenario
     config = scenario.config()
     with claimed(out or Path("runs") / slug(config), config, overwrite=overwrite) as folder:
         reports = _train(run, folder, checkpoint_every)
         finished = run.finish()
-        summary = finished.summary
-        write_evidence(folder, finished.evidence)
-        write_model(folder / _MODEL, finished.problem, finished.parameters_D)
-        write_curve(folder / "curve.csv", scenario.peers, reports, summary.curve)
-        write_text(folder / "summary.json", summary.to_json())  # where it is, those before it are too
-        plot_runs([(summary.defence, summary)], folder / "curve.png", _title(summary))
+        save_results(folder, finished, reports)
+    summary = finished.summary
     if json:
         typer.echo(summary.to_json(), nl=False)
     else:
@@ -204,7 +197,7 @@ def _run(run: "Started", out: Path | None, checkpoint_every: int | None, *, over
 def _train(run: "Started", folder: Path, checkpoint_every: int | None) -> "list[StepReport]":
     """Make all steps, live, with a checkpoint every so often and at the end."""
     from troth.cli.live import Live
-    from troth.cli.output import write_model
+    from troth.lab.results import write_model
 
     scenario, reports = run.scenario, []
     folder = folder / "checkpoints"
@@ -223,14 +216,10 @@ def _train(run: "Started", folder: Path, checkpoint_every: int | None) -> "list[
     return reports
 
 
-def _title(summary: "RunSummary") -> str:
-    liars = f"{len(summary.byzantine)} of {summary.peers} peers lie" if summary.byzantine else f"{summary.peers} peers"
-    beyond = " (beyond the guarantee)" if summary.config["beyond_guarantee"] else ""
-    return f"{summary.config['task']}, {liars}{beyond}, {summary.defence}"
-
-
 def _print_results(summary: "RunSummary", folder: Path) -> None:
     """Print a line for each result; none is cut or wrapped, so that paths can be copied."""
+    from troth.lab.results import MODEL
+
     details = summary.details
     rows = [
         ("task", f"{summary.config['task']} ({details['parameters']:,} parameters)"),
@@ -249,8 +238,8 @@ def _print_results(summary: "RunSummary", folder: Path) -> None:
     rows += [
         ("summary", str(folder / "summary.json")),
         ("curve", f"{folder / 'curve.csv'}, drawn in {folder / 'curve.png'}"),
-        ("model", str(folder / _MODEL)),
-        ("to load it", f'module.load_state_dict(safetensors.torch.load_file("{folder / _MODEL}"))'),
+        ("model", str(folder / MODEL)),
+        ("to load it", f'module.load_state_dict(safetensors.torch.load_file("{folder / MODEL}"))'),
     ]
     width = max(len(name) for name, _ in rows)
     for name, value in rows:

@@ -40,6 +40,7 @@ class Identity:
 
     @classmethod
     def generate(cls) -> "Identity":
+        """Make a new key."""
         return cls(Ed25519PrivateKey.generate())
 
     @classmethod
@@ -61,7 +62,7 @@ class Identity:
             serialization.BestAvailableEncryption(password),
         )
 
-    def save(self, path: Path) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Write the key, readable by its owner only. An existing file is never overwritten: a lost key is lost."""
         secret = self._private.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -76,10 +77,11 @@ class Identity:
             os.fsync(file.fileno())
 
     @classmethod
-    def load(cls, path: Path) -> "Identity":
+    def load(cls, path: str | os.PathLike[str]) -> "Identity":
+        """Read a key that nobody else can read."""
         try:
-            mode = path.stat().st_mode & 0o777
-            raw = path.read_bytes()
+            mode = os.stat(path).st_mode & 0o777
+            raw = Path(path).read_bytes()
         except OSError as error:
             raise KeyFileError(f"cannot read the key file {path}: {error.strerror}") from error
         if mode & 0o077:

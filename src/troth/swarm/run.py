@@ -12,7 +12,6 @@ from typing import Any, Self
 
 import msgspec
 
-import troth
 from troth.evidence import RunSummary
 from troth.files import write_bytes, write_text
 from troth.network.manifest.manifest import Manifest
@@ -20,6 +19,7 @@ from troth.network.node.events import StepEvent
 from troth.protocol.core.records import decode_record
 from troth.swarm.child import Ended, Note, Stepped, Trace, live
 from troth.swarm.plan import SwarmPlan, folder_of
+from troth.version import __version__
 
 _STOPPING_S = 10.0
 _DECODER: msgspec.msgpack.Decoder[Trace] = msgspec.msgpack.Decoder(Trace)
@@ -170,7 +170,7 @@ class Swarm:
         measured = {event.step: event.metrics for event in events if event.metrics}  # of the final model, in the end
         curve = [{"step": 0, **before}, *({"step": updates, **metrics} for updates, metrics in measured.items())]
         return RunSummary(
-            version=troth.__version__,
+            version=__version__,
             peers=self.plan.peers,
             byzantine=self.plan.liars,
             steps=events[-1].step if events else 0,

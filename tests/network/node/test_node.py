@@ -5,11 +5,15 @@ import socket
 import threading
 from pathlib import Path
 
+import pytest
+
 from troth.crypto import Identity, Seed, derive
 from troth.network.manifest.builder import ManifestOptions, build_manifest
 from troth.network.manifest.errors import ManifestError
 from troth.network.manifest.founder import Founder
 from troth.network.manifest.manifest import Manifest
+from troth.network.mesh.inbox import StoppedError
+from troth.network.node import founding
 from troth.network.node.events import StepEvent
 from troth.network.node.node import Node
 from troth.network.node.options import NodeOptions
@@ -58,3 +62,33 @@ def test_a_peer_with_another_manifest_ends_and_names_the_difference(tmp_path: Pa
     assert "peer0, peer1 cannot train with this peer" in raised[2]
     assert "the manifests differ in training options; everybody needs the same run.toml" in raised[2]
     assert all((tmp_path / str(number) / "model.json").exists() for number in (0, 1))
+
+
+class FirstNoteSink(SilentSink):
+    """Tells when the peer has begun to wait."""
+
+    def __init__(self) -> None:
+        self.noted = threading.Event()
+
+    def note(self, text: str) -> None:
+        self.noted.set()
+
+
+def test_a_peer_that_waits_for_the_others_stops_when_another_thread_asks_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(founding, "_TELL_EVERY_S", 0.0)
+    founders = tuple(Founder(f"peer{k}", one.peer, free_address()) for k, one in enumerate(IDS))
+    manifest = build_manifest("quadratic", founders, ManifestOptions(steps=3, delta_s=1.0)).manifest
+    sink = FirstNoteSink()
+    node = Node(manifest, IDS[0], NodeOptions(tmp_path, listen=founders[0].address), sink)
+
+    def stop() -> None:
+        assert sink.noted.wait(60)
+        node.stop()
+
+    stopper = threading.Thread(target=stop, daemon=True)
+    stopper.start()
+    with pytest.raises(StoppedError):
+        node.live()
+    stopper.join(60)

@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from os import PathLike
 from pathlib import Path
 from typing import Literal, TypeVar, overload
 
@@ -91,7 +92,9 @@ class Manifest:
     # Reading and writing
 
     @classmethod
-    def load(cls, path: Path) -> "Manifest":
+    def load(cls, path: str | PathLike[str]) -> "Manifest":
+        """Read a manifest, strictly: `ManifestError` says what is wrong with it, and where."""
+        path = Path(path)
         try:
             with path.open("rb") as file:
                 raw = file.read(MOST_BYTES + 1)

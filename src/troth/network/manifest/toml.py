@@ -11,10 +11,10 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from troth import __version__
 from troth.errors import printable
 from troth.network.manifest.errors import ManifestError, quoted
 from troth.protocol.core.run import Parameters
+from troth.version import __version__
 
 FORMAT: Final = 3
 MOST_BYTES = 1 << 20

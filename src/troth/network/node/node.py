@@ -15,6 +15,7 @@ from troth.network.malloc import keep_memory
 from troth.network.manifest.errors import ManifestError
 from troth.network.manifest.fit import mismatches
 from troth.network.manifest.manifest import Manifest
+from troth.network.mesh.inbox import StoppedError
 from troth.network.mesh.session import Standing
 from troth.network.node.events import EventSink, paused, step_event
 from troth.network.node.evidence import EvidenceFiles
@@ -155,6 +156,8 @@ class Node:
             started = time.monotonic()
             if {member.peer.me, self._seat.peer} & set(outcome.state.roster.banned):
                 raise BannedError(f"this peer was banned in step {outcome.record.step}")
+            if self._stop_asked:  # a peer alone in its run waits for nobody
+                raise StoppedError("stopped")
 
     def _tell(self, outcome: Outcome[Training], seconds: float) -> None:
         assert self._channel is not None
@@ -242,6 +245,14 @@ class Node:
         kind = BroadcastChannel if observing else self._factory.channel
         self._channel = kind(*given, observing=observing, on_announced=on_announced)
         return self._channel
+
+    @property
+    def state(self) -> State[Training] | None:
+        """The newest state, if this peer holds its model; None while it comes back without. May be asked from any thread."""
+        member = self._member
+        if member is None:
+            return None if self._folder.has_slots else self._first
+        return member.state if member.lacks is None else None
 
     # People
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from torch import Tensor
 
-import troth
 from troth.evidence import RunSummary
 from troth.evidence.bans import BanEvidence
 from troth.simulation.lockstep.defences import TROTH
@@ -15,6 +14,7 @@ from troth.simulation.lockstep.report import StepReport
 from troth.simulation.lockstep.scenario import Scenario
 from troth.simulation.lockstep.server import ServerSimulation
 from troth.training import Problem, TaskError
+from troth.version import __version__
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Started:
         if isinstance(simulation, ProtocolSimulation):
             details |= _protocol_details(simulation, self._done)
         return RunSummary(
-            version=troth.__version__,
+            version=__version__,
             peers=scenario.peers,
             byzantine=simulation.byzantine,
             steps=self._done,

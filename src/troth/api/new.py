@@ -1,0 +1,107 @@
+"""`troth.new`: write down what the members of a run agree on."""
+
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Literal, TypedDict, Unpack
+
+from troth.api.keys import load_public
+from troth.errors import OperatorError
+from troth.files import write_bytes, write_text
+from troth.network.manifest.builder import BuiltManifest, ManifestOptions, build_manifest, task_beside
+from troth.network.manifest.founder import Founder
+from troth.network.manifest.initial_state import initial_state_file
+from troth.network.manifest.manifest import Manifest
+
+
+class NewRunError(OperatorError):
+    """A manifest that cannot be written as asked for; the message names the field and the way out."""
+
+
+class NewOptions(TypedDict, total=False):
+    """Choices of the person who writes the manifest. None: as the task suggests, as the protocol allows, or as measured."""
+
+    name: str | None
+    steps: int | None
+    optimizer: str | None
+    rate: float | None
+    schedule: str
+    warmup: int
+    seed: int
+    initial_state: Path | None  # a checkpoint, a peer's folder, or a model, to begin from
+    byzantine: int | None
+    validators: int
+    projections: int
+    tau: float | None
+    tau_auto: float | None
+    deviation: float | None
+    beyond_guarantee: bool
+    device: Literal["cpu", "cuda"]
+    one_by_one: bool
+    delta_s: float
+    compute_s: float | None
+    bulk_s: float | None
+    stretch: float
+    memory_bytes: int | None
+    data_where: str | None
+
+
+def new(
+    path: str | PathLike[str],
+    task: str,
+    founders: Sequence[str | Founder],
+    *,
+    overwrite: bool = False,
+    **options: Unpack[NewOptions],
+) -> Manifest:
+    """Write the manifest of a new run to `path`, as `troth new` does, and return it.
+
+    troth.new("run.toml", "digits", ["alice=alice.pub@10.0.0.1:7001", "bob=bob.pub@10.0.0.2:7001", …], steps=500)
+
+    A founder is a `Founder`, or NAME=KEY@HOST:PORT with a public key in hexadecimal or in a file; the address may be
+    missing for somebody who only dials out. `task` is a spec, `digits` or `my_task.py`, whose file has to lie in the
+    folder of `path`: everybody needs both.
+    """
+    return write_new(Path(path), task, founders, ManifestOptions(**options), overwrite=overwrite).manifest
+
+
+def write_new(
+    path: Path, task: str, founders: Sequence[str | Founder], options: ManifestOptions, *, overwrite: bool
+) -> BuiltManifest:
+    """Build a manifest, and write it with what has to lie beside it."""
+    _check_free(path, overwrite=overwrite)
+    given = [one if isinstance(one, Founder) else _founder(one) for one in founders]
+    built = build_manifest(task_beside(task, path.parent), given, options, path.parent)
+    _write(path, built)
+    return built
+
+
+def _founder(given: str) -> Founder:
+    """`alice=KEY@host:port`, where KEY is hexadecimal or a file, and the address may be missing."""
+    name, equals, rest = given.partition("=")
+    if not equals or not rest:
+        raise NewRunError(f"`founder` takes NAME=KEY@HOST:PORT, got '{given}'")
+    key, at, address = rest.rpartition("@") if "@" in rest else (rest, "", "")
+    if at and not address:
+        raise NewRunError(
+            f"`founder` {name}: no HOST:PORT after the @; leave the @ out for somebody who only dials out"
+        )
+    return Founder(name, load_public(key, f"`founder` {name}"), address)
+
+
+def _check_free(path: Path, *, overwrite: bool) -> None:
+    """Refuse a path that cannot be written to, before anything is computed."""
+    if path.is_dir() or not path.parent.is_dir():
+        raise NewRunError(f"cannot write {path}: name a file in a folder that exists")
+    if path.exists() and not overwrite:
+        raise NewRunError(f"{path} exists already: choose another name, or `overwrite` (it will be another run)")
+
+
+def _write(path: Path, built: BuiltManifest) -> None:
+    """Write the manifest, and beside it the initial state, if there is one."""
+    try:
+        if built.initial_state is not None and built.manifest.initial_state is not None:
+            write_bytes(initial_state_file(path.parent, built.manifest.initial_state), built.initial_state)
+        write_text(path, built.manifest.to_toml())
+    except OSError as error:
+        raise NewRunError(f"cannot write {path}: {error.strerror}; choose another place") from error

@@ -1,0 +1,35 @@
+"""Aggregation rules for one's own training loop: a matrix with one row for each peer in, one vector out.
+
+>>> import torch
+>>> vectors = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.9, 0.0], [-1e6, 1e6]])  # the last one lies
+>>> troth.rules.centered_clip(vectors, tau=0.1).norm() < 2
+tensor(True)
+>>> troth.rules.mean(vectors).norm() > 1e5
+tensor(True)
+
+`RULES` is the table of all of them by the names that `simulate` knows.
+"""
+
+from troth.aggregation import (
+    RULES,
+    AggregationError,
+    centered_clip,
+    geometric_median,
+    krum,
+    mean,
+    median,
+    multi_krum,
+    trimmed_mean,
+)
+
+__all__ = [
+    "RULES",
+    "AggregationError",
+    "centered_clip",
+    "geometric_median",
+    "krum",
+    "mean",
+    "median",
+    "multi_krum",
+    "trimmed_mean",
+]

@@ -1,0 +1,126 @@
+"""`troth.simulate`: steps, results, and a user's own task, attack and rule as objects."""
+
+import csv
+import typing
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+import troth
+from troth.api.simulate import SimulationOptions
+from troth.attacks import GradientAttack
+from troth.simulation import Scenario
+from troth.training import Batch, Model
+
+
+@dataclass(frozen=True)
+class Plane(troth.Task):
+    """fit a plane"""
+
+    dimension: int = 12
+
+    def model(self) -> nn.Module:
+        return nn.Linear(self.dimension, 1)
+
+    def batch(self, draw: troth.Stream) -> Batch:
+        x = torch.from_numpy(draw.normal(8 * self.dimension)).float().reshape(8, self.dimension)
+        return {"x": x, "y": x.sum(dim=1, keepdim=True)}
+
+    def loss(self, model: Model, batch: Batch) -> Tensor:
+        return nn.functional.mse_loss(model(batch["x"]), batch["y"])
+
+
+@dataclass(frozen=True)
+class Shout(GradientAttack):
+    """send the own gradient a hundred times as loud"""
+
+    def forge(self, own_BD: Tensor, honest_HD: Tensor) -> Tensor:
+        return own_BD * -100
+
+
+def largest(vectors_PD: Tensor) -> Tensor:
+    """A rule that trusts whoever shouts."""
+    return vectors_PD[torch.linalg.vector_norm(vectors_PD, dim=1).argmax()]
+
+
+@pytest.fixture(scope="module")
+def result() -> troth.SimulationResult:
+    run = troth.simulate(Plane(), peers=7, byzantine=2, attack=Shout(), attack_start=3, steps=14, evaluate_every=7)
+    first = next(run)
+    assert (first.number, first.of, first.members, first.withstands, first.bans) == (1, 14, 7, 2, ())
+    later = list(run)
+    assert [one.number for one in later] == list(range(2, 15))
+    assert {ban.peer for one in later for ban in one.bans} == set(run.run().liars)
+    assert later[-1].metrics == run.run().metrics
+    return run.run()
+
+
+def test_the_liars_of_a_users_own_attack_are_banned_on_a_users_own_task(result: troth.SimulationResult) -> None:
+    assert {ban.peer for ban in result.bans} == set(result.liars)
+    assert [point["step"] for point in result.curve] == [0, 7, 14]
+    assert result.metrics["loss"] < result.curve[0]["loss"]
+    assert {ban.evidence for ban in result.bans} == {Path("evidence") / name for name in result.evidence}
+
+
+def test_weights_come_back_in_the_users_own_module(result: troth.SimulationResult) -> None:
+    model, task = result.model(), Plane()
+    assert isinstance(model, nn.Linear)
+    with torch.no_grad():
+        assert task.evaluate(model)["loss"] == pytest.approx(result.metrics["loss"], rel=1e-6)
+    task.model().load_state_dict(result.state_dict(), strict=True)
+
+
+def test_results_are_saved_as_the_command_saves_them(result: troth.SimulationResult, tmp_path: Path) -> None:
+    result.save(tmp_path / "out")
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {"summary.json", "curve.csv", "curve.png", "model.safetensors", "evidence"}
+    assert (tmp_path / "out/summary.json").read_text() == result.summary.to_json()
+    saved = load_file(tmp_path / "out/model.safetensors")
+    assert all(torch.equal(tensor, result.state_dict()[name]) for name, tensor in saved.items())
+    assert all((tmp_path / "out" / ban.evidence).exists() for ban in result.bans if ban.evidence is not None)
+    result.to_csv(tmp_path / "mine.csv")
+    rows = list(csv.DictReader((tmp_path / "mine.csv").read_text().splitlines()))
+    assert [row["step"] for row in rows] == [str(number) for number in range(15)]
+    other = troth.simulate(Plane(), peers=4, steps=2).run()
+    with pytest.raises(
+        troth.OperatorError, match="holds the results of another run: choose another `out`, or add `over"
+    ):
+        other.save(tmp_path / "out")
+    other.save(tmp_path / "out", overwrite=True)
+
+
+def test_a_users_own_rule_is_what_the_server_applies() -> None:
+    told = {
+        name: troth.simulate(
+            Plane(), peers=7, byzantine=2, attack=Shout(), attack_start=0, steps=6, defence=defence, evaluate_every=6
+        ).run()
+        for name, defence in {"largest": largest, "median": troth.rules.median}.items()
+    }
+    assert told["largest"].metrics["loss"] > told["largest"].curve[0]["loss"]
+    assert told["median"].metrics["loss"] < told["median"].curve[0]["loss"]
+    assert told["median"].bans == ()
+
+
+def test_equal_options_give_equal_bits_and_the_steps_can_be_skipped() -> None:
+    one, other = (troth.simulate(Plane(), peers=4, steps=3, seed=1) for _ in range(2))
+    assert len(list(one)) == 3
+    assert one.run().summary == other.run().summary
+    assert torch.equal(one.run().state_dict()["weight"], other.run().state_dict()["weight"])
+
+
+def test_mistakes_name_the_field() -> None:
+    with pytest.raises(troth.OperatorError, match="`byzantine` 8 is too many for 16 peers"):
+        troth.simulate("digits", byzantine=8)
+    with pytest.raises(troth.OperatorError, match="`threads` must be at least 0, got -1"):
+        troth.simulate("digits", threads=-1)
+    with pytest.raises(troth.OperatorError, match="unknown task 'digit': did you mean digits"):
+        troth.simulate("digit")
+
+
+def test_every_option_of_a_scenario_can_be_given() -> None:
+    typed = typing.get_type_hints(troth.simulate).keys() | typing.get_type_hints(SimulationOptions).keys()
+    assert typed - {"return", "options", "threads"} == {one.name for one in fields(Scenario)}
