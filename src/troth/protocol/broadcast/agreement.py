@@ -84,7 +84,8 @@ def values_digest(digests: Mapping[PeerId, Digest]) -> Digest:
 
 def view_bytes(slot: Slot, values: bytes | None, gone: Iterable[bytes] = (), broken_off: Sequence[bytes] = ()) -> bytes:
     if broken_off:  # another tag and a count: no first view is a second one, whoever is named
-        return _bytes("troth/second-view/1", slot, values or b"", bytes([len(broken_off)]), *broken_off, *gone)
+        count = len(broken_off).to_bytes(4, "big")
+        return _bytes("troth/second-view/1", slot, values or b"", count, *broken_off, *gone)
     return _bytes("troth/view/2", slot, values or b"", *gone)
 
 

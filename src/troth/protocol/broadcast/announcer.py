@@ -144,13 +144,16 @@ class Announcer:
         running = self._running
         assert running is not None
         self._relay(sender, slot, frame)
-        self._look_round(running)
+        self._look_round(running, sender)
         running.hear(sender, frame, self._link.now())
         self._flush(slot, running)
+        self.tick()  # it may have been the last frame of a peer that is gone
 
-    def _look_round(self, running: Announcement | ObservedAnnouncement) -> None:
+    def _look_round(self, running: Announcement | ObservedAnnouncement, heard: PeerId | None = None) -> None:
+        """Tell the announcement whose connections are closed; but not that of a peer whose frame is in hand: it may be the value
+        or view that would be missed."""
         if isinstance(running, Announcement) and running.decision is None:
-            running.broken_off(self._link.gone())
+            running.broken_off(self._link.gone() - {heard})
 
     def _flush(self, slot: Slot, running: Announcement | ObservedAnnouncement) -> None:
         if frames := running.take():

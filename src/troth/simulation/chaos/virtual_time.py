@@ -110,12 +110,13 @@ class VirtualTime(Generic[R]):
                 node.coroutine.close()
 
     def gone(self, sight_of: PeerId) -> frozenset[PeerId]:
-        """Peers whose connections are closed, as far as `sight_of` has noticed."""
+        """Peers whose connections are closed, as far as `sight_of` has noticed, once all that they sent is taken."""
         node = self._nodes[self._homes.get(sight_of, sight_of)]
         if not node.notices:
             return frozenset()
         stopped = {peer for peer, notice in node.notices.items() if notice.stopped}
-        return frozenset(peer for peer, home in self._homes.items() if home in stopped)
+        untaken = {sender for sender, _ in node.inbox}
+        return frozenset(peer for peer, home in self._homes.items() if home in stopped and peer not in untaken)
 
     def _tell_others(self, peer: PeerId, *, stopped: bool) -> None:
         """Send notices, which arrive after a link's delay, where a packet would arrive."""
