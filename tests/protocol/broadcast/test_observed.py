@@ -101,7 +101,7 @@ def test_a_certificate_that_only_an_observer_gets_does_not_set_its_clock() -> No
     assert observed.ends >= 20.0 - 2.0
 
 
-@pytest.mark.parametrize("gone", [(), (6,)])
+@pytest.mark.parametrize(("gone", "broken_off"), [((), ()), ((6,), ()), ((), (6,)), ((5,), (6,))])
 @pytest.mark.parametrize(
     ("flaw", "believed"),
     [
@@ -113,16 +113,20 @@ def test_a_certificate_that_only_an_observer_gets_does_not_set_its_clock() -> No
     ],
 )
 def test_one_voice_is_enough_with_a_certificate_that_an_honest_member_decided_by(
-    flaw: str, believed: bool, gone: tuple[int, ...]
+    flaw: str, believed: bool, gone: tuple[int, ...], broken_off: tuple[int, ...]
 ) -> None:
-    """[B2, Q9] Three liars can complete a certificate that nobody decided by: so a fourth has to sign that it did."""
-    gone = (4, 5, 6) if flaw == "few left" else gone
+    """[B2, Q9] Three liars can complete a certificate that nobody decided by: so a fourth has to sign that it did. Values of
+    members that broke off count."""
+    gone = tuple(k for k in (4, 5, 6) if k not in broken_off) if flaw == "few left" else gone
     said = _said(*(k for k in range(7) if k not in gone))
     seen = (
         values_digest({PeerId(peer): blob_digest(envelope.payload) for peer, envelope in said.items()}),
         tuple(sorted(PEERS[k] for k in gone)),
     )
-    views: dict[bytes, bytes] = {peer: IDENTITY_OF[PeerId(peer)].sign(view_bytes(COMMIT_SLOT, *seen)) for peer in said}
+    named = (*seen, tuple(sorted(PEERS[k] for k in broken_off)))
+    views: dict[bytes, bytes] = {
+        peer: IDENTITY_OF[PeerId(peer)].sign(view_bytes(COMMIT_SLOT, *named)) for peer in said if peer not in named[2]
+    }
     if flaw == "a view is missing":
         views[PEERS[3]] = views[PEERS[2]]
     holders = PEERS[: 3 if flaw == "liars hold it" else 4]
@@ -133,7 +137,7 @@ def test_one_voice_is_enough_with_a_certificate_that_an_honest_member_decided_by
     decided = Decided({peer: said[peer] for peer in sorted(said)[1:]} if flaw == "of another end" else said, {})
     observed.hear(PEERS[0], decided, 1.0)
     before = observed.decision
-    observed.hear(PEERS[0], Certificate(seen[0], views, chain, seen[1]), 1.0)
+    observed.hear(PEERS[0], Certificate(seen[0], views, chain, *named[1:]), 1.0)
     decision = observed.decision
     assert before is None
     assert (decision is not None) == believed

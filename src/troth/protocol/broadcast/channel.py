@@ -4,7 +4,7 @@ One peer's end of it, made of objects with one job each: position (which frames 
 catch-up server, pacing (deadlines), the router that hands frames to them, and the listener that waits for frames.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, cast
 
 from troth.crypto import Identity, PeerId, Slot
@@ -35,7 +35,7 @@ from troth.protocol.core.channel import (
     Showing,
 )
 from troth.protocol.core.parts import ProvenPart
-from troth.protocol.wire.frames import BlobSent, BlobWanted
+from troth.protocol.wire.frames import BlobSent, BlobWanted, Busy
 from troth.protocol.wire.messages import Measured, Message, Phase, SignedRejoin
 from troth.protocol.wire.phases import seal
 from troth.protocol.wire.primitives import Primitives
@@ -222,13 +222,15 @@ class BroadcastChannel:
         """Slot that this peer is in, and the members that have not spoken in it yet, to show to people."""
         return None if self.position.slot is None else (self.position.slot, self._announcer.unheard)
 
-    async def rest(self, slot: Slot) -> None:
-        """Wait until a peer asks to come back, or another member has begun the step of this Commit (SPEC G3)."""
+    async def rest(self, slot: Slot, members: Iterable[PeerId]) -> None:
+        """Wait until a peer asks to come back, or another member has begun the step of this Commit; and tell all that this one
+        begins, before it computes anything: else those who are woken by its Commit would be late (SPEC G3)."""
         self.resting = True
-        while not (self.catch_up.wanted or self._early_frames.has(slot)):
+        while not (self.catch_up.wanted or self._early_frames.has(slot) or slot.step in self.position.busy.values()):
             await self.listener.hear_one(self._link.now() + _REST)
         self.resting = False
-        self.pacing.resume()
+        self.outlet.send_each(slot, members, Busy(slot.step))
+        self.pacing.resume(self._link.now())
 
     # For a peer that comes back (SPEC B2)
 

@@ -30,6 +30,7 @@ class Position:
         self.members: tuple[PeerId, ...] = ()  # in that announcement
         self.quorum = 0  # of the members at the start of the step: at least more than half
         self.left: set[PeerId] = set()  # members that left this step, and wait for a restart
+        self.busy: dict[PeerId, int] = {}  # members that began a step after a rest, and which (SPEC G3)
         self._began_with = 0  # number of members at the start of the step
         self._observe_from: int | None = None  # first step of which a peer that comes back needs every decision
 
@@ -41,6 +42,7 @@ class Position:
             self._began_with = len(view.members)
             self.quorum = max(len(view.members) // 2 + 1, view.liars + 1, view.quorum)
             self.left.clear()
+            self.busy.clear()
 
     def observe_from(self, step: int) -> None:
         self._observe_from = step

@@ -121,6 +121,7 @@ class Pacing:
         self.timeouts = self.next_timeouts = bounds.slowest  # of this step, and from the next Commit on
         self.latency = LatencyEstimator()
         self._last: Announcement | ObservedAnnouncement | None = None
+        self._resumed_at: float | None = None  # when the last rest ended, if nothing was announced since
 
     def begin_step(self) -> None:
         self.timeouts = self.next_timeouts
@@ -130,11 +131,11 @@ class Pacing:
         self.next_timeouts = self.bounds.after(list(told))
 
     def ended(self, announcement: Announcement | ObservedAnnouncement) -> None:
-        self._last = announcement
+        self._last, self._resumed_at = announcement, None
 
-    def resume(self) -> None:
-        """Go on after a rest: the next announcement counts from its own beginning (SPEC G3)."""
-        self._last = None
+    def resume(self, now: float) -> None:
+        """Go on after a rest: the next announcement counts from here (SPEC G3)."""
+        self._last, self._resumed_at = None, now
 
     def speak(self) -> None:
         """Go on as a member: others decided the last announcement up to delta earlier."""
@@ -144,7 +145,8 @@ class Pacing:
 
     def timing(self, slot: Slot, view: AttemptView, members: Iterable[PeerId], now: float) -> Timing:
         """Timing of an announcement that begins at the end of the last one."""
-        start = now if self._last is None or self._last.ends is None else self._last.ends
+        since = self._last.ends if self._last is not None else self._resumed_at
+        start = now if since is None else since
         here = set(members)
         relayed = any(peer in here and others & here for peer, others in view.disputed_links.items())
         return Timing(start, self._allowance(slot, view), self.timeouts.delta, relayed)

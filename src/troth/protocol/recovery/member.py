@@ -96,9 +96,8 @@ class Member(Generic[T]):
         self._serve(channel)
         while not self.over:
             if self._ledger.rests:
-                await channel.rest(
-                    Slot(self.peer.run.id, self.state.step, Phase.COMMIT, incarnation=self.state.incarnation)
-                )
+                commit = Slot(self.peer.run.id, self.state.step, Phase.COMMIT, incarnation=self.state.incarnation)
+                await channel.rest(commit, self.state.roster.members)
                 self._observers.admit(channel)
             outcome = await self._next_step()
             yield outcome

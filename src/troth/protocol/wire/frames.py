@@ -209,7 +209,8 @@ class Waiting(_Frame, frozen=True):
 
 
 class Busy(_Frame, frozen=True):
-    """The answer to `Waiting` of a member that is in a step, as far as it knows."""
+    """The answer to `Waiting` of a member that is in a step, as far as it knows; and the word of one that begins a step after a
+    rest (SPEC G3)."""
 
     step: Step
 

@@ -17,6 +17,7 @@ from troth.protocol.wire.frames import Packet, View
 from troth.simulation.chaos.faults import Deliver
 
 R = TypeVar("R")
+_SILENCE = 7200.0  # seconds without a packet after which nothing will happen any more: all who are left rest (SPEC G3)
 Watch = Callable[[float, PeerId, PeerId, Packet, Sequence[float]], None]  # now, sender, receiver, packet, delays
 
 
@@ -68,6 +69,7 @@ class VirtualTime(Generic[R]):
         self._homes: dict[PeerId, PeerId] = {}  # first key of the coroutine that gets packets for a key
         self.now = 0.0
         self.packets = self.lost = self.duplicated = 0
+        self._sent_at = 0.0  # when the last packet was sent
         self.results: dict[PeerId, R] = {}
         self.stopped: dict[PeerId, CannotGoOnError] = {}
 
@@ -78,6 +80,7 @@ class VirtualTime(Generic[R]):
 
     def send(self, sender: PeerId, to: PeerId, packet: Packet) -> None:
         self.packets += 1
+        self._sent_at = self.now
         delays = self._deliver(sender, to, packet, self.now)
         self.lost += not delays
         self.duplicated += len(delays) > 1
@@ -90,7 +93,8 @@ class VirtualTime(Generic[R]):
     def run(
         self, coroutines: Mapping[PeerId, Coroutine[Any, Any, R]], *, most_events: int, until: Collection[PeerId] = ()
     ) -> None:
-        """Start all coroutines and advance the clock from event to event, until those in `until` (default: all) have ended.
+        """Start all coroutines and advance the clock from event to event, until those in `until` (default: all) have ended, or
+        nobody has said anything for two hours.
 
         More events than allowed are a bug: the run does not end.
         """
@@ -100,7 +104,7 @@ class VirtualTime(Generic[R]):
             for peer in self._nodes:
                 self._advance(peer, None)
             handled = 0
-            while self._events and self._pending:
+            while self._events and self._pending and self.now < self._sent_at + _SILENCE:
                 handled += 1
                 assert handled <= most_events, f"more than {most_events} events: this does not end"
                 self.now, _, peer, what = heapq.heappop(self._events)

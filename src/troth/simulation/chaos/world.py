@@ -97,3 +97,14 @@ class World:
         steady = {peer for peer in self.honest if self.numbers[peer] not in gone}
         certifies = last is None or len(steady & set(last.record.members)) >= last.quorum
         return len(steady & set(roster.members)) < roster.quorum or not certifies
+
+    @property
+    def rests(self) -> bool:
+        """Whether too few are left for an update, those who can still come back included (SPEC G3)."""
+        if not self.records:
+            return False
+        roster = self.witness[-1].state.roster
+        for_good = {number for number, cut in self.plan.crashes.items() if cut.down is None} | self.plan.lying
+        back = [gone for gone in roster.away if self.numbers[gone.peer] not in for_good | self.plan.network.loss.keys()]
+        count = len(roster.members) + len(back)
+        return roster.paused and not roster.moves(count, count)

@@ -9,9 +9,10 @@ from random import Random
 from typing import TYPE_CHECKING, cast
 
 from tests.protocol.broadcast.announcement.openings import Openings
+from tests.protocol.broadcast.announcement.second_view_lies import SecondViewLies, Signed
 from tests.protocol.broadcast.announcement.setting import DELTA, INSTANT, SLOT, Key, sealed
 from troth.crypto import PeerId, blob_digest
-from troth.protocol.broadcast.agreement import Seen, chain_bytes, view_bytes, with_chain
+from troth.protocol.broadcast.agreement import chain_bytes, view_bytes, with_chain
 from troth.protocol.wire.frames import Agreement as Frame
 from troth.protocol.wire.frames import Certificate, Chained, View
 from troth.protocol.wire.messages import MOST_MEMBERS
@@ -27,15 +28,16 @@ class CollectedSignatures:
 
     def __init__(self, everyone: Sequence[PeerId], liars: Sequence[Key], draw: Random) -> None:
         self._everyone, self._liars, self._draw = everyone, liars, draw
-        self.views: dict[Seen, dict[bytes, bytes]] = {}  # what was seen → signer → signature
+        self.views: dict[Signed, dict[bytes, bytes]] = {}  # content → signer → signature
         self.chains: dict[tuple[bytes, bytes], dict[bytes, bytes]] = {}  # item → signer → signature
 
-    def complete(self, seen: Seen) -> bool:
-        return self.views[seen].keys() >= set(self._everyone) - set(seen[1])
+    def complete(self, signed: Signed) -> bool:
+        return self.views[signed].keys() >= set(self._everyone) - {*signed[1], *signed[2]}
 
-    def certificate(self, seen: Seen, chain: Mapping[bytes, bytes]) -> Certificate:
-        views = {peer: signature for peer, signature in self.views[seen].items() if peer not in seen[1]}
-        return Certificate(cast(bytes, seen[0]), views, dict(chain), seen[1])
+    def certificate(self, signed: Signed, chain: Mapping[bytes, bytes]) -> Certificate:
+        unsigned = {*signed[1], *signed[2]}
+        views = {peer: signature for peer, signature in self.views[signed].items() if peer not in unsigned}
+        return Certificate(cast(bytes, signed[0]), views, dict(chain), signed[1], signed[2])
 
     def chain(self, originator: bytes, digest: bytes, number: int) -> dict[bytes, bytes]:
         """A chain: liars' signatures, all that were seen, as few as would do in round `number`, or fewer; sometimes padded."""
@@ -73,10 +75,11 @@ class Adversary:
         self.values = {
             key.peer: [sealed(key, b"lie %d" % k, nonce=self.nonce()) for k in range(3)] for key in self.liars
         }
-        self.view_mode = {key.peer: self._view_mode() for key in self.liars}
+        self.view_mode: dict[PeerId, str] = {key.peer: self._view_mode() for key in self.liars}
         self.one = self.draw.choice(world.honest)  # the member on whom everything is tried
         self.draw.random()  # decides nothing; without this draw every seed would be another world
         self.leaver, self.reveals = self._leaver()
+        self.second_views = SecondViewLies(self)
 
     def _leaver(self) -> tuple[Key | None, bool]:
         """Sometimes one liar that says nothing: the others keep their views, or its value, for later."""
@@ -98,6 +101,7 @@ class Adversary:
     def plan(self) -> None:
         """Plan the moves before the announcement begins."""
         Openings(self).plan()
+        self.second_views.plan()
 
     def send(self, when: float, liar: Key, to: "HonestMember", frame: Frame) -> None:
         self.world.at(when, lambda: self.world.deliver(to, liar.peer, frame))
@@ -111,17 +115,20 @@ class Adversary:
         if not self.liars:
             return
         match frame:
-            case View(values, signature, gone) if values is not None:
-                seen = (values, gone)
-                first = seen not in self.collected.views
-                self.collected.views.setdefault(seen, {})[member.peer] = signature
-                if first:
-                    self._answer_view(seen)
-                if self.collected.complete(seen):
-                    self._certificate_in_hand(seen)
+            case View(values, signature, gone, broken_off) if values is not None:
+                signed = (values, gone, broken_off)
+                first = signed not in self.collected.views
+                self.collected.views.setdefault(signed, {})[member.peer] = signature
+                if first and broken_off:
+                    self.second_views.answer(signed, member)
+                elif first:
+                    self._answer_view(signed)
+                if self.collected.complete(signed):
+                    self._certificate_in_hand(signed)
             case Certificate():
                 self.collected.chains.setdefault((b"", frame.values), {}).update(frame.chain)
-                self.collected.views.setdefault((frame.values, frame.gone), {}).update(frame.views)
+                signed = (frame.values, frame.gone, frame.broken_off)
+                self.collected.views.setdefault(signed, {}).update(frame.views)
             case Chained():
                 item = (frame.originator, blob_digest(frame.envelope.payload))
                 self.collected.chains.setdefault(item, {}).update(frame.chain)
@@ -130,12 +137,12 @@ class Adversary:
         if self.theme == "chaos" and self.draw.random() < 0.15:
             self._meddle(frame)
 
-    def _answer_view(self, seen: Seen) -> None:
+    def _answer_view(self, signed: Signed) -> None:
         draw, world = self.draw, self.world
-        values = seen[0]
+        values = signed[0]
         for liar in self.liars:
-            view = View(values, liar.sign(view_bytes(SLOT, *seen)), seen[1])
-            self.collected.views[seen][liar.peer] = view.signature
+            view = View(values, liar.sign(view_bytes(SLOT, *signed)), signed[1])
+            self.collected.views[signed][liar.peer] = view.signature
             nothing = View(None, liar.sign(view_bytes(SLOT, None)))
             for member in world.honest:
                 due = member.timing.views_due
@@ -164,14 +171,14 @@ class Adversary:
                     case _:
                         pass
 
-    def _certificate_in_hand(self, seen: Seen) -> None:
+    def _certificate_in_hand(self, signed: Signed) -> None:
         """Hand everyone's views to one honest member before any of them has them all, on the quiet path."""
         if self.draw.random() < 0.3:
             target = self.one
             moments = [target.timing.views_due - INSTANT, target.timing.views_due - DELTA, self.world.now]
             when = self.draw.choice(moments)
             liar = self.draw.choice(self.liars)
-            self.world.at(when, lambda: self.world.deliver(target, liar.peer, self.collected.certificate(seen, {})))
+            self.world.at(when, lambda: self.world.deliver(target, liar.peer, self.collected.certificate(signed, {})))
 
     def sees_slow(self, member: "HonestMember") -> None:
         """Its rounds are known now: prepare frames that arrive in their last moments."""
@@ -181,8 +188,9 @@ class Adversary:
         for liar in self.liars:
             if self.theme in ("hidden", "second", "chaos", "split") and draw.random() < 0.8:
                 self._release_value(member, liar)
+        self.second_views.sees_slow(member)
         if self.collected.views and (member is self.one or draw.random() < 0.2):
-            number = rounds if draw.random() < 0.5 else draw.randint(1, rounds)
+            number = rounds if draw.random() < 0.5 or self.second_views.breakers else draw.randint(1, rounds)
             when = self._moment(member, number)
             self.world.at(when, lambda: self._release_certificate(member, number))
 
@@ -213,18 +221,18 @@ class Adversary:
 
     def _release_certificate(self, member: "HonestMember", number: int) -> None:
         draw = self.draw
-        seen = draw.choice(sorted(self.collected.views, key=repr))
-        chain = self.collected.chain(b"", cast(bytes, seen[0]), number)
-        certificate = self.collected.certificate(seen, chain)
-        if not self.collected.complete(seen) or draw.random() < 0.1:  # forge what is missing
+        signed = self.second_views.released() or draw.choice(sorted(self.collected.views, key=repr))
+        chain = self.collected.chain(b"", cast(bytes, signed[0]), number)
+        certificate = self.collected.certificate(signed, chain)
+        if not self.collected.complete(signed) or draw.random() < 0.1:  # forge what is missing
             views: dict[bytes, bytes] = {
-                peer: self.collected.views[seen].get(peer, draw.randbytes(64))
+                peer: self.collected.views[signed].get(peer, draw.randbytes(64))
                 for peer in self.world.everyone
-                if peer not in seen[1]
+                if peer not in signed[1] and peer not in signed[2]
             }
-            if draw.random() < 0.2:
+            if draw.random() < 0.2 and views:
                 views.popitem()
-            certificate = Certificate(certificate.values, views, chain, seen[1])
+            certificate = Certificate(certificate.values, views, chain, signed[1], signed[2])
         self.world.deliver(member, draw.choice(self.liars).peer, certificate)
 
     def _meddle(self, frame: Frame) -> None:

@@ -7,11 +7,12 @@ from random import Random
 from typing import cast
 
 from tests.protocol.broadcast.announcement.adversary import Adversary
+from tests.protocol.broadcast.announcement.second_view_lies import Signed
 from tests.protocol.broadcast.announcement.setting import DELTA, INSTANT, SLOT, Key
 from tests.protocol.broadcast.announcement.world import AnnouncementWorld, HonestMember
 from tests.protocol.channel_internals import enter_attempt, hear_packet, run_announcement, send_frames_of
 from troth.crypto import Identity, PeerId
-from troth.protocol.broadcast.agreement import Seen, view_bytes
+from troth.protocol.broadcast.agreement import view_bytes
 from troth.protocol.broadcast.announcement import Announcement
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.broadcast.timeouts import Timeouts
@@ -111,7 +112,7 @@ class LinkDisputeWorld(AnnouncementWorld):
     def _member(self, key: Key, kind: type[Announcement]) -> HonestMember:
         member = super()._member(key, kind)
         member.timing = replace(member.timing, relayed=bool(self.pairs))
-        disputed_links = self.disputed_links[key.peer]
+        disputed_links = member.disputed_links = self.disputed_links[key.peer]
         numbers = len(self.liars), self.quorum
         member.core = kind(
             SLOT, cast(Identity, key), self.everyone, member.timing, self.tools, disputed_links, *numbers
@@ -184,11 +185,11 @@ class LinkDisputeAdversary(Adversary):
         )
         self.send(when, self.draw.choice(self.liars), member, Relayed(liar.peer, value))
 
-    def _answer_view(self, seen: Seen) -> None:
-        super()._answer_view(seen)
+    def _answer_view(self, signed: Signed) -> None:
+        super()._answer_view(signed)
         draw = self.draw
         for liar in self.liars:
-            view = View(seen[0], liar.sign(view_bytes(SLOT, *seen)), seen[1])
+            view = View(signed[0], liar.sign(view_bytes(SLOT, *signed)), signed[1])
             for member in self.world.honest:
                 if liar.peer in self.world.disputed_links[member.peer] and draw.random() < 0.2:
                     due = member.timing.views_due

@@ -4,9 +4,10 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, cast
 
+from tests.protocol.broadcast.announcement.second_view_lies import Signed
 from tests.protocol.broadcast.announcement.setting import DELTA, EARLIER_SLOT, INSTANT, KEY_OF, SLOT, Key, sealed
 from troth.crypto import blob_digest
-from troth.protocol.broadcast.agreement import Seen, chain_bytes, values_digest, view_bytes
+from troth.protocol.broadcast.agreement import chain_bytes, values_digest, view_bytes
 from troth.protocol.wire.frames import Agreement as Frame
 from troth.protocol.wire.frames import Certificate, Chained, Value, View
 from troth.protocol.wire.messages import Envelope
@@ -45,14 +46,14 @@ class Openings:
         gone = tuple(sorted(draw.sample(honest, number)))
         digests = {key.peer: blob_digest(values[key.peer][0].payload) for key in self._liars}
         digests |= {m.peer: blob_digest(m.envelope.payload) for m in (*world.honest, *world.crashing)}
-        seen: Seen = (values_digest({peer: digests[peer] for peer in digests if peer not in gone}), gone)
-        views = collected.views.setdefault(seen, {})
-        views.update({key.peer: key.sign(view_bytes(SLOT, *seen)) for key in self._liars})
+        signed: Signed = (values_digest({peer: digests[peer] for peer in digests if peer not in gone}), gone, ())
+        views = collected.views.setdefault(signed, {})
+        views.update({key.peer: key.sign(view_bytes(SLOT, *signed)) for key in self._liars})
         to = draw.choice([member, member, draw.choice(world.honest)])
-        world.deliver(to, liar.peer, View(seen[0], views[liar.peer], gone))
+        world.deliver(to, liar.peer, View(signed[0], views[liar.peer], gone))
         if draw.random() < 0.7:
-            chain = collected.chain(b"", cast(bytes, seen[0]), 1)
-            world.deliver(to, liar.peer, collected.certificate(seen, chain))
+            chain = collected.chain(b"", cast(bytes, signed[0]), 1)
+            world.deliver(to, liar.peer, collected.certificate(signed, chain))
 
     def _plan_values(self, liar: Key) -> None:
         draw, (v, w, x) = self._draw, self._adversary.values[liar.peer]
@@ -63,6 +64,10 @@ class Openings:
             mode = draw.choice(["fair", "some", "one", "silent"])
         if self._adversary.leaver is not None:
             mode = "silent" if liar is self._adversary.leaver else "fair"
+        if breakers := self._adversary.second_views.breakers:  # the truth, mostly: else nobody would sign second views
+            mode = draw.choice(["fair", "fair", "resigned"])
+            if self._adversary.theme == "split" and liar not in breakers:
+                mode = draw.choice(["split", "some", "fair"])
         for member in self._world.honest:
             due = member.timing.values_due
             early = draw.uniform(0, due - INSTANT)

@@ -101,7 +101,20 @@ def quiet_since(world: AnnouncementWorld, last: float, allowed: float) -> str | 
     return None if slowest < last + allowed else f"took {slowest - last:.3f} after the last value"
 
 
-PROMISES: tuple[Promise, ...] = (termination, agreement, validity, proof, ends, bounds, quiet)
+def departure(world: AnnouncementWorld) -> str | None:
+    """Without liars, a member that stops after everybody heard it starts no rounds, if all see it in time."""
+    departures = world.departures
+    if departures is None or world.liars or len(world.crashing) != 1 or not departures.seen_by_all:
+        return None
+    heard = all(world.crashing[0].peer in member.heard_in_time for member in world.honest)
+    due = min(member.timing.views_due for member in world.honest)
+    if not heard or departures.seen_at + DELTA >= due:
+        return None
+    slow = any(isinstance(frame, Chained) for member in world.honest for _, frame in member.sent)
+    return "rounds for a member that spoke, and whose end all saw" if slow else None
+
+
+PROMISES: tuple[Promise, ...] = (termination, agreement, validity, proof, ends, bounds, quiet, departure)
 
 
 def broken(world: AnnouncementWorld, promises: Sequence[Promise] = PROMISES) -> str | None:

@@ -5,6 +5,7 @@ moment it is sent, and their own arrive when they like. Frames travel as bytes a
 """
 
 import heapq
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -39,6 +40,7 @@ class HonestMember:
     decided_at: float | None = None
     was_slow: bool = False
     timer: float | None = None
+    disputed_links: frozenset[PeerId] = frozenset()
     sees_gone: set[PeerId] = field(default_factory=set)  # peers whose connections to this one are closed
     stopped: bool = False  # it lost power
     left_to_send: int | None = None  # packets, until it does
@@ -68,8 +70,11 @@ class HonestMember:
         return self.core._certificate is not None
 
     def holds_too_much(self, members: int) -> bool:
-        """Whether it remembers more than two values and one view of each member."""
+        """Whether it remembers more than two values, one view and two second views of each member (or of each relay)."""
         values = [*map(len, self.core._direct.values()), *map(len, self.core._accepted.values())]
+        second_views = Counter(peer for signed in self.core._second_views._signatures.values() for peer in signed)
+        if max(second_views.values(), default=0) > 2 * (members if self.disputed_links else 1):
+            return True
         return len(self.core._views) > members or len(values) > 2 * members or any(count > 2 for count in values)
 
 
@@ -180,11 +185,11 @@ class AnnouncementWorld:
         to.core.hear(sender, decoded, self.now)
         self._after(to)
 
-    def notice(self, member: HonestMember, who: PeerId, *, gone: bool) -> None:
-        """Show a member that a connection was closed, or is open again."""
+    def notice(self, member: HonestMember, *who: PeerId, gone: bool) -> None:
+        """Show a member that connections were closed, or are open again."""
         if member.stopped:
             return
-        (member.sees_gone.add if gone else member.sees_gone.discard)(who)
+        (member.sees_gone.update if gone else member.sees_gone.difference_update)(who)
         self._show_departures(member)
         member.core.tick(self.now)
         self._after(member)
@@ -281,6 +286,7 @@ class Departures:
         self._world = world
         self.draw = Random(f"departures {seed}")
         self.seen_by_all = True  # whether everybody saw every power cut, and nobody came back
+        self.seen_at = 0.0  # the last moment at which somebody saw one
 
     def plan(self) -> None:
         draw, world = self.draw, self._world
@@ -290,7 +296,7 @@ class Departures:
             else:
                 moments = [0.0, member.says_at, draw.uniform(0, member.timing.views_due + 4 * DELTA)]
                 world.at(draw.choice(moments), partial(self.stop, member))
-        for liar in world.liars:
+        for liar in world.liars if not world.adversary.second_views.breakers else ():
             self._plan_closed_connections(liar)
 
     def _plan_closed_connections(self, liar: Key) -> None:
@@ -319,6 +325,7 @@ class Departures:
         for other in (*world.honest, *world.crashing):
             if other is not member and (sees or draw.random() < 0.5):
                 seen = world.now + world.delay((member.peer, other.peer))
+                self.seen_at = max(self.seen_at, seen)
                 world.at(seen, partial(world.notice, other, member.peer, gone=True))
                 if back:
                     world.at(seen + draw.random() * 2, partial(world.notice, other, member.peer, gone=False))

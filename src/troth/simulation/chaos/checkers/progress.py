@@ -8,7 +8,8 @@ from troth.simulation.chaos.world import World
 def progress(world: World) -> list[str]:
     """No steady peer is left out or stalls without need.
 
-    Within the full guarantee every step moves the model; beyond it the run may pause where a quorum is gone.
+    Within the full guarantee every step moves the model; beyond it the run may pause where a quorum is gone, and rest where too
+    few can come back.
     """
     broken = []
     for number, why in sorted(world.stopped.items()):
@@ -22,7 +23,8 @@ def progress(world: World) -> list[str]:
 
 def excused(world: World) -> bool:
     """Whether the run may have stopped: more peers are gone than it promised to withstand."""
-    return not world.plan.within and bool(_missing(world)) and (world.majority_lost or _done(world))
+    stopped = world.majority_lost or world.rests or _done(world)
+    return not world.plan.within and bool(_missing(world)) and stopped
 
 
 def _done(world: World) -> bool:
