@@ -36,7 +36,7 @@ class TestEveryOne:
 
     def test_together_is_as_one_by_one(self, task: Task) -> None:
         together, alone = Problem(task), Problem(task, one_by_one=True)
-        assert together.why_one_by_one == ""
+        assert (together.why_one_by_one == "") == (task.autocast is None)
         flat_D = together.initial(1)
         batches = [together.batch(derive(9, k)) for k in range(4)]
         losses_P, gradients_PD = together.gradients(flat_D, batches)

@@ -8,6 +8,8 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -105,4 +107,18 @@ def _reader() -> str:
 def _is_data(path: str) -> bool:
     if path.endswith(_CODE) or path.startswith((*LIBRARIES, *_SYSTEM)) or ".dist-info/" in path or ".egg-info/" in path:
         return False
-    return Path(path).is_file()
+    return Path(path).is_file() and not _is_of_a_distribution(path)
+
+
+def _is_of_a_distribution(path: str) -> bool:
+    """Whether the file belongs to an installed package, wherever that was put: its version is another matter than data."""
+    for folder in map(os.path.realpath, sys.path):
+        if path.startswith(folder + os.sep):
+            return path.removeprefix(folder + os.sep).partition(os.sep)[0] in _distributed()
+    return False
+
+
+@cache
+def _distributed() -> frozenset[str]:
+    """Top-level packages that come from an installed distribution."""
+    return frozenset(packages_distributions())
