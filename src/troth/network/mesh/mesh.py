@@ -226,7 +226,7 @@ class Mesh:
             self._take(peer, connection, greeting.process)
             left = False
             try:
-                left = await self._read(peer, connection)
+                left = await self._read(connection, PeerId(greeting.member))
             finally:
                 self._lose(peer, connection, left=left)
         except TimeoutError:
@@ -235,7 +235,7 @@ class Mesh:
             connection.close(why)
 
     def _note_refusal(self, peer: PeerId, why: str) -> None:
-        if self._neighbours.get(peer) is not None and peer not in self._banned:
+        if self._neighbours.has_seat(peer) and peer not in self._banned:
             self._refusals.add(peer, why)
 
     def _take(self, peer: PeerId, connection: Connection, process: bytes) -> None:
@@ -247,8 +247,8 @@ class Mesh:
             self._send(connection, lane, message)
 
     def _lose(self, peer: PeerId, connection: Connection, *, left: bool) -> None:
-        neighbour = self._neighbours.of(peer)
-        if neighbour.connection is not connection:
+        neighbour = self._neighbours.get(peer)
+        if neighbour is None or neighbour.connection is not connection:
             return
         neighbour.lose()
         if left:
@@ -263,23 +263,26 @@ class Mesh:
             neighbour.gone = True
             self._inbox.wake()
 
-    async def _read(self, peer: PeerId, connection: Connection) -> bool:
-        """Hear a connection to its end; return whether the other side said goodbye."""
+    async def _read(self, connection: Connection, seat: PeerId) -> bool:
+        """Hear a connection to its end; return whether the other side said goodbye. Of its key, and of any other to which it
+        delegates its seat, one word counts about the use of this peer's key."""
+        peer = connection.peer
         while (heard := await connection.receive()) is not None:
             lane, raw = heard
             self.received[lane] += len(raw)
             if lane == Lane.CONTROL and bytes(raw[:1]) == CONTROL_SESSION:
                 said = decode_session_message(bytes(raw[1:]))
                 if isinstance(said, Standing):
-                    self._neighbours.of(peer).standing = said
+                    self._neighbours.stands(peer, said)
                     self._refusals.forget(peer)
+                    self._key_use.welcomed(seat)
                 elif isinstance(said, Refused):
                     self._note_refusal(peer, f"it refuses this peer: {said.why}")
                     if said.key_in_use:
-                        self._key_use.refused(peer)
+                        self._key_use.refused(seat)
                     return False
                 elif isinstance(said, KeyInUse):
-                    self._key_use.warned(peer)
+                    self._key_use.warned(seat)
                 elif isinstance(said, Goodbye):
                     return True
                 continue

@@ -95,6 +95,14 @@ class Neighbours:
         """The neighbour with this key: a founder, or the successor of one, which has to dial."""
         return self._table.setdefault(peer, Neighbour(""))
 
+    def has_seat(self, peer: PeerId) -> bool:
+        """Whether this key is a founder's or a member's, and not just any to which somebody delegates its seat."""
+        return peer in self.founders or peer in self._expected
+
+    def stands(self, peer: PeerId, standing: Standing) -> None:
+        if peer in self._table:
+            self._table[peer].standing = standing
+
     @property
     def connected(self) -> frozenset[PeerId]:
         return frozenset(peer for peer, one in self if one.up)
@@ -132,5 +140,5 @@ class Neighbours:
     def forget(self, peer: PeerId) -> None:
         """Drop a successor that is neither connected nor a member: anybody can make keys and delegate a seat to them."""
         neighbour = self._table[peer]
-        if not neighbour.up and peer not in self._expected and peer not in self.founders:
+        if not neighbour.up and not self.has_seat(peer):
             del self._table[peer]

@@ -35,14 +35,19 @@ async def is_second_process(neighbour: Neighbour | None, process: bytes) -> bool
 
 
 class KeyUse:
-    """Voices about this peer's own key. Liars must not stop anyone: more than `liars` members have to say the same."""
+    """Voices about this peer's own key. Liars must not stop anyone: more than `liars` seats have to say the same, since one
+    member can delegate its seat to many keys."""
 
     def __init__(self, liars: int, stop: Callable[[Exception], None], note: Callable[[str], None]) -> None:
         self._liars = liars
         self._stop = stop
         self._note = note
-        self._refused: set[PeerId] = set()  # by whom this process was refused
-        self._warned: set[PeerId] = set()  # by whom another one was
+        self._refused: set[PeerId] = set()  # seats that refused this process
+        self._warned: set[PeerId] = set()  # seats that refused another one
+
+    def welcomed(self, by: PeerId) -> None:
+        """It took this process after all: the other one was dead."""
+        self._refused.discard(by)
 
     def refused(self, by: PeerId) -> None:
         self._refused.add(by)
