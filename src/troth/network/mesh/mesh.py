@@ -124,9 +124,8 @@ class Mesh:
         if standing.begun and not self._mine.begun:
             self._neighbours.begin()
         self._mine = standing
-        for _, neighbour in self._neighbours:
-            if neighbour.connection is not None:
-                self._say(neighbour.connection, standing)
+        for connection in self._neighbours.connections:
+            self._say(connection, standing)
 
     def expect(self, members: frozenset[PeerId]) -> None:
         """Set the members of the run as it is now."""
@@ -135,10 +134,9 @@ class Mesh:
     def leave(self) -> None:
         """Say goodbye to everyone, and hang up: they go on without this peer at once."""
         self._left = True
-        for _, neighbour in self._neighbours:
-            if neighbour.connection is not None:
-                self._say(neighbour.connection, Goodbye())
-                neighbour.connection.close("it left")
+        for connection in self._neighbours.connections:
+            self._say(connection, Goodbye())
+            connection.close("it left")
 
     def ban(self, banned: frozenset[PeerId]) -> None:
         """Send nothing more to these, and hear nothing more from them."""
@@ -264,8 +262,7 @@ class Mesh:
             self._inbox.wake()
 
     async def _read(self, connection: Connection, seat: PeerId) -> bool:
-        """Hear a connection to its end; return whether the other side said goodbye. Of its key, and of any other to which it
-        delegates its seat, one word counts about the use of this peer's key."""
+        """Hear a connection to its end; return whether the other side said goodbye. About keys in use each seat has one voice."""
         peer = connection.peer
         while (heard := await connection.receive()) is not None:
             lane, raw = heard

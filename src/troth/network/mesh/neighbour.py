@@ -104,6 +104,10 @@ class Neighbours:
             self._table[peer].standing = standing
 
     @property
+    def connections(self) -> list[Connection]:
+        return [one.connection for _, one in self if one.connection is not None]
+
+    @property
     def connected(self) -> frozenset[PeerId]:
         return frozenset(peer for peer, one in self if one.up)
 

@@ -105,6 +105,8 @@ class World:
             return False
         roster = self.witness[-1].state.roster
         for_good = {number for number, cut in self.plan.crashes.items() if cut.down is None} | self.plan.lying
-        back = [gone for gone in roster.away if self.numbers[gone.peer] not in for_good | self.plan.network.loss.keys()]
+        back = [
+            gone for gone in roster.away if self.numbers.get(gone.peer) not in for_good | self.plan.network.loss.keys()
+        ]
         count = len(roster.members) + len(back)
         return roster.paused and not roster.moves(count, count)
