@@ -134,15 +134,16 @@ def join(
 
 def _live(node: "Node", place: Path) -> None:
     """Train to the end, or exit with what people need to know."""
+    from troth.network.mesh.inbox import StoppedError
     from troth.network.node.node import BannedError
     from troth.protocol.recovery.ledger import ForkedError
     from troth.protocol.recovery.member import RemovedError
 
-    stop = _Stop()
+    stop = _Stop(node)
     try:
         with stop, _naming_folder():
             node.live()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, StoppedError):
         node.note(f"stopped; {node.farewell()}. The same command comes back (everything is in {place})")
         sys.exit(stop.exit_code)
     except ForkedError as why:
@@ -158,10 +159,12 @@ def _live(node: "Node", place: Path) -> None:
 
 
 class _Stop:
-    """Ctrl-C and SIGTERM, while a peer lives: the first one stops it, later ones must not cut off the saving of its state."""
+    """Ctrl-C and SIGTERM, while a peer lives: the first one lets it stop when it next waits for others, so that none of them has
+    half of a message; later ones must not cut off the saving of its state."""
 
-    def __init__(self, patience_s: float = 30.0) -> None:
+    def __init__(self, node: "Node", patience_s: float = 30.0) -> None:
         self.exit_code = 0
+        self._node = node
         self._patience_s = patience_s
         self._since = 0.0
         self._before: dict[int, Any] = {}
@@ -178,11 +181,14 @@ class _Stop:
             signal.signal(number, handler)
 
     def _stop(self, number: int, _frame: object) -> None:
-        if self.exit_code and time.monotonic() < self._since + self._patience_s:
-            typer.echo("  saving; a moment, please", err=True)
-            return
-        self.exit_code, self._since = 128 + number, time.monotonic()
-        raise KeyboardInterrupt
+        if not self.exit_code:
+            self.exit_code, self._since = 128 + number, time.monotonic()
+            self._node.stop()
+        elif time.monotonic() < self._since + self._patience_s:
+            typer.echo("  ends its computation and saves; a moment, please", err=True)
+        else:
+            self._since = time.monotonic()
+            raise KeyboardInterrupt
 
 
 @contextmanager
