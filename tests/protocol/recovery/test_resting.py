@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
@@ -126,6 +127,17 @@ def test_a_member_that_dies_while_all_rest_is_absent_when_they_wake() -> None:
     assert sorted(number for back in seen.returned.values() for number in back) == [3, 4]
     assert seen.records[-1].updated
     assert agreement(seen.world) == no_honest_ban(seen.world) == []
+
+
+def test_of_two_that_rest_one_loses_power_and_the_run_restarts() -> None:
+    """[G3, B5] One alone is no quorum; it notices when it is asked, and waits for the other."""
+    crashes = {1: DropOut(2, 2), 2: DropOut(4, 2, 300.0), 3: DropOut(6, 0, 20.0)}
+    made = plan(peers=4, steps=12, liars=(), crashes=crashes)
+    seen = run_world(replace(made, byzantine=1, blackout={0: DropOut(99, 0)}))
+    assert seen.named("absent") == {2: [1], 4: [2]}
+    assert list(seen.returned.values()) == [[2]]
+    assert seen.records[-1].incarnation == 1
+    assert _moved(seen).endswith("mmm")
 
 
 def test_a_liar_that_keeps_all_awake_gains_nothing() -> None:

@@ -50,7 +50,7 @@ class Router:
         if isinstance(frame, SyncWanted | StateWanted | RejoinRequest):
             self._catch_up.hear(sender, slot, frame, position.slot.step if position.slot is not None else -1)
         elif isinstance(frame, Waiting | Busy | RestartCertificate):
-            if isinstance(frame, Busy) and sender in position.view.members:
+            if isinstance(frame, Busy) and position.expects(sender):
                 position.busy[sender] = frame.step
             if isinstance(frame, Waiting) and position.slot is not None:
                 self._hear_waiting(sender, slot, frame, position.slot)

@@ -115,8 +115,8 @@ class PacketLog:
                 if digest not in said:
                     said.append(digest)
                 return said.index(digest)
-            case View(values=values, gone=gone):
-                return values, gone
+            case View(values=values, gone=gone, broken_off=broken_off):
+                return values, gone, broken_off
             case _:
                 return None
 
@@ -130,6 +130,8 @@ class PacketLog:
                 return ": ".join(filter(None, (again, brief))), "", ""
             case View(values=None):
                 return f"incomplete: {self._why_incomplete(sender, packet.slot)}", "", ""
+            case View(broken_off=broken_off) if broken_off:
+                return f"again, since {phrases.several(broken_off)} broke off", "", ""
             case View(gone=gone) if gone:
                 return f"without {phrases.several(gone)}", "", ""
             case Certificate(chain=chain):
