@@ -39,14 +39,14 @@ def export(
     from troth.network.disk.checkpoints import find_model
     from troth.network.manifest.manifest import Manifest
     from troth.network.node.events import metrics_in_words
-    from troth.network.node.results import how_to_load, write_model
     from troth.protocol.wire.primitives import Primitives
+    from troth.training.weights import how_to_load, write_model
 
     manifest = Manifest.load(run)
     problem = manifest.problem(manifest.make_task())
     found = find_model(place, manifest.run.id, manifest.work(problem, Primitives()))
     try:
-        write_model(out, problem, found.training.parameters_D)
+        write_model(out, problem.state_dict(found.training.parameters_D))
     except OSError as error:
         raise ExportError(f"cannot write {out}: {error.strerror}; choose another --out") from error
     before = "" if found.step is None else f", before step {found.step}"

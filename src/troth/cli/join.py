@@ -94,8 +94,8 @@ def join(
     from troth.network.manifest.manifest import Manifest
     from troth.network.node.node import Node
     from troth.network.node.options import NodeOptions
-    from troth.network.node.results import how_to_load
     from troth.network.transport.registry import DEFAULT_TRANSPORT, TRANSPORTS
+    from troth.training.weights import how_to_load
 
     if threads:
         torch.set_num_threads(threads)

@@ -197,7 +197,7 @@ def _run(run: "Started", out: Path | None, checkpoint_every: int | None, *, over
 def _train(run: "Started", folder: Path, checkpoint_every: int | None) -> "list[StepReport]":
     """Make all steps, live, with a checkpoint every so often and at the end."""
     from troth.cli.live import Live
-    from troth.lab.results import write_model
+    from troth.training.weights import write_model
 
     scenario, reports = run.scenario, []
     folder = folder / "checkpoints"
@@ -209,7 +209,8 @@ def _train(run: "Started", folder: Path, checkpoint_every: int | None) -> "list[
             reports.append(report)
             if checkpoint_every and (report.step % checkpoint_every == 0 or report.step == scenario.total_steps):
                 path = folder / f"step-{report.step:09}.safetensors"
-                write_model(path, run.problem, run.parameters_D)
+                path.parent.mkdir(exist_ok=True)
+                write_model(path, run.problem.state_dict(run.parameters_D))
                 old.discard(path)
     for path in old:  # of an earlier run; not before this one has succeeded
         path.unlink()

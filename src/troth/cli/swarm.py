@@ -148,7 +148,7 @@ def _print(processes: "Swarm", summary: "RunSummary", folder: Path, seconds: flo
         check = f"troth verify FILE --run {folder / 'run.toml'}"
         typer.echo(f"evidence   {processes.evidence_folder()} (check one with: {check})")
     if (model := processes.model_file()) is not None:
-        from troth.network.node.results import how_to_load
+        from troth.training.weights import how_to_load
 
         typer.echo(f"model      {model}")
         typer.echo(f"load it    {how_to_load(model)}")

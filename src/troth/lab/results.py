@@ -11,12 +11,9 @@ from typing import TYPE_CHECKING, Any
 from troth.errors import OperatorError
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from troth.evidence import RunSummary
     from troth.evidence.bans import BanEvidence
     from troth.simulation import Finished, StepReport
-    from troth.training import Problem
 
 MODEL = "model.safetensors"
 
@@ -29,10 +26,11 @@ def save_results(folder: Path, finished: "Finished", reports: Sequence["StepRepo
     """Write evidence/, model.safetensors, curve.csv, curve.png and summary.json of a simulated run into its folder."""
     from troth.files import write_text
     from troth.lab.plots import plot_runs
+    from troth.training.weights import write_model
 
     summary = finished.summary
     write_evidence(folder, finished.evidence)
-    write_model(folder / MODEL, finished.problem, finished.parameters_D)
+    write_model(folder / MODEL, finished.problem.state_dict(finished.parameters_D))
     write_curve(folder / "curve.csv", summary.peers, reports, summary.curve)
     write_text(folder / "summary.json", summary.to_json())  # where it is, those before it are too
     plot_runs([(summary.defence, summary)], folder / "curve.png", _title(summary))
@@ -114,16 +112,6 @@ def write_curve(path: Path, peers: int, reports: Sequence["StepReport"], curve: 
     writer.writeheader()
     writer.writerows({**row, **metrics.get(row["step"], {})} for row in rows)
     write_text(path, text.getvalue())
-
-
-def write_model(path: Path, problem: "Problem", parameters_D: "Tensor") -> None:
-    """Write a model as its own module's complete `state_dict`."""
-    from safetensors.torch import save
-
-    from troth.files import write_bytes
-
-    path.parent.mkdir(exist_ok=True)
-    write_bytes(path, save(problem.state_dict(parameters_D)))
 
 
 def _title(summary: "RunSummary") -> str:

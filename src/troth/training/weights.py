@@ -2,17 +2,30 @@
 
 from collections import defaultdict
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch
+from safetensors.torch import save
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from troth.files import write_bytes
 from troth.training.errors import TaskError
 from troth.training.layout import Layout
 
 # D coordinates
 
 _SHOWN = 5  # differences named in an error
+
+
+def write_model(path: Path, state: Mapping[str, Tensor]) -> None:
+    """Write a complete state dict, so that it loads strictly into a new `task.model()`."""
+    write_bytes(path, save(dict(state)))
+
+
+def how_to_load(path: Path) -> str:
+    """One line of Python, in which `model` is what the task's `model()` returns."""
+    return f'model.load_state_dict(safetensors.torch.load_file("{path}"))'
 
 
 def complete_state(module: nn.Module) -> dict[str, Tensor]:

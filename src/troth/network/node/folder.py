@@ -24,12 +24,12 @@ from troth.network.disk.errors import DiskError
 from troth.network.disk.journal import Journal
 from troth.network.disk.lock import Lock, lock_folder
 from troth.network.disk.signed_slots import SignedSlotsFile
-from troth.network.node.results import write_model
 from troth.protocol.core.records import decode_record
 from troth.protocol.core.run import Run
 from troth.protocol.core.state import State
 from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.primitives import Primitives
+from troth.training.weights import write_model
 from troth.training.work import Training, TrainingWork, tensor_digests
 
 _FIRST = "step-000000000"  # checkpoint of the first state
@@ -122,7 +122,7 @@ class PeerFolder:
     def save_model(self, run: Run, state: State[Training], last: CertifiedRecord | None) -> bool:
         """Write the model for its users, and the record that proves where it comes from. Whether that record closes the run."""
         self._checkpoints.save(state, self._settled(), whole=True)
-        write_model(self.path / "model.safetensors", self._work.problem, state.training.parameters_D)
+        write_model(self.path / "model.safetensors", self._work.problem.state_dict(state.training.parameters_D))
         changes = [] if last is None else self.journal.roster_changes.before(decode_record(last.record).step)
         proof = model_file(run, state.step, tensor_digests(state.training, Primitives()), changes, last)
         write_text(self.path / "model.json", to_text(proof))
