@@ -3,9 +3,10 @@
 Forms of blocks that a page may use:
 
 - `sh`: commands, one a line. A block without a language right below it is the output of the last one.
-- `console`: a terminal. `$ troth …` runs to its end, and the lines below it are its output. `alice$ troth join …` runs in Alice's terminal until it
-  ends; the lines below it, and those in a block `console alice`, come in her terminal in this order, others between them left out. A line `^C`
-  interrupts her, a line `Killed` kills her with `kill -9`, and `alice$ echo $?` shows how she ended.
+- `console`: a terminal. `$ troth …` runs to its end, and the lines below it are its output. `alice$ troth join …` runs in
+  Alice's terminal until it ends; the lines below it, and those in a block `console alice`, come in her terminal in this
+  order, others between them left out. A line `^C` interrupts her, a line `Killed` kills her with `kill -9`, and
+  `alice$ echo $?` shows how she ended.
 - `python`: a file, if its first line is a comment with its name; otherwise a script.
 - `…` in an output stands for anything.
 """
