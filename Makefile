@@ -37,7 +37,7 @@ test: check ## everything that must hold: check, then the test suite
 	$(BIN)/python -m pytest -n 2
 
 test-docs: .venv/installed-dev ## type every command of README and docs, and compare (about a quarter of an hour)
-	$(BIN)/python -m pytest -m slow_docs tests/docs --durations=0
+	$(BIN)/python -m pytest -m slow_docs tests/docs -s --durations=0
 
 bench: .venv/installed-dev ## measure; prints the table and rewrites benchmarks/results.md
 	$(BIN)/python -m benchmarks

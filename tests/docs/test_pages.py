@@ -5,6 +5,7 @@ The slow ones (a swarm, four friends, hundreds of steps) are executed by `make t
 
 import re
 import shlex
+import time
 from contextlib import chdir
 from pathlib import Path
 from typing import Any
@@ -140,7 +141,9 @@ def test_all_commands_do_what_is_shown(page: Path, tmp_path: Path) -> None:
             elif event.person:
                 terminals.of(event.person).type(event.text)
             else:
+                began = time.monotonic()
                 _compare(event, run_in_shell(event.text, clone))
+                print(f"{time.monotonic() - began:6.1f} s  {event.text}", flush=True)
 
 
 @pytest.mark.slow_docs
