@@ -8,7 +8,7 @@ Forms of blocks that a page may use:
   order, others between them left out. A line `^C` interrupts her, a line `Killed` kills her with `kill -9`, and
   `alice$ echo $?` shows how she ended.
 - `python`: a file, if its first line is a comment with its name; otherwise a script.
-- `…` in an output stands for anything.
+- `…` in an output stands for anything. Times, numbers of steps, losses and the like may be shown as they were: see `_VARIES`.
 """
 
 import ast
@@ -23,6 +23,10 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 TEMPLATES = sorted((ROOT / "src/troth/cli/templates").glob("[a-z]*.py"))
 
 _BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_VARIES = re.compile(
+    r"\d\d:\d\d:\d\d|\d{4}-\d\d-\d\d|(?<=[Ss]tep )\d+|(?<=step-)\d+|(?<=update )\d+|(?<=loss )[\d.]+|(?<=accuracy )[\d.]+"
+    r"|[\d.]+(?= s a step)|[\d.]+(?= MB )|(?<=Δ )[\d.]+|(?<=pid )\d+|[\d.]+(?= m?s here)"
+)
 _PROMPT = re.compile(r"^(\w*)\$ (.+)$")
 
 
@@ -143,5 +147,6 @@ def _header(page: Path) -> list[str]:
 
 def fits(shown: str, said: str) -> bool:
     """Whether a line, or a whole output, is the one that a page shows; `…` stands for anything."""
-    pattern = ".*".join(re.escape(piece) for piece in shown.strip().split("…"))
-    return re.fullmatch(pattern, said.strip(), re.DOTALL) is not None
+    expected, seen = (_VARIES.sub("#", text.strip()) for text in (shown, said))
+    pattern = ".*".join(re.escape(piece) for piece in expected.split("…"))
+    return re.fullmatch(pattern, seen, re.DOTALL) is not None

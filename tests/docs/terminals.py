@@ -55,9 +55,11 @@ class Terminal:
                 self._await(shown, patience_s)
 
     def close(self) -> None:
+        """End what still runs, and leave what was on the screen in a file, to look at."""
         if self._process is not None:
             self._process.kill()
             self._finish()
+        (self._clone / f"terminal-{self.person}.txt").write_text("\n".join(self._lines), encoding="utf-8")
 
     def _await(self, shown: str, patience_s: float) -> None:
         with self._news:
