@@ -24,7 +24,7 @@ TEMPLATES = sorted((ROOT / "src/troth/cli/templates").glob("[a-z]*.py"))
 
 _BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _VARIES = re.compile(
-    r"\d\d:\d\d:\d\d|\d{4}-\d\d-\d\d|(?<=[Ss]tep )\d+|(?<=step-)\d+|(?<=update )\d+|(?<=loss )[\d.]+|(?<=accuracy )[\d.]+"
+    r"\d\d:\d\d:\d\d|\d{4}-\d\d-\d\d|(?<=[Ss]tep )(?!(\d+)/\1 )\d+|(?<=step-)\d+|(?<=update )\d+|(?<=loss )[\d.]+|(?<=accuracy )[\d.]+"
     r"|[\d.]+(?= s a step)|[\d.]+(?= MB )|(?<=Δ )[\d.]+|(?<=pid )\d+|[\d.]+(?= m?s here)"
 )
 _PROMPT = re.compile(r"^(\w*)\$ (.+)$")

@@ -44,18 +44,17 @@ def environment(clone: Path) -> dict[str, str]:
 
 
 def run_in_shell(command: str, clone: Path, timeout_s: float = 900) -> str:
-    """Type a command into a shell; its output, of both kinds."""
+    """Type a command into a shell; its output, without what it says of its progress on standard error."""
     done = subprocess.run(
         ["bash", "-e", "-c", command],
         cwd=clone,
         env=environment(clone),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        capture_output=True,
         text=True,
         timeout=timeout_s,
         check=False,
     )
-    assert done.returncode == 0, f"{command}\nended with {done.returncode}:\n{done.stdout[-3000:]}"
+    assert done.returncode == 0, f"{command}\nended with {done.returncode}:\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
     return done.stdout
 
 
@@ -65,10 +64,10 @@ def run_here(command: str, clone: Path) -> str:
     if alone is None:
         return run_in_shell(command, clone, timeout_s=60)
     program, arguments, file = alone[1], shlex.split(alone[2]), alone[3]
-    said = io.StringIO()
-    with chdir(clone), redirect_stdout(said), redirect_stderr(said if file is None else io.StringIO()):
+    said, progress = io.StringIO(), io.StringIO()
+    with chdir(clone), redirect_stdout(said), redirect_stderr(progress):
         code = _troth(arguments) if program == "troth" else _python(arguments, clone)
-    assert code == 0, f"{command}\nended with {code}:\n{said.getvalue()[-3000:]}"
+    assert code == 0, f"{command}\nended with {code}:\n{said.getvalue()[-3000:]}{progress.getvalue()[-3000:]}"
     if file is not None:
         (clone / file).write_text(said.getvalue(), encoding="utf-8")
         return ""
