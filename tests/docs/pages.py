@@ -24,8 +24,8 @@ TEMPLATES = sorted((ROOT / "src/troth/cli/templates").glob("[a-z]*.py"))
 
 _BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _VARIES = re.compile(
-    r"\d\d:\d\d:\d\d|\d{4}-\d\d-\d\d|(?<=[Ss]tep )(?!(\d+)/\1 )\d+|(?<=step-)\d+|(?<=update )\d+|(?<=loss )[\d.]+|(?<=accuracy )[\d.]+"
-    r"|[\d.]+(?= s a step)|[\d.]+(?= MB )|(?<=Δ )[\d.]+|(?<=pid )\d+|[\d.]+(?= m?s here)"
+    r"\d\d:\d\d:\d\d|\d{4}-\d\d-\d\d|(?<=[Ss]tep )(?!(\d+)/\1 )\d+|(?<=step-)\d+|(?<=update )\d+|(?<=loss )[\d.]+"
+    r"|(?<=accuracy )[\d.]+|[\d.]+(?= s a step)|[\d.]+(?= MB )|(?<=Δ )[\d.]+|(?<=pid )\d+|[\d.]+(?= m?s here)"
 )
 _PROMPT = re.compile(r"^(\w*)\$ (.+)$")
 
@@ -118,9 +118,9 @@ def plain(command: str) -> str:
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    for line in text.replace("\\\n", " ").splitlines():
+    for line in re.sub(r"\s*\\\n\s*", " ", text).splitlines():
         if plain(line).strip():
-            yield re.sub(r"\s{2,}(?=--)", " ", plain(line).strip())
+            yield plain(line).strip()
 
 
 def _terminal(block: Block) -> Iterator[Event]:
