@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: promises nettest bench-hostile bench-network help demo test check bench ban-law drop-outs attack-pages attack-studies fuzz vectors clean
+.PHONY: promises nettest bench-hostile bench-network help demo test test-docs check bench ban-law drop-outs attack-pages attack-studies fuzz vectors clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -35,6 +35,9 @@ check: .venv/installed-dev ## lint, types and import rules
 
 test: check ## everything that must hold: check, then the test suite
 	$(BIN)/python -m pytest -n 2
+
+test-docs: .venv/installed-dev ## type every command of README and docs, and compare (about a quarter of an hour)
+	$(BIN)/python -m pytest -m slow_docs tests/docs -s --durations=0
 
 bench: .venv/installed-dev ## measure; prints the table and rewrites benchmarks/results.md
 	$(BIN)/python -m benchmarks

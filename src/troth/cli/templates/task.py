@@ -1,6 +1,6 @@
 """A task of your own: a model, a batch from a seed, a loss.
 
-troth tasks --check my_task.py            is it a pure function of its seed?
+troth tasks --check my_task.py  # is it a pure function of its seed?
 troth simulate --task my_task.py --byzantine 3
 troth swarm --task my_task.py --peers 5 --byzantine 1
 """

@@ -1,0 +1,43 @@
+"""Where each command of the documents is executed: at once unless it is named here."""
+
+SLOW: dict[str, tuple[str, ...]] = {
+    # Minutes, or built on what took minutes; a beginning stands for all commands that begin so.
+    "README.md": (
+        "make demo",
+        ".venv/bin/troth verify",
+        ".venv/bin/troth simulate",
+        ".venv/bin/troth swarm",
+        ".venv/bin/troth chaos",
+        ".venv/bin/troth doctor",
+        "for me in alice bob carol dave; do .venv/bin/troth join",
+        ".venv/bin/troth export",
+        "import troth",
+    ),
+    "docs/verify.md": ("troth ", "import troth"),
+    "docs/friends.md": ("troth join", "troth export", "troth verify", "echo $?", "sed ", "grep "),
+    "examples/own_attack.py": ("troth simulate",),
+    "examples/own_task.py": ("troth simulate",),
+    "examples/huggingface_model.py": ("troth swarm",),
+}
+
+NOT_RUN: dict[str, str] = {
+    "make test": "it runs these tests",
+    "make check": "the first part of make test",
+    "make bench": "it rewrites the measured figures in benchmarks/",
+    "make vectors": "it rewrites tests/golden/",
+    ".venv/bin/pre-commit install": "it changes the hooks of the clone that it is typed in",
+    "make test-docs": "it runs these tests",
+}
+
+OWN_TESTS: dict[str, str] = {
+    # Pages and examples that have a test which executes all of them, and compares.
+    "docs/plug-ins.md": "tests/test_plug_ins_page.py",
+    "docs/python-api.md": "tests/api/test_page.py",
+}
+
+NO_OUTPUT: tuple[str, ...] = ("docs/read-the-code.md",)
+"""Pages with a drawing in a block without a language."""
+
+
+def is_slow(page: str, command: str) -> bool:
+    return command.startswith(SLOW.get(page, ()))
