@@ -46,6 +46,19 @@ def test_own_attack(capsys: pytest.CaptureFixture[str]) -> None:
     assert protocol.count("peer") == 3, protocol
 
 
+def test_lightning_module(capsys: pytest.CaptureFixture[str]) -> None:
+    """It needs an extra, which is not among the tests' packages."""
+    if find_spec("lightning") is None:
+        with pytest.raises(ModuleNotFoundError, match="lightning"):
+            play("lightning_module.py", capsys)
+        return
+    figures, own = play("lightning_module.py", capsys)
+    before, after = (float(figures.split()[k]) for k in (1, 3))
+    assert after < before
+    assert float(own.split()[1]) == after
+    assert figures.endswith("banned: 1")
+
+
 def test_huggingface_model(capsys: pytest.CaptureFixture[str]) -> None:
     """It needs an extra; with it, the loss in a fresh model of one's own is that of the run."""
     if find_spec("transformers") is None:
