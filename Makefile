@@ -36,7 +36,7 @@ check: .venv/installed-dev ## lint, types and import rules
 test: check ## everything that must hold: check, then the test suite
 	$(BIN)/python -m pytest -n 2
 
-test-docs: .venv/installed-dev ## type every command of README and docs, and compare (about a quarter of an hour)
+test-docs: .venv/installed-dev ## type every command of README and docs, and compare (about twenty minutes)
 	$(BIN)/python -m pytest -m slow_docs tests/docs -s --durations=0
 
 bench: .venv/installed-dev ## measure; prints the table and rewrites benchmarks/results.md

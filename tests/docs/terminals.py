@@ -42,7 +42,7 @@ class Terminal:
         self._ended = False
         Thread(target=self._read, args=(self._process,), daemon=True).start()
 
-    def see(self, seen: Seen, patience_s: float = 120) -> None:
+    def see(self, seen: Seen, patience_s: float = 400) -> None:
         """Wait for the lines that are shown; send the signals among them."""
         for shown in seen.lines:
             if shown in _SIGNALS:
