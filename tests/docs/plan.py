@@ -27,6 +27,7 @@ NOT_RUN: dict[str, str] = {
     "make vectors": "it rewrites tests/golden/",
     ".venv/bin/pre-commit install": "it changes the hooks of the clone that it is typed in",
     "make test-docs": "it runs these tests",
+    "troth swarm --task lightning_module.py --peers 5 --byzantine 1": "lightning is not among the tests' packages",
 }
 
 OWN_TESTS: dict[str, str] = {
