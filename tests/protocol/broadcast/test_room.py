@@ -23,8 +23,10 @@ from tests.protocol.channel_internals import (
     recount_bytes,
 )
 from troth.crypto import Digest, Identity, PeerId, Slot, derive
+from troth.network.node.node import drive
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.broadcast.timeouts import Timeouts
+from troth.protocol.core.errors import LeftOutError
 from troth.protocol.wire.frames import (
     BlobSent,
     Certificate,
@@ -258,3 +260,20 @@ def test_a_packet_counts_as_it_came_off_the_link() -> None:
     assert came == packet
     assert isinstance(came, Packet)
     assert came.size == len(padded) == len(raw) + 3
+
+
+def test_an_observer_that_cannot_follow_any_more_asks_anew_and_does_not_wait_for_its_deadline() -> None:
+    """[B7] Eight steps behind it keeps what comes; further behind, one word more than liars have is enough."""
+    channel = new_channel(1 << 20, observing=True, begun=False)
+    channel._begin(COMMIT_SLOT, channel.position.view)
+    near, far = (COMMIT_SLOT._replace(step=COMMIT_SLOT.step + ahead) for ahead in (8, 9))
+    for sender in OTHERS:
+        hear(channel, sender, near, Decided({}, {}))
+    drive(channel.listener.hear_one(1.0))
+    needed = channel.position.voices
+    for sender in OTHERS[: needed - 1]:
+        hear(channel, sender, far, Decided({}, {}))
+    drive(channel.listener.hear_one(1.0))
+    hear(channel, OTHERS[needed - 1], far, Decided({}, {}))
+    with pytest.raises(LeftOutError, match="steps ahead"):
+        drive(channel.listener.hear_one(1.0))

@@ -7,7 +7,7 @@ from troth.protocol.broadcast.link import PacketLink
 from troth.protocol.broadcast.position import Position
 from troth.protocol.broadcast.router import Router
 from troth.protocol.broadcast.timeouts import Pacing
-from troth.protocol.core.errors import StalledError
+from troth.protocol.core.errors import LeftOutError, StalledError
 from troth.protocol.wire.frames import Busy, Outside, RestartCertificate, StateShown, SyncShown, Waiting
 
 
@@ -33,6 +33,8 @@ class Listener:
             self._router.route(*heard)
         if position.quorum and len(position.left) >= position.quorum:
             raise StalledError(f"{len(position.left)} members have left the step, and wait for the others")
+        if position.ahead and len(position.ahead) >= position.voices:  # one of them is honest
+            raise LeftOutError("the others are too many steps ahead")
         return heard is not None
 
     async def wait(self, until: float, enough: Callable[[], bool]) -> None:

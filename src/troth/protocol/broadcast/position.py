@@ -30,6 +30,7 @@ class Position:
         self.members: tuple[PeerId, ...] = ()  # in that announcement
         self.quorum = 0  # of the members at the start of the step: at least more than half
         self.left: set[PeerId] = set()  # members that left this step, and wait for a restart
+        self.ahead: set[PeerId] = set()  # members that an observer cannot follow any more
         self.busy: dict[PeerId, int] = {}  # members that began a step after a rest, and which (SPEC G3)
         self._began_with = 0  # number of members at the start of the step
         self._observe_from: int | None = None  # first step of which a peer that comes back needs every decision
@@ -42,6 +43,7 @@ class Position:
             self._began_with = len(view.members)
             self.quorum = max(len(view.members) // 2 + 1, view.liars + 1, view.quorum)
             self.left.clear()
+            self.ahead.clear()
             self.busy.clear()
 
     def observe_from(self, step: int) -> None:
@@ -65,14 +67,27 @@ class Position:
         return not view.members or sender in view.members or sender in view.admitted
 
     def takes(self, slot: Slot) -> bool:
-        """Whether the slot is of this step or the next: else a liar could fill memory with frames for invented slots."""
+        """Whether the slot is of this step or the next, for an observer of the next few: else a liar could fill memory with
+        frames for invented slots."""
         if self.slot is None:
             first = self._observe_from or 0
             return self.observing or slot.step <= first + 1  # a peer that comes back does not know its first step yet
         now = self.slot
         same = slot.run == now.run and slot.incarnation == now.incarnation
-        most = ATTEMPTS_PER_MEMBER * max(self._began_with, len(self.view.members))
-        return same and now.step <= slot.step <= now.step + 1 and 0 <= slot.attempt < most
+        most, last = ATTEMPTS_PER_MEMBER * max(self._began_with, len(self.view.members)), now.step + self._ahead
+        return same and now.step <= slot.step <= last and 0 <= slot.attempt < most
+
+    def note_ahead(self, sender: PeerId, slot: Slot) -> None:
+        """Note a member that is further ahead than an observer may be behind: with enough of them it has lost the step."""
+        now = self.slot
+        if not self.observing or now is None or sender not in self.view.members:
+            return
+        if (slot.run, slot.incarnation) == (now.run, now.incarnation) and slot.step > now.step + self._ahead:
+            self.ahead.add(sender)
+
+    @property
+    def _ahead(self) -> int:
+        return _BEHIND if self.observing else 1
 
     def needs(self, packet: Packet) -> bool:
         """Whether this peer will ever look at the frame: others take up no memory."""

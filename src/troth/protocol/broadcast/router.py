@@ -66,6 +66,7 @@ class Router:
         slot, frame, position = packet.slot, packet.frame, self._position
         proves = isinstance(frame, Certificate) and slot in self._announcer.ended
         if not (position.takes(slot) or proves) or not position.needs(packet):
+            position.note_ahead(sender, slot)
             return
         if position.slot is None and position.observing:
             self._keep_for_later(sender, packet)
