@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from troth.crypto import Digest, Identity, PeerId, derive
-from troth.network.mesh.greeting import check_greeting
+from troth.network.mesh.greeting import FIRST_MODEL, HARDWARE, check_greeting
 from troth.network.mesh.session import (
     CONTROL_PACKET,
     CONTROL_SESSION,
@@ -42,6 +42,24 @@ class Greeting:
 
 def test_a_member_is_welcome() -> None:
     assert Greeting(HELLO).refusal() is None
+
+
+@pytest.mark.parametrize(("section", "advice"), [(FIRST_MODEL, "versions of PyTorch"), (HARDWARE, "troth doctor")])
+def test_a_machine_that_computes_something_else_is_told_so_before_it_is_taken_for_a_liar(
+    section: str, advice: str
+) -> None:
+    mine = msgspec.structs.replace(MINE, sections={**MINE.sections, section: b"a" * 32})
+    for theirs in (b"b" * 32, None):
+        said = msgspec.structs.replace(HELLO, sections={**HELLO.sections, **({section: theirs} if theirs else {})})
+        heard = (Lane.CONTROL, CONTROL_SESSION + encode_session_message(said))
+        refusal = check_greeting(heard, MEMBER.peer, mine, {MEMBER.peer}, frozenset())
+        assert isinstance(refusal, str)
+        assert advice in refusal
+    other_run = msgspec.structs.replace(HELLO, run=b"o" * 32)
+    heard = (Lane.CONTROL, CONTROL_SESSION + encode_session_message(other_run))
+    assert check_greeting(heard, MEMBER.peer, mine, {MEMBER.peer}, frozenset()) == (
+        "another run: the manifests differ in founders or nonce"
+    )
 
 
 def test_a_successor_is_welcome_with_a_delegation_for_this_run_and_its_own_key() -> None:

@@ -13,6 +13,15 @@ from troth.network.mesh.session import (
 )
 from troth.network.transport.base import Lane, Received
 
+FIRST_MODEL, HARDWARE = "first model", "hardware class"  # sections that each machine computes, beside the manifest's
+
+_ADVICE = {
+    FIRST_MODEL: "its first model is another than this peer's: compare the versions of PyTorch and of what the task imports, or "
+    "begin with a file of weights (troth new --from)",
+    HARDWARE: "its machine computes other bits than this one, and audits in this run are exact: compare versions, threads and "
+    "'troth doctor', or agree on a manifest with --hardware-deviation",
+}
+
 
 def check_greeting(
     heard: tuple[Lane, Received], peer: PeerId, mine: Hello, members: Set[PeerId], banned: Set[PeerId]
@@ -29,7 +38,8 @@ def check_greeting(
     if said.version != VERSION:
         return f"it speaks version {said.version} of the session, and this peer {VERSION}"
     if said.run != mine.run:
-        differing = [name for name in mine.sections if mine.sections.get(name) != said.sections.get(name)]
+        theirs = {**said.sections, **{name: mine.sections.get(name) for name in _ADVICE}}
+        differing = [name for name in mine.sections if mine.sections[name] != theirs.get(name)]
         return f"another run: the manifests differ in {', '.join(differing) or 'founders or nonce'}"
     member = PeerId(said.member)
     if member not in members:
@@ -39,7 +49,9 @@ def check_greeting(
     # Only the owner of a seat can hand it on: else anybody could make a key and take a seat.
     if member != peer and not _delegated(said, member, peer, Digest(mine.run)):
         return "it claims a seat that is not its own"
-    return said
+    # Else an honest peer with another version of a library would be banned for what it computes.
+    wrong = (name for name in _ADVICE if said.sections.get(name) != mine.sections.get(name))
+    return next((_ADVICE[name] for name in wrong), said)
 
 
 def _delegated(said: Hello, member: PeerId, successor: PeerId, run: Digest) -> bool:

@@ -69,7 +69,8 @@ def decide(waited_s: float, seen: Presence, founding: Founding) -> Decision:
     if refused and not others and (len(refused) >= roster.quorum or refused.keys() == founders - mine):
         names = ", ".join(founding.name_of(peer) for peer in sorted(refused))
         why = next(iter(refused.values()))
-        reason = f"{names} cannot train with this peer: {why}; everybody needs the same run.toml"
+        remedy = "; everybody needs the same run.toml" if "another run" in why else ""
+        reason = f"{names} cannot train with this peer: {why}{remedy}"
         return Decision(Verdict.REFUSED, False, reason)
     begun = {peer for peer in others if seen.standings[peer].begun}
     # More than the liars among the founders could invent.

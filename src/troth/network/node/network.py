@@ -1,8 +1,8 @@
 """A peer's network: a transport and the connections of a mesh, in a thread of their own, and the protocol's link to them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
-from troth.crypto import Identity, PeerId
+from troth.crypto import Digest, Identity, PeerId
 from troth.network.manifest.manifest import Manifest
 from troth.network.mesh.inbox import Inbox, StoppedError
 from troth.network.mesh.link import NetworkLink, NetworkThread
@@ -28,13 +28,15 @@ class NodeNetwork:
         state_bytes: int,
         note: Callable[[str], None],
         process: bytes,
+        own_sections: Mapping[str, Digest],
     ) -> None:
         """`seat` is the key in the manifest; `me` is the same, or the successor that it delegates to. `process`: 32 random
-        bytes, the same for as long as the process runs."""
+        bytes, the same for as long as the process runs. `own_sections`: digests of what this machine computes."""
         limits = limits_for(manifest.run.parameters.size, state_bytes, options.bytes_per_second)
         inbox = self._inbox = Inbox(room=4 * limits.most_bulk_bytes + (1 << 22))
         delegation = None if me is seat else seat.sign(delegation_bytes(manifest.run.id, me.peer))
-        hello = Hello(VERSION, manifest.run.id, dict(manifest.digests()), seat.peer, delegation, process)
+        sections: dict[str, bytes] = {**manifest.digests(), **own_sections}
+        hello = Hello(VERSION, manifest.run.id, sections, seat.peer, delegation, process)
         addresses = {
             founder.key: options.addresses.get(founder.key, founder.address or options.transport.lookup_address)
             for founder in manifest.founders

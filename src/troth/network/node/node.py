@@ -8,13 +8,14 @@ import time
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any, TypeVar
 
-from troth.crypto import Identity
+from troth.crypto import Digest, Identity
 from troth.network.disk.checkpoints import Marks
 from troth.network.disk.lock import lock_key
 from troth.network.malloc import keep_memory
 from troth.network.manifest.errors import ManifestError
 from troth.network.manifest.fit import mismatches
 from troth.network.manifest.manifest import Manifest
+from troth.network.mesh.greeting import FIRST_MODEL, HARDWARE
 from troth.network.mesh.inbox import StoppedError
 from troth.network.mesh.session import Standing
 from troth.network.node.events import EventSink, paused, step_event
@@ -207,10 +208,24 @@ class Node:
     def _open_network(self, me: Identity) -> None:
         state_bytes = len(self.work.pack(self._first.training))
         self._network = NodeNetwork(
-            self._manifest, self._seat, me, self._options, state_bytes, self._events.note, self._process
+            self._manifest,
+            self._seat,
+            me,
+            self._options,
+            state_bytes,
+            self._events.note,
+            self._process,
+            self._own_sections(),
         )
         if self._stop_asked:
             self._network.stop()
+
+    def _own_sections(self) -> dict[str, Digest]:
+        """Digests of what all members must compute alike: the first model and, where audits are exact, a public gradient."""
+        sections = {FIRST_MODEL: self.work.digest(self._first.training)}
+        if self._manifest.parameters.deviation is None:
+            sections[HARDWARE] = self.work.hardware_class()
+        return sections
 
     @property
     def _connected(self) -> NodeNetwork:
