@@ -4,6 +4,7 @@ import dataclasses
 import socket
 import threading
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -15,8 +16,10 @@ from troth.network.manifest.manifest import Manifest
 from troth.network.mesh.inbox import StoppedError
 from troth.network.node import founding
 from troth.network.node.events import StepEvent
+from troth.network.node.folder import PeerFolder
 from troth.network.node.node import Node
 from troth.network.node.options import NodeOptions
+from troth.network.transport.base import ListenError
 from troth.protocol.core.records import StepRecord
 
 IDS = sorted((Identity.from_secret(Seed(derive(0, "mesh", k))) for k in range(3)), key=lambda one: one.peer)
@@ -92,3 +95,45 @@ def test_a_peer_that_waits_for_the_others_stops_when_another_thread_asks_for_it(
     with pytest.raises(StoppedError):
         node.live()
     stopper.join(60)
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> tuple[Manifest, NodeOptions]:
+    """A run that one founder makes by itself."""
+    address = free_address()
+    manifest = build_manifest("quadratic", [Founder("one", IDS[0].peer, address)], ManifestOptions(steps=50)).manifest
+    return manifest, NodeOptions(tmp_path / "one", listen=address)
+
+
+def test_a_peer_whose_network_fails_saves_its_state(alone: tuple[Manifest, NodeOptions]) -> None:
+    """It cannot say goodbye any more; what it has is worth no less for that."""
+    manifest, options = alone
+
+    class FailingSink(SilentSink):
+        def stepped(self, event: StepEvent, record: StepRecord) -> None:
+            thread = node._connected._thread
+            thread.stop()
+            raise RuntimeError("the network stopped")
+
+    node = Node(manifest, IDS[0], options, FailingSink())
+    with (
+        pytest.raises(RuntimeError, match="the network stopped"),
+        patch.object(
+            PeerFolder, "save_when_stopping", autospec=True, side_effect=PeerFolder.save_when_stopping
+        ) as saved,
+    ):
+        node.live()
+    assert saved.call_count == 1
+
+
+def test_a_port_that_is_taken_keeps_neither_folder_nor_key(alone: tuple[Manifest, NodeOptions]) -> None:
+    manifest, options = alone
+    host, port = options.listen.split(":")
+    node = Node(manifest, IDS[0], options, SilentSink())
+    with socket.socket() as taken:
+        taken.bind((host, int(port)))
+        taken.listen()
+        with pytest.raises(ListenError):
+            node.live()
+    assert Node(manifest, IDS[0], options, SilentSink()).live().scales.updates == 50
+    del node  # until here it was still there, and held nothing

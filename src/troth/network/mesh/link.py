@@ -111,7 +111,9 @@ class NetworkThread:
         self._loop.call_soon_threadsafe(self.mesh.expect, members)
 
     def leave(self) -> None:
-        self._loop.call_soon_threadsafe(self.mesh.leave)
+        """Say goodbye, if the network still runs: a peer whose network failed has its state to save all the same."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self.mesh.leave)
 
     def ban(self, banned: frozenset[PeerId]) -> None:
         self._loop.call_soon_threadsafe(self.mesh.ban, banned)

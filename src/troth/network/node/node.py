@@ -98,8 +98,8 @@ class Node:
         known = self._folder.has_slots
         signed = self._folder.marks() if known else Marks()
         me = self._folder.current_identity(self._seat)
-        self._open_network(me)
         try:
+            self._open_network(me)
             if not known and not begin_with_the_others(self._connected, self._founding, self._events.note):
                 self.note("the run began without this peer, or its folder was lost: it comes back under a new key")
                 self._connected.close()
@@ -114,7 +114,8 @@ class Node:
                 self._connected.leave()  # before it saves: the others need not wait for that
                 self._save_when_stopping()
         finally:
-            self._connected.close()
+            if self._network is not None:
+                self._network.close()
             self._folder.close()
             self._metrics.close()
             if self._key_lock is not None:
