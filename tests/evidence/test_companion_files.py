@@ -10,6 +10,7 @@ from troth.evidence.companion_files import BlobsFile, StateFile, load_companions
 from troth.evidence.errors import RecomputeError
 from troth.evidence.recompute import Recomputed, recompute
 from troth.evidence.verify import verify_ban
+from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.messages import Kind
 from troth.simulation import ProtocolSimulation
 
@@ -22,7 +23,7 @@ def test_a_blob_that_is_missing_or_damaged_is_named(runs: dict[str, ProtocolSimu
     with pytest.raises(RecomputeError, match="not beside"):
         recompute(proof, evidence.training, without)
     with pytest.raises(RecomputeError, match="damaged"):
-        recompute(proof, evidence.training, {**evidence.blobs, digest: bytes(len(evidence.blobs[digest]))})
+        recompute(proof, evidence.training, {**evidence.blobs, digest: Blob(bytes(len(evidence.blobs[digest])))})
 
 
 @pytest.mark.parametrize("kind", [Kind.GRADIENT, Kind.REPORT, Kind.AGGREGATE, Kind.AUDITED_REPORT, Kind.COVER])
@@ -39,7 +40,7 @@ def test_companion_files_are_found_again(runs: dict[str, ProtocolSimulation], ki
         assert load_companions(path, proof).missing == state.name
         return
     blobs = BlobsFile.of(path)
-    blobs.save({digest: blob + b"more" for digest, blob in evidence.blobs.items()})
+    blobs.save({digest: Blob(bytes(blob.view) + b"more") for digest, blob in evidence.blobs.items()})
     assert load_companions(path, proof).blobs == {}, "of another length"
     blobs.path.write_bytes(b"\xff" * 100)
     with pytest.raises(RecomputeError, match="damaged"):

@@ -21,8 +21,9 @@ from troth.protocol.core.parts import ProvenPart, part_bounds, rows_of
 from troth.protocol.core.records import aggregate_message, aggregates_basis, decode_record
 from troth.protocol.core.scales import part_taus
 from troth.protocol.core.state import Outcome
+from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.messages import Accuse, Center, Clip, Commit, Kind, Message, Phase, Report, Verdict, Vote
-from troth.protocol.wire.primitives import Primitives, to_blob
+from troth.protocol.wire.primitives import Primitives
 from troth.simulation import ProtocolSimulation
 from troth.training.work import Training
 
@@ -100,8 +101,8 @@ def test_an_owner_whose_aggregate_is_right_is_cleared(runs: dict[str, ProtocolSi
     assert part is not None
     rows_PD = rows_of([ProvenPart(evidence.blobs[digest], path) for digest, path in shown.proven_parts.values()])
     bounds = part_bounds(60, shown.step.parts)
-    right = to_blob(centered_clip(rows_PD, tau=part_taus(shown.step.tau, bounds)[part]))
-    digest, norm = tools.digest(right), tools.aggregate_norm(right)
+    right = Blob.of(centered_clip(rows_PD, tau=part_taus(shown.step.tau, bounds)[part]))
+    digest, norm = right.digest, tools.aggregate_norm(right)
     assert norm is not None
     aggregates = [*shown.aggregates[:part], digest, *shown.aggregates[part + 1 :]]
     assert shown.projection_key is not None
@@ -229,9 +230,8 @@ def test_blobs_that_were_not_committed_to_prove_nothing(runs: dict[str, Protocol
     """[C3] The digest of a blob is whatever the file says; the path ties it to the signed root."""
     forged = ExhibitedBan(runs, Kind.REPORT)
     (proven,) = forged.exhibit.parts
-    blob = bytes(len(next(iter(forged.evidence.blobs.values()))))
-    digest = Primitives().digest(blob)
-    parcels = [msgspec.structs.replace(proven, digest=digest.hex())]
+    blob = Blob(bytes(len(next(iter(forged.evidence.blobs.values())))))
+    parcels = [msgspec.structs.replace(proven, digest=blob.digest.hex())]
     text = forged.forger.text(exhibit=msgspec.structs.replace(forged.exhibit, parts=parcels))
     with pytest.raises(RecomputeError, match="committed to"):
-        recomputed(forged.evidence, text, blobs={**forged.evidence.blobs, digest: blob})
+        recomputed(forged.evidence, text, blobs={**forged.evidence.blobs, blob.digest: blob})

@@ -45,6 +45,8 @@ def _value(info: inspect.Type, random: Random) -> Any:
             return random.choice(["", "0", "00ff", "ünïcode", random.randbytes(32).hex()])
         case inspect.BytesType():
             return random.randbytes(_length(info, random, MOST_BYTES))
+        case inspect.MemoryViewType():
+            return memoryview(random.randbytes(random.randint(0, MOST_BYTES)))
         case inspect.EnumType():
             return random.choice(list(info.cls))
         case inspect.UnionType():

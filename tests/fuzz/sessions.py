@@ -24,6 +24,7 @@ from troth.protocol.broadcast.link import PacketLink
 from troth.protocol.broadcast.timeouts import Timeouts
 from troth.protocol.core.channel import AttemptView, Disclose, Forward, Gather, Scatter
 from troth.protocol.core.parts import ProvenPart
+from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.frames import AGREEMENT, Chained, Decided, Frame, Packet, Value, decode_packet, encode_packet
 from troth.protocol.wire.messages import Envelope, Malformed, Message, Phase
 from troth.protocol.wire.phases import phase_of, seal
@@ -121,7 +122,7 @@ async def one_step(channel: BroadcastChannel, me: PeerId, step: int = 0, *, mute
         return Slot(RUN, step, phase)
 
     order = [one.peer for one in IDS]
-    mine, proven, digest = order.index(me), ProvenPart(BLOB, (Digest(bytes(32)),)), TOOLS.digest(BLOB)
+    mine, proven, digest = order.index(me), ProvenPart(Blob(BLOB), (Digest(bytes(32)),)), TOOLS.digest(BLOB)
     shown = {mine: {me: proven}}
     view, expected, ask = AttemptView(MEMBERS, DISPUTED_LINKS), {mine: MEMBERS}, {order.index(DISPUTED_PEER): MEMBERS}
     for phase in (phase for phase in Phase if phase in ANNOUNCED):
@@ -137,7 +138,7 @@ async def one_step(channel: BroadcastChannel, me: PeerId, step: int = 0, *, mute
             fits = Forward(forwarded, wanted, lambda _, found: found == proven)
             await channel.exchange(at(Phase.CLIP), fits, view)
         if phase == Phase.CLIP:
-            await channel.exchange(at(Phase.CLIP), Gather({mine: BLOB}, {0: digest}, ask), view)
+            await channel.exchange(at(Phase.CLIP), Gather({mine: Blob(BLOB)}, {0: digest}, ask), view)
         if phase == Phase.REVEAL:
             lacking = {1: digest, 2: Digest(bytes(32))}
             everyone = dict.fromkeys(lacking, MEMBERS)

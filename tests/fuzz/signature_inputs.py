@@ -6,9 +6,10 @@ import torch
 
 from tests.fuzz.message_inputs import one_input
 from tests.fuzz.mutate import damaged
-from tests.fuzz.sessions import IDS, TOOLS, Fed
+from tests.fuzz.sessions import IDS, Fed
 from troth.crypto import Digest, PeerId, Signature, valid_peer, verify
 from troth.protocol.core.parts import ProvenPart, commit_parts, opens, part_bounds, rows_of
+from troth.protocol.wire.blob import Blob
 
 _MESSAGE = b"message"
 
@@ -19,7 +20,7 @@ _SIGNED = {(one.peer, _MESSAGE, one.sign(_MESSAGE)) for one in IDS}
 _BOUNDS = part_bounds(50, 7)
 
 
-_COMMITTED = commit_parts(torch.arange(50, dtype=torch.float32), _BOUNDS, TOOLS)
+_COMMITTED = commit_parts(torch.arange(50, dtype=torch.float32), _BOUNDS)
 
 
 _ODD = 2**255 - 19  # the field's prime
@@ -99,13 +100,13 @@ def proven_part_bytes(random: Random) -> bytes:
     """A proven part as bytes: its number, the length of the path's pieces, the path, and the blob."""
     part = random.randrange(len(_BOUNDS) - 1)
     proven = _COMMITTED.proven_parts[part]
-    return bytes([part, 32]) + joined(b"".join(proven.path), proven.blob)
+    return bytes([part, 32]) + joined(b"".join(proven.path), bytes(proven.blob.view))
 
 
 def hostile_proven_part_bytes(random: Random) -> bytes:
     """A proven part that is damaged, or another's, or with the steps of its path in disorder."""
     part, proven = random.randrange(len(_BOUNDS) - 1), random.choice(_COMMITTED.proven_parts)
-    path, blob = list(proven.path), proven.blob
+    path, blob = list(proven.path), bytes(proven.blob.view)
     match random.randrange(4):
         case 0:
             return damaged(proven_part_bytes(random), random)
@@ -124,8 +125,8 @@ def feed_proven_part(raw: bytes) -> Fed:
     """Only the committed blob and path open the root."""
     part, size = (raw[0] % (len(_BOUNDS) - 1), max(1, raw[1])) if len(raw) > 1 else (0, 32)
     path, blob = pieces(raw[2:], 2)
-    proven = ProvenPart(blob, tuple(Digest(path[at : at + size]) for at in range(0, len(path), size)))
-    accepted = opens(proven, part, _BOUNDS, _COMMITTED.root, TOOLS)
+    proven = ProvenPart(Blob(blob), tuple(Digest(path[at : at + size]) for at in range(0, len(path), size)))
+    accepted = opens(proven, part, _BOUNDS, _COMMITTED.root)
     assert accepted is (proven == _COMMITTED.proven_parts[part])
     if len(blob) == 4 * (_BOUNDS[part + 1] - _BOUNDS[part]):
         assert torch.isfinite(rows_of([proven, _COMMITTED.proven_parts[part]])).all()

@@ -89,7 +89,7 @@ def test_what_is_encoded_is_decoded(kind: type[Any], random: Random, phase: Phas
 # Packets that are wrong in one thing
 
 HERE = Slot(Digest(bytes(32)), 1, Phase.COMMIT)
-GOOD = msgspec.msgpack.decode(encode_packet(Packet(HERE, PartSent(3, bytes(8), (bytes(32),)))))
+GOOD = msgspec.msgpack.decode(encode_packet(Packet(HERE, PartSent(3, memoryview(bytes(8)), (bytes(32),)))))
 
 
 def changed(value: Any, *path: int) -> bytes:
@@ -142,7 +142,7 @@ def test_a_number_that_is_too_large_is_refused(path: tuple[int, int], number: in
 )
 def test_a_frame_of_no_known_kind_is_refused(tag: bytes) -> None:
     """Its name may be no text at all: what says so must not be an exception."""
-    good = encode_packet(Packet(HERE, PartSent(3, b"", ())))
+    good = encode_packet(Packet(HERE, PartSent(3, memoryview(b""), ())))
     name = b"\xa8PartSent"
     assert good.count(name) == 1
     refused(good.replace(name, b"\xd9" + bytes([len(tag)]) + tag))
@@ -154,7 +154,7 @@ def test_a_frame_of_no_known_kind_is_refused(tag: bytes) -> None:
 @pytest.mark.parametrize("before", [0, 1, 2, 40, 60])
 def test_deep_nests_are_refused(level: bytes, before: int) -> None:
     """A hundred thousand levels, at the start and further in; the stack is not touched."""
-    raw = encode_packet(Packet(HERE, PartSent(3, bytes(8), (bytes(32),))))[:before] + level * 100_000
+    raw = encode_packet(Packet(HERE, PartSent(3, memoryview(bytes(8)), (bytes(32),))))[:before] + level * 100_000
     refused(raw)
     for phase in PHASES:
         assert not feed_message(phase, raw[:150]).accepted
@@ -163,7 +163,7 @@ def test_deep_nests_are_refused(level: bytes, before: int) -> None:
 
 def test_lengths_that_are_announced_and_not_sent_take_no_memory() -> None:
     """Lengths of up to 4 GiB in a few bytes, in every place of a packet, a message and a record."""
-    good = encode_packet(Packet(HERE, PartSent(3, bytes(8), (bytes(32),))))
+    good = encode_packet(Packet(HERE, PartSent(3, memoryview(bytes(8)), (bytes(32),))))
     with memory_below(1 << 20):
         for header in HEADERS:
             for cut in range(len(good)):
@@ -188,7 +188,7 @@ def test_a_packet_takes_a_few_times_its_bytes() -> None:
 
 
 def test_packets_that_are_too_long_are_not_even_parsed() -> None:
-    raw = encode_packet(Packet(HERE, PartSent(3, bytes(1000), ())))
+    raw = encode_packet(Packet(HERE, PartSent(3, memoryview(bytes(1000)), ())))
     assert isinstance(decode_packet(raw, len(raw)), Packet)
     assert isinstance(decode_packet(raw, len(raw) - 1), Malformed)
 

@@ -1,14 +1,16 @@
 """Digests: SHA-256 with domain separation, and a tree over chunks for large blobs."""
 
+import os
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from hashlib import sha256 as _sha256
+from itertools import islice
 from typing import NewType
 
 Digest = NewType("Digest", bytes)  # 32 bytes
 
 CHUNK_BYTES = 1 << 20
-_MOST_THREADS = 8
 _LENGTHS = [length.to_bytes(8, "big") for length in range(256)]  # nearly everything hashed is short
 
 
@@ -30,13 +32,33 @@ def _framed_tag(tag: str) -> bytes:
 def blob_digest(blob: bytes | memoryview) -> Digest:
     """Digest a blob: the hash of the hashes of its chunks, so that threads share the work."""
     if 0 < len(blob) <= CHUNK_BYTES:
-        return tagged_hash("troth/blob/1", len(blob).to_bytes(8, "big"), _sha256(blob).digest())
-    view = memoryview(blob)
-    chunks = [view[start : start + CHUNK_BYTES] for start in range(0, len(view), CHUNK_BYTES)]
-    with ThreadPoolExecutor(_MOST_THREADS) as pool:
-        leaves = list(pool.map(_chunk_hash, chunks))
-    return tagged_hash("troth/blob/1", len(view).to_bytes(8, "big"), *leaves)
+        return _blob_digest(len(blob), [_sha256(blob).digest()])
+    return blob_digests([blob])[0]
+
+
+def blob_digests(blobs: Sequence[bytes | memoryview]) -> list[Digest]:
+    """Digests of several blobs; threads share the chunks of all of them."""
+    views = [memoryview(blob) for blob in blobs]
+    chunks = [view[start : start + CHUNK_BYTES] for view in views for start in range(0, len(view), CHUNK_BYTES)]
+    hashes = iter(_hashes(chunks))
+    return [_blob_digest(len(view), list(islice(hashes, -(-len(view) // CHUNK_BYTES)))) for view in views]
+
+
+def _blob_digest(length: int, leaves: list[bytes]) -> Digest:
+    return tagged_hash("troth/blob/1", length.to_bytes(8, "big"), *leaves)
+
+
+def _hashes(chunks: list[memoryview]) -> Iterator[bytes]:
+    if sum(map(len, chunks)) <= CHUNK_BYTES:  # less work than waking threads
+        return map(_chunk_hash, chunks)
+    return _threads(os.getpid()).map(_chunk_hash, chunks)
 
 
 def _chunk_hash(chunk: memoryview) -> bytes:
     return _sha256(chunk).digest()  # releases the interpreter's lock
+
+
+@lru_cache(maxsize=1)
+def _threads(_process: int) -> ThreadPoolExecutor:
+    """One pool for the process: a fork has threads of its own."""
+    return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="hashing")

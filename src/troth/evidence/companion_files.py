@@ -16,6 +16,7 @@ from troth.evidence.file_format import Blobs
 from troth.evidence.verify import Proof
 from troth.files import write_text
 from troth.protocol.core.parts import part_bounds
+from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.messages import Malformed
 from troth.training.work import Training, training_of
 
@@ -97,10 +98,12 @@ class BlobsFile:
         return cls(evidence.with_suffix(".blobs"))
 
     def save(self, blobs: Blobs) -> None:
-        tensors = {digest.hex(): torch.frombuffer(bytearray(blob), dtype=torch.uint8) for digest, blob in blobs.items()}
+        tensors = {
+            digest.hex(): torch.frombuffer(bytearray(blob.view), dtype=torch.uint8) for digest, blob in blobs.items()
+        }
         save_file(tensors, self.path)
 
-    def load(self, wanted: Mapping[Digest, int]) -> dict[Digest, bytes]:
+    def load(self, wanted: Mapping[Digest, int]) -> dict[Digest, Blob]:
         """Load the blobs of the expected lengths, and no others. Their digests are checked where they are used (`blob_of`)."""
         if not wanted or not self.path.is_file():
             return {}
@@ -109,7 +112,7 @@ class BlobsFile:
                 there = set(file.keys())
                 shown = {digest: file.get_slice(digest.hex()) for digest in wanted if digest.hex() in there}
                 return {
-                    digest: np.asarray(blob[:]).tobytes()
+                    digest: Blob(np.asarray(blob[:]).data)
                     for digest, blob in shown.items()
                     if (blob.get_dtype(), blob.get_shape()) == ("U8", [wanted[digest]])
                 }

@@ -14,13 +14,14 @@ import msgspec
 
 from troth.crypto import Digest, PeerId
 from troth.protocol.core.records import MOST_OWED
+from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.messages import Announced, Envelope
 
 FORMAT = "troth ban evidence 7"
 MOST_BYTES = 64 << 20  # of a file; honest members' messages come to far less
 LAST_STEPS = MOST_OWED + 1  # whose work may be disputed: an audit comes a step later, and may come to nothing so often
 
-Blobs = Mapping[Digest, bytes]  # they lie beside the file: see companion_files.py
+Blobs = Mapping[Digest, Blob]  # they lie beside the file: see companion_files.py
 
 
 class SignedRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -10,8 +10,9 @@ from troth.evidence.open_exhibit import open_exhibit, wrong_reporters
 from troth.protocol.core.records import Judgement, StepRecord
 from troth.protocol.core.run import Run
 from troth.protocol.core.state import AuditRecord, Disclosure, Outcome
+from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.messages import Announced, Kind
-from troth.protocol.wire.primitives import Primitives, to_blobs
+from troth.protocol.wire.primitives import Primitives
 from troth.training.work import Training
 
 
@@ -59,8 +60,6 @@ def _of_part(judgement: Judgement, found: Disclosure) -> ExhibitWithBlobs:
     whole = judgement.kind == Kind.AGGREGATE
     senders = sorted(found.proven_parts) if whole else [PeerId(judgement.target)]
     proven_parts = {sender: found.proven_parts[sender] for sender in senders}
-    digest = Primitives().digest
-    digests = {sender: digest(proven.blob) for sender, proven in proven_parts.items()}
     exhibit = Exhibit(
         attempt=found.attempt,
         commits=_signed(found.commits, senders),
@@ -70,12 +69,12 @@ def _of_part(judgement: Judgement, found: Disclosure) -> ExhibitWithBlobs:
         projection_key=found.projection_key.hex(),
         aggregates=[aggregate.hex() for aggregate in found.aggregates],
         parts=[
-            PartProof(sender.hex(), digests[sender].hex(), [node.hex() for node in proven.path])
+            PartProof(sender.hex(), proven.blob.digest.hex(), [node.hex() for node in proven.path])
             for sender, proven in proven_parts.items()
         ],
     )
-    blobs = {digests[sender]: proven.blob for sender, proven in proven_parts.items()}
-    return ExhibitWithBlobs(exhibit, {**blobs, digest(found.center): found.center})
+    blobs = [*(proven.blob for proven in proven_parts.values()), found.center]
+    return ExhibitWithBlobs(exhibit, {blob.digest: blob for blob in blobs})
 
 
 def _of_audit(judgement: Judgement, kept: AuditRecord[Training], record: StepRecord) -> ExhibitWithBlobs:
@@ -85,8 +84,7 @@ def _of_audit(judgement: Judgement, kept: AuditRecord[Training], record: StepRec
         return ExhibitWithBlobs(Exhibit(0, commits, [], [], [], "", [], []))
     cover = judgement.kind == Kind.COVER
     reporters = sorted(wrong_reporters(record, judgement.step)) if cover else [PeerId(judgement.target)]
-    blobs = to_blobs(kept.aggregate_D, kept.bounds)
-    digests = [Primitives().digest(blob) for blob in blobs]
+    blobs = Blob.cut(kept.aggregate_D, kept.bounds)
     owner = PeerId(judgement.target)
     exhibit = Exhibit(
         attempt=kept.attempt,
@@ -95,10 +93,10 @@ def _of_audit(judgement: Judgement, kept: AuditRecord[Training], record: StepRec
         reports=_signed(kept.reports, sorted(kept.reports) if cover else reporters),
         accuses=_signed(kept.accuses, [owner]) if cover else [],
         projection_key=kept.projection_key.hex(),
-        aggregates=[digest.hex() for digest in digests],
+        aggregates=[blob.digest.hex() for blob in blobs],
         parts=[],
     )
-    return ExhibitWithBlobs(exhibit, dict(zip(digests, blobs, strict=True)))
+    return ExhibitWithBlobs(exhibit, {blob.digest: blob for blob in blobs})
 
 
 def _signed(announced: Mapping[PeerId, Announced], senders: Iterable[PeerId]) -> list[SignedMessage]:

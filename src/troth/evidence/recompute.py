@@ -24,7 +24,7 @@ from troth.protocol.core.run import Run
 from troth.protocol.core.scales import part_taus
 from troth.protocol.step.reports import CONVICT_AT, make_report, relative_errors
 from troth.protocol.wire.messages import Kind
-from troth.protocol.wire.primitives import Primitives, from_blob
+from troth.protocol.wire.primitives import Primitives
 from troth.specs import parse_spec
 from troth.training.layout import Layout
 from troth.training.optimizers import SGD
@@ -166,7 +166,7 @@ class _Gradients:
             gradient_D = self.work.gradient_now(self.training, seed)
         except Exception as error:  # the task is its author's, and may lack its data here
             raise task_fails(error) from error
-        return commit_parts(gradient_D, self.bounds, Primitives())
+        return commit_parts(gradient_D, self.bounds)
 
     def wrong(self, accused: PeerId) -> bool | None:
         """Whether the accused's gradient is wrong; None where most others' do not come out either: other hardware."""
@@ -182,7 +182,7 @@ def _audited(proof: Proof, gradients: _Gradients | None, blobs: Blobs) -> bool |
         return None
     shown, part = exhibit_of(proof), proof.judgement.part
     step, bounds = gradients.step, gradients.bounds
-    aggregate_D = torch.cat([from_blob(blob_of(blobs, digest)) for digest in shown.aggregates])
+    aggregate_D = torch.cat([blob_of(blobs, digest).numbers_D() for digest in shown.aggregates])
     taus = np.array(part_taus(step.tau, bounds))
     for peer, root in sorted(shown.roots.items()):
         parts = gradients.parts(peer)

@@ -15,24 +15,25 @@ from troth.protocol.core.parts import ProvenPart, opens, part_bounds, rows_of
 from troth.protocol.core.scales import part_taus
 from troth.protocol.step.audits import report_errors
 from troth.protocol.step.reports import CONVICT_AT, COVER_AT, Project
+from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.messages import Kind
-from troth.protocol.wire.primitives import Primitives, from_blob
+from troth.protocol.wire.primitives import Primitives
 
 
 def judge_part(proof: Proof, blobs: Blobs) -> bool:
     """Whether the accused is guilty: of a wrong report about the part, or of a wrong aggregate of it."""
     shown, part = exhibit_of(proof), proof.judgement.part
     assert part is not None
-    tools, bounds = Primitives(), part_bounds(proof.run.parameters.size, shown.step.parts)
+    bounds = part_bounds(proof.run.parameters.size, shown.step.parts)
     proven_parts = {
         peer: ProvenPart(blob_of(blobs, digest), path) for peer, (digest, path) in shown.proven_parts.items()
     }
     for peer, proven in proven_parts.items():
-        if not opens(proven, part, bounds, shown.roots[peer], tools):
+        if not opens(proven, part, bounds, shown.roots[peer]):
             raise RecomputeError(f"a part is not what {peer.hex()} committed to")
     reporters = sorted(proven_parts)
     rows_PD = rows_of([proven_parts[peer] for peer in reporters])
-    center_D, tau = from_blob(blob_of(blobs, shown.aggregates[part])), part_taus(shown.step.tau, bounds)[part]
+    center_D, tau = blob_of(blobs, shown.aggregates[part]).numbers_D(), part_taus(shown.step.tau, bounds)[part]
     said = [shown.reports[peer].part(part) for peer in reporters]
     errors_P = report_errors(rows_PD, center_D, project_of(proof), bounds[part], said, tau)
     if proof.judgement.kind == Kind.REPORT:
@@ -61,10 +62,10 @@ def project_of(proof: Proof) -> Project:
     return partial(Primitives().project, shown.projection_key, parameters.projections, parameters.size)
 
 
-def blob_of(blobs: Blobs, digest: Digest) -> bytes:
+def blob_of(blobs: Blobs, digest: Digest) -> Blob:
     """The blob with this digest; the file beside the evidence is not believed."""
     if digest not in blobs:
         raise RecomputeError(f"blob {digest.hex()[:16]} is not beside the file")
-    if Primitives().digest(blobs[digest]) != digest:
+    if blobs[digest].digest != digest:
         raise RecomputeError(f"blob {digest.hex()[:16]} is damaged")
     return blobs[digest]

@@ -26,11 +26,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from troth.crypto import Digest, Seed, Stream, blob_digest, derive, stream, tagged_hash
+from troth.crypto import Digest, Seed, Stream, derive, stream, tagged_hash
 from troth.protocol.core.parts import Bounds, part_bounds
 from troth.protocol.step.deviation import CONVICT, deviations
+from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.messages import ReportNumbers
-from troth.protocol.wire.primitives import Primitives, to_blob
+from troth.protocol.wire.primitives import Primitives
 from troth.specs import build, parse_spec, pick
 from troth.training.errors import TaskError
 from troth.training.optimizers import OPTIMIZERS, Optimizer
@@ -66,7 +67,7 @@ def gradient_on(problem: Problem, hardware: str, parameters_D: Tensor, seed: See
 def probe_digest(problem: Problem, hardware: str = "") -> Digest:
     """Digest of a public gradient. Peers with equal digests form a class: they compute the same bits and audit exactly."""
     gradient_D = gradient_on(problem, hardware, problem.initial(0), _PROBE_SEED)
-    return tagged_hash("troth/probe/1", blob_digest(to_blob(gradient_D)))
+    return tagged_hash("troth/probe/1", Blob.of(gradient_D).digest)
 
 
 @dataclass(frozen=True)

@@ -227,15 +227,15 @@ def test_another_message_is_a_message(phase: Phase) -> None:
 
 def test_blobs() -> None:
     part, shown = (
-        PartSent(1, bytes(12), (b"x" * 32, b"y" * 32)),
-        PartShown(1, bytes(32), bytes(12), (b"x" * 32, b"y" * 32)),
+        PartSent(1, memoryview(bytes(12)), (b"x" * 32, b"y" * 32)),
+        PartShown(1, bytes(32), memoryview(bytes(12)), (b"x" * 32, b"y" * 32)),
     )
     draw = stream(0, "paths")
     for frame in (part, shown):
         paths = {with_wrong_path(frame, draw).path for _ in range(30)}
         assert frame.path not in paths
         assert {len(path) for path in paths} == {0, 1, 2, 34}
-    blob = BlobSent(bytes(12))
+    blob = BlobSent(memoryview(bytes(12)))
     assert len(oversized_blob(blob).blob) > 100_000
     assert math.isnan(memoryview(not_numbers(blob).blob).cast("f")[0])
     assert len(not_numbers(blob).blob) == 12

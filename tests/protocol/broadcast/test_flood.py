@@ -9,6 +9,7 @@ from troth.crypto import Digest, Identity, PeerId, Slot, derive
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.broadcast.timeouts import Timeouts
 from troth.protocol.core.channel import AttemptView, Gather
+from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.frames import BlobSent, Packet, PartSent, Value, View
 from troth.protocol.wire.messages import Commit, Phase
 from troth.protocol.wire.phases import seal
@@ -45,8 +46,8 @@ def test_early_values_survive_a_flood(flooded: bool) -> None:
         for k in range(3000 if flooded else 0):
             for slot in (SECOND._replace(incarnation=k), SECOND._replace(attempt=k + 1), SECOND._replace(step=k)):
                 link.send(IDS[1].peer, Packet(slot, View(None, bytes(64))))
-            link.send(IDS[1].peer, Packet(SECOND._replace(step=k + 9), PartSent(0, bytes(8), ())))
-            link.send(IDS[1].peer, Packet(SECOND, BlobSent(k.to_bytes(8, "big"))))
+            link.send(IDS[1].peer, Packet(SECOND._replace(step=k + 9), PartSent(0, memoryview(bytes(8)), ())))
+            link.send(IDS[1].peer, Packet(SECOND, BlobSent(memoryview(k.to_bytes(8, "big")))))
         for one in IDS[:2]:
             link.send(one.peer, Packet(SECOND, Value(seal(identity, SECOND, commit(number)))))
 
@@ -72,10 +73,10 @@ def test_a_blob_is_what_has_its_digest_whoever_sends_it() -> None:
         channel = BroadcastChannel(identity, link, Timeouts(), Primitives())
         await channel.announce(FIRST, commit(number), EVERYONE)
         if number == 2:
-            link.send(IDS[1].peer, Packet(clip, BlobSent(b"wrong" * 8)))
+            link.send(IDS[1].peer, Packet(clip, BlobSent(memoryview(b"wrong" * 8))))
         if number == 0:
             await let_pass(channel, 0.3)
-        return await channel.exchange(clip, Gather({0: right} if number == 0 else {}, wanted, {}), EVERYONE)
+        return await channel.exchange(clip, Gather({0: Blob(right)} if number == 0 else {}, wanted, {}), EVERYONE)
 
     time.run({one.peer: member(one, k) for k, one in enumerate(IDS)}, most_events=10**5)
-    assert time.results[IDS[1].peer] == {0: right}
+    assert time.results[IDS[1].peer] == {0: Blob(right)}

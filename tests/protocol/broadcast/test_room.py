@@ -103,9 +103,9 @@ LONG: list[Frame] = [
     ),
     Decided({derive(0, k): Envelope(b"", bytes(64)) for k in range(1000)}, {}),
     Decided({}, {OTHERS[1]: (Envelope(BLOB, bytes(64)), Envelope(b"", bytes(64)))}),
-    PartSent(0, BLOB, ()),
-    PartShown(0, OTHERS[1], BLOB, (bytes(32),) * 32),
-    BlobSent(BLOB),
+    PartSent(0, memoryview(BLOB), ()),
+    PartShown(0, OTHERS[1], memoryview(BLOB), (bytes(32),) * 32),
+    BlobSent(memoryview(BLOB)),
 ]
 
 
@@ -119,7 +119,7 @@ def test_no_kind_of_frame_is_free(frame: Frame, observing: bool) -> None:
         slot = COMMIT_SLOT._replace(phase=Phase.VOTE, attempt=number % 20)
         different = msgspec.structs.replace(frame, part=number) if hasattr(frame, "part") else frame
         if isinstance(frame, BlobSent):
-            different = BlobSent(number.to_bytes(4, "big") + frame.blob)
+            different = BlobSent(memoryview(number.to_bytes(4, "big") + frame.blob))
         hear(channel, OTHERS[0], slot, different)
         assert recounted(channel) == channel.kept_bytes <= memory
     if not (isinstance(frame, Decided) and not observing):
@@ -129,10 +129,12 @@ def test_no_kind_of_frame_is_free(frame: Frame, observing: bool) -> None:
 def test_nobody_takes_up_anothers_room() -> None:
     channel = new_channel(1 << 20)
     for number in range(10):
-        hear(channel, OTHERS[0], LATER_SLOT, BlobSent(bytes([number]) * 300_000))
+        hear(channel, OTHERS[0], LATER_SLOT, BlobSent(memoryview(bytes([number]) * 300_000)))
     full = channel.kept_bytes
-    hear(channel, OTHERS[1], COMMIT_SLOT._replace(phase=Phase.CLIP), PartSent(0, b"part", ()))
-    assert channel.kept_bytes == full + size(COMMIT_SLOT._replace(phase=Phase.CLIP), PartSent(0, b"part", ()))
+    hear(channel, OTHERS[1], COMMIT_SLOT._replace(phase=Phase.CLIP), PartSent(0, memoryview(b"part"), ()))
+    assert channel.kept_bytes == full + size(
+        COMMIT_SLOT._replace(phase=Phase.CLIP), PartSent(0, memoryview(b"part"), ())
+    )
 
 
 def test_only_observers_take_decisions_of_members() -> None:
@@ -160,7 +162,11 @@ def test_a_frame_that_is_here_already_costs_nothing_a_second_time() -> None:
     """Networks deliver things twice."""
     channel, slot = new_channel(1 << 20), COMMIT_SLOT._replace(phase=Phase.CLIP)
     for _ in range(3):
-        for frame in (PartSent(0, bytes(400), ()), BlobSent(bytes(400)), PartShown(1, OTHERS[1], bytes(400), ())):
+        for frame in (
+            PartSent(0, memoryview(bytes(400)), ()),
+            BlobSent(memoryview(bytes(400))),
+            PartShown(1, OTHERS[1], memoryview(bytes(400)), ()),
+        ):
             hear(channel, OTHERS[0], slot, frame)
     assert quota_bytes(channel) == recounted(channel) < 3 * (400 + 1024 + 200)
 
@@ -168,9 +174,9 @@ def test_a_frame_that_is_here_already_costs_nothing_a_second_time() -> None:
 def test_parts_of_an_attempt_that_was_given_up_are_refused() -> None:
     channel = new_channel(1 << 20)
     move_announcement(channel, COMMIT_SLOT._replace(attempt=1, phase=Phase.REPORT))
-    hear(channel, OTHERS[0], COMMIT_SLOT._replace(phase=Phase.CLIP), PartSent(0, bytes(400), ()))
+    hear(channel, OTHERS[0], COMMIT_SLOT._replace(phase=Phase.CLIP), PartSent(0, memoryview(bytes(400)), ()))
     assert channel.kept_bytes == 0
-    hear(channel, OTHERS[0], COMMIT_SLOT._replace(phase=Phase.CLIP, attempt=1), PartSent(0, bytes(400), ()))
+    hear(channel, OTHERS[0], COMMIT_SLOT._replace(phase=Phase.CLIP, attempt=1), PartSent(0, memoryview(bytes(400)), ()))
     assert channel.kept_bytes > 0
 
 
@@ -186,12 +192,12 @@ def test_the_next_step_does_not_forget_what_is_still_kept() -> None:
                 after._replace(attempt=number % 20),
                 Chained(OTHERS[1], Envelope(bytes(1000), bytes(64)), {}),
             )
-            hear(channel, OTHERS[0], after._replace(phase=Phase.CLIP), PartSent(number, bytes(40_000), ()))
+            hear(channel, OTHERS[0], after._replace(phase=Phase.CLIP), PartSent(number, memoryview(bytes(40_000)), ()))
             hear(
                 channel,
                 OTHERS[0],
                 after._replace(phase=Phase.CLIP),
-                BlobSent(number.to_bytes(4, "big") + bytes(40_000)),
+                BlobSent(memoryview(number.to_bytes(4, "big") + bytes(40_000))),
             )
             assert recounted(channel) == channel.kept_bytes <= memory
         forget_step(channel, step)
@@ -207,7 +213,7 @@ def test_aggregates_kept_for_observers_make_way_for_new_ones() -> None:
     channel.catch_up.observers = frozenset({PeerId(bytes(32))})
     for step in range(4):
         blob = bytes([step]) * 400_000
-        hear(channel, OTHERS[0], clip, BlobSent(blob))
+        hear(channel, OTHERS[0], clip, BlobSent(memoryview(blob)))
         assert has_blob(channel, Primitives().digest(blob))
         forget_step(channel, STEP)
         assert recounted(channel) == channel.kept_bytes <= 1 << 20

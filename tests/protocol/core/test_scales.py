@@ -27,8 +27,8 @@ from troth.protocol.core.scales import (
     update_factor,
     whole_norm,
 )
-from troth.protocol.step.conclude import clipped_update
 from troth.protocol.wire.messages import Kind, ReportNumbers
+from troth.protocol.wire.primitives import Primitives
 from troth.simulation import ProtocolSimulation
 
 # C contributors, P parts, D coordinates
@@ -259,9 +259,9 @@ def test_a_whole_length_follows_from_those_of_its_parts() -> None:
 def test_the_factor_is_rounded_once() -> None:
     """[U3] In float32, as the optimizer's numbers are; one that is too small for it moves nothing."""
     vector_D = torch.tensor([3.0, -7.0, 1e-40])
-    assert clipped_update(vector_D, 1.0) is vector_D
-    assert torch.equal(clipped_update(vector_D, 0.1), vector_D * torch.tensor(0.1, dtype=torch.float32))
-    assert not clipped_update(vector_D, 1e-60).any()
+    assert Primitives().scaled(vector_D, 1.0) is vector_D
+    assert torch.equal(Primitives().scaled(vector_D, 0.1), vector_D * torch.tensor(0.1, dtype=torch.float32))
+    assert not Primitives().scaled(vector_D, 1e-60).any()
 
 
 finite32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -373,7 +373,7 @@ def test_anyone_replays_the_model_from_records_and_aggregates() -> None:
         assert record.norm == whole_norm(
             exact_norm(kept.aggregate_D[start:stop].numpy()) for start, stop in pairwise(kept.bounds)
         )
-        training = work.update(training, clipped_update(kept.aggregate_D, record.factor), record.updates - 1)
+        training = work.update(training, Primitives().scaled(kept.aggregate_D, record.factor), record.updates - 1)
         assert torch.equal(training.parameters_D, state.training.parameters_D)
         cut += record.factor < 1
     assert cut, "else the factor would not matter"

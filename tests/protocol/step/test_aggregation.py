@@ -87,7 +87,7 @@ def test_a_report_says_norm_and_clipped_projections() -> None:
     generator = torch.Generator().manual_seed(0)
     gradient_D, aggregate_D = torch.randn(60, generator=generator), torch.randn(60, generator=generator) / 10
     signs_KD = Primitives().projection(KEY, 16, 60)
-    own = commit_parts(gradient_D, BOUNDS, Primitives())
+    own = commit_parts(gradient_D, BOUNDS)
     report = make_report(own, aggregate_D, partial(Primitives().project, KEY, 16, 60), TAUS)
     for part in range(3):
         away = [float(gradient_D[j].double() - aggregate_D[j].double()) for j in range(20 * part, 20 * part + 20)]
@@ -122,7 +122,7 @@ def test_reports_survive_packing_and_wrong_lengths_are_refused() -> None:
 def test_how_far_a_report_may_be_off() -> None:
     """[D2] Convicting starts at 1e-9 of min(norm, τ), accusing at twice that."""
     gradient_D = torch.randn(60, generator=torch.Generator().manual_seed(1))
-    own = commit_parts(gradient_D, BOUNDS, Primitives())
+    own = commit_parts(gradient_D, BOUNDS)
     right = make_report(own, torch.zeros(60), partial(Primitives().project, KEY, 16, 60), TAUS)
     unit = min(right.norms_P[1], TAUS[1])
     for off, accused, convicted in ((0.5e-9, False, False), (1.5e-9, False, True), (2.5e-9, True, True)):

@@ -10,8 +10,9 @@ from tests.protocol.small_runs import finished, kept_promises, liars_gone, recor
 from troth.crypto import tagged_hash
 from troth.protocol.core.parts import commit_parts, rows_of
 from troth.protocol.step.reports import make_report, relative_errors, right_reports
+from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.messages import Kind
-from troth.protocol.wire.primitives import Primitives, to_blob
+from troth.protocol.wire.primitives import Primitives
 from troth.simulation import Scenario
 from troth.training.work import finite_or_zero
 
@@ -65,11 +66,11 @@ def test_owners_jurors_and_reporters_read_subnormals_as_zero() -> None:
     """[C3] A liar may commit to them; what it stands for is the same to everyone, and its bits are not."""
     gradient_D = torch.tensor([1.0, TINY, -1e-40, 2.0**-126, -TINY, 3.0])
     bounds, tools = (0, 3, 6), Primitives()
-    sent, right_D = commit_parts(gradient_D, bounds, tools), finite_or_zero(gradient_D)
-    assert sent.root != commit_parts(right_D, bounds, tools).root, "an audit finds it"
+    sent, right_D = commit_parts(gradient_D, bounds), finite_or_zero(gradient_D)
+    assert sent.root != commit_parts(right_D, bounds).root, "an audit finds it"
     assert torch.equal(rows_of(sent.proven_parts).flatten(), right_D)
-    assert tools.aggregate_norm(to_blob(gradient_D)) is None, "no owner makes such an aggregate"
-    assert tools.aggregate_norm(to_blob(right_D)) == pytest.approx(10**0.5)
+    assert tools.aggregate_norm(Blob.of(gradient_D)) is None, "no owner makes such an aggregate"
+    assert tools.aggregate_norm(Blob.of(right_D)) == pytest.approx(10**0.5)
 
     def project(start: int, vectors_PD: np.ndarray) -> np.ndarray:
         return tools.project(tagged_hash("key"), 16, 6, start, vectors_PD)

@@ -14,6 +14,7 @@ from troth.protocol.core.parts import ProvenPart
 from troth.protocol.core.records import decode_record
 from troth.protocol.core.roles import NO_PENDING_AUDITS, PendingAudits, draw_roles, first_randomness
 from troth.protocol.core.roster import Roster
+from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.messages import Commit, Malformed, Phase
 from troth.protocol.wire.phases import seal
 from troth.simulation import ProtocolSimulation
@@ -59,13 +60,13 @@ class _Tampering(ForwardingChannel):
             case Scatter(), "part":
                 return {
                     part: {
-                        peer: p if peer == self._me else ProvenPart(bytes(len(p.blob)), p.path)
+                        peer: p if peer == self._me else ProvenPart(Blob(bytes(len(p.blob))), p.path)
                         for peer, p in proven_parts.items()
                     }
                     for part, proven_parts in came.items()
                 }
             case Gather(), "aggregate":
-                return {part: blob[4:] for part, blob in came.items()}
+                return {part: Blob(blob.view[4:]) for part, blob in came.items()}
         return came
 
 

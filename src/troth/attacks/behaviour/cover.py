@@ -82,7 +82,7 @@ class CoveringColluder(ShiftingOwner):
         key = combine("projections", slot.step, slot.attempt, self._coins_a)
         start, stop = bounds[part], bounds[part + 1]
         signs_KD = projection_signs(key, parameters.projections, start, stop).astype(np.float64)
-        center_D = np.frombuffer(self._forged[part], "<f4").astype(np.float64)
+        center_D = self._forged[part].array_D.astype(np.float64)
         away_PD = torch.stack(self._rows[part]).double().numpy() - center_D
         norms_P = np.sqrt(np.square(away_PD).sum(axis=1))
         clipped_PD = away_PD * (self._tau(stop - start) / np.maximum(norms_P, self._tau(stop - start)))[:, None]

@@ -12,11 +12,11 @@ from torch import Tensor
 from troth.aggregation import centered_clip, exact_norm, judge_center
 from troth.attacks.colluder import ColludingChannel
 from troth.attacks.gradient import GradientAttack
-from troth.crypto import PeerId, Slot, blob_digest, stream
+from troth.crypto import PeerId, Slot, stream
 from troth.protocol.core.channel import AttemptView, Exchange, Gather, ProvenParts, Scatter
 from troth.protocol.core.parts import rows_of
+from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.messages import Announced, Center, Clip, Message
-from troth.protocol.wire.primitives import to_blob
 
 # P contributors, D coordinates
 
@@ -25,7 +25,7 @@ class ShiftingOwner(ColludingChannel):
     """Announces and serves a wrong aggregate: by default the mean of its rows turned round."""
 
     _rows: dict[int, list[Tensor]]
-    _forged: dict[int, bytes]
+    _forged: dict[int, Blob]
 
     async def exchange(self, slot: Slot, blobs: Exchange[Any], view: AttemptView) -> Any:
         if isinstance(blobs, Gather):
@@ -57,8 +57,8 @@ class ShiftingOwner(ColludingChannel):
 
     def _forge(self, slot: Slot, center: Center) -> Center:
         wrong_D = self._wrong(slot, center.part)
-        self._forged[center.part] = to_blob(wrong_D)
-        return Center(center.part, blob_digest(self._forged[center.part]), exact_norm(wrong_D))
+        forged = self._forged[center.part] = Blob.of(wrong_D)
+        return Center(center.part, forged.digest, exact_norm(wrong_D))
 
     def _wrong(self, slot: Slot, part: int) -> Tensor:
         rows_PD, attack, parameters = torch.stack(self._rows[part]), self._collusion.attack, self._run.parameters

@@ -155,11 +155,11 @@ def false_waiting(frame: Waiting | RestartCertificate, draw: Stream) -> Waiting 
 
 
 def with_blob(frame: Blob, blob: bytes) -> Blob:
-    return msgspec.structs.replace(frame, blob=blob)
+    return msgspec.structs.replace(frame, blob=memoryview(blob))
 
 
 def oversized_blob(frame: Blob) -> Blob:
-    return with_blob(frame, frame.blob.ljust(_OVERSIZE, b"\0"))
+    return with_blob(frame, bytes(frame.blob).ljust(_OVERSIZE, b"\0"))
 
 
 def not_numbers(frame: Blob) -> Blob:
@@ -218,4 +218,4 @@ def impersonations(
     values = draw.words(4).tobytes()
     yield Relayed(victim, signed_view(identity, slot, values))
     yield Certificate(values, dict.fromkeys(members, identity.sign(view_bytes(slot, values))), chain)
-    yield PartShown(int(draw.integers(8, 1)[0]), victim, draw.words(4).tobytes(), ())
+    yield PartShown(int(draw.integers(8, 1)[0]), victim, memoryview(draw.words(4).tobytes()), ())

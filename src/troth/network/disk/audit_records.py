@@ -13,9 +13,9 @@ from troth.crypto import Digest, PeerId
 from troth.files import write_bytes
 from troth.network.disk.checkpoints import CheckpointError, Checkpoints
 from troth.protocol.core.state import AuditRecord, State
+from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.messages import Announced, Bytes32, Envelope, Malformed, Phase
 from troth.protocol.wire.phases import decode
-from troth.protocol.wire.primitives import from_blob, to_blob
 from troth.training.work import Training
 
 FORMAT = "troth audit record 3"
@@ -83,7 +83,7 @@ class AuditRecordFiles:
             record.owners,
             record.bounds,
             record.tau,
-            to_blob(record.aggregate_D),
+            bytes(Blob.of(record.aggregate_D).view),
             record.projection_key,
             record.attempt,
             *(
@@ -111,7 +111,7 @@ class AuditRecordFiles:
             owners=tuple(map(PeerId, saved.owners)),
             bounds=saved.bounds,
             tau=saved.tau,
-            aggregate_D=from_blob(saved.aggregate),
+            aggregate_D=Blob(saved.aggregate).numbers_D(),
             projection_key=Digest(saved.projection_key),
             attempt=saved.attempt,
             commits=commits,

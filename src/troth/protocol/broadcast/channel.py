@@ -35,6 +35,7 @@ from troth.protocol.core.channel import (
     Showing,
 )
 from troth.protocol.core.parts import ProvenPart
+from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.frames import BlobSent, BlobWanted, Busy
 from troth.protocol.wire.messages import Measured, Message, Phase, SignedRejoin
 from troth.protocol.wire.phases import seal
@@ -73,7 +74,7 @@ class BroadcastChannel:
         self._quota = MemoryQuota(bounds.memory)  # for all frames of others that are kept here
         self._early_frames = EarlyFrameBuffer(self._quota)
         self._announcer = Announcer(identity, self.position, self.pacing, link, self.outlet, self.catch_up, tools)
-        self._exchange = PartExchange(identity.peer, self.outlet, self._quota, tools)
+        self._exchange = PartExchange(identity.peer, self.outlet, self._quota)
         self._router = Router(
             link, self.outlet, self.position, self._announcer, self._exchange, self.catch_up, self._early_frames
         )
@@ -137,12 +138,12 @@ class BroadcastChannel:
         await self.listener.wait_for_blobs(lambda: self._exchange.missing(slot, directly, self._link.gone()), count)
         return self._exchange.received(slot, blobs.expected)
 
-    async def _gather(self, slot: Slot, blobs: Gather) -> dict[int, bytes]:
+    async def _gather(self, slot: Slot, blobs: Gather) -> dict[int, Blob]:
         here, by_themselves, wanted = self._exchange.blobs, slot.phase == Phase.CLIP, blobs.wanted
         for blob in blobs.mine.values():
             here.put(slot, blob)
         if by_themselves:
-            self._announcer.to_all(slot, [BlobSent(blob) for blob in blobs.mine.values()])
+            self._announcer.to_all(slot, [BlobSent(blob.view) for blob in blobs.mine.values()])
         for part, digest in sorted(wanted.items()):
             if digest not in here:
                 self.outlet.send_each(slot, sorted(blobs.ask.get(part, ())), BlobWanted(digest))

@@ -10,8 +10,8 @@ from troth.protocol.broadcast.early_frames import MemoryQuota
 from troth.protocol.broadcast.link import Outlet
 from troth.protocol.core.channel import Delivery, ProvenParts, Showing
 from troth.protocol.core.parts import ProvenPart
+from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.frames import BlobSent, Frame, Packet, PartSent, PartShown
-from troth.protocol.wire.primitives import Primitives
 
 _OLD_STEPS = 8  # earlier steps whose blobs are kept for observers: slow links take longer than quick steps
 _OLD_BYTES = 1 << 26  # most bytes of these blobs
@@ -19,7 +19,7 @@ _OLD_BYTES = 1 << 26  # most bytes of these blobs
 
 @dataclass(frozen=True)
 class _Held:
-    blob: bytes
+    blob: Blob
     sender: PeerId | None  # the peer whose quota it takes up; None if it is this peer's own
     size: int  # of the packet that brought it
 
@@ -27,9 +27,8 @@ class _Held:
 class Blobs:
     """Aggregates by digest, of this step and, for observers, of earlier ones."""
 
-    def __init__(self, send: Callable[[PeerId, Slot, Frame], None], tools: Primitives, memory: MemoryQuota) -> None:
+    def __init__(self, send: Callable[[PeerId, Slot, Frame], None], memory: MemoryQuota) -> None:
         self._send = send
-        self._tools = tools
         self._quota = memory
         self._here: dict[Digest, _Held] = {}
         self._older: list[dict[Digest, _Held]] = []  # the last step first
@@ -39,30 +38,29 @@ class Blobs:
     def __contains__(self, digest: Digest) -> bool:
         return digest in self._here
 
-    def __getitem__(self, digest: Digest) -> bytes:
+    def __getitem__(self, digest: Digest) -> Blob:
         return self._here[digest].blob
 
     def __len__(self) -> int:
         return len(self._here)
 
-    def put(self, slot: Slot, blob: bytes) -> None:
+    def put(self, slot: Slot, blob: Blob) -> None:
         """Keep a blob of this peer's own."""
-        self._hold(slot, self._tools.digest(blob), _Held(blob, None, 0))
+        self._hold(slot, blob.digest, _Held(blob, None, 0))
 
-    def put_from(self, sender: PeerId, slot: Slot, blob: bytes, size: int) -> None:
+    def put_from(self, sender: PeerId, slot: Slot, blob: Blob, size: int) -> None:
         """Keep another peer's blob, if its quota has room: its blobs that are kept for observers go first."""
         while not self._quota.has(sender, size):
             if not self._drop_oldest(sender):
                 return
-        digest = self._tools.digest(blob)
-        if digest not in self._here and self._quota.take(sender, size):
-            self._hold(slot, digest, _Held(blob, sender, size))
+        if blob.digest not in self._here and self._quota.take(sender, size):
+            self._hold(slot, blob.digest, _Held(blob, sender, size))
 
     def _hold(self, slot: Slot, digest: Digest, held: _Held) -> None:
         """Keep a blob, and send it to peers that asked for it before it was here."""
         self._here.setdefault(digest, held)
         for peer in sorted(self._waiting.pop(digest, ())):
-            self._send(peer, slot, BlobSent(held.blob))
+            self._send(peer, slot, BlobSent(held.blob.view))
 
     def hand_out(self, to: PeerId, slot: Slot, digest: Digest, *, most: int, may_come: bool) -> None:
         """Send a blob of this step or of the last ones; if it is not here yet, when it comes. At most `most` requests count."""
@@ -71,7 +69,7 @@ class Blobs:
             return
         held = next((blobs[digest] for blobs in (self._here, *self._older) if digest in blobs), None)
         if held is not None:
-            self._send(to, slot, BlobSent(held.blob))
+            self._send(to, slot, BlobSent(held.blob.view))
         elif may_come:
             self._waiting.setdefault(digest, set()).add(to)
 
@@ -107,11 +105,11 @@ K = TypeVar("K")
 class PartExchange:
     """Parts sent to this peer as their owner, parts disclosed to it, and blobs by digest."""
 
-    def __init__(self, me: PeerId, outlet: Outlet, quota: MemoryQuota, tools: Primitives) -> None:
+    def __init__(self, me: PeerId, outlet: Outlet, quota: MemoryQuota) -> None:
         self._me = me
         self._outlet = outlet
         self._quota = quota
-        self.blobs = Blobs(outlet.send, tools, quota)
+        self.blobs = Blobs(outlet.send, quota)
         self._parts: dict[Slot, dict[int, dict[PeerId, ProvenPart]]] = defaultdict(lambda: defaultdict(dict))
         self._shown: dict[Slot, dict[Showing, dict[PeerId, ProvenPart]]] = defaultdict(lambda: defaultdict(dict))
 
@@ -119,11 +117,11 @@ class PartExchange:
         """Keep a part or blob once, if the sender's quota has room."""
         slot, frame = packet.slot, packet.frame
         if isinstance(frame, BlobSent):
-            self.blobs.put_from(sender, slot, frame.blob, packet.size)
+            self.blobs.put_from(sender, slot, Blob(frame.blob), packet.size)
             return
         if not isinstance(frame, PartSent | PartShown) or not self._quota.has(sender, packet.size):
             return  # before a table is created: even an empty one takes up memory
-        part = ProvenPart(frame.blob, tuple(map(Digest, frame.path)))
+        part = ProvenPart(Blob(frame.blob), tuple(map(Digest, frame.path)))
         if isinstance(frame, PartSent):
             kept = _put(self._parts[slot][frame.part], sender, part)
         else:
@@ -138,7 +136,7 @@ class PartExchange:
             if owner == self._me:
                 self._parts[slot][number][self._me] = part
             else:
-                self._outlet.send(owner, slot, PartSent(number, part.blob, part.path))
+                self._outlet.send(owner, slot, PartSent(number, part.blob.view, part.path))
 
     def missing(self, slot: Slot, expected: Mapping[int, frozenset[PeerId]], gone: frozenset[PeerId]) -> int:
         """Count expected parts that are not here and may still come."""
@@ -160,7 +158,7 @@ class PartExchange:
         for part, contributions in mine.items():
             shown[part, self._me] = dict(contributions)
         return [
-            PartShown(part, peer, one.blob, one.path)
+            PartShown(part, peer, one.blob.view, one.path)
             for part, contributions in mine.items()
             for peer, one in contributions.items()
         ]
@@ -175,7 +173,7 @@ class PartExchange:
     def forward(self, slot: Slot, parts: Mapping[Delivery, tuple[PeerId, ProvenPart]]) -> None:
         for (number, contributor), (owner, part) in sorted(parts.items(), key=lambda item: item[0]):
             if owner != self._me:
-                self._outlet.send(owner, slot, PartShown(number, contributor, part.blob, part.path))
+                self._outlet.send(owner, slot, PartShown(number, contributor, part.blob.view, part.path))
 
     def offered(
         self, slot: Slot, wanted: Collection[Delivery], fits: Callable[[Delivery, ProvenPart], bool]

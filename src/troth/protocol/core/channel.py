@@ -9,6 +9,7 @@ from torch import Tensor
 from troth.crypto import Digest, PeerId, Seed, Slot
 from troth.protocol.core.coins import Coins
 from troth.protocol.core.parts import ProvenPart
+from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.messages import Announced, Envelope, Malformed, Measured, Message, SignedRejoin
 
 Said = Mapping[PeerId, Announced]  # sender → its message
@@ -61,10 +62,10 @@ class Scatter(Exchange[ProvenParts]):
 
 
 @dataclass(frozen=True)
-class Gather(Exchange[Mapping[int, bytes]]):
+class Gather(Exchange[Mapping[int, Blob]]):
     """Aggregates for everyone. In return the wanted ones that anyone has, by part; only their digests are checked."""
 
-    mine: Mapping[int, bytes]
+    mine: Mapping[int, Blob]
     wanted: Mapping[int, Digest]
     ask: Mapping[int, frozenset[PeerId]]  # members to ask for aggregates that do not come by themselves
     owners: Mapping[int, PeerId] = field(default_factory=dict)  # not waited for, once they have broken off

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from troth.aggregation import flush_in_place
 from troth.crypto import Digest, leaf_hash, merkle_tree, root_from_path
-from troth.protocol.wire.primitives import DTYPE, Primitives, all_finite, ordinary, part_norms, to_blobs
+from troth.protocol.wire.blob import Blob, digest_all
+from troth.protocol.wire.primitives import DTYPE, all_finite, ordinary, part_norms
 
 # D coordinates
 
@@ -30,7 +31,7 @@ def part_bounds(size: int, parts: int) -> Bounds:
 class ProvenPart:
     """One part, with the Merkle path to its contributor's announced root."""
 
-    blob: bytes
+    blob: Blob
     path: tuple[Digest, ...]
 
 
@@ -48,10 +49,11 @@ class CommittedParts:
         return part_norms(self.numbers_D, self.bounds)
 
 
-def commit_parts(gradient_D: Tensor, bounds: Bounds, tools: Primitives) -> CommittedParts:
+def commit_parts(gradient_D: Tensor, bounds: Bounds) -> CommittedParts:
     """Cut and hash a gradient (SPEC C1)."""
-    blobs = to_blobs(gradient_D, bounds)
-    root, paths = merkle_tree([_leaf(p, blob, tools) for p, blob in enumerate(blobs)])
+    blobs = Blob.cut(gradient_D, bounds)
+    digest_all(blobs)
+    root, paths = merkle_tree([_leaf(p, blob) for p, blob in enumerate(blobs)])
     proven_parts = tuple(ProvenPart(blob, path) for blob, path in zip(blobs, paths, strict=True))
     numbers_D = gradient_D.detach().cpu().numpy()
     if not ordinary(numbers_D):
@@ -63,7 +65,7 @@ def commit_parts(gradient_D: Tensor, bounds: Bounds, tools: Primitives) -> Commi
 
 def rows_of(proven_parts: Sequence[ProvenPart]) -> Tensor:
     """Numbers of parts as owners and jurors read them (SPEC C3)."""
-    rows_PD = np.stack([np.frombuffer(proven.blob, "<f4") for proven in proven_parts])
+    rows_PD = np.stack([proven.blob.array_D for proven in proven_parts])
     if not ordinary(rows_PD.ravel()):
         for row_D in rows_PD:
             _read(row_D)
@@ -78,12 +80,12 @@ def _read(numbers_D: NDArray[np.float32]) -> None:
         numbers_D[:] = 0
 
 
-def opens(proven: ProvenPart, part: int, bounds: Sequence[int], root: Digest, tools: Primitives) -> bool:
+def opens(proven: ProvenPart, part: int, bounds: Sequence[int], root: Digest) -> bool:
     """Tell whether the root commits to this part; its length is checked before it is hashed (SPEC C3)."""
     if len(proven.blob) != 4 * (bounds[part + 1] - bounds[part]) or len(proven.path) > 32:
         return False
-    return root_from_path(_leaf(part, proven.blob, tools), part, len(bounds) - 1, proven.path) == root
+    return root_from_path(_leaf(part, proven.blob), part, len(bounds) - 1, proven.path) == root
 
 
-def _leaf(part: int, blob: bytes, tools: Primitives) -> Digest:
-    return leaf_hash(part, len(blob) // 4, DTYPE, tools.digest(blob))
+def _leaf(part: int, blob: Blob) -> Digest:
+    return leaf_hash(part, len(blob) // 4, DTYPE, blob.digest)

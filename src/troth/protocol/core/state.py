@@ -14,6 +14,7 @@ from troth.protocol.core.roles import NO_PENDING_AUDITS, Audit, PendingAudits, f
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Run
 from troth.protocol.core.scales import Scales
+from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.messages import Accusation, Accuse, Announced, Kind, said_as
 from troth.protocol.wire.primitives import Primitives
 
@@ -107,7 +108,7 @@ class Disclosure:
     accuse: Announced | None  # the owner's, if it was heard
     projection_key: Digest
     aggregates: tuple[Digest, ...]  # of all parts
-    center: bytes
+    center: Blob
     proven_parts: Mapping[PeerId, ProvenPart]
 
 

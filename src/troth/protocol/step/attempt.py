@@ -16,6 +16,7 @@ from troth.protocol.core.records import Returned, aggregates_basis, record_bytes
 from troth.protocol.core.rejoin import returning, right_requests
 from troth.protocol.core.scales import lower_median, whole_norm
 from troth.protocol.step.context import StepContext
+from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.messages import Announced, Center, Clip, Commit, Phase, ReportNumbers, said_as
 from troth.protocol.wire.primitives import Primitives
 
@@ -234,7 +235,7 @@ class Attempt(Generic[T]):
     def fits(self, delivery: Delivery, proven: ProvenPart) -> bool:
         """Whether the contributor committed to this part."""
         part, contributor = delivery
-        return opens(proven, part, self.context.roles.bounds, self.roots[contributor], self.context.peer.tools)
+        return opens(proven, part, self.context.roles.bounds, self.roots[contributor])
 
     def slot(self, phase: Phase) -> Slot:
         return self.context.slot(phase, self.number)
@@ -261,7 +262,7 @@ class Clipped:
 
     clips: Said
     centers: Mapping[int, Center]  # by part
-    held: Mapping[int, bytes]  # by part
+    held: Mapping[int, Blob]  # by part
     rows: Mapping[int, Tensor]  # contributors' numbers, for the parts that this peer owns
 
 

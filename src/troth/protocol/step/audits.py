@@ -70,7 +70,7 @@ async def audit(peer: Peer[T], kept: AuditRecord[T], target: PeerId) -> Finding:
     assert isinstance(report, Report)
     parameters, taus = peer.run.parameters, np.array(part_taus(kept.tau, kept.bounds))
     comparable = parameters.deviation is None or commit.hardware == peer.work.hardware_class()
-    parts = commit_parts(gradient_D, kept.bounds, peer.tools)
+    parts = commit_parts(gradient_D, kept.bounds)
     fits = parts.root == commit.root if comparable else None
     if fits is False and parameters.deviation is None:
         return Finding(fits, math.inf, None)
@@ -124,7 +124,7 @@ def examine_part(
     peer, roots, bounds = attempt.context.peer, attempt.roots, attempt.context.roles.bounds
     (start, stop), tau, parameters = attempt.span(part), attempt.context.taus[part], peer.run.parameters
     contributors = sorted(roots)
-    if not all(c in proven_parts and opens(proven_parts[c], part, bounds, roots[c], peer.tools) for c in contributors):
+    if not all(c in proven_parts and opens(proven_parts[c], part, bounds, roots[c]) for c in contributors):
         return None
     rows_PD = rows_of([proven_parts[c] for c in contributors])
     center_D = reduced.aggregate_D[start:stop]

@@ -4,9 +4,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Generic, TypeVar
 
-import torch
-from torch import Tensor
-
 from troth.crypto import Digest, PeerId
 from troth.protocol.core.channel import Said
 from troth.protocol.core.coins import combine
@@ -71,13 +68,8 @@ def move(attempt: Attempt[T], reduced: Reduced, trials: Trials) -> Moved[T]:
     factor = update_factor(reduced.norm, state.scales.longest_update(attempt.length))
     if not moves:
         return Moved(state.training, False, factor)
-    update_D = clipped_update(reduced.aggregate_D, factor)
+    update_D = attempt.context.peer.tools.scaled(reduced.aggregate_D, factor)
     return Moved(work.update(state.training, update_D, state.scales.updates), True, factor)
-
-
-def clipped_update(aggregate_D: Tensor, factor: float) -> Tensor:
-    """Vector that the optimizer gets. One rounding of the factor, one multiplication each: the same bits everywhere (SPEC U3)."""
-    return aggregate_D if factor == 1.0 else aggregate_D * torch.tensor(factor, dtype=torch.float32)
 
 
 @dataclass(frozen=True)

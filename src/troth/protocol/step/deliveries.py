@@ -13,6 +13,7 @@ from troth.protocol.core.channel import Delivery, Said
 from troth.protocol.core.errors import StalledError
 from troth.protocol.core.roster import Roster
 from troth.protocol.step.attempt import Attempt, AttemptAborted
+from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.messages import Center, Clip, said_as
 
 T = TypeVar("T")
@@ -150,7 +151,7 @@ def lacking(attempt: Attempt[T], held: Mapping[PeerId, bytes]) -> dict[PeerId, s
     }
 
 
-def fitting(attempt: Attempt[T], blobs: Mapping[int, bytes], centers: Mapping[int, Center]) -> dict[int, bytes]:
+def fitting(attempt: Attempt[T], blobs: Mapping[int, Blob], centers: Mapping[int, Center]) -> dict[int, Blob]:
     """Aggregates with the length of their part, numbers that mean the same everywhere, and the announced norm to the last bit,
     from which the length of the update follows (SPEC A3, U3). They were found by digest, so that one fits."""
     bounds = attempt.context.roles.bounds

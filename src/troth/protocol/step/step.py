@@ -30,6 +30,7 @@ from troth.protocol.step.disputes import audit_targets, disputed_ballots, docket
 from troth.protocol.step.link_disputes import LinkDisputes
 from troth.protocol.step.reports import CONVICT_AT, make_report
 from troth.protocol.step.trials import Trials
+from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.messages import (
     Accusation,
     Accuse,
@@ -46,7 +47,6 @@ from troth.protocol.wire.messages import (
     SignedRejoin,
     said_as,
 )
-from troth.protocol.wire.primitives import from_blob, to_blob
 
 # P parts, D coordinates
 T = TypeVar("T")
@@ -56,7 +56,7 @@ async def run_step(peer: Peer[T], state: State[T]) -> Outcome[T]:
     """Commit; clip, reveal, report, accuse and vote, repeated without members that cheat or vanish; move the model."""
     context = StepContext.at(peer, state)  # roles [R2–R7]
     gradient_D = await compute_gradient(context)  # [R2]
-    parts = commit_parts(gradient_D, context.roles.bounds, peer.tools) if gradient_D is not None else None  # [C1]
+    parts = commit_parts(gradient_D, context.roles.bounds) if gradient_D is not None else None  # [C1]
     attempt = await commit(context, parts)  # [C1, C2]
     trials, link_disputes = Trials(context.state.roster), LinkDisputes(context.state.roster, context.state.step)
     while True:
@@ -183,7 +183,7 @@ async def clip(attempt: Attempt[T]) -> Clipped:
     missing = sorted({peer for proven_parts in arrived.values() for peer in attempt.roots.keys() - proven_parts.keys()})
     whole = {part: proven_parts for part, proven_parts in arrived.items() if len(proven_parts) == len(attempt.roots)}
     rows = {part: rows_of(list(proven_parts.values())) for part, proven_parts in whole.items()}
-    blobs = {part: to_blob(centered_clip(rows_PD, tau=context.taus[part])) for part, rows_PD in rows.items()}  # [A1]
+    blobs = {part: Blob.of(centered_clip(rows_PD, tau=context.taus[part])) for part, rows_PD in rows.items()}  # [A1]
     message = clip_message(attempt, blobs, missing)
     said = await channel.announce(attempt.slot(Phase.CLIP), message, attempt.view)  # [A2, N2]
     clips = {peer: clip for peer, clip in said.items() if counts_as_clip(attempt, said_as(clip, Clip))}
@@ -194,11 +194,11 @@ async def clip(attempt: Attempt[T]) -> Clipped:
     return Clipped(clips, centers, fitting(attempt, gathered, centers), rows)
 
 
-def clip_message(attempt: Attempt[T], blobs: Mapping[int, bytes], missing: list[PeerId]) -> Clip:
+def clip_message(attempt: Attempt[T], blobs: Mapping[int, Blob], missing: list[PeerId]) -> Clip:
     """Digest and norm of every aggregate; from the second attempt on, commitments to fresh coins too (SPEC A2, N2)."""
     slot, me, tools = attempt.slot(Phase.CLIP), attempt.context.peer.me, attempt.context.peer.tools
     norms = {part: tools.aggregate_norm(blob) for part, blob in sorted(blobs.items())}
-    told = tuple(Center(part, tools.digest(blobs[part]), norm) for part, norm in norms.items() if norm is not None)
+    told = tuple(Center(part, blobs[part].digest, norm) for part, norm in norms.items() if norm is not None)
     a, b = (coin_commitment(coin, slot, me, name) for coin, name in ((attempt.coins.a, "A"), (attempt.coins.b, "B")))
     seen = bitmap([delivery in attempt.witnessed for delivery in attempt.to_witness(me)])
     if not attempt.number:
@@ -229,7 +229,7 @@ async def reveal(attempt: Attempt[T], clipped: Clipped, link_disputes: LinkDispu
         clipped = await confirm(attempt, clipped, undecided)
     if len(clipped.held) < len(parts):
         raise LeftOutError("an honest member holds an aggregate that does not reach this peer")
-    aggregate_D = from_blob(bytearray().join(clipped.held[part] for part in parts))
+    aggregate_D = context.peer.tools.joined([clipped.held[part] for part in parts])
     return Reduced(
         clipped,
         aggregate_D,

@@ -110,14 +110,14 @@ class PartSent(_Frame, frozen=True):
     """A contributor's part, for the part's owner."""
 
     part: Part
-    blob: bytes
+    blob: memoryview  # of the packet that it came in: not copied
     path: Path
 
 
 class BlobSent(_Frame, frozen=True):
     """An aggregate, from its owner or another holder."""
 
-    blob: bytes
+    blob: memoryview
 
 
 class BlobWanted(_Frame, frozen=True):
@@ -131,7 +131,7 @@ class PartShown(_Frame, frozen=True):
 
     part: Part
     contributor: Bytes32
-    blob: bytes
+    blob: memoryview
     path: Path
 
 

@@ -25,6 +25,7 @@ from troth.crypto import (
     signed_bytes,
     verify,
 )
+from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.messages import Announced, Envelope, Malformed, Message, Phase, ReportNumbers
 from troth.protocol.wire.phases import decode
 
@@ -68,10 +69,18 @@ class Primitives:
         products_PK: NDArray[np.float64] = vectors_PD @ signs_KD.T
         return products_PK
 
-    def aggregate_norm(self, blob: bytes) -> float | None:
+    def aggregate_norm(self, blob: Blob) -> float | None:
         """Length of an aggregate to the last bit; None if it holds a NaN, an infinity or a subnormal (SPEC A3, C3)."""
-        numbers_D = np.frombuffer(blob, "<f4")
+        numbers_D = blob.array_D
         return exact_norm(numbers_D) if ordinary(numbers_D) else None
+
+    def joined(self, blobs: Sequence[Blob]) -> Tensor:
+        """The numbers of several blobs, one after the other."""
+        return torch.cat([blob.numbers_D() for blob in blobs])
+
+    def scaled(self, numbers_D: Tensor, factor: float) -> Tensor:
+        """Numbers times a factor. One rounding of the factor, one multiplication each: the same bits everywhere (SPEC U3)."""
+        return numbers_D if factor == 1.0 else numbers_D * torch.tensor(factor, dtype=torch.float32)
 
     def coin_commitment(self, coin: bytes, slot: Slot, owner: PeerId, which: str) -> Digest:
         return coin_commitment(coin, slot, owner, which)
@@ -111,20 +120,3 @@ def part_norms(numbers_D: NDArray[np.float32], bounds: Sequence[int]) -> NDArray
         squares_D = np.square(numbers_D, dtype=np.float64)
         return np.sqrt(np.add.reduceat(squares_D, bounds[:-1]))
     return np.concatenate([row_norms(numbers_D[None, start:stop]) for start, stop in pairwise(bounds)])
-
-
-def to_blob(numbers_D: Tensor) -> bytes:
-    """Encode float32 numbers as they travel and are hashed."""
-    return to_blobs(numbers_D, (0, len(numbers_D)))[0]
-
-
-def to_blobs(numbers_D: Tensor, bounds: Sequence[int]) -> tuple[bytes, ...]:
-    """Encode float32 numbers, cut at `bounds`."""
-    ready_D = numbers_D.detach().cpu().contiguous().numpy().astype("<f4", copy=False)
-    return tuple(ready_D[start:stop].tobytes() for start, stop in pairwise(bounds))
-
-
-def from_blob(blob: bytes | bytearray) -> Tensor:
-    """Decode the numbers of a blob."""
-    ours = blob if isinstance(blob, bytearray) else bytearray(blob)  # torch wants writable memory
-    return torch.from_numpy(np.frombuffer(ours, "<f4"))

@@ -4,17 +4,20 @@ Without this, sixteen peers would verify every signature sixteen times. It can c
 themselves, and a test runs without it and gets the same trace.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from troth.crypto import Digest, PeerId, Slot
+from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.messages import Announced, Envelope, Malformed, Message, Phase, ReportNumbers
 from troth.protocol.wire.primitives import Primitives
 
 R = TypeVar("R")
+_SHORT = 1 << 16  # bytes that are looked up; longer ones are hashed again, since looking them up takes as long
 
 
 class MemoPrimitives(Primitives):
@@ -22,12 +25,14 @@ class MemoPrimitives(Primitives):
 
     def __init__(self) -> None:
         self._known: dict[Hashable, Any] = {}
+        self._same: dict[tuple[int, ...], tuple[tuple[object, ...], dict[Hashable, Any]]] = {}  # objects by identity
         self._digests: dict[bytes, Digest] = {}
         self._projections: dict[Hashable, NDArray[np.float64]] = {}
         self._older_projections: dict[Hashable, NDArray[np.float64]] = {}  # of the step before: auditors need them
 
     def forget(self) -> None:
         self._known.clear()
+        self._same.clear()
         self._digests.clear()
         self._projections, self._older_projections = {}, self._projections
 
@@ -38,6 +43,15 @@ class MemoPrimitives(Primitives):
         known: R = self._known[key]
         return known
 
+    def once_for(self, objects: tuple[object, ...], key: Hashable, compute: Callable[[], R]) -> R:
+        """For pure functions of objects that are never changed: of the very same ones it is computed once."""
+        identity = tuple(map(id, objects))
+        _, known = self._same.setdefault(identity, (objects, {}))  # held, so that no other object gets its number
+        if key not in known:
+            known[key] = compute()
+        result: R = known[key]
+        return result
+
     def verify(self, peer: PeerId, message: bytes, signature: bytes) -> bool:
         key = ("verify", peer, message, signature)
         if key not in self._known:
@@ -46,6 +60,8 @@ class MemoPrimitives(Primitives):
         return known
 
     def digest(self, blob: bytes | memoryview) -> Digest:
+        if len(blob) > _SHORT:
+            return super().digest(blob)
         blob = bytes(blob)
         known = self._digests.get(blob)
         if known is None:
@@ -73,8 +89,16 @@ class MemoPrimitives(Primitives):
             known = self._projections[question] = super().projection(key, rows, size)
         return known
 
-    def aggregate_norm(self, blob: bytes) -> float | None:
-        key = ("aggregate norm", blob)
+    def joined(self, blobs: Sequence[Blob]) -> Tensor:
+        return self.once(
+            ("joined", *(blob.digest for blob in blobs)), lambda: super(MemoPrimitives, self).joined(blobs)
+        )
+
+    def scaled(self, numbers_D: Tensor, factor: float) -> Tensor:
+        return self.once_for((numbers_D,), factor, lambda: super(MemoPrimitives, self).scaled(numbers_D, factor))
+
+    def aggregate_norm(self, blob: Blob) -> float | None:
+        key = ("aggregate norm", blob.digest)
         if key not in self._known:
             self._known[key] = super().aggregate_norm(blob)
         known: float | None = self._known[key]

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from troth.attacks import Coalition
 from troth.crypto import PeerId, Seed
-from troth.protocol.wire.primitives import to_blob
 from troth.simulation.lockstep.lockstep import Ask
 from troth.simulation.lockstep.memo import MemoPrimitives
 from troth.training import Problem
@@ -39,8 +38,7 @@ class PooledWork(TrainingWork):
         tools, update = self._tools, super().update
         if not isinstance(tools, MemoPrimitives):
             return update(training, aggregate_D, step)
-        key = ("update", self.digest(training), tools.digest(to_blob(aggregate_D)), step)
-        return tools.once(key, lambda: update(training, aggregate_D, step))
+        return tools.once_for((training, aggregate_D), step, lambda: update(training, aggregate_D, step))
 
 
 class GradientPool:
@@ -99,6 +97,8 @@ class GradientPool:
 
 def same_bits(left_D: Tensor, right_D: Tensor) -> bool:
     """Equal byte for byte: unlike numbers, the bits of a NaN equal themselves."""
+    if left_D is right_D:
+        return True
     return left_D.dtype == right_D.dtype and torch.equal(left_D.view(torch.uint8), right_D.view(torch.uint8))
 
 

@@ -139,9 +139,9 @@ class ReliableExchange:
         return received
 
     def _gather(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, dict[int, bytes]]:
-        by_digest = {self._tools.digest(blob): blob for ask in asks.values() for blob in ask.blobs.mine.values()}
+        by_digest = {blob.digest: blob for ask in asks.values() for blob in ask.blobs.mine.values()}
         first = min(asks)
-        own = {self._tools.digest(blob) for blob in asks[first].blobs.mine.values()}
+        own = {blob.digest for blob in asks[first].blobs.mine.values()}
         fetched = [
             by_digest[digest] for digest in asks[first].blobs.wanted.values() if digest in by_digest.keys() - own
         ]

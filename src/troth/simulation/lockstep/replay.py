@@ -15,7 +15,7 @@ from troth.protocol.core.records import StepRecord
 from troth.protocol.core.roles import gradient_seed
 from troth.protocol.core.run import Run
 from troth.protocol.core.scales import part_taus
-from troth.protocol.step.conclude import clipped_update
+from troth.protocol.wire.primitives import Primitives
 from troth.training.work import Training, TrainingWork, finite_or_zero
 
 # P peers, D coordinates
@@ -38,5 +38,5 @@ def replay(run: Run, work: TrainingWork, training: Training, records: Iterable[S
             for (start, stop), tau in zip(pairwise(bounds), part_taus(record.tau, bounds), strict=True)
         ]
         if record.updated:
-            training = work.update(training, clipped_update(torch.cat(parts), record.factor), record.updates - 1)
+            training = work.update(training, Primitives().scaled(torch.cat(parts), record.factor), record.updates - 1)
     return training

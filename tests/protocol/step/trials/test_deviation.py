@@ -32,7 +32,7 @@ def vector(seed: int, purpose: str) -> Tensor:
 
 
 def report(gradient_D: Tensor, aggregate_D: Tensor, tau_P: NDArray[np.float64]) -> ReportNumbers:
-    return make_report(commit_parts(gradient_D, BOUNDS, Primitives()), aggregate_D, PROJECT, tau_P.tolist())
+    return make_report(commit_parts(gradient_D, BOUNDS), aggregate_D, PROJECT, tau_P.tolist())
 
 
 @pytest.mark.parametrize("tau_P", [NO_CLIPPING, CLIPPED])

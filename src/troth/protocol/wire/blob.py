@@ -1,0 +1,99 @@
+"""Blobs: parts and aggregates as objects, with their digest computed once.
+
+The bytes stay where they are, in a message that came off the network or in a tensor. Nothing large is copied to be hashed,
+compared or looked up: digests stand for blobs.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from troth.crypto import Digest, blob_digest, blob_digests
+
+# D coordinates
+
+
+class Blob:
+    """Bytes that are never changed, read as little-endian float32 where they stand for numbers."""
+
+    __slots__ = ("_digest", "_numbers_D", "_view")
+
+    def __init__(self, data: bytes | bytearray | memoryview) -> None:
+        self._view: memoryview | None = memoryview(data)
+        self._numbers_D: Tensor | None = None
+        self._digest: Digest | None = None
+
+    @classmethod
+    def of(cls, numbers_D: Tensor) -> "Blob":
+        """A blob of float32 numbers, without a copy: the tensor must not be changed any more."""
+        return cls.cut(numbers_D, (0, len(numbers_D)))[0]
+
+    @classmethod
+    def cut(cls, numbers_D: Tensor, bounds: Sequence[int]) -> tuple["Blob", ...]:
+        """Blobs of the pieces between bounds. Numbers on an accelerator are copied to the host once, as a whole."""
+        numbers_D = numbers_D.detach().contiguous()
+        view = _on_host(numbers_D).data.cast("B")
+        blobs = tuple(cls(view[4 * start : 4 * stop]) for start, stop in pairwise(bounds))
+        for blob, (start, stop) in zip(blobs, pairwise(bounds), strict=True):
+            blob._numbers_D = numbers_D[start:stop]
+        return blobs
+
+    def __len__(self) -> int:
+        return len(self.view)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Blob) and (self is other or self.view == other.view)
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __repr__(self) -> str:
+        return f"Blob({len(self)} bytes)"
+
+    @property
+    def view(self) -> memoryview:
+        """The bytes, on the host."""
+        assert self._view is not None
+        return self._view
+
+    @property
+    def digest(self) -> Digest:
+        if self._digest is None:
+            self._digest = blob_digest(self.view)
+        return self._digest
+
+    @property
+    def array_D(self) -> NDArray[np.float32]:  # noqa: N802  # shapes are in the names
+        """The numbers, on the host; not to be written to."""
+        return np.frombuffer(self.view, "<f4")
+
+    def numbers_D(self, device: torch.device | str = "cpu") -> Tensor:  # noqa: N802
+        """The numbers, on this device."""
+        if self._numbers_D is None:
+            array_D = self.array_D
+            self._numbers_D = torch.from_numpy(array_D if array_D.flags.writeable else array_D.copy())
+        if self._numbers_D.device != torch.device(device):
+            self._numbers_D = self._numbers_D.to(device)
+        return self._numbers_D
+
+    def anew(self) -> "Blob":
+        """The same bytes as another peer receives them: it has to hash them itself."""
+        return Blob(self.view)
+
+
+def digest_all(blobs: Iterable[Blob]) -> None:
+    """Compute the digests that are still to be computed, all together: threads share the work."""
+    new = [blob for blob in blobs if blob._digest is None]
+    for blob, digest in zip(new, blob_digests([blob.view for blob in new]), strict=True):
+        blob._digest = digest
+
+
+def _on_host(numbers_D: Tensor) -> NDArray[np.float32]:
+    if numbers_D.is_cuda:  # pinned memory: several times as fast, and PyTorch keeps it for the next copy
+        numbers_D = torch.empty(numbers_D.shape, dtype=numbers_D.dtype, pin_memory=True).copy_(numbers_D)
+    host: NDArray[np.float32] = numbers_D.cpu().numpy().astype("<f4", copy=False)
+    return host
