@@ -16,7 +16,6 @@ from troth.protocol.core.records import Judgement, Returned, StepRecord, encode_
 from troth.protocol.core.run import Parameters, Run
 from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.messages import Kind, Verdict
-from troth.protocol.wire.primitives import Primitives
 from troth.training import OPTIMIZERS, Problem, Task, make_task
 from troth.training.work import Training, state_digest, tensor_digests
 
@@ -62,7 +61,7 @@ class ClosedRun:
         )
 
     def record(self, step: int, members: Sequence[PeerId], **changes: Any) -> StepRecord:
-        zero, digest = bytes(32), state_digest(self.training, Primitives())
+        zero, digest = bytes(32), state_digest(self.training)
         keys = tuple(members)
         usual = StepRecord(
             step,
@@ -100,7 +99,7 @@ class ClosedRun:
     def file(
         self, last: CertifiedRecord | None = None, history: Sequence[CertifiedRecord] | None = None, **changes: Any
     ) -> ModelFile:
-        tensors = tensor_digests(self.training, Primitives())
+        tensors = tensor_digests(self.training)
         changed = [self.signed(one) for one in self.changes] if history is None else history
         made = model_file(self.run, 21, tensors, changed, last or self.signed(self.closing))
         return msgspec.structs.replace(made, **changes)

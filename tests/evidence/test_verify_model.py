@@ -44,7 +44,7 @@ def test_signatures_lead_from_the_founders_to_the_model(closed: ClosedRun, tmp_p
 
 def test_a_last_step_that_was_taken_back_is_told(closed: ClosedRun) -> None:
     """[U4]"""
-    undone = msgspec.structs.replace(closed.closing, state_before=bytes(32))
+    undone = msgspec.structs.replace(closed.closing, undone=True)
     assert verify_model(closed.text(last=closed.signed(undone))).sentence().endswith("the last of which was taken back")
     assert "taken back" not in verify_model(closed.text()).sentence()
 

@@ -17,7 +17,7 @@ from troth.protocol.broadcast.link import PacketLink
 from troth.protocol.core.channel import Channel, Noticed
 from troth.protocol.core.coins import SeededEntropy
 from troth.protocol.core.records import StepRecord
-from troth.protocol.core.state import Peer, State
+from troth.protocol.core.state import Peer
 from troth.protocol.recovery.member import Member
 from troth.protocol.wire.frames import BlobSent, Chained, Packet, PartSent, PartShown, Value
 from troth.protocol.wire.messages import Message
@@ -214,9 +214,9 @@ def _play_scripted(made: Plan, script: LiarScript, watch: Watch, wrap: Wrap | No
         link = LiarLink(stage.time.link(identity.peer), identity, script)
         channel = BroadcastChannel(identity, link, BOUNDS, stage.tools)
         work = stage.work(TrainingWork)
-        entropy, first = SeededEntropy(made.seed, number), work.first(derive(made.seed, "model"))
+        entropy = SeededEntropy(made.seed, number)
         peer = Peer(identity, stage.run, work, wrapped(identity.peer, channel, channel), entropy, stage.tools)
-        member = Member(peer, State.first(stage.run, first), lambda _: channel)
+        member = Member(peer, stage.first_state(), lambda _: channel)
         async for outcome in member.take_part(channel):
             if not script.serves:
                 channel.catch_up.asking.clear()

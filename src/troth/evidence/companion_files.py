@@ -28,8 +28,8 @@ _BYTES_A_PARAMETER = 64  # … and of all its tensors for each parameter of the 
 
 def save_evidence(path: Path, evidence: BanEvidence, proof: Proof) -> None:
     """Write the companions, then the evidence file: a file that is there is whole."""
-    if proof.disputed is not None and evidence.training is not None:
-        StateFile(Digest(proof.disputed.state_before)).save(evidence.training, path.parent)
+    if proof.state is not None and evidence.training is not None:
+        StateFile(proof.state).save(evidence.training, path.parent)
     if evidence.blobs:
         BlobsFile.of(path).save(evidence.blobs)
     write_text(path, evidence.text)
@@ -47,8 +47,8 @@ class CompanionFiles:
 def load_companions(path: Path, proof: Proof) -> CompanionFiles:
     """Load the state and the blobs that this proof can be recomputed from, as far as they are there."""
     training, state, wanted = None, None, wanted_blobs(proof)
-    if proof.disputed is not None:
-        state = StateFile(Digest(proof.disputed.state_before))
+    if proof.state is not None:
+        state = StateFile(proof.state)
         training = state.load(path.parent, most_bytes=_HEADER + _BYTES_A_PARAMETER * proof.run.parameters.size)
     blobs = BlobsFile.of(path)
     if state is not None and training is None:

@@ -147,9 +147,10 @@ class _Gradients:
         """None on a machine without the run's device."""
         step, size = proof.disputed, proof.run.parameters.size
         assert step is not None
+        assert proof.state is not None
         if training is None:
-            raise RecomputeError(f"{StateFile(Digest(step.state_before)).name} is not beside the file")
-        if state_digest(training, Primitives()) != step.state_before:
+            raise RecomputeError(f"{StateFile(proof.state).name} is not beside the file")
+        if state_digest(training) != proof.state:
             raise RecomputeError("the state beside the file is not the one that the members signed")
         if training.parameters_D.numel() != size:
             raise RecomputeError(f"the state has {training.parameters_D.numel()} parameters, the run agreed on {size}")

@@ -55,11 +55,21 @@ class Proof:
     votes: int
     roster: Roster  # at the start of that step
     exhibit: OpenedExhibit | None = None  # signed messages that it can be recomputed from; None: it rests on votes
+    named: tuple[tuple[int, bytes], ...] = ()  # steps and contents of states that the record of the ban names (SPEC U5)
 
     @property
     def disputed(self) -> StepRecord | None:
         """The record of the step whose work was disputed, if it was an earlier one."""
         return next((record for record in self.before if record.step == self.judgement.step), None)
+
+    @property
+    def state(self) -> Digest | None:
+        """Digest of the content of the state that disputed gradients of an earlier step were taken at. Where every record names
+        contents, that of the disputed step counts: it was signed before anybody was accused."""
+        if self.disputed is None:
+            return None
+        named = dict(self.named) if self.run.parameters.content_every > 1 else {}
+        return Digest(named.get(self.disputed.step, self.disputed.state_before))
 
     @property
     def banned(self) -> PeerId:
@@ -155,7 +165,8 @@ class _Claim:
         expect(not self.file.equivocation and self.file.phase == 0, "the file proves something else than it says")
         votes, members = self._count_votes(), len(self.roster.members)
         expect(votes >= self.roster.quorum, f"{votes} of {members} votes are no quorum")
-        return Proof(self.run, self.judgement, self.before, self.record.step, votes, self.roster, self._open_exhibit())
+        shown, named = self._open_exhibit(), self.record.disputed
+        return Proof(self.run, self.judgement, self.before, self.record.step, votes, self.roster, shown, named)
 
     def _check_accusation(self) -> None:
         """Check that the accuser said it; and, of an audit, that it was drawn and that the accused had contributed."""

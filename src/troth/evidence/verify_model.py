@@ -55,10 +55,8 @@ class ModelProof:
     def sentence(self) -> str:
         """The claim about the run's end, without a full stop: more may follow."""
         beyond = " (a run beyond the guarantee)" if self.run.parameters.beyond_guarantee else ""
-        taken_back = (
-            self.record.state_after != self.record.state_before
-        )  # somebody was convicted of work of the last step
-        back = ", the last of which was taken back" if taken_back else ""
+        # Somebody was convicted of work of the last step.
+        back = ", the last of which was taken back" if self.record.undone else ""
         return (
             f"{self.signers} of {len(self.roster.members)} members signed the state {self.state.hex()[:8]}… that the run{beyond} "
             f"ended with after {self.record.updates} updates{back}"
@@ -125,7 +123,7 @@ def check_weights(proof: ModelProof, problem: Problem, weights: Path) -> None:
         flat_D = problem.flat_of(named)
     except OperatorError as error:
         raise UnprovedError(f"{weights.name}: {error}") from error
-    ours = tensor_digests(Training(flat_D, {}), Primitives())
+    ours = tensor_digests(Training(flat_D, {}))
     same = digest_of_tensors({**proof.tensors, **ours}) == proof.state
     expect(same, f"{weights.name} holds other weights than those that the members signed")
     try:

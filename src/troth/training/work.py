@@ -1,8 +1,10 @@
 """The training side of the protocol: a problem, an optimizer and its rates, as `protocol.core.channel.Work`."""
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
+from weakref import ref
 
 import numpy as np
 import torch
@@ -10,7 +12,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from troth.aggregation import flush_subnormals
-from troth.crypto import Digest, Seed, tagged_hash
+from troth.crypto import Digest, Seed, blob_digest, tagged_hash
 from troth.protocol.wire.messages import Malformed
 from troth.protocol.wire.primitives import Primitives
 from troth.training.hardware import gradient_on, probe_digest
@@ -19,6 +21,8 @@ from troth.training.problem import Problem
 from troth.training.schedules import Schedule, rate_at
 
 # D coordinates
+
+_DIGESTS = 4  # states whose digest is remembered
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ class TrainingWork:
         self.hardware = hardware  # the class it is to imitate; "" is this machine
         self.loss = float("nan")  # of the last batch
         self._class: Digest | None = None
-        self._digested: tuple[Training, Digest] | None = None  # the last state and its digest
+        self._digested: deque[tuple[ref[Training], Digest]] = deque(maxlen=_DIGESTS)
         self._optimizer = optimizer
         self._rates = rates
         self._tools = tools
@@ -71,10 +75,12 @@ class TrainingWork:
         return Training(parameters_D, state)
 
     def digest(self, training: Training) -> Digest:
-        """The state's digest, kept: it is asked for after a step, for its checkpoint, and before the next one."""
-        if self._digested is None or self._digested[0] is not training:
-            self._digested = training, state_digest(training, self._tools)
-        return self._digested[1]
+        """The content's digest, kept for the last few states: a step, its checkpoint and trials ask for the same ones."""
+        known = next((digest for state, digest in self._digested if state() is training), None)
+        if known is None:
+            known = state_digest(training)
+            self._digested.append((ref(training), known))
+        return known
 
     def pack(self, training: Training) -> bytes:
         named = {name: tensor.detach().cpu().contiguous() for name, tensor in _named(training).items()}
@@ -101,10 +107,10 @@ class TensorDigest(NamedTuple):
     digest: Digest
 
 
-def tensor_digests(training: Training, tools: Primitives) -> dict[str, TensorDigest]:
+def tensor_digests(training: Training) -> dict[str, TensorDigest]:
     """Digests of the model and of every tensor of the optimizer, by name."""
     return {
-        name: TensorDigest(str(tensor.dtype), tuple(tensor.shape), tools.digest(_raw(tensor)))
+        name: TensorDigest(str(tensor.dtype), tuple(tensor.shape), blob_digest(_raw(tensor)))
         for name, tensor in _named(training).items()
     }
 
@@ -117,9 +123,9 @@ def digest_of_tensors(tensors: Mapping[str, TensorDigest]) -> Digest:
     return tagged_hash("troth/state/1", *parts)
 
 
-def state_digest(training: Training, tools: Primitives) -> Digest:
+def state_digest(training: Training) -> Digest:
     """Digest of the model and of every tensor of the optimizer: name, number format, shape and bytes."""
-    return digest_of_tensors(tensor_digests(training, tools))
+    return digest_of_tensors(tensor_digests(training))
 
 
 def training_of(named: Mapping[str, Tensor]) -> Training | Malformed:

@@ -28,8 +28,8 @@ def work() -> TrainingWork:
 def state_at(work: TrainingWork, step: int) -> State[Training]:
     keys = tuple(sorted(PeerId(bytes([k]) * 32) for k in range(4)))
     run = Run(keys, b"test", Parameters(size=24, tau=1.0, byzantine=1), bytes(32))
-    first = State.first(run, work.first(step))
-    return dataclasses.replace(first, step=step)
+    training = work.first(step)
+    return dataclasses.replace(State.first(run, training, work.digest(training)), step=step)
 
 
 def test_a_checkpoint_is_read_back_as_it_was(tmp_path: Path, work: TrainingWork) -> None:
@@ -63,12 +63,12 @@ def test_a_large_model_is_saved_now_and_then_and_when_the_peer_stops(
     """[B5] In between it is known which one is lacking; if all stop, somebody must have it."""
     disk = _SlowDisk(monkeypatch)
     checkpoints = Checkpoints(tmp_path, RUN, work, every=4, clock=lambda: disk.now)
-    for step, whole in ((1, False), (2, False), (3, False), (4, False), (5, False), (5, True), (6, False)):
+    for step, whole in ((1, False), (2, False), (3, False), (4, False), (5, False), (6, False), (6, True), (7, False)):
         stopped = dataclasses.replace(state_at(work, step), incarnation=step)
         checkpoints.save(stopped, whole=whole)
         found = checkpoints.last(state_at(work, 0))
         assert (found.state.step, found.state.incarnation) == (step, step)
-        saved = step in (1, 4) or whole  # the first, its turn, and when the peer stops
+        saved = step in (1, 5) or whole  # the first, its turn, and when the peer stops
         assert found.lacks == (None if saved else work.digest(stopped.training))
 
 

@@ -45,6 +45,7 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "parameters.tau_least": (parameters(tau_least=0.01), "protocol"),
     "parameters.tau_most": (parameters(tau_most=10.0), "protocol"),
     "parameters.deviation": (parameters(deviation=1e-5), "protocol"),
+    "parameters.content_every": (parameters(content_every=16), "protocol"),
     "timeouts.delta": (timeouts(delta=2.5), "timeouts"),
     "timeouts.compute": (timeouts(compute=6.0), "timeouts"),
     "timeouts.bulk": (timeouts(bulk=6.0), "timeouts"),

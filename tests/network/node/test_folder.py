@@ -40,7 +40,8 @@ def first_state() -> State[Training]:
     work = TrainingWork(problem, OPTIMIZERS["adamw"](), SCHEDULES["constant"](0.1, 10), Primitives())
     keys = tuple(sorted(Identity.from_secret(bytes([k]) * 32).peer for k in range(1, 5)))
     run = Run(keys, b"test", Parameters(size=24, tau=1.0, byzantine=1), bytes(32))
-    return State.first(run, work.first(0))
+    first = work.first(0)
+    return State.first(run, first, work.digest(first))
 
 
 OTHER_RUN = Digest(bytes(32))

@@ -138,7 +138,8 @@ def _play_steps(
             channel = DroppingChannel(channel, crash)
         work = TrainingWork(problem, OPTIMIZERS["sgd"](), SCHEDULES["constant"](0.1, steps), tools)
         peer = Peer(identity, run, work, channel, SeededEntropy(seed, number), tools)
-        state = State.first(run, work.first(derive(seed, "model")))
+        first = work.first(derive(seed, "model"))
+        state = State.first(run, first, work.digest(first))
         for _ in range(steps):
             outcome = await run_step(peer, state)
             outcomes[identity.peer].append(outcome)

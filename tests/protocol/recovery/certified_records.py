@@ -46,16 +46,6 @@ def signed_again(signed: CertifiedRecord, signers: Iterable[Identity], **changes
     )
 
 
-class NamedModels:
-    """Models that are names, with the digests in the records."""
-
-    def __init__(self, **digests: bytes) -> None:
-        self._digests = digests
-
-    def digest(self, training: str) -> Digest:
-        return Digest(self._digests[training])
-
-
 class MemberBehind:
     """A member that knows nothing yet; two others who wait ahead of it show it three records and then two more.
 
@@ -65,10 +55,9 @@ class MemberBehind:
     def __init__(self) -> None:
         self.run, self.shown, self.who = past_steps()
         self.time, self.written = 0.0, list[CertifiedRecord]()
-        self.first: State[Any] = State.first(self.run, "first")
         records = [decode_record(signed.record) for signed in self.shown]
-        work: Any = NamedModels(first=records[0].state_before, last=records[-1].state_after)
-        peer: Any = Peer(IDENTITIES[0], self.run, work, cast(Any, None), cast(Any, None), Primitives())
+        self.first: State[Any] = State.first(self.run, "first", Digest(records[0].state_before))
+        peer: Any = Peer(IDENTITIES[0], self.run, cast(Any, None), cast(Any, None), cast(Any, None), Primitives())
         self.ledger: Ledger[Any] = Ledger(peer, Known(self.first), self.written.extend, lambda _record: None)
 
     def shows(self, *certified: CertifiedRecord, begun: RestartCertificate | None = None) -> Shown[Any] | None:

@@ -38,8 +38,8 @@ def test_records_lead_from_what_one_knew_to_the_last() -> None:
     assert whole.tip == certified[-1].record
     first = _from_the_start(certified[:3])
     assert first is not None
-    known = state_after(run, State.first(run, None), first, None, Primitives())
     model = Digest(first.records[-1].state_after)
+    known = state_after(run, State.first(run, None), first, None, model, Primitives())
     later = follow(run, known, model, certified[3:], Primitives())
     assert later is not None
     assert later.tip == whole.tip

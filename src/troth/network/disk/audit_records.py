@@ -18,7 +18,7 @@ from troth.protocol.wire.messages import Announced, Bytes32, Envelope, Malformed
 from troth.protocol.wire.phases import decode
 from troth.training.work import Training
 
-FORMAT = "troth audit record 3"
+FORMAT = "troth audit record 4"
 _FILES = 3  # as many as there are models
 
 
@@ -28,7 +28,9 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     format: str
     run: Bytes32
     step: int
-    state: Bytes32  # digest of the model that gradients were taken at
+    model: Bytes32  # digest of the state that gradients were taken at, as records name it (SPEC U5)
+    names_content: bool  # that is the digest of its content
+    state: Bytes32  # digest of its content
     seed_randomness: Bytes32
     owners: tuple[Bytes32, ...]
     bounds: tuple[int, ...]
@@ -78,6 +80,8 @@ class AuditRecordFiles:
             FORMAT,
             self._run,
             record.step,
+            record.model,
+            record.content,
             self._checkpoints.digest(record.training),
             record.seed_randomness,
             record.owners,
@@ -107,6 +111,8 @@ class AuditRecordFiles:
         return AuditRecord(
             step=step,
             training=training,
+            model=Digest(saved.model),
+            content=saved.names_content,
             seed_randomness=Digest(saved.seed_randomness),
             owners=tuple(map(PeerId, saved.owners)),
             bounds=saved.bounds,

@@ -25,7 +25,7 @@ from troth.protocol.core.state import LastRecord, State
 from troth.protocol.wire.messages import Malformed
 from troth.training.work import Training, TrainingWork
 
-FORMAT = "troth checkpoint 2"
+FORMAT = "troth checkpoint 3"
 _UNCHECKED = Digest(bytes(32))
 _OTHER_FORMAT = re.compile(r"troth checkpoint [0-9]+")
 _SMALL = 1 << 24  # bytes of a model that is saved with every step
@@ -56,7 +56,10 @@ class _Saved:
     earlier_randomness: Digest
     scales: Scales
     due: PendingAudits
-    state: Digest  # of model and optimizer
+    model: Digest  # digest of the state, as records name it (SPEC U5)
+    content: (
+        Digest | None
+    )  # digest of model and optimizer themselves; None if they are not saved and no record names it
     incarnation: int
     last: LastRecord | None
     marks: Marks
@@ -100,6 +103,7 @@ class Checkpoints:
     ) -> None:
         self._clock = clock
         self._next = clock()  # when a large model may be saved again
+        self._saved_at = 0  # step of the last model
         self._folder = folder
         self._run = run
         self._work = work
@@ -111,12 +115,10 @@ class Checkpoints:
             raise CheckpointError(f"cannot make {folder}: {error.strerror}") from error
 
     def save(self, state: State[Training], marks: Marks | None = None, *, whole: bool = False) -> None:
-        """Write a checkpoint. Everything that the marks name must be on disk already.
-
-        The model is written too if it is small, if there is time for it, if it is its turn, or if `whole` asks for it.
-        """
+        """Write a checkpoint. Everything that the marks name must be on disk already. `whole` asks for the model too."""
         name = f"step-{state.step:09}"
-        digest = self._work.digest(state.training)
+        writes = whole or self._saves_model(state)
+        content = state.model if state.content else self._work.digest(state.training) if writes else None
         saved = _Saved(
             FORMAT,
             self._run,
@@ -126,23 +128,29 @@ class Checkpoints:
             state.earlier_randomness,
             state.scales,
             state.pending_audits,
-            digest,
+            state.model,
+            content,
             state.incarnation,
             state.last,
             marks or Marks(),
         ).checked()
-        small = self.is_small(state.training)
         try:
-            if small or whole or state.step % self._every == 0 or self._clock() >= self._next:
+            if writes:
                 began = self._clock()
                 write_bytes(self._folder / f"{name}.safetensors", self._work.pack(state.training))
-                self._next = self._clock() + _SELDOM * (self._clock() - began)
+                self._next, self._saved_at = self._clock() + _SELDOM * (self._clock() - began), state.step
             write_bytes(self._folder / f"{name}.json", msgspec.json.format(msgspec.json.encode(saved), indent=1))
             self._prune()
         except OSError as error:
             raise CheckpointError(
                 f"cannot write a checkpoint to {self._folder}: {error.strerror}; make room there and join again"
             ) from error
+
+    def _saves_model(self, state: State[Training]) -> bool:
+        """A small model always; a large one where its record names its content, so that others can take it from this peer after a
+        power cut, if there is time for it or it is its turn."""
+        due = self._clock() >= self._next or state.step - self._saved_at >= self._every
+        return self.is_small(state.training) or (state.content and due)
 
     def _prune(self) -> None:
         models = sorted(self._folder.glob("step-*.safetensors"))
@@ -173,11 +181,12 @@ class Checkpoints:
         saved = _read(path, self._run)
         if saved is None:
             return None
-        model = self._model(path.with_suffix(".safetensors"), saved.state)
+        training = None if saved.content is None else self._model(path.with_suffix(".safetensors"), saved.content)
         state = State(
             saved.step,
             saved.roster,
-            model or first.training,
+            training or first.training,
+            saved.model if training is not None else first.model,
             saved.randomness,
             saved.earlier_randomness,
             saved.scales,
@@ -186,7 +195,7 @@ class Checkpoints:
             saved.incarnation,
             saved.last,
         )
-        return Found(state, None if model is not None else saved.state)
+        return Found(state, None if training is not None else saved.model)
 
     def is_small(self, training: Training) -> bool:
         """Whether the model is so small that it is saved with every step."""
@@ -253,7 +262,7 @@ def _saved_model(path: Path, run: Digest, work: TrainingWork) -> SavedModel | No
         return None
     if isinstance(training, Malformed) or len(training.parameters_D) != work.problem.size:
         return None
-    if saved is not None and work.digest(training) != saved.state:
+    if saved is not None and saved.content is not None and work.digest(training) != saved.content:
         return None
     return SavedModel(path, None if saved is None else saved.step, training)
 

@@ -226,8 +226,10 @@ class Manifest:
     def first_state(self, work: TrainingWork) -> State[Training]:
         """The state before the first step; a model made from the seed is that of a simulation with this seed."""
         if self.initial_state is None:
-            return State.first(self.run, work.first(self.model_seed))
-        return State.first(self.run, read_initial_state(work, self.folder, self.initial_state))
+            training = work.first(self.model_seed)
+        else:
+            training = read_initial_state(work, self.folder, self.initial_state)
+        return State.first(self.run, training, work.digest(training))
 
     @property
     def model_seed(self) -> Seed:

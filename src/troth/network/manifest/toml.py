@@ -69,6 +69,7 @@ class ProtocolSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     tau_least: float = Parameters.tau_least
     tau_most: float = Parameters.tau_most
     deviation: float | None = None
+    content_every: int = 1
 
 
 class TimeoutsSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -132,6 +133,7 @@ _COMMENTS = {
     "protocol.projections": "numbers that a report holds for each part",
     "protocol.beyond_guarantee": "for research: more liars than can be withstood for sure",
     "protocol.deviation": "allowed between classes of hardware: see 'troth doctor'",
+    "protocol.content_every": "steps between records that name the content of model and optimizer",
     "timeouts.delta_s": "for a message between honest peers",
     "timeouts.compute_s": "for a gradient, an audit, a trial",
     "timeouts.bulk_s": "for the model's parts on their way",

@@ -28,7 +28,6 @@ from troth.protocol.core.records import decode_record
 from troth.protocol.core.run import Run
 from troth.protocol.core.state import State
 from troth.protocol.wire.frames import CertifiedRecord
-from troth.protocol.wire.primitives import Primitives
 from troth.training.weights import write_model
 from troth.training.work import Training, TrainingWork, tensor_digests
 
@@ -124,7 +123,7 @@ class PeerFolder:
         self._checkpoints.save(state, self._settled(), whole=True)
         write_model(self.path / "model.safetensors", self._work.problem.state_dict(state.training.parameters_D))
         changes = [] if last is None else self.journal.roster_changes.before(decode_record(last.record).step)
-        proof = model_file(run, state.step, tensor_digests(state.training, Primitives()), changes, last)
+        proof = model_file(run, state.step, tensor_digests(state.training), changes, last)
         write_text(self.path / "model.json", to_text(proof))
         if proof.closed and not proves_model(proof):
             self._note("this peer lacks records of who the members were: use another member's model.json as a proof")

@@ -81,19 +81,25 @@ class CatchUpServer:
         self.asking.clear()
         self.observers = frozenset(peers)
 
-    def show(self, slot: Slot, shown: Mapping[PeerId, SyncShown], state: tuple[Digest, bytes] | None) -> None:
-        """Send observers the records that they lack, as soon as the last one is certified; they may ask for the model."""
-        if state is None:
-            self._states.clear()
-            return
-        if state[0] not in self._states:  # in a member that waits it may stay the same for long
-            self._served.clear()
-        self._states = {**self._states, state[0]: state[1]}
-        most = max(2, min(_MOST_STATES, _STATES_BYTES // max(1, len(state[1]))))
-        while len(self._states) > most:
-            del self._states[next(iter(self._states))]
+    def show(self, slot: Slot, shown: Mapping[PeerId, SyncShown], state: tuple[Digest, bytes] | None = None) -> None:
+        """Send observers the records that they lack, as soon as the last one is certified; they may ask for the model, where
+        that record names its content."""
+        if state is not None:
+            self._keep_state(*state)
         for peer, frame in shown.items():
             self._send(peer, slot, frame)
+
+    def _keep_state(self, digest: Digest, raw: bytes) -> None:
+        if digest not in self._states:  # in a member that waits it may stay the same for long
+            self._served.clear()
+        self._states = {**self._states, digest: raw}
+        most = max(2, min(_MOST_STATES, _STATES_BYTES // max(1, len(raw))))
+        while len(self._states) > most:
+            del self._states[next(iter(self._states))]
+
+    def forget_states(self) -> None:
+        """Nobody observes any more."""
+        self._states.clear()
 
     def state(self, digest: Digest) -> bytes | None:
         """State with this digest, if it is kept for observers."""

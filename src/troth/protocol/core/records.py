@@ -1,7 +1,7 @@
 """The record of a step: everything agreed on in it, signed by a quorum of its members (SPEC U2)."""
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Annotated
 
@@ -99,6 +99,11 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     incarnation: Incarnation = 0  # number of restarts so far (SPEC B5)
     began: bool = False  # the first of its incarnation
     closing: bool = False  # the run's last: nobody contributed, everyone audited (SPEC U4)
+    undone: bool = False  # the closing record of a run whose last update was taken back
+    aggregates: Bytes32 = NO_BASIS  # digest of the aggregates' digests
+    content: bool = True  # `state_after` is the digest of model and optimizer themselves; else it is chained (SPEC U5)
+    # Step and content's digest of the state at which disputed gradients were taken, where `state_before` is chained.
+    disputed: Annotated[tuple[tuple[Step, Bytes32], ...], msgspec.Meta(max_length=MOST_OWED + 1)] = ()
 
     @property
     def banned(self) -> tuple[PeerId, ...]:
@@ -145,6 +150,23 @@ def record_bytes_to_sign(run: Digest, step: int, signer: PeerId, record_digest: 
     Tagged, so that they are no payload's digest: else anyone could show the signature that Close carries under the last record
     as a second message of its announcement, and its signer as an equivocator."""
     return signed_bytes(Slot(run, step, Phase.CLOSE), signer, tagged_hash("troth/record/1", record_digest))
+
+
+def names_content(content_every: int, step: int, *, updated: bool, returned: bool) -> bool:
+    """Whether a step's record names the content of the state after it: every k-th does, each after which somebody is a member
+    again, and each that left the model as it was (SPEC U5)."""
+    return (step + 1) % content_every == 0 or returned or not updated
+
+
+def chained_state(before: Digest, aggregates: Digest, factor: float, updates: int) -> Digest:
+    """Digest of a state by everything that its last update depends on (SPEC U5). Optimizer and rates are the run's."""
+    return tagged_hash(
+        "troth/state/chained/1", before, aggregates, struct.pack(">d", factor), updates.to_bytes(8, "big")
+    )
+
+
+def aggregates_digest(centers: Iterable[Digest]) -> Digest:
+    return tagged_hash("troth/aggregates/1", *centers)
 
 
 def roots_basis(roots: Mapping[PeerId, Digest], tau: float) -> Digest:

@@ -14,6 +14,11 @@ from troth.errors import OperatorError
 # D coordinates, K projections
 
 
+MOST_CONTENT_EVERY = 1024
+_SMALL = 1 << 22  # parameters of a model whose content is hashed in every step
+_SELDOM = 16  # steps between digests of a larger one
+
+
 class RunError(OperatorError):
     """Parameters that no run can have; the message says which, and why."""
 
@@ -32,6 +37,7 @@ class Parameters:
     tau_least: float = 2.0**-300  # … within these bounds
     tau_most: float = 2.0**300
     deviation: float | None = None  # h, between classes of hardware (SPEC D3); None: one class, exact audits
+    content_every: int = 1  # steps between records that name the content of the state (SPEC U5)
 
     def __post_init__(self) -> None:
         if self.size < 1 or self.projections < 1 or self.projections > 64:
@@ -48,6 +54,8 @@ class Parameters:
             raise RunError(
                 f"deviation must be above 0 and below 0.2 (auditors accuse at five times that), got {self.deviation}"
             )
+        if not 1 <= self.content_every <= MOST_CONTENT_EVERY:
+            raise RunError(f"content_every must be 1 to {MOST_CONTENT_EVERY}, got {self.content_every}")
         if not (0 <= self.byzantine < 1 << 16 and 0 <= self.validators < 1 << 16):
             raise RunError(f"byzantine and validators must not be negative, nor above {(1 << 16) - 1:,}")
 
@@ -68,6 +76,11 @@ class Parameters:
         if parameters.plain() != plain:
             raise ValueError("the parameters are not written in their one form")
         return parameters
+
+
+def usual_content_every(size: int) -> int:
+    """Steps between records that name the content of the state: hashing a small model costs nothing (SPEC U5)."""
+    return 1 if size <= _SMALL else _SELDOM
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ T = TypeVar("T")
 # D coordinates
 
 
+NO_MODEL = Digest(bytes(32))  # of a state that does not matter, or is not here
 Certified = Callable[[StepRecord, Mapping[PeerId, Signature]], None]
 
 
@@ -69,6 +70,8 @@ class AuditRecord(Generic[T]):
 
     step: int
     training: T  # state that gradients were taken at
+    model: Digest  # its digest, as records name it
+    content: bool  # that is the digest of its content (SPEC U5)
     seed_randomness: Digest
     owners: tuple[PeerId, ...]  # by part, as of the last attempt
     bounds: Bounds
@@ -119,6 +122,7 @@ class State(Generic[T]):
     step: int
     roster: Roster
     training: T
+    model: Digest  # digest of `training`, as records name it (SPEC U5)
     randomness: Digest  # r_{t−1}: source of the roles
     earlier_randomness: Digest  # r_{t−2}: source of the seeds
     scales: Scales
@@ -135,11 +139,17 @@ class State(Generic[T]):
     def closed(self) -> bool:
         return self.last is not None and self.last.record.closing
 
+    @property
+    def content(self) -> bool:
+        """Whether `model` is the digest of the state's content."""
+        return self.last is None or self.last.record.content
+
     @classmethod
-    def first(cls, run: Run, training: T) -> "State[T]":
+    def first(cls, run: Run, training: T, model: Digest = NO_MODEL) -> "State[T]":
+        """The state that a run begins with; `model` is its content's digest."""
         randomness, earlier = first_randomness(run)
         scales = Scales.first(run.parameters)
-        return cls(0, Roster.founding(run), training, randomness, earlier, scales, NO_PENDING_AUDITS, {})
+        return cls(0, Roster.founding(run), training, model, randomness, earlier, scales, NO_PENDING_AUDITS, {})
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,10 @@ class CatchUp(Generic[T]):
         if best is None:
             return False
         channel.position.observe_from(best.followed.step)
-        training = await self.fetch(voices.tellers(best), Digest(best.followed.records[-1].state_after))
+        last = best.followed.records[-1]
+        if not last.content and Digest(last.state_after) != self._ledger.state.model:
+            return False  # nobody can tell whether a model is the one: one of the next records names its content [U5]
+        training = await self.fetch(voices.tellers(best), Digest(last.state_after))
         if training is None:
             voices.forget()
             return False
@@ -160,7 +163,7 @@ class CatchUp(Generic[T]):
     async def _complete(self) -> None:
         """Fetch the model that is still lacking, from members that wait at the same step."""
         ledger = self._ledger
-        if ledger.lacks is None:
+        if ledger.lacks is None or not ledger.state.content:  # a chained digest tells nobody which model is right [U5]
             return
         training = await self.fetch(self._restart.waiting_at(ledger.state.step), ledger.lacks)
         if training is not None:
@@ -170,7 +173,7 @@ class CatchUp(Generic[T]):
     async def fetch(self, backers: Sequence[PeerId], digest: Digest) -> T | None:
         """Fetch the state with this digest from the first member that sends it."""
         ledger, work = self._ledger, self._peer.work
-        if ledger.lacks is None and work.digest(ledger.state.training) == digest:
+        if ledger.lacks is None and ledger.state.model == digest:
             return ledger.state.training
         channel, bounds = self._channel, self._channel.pacing.bounds
         slot = Slot(self._peer.run.id, ledger.state.step, Phase.REJOIN)

@@ -10,7 +10,14 @@ from typing import TypeVar
 import msgspec
 
 from troth.crypto import Digest, PeerId, Signature
-from troth.protocol.core.records import StepRecord, decode_record, encode_record, right_signers
+from troth.protocol.core.records import (
+    StepRecord,
+    chained_state,
+    decode_record,
+    encode_record,
+    names_content,
+    right_signers,
+)
 from troth.protocol.core.roles import PendingAudits
 from troth.protocol.core.roster import Roster, scales_after
 from troth.protocol.core.run import Run
@@ -54,11 +61,24 @@ def follow(
         said = (record.step, record.members, record.state_before, record.seed_randomness, record.tau, record.updates)
         if here != said or record.incarnation < incarnation or not has_quorum(run, signed, record, roster, tools):
             return None
+        if not names_state(run, record):
+            return None
         records.append(record)
         incarnation = record.incarnation
         roster, scales = roster.after(record), scales_after(scales, record, roster, run)
         model, seeds, roles = Digest(record.state_after), roles, Digest(record.randomness)
     return Followed(tuple(records), roster) if records else None
+
+
+def names_state(run: Run, record: StepRecord) -> bool:
+    """Tell whether a record names the state after it as it has to: by content, or chained (SPEC U5)."""
+    every, returned = run.parameters.content_every, bool(record.returned)
+    if record.content != (
+        record.closing or names_content(every, record.step, updated=record.updated, returned=returned)
+    ):
+        return False
+    before, aggregates = Digest(record.state_before), Digest(record.aggregates)
+    return record.content or record.state_after == chained_state(before, aggregates, record.factor, record.updates)
 
 
 def has_quorum(run: Run, signed: CertifiedRecord, record: StepRecord, roster: Roster, tools: Primitives) -> bool:
@@ -67,8 +87,11 @@ def has_quorum(run: Run, signed: CertifiedRecord, record: StepRecord, roster: Ro
     return len(right_signers(run.id, record.step, signed.record, roster.members, signatures, tools)) >= roster.quorum
 
 
-def state_after(run: Run, state: State[T], followed: Followed, training: T, tools: Primitives) -> State[T]:
-    """Common state after the records followed; audit records come from observing."""
+def state_after(
+    run: Run, state: State[T], followed: Followed, training: T, model: Digest, tools: Primitives
+) -> State[T]:
+    """Common state after the records followed; audit records come from observing. `model` is the digest of `training`, which
+    may be another one than the last record names."""
     scales, roster = state.scales, state.roster
     for record in followed.records:
         before_last, scales, roster = roster, scales_after(scales, record, roster, run), roster.after(record)
@@ -78,6 +101,7 @@ def state_after(run: Run, state: State[T], followed: Followed, training: T, tool
         step=last.step + 1,
         roster=followed.roster,
         training=training,
+        model=model,
         randomness=Digest(last.randomness),
         earlier_randomness=Digest(before),
         scales=scales,

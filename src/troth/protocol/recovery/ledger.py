@@ -68,7 +68,6 @@ class Ledger(Generic[T]):
         on_discarded: Callable[[StepRecord], None],
     ) -> None:
         self._run: Run = peer.run
-        self._work = peer.work
         self._tools = peer.tools
         self._on_certified = on_certified
         self._on_discarded = on_discarded
@@ -146,7 +145,7 @@ class Ledger(Generic[T]):
         self._unproved = self.state
         self.state, self.past = self.past[-1], self.past[:-1]
         model = Digest(last.record.state_before)
-        self.lacks = None if self._work.digest(self.state.training) == model else model
+        self.lacks = None if self.state.model == model else model
         self._drop(self.state.step)
         self._on_discarded(last.record)
 
@@ -201,13 +200,13 @@ class Ledger(Generic[T]):
             return Digest(known.last.record.state_after)
         if known is self.earlier and self.state.last is not None:
             return Digest(self.state.last.record.state_before)
-        return self.lacks or self._work.digest(known.training)
+        return self.lacks or known.model
 
     # Over to another history
 
     def adopt(self, shown: Shown[T], training: T) -> None:
         """Take over records, with their model, for good."""
-        self._stand(shown, training)
+        self._stand(shown, training, Digest(shown.followed.records[-1].state_after))
         self._make_own(shown.known.step)
         begun = shown.begun
         if begun is not None and begun.incarnation > self.state.incarnation and self._is_proved(begun, self.state):
@@ -219,9 +218,9 @@ class Ledger(Generic[T]):
         here = Known(self.state, self.certified, self.lacks, self.past)
         before = self._borrowed or _Borrowed(here, frozenset(), now)
         self._borrowed = replace(before, tips=before.tips | {shown.followed.tip}, since=now)
-        self._stand(shown, self.state.training)
+        self._stand(shown, self.state.training, self.state.model)
         self.lacks = Digest(shown.followed.records[-1].state_after)
-        if self._work.digest(self.state.training) == self.lacks:
+        if self.state.model == self.lacks:
             self._make_own(shown.known.step)
         return self.lacks is None
 
@@ -230,7 +229,8 @@ class Ledger(Generic[T]):
 
     def complete(self, training: T) -> None:
         """Add the model that was lacking."""
-        self.state = replace(self.state, training=training)
+        assert self.lacks is not None
+        self.state = replace(self.state, training=training, model=self.lacks)
         self._make_own(self.state.step)
 
     def give_up_borrowing(self, now: float, patience: float) -> bool:
@@ -243,13 +243,13 @@ class Ledger(Generic[T]):
         self._hopeless |= borrowed.tips
         return True
 
-    def _stand(self, shown: Shown[T], training: T) -> None:
+    def _stand(self, shown: Shown[T], training: T, model: Digest) -> None:
         known, followed, run, tools = shown.known, shown.followed, self._run, self._tools
         before = Followed(followed.records[:-1], reduce(Roster.after, followed.records[:-1], known.roster))
         self._drop(known.step)
         self._certified.extend(shown.certified)
-        self.past = (state_after(run, known, before, known.training, tools) if before.records else known,)
-        self.state = state_after(run, known, followed, training, tools)
+        self.past = (state_after(run, known, before, known.training, known.model, tools) if before.records else known,)
+        self.state = state_after(run, known, followed, training, model, tools)
         unproved = self._unproved
         if unproved is not None and unproved.last is not None and encode_record(unproved.last.record) == followed.tip:
             self.state = unproved  # others can prove it; this state has the audit records that this peer kept

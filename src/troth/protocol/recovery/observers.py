@@ -55,13 +55,15 @@ class Observers(Generic[T]):
         state, certified, oldest = self._ledger.state, self._ledger.certified, self._ledger.oldest
         slot = Slot(peer.run.id, state.step, Phase.REJOIN)
         if not self._observers:
-            channel.catch_up.show(slot, {}, None)
+            channel.catch_up.forget_states()
             return
         begun = channel.signed_slots.begun
         shown = {
             key: SyncShown(certified[max(0, observer.since - oldest) :], waits, begun)
             for key, observer in self._observers.items()
         }
-        digest = peer.work.digest(state.training)
-        raw = channel.catch_up.state(digest) or peer.work.pack(state.training)
-        channel.catch_up.show(slot, shown, (digest, raw))
+        if not state.content or self._ledger.lacks is not None:
+            channel.catch_up.show(slot, shown)  # nobody could check the model [U5]
+            return
+        raw = channel.catch_up.state(state.model) or peer.work.pack(state.training)
+        channel.catch_up.show(slot, shown, (state.model, raw))

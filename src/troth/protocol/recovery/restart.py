@@ -46,7 +46,7 @@ class Restart(Generic[T]):
         self._quorum = RestartQuorum(
             self._peer.identity,
             roster.members,
-            tip_of(self._peer.run, state, self._peer.work.digest(state.training)),
+            tip_of(self._peer.run, state, state.model),
             next_incarnation(self._channel.signed_slots, state.incarnation),
             Patience(self._absent, _WORD * bounds.delta, bounds.slowest.until_left(roster.quorum)),
             self._peer.tools,

@@ -14,6 +14,7 @@ from troth.protocol.core.records import StepRecord, record_bytes_to_sign
 from troth.protocol.core.roles import PendingAudits, Roles, draw_roles
 from troth.protocol.core.state import LastRecord, Outcome, Peer, State
 from troth.protocol.step.attempt import Attempt
+from troth.protocol.step.conclude import disputed_states
 from troth.protocol.step.context import StepContext
 from troth.protocol.step.disputes import audit_targets, vote
 from troth.protocol.step.step import sign_last
@@ -93,6 +94,7 @@ def closed(attempt: Attempt[T], trials: Trials) -> State[T]:
         if state.step - 1 not in state.audit_records:
             raise LeftOutError("the last step was taken back, and this peer does not have the model before it")
         training = state.audit_records[state.step - 1].training
+    model = peer.work.digest(training)  # its content: anyone who holds the weights can check them [U5, E4]
     record = StepRecord(
         step=state.step,
         members=state.roster.members,
@@ -101,8 +103,8 @@ def closed(attempt: Attempt[T], trials: Trials) -> State[T]:
         parts=1,
         seed_randomness=state.earlier_randomness,
         randomness=state.randomness,
-        state_before=peer.work.digest(state.training),
-        state_after=peer.work.digest(training),
+        state_before=state.model,
+        state_after=model,
         updated=False,
         updates=state.scales.updates,
         tau=state.scales.tau,
@@ -115,12 +117,15 @@ def closed(attempt: Attempt[T], trials: Trials) -> State[T]:
         unaudited=tuple(sorted({*unaudited, *(PeerId(audit.target) for audit in owed)})),
         incarnation=state.incarnation,
         closing=True,
+        undone=undone,
+        disputed=disputed_states(peer, state, trials),
     )
     return replace(
         state,
         step=state.step + 1,
         roster=state.roster.after(record),
         training=training,
+        model=model,
         pending_audits=PendingAudits(state.step, ()),
         last=LastRecord.of(record, state.roster, peer.tools),
     )

@@ -7,15 +7,15 @@ from typing import Generic, TypeVar
 from troth.crypto import Digest, PeerId
 from troth.protocol.core.channel import Said
 from troth.protocol.core.coins import combine
-from troth.protocol.core.records import Owed, StepRecord
+from troth.protocol.core.records import Owed, StepRecord, aggregates_digest, chained_state, names_content
 from troth.protocol.core.roles import PendingAudits
 from troth.protocol.core.roster import scales_after
 from troth.protocol.core.scales import pooled_norm, update_factor
-from troth.protocol.core.state import AuditRecord, LastRecord, Outcome, State
+from troth.protocol.core.state import AuditRecord, LastRecord, Outcome, Peer, State
 from troth.protocol.step.attempt import Attempt, Reduced, Reported
 from troth.protocol.step.link_disputes import LinkDisputes
-from troth.protocol.step.trials import Trials
-from troth.protocol.wire.messages import Accuse, said_as
+from troth.protocol.step.trials import AUDIT_KINDS, Trials
+from troth.protocol.wire.messages import Accuse, Kind, said_as
 
 # D coordinates
 T = TypeVar("T")
@@ -72,6 +72,14 @@ def move(attempt: Attempt[T], reduced: Reduced, trials: Trials) -> Moved[T]:
     return Moved(work.update(state.training, update_D, state.scales.updates), True, factor)
 
 
+def disputed_states(peer: Peer[T], state: State[T], trials: Trials) -> tuple[tuple[int, Digest], ...]:
+    """Content's digests of the states at which gradients were taken that somebody was convicted for, where no record names
+    them: whoever recomputes the gradients needs them (SPEC U5, E3)."""
+    steps = {j.step for j in trials.judgements if j.kind in (*AUDIT_KINDS, Kind.COVER) and j.banned is not None}
+    kept = {step: state.audit_records[step] for step in sorted(steps & state.audit_records.keys())}
+    return tuple((step, peer.work.digest(one.training)) for step, one in kept.items() if not one.content)
+
+
 @dataclass(frozen=True)
 class Ending(Generic[T]):
     """All results of a step, from which its record and the next state follow."""
@@ -90,7 +98,7 @@ class Ending(Generic[T]):
     def record(self) -> StepRecord:
         """Everything that all members agree on (SPEC R1, U1)."""
         attempt, trials, disputes = self.attempt, self.trials, self.link_disputes
-        context, state, digest = attempt.context, attempt.context.state, attempt.context.peer.work.digest
+        context, state = attempt.context, attempt.context.state
         coins = {sender: said_as(said, Accuse).coin for sender, said in self.accuses.items()}
         named = state.roster.expelled(state.step, [*trials.struck, *disputes.slowed], disputes.new)
         expelled = tuple(peer for peer in named if peer not in trials.banned)  # also one that went absent to avoid it
@@ -103,8 +111,8 @@ class Ending(Generic[T]):
             parts=len(attempt.owners),
             seed_randomness=state.earlier_randomness,
             randomness=combine("roles", state.step, attempt.number, coins),
-            state_before=digest(state.training),
-            state_after=digest(self.moved.training),
+            state_before=state.model,
+            state_after=self.model,
             updated=self.moved.updated,
             updates=state.scales.updates + self.moved.updated,
             tau=state.scales.tau,
@@ -123,7 +131,26 @@ class Ending(Generic[T]):
             returned=attempt.returned,  # [B3]
             incarnation=state.incarnation,  # [B5]
             began=state.incarnation > (0 if state.last is None else state.last.record.incarnation),
+            aggregates=aggregates_digest(self.reduced.digests),
+            content=self.content,
+            disputed=disputed_states(context.peer, state, trials),
         )
+
+    @cached_property
+    def content(self) -> bool:
+        """Whether the record names the content of the state after the step (SPEC U5)."""
+        attempt = self.attempt
+        every, step = attempt.context.peer.run.parameters.content_every, attempt.context.state.step
+        return names_content(every, step, updated=self.moved.updated, returned=bool(attempt.returned))
+
+    @cached_property
+    def model(self) -> Digest:
+        """Digest of the state after the step, as the record names it (SPEC U5)."""
+        state = self.attempt.context.state
+        if self.content:
+            return self.attempt.context.peer.work.digest(self.moved.training)
+        aggregates = aggregates_digest(self.reduced.digests)
+        return chained_state(state.model, aggregates, self.moved.factor, state.scales.updates + 1)
 
     @property
     def audit_record(self) -> AuditRecord[T]:
@@ -132,6 +159,8 @@ class Ending(Generic[T]):
         return AuditRecord(
             step=state.step,
             training=state.training,
+            model=state.model,
+            content=state.content,
             seed_randomness=state.earlier_randomness,
             owners=attempt.owners,
             bounds=attempt.context.roles.bounds,
@@ -154,6 +183,7 @@ class Ending(Generic[T]):
             step=state.step + 1,
             roster=state.roster.after(record),
             training=self.moved.training,
+            model=self.model,
             randomness=Digest(record.randomness),
             earlier_randomness=state.randomness,
             scales=scales_after(state.scales, record, state.roster, peer.run),

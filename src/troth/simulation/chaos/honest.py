@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from torch import Tensor
 
-from troth.crypto import Digest, Identity, PeerId, Seed, Slot, blob_digest, derive
+from troth.crypto import Digest, Identity, PeerId, Seed, Slot, blob_digest
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.broadcast.link import PacketLink
 from troth.protocol.broadcast.signed_slots import SignedSlotsInMemory
@@ -79,7 +79,7 @@ class HonestPeer:
         self._journal = NotedSignedSlots(stage.recorder.incarnation_began)
         self._link = stage.time.link(self._identity.peer, *self._clock)
         self._entropy = FreshCoins(plan.seed, number)
-        self._first = State.first(stage.run, stage.world.work.first(derive(plan.seed, "model")))
+        self._first = stage.first_state()
         self._first_channel = self._channel = self._open_channel(self._identity, observing=False)
 
     async def run(self) -> None:

@@ -9,12 +9,12 @@ from torch import Tensor
 from troth.attacks import Collusion, make_attack
 from troth.attacks.wire.late_channel import LateChannel
 from troth.attacks.wire.link import LyingLink
-from troth.crypto import Identity, PeerId, Seed, derive, stream
+from troth.crypto import Identity, PeerId, Seed, stream
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.broadcast.signed_slots import SignedSlotsInMemory
 from troth.protocol.core.channel import Channel
 from troth.protocol.core.errors import LeftOutError, StalledError
-from troth.protocol.core.state import Peer, State
+from troth.protocol.core.state import Peer
 from troth.protocol.recovery.member import Member
 from troth.protocol.step.step import run_step
 from troth.simulation.chaos.stage import FreshCoins, Stage
@@ -73,7 +73,7 @@ class Liar:
         entropy = FreshCoins(plan.seed, number)
         outside = stage.wrapped(me, channel, inner)
         self._peer = Peer(self._identity, stage.run, work, outside, entropy, stage.tools, inner)
-        self._state = State.first(stage.run, work.first(derive(plan.seed, "model")))
+        self._state = stage.first_state()
 
     async def run(self) -> None:
         plan = self._stage.plan

@@ -37,6 +37,7 @@ class Plan:
     tau_auto: float | None = None
     waits: bool = False  # liars behave until somebody is gone
     liars_return: bool = False  # liars that were left out come back
+    content_every: int = 1  # steps between records that name the content of the state (SPEC U5)
 
     @property
     def lying(self) -> frozenset[int]:
@@ -83,6 +84,7 @@ class Plan:
             f"tau auto {self.tau_auto}": self.tau_auto is not None,
             "liars wait until somebody is gone": self.waits,
             "liars come back": self.liars_return,
+            f"contents named every {self.content_every} steps": self.content_every > 1,
             "beyond the full guarantee": not self.within,
         }
         return "".join(f", {text}" for text, applies in shown.items() if applies)

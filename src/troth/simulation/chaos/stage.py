@@ -8,6 +8,7 @@ from troth.crypto import Identity, PeerId, derive
 from troth.protocol.core.channel import Channel, Noticed
 from troth.protocol.core.coins import Coins, SeededEntropy
 from troth.protocol.core.run import Parameters, Run
+from troth.protocol.core.state import State
 from troth.simulation.chaos.faults import Deliver, deliveries
 from troth.simulation.chaos.plan import Plan
 from troth.simulation.chaos.recorder import Recorder
@@ -15,7 +16,7 @@ from troth.simulation.chaos.virtual_time import VirtualTime, Watch
 from troth.simulation.chaos.world import BOUNDS, World
 from troth.simulation.lockstep.memo import MemoPrimitives
 from troth.training import OPTIMIZERS, SCHEDULES, Problem, make_task
-from troth.training.work import TrainingWork
+from troth.training.work import Training, TrainingWork
 
 Wrap = Callable[[PeerId, Channel, Noticed], Channel]
 W = TypeVar("W", bound=TrainingWork)
@@ -41,7 +42,13 @@ class Stage:
         }
         keys = {identity.peer: number for number, identity in enumerate(self.identities)}
         numbers = {**keys, **{identity.peer: number for number, identity in self.successors.items()}}
-        parameters = Parameters(size=self._problem.size, tau=plan.tau, byzantine=plan.promised, tau_auto=plan.tau_auto)
+        parameters = Parameters(
+            size=self._problem.size,
+            tau=plan.tau,
+            byzantine=plan.promised,
+            tau_auto=plan.tau_auto,
+            content_every=plan.content_every,
+        )
         self.run = Run(tuple(sorted(keys)), b"chaos", parameters, derive(plan.seed, "run"))
         self.world = World(plan, self.run, numbers, self.work(TrainingWork))
         self.time: VirtualTime[None] = VirtualTime(_deliveries(plan, numbers), watch)
@@ -51,6 +58,11 @@ class Stage:
     def work(self, kind: Callable[..., W]) -> W:
         rates = SCHEDULES["constant"](_RATE, self.plan.steps)
         return kind(self._problem, OPTIMIZERS["sgd"](), rates, self.tools)
+
+    def first_state(self) -> State[Training]:
+        work = self.world.work
+        training = work.first(derive(self.plan.seed, "model"))
+        return State.first(self.run, training, work.digest(training))
 
     def wrapped(self, peer: PeerId, channel: Channel, noticed: Noticed) -> Channel:
         return channel if self._wrap is None else self._wrap(peer, channel, noticed)

@@ -17,7 +17,7 @@ from troth.protocol.core.channel import Channel
 from troth.protocol.core.coins import SeededEntropy
 from troth.protocol.core.errors import CannotGoOnError, StalledError
 from troth.protocol.core.records import encode_record
-from troth.protocol.core.run import Parameters, Run
+from troth.protocol.core.run import Parameters, Run, usual_content_every
 from troth.protocol.core.state import Outcome, Peer, State
 from troth.protocol.step.closing import close_run
 from troth.protocol.step.step import run_step
@@ -53,7 +53,7 @@ class ProtocolSimulation:
         self.tools = MemoPrimitives() if share else Primitives()
         self._build_peers(run)
         self.pool = GradientPool(self.problem, self.coalition, self.numbers)
-        self.exchange = ReliableExchange(self.tools)
+        self.exchange = ReliableExchange(share=share)
         self.history = History(self.run)
         self.bans: list[Ban] = []
         self.gone: dict[PeerId, CannotGoOnError] = {}  # peers whose coroutine ended early, and why
@@ -76,7 +76,7 @@ class ProtocolSimulation:
         ]
         training, origin = _first_training(scenario, works[0])
         self.run = run or _run_of(scenario, self.problem.size, tuple(sorted(self.numbers)), origin)
-        first = State.first(self.run, training)
+        first = State.first(self.run, training, works[0].digest(training))
         colluders = frozenset(peer for peer, number in self.numbers.items() if number in self.byzantine)
         self.honest = sorted(peer for peer in self.numbers if peer not in colluders)
         drop_outs = draw_drop_outs(
@@ -237,6 +237,7 @@ def _run_of(scenario: Scenario, size: int, founders: tuple[PeerId, ...], origin:
             beyond_guarantee=scenario.beyond_guarantee,
             tau_auto=scenario.tau_auto,
             deviation=scenario.deviation,
+            content_every=usual_content_every(size),
         ),
         nonce=derive(scenario.seed, "run", options),
     )

@@ -97,8 +97,10 @@ class ReliableChannel:
 class ReliableExchange:
     """The other end: hands everything to everyone, and counts the bytes that one member receives."""
 
-    def __init__(self, tools: Primitives) -> None:
-        self._tools = tools
+    def __init__(self, *, share: bool = True) -> None:
+        self._share = (
+            share  # whether a receiver may use a digest that the sender has computed of the same bytes (SPEC S1)
+        )
         self.announced_bytes = 0  # received by the first member, everyone's headers and signatures included
         self.bulk_bytes = 0
 
@@ -132,7 +134,7 @@ class ReliableExchange:
         for sender, ask in asks.items():
             for part, (owner, proven) in ask.blobs.parts.items():
                 if owner in received:  # else it is gone, and nobody knows yet
-                    received[owner].setdefault(part, {})[sender] = proven
+                    received[owner].setdefault(part, {})[sender] = self._handed(proven)
         first = min((owner for owner, parts in received.items() if parts), default=None)
         for proven_parts in received[first].values() if first is not None else ():
             self.bulk_bytes += sum(_part_bytes(proven) for sender, proven in proven_parts.items() if sender != first)
@@ -147,14 +149,21 @@ class ReliableExchange:
         ]
         self.bulk_bytes += sum(map(len, fetched))
         return {
-            peer: {part: by_digest[digest] for part, digest in ask.blobs.wanted.items() if digest in by_digest}
+            peer: {
+                part: by_digest[digest] if self._share else by_digest[digest].anew()
+                for part, digest in ask.blobs.wanted.items()
+                if digest in by_digest
+            }
             for peer, ask in asks.items()
         }
 
     def _disclose(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, dict[Showing, Mapping[PeerId, ProvenPart]]]:
         shown: dict[PeerId, dict[Showing, Mapping[PeerId, ProvenPart]]] = {
             peer: {
-                (part, owner): asks[owner].blobs.mine.get(part, {}) if owner in asks else {}
+                (part, owner): {
+                    whose: self._handed(proven)
+                    for whose, proven in (asks[owner].blobs.mine.get(part, {}) if owner in asks else {}).items()
+                }
                 for part, owner in ask.blobs.wanted
             }
             for peer, ask in asks.items()
@@ -168,8 +177,11 @@ class ReliableExchange:
         for ask in asks.values():
             for delivery, (owner, proven) in ask.blobs.parts.items():
                 if owner in forwarded:
-                    forwarded[owner].setdefault(delivery, []).append(proven)
+                    forwarded[owner].setdefault(delivery, []).append(self._handed(proven))
         return forwarded
+
+    def _handed(self, proven: ProvenPart) -> ProvenPart:
+        return proven if self._share else ProvenPart(proven.blob.anew(), proven.path)
 
 
 def _header_bytes(slot: Slot, sender: PeerId) -> int:

@@ -39,7 +39,7 @@ def draw_wide(seed: int, *, least_peers: int = 4, most_peers: int = 16, steps: i
         least_peers, most_peers = min(least_peers, _FEW_PEERS), min(most_peers, _FEW_PEERS)
         steps = _LONG[0] + dice.pick(_LONG[1] - _LONG[0] + 1)
     plan = draw_plan(seed, least_peers=least_peers, most_peers=most_peers, steps=steps)
-    plan = with_training(dice, _with_lies(dice, _with_long_nights(plan)), large=large)
+    plan = with_training(dice, _with_lies(dice, _with_few_contents(_with_long_nights(plan))), large=large)
     most = most_byzantine(plan.peers, 1)
     if not dice.pick(10):
         return with_crashes(dice, plan)
@@ -56,6 +56,12 @@ def _with_long_nights(plan: Plan) -> Plan:
         return plan
     downs = {k: _NIGHT[0] + dice.chance() * (_NIGHT[1] - _NIGHT[0]) for k in plan.blackout if not dice.pick(3)}
     return replace(plan, blackout={k: replace(cut, down=downs.get(k, cut.down)) for k, cut in plan.blackout.items()})
+
+
+def _with_few_contents(plan: Plan) -> Plan:
+    """In every fourth world records name the content of the state only now and then, as for a large model (SPEC U5)."""
+    dice = Dice(stream(plan.seed, "contents"))  # a stream of its own: other worlds stay the same
+    return plan if dice.pick(4) else replace(plan, content_every=2 + dice.pick(5))
 
 
 def _with_lies(dice: Dice, plan: Plan) -> Plan:
