@@ -37,6 +37,7 @@ class Task(ABC):
     one_by_one: ClassVar[bool] = False  # set it where the loss cannot go through `torch.func.vmap`
     accumulate: ClassVar[int] = 1  # a gradient is the mean over so many micro-batches, each drawn by `batch`
     autocast: ClassVar[str | None] = None  # "bfloat16": forward and backward passes in mixed precision
+    clip_norm: float | None = None  # a gradient longer than this is scaled down to it; may be one of the task's options
 
     # Defaults that suit the task; the command line overrides them.
     steps: ClassVar[int] = 300
@@ -55,6 +56,13 @@ class Task(ABC):
     @abstractmethod
     def batch(self, draw: Stream) -> Batch:
         """The minibatch that follows from this stream and nothing else."""
+
+    def batch_on(self, device: torch.device, draw: Stream) -> Batch:
+        """The same batch, drawn where the device can do it faster: from data that a task keeps there, for instance.
+
+        Numbers must be those of `batch`: draw them on the CPU, and only gather on the device.
+        """
+        return self.batch(draw)
 
     @abstractmethod
     def loss(self, model: Model, batch: Batch) -> Tensor:
