@@ -14,7 +14,7 @@ from troth.crypto import Digest, Seed, tagged_hash
 from troth.protocol.wire.messages import Malformed
 from troth.protocol.wire.primitives import Primitives
 from troth.training.hardware import gradient_on, probe_digest
-from troth.training.optimizers import Optimizer, State
+from troth.training.optimizers import Optimizer, State, bound
 from troth.training.problem import Problem
 from troth.training.schedules import Schedule, rate_at
 
@@ -40,7 +40,7 @@ class TrainingWork:
         self.loss = float("nan")  # of the last batch
         self._class: Digest | None = None
         self._digested: tuple[Training, Digest] | None = None  # the last state and its digest
-        self._optimizer = optimizer
+        self._optimizer = bound(optimizer, problem.layout)
         self._rates = rates
         self._tools = tools
 

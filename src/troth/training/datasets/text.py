@@ -10,6 +10,7 @@ from typing import BinaryIO, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from troth.training import file_reads
 from troth.training.datasets.prepared import Progress, prepared
 from troth.training.errors import TaskError
 
@@ -18,7 +19,7 @@ _MOST = (1 << 31) - 1  # bytes; places are drawn below 2³¹
 
 
 @cache
-def text(file: Path) -> NDArray[np.uint8]:
+def read_text(file: Path) -> NDArray[np.uint8]:
     """The bytes of a text, memory-mapped."""
     if not file.is_file():
         nearby = [each.name for each in sorted(file.glob("*")) if each.suffix in (".txt", ".gz", ".xz")][:3]
@@ -26,10 +27,14 @@ def text(file: Path) -> NDArray[np.uint8]:
         raise TaskError(
             f"no text at {file}{hint} (data=… takes a file, plain or .gz or .xz: enwik8, tinyshakespeare, or your own)"
         )
-    packed = file.suffix in (".gz", ".xz")
-    plain = (
-        prepared("text", [file], lambda folder, progress: _unpack(file, folder, progress)) / "text" if packed else file
-    )
+    if file.suffix not in (".gz", ".xz"):
+        return _mapped(file, file)
+    folder = prepared("text", [file], lambda folder, progress: _unpack(file, folder, progress))
+    with file_reads.unwatched():  # made by us, out of a file that is watched
+        return _mapped(folder / "text", file)
+
+
+def _mapped(plain: Path, file: Path) -> NDArray[np.uint8]:
     size = plain.stat().st_size
     if not 0 < size <= _MOST:
         raise TaskError(f"{file} holds {size:,} bytes of text: from 1 to {_MOST:,} will do")

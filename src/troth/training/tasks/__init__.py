@@ -8,6 +8,8 @@ from troth.plugins import load, subclass_of
 from troth.specs import file_of
 from troth.training import file_reads
 from troth.training.task import Task
+from troth.training.tasks.albert import Albert
+from troth.training.tasks.char_transformer import CharTransformer
 from troth.training.tasks.cnn import CNN
 from troth.training.tasks.digits import Digits, DigitsCNN
 from troth.training.tasks.factors import Factors
@@ -21,6 +23,8 @@ TASKS: dict[str, type[Task]] = {
     "factors": Factors,
     "cnn": CNN,
     "resnet18": ResNet18,
+    "char-transformer": CharTransformer,
+    "albert": Albert,
 }
 TASK_PLUGINS = "troth.tasks"  # entry points of installed packages
 TASK = subclass_of(Task, "task", "a complete subclass of troth.training.Task, or an object of one")
