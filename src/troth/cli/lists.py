@@ -94,6 +94,8 @@ def _described(problem: "Problem") -> Iterator[str]:
     gradients_PD = problem.gradients(flat_D, batches)[1]
     usual = float((gradients_PD - gradients_PD.mean(dim=0)).norm(dim=1).median())
     yield f"distance     {usual:.2g} from one gradient to the mean of eight, at first; tau is {task.tau:g}"
+    if task.clip_norm is not None:
+        yield f"             gradients are clipped to a length of {task.clip_norm:g}"
     yield f"files        {declared} declared in data_files(), {read} seen being read"
 
 

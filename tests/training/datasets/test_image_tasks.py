@@ -136,6 +136,11 @@ def test_a_run_of_the_protocol(mnist: Path) -> None:
     assert [report.step for report in run.steps()] == [1, 2]
 
 
+def test_mixed_precision(mnist: Path) -> None:
+    assert Problem(make_task(f"cnn:data={mnist},channels=1,mixed=true")).why_one_by_one.startswith("mixed precision")
+    assert make_task(f"cnn:data={mnist}").autocast is None
+
+
 def test_gradients_are_clipped(mnist: Path) -> None:
     free, clipped = (Problem(make_task(f"cnn:data={mnist},channels=1{more}")) for more in ("", ",clip_norm=0.5"))
     flat_D, batch = free.initial(0), free.batch(derive(0, "clip"))
