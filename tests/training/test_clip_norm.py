@@ -1,6 +1,6 @@
 """Gradients clipped by their norm: the same bits one by one, in a batch, for a contributor and for an auditor."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from troth.aggregation import exact_norm
 from troth.crypto import derive, stream
 from troth.protocol.wire.primitives import Primitives
 from troth.simulation import ProtocolSimulation, Scenario
-from troth.training import SGD, Problem, TaskError
+from troth.training import SGD, Problem, TaskError, make_task
 from troth.training.hardware import probe_digest
 from troth.training.problem import clipped
 from troth.training.tasks.digits import Digits
@@ -23,7 +23,8 @@ class ClippedDigits(Digits):
     """digits with short gradients"""
 
     hidden: int = 5
-    clip_norm: float | None = 0.75
+
+    clip_norm = 0.75
 
 
 def vector(size: int, length: float) -> Tensor:
@@ -76,7 +77,7 @@ def test_one_by_one_clips_once() -> None:
 
 def test_it_counts_in_the_hardware_class() -> None:
     """A peer that clips otherwise is told so before the run: its probe differs."""
-    one, same, other = (probe_digest(Problem(replace(ClippedDigits(), clip_norm=most))) for most in (0.5, 0.5, 0.6))
+    one, same, other = (probe_digest(Problem(make_task(f"digits:clip_norm={most}"))) for most in (0.5, 0.5, 0.6))
     assert one == same != other
 
 
@@ -90,7 +91,7 @@ def test_audits_agree() -> None:
 def test_wrong_values(most: float) -> None:
     @dataclass(frozen=True)
     class Wrong(Lines):
-        clip_norm: float | None = most
+        clip_norm = most
 
     with pytest.raises(TaskError, match=r"Task\.clip_norm is None or a positive number, got"):
         Problem(Wrong())

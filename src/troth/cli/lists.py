@@ -56,11 +56,12 @@ def tasks(
 ) -> None:
     """List the tasks, with their options; or check one, your own for instance: --check my_task.py."""
     from troth.training import TASKS, Problem, check_pure, make_task
-    from troth.training.tasks import TASK, TASK_PLUGINS
+    from troth.training.tasks import COMMON_OPTIONS, TASK, TASK_PLUGINS
 
     if check is None:
         _print((name, _line(kind)) for name, kind in TASKS.items())
         _print_offered(TASK_PLUGINS, TASK)
+        typer.echo(f"\nEvery task, your own too, takes {' and '.join(COMMON_OPTIONS)}: digits:clip_norm=1")
         _print_own(_Example.TASK)
         return
     task = make_task(check)

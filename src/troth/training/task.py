@@ -34,7 +34,7 @@ class Task(ABC):
     """Base class of tasks: subclass it as a frozen dataclass, whose fields are the task's options."""
 
     classes: ClassVar[int | None] = None  # with this set, `batch["labels"]` holds class indices (label-flip needs them)
-    clip_norm: float | None = None  # a gradient longer than this is scaled down to it; may be one of the task's options
+    clip_norm: ClassVar[float | None] = None  # a gradient longer than this is scaled down to it
     one_by_one: ClassVar[bool] = False  # set it where the loss cannot go through `torch.func.vmap`
     accumulate: ClassVar[int] = 1  # a gradient is the mean over so many micro-batches, each drawn by `batch`
     autocast: ClassVar[str | None] = None  # "bfloat16": forward and backward passes in mixed precision

@@ -137,7 +137,9 @@ def test_a_run_of_the_protocol(mnist: Path) -> None:
 
 
 def test_mixed_precision(mnist: Path) -> None:
-    assert Problem(make_task(f"cnn:data={mnist},channels=1,mixed=true")).why_one_by_one.startswith("mixed precision")
+    assert Problem(make_task(f"cnn:data={mnist},channels=1,autocast=bfloat16")).why_one_by_one.startswith(
+        "mixed precision"
+    )
     assert make_task(f"cnn:data={mnist}").autocast is None
 
 

@@ -35,8 +35,8 @@ class Albert(TextTask):
     batch_size: int = 16
     size: str = "base"
     vocabulary: int = 30_000
-    clip_norm: float | None = 1.0
 
+    clip_norm = 1.0
     steps = 5000
     optimizer = "lamb"
     rate = 0.00176

@@ -27,8 +27,6 @@ class ImageTask(Task):
     data: Path
     batch_size: int = 8
     test_images: int = 10_000  # so many, the first of the test set, are looked at in evaluation
-    clip_norm: float | None = None
-    mixed: bool = False  # forward and backward passes in bfloat16
 
     classes = 10
 
@@ -36,8 +34,6 @@ class ImageTask(Task):
         for name, value in vars(self).items():
             if type(value) is int and not 1 <= value <= 65536:
                 raise ValueError(f"{name} must be at least 1 and at most 65536, got {value}")
-        if self.mixed:
-            object.__setattr__(self, "autocast", "bfloat16")
 
     @abstractmethod
     def images(self) -> ImageSet:

@@ -25,15 +25,11 @@ class TextTask(Task):
     data: Path
     batch_size: int = 8
     length: int = 128  # of a sequence
-    clip_norm: float | None = None
-    mixed: bool = False  # forward and backward passes in bfloat16
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if type(value) is int and not 1 <= value <= 65536:
                 raise ValueError(f"{name} must be at least 1 and at most 65536, got {value}")
-        if self.mixed:
-            object.__setattr__(self, "autocast", "bfloat16")
 
     @abstractmethod
     def text(self) -> Table:
