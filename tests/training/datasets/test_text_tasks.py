@@ -1,5 +1,6 @@
 """`char-transformer` and `albert` on a small text."""
 
+import gzip
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from troth.simulation import ProtocolSimulation, Scenario
 from troth.specs import SpecError
 from troth.training import Problem, TaskError, check_pure, make_task
 from troth.training.datasets.words import END, MASK, START
+from troth.training.file_reads import files_read
 from troth.training.tasks.albert import Albert
 from troth.training.tasks.char_transformer import CharTransformer
 
@@ -40,6 +42,14 @@ def test_both_are_pure(file: Path) -> None:
         assert problem.why_one_by_one == ""
         assert list(task.data_files()) == [file]
         assert problem.evaluate(problem.initial(0))["loss"] > 1
+
+
+def test_what_is_unpacked_into_the_cache_need_not_be_declared(file: Path) -> None:
+    packed = file.with_suffix(".gz")
+    packed.write_bytes(gzip.compress(file.read_bytes()))
+    task = make_task(f"char-transformer:data={packed},{SMALL}")
+    check_pure(task)
+    assert list(files_read(task)) == [str(packed.resolve())]
 
 
 @pytest.mark.parametrize("device", DEVICES)
