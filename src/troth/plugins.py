@@ -67,12 +67,17 @@ def subclass_of(base: Callable[..., T], word: str, what: str) -> Kind[T]:
 def load(spec: str, kind: Kind[T], table: Mapping[str, Any], group: str, folder: Path | None = None) -> T:
     """Make what a spec names: a class is built with the spec's options, an object is taken as it is."""
     thing, options = find(spec, kind, table, group, folder)
+    result: T = made(thing, options, spec)
+    return result
+
+
+def made(thing: Any, options: Mapping[str, str], spec: str) -> Any:
+    """An object of a class that `find` found, with these options; an object as it is."""
     if options and not isinstance(thing, type):
         raise SpecError(
             f"'{spec}' names an object, which has its options already: set them in the file, or name a class"
         )
-    made: T = make(thing, options, spec) if isinstance(thing, type) else thing
-    return made
+    return make(thing, options, spec) if isinstance(thing, type) else thing
 
 
 def make(kind: type[T], options: Mapping[str, str], spec: str) -> T:

@@ -44,6 +44,10 @@ def test_a_wrong_ban_is_refuted_and_other_bits_are_noticed(attacked: ProtocolSim
     [
         (b'{"task": "evil.py", "device": "cpu", "one_by_one": false}', "`task`"),
         (b'{"task": "quadratic:dimension=1000000000000", "device": "cpu", "one_by_one": false}', "parameters"),
+        (
+            b'{"task": "char-transformer:data=evil.py", "device": "cpu", "one_by_one": false}',
+            "data that you have to name",
+        ),
         (b'{"task": 3}', "does not say what it trains"),
         (b"nonsense", "does not say what it trains"),
     ],

@@ -7,7 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from troth.crypto import Stream
-from troth.training import Batch, Model, Task
+from troth.training import TASKS, Batch, Model, Task
+
+WITHOUT_DATA = [name for name, kind in TASKS.items() if "data" not in kind.__dataclass_fields__]  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)

@@ -106,3 +106,10 @@ class TestOptions:
     def test_wrong_ones_name_their_field(self, wrong: dict[str, Any], told: str) -> None:
         with pytest.raises(TaskError, match=told):
             task(**{"model": linear, "data": PAIRS, "loss": classify, **wrong})
+
+
+def test_gradients_can_be_clipped() -> None:
+    free, short = (task(model=linear, data=PAIRS, loss=classify, clip_norm=most) for most in (None, 0.01))
+    flat_D, batch = Problem(free).initial(0), Problem(free).batch(derive(0))
+    assert Problem(free).gradient(flat_D, batch)[1].norm() > 0.01
+    assert float(Problem(short).gradient(flat_D, batch)[1].norm()) == pytest.approx(0.01)

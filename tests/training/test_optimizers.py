@@ -1,6 +1,7 @@
 """Optimizers against PyTorch (the formulas) and against NumPy, operation by operation (the bits)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from math import prod
 
 import numpy as np
 import pytest
@@ -8,10 +9,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from troth.crypto import stream
+import troth
+from troth.aggregation import exact_norm
+from troth.crypto import derive, stream
+from troth.protocol.wire.primitives import Primitives
 from troth.specs import SpecError, build
-from troth.training import OPTIMIZERS, SGD, AdamW, Optimizer
+from troth.training import LAMB, OPTIMIZERS, SGD, AdamW, Layout, Optimizer, Problem, make_task
+from troth.training.optimizers import bound
 from troth.training.schedules import cosine, warmed_up
+from troth.training.work import TrainingWork
 
 STEPS = 50
 SIZE = 1001  # no multiple of a vector register: the tail of the loop counts too
@@ -28,7 +34,9 @@ SGDS = [
     SGD(momentum=0.8, nesterov=True, weight_decay=5e-4),
 ]
 ADAMWS = [AdamW(), AdamW(beta1=0.5, beta2=0.9, epsilon=1e-3, weight_decay=0.0), AdamW(weight_decay=0.3)]
-ALL: list[SGD | AdamW] = [*SGDS, *ADAMWS]
+LAMBS = [LAMB(), LAMB(beta1=0.5, beta2=0.9, epsilon=1e-3, weight_decay=0.0), LAMB(weight_decay=0.3)]
+LAYOUT = Layout(("weight", "bias", "zeros", "scalar", "last"), ((9, 100), (39,), (2, 3), (), (5, 11)))
+ALL: list[SGD | AdamW | LAMB] = [*SGDS, *ADAMWS, *LAMBS]
 
 
 def start_point() -> Tensor:
@@ -129,6 +137,79 @@ def adamw_in_numpy(options: AdamW) -> Floats:
     return x
 
 
+def tensors() -> Iterator[tuple[slice, int]]:
+    """Places of the layout's tensors, and their numbers of axes."""
+    start = 0
+    for shape in LAYOUT.shapes:
+        yield slice(start, start + prod(shape)), len(shape)
+        start += prod(shape)
+
+
+def lamb_start() -> Tensor:
+    parameters_D = start_point()
+    LAYOUT.views(parameters_D)["zeros"].zero_()  # a tensor without length has no scale at first
+    return parameters_D
+
+
+def train_lamb(options: LAMB, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Tensor:
+    optimizer = bound(options, LAYOUT)
+    parameters_D = lamb_start().to(device, dtype)
+    state = optimizer.start(parameters_D)
+    for step, rate in enumerate(RATES):
+        parameters_D, state = optimizer.update(parameters_D, gradient_at(step).to(device, dtype), state, rate)
+    return parameters_D.cpu()
+
+
+def lamb_as_published(options: LAMB) -> NDArray[np.float64]:
+    """Algorithm 2 of You et al. 2020, in float64 and in the paper's order, with φ the identity."""
+    x = lamb_start().double().numpy()
+    m, v = np.zeros_like(x), np.zeros_like(x)
+    for t, rate in enumerate(RATES, start=1):
+        g = gradient_at(t - 1).double().numpy()
+        m = options.beta1 * m + (1 - options.beta1) * g
+        v = options.beta2 * v + (1 - options.beta2) * g**2
+        r = (m / (1 - options.beta1**t)) / (np.sqrt(v / (1 - options.beta2**t)) + options.epsilon)
+        for at, axes in tensors():
+            u = r[at] + (options.weight_decay * x[at] if axes > 1 else 0)
+            length, of_u = np.linalg.norm(x[at]), np.linalg.norm(u)
+            x[at] -= rate * (length / of_u if axes > 1 and length > 0 and of_u > 0 else 1) * u
+    return x
+
+
+def lamb_in_numpy(options: LAMB) -> Floats:
+    one = np.float32
+    x = lamb_start().numpy()
+    mean, square = np.zeros_like(x), np.zeros_like(x)
+    power1 = power2 = 1.0
+    for step, rate in enumerate(RATES):
+        g = gradient_at(step).numpy()
+        power1 *= options.beta1
+        power2 *= options.beta2
+        old_mean = np.multiply(mean, one(options.beta1))
+        new_mean = np.multiply(g, one(1 - options.beta1))
+        mean = np.add(old_mean, new_mean)
+        squared = np.multiply(g, g)
+        old_square = np.multiply(square, one(options.beta2))
+        new_square = np.multiply(squared, one(1 - options.beta2))
+        square = np.add(old_square, new_square)
+        unbiased_mean = np.multiply(mean, one(1 / (1 - power1)))
+        unbiased_square = np.multiply(square, one(1 / (1 - power2)))
+        direction = np.divide(unbiased_mean, np.add(np.sqrt(unbiased_square), one(options.epsilon)))
+        moved = []
+        for at, axes in tensors():
+            own, factor = direction[at], rate
+            if axes > 1:
+                if options.weight_decay:
+                    decay = np.multiply(x[at], one(options.weight_decay))
+                    own = np.add(own, decay)
+                length, own_length = exact_norm(x[at]), exact_norm(own)
+                factor = rate * (length / own_length) if length > 0 and own_length > 0 else rate
+            change = np.multiply(own, one(factor))
+            moved.append(np.subtract(x[at], change))
+        x = np.concatenate(moved)
+    return x
+
+
 def assert_same_bits(ours: Floats, numpys: Floats) -> None:
     assert ours.dtype == numpys.dtype == np.float32
     assert np.isfinite(numpys).all()
@@ -148,6 +229,42 @@ def test_adamw_bit_for_bit(options: AdamW, device: str) -> None:
     assert_same_bits(train(options, device).numpy(), adamw_in_numpy(options))
 
 
+@pytest.mark.parametrize("options", LAMBS, ids=str)
+def test_lamb_is_the_papers(options: LAMB) -> None:
+    published = torch.from_numpy(lamb_as_published(options))
+    torch.testing.assert_close(train_lamb(options, dtype=torch.float64), published, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(train_lamb(options).double(), published, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("options", LAMBS, ids=str)
+def test_lamb_bit_for_bit(options: LAMB, device: str) -> None:
+    assert_same_bits(train_lamb(options, device).numpy(), lamb_in_numpy(options))
+
+
+def test_lamb_is_bound_to_the_model_wherever_it_trains() -> None:
+    """One tensor for all, as before binding, takes another step."""
+    problem = Problem(make_task("digits:hidden=2"))
+    work = TrainingWork(problem, LAMB(), (0.1,), Primitives())
+    first = work.first(0)
+    gradient_D = problem.gradient(first.parameters_D, problem.batch(derive(0)))[1]
+    stepped_D = work.update(first, gradient_D, 0).parameters_D
+    own, other = (
+        optimizer.update(first.parameters_D, gradient_D, first.optimizer, 0.1)[0]
+        for optimizer in (bound(LAMB(), problem.layout), LAMB())
+    )
+    assert torch.equal(stepped_D, own)
+    assert not torch.equal(stepped_D, other)
+
+
+@pytest.mark.parametrize("defence", ["troth", "mean"])
+def test_lamb_trains(defence: str) -> None:
+    result = troth.simulate(
+        task="digits:hidden=32", peers=3, steps=60, optimizer="lamb", rate=0.1, defence=defence, evaluate_every=60
+    ).run()
+    assert result.metrics["accuracy"] > 0.7
+
+
 def test_the_bits_do_not_depend_on_the_number_of_threads() -> None:
     def wide(optimizer: Optimizer) -> bytes:
         parameters_D = start_point().repeat(200)  # long enough for PyTorch to share it among threads
@@ -161,14 +278,14 @@ def test_the_bits_do_not_depend_on_the_number_of_threads() -> None:
         results = []
         for threads in (1, 2):
             torch.set_num_threads(threads)
-            results.append([wide(optimizer) for optimizer in (SGD(), AdamW())])
+            results.append([wide(optimizer) for optimizer in (SGD(), AdamW(), LAMB())])
     finally:
         torch.set_num_threads(before)
     assert results[0] == results[1]
 
 
 @pytest.mark.parametrize("optimizer", ALL, ids=str)
-def test_an_update_changes_none_of_its_inputs(optimizer: SGD | AdamW) -> None:
+def test_an_update_changes_none_of_its_inputs(optimizer: SGD | AdamW | LAMB) -> None:
     parameters_D, gradient_D = start_point(), gradient_at(0)
     _, state = optimizer.update(parameters_D, gradient_D, optimizer.start(parameters_D), 0.1)
     inputs: Mapping[str, Tensor] = {"parameters": parameters_D, "gradient": gradient_D, **state}
@@ -193,6 +310,9 @@ def test_an_update_changes_none_of_its_inputs(optimizer: SGD | AdamW) -> None:
         ("adamw", {"beta2": "2"}, "beta2 must be from 0 to below 1, got 2.0"),
         ("adamw", {"epsilon": "0"}, "epsilon must be positive"),
         ("adamw", {"weight_decay": "-0.1"}, "weight_decay not negative"),
+        ("lamb", {"beta1": "1"}, "beta1 must be from 0 to below 1, got 1.0"),
+        ("lamb", {"epsilon": "0"}, "epsilon must be positive"),
+        ("lamb", {"layout": "x"}, "has no option 'layout'"),
         ("adamw", {"momentum": "0.9"}, "has no option 'momentum' \\(its options: beta1, beta2, epsilon, weight_decay"),
     ],
 )

@@ -88,6 +88,26 @@ def test_from_a_file(tmp_path: Path) -> None:
     assert batch["x"].shape == (4, 1)
 
 
+def test_options_that_every_task_has(tmp_path: Path) -> None:
+    file = write(tmp_path, IMPORTS + OWN + "\nmade = Mine(slope=5.0)\n")
+    for spec in ("digits:clip_norm=0.5,hidden=3", f"{file}:Mine:clip_norm=0.5", f"{file}:made:clip_norm=0.5"):
+        task = make_task(spec)
+        assert task.clip_norm == 0.5
+        assert Problem(task).gradient(Problem(task).initial(0), Problem(task).batch(derive(0)))[1].norm() < 0.51
+    assert make_task("digits:autocast=bfloat16").autocast == "bfloat16"
+    assert make_task("digits:autocast=none,clip_norm=none") == Digits()
+    assert (make_task("digits").clip_norm, make_task(f"{file}:made").clip_norm) == (None, None), (
+        "others stay as they are"
+    )
+
+
+def test_an_option_of_that_name_is_the_tasks_own(tmp_path: Path) -> None:
+    own = OWN.replace("slope: float = 3.0", "slope: float = 3.0\n    clip_norm: int = 7")
+    assert make_task(write(tmp_path, IMPORTS + own) + ":clip_norm=4").clip_norm == 4
+    with pytest.raises(SpecError, match=r"option 'clip_norm' takes a whole number, got '0\.5'"):
+        make_task(write(tmp_path, IMPORTS + own) + ":clip_norm=0.5")
+
+
 def test_no_file(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"^no task file at '.*nowhere\.py'$"):
         make_task(str(tmp_path / "nowhere.py"))
@@ -118,6 +138,7 @@ def test_no_complete_task_in_a_file(tmp_path: Path, source: str) -> None:
         ("xyz", "unknown task 'xyz': choose from digits, digits-cnn, quadratic"),
         ("digits:width=3", "'digits:width=3' has no option 'width' \\(its options: batch_size, hidden, activation\\)"),
         ("digits:hidden=many", "option 'hidden' takes a whole number, got 'many'"),
+        ("digits:clip_norm=much", "option 'clip_norm' takes a finite number or none, got 'much'"),
         ("digits:hidden", "'hidden' in 'digits:hidden' is not an option"),
         ("digits:batch_size=0", "'digits:batch_size=0': batch_size must be at least 1 and at most 65536, got 0"),
         ("quadratic:noise=-1", "'quadratic:noise=-1': needs dimension ≥ 1, condition ≥ 1 and noise ≥ 0"),

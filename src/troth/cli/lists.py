@@ -56,11 +56,12 @@ def tasks(
 ) -> None:
     """List the tasks, with their options; or check one, your own for instance: --check my_task.py."""
     from troth.training import TASKS, Problem, check_pure, make_task
-    from troth.training.tasks import TASK, TASK_PLUGINS
+    from troth.training.tasks import COMMON_OPTIONS, TASK, TASK_PLUGINS
 
     if check is None:
         _print((name, _line(kind)) for name, kind in TASKS.items())
         _print_offered(TASK_PLUGINS, TASK)
+        typer.echo(f"\nEvery task, your own too, takes {' and '.join(COMMON_OPTIONS)}: digits:clip_norm=1")
         _print_own(_Example.TASK)
         return
     task = make_task(check)
@@ -94,6 +95,8 @@ def _described(problem: "Problem") -> Iterator[str]:
     gradients_PD = problem.gradients(flat_D, batches)[1]
     usual = float((gradients_PD - gradients_PD.mean(dim=0)).norm(dim=1).median())
     yield f"distance     {usual:.2g} from one gradient to the mean of eight, at first; tau is {task.tau:g}"
+    if task.clip_norm is not None:
+        yield f"             gradients are clipped to a length of {task.clip_norm:g}"
     yield f"files        {declared} declared in data_files(), {read} seen being read"
 
 

@@ -60,7 +60,7 @@ def new(
         ),
     ] = None,
     optimizer: Annotated[
-        str | None, typer.Option(help="sgd or adamw; options as in sgd:momentum=0.9. Default: the task's.")
+        str | None, typer.Option(help="sgd, adamw or lamb; options as in sgd:momentum=0.9. Default: the task's.")
     ] = None,
     rate: Annotated[float | None, typer.Option(help="Learning rate. Default: the task's.")] = None,
     schedule: Annotated[str, typer.Option(help="Learning rate over time: constant, cosine or linear.")] = "cosine",

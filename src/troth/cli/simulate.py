@@ -76,7 +76,7 @@ _HardwareDeviation = Annotated[
 
 # Training
 _Optimizer = Annotated[
-    str | None, typer.Option(help="sgd or adamw; options as in sgd:momentum=0.9. Default: the task's.")
+    str | None, typer.Option(help="sgd, adamw or lamb; options as in sgd:momentum=0.9. Default: the task's.")
 ]
 _Rate = Annotated[float | None, typer.Option(help="Learning rate. Default: the task's.")]
 _Schedule = Annotated[str, typer.Option(help="Learning rate over time: constant, cosine or linear.")]

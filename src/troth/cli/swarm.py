@@ -42,7 +42,7 @@ def swarm(
     steps: Annotated[int | None, typer.Option(help="How many steps. Default: the manifest's or the task's.")] = None,
     optimizer: Annotated[
         str | None,
-        typer.Option(help="sgd or adamw; options as in sgd:momentum=0.9. Default: the manifest's or the task's."),
+        typer.Option(help="sgd, adamw or lamb; options as in sgd:momentum=0.9. Default: the manifest's or the task's."),
     ] = None,
     rate: Annotated[float | None, typer.Option(help="Learning rate. Default: the manifest's or the task's.")] = None,
     tau: Annotated[float | None, typer.Option(help="Clipping radius. Default: the manifest's or the task's.")] = None,

@@ -88,10 +88,15 @@ def _described(run: Run) -> _Description:
 def built_in_task(run: Run) -> Task:
     """The task that a run's description names, if it comes with Troth.
 
-    The description comes with the evidence, so it is hostile: it may never name a file to run, and its model is measured before
-    it is made, since it could ask for more memory than there is."""
+    The description comes with the evidence, so it is hostile: it may never name a file to run or to read, and its model is
+    measured before it is made, since it could ask for more memory than there is."""
     spec = _described(run).task
-    if parse_spec(spec)[0] not in TASKS:
+    name, options = parse_spec(spec)
+    if name in TASKS and "data" in options:
+        raise RecomputeError(
+            f"the run trains {name} on data that you have to name: its manifest as `run`, or {name}:data=… as `task`"
+        )
+    if name not in TASKS:
         raise RecomputeError(
             "the run trains a task of its own: name its manifest as `run`, with the task's file beside it, or the file as `task`"
         )

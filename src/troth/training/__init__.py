@@ -2,7 +2,7 @@
 
 from troth.training.errors import TaskError
 from troth.training.layout import Layout
-from troth.training.optimizers import OPTIMIZERS, SGD, AdamW, Optimizer, State
+from troth.training.optimizers import LAMB, OPTIMIZERS, SGD, AdamW, Optimizer, State
 from troth.training.problem import Problem
 from troth.training.purity import check_pure
 from troth.training.schedules import SCHEDULES, Schedule, rate_at, warmed_up
@@ -10,6 +10,7 @@ from troth.training.task import Batch, Model, Task
 from troth.training.tasks import TASKS, make_task
 
 __all__ = [
+    "LAMB",
     "OPTIMIZERS",
     "SCHEDULES",
     "SGD",

@@ -33,6 +33,7 @@ def task(
     accumulate: int = 1,
     autocast: str | None = None,
     one_by_one: bool = False,
+    clip_norm: float | None = None,
 ) -> Task:
     """Make a task: `model` builds the module, `data` has `len` and items, `loss(model, batch)` gets a batch of items.
 
@@ -50,6 +51,7 @@ def task(
         "accumulate": accumulate,
         "autocast": autocast,
         "one_by_one": one_by_one,
+        "clip_norm": clip_norm,
     }
     for option, value in options.items():
         object.__setattr__(made, option, value)

@@ -52,6 +52,16 @@ def watching(task: Task) -> Iterator[None]:
     remember(task, reads)
 
 
+@contextmanager
+def unwatched() -> Iterator[None]:
+    """Record nothing inside the block: for files that we made ourselves, out of files that the task declares."""
+    paused, _active[:] = list(_active), []
+    try:
+        yield
+    finally:
+        _active[:] = [*paused, *_active]
+
+
 def remember(task: Task, reads: Reads) -> None:
     """Add to what is known about a task, for instance what was read while its file was loaded."""
     if data := {path: by for path, by in reads.items() if _is_data(path)}:

@@ -7,13 +7,18 @@ powers by repeated multiplication instead of `pow`. Tests hold this to a NumPy t
 An update is a pure function of (parameters, gradient, state, rate), so that many peers in one process can share it.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from copy import copy
+from dataclasses import dataclass, field
+from math import prod
 from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from troth.aggregation import exact_norm
+from troth.training.layout import Layout
 
 # D coordinates
 
@@ -100,7 +105,80 @@ class AdamW:
         return moved_D, {"mean": mean_D, "square": square_D, "powers": powers}
 
 
-OPTIMIZERS: dict[str, type[SGD] | type[AdamW]] = {"sgd": SGD, "adamw": AdamW}
+@dataclass(frozen=True)
+class LAMB:
+    """Adam's step for every tensor, scaled to the length of that tensor (You et al. 2020): large batches stay stable.
+
+    `u = m̂/(√v̂ + ε) + weight_decay·x`, `x ← x − rate·(‖x‖/‖u‖)·u`. Tensors of one axis (biases, scales of norms) get neither
+    decay nor scaling, as is usual. `bound` says where tensors begin; before, the whole vector counts as one.
+    """
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-6
+    weight_decay: float = 0.01
+    layout: Layout | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._adam.__post_init__()
+
+    @property
+    def _adam(self) -> AdamW:
+        return AdamW(self.beta1, self.beta2, self.epsilon, self.weight_decay)
+
+    def start(self, parameters_D: Tensor) -> State:
+        return self._adam.start(parameters_D)
+
+    def update(self, parameters_D: Tensor, gradient_D: Tensor, state: State, rate: float) -> tuple[Tensor, State]:
+        powers = state["powers"] * torch.tensor([self.beta1, self.beta2], dtype=torch.float64)
+        power1, power2 = powers.tolist()
+        step_D, mean_D, square_D = (torch.empty_like(parameters_D) for _ in range(3))
+        for at in _blocks(parameters_D):
+            gradient = gradient_D[at]
+            mean = torch.mul(state["mean"][at], self.beta1, out=mean_D[at]).add_(gradient * (1 - self.beta1))
+            square = torch.mul(state["square"][at], self.beta2, out=square_D[at])
+            square.add_((gradient * gradient).mul_(1 - self.beta2))
+            spread = _root(square * (1 / (1 - power2))).add_(self.epsilon)
+            torch.mul(mean, 1 / (1 - power1), out=step_D[at]).div_(spread)
+        for tensor, scaled in self._tensors(len(parameters_D)):
+            self._move(parameters_D[tensor], step_D[tensor], rate, scaled=scaled)
+        return step_D, {"mean": mean_D, "square": square_D, "powers": powers}
+
+    def _move(self, parameters_D: Tensor, step_D: Tensor, rate: float, *, scaled: bool) -> None:
+        """Turn one tensor's step of Adam into its parameters, in place."""
+        blocks, factor = _blocks(parameters_D), rate
+        if scaled:
+            for at in blocks:
+                if self.weight_decay:
+                    step_D[at].add_(parameters_D[at] * self.weight_decay)
+            length, step_length = exact_norm(parameters_D), exact_norm(step_D)
+            factor = rate * (length / step_length) if length > 0 and step_length > 0 else rate
+        for at in blocks:
+            torch.sub(parameters_D[at], step_D[at] * factor, out=step_D[at])
+
+    def _tensors(self, size: int) -> Iterator[tuple[slice, bool]]:
+        """Places of the model's tensors in the vector, and whether a tensor has its decay and its scale."""
+        if self.layout is None:
+            yield slice(0, size), True
+            return
+        assert self.layout.size == size, "bound to another model"
+        start = 0
+        for shape in self.layout.shapes:
+            stop = start + prod(shape)
+            yield slice(start, stop), len(shape) > 1
+            start = stop
+
+
+OPTIMIZERS: dict[str, type[SGD] | type[AdamW] | type[LAMB]] = {"sgd": SGD, "adamw": AdamW, "lamb": LAMB}
+
+
+def bound(optimizer: Optimizer, layout: Layout) -> Optimizer:
+    """The optimizer for a model with this layout: LAMB treats every tensor on its own."""
+    if not isinstance(optimizer, LAMB):
+        return optimizer
+    own = copy(optimizer)
+    object.__setattr__(own, "layout", layout)
+    return own
 
 
 def _blocks(vector_D: Tensor) -> list[slice]:

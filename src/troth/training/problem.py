@@ -5,6 +5,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from math import inf
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_map_only
 
+from troth.aggregation import exact_norm
 from troth.crypto import Seed, derive, stream
 from troth.training import file_reads
 from troth.training.errors import TaskError
@@ -113,7 +115,7 @@ class Problem:
         """Loss and gradient of one batch."""
         with calling("loss"):
             loss, gradient_D = self._computed(self._one_gradient, flat_D, batch, leading=0)
-        return float(loss), gradient_D
+        return float(loss), clipped(gradient_D, self.task.clip_norm)
 
     def gradients(self, flat_D: Tensor, batches: Sequence[Batch]) -> tuple[Tensor, Tensor]:
         """Losses and gradients of many peers at the same parameters: one call where the task allows."""
@@ -124,6 +126,8 @@ class Problem:
         padded = [*batches, *[batches[-1]] * (self._lanes - len(batches))]
         with calling("loss"):
             losses_P, gradients_PD = self._together(flat_D, padded)
+        for gradient_D in gradients_PD:
+            clipped(gradient_D, self.task.clip_norm)
         return losses_P[: len(batches)], gradients_PD[: len(batches)]
 
     @torch.no_grad()
@@ -166,7 +170,7 @@ class Problem:
 
     def _micro_batch(self, seed: Seed) -> Batch:
         with calling("batch"):
-            batch = self.task.batch(stream(seed, "batch"))
+            batch = self.task.batch_on(self.device, stream(seed, "batch"))
         if not isinstance(batch, Mapping) or not all(isinstance(value, Tensor) for value in batch.values()):
             raise TaskError("batch() returns something else than a dict of tensors: name every tensor of the batch")
         placed: Batch = {name: self._place(tensor) for name, tensor in batch.items()}
@@ -279,9 +283,21 @@ class Problem:
         return ""
 
 
+def clipped(gradient_D: Tensor, most: float | None) -> Tensor:
+    """Scale a gradient in place to a length of at most `most`: `g·min(1, most/‖g‖)` (Clipped-SGD).
+
+    Length and factor have the same bits on every machine, one by one or in a batch. What is not finite stays so.
+    """
+    if most is not None and (length := exact_norm(gradient_D)) > most:
+        gradient_D.mul_(most / length)
+    return gradient_D
+
+
 def _check_options(task: Task) -> None:
     if not isinstance(task.accumulate, int) or not 1 <= task.accumulate <= 1 << 20:
         raise TaskError(f"Task.accumulate is a number of micro-batches, at least 1, got {task.accumulate!r}")
+    if task.clip_norm is not None and not 0 < task.clip_norm < inf:
+        raise TaskError(f"Task.clip_norm is None or a positive number, got {task.clip_norm!r}")
     if task.autocast not in (None, "bfloat16"):
         raise TaskError(f'Task.autocast is None or "bfloat16", got {task.autocast!r}')
 

@@ -34,6 +34,7 @@ class Task(ABC):
     """Base class of tasks: subclass it as a frozen dataclass, whose fields are the task's options."""
 
     classes: ClassVar[int | None] = None  # with this set, `batch["labels"]` holds class indices (label-flip needs them)
+    clip_norm: ClassVar[float | None] = None  # a gradient longer than this is scaled down to it
     one_by_one: ClassVar[bool] = False  # set it where the loss cannot go through `torch.func.vmap`
     accumulate: ClassVar[int] = 1  # a gradient is the mean over so many micro-batches, each drawn by `batch`
     autocast: ClassVar[str | None] = None  # "bfloat16": forward and backward passes in mixed precision
@@ -55,6 +56,13 @@ class Task(ABC):
     @abstractmethod
     def batch(self, draw: Stream) -> Batch:
         """The minibatch that follows from this stream and nothing else."""
+
+    def batch_on(self, device: torch.device, draw: Stream) -> Batch:
+        """The same batch, drawn where the device can do it faster: from data that a task keeps there, for instance.
+
+        Numbers must be those of `batch`: draw them on the CPU, and only gather on the device.
+        """
+        return self.batch(draw)
 
     @abstractmethod
     def loss(self, model: Model, batch: Batch) -> Tensor:

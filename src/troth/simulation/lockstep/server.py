@@ -18,6 +18,7 @@ from troth.simulation.lockstep.report import StepReport
 from troth.simulation.lockstep.scenario import Scenario
 from troth.training import Problem, check_pure, rate_at
 from troth.training.initial_state import load_initial_state
+from troth.training.optimizers import bound
 from troth.training.work import TrainingWork
 
 # P peers, B colluders, H honest peers, D coordinates
@@ -54,7 +55,7 @@ class ServerSimulation:
     def steps(self) -> Iterator[StepReport]:
         """Train, reporting after every step; ends early when an honest gradient is no longer finite."""
         scenario = self.scenario
-        optimizer, rates = scenario.make_optimizer(), scenario.rates()
+        optimizer, rates = bound(scenario.make_optimizer(), self.problem.layout), scenario.rates()
         state = self._first
         for step in range(scenario.total_steps):
             losses_P, sent_PD = self._sent_gradients(step)

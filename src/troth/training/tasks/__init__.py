@@ -1,21 +1,34 @@
 """The built-in tasks, and how one in a user's own file or in an installed package is found."""
 
+import dataclasses
+from collections.abc import Mapping
+from copy import copy
 from pathlib import Path
+from typing import Any
 
-from troth.plugins import load, subclass_of
-from troth.specs import file_of
+from troth.plugins import find, made, subclass_of
+from troth.specs import convert_options, file_of
 from troth.training import file_reads
 from troth.training.task import Task
+from troth.training.tasks.albert import Albert
+from troth.training.tasks.char_transformer import CharTransformer
+from troth.training.tasks.cnn import CNN
 from troth.training.tasks.digits import Digits, DigitsCNN
 from troth.training.tasks.factors import Factors
 from troth.training.tasks.quadratic import Quadratic
+from troth.training.tasks.resnet18 import ResNet18
 
 TASKS: dict[str, type[Task]] = {
     "digits": Digits,
     "digits-cnn": DigitsCNN,
     "quadratic": Quadratic,
     "factors": Factors,
+    "cnn": CNN,
+    "resnet18": ResNet18,
+    "char-transformer": CharTransformer,
+    "albert": Albert,
 }
+COMMON_OPTIONS: dict[str, Any] = {"autocast": str | None, "clip_norm": float | None}  # of every task, with their types
 TASK_PLUGINS = "troth.tasks"  # entry points of installed packages
 TASK = subclass_of(Task, "task", "a complete subclass of troth.training.Task, or an object of one")
 
@@ -26,13 +39,38 @@ def make_task(spec: str, folder: Path | None = None) -> Task:
     """`digits`, `quadratic:dimension=100`, `my_task.py`, `my_task.py:Name:option=value`, or the name of a package's task.
 
     A file is looked for in `folder`; without one, from where the command runs. It is run, so it must be the user's own, or
-    byte for byte the one that a manifest's members agreed on; never a file that came from a peer.
+    byte for byte the one that a manifest's members agreed on; never a file that came from a peer. Every task takes the options
+    of `COMMON_OPTIONS` too.
     """
     with file_reads.recording() as reads:  # a file may read its data while it is loaded
-        task = load(spec, TASK, TASKS, TASK_PLUGINS, folder)
+        thing, options = find(spec, TASK, TASKS, TASK_PLUGINS, folder)
+        common = {name: options.pop(name) for name in COMMON_OPTIONS if name in options and name not in _fields(thing)}
+        task = _with(made(thing, options, spec), convert_options(common, COMMON_OPTIONS, spec))
     if (file := file_of(spec)) is not None:
         # Once in a process: a second task out of the same file has read as much.
         place = ((folder or Path()) / file).resolve()
         reads = _read_at_load[place] = _read_at_load.get(place, {}) | reads
     file_reads.remember(task, reads)
-    return task
+    return task if folder is None else _with_data_in(task, folder)
+
+
+def _fields(thing: Any) -> set[str]:
+    return {field.name for field in dataclasses.fields(thing)} if dataclasses.is_dataclass(thing) else set()
+
+
+def _with(task: Task, options: Mapping[str, Any]) -> Task:
+    """The task with other values of options that all tasks have."""
+    if not options:
+        return task
+    other = copy(task)  # what a file defines stays as it is
+    for name, value in options.items():
+        object.__setattr__(other, name, value)
+    return other
+
+
+def _with_data_in(task: Task, folder: Path) -> Task:
+    """A built-in task whose data is looked for from this folder on: that of a manifest, wherever a member's process runs."""
+    data, kind = getattr(task, "data", None), type(task)
+    if kind not in TASKS.values() or not isinstance(data, Path):
+        return task
+    return _with(task, {"data": folder / data})

@@ -1,0 +1,150 @@
+"""ALBERT (Lan et al. 2020) pretrained on a text: masked words and the order of two segments (extra `huggingface`)."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from troth.crypto import Stream, stream
+from troth.extras import how_to_install
+from troth.training.datasets import Table
+from troth.training.datasets.words import END, FIRST_BYTE, FIRST_WORD, MASK, MOST_WORDS, PAD, START
+from troth.training.errors import TaskError
+from troth.training.task import Batch, Model
+from troth.training.tasks.texts import TextTask, words_of
+
+# B sequences of a batch, W words of a sequence, M of them masked, L places of a sequence: W and three marks
+
+_SIZES = {  # width, layers, heads, inner width
+    "tiny": (64, 2, 2, 128),
+    "base": (768, 12, 12, 3072),
+    "large": (1024, 24, 16, 4096),
+}
+_MASKED = 0.15
+_HELD_OUT_BATCHES = 4
+
+
+@dataclass(frozen=True)
+class Albert(TextTask):
+    """masked words and sentence order of a text file, transformers' ALBERT (size=tiny, base or large)"""
+
+    batch_size: int = 16
+    size: str = "base"
+    vocabulary: int = 30_000
+
+    clip_norm = 1.0
+    steps = 5000
+    optimizer = "lamb"
+    rate = 0.00176
+    tau = 0.125
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.size not in _SIZES:
+            raise ValueError(f"size is one of {', '.join(_SIZES)}, got '{self.size}'")
+        if not FIRST_WORD <= self.vocabulary <= MOST_WORDS:
+            raise ValueError(f"vocabulary must be from {FIRST_WORD} to {MOST_WORDS:,}, got {self.vocabulary:,}")
+        if self.length < 16:
+            raise ValueError(f"length must be at least 16, got {self.length}")
+        object.__setattr__(self, "classes", self.vocabulary)
+
+    def text(self) -> Table:
+        return words_of(self.data, self.vocabulary)
+
+    def model(self) -> nn.Module:
+        return _model(self.size, self.vocabulary, self.length)
+
+    def sequences(self, device: torch.device, draw: Stream, first: int, last: int) -> Batch:
+        """Two segments that follow each other, in half of the sequences the second one first; 15 % of the words are to be found.
+
+        Of those, eight of ten are masked, one is another word, and one is left as it is (Devlin et al. 2019).
+        """
+        half = (self.length - 3) // 2
+        count, size, masked = self.batch_size, 2 * half, max(1, round(_MASKED * 2 * half))
+        starts_B, swapped_B = self.starts(draw, first, last, size), draw.integers(2, count)
+        places_BW = starts_B[:, None] + (np.arange(size) + half * swapped_B[:, None]) % size
+        chosen_BM = np.argsort(draw.words(count * size).reshape(count, size), axis=1, kind="stable")[:, :masked]
+        instead_BM = _instead(draw, chosen_BM.shape, self.vocabulary)
+        instead_BW = np.full(places_BW.shape, -1)
+        np.put_along_axis(instead_BW, chosen_BM, instead_BM, axis=1)
+        replaced_BW = torch.from_numpy(instead_BW).to(device)
+        words_BW = torch.where(replaced_BW < 0, self.text().rows(places_BW, device).long(), replaced_BW)
+        return {
+            "words": _marked(words_BW, half),
+            "places": torch.from_numpy(chosen_BM + 1 + (chosen_BM >= half)).to(device),
+            "labels": self.text().rows(np.take_along_axis(places_BW, chosen_BM, axis=1), device).long(),
+            "swapped": torch.from_numpy(swapped_B).to(device),
+        }
+
+    def loss(self, model: Model, batch: Batch) -> Tensor:
+        words, order = model(batch["words"], batch["places"])
+        masked_loss, order_loss = self._losses(words, order, batch)
+        return masked_loss + order_loss
+
+    def _losses(self, words: Tensor, order: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        masked_loss = F.cross_entropy(words.flatten(0, 1), batch["labels"].flatten())
+        return masked_loss, F.cross_entropy(order, batch["swapped"])
+
+    def evaluate(self, model: Model) -> dict[str, float]:
+        totals, right = np.zeros(2), 0.0
+        for k in range(_HELD_OUT_BATCHES):
+            batch = self.held_out_batch(stream(0, "held out", k))
+            words, order = model(batch["words"], batch["places"])
+            totals += [float(loss) for loss in self._losses(words, order, batch)]
+            right += float((order.argmax(dim=1) == batch["swapped"]).double().mean())
+        masked, of_order = totals / _HELD_OUT_BATCHES
+        return {
+            "loss": masked + of_order,
+            "masked_words_loss": masked,
+            "order_accuracy": right / _HELD_OUT_BATCHES,
+        }
+
+
+def _instead(draw: Stream, shape: tuple[int, ...], vocabulary: int) -> NDArray[np.int64]:
+    """What stands in the place of words that are to be found; -1 where they stay."""
+    count = shape[0] * shape[1]
+    fates, others = draw.integers(10, count), FIRST_BYTE + draw.integers(vocabulary - FIRST_BYTE, count)
+    return np.where(fates < 8, MASK, np.where(fates == 8, others, -1)).reshape(shape)
+
+
+def _marked(words_BW: Tensor, half: int) -> Tensor:
+    start, end = (words_BW.new_full((len(words_BW), 1), mark) for mark in (START, END))
+    return torch.cat([start, words_BW[:, :half], end, words_BW[:, half:], end], dim=1)
+
+
+def _model(size: str, vocabulary: int, length: int) -> nn.Module:
+    """`AlbertForPreTraining`, whose head looks at the words that are to be found and at no others."""
+    try:
+        from transformers import AlbertConfig, AlbertForPreTraining
+    except ImportError as error:
+        raise TaskError(f"albert needs Hugging Face's transformers: {how_to_install('huggingface')}") from error
+    base: Any = AlbertForPreTraining
+
+    class Pretraining(base):  # type: ignore[misc]
+        def forward(self, words: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+            second = (torch.arange(words.shape[-1], device=words.device) > (words.shape[-1] - 1) // 2).long()
+            seen = self.albert(input_ids=words, token_type_ids=second.expand(words.shape))
+            rows = torch.arange(len(places), device=places.device)[:, None]
+            found: Tensor = self.predictions(seen.last_hidden_state[rows, places])
+            return found, self.sop_classifier(seen.pooler_output)
+
+    width, layers, heads, inner = _SIZES[size]
+    return Pretraining(
+        AlbertConfig(
+            vocab_size=vocabulary,
+            hidden_size=width,
+            num_hidden_layers=layers,
+            num_attention_heads=heads,
+            intermediate_size=inner,
+            max_position_embeddings=length,
+            classifier_dropout_prob=0.0,
+            pad_token_id=PAD,
+            bos_token_id=START,
+            eos_token_id=END,
+            attn_implementation="eager",  # fused attention has other bits on every machine
+        )
+    )

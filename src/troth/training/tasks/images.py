@@ -1,0 +1,85 @@
+"""What tasks on images share: rows of a data folder, pixels that stay bytes until the model normalises them."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from troth.crypto import Stream
+from troth.training.datasets import ImageSet
+from troth.training.task import Batch, Model, Task
+
+# B images of a batch, C channels
+
+_CPU = torch.device("cpu")
+_AT_ONCE = 250  # images of the test set
+
+
+@dataclass(frozen=True)
+class ImageTask(Task):
+    """Images of ten classes from a folder that the user names."""
+
+    data: Path
+    batch_size: int = 8
+    test_images: int = 10_000  # so many, the first of the test set, are looked at in evaluation
+
+    classes = 10
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if type(value) is int and not 1 <= value <= 65536:
+                raise ValueError(f"{name} must be at least 1 and at most 65536, got {value}")
+
+    @abstractmethod
+    def images(self) -> ImageSet:
+        """The dataset, memory-mapped."""
+
+    @abstractmethod
+    def data_files(self) -> Sequence[Path]: ...
+
+    def batch(self, draw: Stream) -> Batch:
+        return self.batch_on(_CPU, draw)
+
+    def batch_on(self, device: torch.device, draw: Stream) -> Batch:
+        train = self.images().train
+        rows_B = draw.integers(len(train.labels), self.batch_size)
+        images = self.augmented(train.images.rows(rows_B, device), draw)
+        return {"images": images, "labels": train.labels.rows(rows_B, device)}
+
+    def augmented(self, images: Tensor, draw: Stream) -> Tensor:
+        """The images as training sees them."""
+        return images
+
+    def loss(self, model: Model, batch: Batch) -> Tensor:
+        return F.cross_entropy(model(batch["images"]), batch["labels"].long())
+
+    def evaluate(self, model: Model) -> dict[str, float]:
+        test = self.images().test
+        count = min(self.test_images, len(test.labels))
+        right, loss = 0, 0.0
+        for start in range(0, count, _AT_ONCE):
+            rows = np.arange(start, min(start + _AT_ONCE, count))
+            logits, labels = model(test.images.rows(rows, _CPU)), test.labels.rows(rows, _CPU).long()
+            right += int((logits.argmax(dim=1) == labels).sum())
+            loss += float(F.cross_entropy(logits, labels, reduction="sum"))
+        return {"accuracy": right / count, "loss": loss / count}
+
+
+class Normalise(nn.Module):
+    """Bytes to numbers with mean 0 and variance 1 in every channel. In the model, so that batches travel as bytes."""
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, means: Sequence[float], deviations: Sequence[float]) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.tensor([255 * mean for mean in means])[:, None, None])
+        self.register_buffer("scale", torch.tensor([1 / (255 * deviation) for deviation in deviations])[:, None, None])
+
+    def forward(self, images: Tensor) -> Tensor:
+        return (images.to(self.mean.dtype) - self.mean) * self.scale

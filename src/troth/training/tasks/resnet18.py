@@ -1,0 +1,102 @@
+"""CIFAR-10 with the ResNet-18 of the paper's experiments (He et al. 2016, for 32×32 pixels: no pooling at the start)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from troth.crypto import Stream
+from troth.training.datasets import ImageSet, cifar10, cifar10_files
+from troth.training.tasks.images import ImageTask, Normalise
+
+# B images of a batch, C channels, S rows and columns of pixels
+
+_PADDING = 4
+_MEANS, _DEVIATIONS = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+
+
+@dataclass(frozen=True)
+class ResNet18(ImageTask):
+    """CIFAR-10 from a folder (binary version or cifar10.npz), ResNet-18 with 11.2M parameters"""
+
+    width: int = 64  # channels of the first stage; the last has eight times as many
+
+    steps = 25_000
+    optimizer = "sgd:weight_decay=0.0005"  # with Nesterov's momentum of 0.9
+    rate = 0.01
+    tau = 1.0
+
+    def data_files(self) -> Sequence[Path]:
+        return cifar10_files(self.data)
+
+    def images(self) -> ImageSet:
+        return cifar10(self.data)
+
+    def model(self) -> nn.Module:
+        return _ResNet(self.width)
+
+    def augmented(self, images: Tensor, draw: Stream) -> Tensor:
+        """Move each image by up to four pixels in both directions, and turn half of them round."""
+        shifts_2B = draw.integers(2 * _PADDING + 1, 2 * len(images)).reshape(2, -1)
+        turned_B = draw.integers(2, len(images))
+        return cropped(images, torch.from_numpy(shifts_2B), torch.from_numpy(turned_B))
+
+
+def cropped(images: Tensor, shifts_2B: Tensor, turned_B: Tensor) -> Tensor:
+    """Windows of images with a black border, from a row and a column on, mirrored where `turned_B` is 1. Only gathers."""
+    count, channels, size, _ = images.shape
+    along_S = torch.arange(size)
+    rows_BS = shifts_2B[0][:, None] + along_S
+    columns_BS = shifts_2B[1][:, None] + torch.where(turned_B[:, None] == 1, size - 1 - along_S, along_S)
+    rows_BS, columns_BS = torch.stack([rows_BS, columns_BS]).to(images.device)
+    bordered = F.pad(images, (_PADDING,) * 4)
+    which = torch.arange(count, device=images.device)[:, None, None, None]
+    colours = torch.arange(channels, device=images.device)[None, :, None, None]
+    return bordered[which, colours, rows_BS[:, None, :, None], columns_BS[:, None, None, :]]
+
+
+class _ResNet(nn.Module):
+    """A 3×3 convolution, four stages of two blocks, the mean over all places, and a linear layer."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.normalise = Normalise(_MEANS, _DEVIATIONS)
+        self.conv1 = nn.Conv2d(3, width, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        blocks: list[nn.Module] = []
+        before = width
+        for stage in range(4):
+            channels = width << stage
+            blocks += [_Block(before, channels, 1 if stage == 0 else 2), _Block(channels, channels, 1)]
+            before = channels
+        self.blocks = nn.Sequential(*blocks)
+        self.linear = nn.Linear(before, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = F.relu(self.bn1(self.conv1(self.normalise(images))))
+        pooled = self.blocks(features).mean(dim=(2, 3))
+        logits: Tensor = self.linear(pooled)
+        return logits
+
+
+class _Block(nn.Module):
+    """Two 3×3 convolutions and the input, which a 1×1 convolution adapts where the shape changes."""
+
+    def __init__(self, before: int, channels: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(before, channels, 3, stride=stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.shortcut = nn.Sequential()
+        if stride != 1 or before != channels:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(before, channels, 1, stride=stride, bias=False), nn.BatchNorm2d(channels)
+            )
+
+    def forward(self, features: Tensor) -> Tensor:
+        inner = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(features)))))
+        return F.relu(inner + self.shortcut(features))
