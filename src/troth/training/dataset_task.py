@@ -32,6 +32,7 @@ def task(
     name: str = "task",
     accumulate: int = 1,
     autocast: str | None = None,
+    tf32: bool = False,
     one_by_one: bool = False,
 ) -> Task:
     """Make a task: `model` builds the module, `data` has `len` and items, `loss(model, batch)` gets a batch of items.
@@ -49,6 +50,7 @@ def task(
         "classes": classes,
         "accumulate": accumulate,
         "autocast": autocast,
+        "tf32": tf32,
         "one_by_one": one_by_one,
     }
     for option, value in options.items():

@@ -13,7 +13,7 @@ from troth.aggregation import flush_subnormals
 from troth.crypto import Digest, Seed, tagged_hash
 from troth.protocol.wire.messages import Malformed
 from troth.protocol.wire.primitives import Primitives
-from troth.training.hardware import gradient_on, probe_digest
+from troth.training.hardware import class_digest, gradient_on
 from troth.training.optimizers import Optimizer, State
 from troth.training.problem import Problem
 from troth.training.schedules import Schedule, rate_at
@@ -89,7 +89,7 @@ class TrainingWork:
 
     def hardware_class(self) -> Digest:
         if self._class is None:
-            self._class = probe_digest(self.problem, self.hardware)
+            self._class = class_digest(self.problem, self.hardware)
         return self._class
 
 
