@@ -98,6 +98,7 @@ def test_gradients_repeat(task: Task, one_by_one: bool) -> None:
     assert torch.equal(other.gradients(flat_D, batches)[1], first_PD)
 
 
+@pytest.mark.filterwarnings("ignore:Please use the new API settings")  # of versions 2.9 to 2.11, about this test
 def test_a_users_own_settings_do_not_reach_gradients() -> None:
     problem = Problem(Images(), device="cuda", one_by_one=True)
     flat_D, batch = problem.initial(0), problem.batch(derive(0))

@@ -65,6 +65,7 @@ class TestHeld:
         assert differing <= {"matmul", "conv", "rnn", "allow_tf32"}
         assert wanted(CPU) == wanted(CPU, tf32=True)
 
+    @pytest.mark.filterwarnings("ignore:Please use the new API settings")  # of versions 2.9 to 2.11, about this test
     @pytest.mark.parametrize("precision", ["high", "medium"])
     def test_what_the_user_had_set_does_not_count_inside_and_is_there_again_outside(self, precision: str) -> None:
         torch.set_float32_matmul_precision(precision)

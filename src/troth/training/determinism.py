@@ -54,6 +54,7 @@ class Setting(NamedTuple):
     get: Callable[[], Any]
     put: Callable[[Any], None]
     wanted: Any
+    give_back: Callable[[Any], None] | None = None  # where it is not just `put`
 
 
 @contextmanager
@@ -150,7 +151,11 @@ def _precision(backend: Any, name: str, tf32: bool) -> Setting | None:
     operations = getattr(backend, name, None)
     if hasattr(operations, "fp32_precision"):
         return Setting(
-            name, lambda: _said(operations), lambda value: _say(operations, value), "tf32" if tf32 else _IEEE
+            name,
+            lambda: _said(operations),
+            lambda value: setattr(operations, "fp32_precision", value),
+            "tf32" if tf32 else _IEEE,
+            lambda value: _give_back(operations, value),
         )
     if backend is torch.backends.cudnn:
         return _attribute(backend, "allow_tf32", tf32)
@@ -166,8 +171,8 @@ def _said(operations: Any) -> str:
     return _IEEE if found == _INHERITED else found  # nobody has said otherwise
 
 
-def _say(operations: Any, value: str) -> None:
-    """Set it, if possible by leaving it to the setting above, so that the user's later word on that one still counts."""
+def _give_back(operations: Any, value: str) -> None:
+    """Restore it, if possible by leaving it to the setting above: the user's later word on that one still counts."""
     operations.fp32_precision = _INHERITED
     if _said(operations) != value:
         operations.fp32_precision = value
@@ -222,7 +227,7 @@ class _Held:
     def _restore(self) -> None:
         while self._before:
             setting, before = self._before.pop()
-            setting.put(before)
+            (setting.give_back or setting.put)(before)
         self._wanted = None
 
 
