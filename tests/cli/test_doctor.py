@@ -18,7 +18,7 @@ SHORT = ("doctor", "--task", "quadratic:dimension=40", "--peers", "4", "--seeds"
 
 
 def measured(deviation: float, largest: float = 1e-6) -> Measurement:
-    spread = Spread("float64", 10, 1e-7, largest, False)
+    spread = Spread("float64", 10, 1e-7, largest, 0)
     return Measurement((spread,), spread, noise=0.5, deviation=deviation)
 
 
@@ -37,7 +37,8 @@ class TestResults:
         assert 0 < found["deviation"] < 0.01
         assert found["one_class"] is False
         assert "PyTorch" in found["machine"]
-        assert all(way["ms"] > 0 for way in (*found["ways"], {"ms": found["plain_ms"]}))
+        assert found["plain_ms"] > 0
+        assert all((way["ms"] is None) == ("shaken" in way["name"]) for way in found["ways"])
 
     def test_a_table_and_a_recommendation(self, troth: Troth) -> None:
         done = troth(*SHORT)
@@ -46,18 +47,20 @@ class TestResults:
         for words in (f"class: {shown}", "float64", "shaken inputs", "1 thread  ", "jumps, provoked", "6,144 audits"):
             assert words in done.out
         assert "otherwise several with --hardware-deviation " in done.out.splitlines()[-1]
-        assert "* Not counted" not in done.out
+        assert "float64 by layer *" in done.out
+        assert "float64 by layer, shaken sums *" in done.out
 
     def test_a_way_that_the_task_decides_is_shown_and_does_not_count(
         self, troth: Troth, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        other = Spread("TF32 on", 10, 1e-3, 1e-2, False, counts=False, ms=3.0)
+        other = Spread("TF32 on", 10, 1e-3, 1e-2, 4, counts=False, ms=3.0)
         found = Measurement((other,), measured(1e-5).jumps, noise=0.5, deviation=1e-5, plain_ms=6.0)
         monkeypatch.setattr("troth.training.hardware.measure", lambda *_, **__: found)
         done = troth(*SHORT)
         assert "TF32 on *" in done.out
         assert "3   0.5" in done.out, "milliseconds, and times the plain way"
-        assert "* Not counted: the task decides it, for all members." in done.out
+        assert "4 of 10" in done.out
+        assert "* Not how members of this run compute, so not counted." in done.out
 
     def test_infinity_is_null_in_json(self, troth: Troth, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("troth.training.hardware.measure", lambda *_, **__: measured(inf, largest=inf))

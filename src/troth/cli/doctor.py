@@ -87,7 +87,7 @@ def _as_json(facts: dict[str, Any], found: "Measurement") -> str:
 
     def row(spread: "Spread") -> dict[str, Any]:
         # JSON has no infinity: null stands for it.
-        values = dataclasses.asdict(spread)
+        values = {**dataclasses.asdict(spread), "same_bits": spread.same_bits}
         return {name: None if value == inf else value for name, value in values.items()}
 
     numbers = {
@@ -114,8 +114,8 @@ def _print(facts: dict[str, Any], found: "Measurement") -> None:
     console.print(f"{facts['machine']}\n")
     table = Table("computed with", "same bits", "median", "largest", "ms", "times", box=None, pad_edge=False)
     for way in found.ways:
-        table.add_row(way.name + ("" if way.counts else " *"), "yes" if way.same_bits else "no", *_figures(way, found))
-    table.add_row("jumps, provoked", "", *_figures(found.jumps, found)[:2])
+        table.add_row(way.name + ("" if way.counts else " *"), _same(way), *_figures(way, found))
+    table.add_row("jumps, provoked", "", *_figures(found.jumps, found))
     console.print(table)
     console.print(
         f"\nHow far off, as a share of the gradient, in the worst of its parts; {found.jumps.comparisons} gradients each. Jumps"
@@ -123,15 +123,26 @@ def _print(facts: dict[str, Any], found: "Measurement") -> None:
         f"\nLast: milliseconds for one gradient, and how many times the {found.plain_ms:.3g} ms of a peer's own way."
     )
     if not all(way.counts for way in found.ways):
-        console.print("* Not counted: the task decides it, for all members.")
+        console.print(
+            "* Not how members of this run compute, so not counted. Ways after a comma are compared with the way before it:"
+            "\nhow far apart machines would be if all computed so."
+        )
     console.print()
     for line in advice(found, facts["peers"]):
         console.print(line)
 
 
+def _same(way: "Spread") -> str:
+    if way.same_bits or not way.same:
+        return "yes" if way.same_bits else "no"
+    return f"{way.same} of {way.comparisons}"
+
+
 def _figures(way: "Spread", found: "Measurement") -> tuple[str, ...]:
-    times = f"{way.ms / found.plain_ms:.2g}" if found.plain_ms else ""
-    return f"{way.median:.1e}", f"{way.largest:.1e}", f"{way.ms:.3g}", times
+    distances = f"{way.median:.1e}", f"{way.largest:.1e}"
+    if way.ms is None or not found.plain_ms:
+        return distances
+    return *distances, f"{way.ms:.3g}", f"{way.ms / found.plain_ms:.2g}"
 
 
 def advice(found: "Measurement", peers: int) -> list[str]:

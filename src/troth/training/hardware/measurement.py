@@ -50,15 +50,23 @@ _TAIL = 0.1  # share of the deviations that tell how the tail falls off
 
 @dataclass(frozen=True)
 class Spread:
-    """Distances of one way to compute gradients from this machine's way; a comparison is the worst part of one gradient."""
+    """Distances of one way to compute gradients from this machine's own, or from an earlier way.
+
+    A comparison is the worst part of one gradient.
+    """
 
     name: str
     comparisons: int
     median: float
     largest: float
-    same_bits: bool  # in every comparison
-    counts: bool = True  # whether members of one run may differ in this
-    ms: float = field(default=0.0, compare=False)  # for one gradient, the median of several calls
+    same: int  # so many of the gradients were the same, bit by bit
+    counts: bool = True  # whether it is how a member of this run might compute
+    against: str = ""  # the name of the earlier way
+    ms: float | None = field(default=None, compare=False)  # for one gradient, the median of several calls
+
+    @property
+    def same_bits(self) -> bool:
+        return self.same == self.comparisons
 
 
 @dataclass(frozen=True)
@@ -98,17 +106,13 @@ def measure(
         digits                   1.2e-5          1.3e-5    0.49     none will do
     """
     steps = problem.task.steps if steps is None else steps
-    for name, value, least, most in (
-        ("peers", peers, 2, problem.size),
-        ("seeds", seeds, 2, None),
-        ("points", points, 1, None),
-        ("steps", steps, 1, None),
-    ):
-        if value < least or (most is not None and value > most):
-            raise TaskError(f"{name} must be at least {least}{f' and at most {most:,}' if most else ''}, got {value:,}")
-    ways = [*ways_of(problem, peers), Way(_JUMPS, bent(problem))]
+    _check_range("peers", peers, 2, problem.size)
+    _check_range("seeds", seeds, 2)
+    _check_range("points", points, 1)
+    _check_range("steps", steps, 1)
+    ways = [*ways_of(problem, peers), Way(_JUMPS, bent(problem), timed=False)]
     tallies = {way.name: _Tally(way) for way in ways}
-    plain = _Tally(Way("", one_at_a_time(problem)))
+    plain, referred_to = _Tally(Way("", one_at_a_time(problem))), {way.against for way in ways}
     bounds, measured = part_bounds(problem.size, peers), _evenly(points, steps)
     noises: list[float] = []
     done, total = 0, steps + 1 + len(measured) * seeds * len(ways)
@@ -132,8 +136,12 @@ def measure(
             own_SD = plain.gradients(parameters_D, some)
             _check_finite(own_SD, step)
             compare = _Comparison(center_D, bounds, usual_P, tagged_hash("troth/doctor/1", *some))
-            for tally in tallies.values():
-                tally.compare(tally.gradients(parameters_D, some), own_SD, compare)
+            kept = {"": own_SD}
+            for name, tally in tallies.items():
+                said_SD = tally.gradients(parameters_D, some)
+                if name in referred_to:
+                    kept[name] = said_SD
+                tally.compare(said_SD, kept[tally.way.against], compare)
                 advance(len(some))
 
     jumps = tallies.pop(_JUMPS).spread()
@@ -142,13 +150,18 @@ def measure(
     return Measurement(spreads, jumps, float(np.median(noises)), 2 * largest / CONVICT, plain.ms)
 
 
+def _check_range(name: str, value: int, least: int, most: int | None = None) -> None:
+    if value < least or (most is not None and value > most):
+        raise TaskError(f"{name} must be at least {least}{f' and at most {most:,}' if most else ''}, got {value:,}")
+
+
 class _Tally:
     """Comparisons of one way with the plain one, and how long its gradients took."""
 
     def __init__(self, way: Way) -> None:
         self.way = way
         self.found: list[float] = []
-        self._same_bits = True
+        self._same = 0
         self._times_ms: list[float] = []
 
     def gradients(self, parameters_D: Tensor, seeds: Sequence[Seed]) -> Tensor:
@@ -159,7 +172,7 @@ class _Tally:
 
     def compare(self, said_SD: Tensor, own_SD: Tensor, comparison: "_Comparison") -> None:
         self.found += map(comparison.worst_part, said_SD, own_SD)
-        self._same_bits &= torch.equal(said_SD.float(), own_SD)
+        self._same += sum(map(torch.equal, said_SD.float(), own_SD))
 
     @property
     def ms(self) -> float:
@@ -167,7 +180,10 @@ class _Tally:
 
     def spread(self) -> Spread:
         found, way = self.found, self.way
-        return Spread(way.name, len(found), float(np.median(found)), max(found), self._same_bits, way.counts, self.ms)
+        median, largest = float(np.median(found)), max(found)
+        return Spread(
+            way.name, len(found), median, largest, self._same, way.counts, way.against, self.ms if way.timed else None
+        )
 
 
 class _Comparison:
