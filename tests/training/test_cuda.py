@@ -25,9 +25,11 @@ class Images(Task):
     """Convolutions and normalisation, large enough for cuDNN to have a choice of kernels"""
 
     def model(self) -> nn.Module:
-        block = [nn.Conv2d(32, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU()]
-        first, last = [nn.Conv2d(3, 32, 3, padding=1)], [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10)]
-        return nn.Sequential(*first, *block, nn.MaxPool2d(2), *block, *last)
+        def block(channels: int) -> list[nn.Module]:
+            return [nn.Conv2d(channels, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU()]
+
+        last = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10)]
+        return nn.Sequential(*block(3), nn.MaxPool2d(2), *block(32), *last)
 
     def batch(self, draw: Stream) -> Batch:
         images = torch.from_numpy(draw.normal(8 * 3 * 32 * 32)).float().view(8, 3, 32, 32)

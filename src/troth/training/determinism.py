@@ -22,9 +22,11 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import TracebackType
 from typing import Any, NamedTuple
 
 import torch
+from torch import _C
 
 from troth.training.errors import TaskError
 from troth.training.user_code import place_of
@@ -57,18 +59,19 @@ class Setting(NamedTuple):
     give_back: Callable[[Any], None] | None = None  # where it is not just `put`
 
 
-@contextmanager
-def repeatable(device: torch.device, *, tf32: bool = False) -> Iterator[None]:
+class repeatable:  # noqa: N801 – a context manager; as a generator it would cost a small task half a per cent
     """Compute what is inside with settings that repeat; they are as before afterwards, whatever happens."""
-    _HELD.take(device.type, tf32)
-    try:
-        yield
-    except RuntimeError as error:
-        if (operation := operation_without_version(error)) is None:
-            raise
-        raise NotRepeatableError(operation, device.type, place_of(error)) from error
-    finally:
+
+    def __init__(self, device: torch.device, *, tf32: bool = False) -> None:
+        self._kind, self._tf32 = device.type, tf32
+
+    def __enter__(self) -> None:
+        _HELD.take(self._kind, self._tf32)
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
         _HELD.release()
+        if isinstance(error, RuntimeError) and (operation := operation_without_version(error)) is not None:
+            raise NotRepeatableError(operation, self._kind, place_of(error)) from error
 
 
 @contextmanager
@@ -113,7 +116,12 @@ def settings(device_type: str, tf32: bool) -> tuple[Setting, ...]:
     strict = device_type != "cpu"
     general = (
         _deterministic(_ERROR if strict else _WARN),
-        _attribute(torch.utils.deterministic, "fill_uninitialized_memory", False),
+        Setting(
+            "fill memory",
+            _C._get_deterministic_fill_uninitialized_memory,
+            _C._set_deterministic_fill_uninitialized_memory,
+            False,
+        ),
         *(_precision(torch.backends.mkldnn, name, False) for name in ("matmul", "conv", "rnn")),
     )
     return tuple(setting for setting in (*general, *(_accelerator(tf32) if strict else ())) if setting is not None)
@@ -136,7 +144,11 @@ def _accelerator(tf32: bool) -> tuple[Setting | None, ...]:
 
 
 def _deterministic(mode: int) -> Setting:
-    return Setting("algorithms", torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode, mode)
+    def put(value: int) -> None:
+        # PyTorch's own function also imports and changes the compiler's configuration.
+        _C._set_deterministic_algorithms(value > 0, warn_only=value == _WARN)
+
+    return Setting("algorithms", torch.get_deterministic_debug_mode, put, mode)
 
 
 def _attribute(owner: Any, name: str, wanted: Any) -> Setting | None:
@@ -182,33 +194,37 @@ class _Held:
     """The settings of the process while gradients are computed; those that it had before come back with the last one."""
 
     def __init__(self) -> None:
-        self._turn = threading.Condition(threading.RLock())
-        self._own = threading.local()  # `depth`: how many gradients this thread is inside of
-        self._users = 0
+        self._lock = threading.Lock()
+        self._turn = threading.Condition(self._lock)
+        self._inside: list[int] = []  # threads, each as often as it is inside of a gradient
+        self._waiting = 0
         self._wanted: tuple[str, bool] | None = None
         self._before: list[tuple[Setting, Any]] = []
         self._tables: dict[tuple[str, bool], tuple[Setting, ...]] = {}
 
     def take(self, device_type: str, tf32: bool) -> None:
         wanted = device_type, tf32 and device_type != "cpu"
-        with self._turn:
-            if getattr(self._own, "depth", 0):
-                # A thread that waited for itself would wait for ever.
-                assert wanted == self._wanted, "a gradient inside a gradient with other settings"
-            while self._users and wanted != self._wanted:
-                self._turn.wait()
-            if not self._users:
+        with self._lock:
+            while self._inside and wanted != self._wanted:
+                self._wait()
+            if not self._inside:
                 self._change(wanted)
-            self._users += 1
-        self._own.depth = getattr(self._own, "depth", 0) + 1
+            self._inside.append(threading.get_ident())
 
     def release(self) -> None:
-        self._own.depth -= 1
-        with self._turn:
-            self._users -= 1
-            if not self._users:
+        with self._lock:
+            self._inside.remove(threading.get_ident())
+            if not self._inside:
                 self._restore()
-                self._turn.notify_all()
+                if self._waiting:
+                    self._turn.notify_all()
+
+    def _wait(self) -> None:
+        # A thread that waited for itself would wait for ever.
+        assert threading.get_ident() not in self._inside, "a gradient inside a gradient with other settings"
+        self._waiting += 1
+        self._turn.wait()
+        self._waiting -= 1
 
     def _change(self, wanted: tuple[str, bool]) -> None:
         if wanted not in self._tables:
