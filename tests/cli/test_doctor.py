@@ -12,13 +12,13 @@ from tests.cli.conftest import Troth
 from tests.cli.test_lists import TASK
 from troth.cli.doctor import advice, rounded_up
 from troth.training import Problem, make_task
-from troth.training.hardware import Measurement, Spread, probe_digest
+from troth.training.hardware import Measurement, Spread, class_digest
 
 SHORT = ("doctor", "--task", "quadratic:dimension=40", "--peers", "4", "--seeds", "2", "--steps", "2")
 
 
 def measured(deviation: float, largest: float = 1e-6) -> Measurement:
-    spread = Spread("float64", 10, 1e-7, largest, False)
+    spread = Spread("float64", 10, 1e-7, largest, 0)
     return Measurement((spread,), spread, noise=0.5, deviation=deviation)
 
 
@@ -28,21 +28,39 @@ class TestResults:
         assert (done.code, done.err) == (0, "")
         found = json.loads(done.out)
         problem = Problem(make_task("quadratic:dimension=40"), lanes_for=4)
-        assert found["class"] == probe_digest(problem).hex()
+        assert found["class"] == class_digest(problem).hex()
         assert (found["task"], found["parameters"], found["peers"], found["steps"]) == (SHORT[2], 40, 4, 2)
-        assert {"1 thread", "one by one", "float64", "shaken inputs"} <= {way["name"] for way in found["ways"]}
+        names = {way["name"] for way in found["ways"]}
+        assert {"1 thread", "one by one", "float64", "float64 by layer", "shaken inputs"} <= names
         assert all(way["comparisons"] == 6 for way in found["ways"]), "three points, since there are but two steps"
         assert found["jumps"]["stands_for_audits"] == 6 * 1024
         assert 0 < found["deviation"] < 0.01
         assert found["one_class"] is False
+        assert "PyTorch" in found["machine"]
+        assert found["plain_ms"] > 0
+        assert all((way["ms"] is None) == ("shaken" in way["name"]) for way in found["ways"])
 
     def test_a_table_and_a_recommendation(self, troth: Troth) -> None:
         done = troth(*SHORT)
         assert (done.code, done.err) == (0, "")
-        shown = probe_digest(Problem(make_task(SHORT[2]), lanes_for=4)).hex()[:8]
+        shown = class_digest(Problem(make_task(SHORT[2]), lanes_for=4)).hex()[:8]
         for words in (f"class: {shown}", "float64", "shaken inputs", "1 thread  ", "jumps, provoked", "6,144 audits"):
             assert words in done.out
         assert "otherwise several with --hardware-deviation " in done.out.splitlines()[-1]
+        assert "float64 by layer *" in done.out
+        assert "float64 by layer, shaken sums *" in done.out
+
+    def test_a_way_that_the_task_decides_is_shown_and_does_not_count(
+        self, troth: Troth, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        other = Spread("TF32 on", 10, 1e-3, 1e-2, 4, counts=False, ms=3.0)
+        found = Measurement((other,), measured(1e-5).jumps, noise=0.5, deviation=1e-5, plain_ms=6.0)
+        monkeypatch.setattr("troth.training.hardware.measure", lambda *_, **__: found)
+        done = troth(*SHORT)
+        assert "TF32 on *" in done.out
+        assert "3   0.5" in done.out, "milliseconds, and times the plain way"
+        assert "4 of 10" in done.out
+        assert "* Not how members of this run compute, so not counted." in done.out
 
     def test_infinity_is_null_in_json(self, troth: Troth, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("troth.training.hardware.measure", lambda *_, **__: measured(inf, largest=inf))
@@ -97,6 +115,7 @@ class TestMistakes:
         ("arguments", "message"),
         [
             (("--task", "digit"), "unknown task 'digit': did you mean digits"),
+            (("--device", "tpu"), "--device is cpu or cuda, got 'tpu'"),
             (("--peers", "1"), "--peers must be from 2 to 1024, got 1"),
             (("--peers", "2000"), "--peers must be from 2 to 1024, got 2000"),
             (("--peers", "41"), "peers must be at least 2 and at most 40, got 41"),

@@ -12,7 +12,7 @@ from troth.crypto import derive, stream
 from troth.protocol.wire.primitives import Primitives
 from troth.simulation import ProtocolSimulation, Scenario
 from troth.training import SGD, Problem, TaskError, make_task
-from troth.training.hardware import probe_digest
+from troth.training.hardware import class_digest
 from troth.training.problem import clipped
 from troth.training.tasks.digits import Digits
 from troth.training.work import TrainingWork
@@ -77,7 +77,7 @@ def test_one_by_one_clips_once() -> None:
 
 def test_it_counts_in_the_hardware_class() -> None:
     """A peer that clips otherwise is told so before the run: its probe differs."""
-    one, same, other = (probe_digest(Problem(make_task(f"digits:clip_norm={most}"))) for most in (0.5, 0.5, 0.6))
+    one, same, other = (class_digest(Problem(make_task(f"digits:clip_norm={most}"))) for most in (0.5, 0.5, 0.6))
     assert one == same != other
 
 

@@ -1,7 +1,9 @@
 """Other hardware: imitated, told apart by a probe, and measured."""
 
 import os
+import platform
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -13,8 +15,19 @@ from tests.training.examples import Lines
 from troth.crypto import Stream, derive, stream
 from troth.protocol.step.deviation import CONVICT
 from troth.protocol.wire.primitives import Primitives
-from troth.training import SGD, Batch, Model, Problem, TaskError, hardware, make_task
-from troth.training.hardware import Measurement, _extrapolated, gradient_on, measure, probe_digest
+from troth.training import SGD, Batch, Model, Problem, TaskError, make_task
+from troth.training.hardware import (
+    Measurement,
+    class_digest,
+    classes,
+    describe,
+    facts_of,
+    gradient_on,
+    layers,
+    measure,
+    measurement,
+)
+from troth.training.hardware.measurement import _extrapolated
 from troth.training.work import TrainingWork
 
 
@@ -102,13 +115,161 @@ class TestImitation:
         assert torch.equal(digits.batch(derive(1))["labels"], labels)
 
 
+@dataclass(frozen=True)
+class Mixed(Lines):
+    autocast = "bfloat16"
+
+
+@dataclass(frozen=True)
+class Rounded(Lines):
+    tf32 = True
+
+
+class TestClass:
+    def test_a_cpu_is_known_by_its_bits_and_described_by_its_names(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Laptops of several makers that compute the same bits train together, with exact audits."""
+        problem, name = Problem(Lines()), platform.machine()
+        here, described = class_digest(problem), describe(problem)
+        monkeypatch.setattr("platform.machine", lambda: "abacus")
+        assert class_digest(problem) == here
+        assert describe(problem) == described.replace(name, "abacus") != described
+        assert f"PyTorch {torch.__version__}" in described
+        assert len(described) < 140, "two fit into a refusal"
+
+    def test_precision_counts_even_if_the_probe_sees_none_of_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(classes, "gradient_on", lambda problem, *_: torch.zeros(problem.size))
+        plain, mixed, rounded = (Problem(task, one_by_one=True) for task in (Lines(), Mixed(), Rounded()))
+        assert class_digest(plain) != class_digest(mixed)
+        assert "bfloat16 autocast" in describe(mixed)
+        assert class_digest(plain) == class_digest(rounded), "a CPU has no TensorFloat-32"
+
+    def test_what_an_accelerator_is_made_of_counts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Without one: PyTorch's answers are put in."""
+        answers: dict[str, Any] = {"capability": (9, 0), "name": "NVIDIA H200", "version": 91002}
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: answers["capability"])
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: answers["name"])
+        monkeypatch.setattr(torch.backends.cudnn, "version", lambda: answers["version"])
+        monkeypatch.setattr(torch.backends.cuda, "preferred_blas_library", lambda: "cublas")
+        monkeypatch.setattr(torch.version, "cuda", "13.0")
+        monkeypatch.setattr(classes, "gradient_on", lambda *_: torch.zeros(4))
+        problem, other = Problem(Lines()), Problem(Rounded())
+        monkeypatch.setattr(problem, "initial", lambda _: torch.zeros(4))
+        monkeypatch.setattr(other, "initial", lambda _: torch.zeros(4))
+        problem.device = other.device = torch.device("cuda")
+        assert describe(problem) == (
+            f"NVIDIA H200, compute capability 9.0, PyTorch {torch.__version__}, CUDA 13.0, cuDNN 91002, float32"
+        )
+        digests = [class_digest(problem), class_digest(other)]
+        for name, value in (("name", "NVIDIA A100"), ("capability", (8, 0)), ("version", 91003)):
+            monkeypatch.setitem(answers, name, value)
+            digests.append(class_digest(problem))
+        monkeypatch.setattr(torch.version, "cuda", "13.1")
+        digests.append(class_digest(problem))
+        monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
+        digests.append(class_digest(problem))
+        assert len(set(digests)) == 7
+        assert all(fact.counts for fact in facts_of(problem))
+
+
+class Look(torch.autograd.Function):
+    """Keeps what passes it, forward and backward."""
+
+    forwards: ClassVar[list[Tensor]] = []
+    backwards: ClassVar[list[Tensor]] = []
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        Look.forwards.append(x)
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(_: Any, grad: Tensor) -> Tensor:
+        Look.backwards.append(grad)
+        return grad
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3, 5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = Look.apply(x @ self.weight)  # type: ignore[no-untyped-call]
+        return out
+
+
+class TwoLayers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Layer(), nn.Linear(5, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.second(Look.apply(self.first(x)))  # type: ignore[no-untyped-call]
+        return out
+
+
+class Layered(Lines):
+    def model(self) -> nn.Module:
+        return TwoLayers()
+
+
+class TestByLayer:
+    def test_outputs_and_their_gradients_are_float32_between_layers(self) -> None:
+        plain = Problem(Layered(), one_by_one=True)
+        near_D = plain.gradient(plain.initial(0), plain.batch(derive(0)))[1]
+        for task, rounded in ((Layered(), False), (layers.rounded_by_layer(Layered()), True)):
+            problem = Problem(task, dtype=torch.float64, one_by_one=True)
+            Look.forwards.clear()
+            Look.backwards.clear()
+            gradient_D = problem.gradient(problem.initial(0), problem.batch(derive(0)))[1]
+            inside, between = Look.forwards
+            above, below = Look.backwards
+            assert [_is_float32(tensor) for tensor in (inside, between)] == [False, rounded]
+            assert [_is_float32(tensor) for tensor in (above, below)] == [False, rounded]
+            assert float((gradient_D - near_D).norm() / near_D.norm()) < 1e-5
+
+    def test_sums_are_shaken_a_little_unless_they_are_exact(self) -> None:
+        sums = torch.from_numpy(stream(0, "sums").uniform(1000) - 0.5).square() - 0.1
+        exact = torch.tensor([0.0, 1.0, -3.5, 1 + 2.0**-24, 2.0**40 + 1], dtype=torch.float64)
+        shaken = layers.shaken_sums(sums)
+        assert float((shaken != sums).double().mean()) > 0.98
+        assert float(((shaken - sums) / sums).abs().max()) < 2.0**-49
+        assert 0.4 < float((shaken.abs() > sums.abs()).double().mean()) < 0.6
+        assert torch.equal(layers.shaken_sums(exact), exact), "the fourth lies half-way between two float32"
+
+    @pytest.mark.parametrize("one_by_one", [False, True])
+    def test_another_order_of_sums_hardly_ever_shows(self, one_by_one: bool) -> None:
+        tasks = [layers.rounded_by_layer(make_task("digits"), shaken=shaken) for shaken in (False, True)]
+        plain, shaken = (Problem(task, dtype=torch.float64, one_by_one=one_by_one) for task in tasks)
+        flat_D = plain.initial(0)
+        same = 0
+        for k in range(20):
+            one_D, other_D = (each.gradient(flat_D, each.batch(derive(k)))[1] for each in (plain, shaken))
+            assert torch.allclose(one_D, other_D, rtol=1e-6, atol=1e-9)
+            same += torch.equal(one_D.float(), layers.shaken_sums(other_D).float())
+        assert same >= 15
+        unrounded = Problem(make_task("digits"), dtype=torch.float64, one_by_one=one_by_one)
+        one_D = unrounded.gradient(flat_D, unrounded.batch(derive(0)))[1]
+        assert not torch.equal(one_D.float(), plain.gradient(flat_D, plain.batch(derive(0)))[1].float())
+
+    def test_the_original_task_keeps_its_model(self) -> None:
+        task = make_task("digits")
+        rounded = layers.rounded_by_layer(task)
+        assert not any(layer._forward_hooks for layer in task.model().modules())
+        assert any(layer._forward_hooks for layer in rounded.model().modules())
+
+
 class TestProbe:
     def test_equal_digests_are_equal_classes(self, digits: Problem) -> None:
         again = Problem(make_task("digits"), lanes_for=4)
-        assert probe_digest(digits) == probe_digest(again)
-        assert probe_digest(digits, "a") == probe_digest(again, "a")
-        assert len({probe_digest(digits, name) for name in ("", "a", "b", "c")}) == 4
-        assert all(len(probe_digest(digits, name)) == 32 for name in ("", "a"))
+        assert class_digest(digits) == class_digest(again)
+        assert class_digest(digits, "a") == class_digest(again, "a")
+        assert len({class_digest(digits, name) for name in ("", "a", "b", "c")}) == 4
+        assert all(len(class_digest(digits, name)) == 32 for name in ("", "a"))
 
 
 class TestMeasure:
@@ -132,6 +293,10 @@ class TestMeasure:
         assert 0 < ways["float64"].median < ways["float64"].largest < 1e-6
         assert 0 < ways["shaken inputs"].largest < 1e-4
         assert found.deviation >= 2 * ways["shaken inputs"].largest / CONVICT
+        assert {way.name: way.against for way in found.ways if not way.counts} == {
+            "float64 by layer": "",
+            "float64 by layer, shaken sums": "float64 by layer",
+        }
         assert 0.05 < found.noise < 0.2, "the task's own is 0.1"
         assert [done for done, _ in shown] == sorted(done for done, _ in shown)
         assert shown[-1][0] == shown[-1][1]
@@ -160,7 +325,7 @@ class TestMeasure:
 
     def test_against_usual_norms_a_fitted_batch_counts_less(self, monkeypatch: pytest.MonkeyPatch) -> None:
         usual = measure(Problem(Fitted()), peers=4, seeds=12, points=1, steps=1)
-        monkeypatch.setattr(hardware, "_usual_norms", lambda _away_PD, bounds: np.zeros(len(bounds) - 1))
+        monkeypatch.setattr(measurement, "_usual_norms", lambda _away_PD, bounds: np.zeros(len(bounds) - 1))
         alone = measure(Problem(Fitted()), peers=4, seeds=12, points=1, steps=1)
         assert _way(usual, "float64") < _way(alone, "float64") / 10
 
@@ -224,6 +389,11 @@ class TestTail:
         assert _extrapolated([0.0] * 50) == 0.0
         assert _extrapolated([0.0] * 49 + [0.3]) == 0.3
         assert _extrapolated([1e-6] * 49 + [np.inf]) == np.inf
+
+
+def _is_float32(tensor: Tensor) -> bool:
+    assert tensor.dtype == torch.float64
+    return torch.equal(tensor, tensor.float().double())
 
 
 def _way(found: Measurement, name: str) -> float:

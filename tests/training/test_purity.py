@@ -2,17 +2,21 @@
 
 import random
 import re
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.training.examples import WITHOUT_DATA, Lines
 from troth.crypto import Stream
-from troth.training import Batch, Model, Problem, Task, TaskError, check_pure, make_task
+from troth.training import Batch, Model, Problem, Task, TaskError, check_pure, make_task, problem, purity
+from troth.training.determinism import repeatable, threads
 
 
 @pytest.mark.parametrize("task", [*map(make_task, WITHOUT_DATA), Lines()], ids=str)
@@ -236,6 +240,105 @@ def test_impure_tasks_are_told_what_to_change(task: Task, message: str) -> None:
         check_pure(task)
     pattern = re.escape(message).replace("HERE", re.escape(__file__)).replace("LINE", r"\d+")
     assert re.match(pattern, str(caught.value)), str(caught.value)
+
+
+class Racing(torch.autograd.Function):
+    """A kernel whose backward pass comes out otherwise every time, unless there is but one thread; stands for a race."""
+
+    generate_vmap_rule = True
+    calls = count(1)
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(_: Any, grad: Tensor) -> Tensor:
+        return grad if torch.get_num_threads() == 1 else grad + 1e-3 * next(Racing.calls)
+
+
+@dataclass(frozen=True)
+class RacingKernel(Lines):
+    def loss(self, model: Model, batch: Batch) -> Tensor:
+        out: Tensor = Racing.apply(super().loss(model, batch))  # type: ignore[no-untyped-call]
+        return out
+
+
+class OnADeviceThatRaces(Problem):
+    """Stands for an accelerator: each gradient is off in its last bits in its own way."""
+
+    def gradient(self, flat_D: Tensor, batch: Batch) -> tuple[float, Tensor]:
+        loss, gradient_D = super().gradient(flat_D, batch)
+        return loss, gradient_D * (1 + 2.0**-20 * next(Racing.calls))
+
+
+@dataclass(frozen=True)
+class Unpooling(CounterInLoss):
+    """Impure, and with an operation of which PyTorch says that it might be the reason."""
+
+    def loss(self, model: Model, batch: Batch) -> Tensor:
+        unpooled = F.max_unpool1d(model(batch["x"]).view(1, 1, 4), torch.arange(0, 8, 2).view(1, 1, 4), [2])
+        return unpooled.sum() + super().loss(model, batch)
+
+
+class TestKernels:
+    """A kernel's own non-determinism is told from chance and state in the user's code."""
+
+    def test_what_repeats_with_one_thread_is_a_kernels_fault(self) -> None:
+        with threads(2), pytest.raises(TaskError) as caught:
+            check_pure(RacingKernel())
+        said = str(caught.value)
+        assert "(of 'weight' and 1 more): the task is pure, since with one it repeats" in said
+        assert "but with 2 threads a kernel in the backward pass of loss() does not" in said
+        assert said.endswith("Use another layer or function in its place, or compute with --threads 1")
+        with threads(1):
+            check_pure(RacingKernel())
+
+    def test_what_repeats_on_the_cpu_is_a_kernels_fault(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        racing = OnADeviceThatRaces(Lines(), one_by_one=True)
+        monkeypatch.setattr(
+            purity,
+            "_plainer",
+            lambda _: purity._Plainer("on cuda", "on the CPU", "compute there", Problem(Lines()), nullcontext()),
+        )
+        with pytest.raises(TaskError) as caught:
+            check_pure(racing.task, racing)
+        assert "since on the CPU it repeats, but on cuda a kernel in the backward pass of loss() does not" in str(
+            caught.value
+        )
+
+    def test_what_repeats_nowhere_is_the_tasks_fault(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        message = r"for the same parameters and batch .*: it keeps state or uses chance$"
+        with threads(2), pytest.raises(TaskError, match=message):
+            check_pure(CounterInLoss())
+        counting, elsewhere = (OnADeviceThatRaces(Lines(), one_by_one=True) for _ in range(2))
+        monkeypatch.setattr(
+            purity, "_plainer", lambda _: purity._Plainer("on cuda", "on the CPU", "", elsewhere, nullcontext())
+        )
+        with pytest.raises(TaskError, match=message):
+            check_pure(counting.task, counting)
+
+    @pytest.mark.filterwarnings("ignore:max_unpooling2d_forward_out does not have a deterministic")
+    def test_an_operation_that_pytorch_names_is_named(self) -> None:
+        with (
+            threads(1),
+            pytest.raises(TaskError, match="it uses 'max_unpooling2d_forward_out', which PyTorch does not"),
+        ):
+            check_pure(Unpooling())
+
+    def test_a_task_that_needs_one_on_an_accelerator_is_refused_with_its_name(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """CPU tensors under the settings for CUDA: PyTorch refuses this operation on both."""
+        monkeypatch.setattr(problem, "repeatable", lambda _, tf32: repeatable(torch.device("cuda"), tf32=tf32))
+        with pytest.raises(
+            TaskError, match="needs 'max_unpooling2d_forward_out', of which PyTorch has no deterministic"
+        ):
+            check_pure(Unpooling())
 
 
 @dataclass(frozen=True)

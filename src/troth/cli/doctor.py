@@ -29,6 +29,7 @@ def doctor(
     threads: Annotated[
         int, typer.Option(help="Threads to compute with, as in 'troth join'; 0: as many as PyTorch likes.")
     ] = 1,
+    device: Annotated[str, typer.Option(help="Where to compute gradients: cpu or cuda.")] = "cpu",
     json: Annotated[
         bool, typer.Option("--json", help="Print the numbers, and nothing else, on standard output.")
     ] = False,
@@ -44,23 +45,39 @@ def doctor(
     """
     from troth.cli.fields import use_threads
     from troth.training import Problem, check_pure, make_task
-    from troth.training.hardware import measure, probe_digest
+    from troth.training.hardware import class_digest, describe, measure
 
     use_threads(threads)
     if not 2 <= peers <= _MOST_PEERS:
         raise DoctorError(f"--peers must be from 2 to {_MOST_PEERS}, got {peers}")
+    _check_device(device)
     chosen = make_task(task)
     steps = chosen.steps if steps is None else steps
     with _Progress("measuring") as progress:
-        problem = Problem(chosen, lanes_for=peers)
+        problem = Problem(chosen, device=device, lanes_for=peers)
         check_pure(chosen, problem)  # a task that is not pure differs from itself, and the figures would mean nothing
         found = measure(problem, peers=peers, seeds=seeds, steps=steps, on_progress=progress.show)
-    hardware_class = probe_digest(problem).hex()
-    facts = {"task": task, "parameters": problem.size, "peers": peers, "steps": steps, "class": hardware_class}
+    facts = {
+        "task": task,
+        "parameters": problem.size,
+        "peers": peers,
+        "steps": steps,
+        "class": class_digest(problem).hex(),
+        "machine": describe(problem),
+    }
     if json:
         typer.echo(_as_json(facts, found), nl=False)
     else:
         _print(facts, found)
+
+
+def _check_device(device: str) -> None:
+    import torch
+
+    if device not in ("cpu", "cuda"):
+        raise DoctorError(f"--device is cpu or cuda, got '{device}'")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise DoctorError("--device cuda: PyTorch sees no CUDA device here")
 
 
 def _as_json(facts: dict[str, Any], found: "Measurement") -> str:
@@ -70,13 +87,14 @@ def _as_json(facts: dict[str, Any], found: "Measurement") -> str:
 
     def row(spread: "Spread") -> dict[str, Any]:
         # JSON has no infinity: null stands for it.
-        values = dataclasses.asdict(spread)
+        values = {**dataclasses.asdict(spread), "same_bits": spread.same_bits}
         return {name: None if value == inf else value for name, value in values.items()}
 
     numbers = {
         **facts,
         "ways": [row(spread) for spread in found.ways],
         "jumps": {**row(found.jumps), "stands_for_audits": found.stands_for},
+        "plain_ms": found.plain_ms,
         "noise": found.noise,
         "deviation": None if found.deviation == inf else found.deviation,
         "one_class": found.deviation > _MOST,
@@ -92,18 +110,39 @@ def _print(facts: dict[str, Any], found: "Measurement") -> None:
     console.print(
         f"{facts['task']}: {facts['parameters']:,} parameters in {facts['peers']} parts, {facts['steps']} steps"
     )
-    console.print(f"This machine's class: {facts['class'][:8]}. Peers that see the same here compute the same bits.\n")
-    table = Table("computed with", "same bits", "median", "largest", box=None, pad_edge=False)
+    console.print(f"This machine's class: {facts['class'][:8]}. Peers that see the same here compute the same bits.")
+    console.print(f"{facts['machine']}\n")
+    table = Table("computed with", "same bits", "median", "largest", "ms", "times", box=None, pad_edge=False)
     for way in found.ways:
-        table.add_row(way.name, "yes" if way.same_bits else "no", f"{way.median:.1e}", f"{way.largest:.1e}")
-    table.add_row("jumps, provoked", "", f"{found.jumps.median:.1e}", f"{found.jumps.largest:.1e}")
+        table.add_row(way.name + ("" if way.counts else " *"), _same(way), *_figures(way, found))
+    table.add_row("jumps, provoked", "", *_figures(found.jumps, found))
     console.print(table)
     console.print(
         f"\nHow far off, as a share of the gradient, in the worst of its parts; {found.jumps.comparisons} gradients each. Jumps"
-        f"\n(a ReLU that flips) are provoked by stronger rounding: theirs stand for {found.stands_for:,} audits.\n"
+        f"\n(a ReLU that flips) are provoked by stronger rounding: theirs stand for {found.stands_for:,} audits."
+        f"\nLast: milliseconds for one gradient, and how many times the {found.plain_ms:.3g} ms of a peer's own way."
     )
+    if not all(way.counts for way in found.ways):
+        console.print(
+            "* Not how members of this run compute, so not counted. Ways after a comma are compared with the way before it:"
+            "\nhow far apart machines would be if all computed so."
+        )
+    console.print()
     for line in advice(found, facts["peers"]):
         console.print(line)
+
+
+def _same(way: "Spread") -> str:
+    if way.same_bits or not way.same:
+        return "yes" if way.same_bits else "no"
+    return f"{way.same} of {way.comparisons}"
+
+
+def _figures(way: "Spread", found: "Measurement") -> tuple[str, ...]:
+    distances = f"{way.median:.1e}", f"{way.largest:.1e}"
+    if way.ms is None or not found.plain_ms:
+        return distances
+    return *distances, f"{way.ms:.3g}", f"{way.ms / found.plain_ms:.2g}"
 
 
 def advice(found: "Measurement", peers: int) -> list[str]:

@@ -88,8 +88,9 @@ def _described(problem: "Problem") -> Iterator[str]:
     yield f"parameters   {problem.size:,} trained, {problem.frozen:,} frozen"
     why = problem.why_one_by_one
     yield f"gradients    {f'one by one ({why})' if why else 'of many peers in one call'}, {taken * 1e3:,.1f} ms for one here"
-    if task.accumulate > 1 or task.autocast:
-        yield f"             {task.accumulate} micro-batches each, in {task.autocast or 'float32'}"
+    if task.accumulate > 1 or task.autocast or task.tf32:
+        precision = f"{task.autocast or 'float32'}{', TensorFloat-32 allowed' if task.tf32 else ''}"
+        yield f"             {task.accumulate} micro-batches each, in {precision}"
     yield f"randomness   {f'{drawn}, all from the seed of the batch' if drawn else 'none in the loss'}"
     batches = [problem.batch(derive(0, "how far", k)) for k in range(8)]
     gradients_PD = problem.gradients(flat_D, batches)[1]

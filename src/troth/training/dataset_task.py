@@ -32,6 +32,7 @@ def task(
     name: str = "task",
     accumulate: int = 1,
     autocast: str | None = None,
+    tf32: bool = False,
     one_by_one: bool = False,
     clip_norm: float | None = None,
 ) -> Task:
@@ -50,6 +51,7 @@ def task(
         "classes": classes,
         "accumulate": accumulate,
         "autocast": autocast,
+        "tf32": tf32,
         "one_by_one": one_by_one,
         "clip_norm": clip_norm,
     }

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_map_only
 from troth.aggregation import exact_norm
 from troth.crypto import Seed, derive, stream
 from troth.training import file_reads
+from troth.training.determinism import NotRepeatableError, check_environment, repeatable
 from troth.training.errors import TaskError
 from troth.training.layout import Layout
 from troth.training.randomness.first_values import FirstValues
@@ -52,6 +53,7 @@ class Problem:
         self.dtype = dtype
         self.drawn: Counter[str] = Counter()  # random functions that the last loss called, dropout for instance
         _check_options(task)
+        check_environment(self.device)
         with file_reads.watching(task):
             self._template = self._build()
             replace_all_batch_norm_modules_(self._template)  # batch statistics, and no buffer that a step would change
@@ -113,7 +115,7 @@ class Problem:
 
     def gradient(self, flat_D: Tensor, batch: Batch) -> tuple[float, Tensor]:
         """Loss and gradient of one batch."""
-        with calling("loss"):
+        with calling("loss"), repeatable(self.device, tf32=self.task.tf32):
             loss, gradient_D = self._computed(self._one_gradient, flat_D, batch, leading=0)
         return float(loss), clipped(gradient_D, self.task.clip_norm)
 
@@ -207,7 +209,7 @@ class Problem:
         return torch.stack(losses).mean(dim=0), total.mul_(1 / count)
 
     def _together(self, flat_D: Tensor, batches: Sequence[Batch]) -> tuple[Tensor, Tensor]:
-        with warnings.catch_warnings():
+        with repeatable(self.device, tf32=self.task.tf32), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="There is a performance drop because we have not yet implemented")
             return self._computed(self._gradients, flat_D, _stacked(batches), leading=1)
 
@@ -274,9 +276,9 @@ class Problem:
         flat_D = self.initial(0)
         try:
             self._together(flat_D, batches)
-        except TaskError:
-            raise
         except Exception as error:
+            if isinstance(error, TaskError) and not isinstance(error, NotRepeatableError):
+                raise
             # A loss that is wrong in itself must not hide behind "vmap cannot do it".
             self._check_differentiable(flat_D, batches[0])
             return str(error).strip().splitlines()[0]
@@ -300,6 +302,8 @@ def _check_options(task: Task) -> None:
         raise TaskError(f"Task.clip_norm is None or a positive number, got {task.clip_norm!r}")
     if task.autocast not in (None, "bfloat16"):
         raise TaskError(f'Task.autocast is None or "bfloat16", got {task.autocast!r}')
+    if not isinstance(task.tf32, bool):
+        raise TaskError(f"Task.tf32 is True or False, got {task.tf32!r}")
 
 
 def _check_shapes(module: nn.Module) -> None:

@@ -1,15 +1,22 @@
 """A check that a task is a pure function of (parameters, seed): if it is not, honest peers accuse each other."""
 
+import warnings
+from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from troth.crypto import derive
 from troth.training import file_reads
+from troth.training.determinism import operation_without_version, threads
 from troth.training.errors import TaskError
 from troth.training.problem import Problem
 from troth.training.randomness.watch import disturb, without_chance
 from troth.training.task import Batch, Task
+
+_REPEATS = 3  # gradients that must all be equal where it is to be shown that a task itself repeats
 
 
 def check_pure(task: Task, problem: Problem | None = None) -> None:
@@ -75,12 +82,12 @@ def _check_loss(problem: Problem, flat_D: Tensor, first: Batch, second: Batch) -
         raise TaskError("loss() or its gradient is not finite at the first parameters")
     problem.gradient(flat_D, second)
     disturb()
-    _, again_D = problem.gradient(flat_D, first)
+    loss_again, again_D = problem.gradient(flat_D, first)
     if not torch.equal(gradient_D, again_D):
-        where, why = _different_parameters(problem, gradient_D, again_D), _nondeterministic(problem, flat_D, first)
-        raise TaskError(
-            f"loss() gives another gradient for the same parameters and batch{where}: it keeps state or uses chance{why}"
-        )
+        where = _different_parameters(problem, gradient_D, again_D)
+        part = "loss() and its backward pass" if loss != loss_again else "the backward pass of loss()"
+        why = _kernel_to_blame(problem, flat_D, first, second, part) or "it keeps state or uses chance"
+        raise TaskError(f"loss() gives another gradient for the same parameters and batch{where}: {why}")
     if not torch.equal(flat_D, parameters_before_D):
         raise TaskError("loss() changes the parameters in place")
 
@@ -91,17 +98,61 @@ def _different_parameters(problem: Problem, left_D: Tensor, right_D: Tensor) -> 
     return f" (of '{names[0]}'{f' and {len(names) - 1} more' if len(names) > 1 else ''})"
 
 
-def _nondeterministic(problem: Problem, flat_D: Tensor, batch: Batch) -> str:
-    """PyTorch's own word on the operation, where it knows one that gives other bits each time."""
-    asked = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(True)
-    try:
+class _Plainer(NamedTuple):
+    """A plainer way to compute the same gradient: if it repeats, the task does, and a kernel does not."""
+
+    here: str
+    there: str
+    remedy: str
+    problem: Problem
+    around: AbstractContextManager[None]
+
+
+def _plainer(problem: Problem) -> _Plainer | None:
+    if problem.device.type != "cpu":
+        here, on_cpu = problem.device.type, Problem(problem.task, one_by_one=True)
+        return _Plainer(f"on {here}", "on the CPU", "compute on the CPU", on_cpu, nullcontext())
+    if (count := torch.get_num_threads()) > 1:
+        return _Plainer(f"with {count} threads", "with one", "compute with --threads 1", problem, threads(1))
+    return None
+
+
+def _kernel_to_blame(problem: Problem, flat_D: Tensor, first: Batch, second: Batch, part: str) -> str:
+    """What to do about a kernel that does not repeat; empty if it is the task itself that does not."""
+    named = _named_operation(problem, flat_D, first)
+    plainer = _plainer(problem)
+    if plainer is None:
+        return f"it uses {named}, which PyTorch does not promise to repeat" if named else ""
+    with plainer.around:
+        if not _repeats(plainer.problem, flat_D, first, second):
+            return ""
+    blamed = f"{named} among them" if named else "PyTorch does not say which; a kernel that is not PyTorch's, perhaps"
+    return (
+        f"the task is pure, since {plainer.there} it repeats, but {plainer.here} a kernel in {part} does not ({blamed}). Use "
+        f"another layer or function in its place, or {plainer.remedy}"
+    )
+
+
+def _repeats(problem: Problem, flat_D: Tensor, first: Batch, second: Batch) -> bool:
+    """Whether gradients are the same bits, with other work and other states of generators in between."""
+    flat_D = flat_D.to(problem.device)
+    first, second = ({name: t.to(problem.device) for name, t in batch.items()} for batch in (first, second))
+    _, before_D = problem.gradient(flat_D, first)
+    for _ in range(_REPEATS):
+        problem.gradient(flat_D, second)
+        disturb()
+        if not torch.equal(problem.gradient(flat_D, first)[1], before_D):
+            return False
+    return True
+
+
+def _named_operation(problem: Problem, flat_D: Tensor, batch: Batch) -> str:
+    """The operation of which PyTorch itself says that it may give other bits each time; on accelerators it is refused."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
         problem.gradient(flat_D, batch)
-    except TaskError as error:
-        return f"; PyTorch says: {str(error.__cause__ or error).splitlines()[0]}"
-    finally:
-        torch.use_deterministic_algorithms(asked)
-    return ""
+    named = (operation_without_version(warning.message) for warning in told if isinstance(warning.message, Warning))
+    return next((name for name in named if name is not None), "")
 
 
 def _difference(left: Batch, right: Batch) -> str | None:

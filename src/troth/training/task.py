@@ -38,6 +38,7 @@ class Task(ABC):
     one_by_one: ClassVar[bool] = False  # set it where the loss cannot go through `torch.func.vmap`
     accumulate: ClassVar[int] = 1  # a gradient is the mean over so many micro-batches, each drawn by `batch`
     autocast: ClassVar[str | None] = None  # "bfloat16": forward and backward passes in mixed precision
+    tf32: ClassVar[bool] = False  # True: products of float32 may be rounded to TensorFloat-32 on GPUs that have it
 
     # Defaults that suit the task; the command line overrides them.
     steps: ClassVar[int] = 300

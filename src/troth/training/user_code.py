@@ -37,7 +37,7 @@ def calling(method: str) -> Iterator[None]:
             raise
         told = str(error).strip().splitlines()
         raise TaskError(
-            f"{method}() fails{_place(error)}: {type(error).__name__}{': ' + told[0] if told else ''} "
+            f"{method}() fails{place_of(error)}: {type(error).__name__}{': ' + told[0] if told else ''} "
             "(with TROTH_TRACEBACK=1 in the environment the whole traceback is shown)"
         ) from error
 
@@ -49,7 +49,8 @@ def is_users(file: str) -> bool:
     return file.startswith(_BUILT_IN) or not file.startswith(_OURS)
 
 
-def _place(error: Exception) -> str:
+def place_of(error: Exception) -> str:
+    """` at file:line` of the user's own line in an error's traceback, if there is one."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if is_users(frame.filename)]
     return f" at {own[-1].filename}:{own[-1].lineno}" if own else ""

@@ -15,7 +15,7 @@ from troth.aggregation import flush_subnormals
 from troth.crypto import Digest, Seed, blob_digest, tagged_hash
 from troth.protocol.wire.messages import Malformed
 from troth.protocol.wire.primitives import Primitives
-from troth.training.hardware import gradient_on, probe_digest
+from troth.training.hardware import class_digest, gradient_on
 from troth.training.optimizers import Optimizer, State, bound
 from troth.training.problem import Problem
 from troth.training.schedules import Schedule, rate_at
@@ -43,7 +43,7 @@ class TrainingWork:
         self.hardware = hardware  # the class it is to imitate; "" is this machine
         self.loss = float("nan")  # of the last batch
         self._class: Digest | None = None
-self._digested: deque[tuple[ref[Training], Digest]] = deque(maxlen=_DIGESTS)
+        self._digested: deque[tuple[ref[Training], Digest]] = deque(maxlen=_DIGESTS)
         self._optimizer = bound(optimizer, problem.layout)
         self._rates = rates
         self._tools = tools
@@ -95,7 +95,7 @@ self._digested: deque[tuple[ref[Training], Digest]] = deque(maxlen=_DIGESTS)
 
     def hardware_class(self) -> Digest:
         if self._class is None:
-            self._class = probe_digest(self.problem, self.hardware)
+            self._class = class_digest(self.problem, self.hardware)
         return self._class
 
 

@@ -62,6 +62,22 @@ def test_a_machine_that_computes_something_else_is_told_so_before_it_is_taken_fo
     )
 
 
+def test_where_classes_differ_both_machines_are_described() -> None:
+    mine = msgspec.structs.replace(
+        MINE, sections={**MINE.sections, HARDWARE: b"a" * 32}, machine="NVIDIA H200, CUDA 13.0"
+    )
+    for machine, shown in (
+        ("cpu (x86_64, AVX2)", "(its machine: cpu (x86_64, AVX2); this one: NVIDIA H200, CUDA 13.0)"),
+        ("\x1b[2Jevil\n" + "x" * 400, "(its machine: ?[2Jevil?" + "x" * 131 + "; this one: NVIDIA H200, CUDA 13.0)"),
+    ):
+        said = msgspec.structs.replace(HELLO, sections={**HELLO.sections, HARDWARE: b"b" * 32}, machine=machine)
+        heard = (Lane.CONTROL, CONTROL_SESSION + encode_session_message(said))
+        refusal = check_greeting(heard, MEMBER.peer, mine, {MEMBER.peer}, frozenset())
+        assert isinstance(refusal, str)
+        assert refusal.endswith(shown)
+        assert len(refusal) <= 500, "or the other side would not hear all of it"
+
+
 def test_a_successor_is_welcome_with_a_delegation_for_this_run_and_its_own_key() -> None:
     """[B1]"""
     right = MEMBER.sign(delegation_bytes(RUN, SUCCESSOR.peer))

@@ -14,6 +14,7 @@ from troth.network.mesh.session import (
 from troth.network.transport.base import Lane, Received
 
 FIRST_MODEL, HARDWARE = "first model", "hardware class"  # sections that each machine computes, beside the manifest's
+_MOST_SHOWN = 140  # two of them fit into a refusal, beside the advice
 
 _ADVICE = {
     FIRST_MODEL: "its first model is another than this peer's: compare the versions of PyTorch and of what the task imports, or "
@@ -51,7 +52,16 @@ def check_greeting(
         return "it claims a seat that is not its own"
     # Else an honest peer with another version of a library would be banned for what it computes.
     wrong = (name for name in _ADVICE if said.sections.get(name) != mine.sections.get(name))
-    return next((_ADVICE[name] for name in wrong), said)
+    differing_in = next(wrong, None)
+    if differing_in is None:
+        return said
+    machines = f" (its machine: {_shown(said.machine)}; this one: {_shown(mine.machine)})"
+    return _ADVICE[differing_in] + (machines if said.machine and mine.machine else "")
+
+
+def _shown(text: str) -> str:
+    """A stranger's line as a log may hold it: short, and without anything that moves a terminal's cursor."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:_MOST_SHOWN])
 
 
 def _delegated(said: Hello, member: PeerId, successor: PeerId, run: Digest) -> bool:

@@ -7,7 +7,7 @@ import msgspec
 from troth.crypto import Digest, PeerId, tagged_hash
 from troth.protocol.wire.messages import Bytes32, Bytes64, Malformed, Step
 
-VERSION = 4
+VERSION = 5
 MOST_BYTES = 1 << 14
 CONTROL_SESSION, CONTROL_PACKET = b"\x00", b"\x01"  # first byte of a control message: a session's, or the protocol's
 _Text = Annotated[str, msgspec.Meta(max_length=500)]
@@ -27,6 +27,7 @@ class Hello(_SessionMessage, frozen=True):
     member: Bytes32  # its seat: its own key, or the one that its own key succeeds
     delegation: Bytes64 | None  # by the key of the seat, if it is another
     process: Bytes32  # drawn at random when the sender started: two of them with one key are two machines
+    machine: _Text = ""  # what it computes with, for people to read where hardware classes differ
 
 
 class Standing(_SessionMessage, frozen=True):

@@ -29,14 +29,16 @@ class NodeNetwork:
         note: Callable[[str], None],
         process: bytes,
         own_sections: Mapping[str, Digest],
+        machine: str,
     ) -> None:
         """`seat` is the key in the manifest; `me` is the same, or the successor that it delegates to. `process`: 32 random
-        bytes, the same for as long as the process runs. `own_sections`: digests of what this machine computes."""
+        bytes, the same for as long as the process runs. `own_sections`: digests of what this machine computes; `machine`: its
+        description for people."""
         limits = limits_for(manifest.run.parameters.size, state_bytes, options.bytes_per_second)
         inbox = self._inbox = Inbox(room=4 * limits.most_bulk_bytes + (1 << 22))
         delegation = None if me is seat else seat.sign(delegation_bytes(manifest.run.id, me.peer))
         sections: dict[str, bytes] = {**manifest.digests(), **own_sections}
-        hello = Hello(VERSION, manifest.run.id, sections, seat.peer, delegation, process)
+        hello = Hello(VERSION, manifest.run.id, sections, seat.peer, delegation, process, machine)
         addresses = {
             founder.key: options.addresses.get(founder.key, founder.address or options.transport.lookup_address)
             for founder in manifest.founders

@@ -35,6 +35,7 @@ from troth.protocol.core.errors import CannotGoOnError, LeftOutError, StalledErr
 from troth.protocol.core.state import Outcome, Peer, State
 from troth.protocol.recovery.member import Member
 from troth.protocol.wire.primitives import Primitives
+from troth.training.hardware import describe
 from troth.training.work import Training
 
 R = TypeVar("R")
@@ -217,6 +218,7 @@ class Node:
             self._events.note,
             self._process,
             self._own_sections(),
+            describe(self.work.problem),
         )
         if self._stop_asked:
             self._network.stop()

@@ -1,4 +1,4 @@
-"""Other hardware computes other bits: imitating it, recognising it, and measuring how far off it is (SPEC D3).
+"""How far the gradients of other hardware are from this machine's, and what a way to compute them costs.
 
 Two tails make measuring hard. A ReLU that flips is rare and large: most audits of a small network differ by
 10⁻⁶ of a gradient, one in some 10⁵ by half of it. And a batch that is fitted already has a gradient near zero, made of
@@ -15,70 +15,58 @@ whenever jurors would convict, so every honest pair must stay below that, not ju
 machines may lie on opposite sides of this one.
 """
 
-import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import exp, inf, log, sqrt
+from time import perf_counter
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from troth.crypto import Digest, Seed, Stream, derive, stream, tagged_hash
+from troth.crypto import Digest, Seed, derive, tagged_hash
 from troth.protocol.core.parts import Bounds, part_bounds
 from troth.protocol.step.deviation import CONVICT, deviations
-from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.messages import ReportNumbers
 from troth.protocol.wire.primitives import Primitives
 from troth.specs import build, parse_spec, pick
 from troth.training.errors import TaskError
+from troth.training.hardware.imitation import STRESS
+from troth.training.hardware.ways import Way, bent, one_at_a_time, ways_of
 from troth.training.optimizers import OPTIMIZERS, Optimizer
 from troth.training.problem import Problem
 from troth.training.schedules import cosine
 
 # S seeds, P parts (and peers), D coordinates, K projections
 
-# Four units in the last place of a float32: with them a class differs from this machine on digits as a CPU and an H200
-# do, by a median of 3·10⁻⁶ of a gradient.
-_ROUNDING = 4 * 2.0**-23
-_PROBE_SEED = derive(0, "hardware probe")
 _PROJECTIONS = 16
-STRESS = 1024  # times stronger than hardware's rounding
 _AUDITS = 5000  # audits in one run …
 _RISK = 0.01  # … in which an honest peer may be convicted with this probability
 _JUMPS = "jumps"
 _BEYOND = 100.0  # exp of this is beyond any deviation, and still a number
 _TAIL = 0.1  # share of the deviations that tell how the tail falls off
 
-Way = Callable[[Tensor, Sequence[Seed]], Tensor]  # parameters, seeds -> gradients_SD
-
-
-def gradient_on(problem: Problem, hardware: str, parameters_D: Tensor, seed: Seed) -> Tensor:
-    """The gradient of a seed as a machine of this class would compute it; "" is this machine.
-
-    Another class is imitated: its inputs are off by a few units in the last place, as class and seed decide. The network then
-    treats these like any rounding errors: it carries them along, and now and then flips a ReLU.
-    """
-    return _shaken_gradient(problem, hardware, parameters_D, seed, times=1.0 if hardware else 0.0)
-
-
-def probe_digest(problem: Problem, hardware: str = "") -> Digest:
-    """Digest of a public gradient. Peers with equal digests form a class: they compute the same bits and audit exactly."""
-    gradient_D = gradient_on(problem, hardware, problem.initial(0), _PROBE_SEED)
-    return tagged_hash("troth/probe/1", Blob.of(gradient_D).digest)
-
 
 @dataclass(frozen=True)
 class Spread:
-    """Distances of one way to compute gradients from this machine's way; a comparison is the worst part of one gradient."""
+    """Distances of one way to compute gradients from this machine's own, or from an earlier way.
+
+    A comparison is the worst part of one gradient.
+    """
 
     name: str
     comparisons: int
     median: float
     largest: float
-    same_bits: bool  # in every comparison
+    same: int  # so many of the gradients were the same, bit by bit
+    counts: bool = True  # whether it is how a member of this run might compute
+    against: str = ""  # the name of the earlier way
+    ms: float | None = field(default=None, compare=False)  # for one gradient, the median of several calls
+
+    @property
+    def same_bits(self) -> bool:
+        return self.same == self.comparisons
 
 
 @dataclass(frozen=True)
@@ -89,6 +77,7 @@ class Measurement:
     jumps: Spread  # under stress
     noise: float  # σ: the usual distance of one peer's gradient from the mean of all
     deviation: float  # h, for a run with several classes; may be infinite
+    plain_ms: float = field(default=0.0, compare=False)  # for one gradient as a peer computes it
 
     @property
     def stands_for(self) -> int:
@@ -117,17 +106,14 @@ def measure(
         digits                   1.2e-5          1.3e-5    0.49     none will do
     """
     steps = problem.task.steps if steps is None else steps
-    for name, value, least, most in (
-        ("peers", peers, 2, problem.size),
-        ("seeds", seeds, 2, None),
-        ("points", points, 1, None),
-        ("steps", steps, 1, None),
-    ):
-        if value < least or (most is not None and value > most):
-            raise TaskError(f"{name} must be at least {least}{f' and at most {most:,}' if most else ''}, got {value:,}")
-    ways, bounds, measured = _ways(problem, peers), part_bounds(problem.size, peers), _evenly(points, steps)
-    found: dict[str, list[float]] = {name: [] for name in ways}
-    same_bits = dict.fromkeys(ways, True)
+    _check_range("peers", peers, 2, problem.size)
+    _check_range("seeds", seeds, 2)
+    _check_range("points", points, 1)
+    _check_range("steps", steps, 1)
+    ways = [*ways_of(problem, peers), Way(_JUMPS, bent(problem), timed=False)]
+    tallies = {way.name: _Tally(way) for way in ways}
+    plain, referred_to = _Tally(Way("", one_at_a_time(problem))), {way.against for way in ways}
+    bounds, measured = part_bounds(problem.size, peers), _evenly(points, steps)
     noises: list[float] = []
     done, total = 0, steps + 1 + len(measured) * seeds * len(ways)
 
@@ -147,19 +133,57 @@ def measure(
         usual_P = _usual_norms(away_PD, bounds)
         for first in range(0, seeds, peers):  # as many at a time as a run holds in memory
             some = [derive(0, "doctor", step, k) for k in range(first, min(first + peers, seeds))]
-            own_SD = _one_at_a_time(problem)(parameters_D, some)
+            own_SD = plain.gradients(parameters_D, some)
             _check_finite(own_SD, step)
             compare = _Comparison(center_D, bounds, usual_P, tagged_hash("troth/doctor/1", *some))
-            for name, way in ways.items():
-                said_SD = way(parameters_D, some)
-                found[name] += map(compare.worst_part, said_SD, own_SD)
-                same_bits[name] &= torch.equal(said_SD.float(), own_SD)
+            kept = {"": own_SD}
+            for name, tally in tallies.items():
+                said_SD = tally.gradients(parameters_D, some)
+                if name in referred_to:
+                    kept[name] = said_SD
+                tally.compare(said_SD, kept[tally.way.against], compare)
                 advance(len(some))
 
-    spreads = {name: Spread(name, len(v), float(np.median(v)), max(v), same_bits[name]) for name, v in found.items()}
-    jumps = spreads.pop(_JUMPS)
-    largest = max(jumps.largest, *(_extrapolated(found[name]) for name in spreads))
-    return Measurement(tuple(spreads.values()), jumps, float(np.median(noises)), 2 * largest / CONVICT)
+    jumps = tallies.pop(_JUMPS).spread()
+    largest = max(jumps.largest, *(_extrapolated(tally.found) for tally in tallies.values() if tally.way.counts))
+    spreads = tuple(tally.spread() for tally in tallies.values())
+    return Measurement(spreads, jumps, float(np.median(noises)), 2 * largest / CONVICT, plain.ms)
+
+
+def _check_range(name: str, value: int, least: int, most: int | None = None) -> None:
+    if value < least or (most is not None and value > most):
+        raise TaskError(f"{name} must be at least {least}{f' and at most {most:,}' if most else ''}, got {value:,}")
+
+
+class _Tally:
+    """Comparisons of one way with the plain one, and how long its gradients took."""
+
+    def __init__(self, way: Way) -> None:
+        self.way = way
+        self.found: list[float] = []
+        self._same = 0
+        self._times_ms: list[float] = []
+
+    def gradients(self, parameters_D: Tensor, seeds: Sequence[Seed]) -> Tensor:
+        start = perf_counter()
+        gradients_SD = self.way.gradients(parameters_D, seeds)  # on the CPU at last: nothing is left to wait for
+        self._times_ms.append(1e3 * (perf_counter() - start) / len(seeds))
+        return gradients_SD
+
+    def compare(self, said_SD: Tensor, own_SD: Tensor, comparison: "_Comparison") -> None:
+        self.found += map(comparison.worst_part, said_SD, own_SD)
+        self._same += sum(map(torch.equal, said_SD.float(), own_SD))
+
+    @property
+    def ms(self) -> float:
+        return float(np.median(self._times_ms))
+
+    def spread(self) -> Spread:
+        found, way = self.found, self.way
+        median, largest = float(np.median(found)), max(found)
+        return Spread(
+            way.name, len(found), median, largest, self._same, way.counts, way.against, self.ms if way.timed else None
+        )
 
 
 class _Comparison:
@@ -191,80 +215,6 @@ def _usual_norms(away_PD: Tensor, bounds: Bounds) -> NDArray[np.float64]:
     norms_PP = np.sqrt(np.add.reduceat(away_PD.numpy() ** 2, bounds[:-1], axis=1))
     usual_P: NDArray[np.float64] = np.sort(norms_PP, axis=0)[(len(away_PD) - 1) // 2]
     return usual_P
-
-
-def _ways(problem: Problem, peers: int) -> dict[str, Way]:
-    """Everything that this machine can do differently, and imitations of another machine."""
-    task = problem.task
-    ways: dict[str, Way] = {"1 thread": _with_threads(1, problem)}
-    if (cores := os.cpu_count() or 1) > 1:
-        ways[f"{cores} threads"] = _with_threads(cores, problem)
-    ways["one by one"] = _one_at_a_time(Problem(task, device=problem.device, one_by_one=True))
-    together = Problem(task, device=problem.device)
-    if not together.why_one_by_one:
-        ways[f"{peers} in one call"] = lambda parameters_D, seeds: together.gradients(
-            parameters_D, [together.batch(seed) for seed in seeds]
-        )[1].cpu()
-    if task.autocast is None:  # else it would measure the mixed precision, which all machines share
-        ways["float64"] = _one_at_a_time(Problem(task, device=problem.device, dtype=torch.float64, one_by_one=True))
-    ways["shaken inputs"] = _one_at_a_time(problem, "shaken")
-    if torch.cuda.is_available() and problem.device.type != "cuda":
-        ways["cuda"] = _one_at_a_time(Problem(task, device="cuda"))
-    return {**ways, _JUMPS: lambda parameters_D, seeds: torch.stack([_bent(problem, parameters_D, s) for s in seeds])}
-
-
-def _one_at_a_time(problem: Problem, hardware: str = "") -> Way:
-    """Compute as `TrainingWork.gradient_now` does, rounded to the float32 that travels."""
-
-    def gradients(parameters_D: Tensor, seeds: Sequence[Seed]) -> Tensor:
-        here_D = parameters_D.to(problem.device, problem.dtype)
-        return torch.stack([gradient_on(problem, hardware, here_D, seed).cpu().float() for seed in seeds])
-
-    return gradients
-
-
-def _with_threads(count: int, problem: Problem) -> Way:
-    def gradients(parameters_D: Tensor, seeds: Sequence[Seed]) -> Tensor:
-        with _threads(count):
-            return _one_at_a_time(problem)(parameters_D, seeds)
-
-    return gradients
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def _bent(problem: Problem, parameters_D: Tensor, seed: Seed) -> Tensor:
-    """`g + (g(2v) − 2g(v) + g)`: off from the gradient by its jumps alone, under much stronger shaking v."""
-    own_D, near_D, far_D = (
-        _shaken_gradient(problem, "stress", parameters_D, seed, times=times).cpu().double()
-        for times in (0, STRESS / 2, STRESS)
-    )
-    return far_D - 2 * near_D + 2 * own_D
-
-
-def _shaken_gradient(problem: Problem, hardware: str, parameters_D: Tensor, seed: Seed, *, times: float) -> Tensor:
-    batch = problem.batch(seed)
-    if times:
-        # The seed counts too: hardware rounds every batch in another way, it does not add one fixed error.
-        key = derive(seed, "hardware", hardware)
-        batch = {name: _shaken(tensor, stream(key, "batch", name), times) for name, tensor in batch.items()}
-        parameters_D = _shaken(parameters_D, stream(key, "parameters"), times)
-    return problem.gradients(parameters_D, [batch])[1][0]
-
-
-def _shaken(numbers: Tensor, draw: Stream, times: float) -> Tensor:
-    if not numbers.is_floating_point():
-        return numbers
-    shares = torch.from_numpy(2 * draw.uniform(numbers.numel()) - 1).view(numbers.shape).to(numbers.device)
-    return (numbers.double() * (1 + shares * (times * _ROUNDING))).to(numbers.dtype)
 
 
 def _training(problem: Problem, peers: int, steps: int) -> Iterator[tuple[int, Tensor, Tensor]]:

@@ -1,0 +1,7 @@
+"""Other hardware computes other bits: imitating it, recognising it, and measuring how far off it is (SPEC D3)."""
+
+from troth.training.hardware.classes import class_digest, describe, facts_of
+from troth.training.hardware.imitation import gradient_on
+from troth.training.hardware.measurement import Measurement, Spread, measure
+
+__all__ = ["Measurement", "Spread", "class_digest", "describe", "facts_of", "gradient_on", "measure"]
