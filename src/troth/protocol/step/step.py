@@ -266,7 +266,7 @@ async def report(attempt: Attempt[T], reduced: Reduced, parts: CommittedParts | 
     context, tools, parameters = attempt.context, attempt.context.peer.tools, attempt.context.peer.run.parameters
     numbers = b""
     if parts is not None:
-        project = partial(tools.project, reduced.projection_key, parameters.projections, parameters.size)
+        project = tools.projector(reduced.projection_key, parameters.projections, parameters.size)
         numbers = make_report(parts, reduced.aggregate_D, project, context.taus).pack()
     message = Report(numbers, reduced.basis)
     announced = await context.peer.channel.announce(attempt.slot(Phase.REPORT), message, attempt.view)

@@ -4,8 +4,8 @@ A peer on its own uses this class as it is. A simulation may pass a subclass tha
 identical answers, so no decision depends on it, and a test that switches the memory off gets the same trace.
 """
 
-import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -13,7 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from troth.aggregation import exact_norm, has_subnormals
+from troth import kernels
+from troth.aggregation import all_finite as all_finite
+from troth.aggregation import ordinary as ordinary
+from troth.aggregation import ordinary_norm
 from troth.crypto import (
     Digest,
     PeerId,
@@ -22,13 +25,15 @@ from troth.crypto import (
     coin_commitment,
     project,
     projection_signs,
+    sign_bytes,
     signed_bytes,
     verify,
 )
+from troth.kernels import Differences, on_device
 from troth.protocol.wire.messages import Announced, Envelope, Malformed, Message, Phase, ReportNumbers
 from troth.protocol.wire.phases import decode
 
-# P vectors, K projections, D coordinates
+# P vectors, K projections, D coordinates, S spans of them
 
 _FEW_SIGNS = 1 << 22  # up to this many signs are kept as float64 to multiply with: 32 MB
 
@@ -68,10 +73,13 @@ class Primitives:
         products_PK: NDArray[np.float64] = vectors_PD @ signs_KD.T
         return products_PK
 
+    def projector(self, key: Digest, rows: int, size: int) -> "Projector":
+        """The K sign rows of a step, over `size` coordinates (SPEC A5)."""
+        return Projector(self, key, rows, size)
+
     def aggregate_norm(self, blob: bytes) -> float | None:
         """Length of an aggregate to the last bit; None if it holds a NaN, an infinity or a subnormal (SPEC A3, C3)."""
-        numbers_D = np.frombuffer(blob, "<f4")
-        return exact_norm(numbers_D) if ordinary(numbers_D) else None
+        return ordinary_norm(np.frombuffer(blob, "<f4"))
 
     def coin_commitment(self, coin: bytes, slot: Slot, owner: PeerId, which: str) -> Digest:
         return coin_commitment(coin, slot, owner, which)
@@ -84,20 +92,45 @@ class Primitives:
         return message if isinstance(message, Malformed) else Announced(sender, message, envelope)
 
 
-def all_finite(numbers_D: NDArray[np.float32]) -> bool:
-    """Tell whether all numbers are finite. Nearly always they are, and then their sum shows it.
+@dataclass(frozen=True)
+class Projector:
+    """K sign rows over `size` coordinates: `Primitives.project` with its first arguments given, and a way for large vectors."""
 
-    einsum is the fastest sum that neither starts threads nor warns."""
-    return math.isfinite(np.einsum("d->", numbers_D)) or bool(np.isfinite(numbers_D).all())
+    tools: Primitives
+    key: Digest
+    rows: int
+    size: int
 
+    def __call__(self, start: int, vectors_PD: NDArray[np.float64]) -> NDArray[np.float64]:
+        return self.tools.project(self.key, self.rows, self.size, start, vectors_PD)
 
-def ordinary(numbers_D: NDArray[np.float32]) -> bool:
-    """Tell whether the numbers mean the same on every machine: finite, and none subnormal (SPEC C3)."""
-    return all_finite(numbers_D) and not has_subnormals(numbers_D)
+    def differences(
+        self, vectors: Sequence[NDArray[np.float32]] | Tensor, center_D: Tensor, bounds: Sequence[int], start: int = 0
+    ) -> Differences | None:
+        """Compare float32 vectors that stand at `start` with a centre, span by span, in one pass; None where they are too small
+        for it to be worth while."""
+        if self.rows * self.size <= _FEW_SIGNS:
+            return None
+
+        def signs(first: int, last: int) -> NDArray[np.uint8]:
+            return sign_bytes(self.key, self.rows, start + first, start + last)
+
+        if isinstance(vectors, Tensor) and vectors.device.type != "cpu":
+            found = on_device.differences(vectors, center_D, bounds, signs)
+        else:
+            here = vectors.detach().numpy() if isinstance(vectors, Tensor) else vectors
+            center = center_D.detach().cpu().numpy()
+            if not kernels.compiled(len(here) * len(center)) or not kernels.fits(center, *here):
+                return None
+            found = kernels.differences(here, center, bounds, signs)
+        return found._replace(products_SPK=found.products_SPK[..., : self.rows])
 
 
 def row_norms(rows_PD: NDArray[np.float32]) -> NDArray[np.float64]:
     """Lengths of rows to twelve digits or more, not to the last bit: for numbers that are checked with a tolerance."""
+    if kernels.compiled(rows_PD.size) and kernels.fits(rows_PD):
+        found_P: NDArray[np.float64] = np.sqrt(kernels.squared_lengths(rows_PD, (0, rows_PD.shape[1]))[0])
+        return found_P
     squares_P, width = np.zeros(len(rows_PD)), max(1, _CACHED // len(rows_PD))
     for start in range(0, rows_PD.shape[1], width):
         wide_PC = rows_PD[:, start : start + width].astype(np.float64)
@@ -110,6 +143,8 @@ def part_norms(numbers_D: NDArray[np.float32], bounds: Sequence[int]) -> NDArray
     if len(numbers_D) <= _CACHED:
         squares_D = np.square(numbers_D, dtype=np.float64)
         return np.sqrt(np.add.reduceat(squares_D, bounds[:-1]))
+    if kernels.compiled(len(numbers_D)) and kernels.fits(numbers_D):
+        return np.sqrt(kernels.squared_lengths(numbers_D[None], bounds)[:, 0])
     return np.concatenate([row_norms(numbers_D[None, start:stop]) for start, stop in pairwise(bounds)])
 
 

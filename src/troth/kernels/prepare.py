@@ -1,0 +1,29 @@
+"""Compile everything before a run begins: else the first step of a machine would wait for it, and others for the machine."""
+
+import numpy as np
+import torch
+
+from troth.kernels.choice import compiled
+from troth.kernels.clipping import combine, gram
+from troth.kernels.differences import differences, squared_lengths
+from troth.kernels.judging import pulls
+from troth.kernels.numbers import exact_norm, flush, odd_numbers
+from troth.kernels.updates import adamw, sgd
+
+
+def prepare(count: int) -> None:
+    """Load all loops, if vectors of so many numbers go through them. Some seconds once on a machine, half of one afterwards."""
+    if not compiled(count):
+        return
+    row_D = np.ones(1, np.float32)
+    odd_numbers(row_D)
+    flush(row_D)
+    exact_norm(row_D, 1, 1)
+    squared_lengths([row_D], (0, 1))
+    differences([row_D], row_D, (0, 1), lambda start, stop: np.zeros((stop - start, 2), np.uint8))
+    gram([row_D], row_D)
+    combine([row_D], np.ones(1), row_D, 0.0)
+    pulls([row_D], row_D, 1.0)
+    vector_D = torch.ones(1)
+    sgd(vector_D, vector_D, vector_D, rate=1.0, momentum=0.9, weight_decay=0.0, nesterov=True)
+    adamw(vector_D, vector_D, vector_D, vector_D, scalars=(0.5,) * 9)
