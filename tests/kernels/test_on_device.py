@@ -84,3 +84,14 @@ def test_combinations(size: int, peers: int, seed: int, rest: float) -> None:
     )
     np.testing.assert_allclose(found_D, right_D, rtol=2e-7, atol=1e-9 * float(np.abs(rows_PD).max()))
     np.testing.assert_allclose(found[1:], right[1:], rtol=1e-9)
+
+
+@PROPERTY
+@given(sizes, st.integers(1, 5), seeds)
+def test_inner_products(size: int, peers: int, seed: int) -> None:
+    rows_PD, center_D = np.stack([moderate(size, seed + p) for p in range(peers)]), moderate(size, seed + 9)
+    right_PP = kernels.gram(rows_PD, center_D)
+    norm_P = np.sqrt(right_PP.diagonal())
+    found_PP = on_device.gram(torch.from_numpy(rows_PD), torch.from_numpy(center_D))
+    assert (np.abs(np.triu(found_PP) - right_PP) <= 2.0**-44 * np.outer(norm_P, norm_P)).all()
+    assert np.array_equal(found_PP, found_PP.T)

@@ -268,7 +268,7 @@ def _gram(vectors_PD: Tensor, reference_D: Tensor, at_row: int | None = None) ->
     Partial sums are added in chunk order: which thread is faster does not show in the bits.
     """
     if vectors_PD.is_cuda:
-        return _gram_on_gpu(vectors_PD, reference_D)
+        return on_device.gram(vectors_PD, reference_D)
     rows_PD, center_D, peers = vectors_PD.detach().numpy(), reference_D.detach().numpy(), len(vectors_PD)
     others = [row for row in range(peers) if row != at_row]  # around itself a row is zero
 
@@ -298,16 +298,6 @@ def _gram_of_chunk(rows_PC: NDArray[Any], others: list[int], center_C: NDArray[A
         some_OON = np.einsum("inr,jnr->ijn", around_ONR[i : i + _ROWS], around_ONR[i:])
         gram_OO[i : i + _ROWS, i:] = some_OON.sum(axis=2)
     return np.triu(gram_OO)
-
-
-def _gram_on_gpu(vectors_PD: Tensor, reference_D: Tensor) -> Floats:
-    """The Gram matrix by matrix products: a GPU has no number of threads to depend on."""
-    partial = []
-    for columns in _chunks(vectors_PD):
-        around_PC = vectors_PD[:, columns].double().sub_(reference_D[columns])
-        partial.append(around_PC @ around_PC.T)
-    gram_PP: Floats = torch.stack(partial).sum(dim=0).cpu().numpy()
-    return (gram_PP + gram_PP.T) / 2
 
 
 def _combine(

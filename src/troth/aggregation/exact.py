@@ -61,10 +61,14 @@ def ordinary(numbers_D: NDArray[np.float32] | Tensor) -> bool:
     return all_finite(numbers_D) and not has_subnormals(numbers_D)
 
 
-def all_finite(numbers_D: NDArray[np.float32]) -> bool:
+def all_finite(numbers_D: NDArray[np.float32] | Tensor) -> bool:
     """Tell whether all numbers are finite. Nearly always they are, and then their sum shows it.
 
     einsum is the fastest sum that neither starts threads nor warns."""
+    if isinstance(numbers_D, Tensor):
+        if numbers_D.device.type != "cpu" or numbers_D.dtype != torch.float32:
+            return bool(torch.isfinite(numbers_D).all())
+        numbers_D = numbers_D.detach().numpy()
     if kernels.compiled(len(numbers_D)) and kernels.fits(numbers_D):
         return not kernels.odd_numbers(numbers_D)[1]
     return math.isfinite(np.einsum("d->", numbers_D)) or bool(np.isfinite(numbers_D).all())

@@ -18,6 +18,7 @@ from troth.kernels.differences import Differences, Signs
 # P rows, D coordinates, C coordinates of a block, K projections, B bytes of signs for each coordinate
 
 _BLOCK = 1 << 20  # coordinates at a time, over all rows: float64 copies of everything would take too much memory
+_RUN = 1 << 12  # coordinates of one matrix product among many
 _EXPONENT = 0x7F800000
 _MAGNITUDE = 0x7FFFFFFF
 _LEAST_NORMAL = 0x00800000
@@ -111,8 +112,28 @@ def _span(rows_PD: Tensor, center_D: Tensor, signs_DB: NDArray[np.uint8]) -> tup
         wide_PC -= center_D[block].detach()
         squares_P += wide_PC.square().sum(dim=1)
         bits_CK = ((uploaded_DB[block, :, None] >> shifts_8) & 1).reshape(-1, count)
-        products_PK += wide_PC @ (1 - 2 * bits_CK.double())
+        products_PK += _long_products(wide_PC, (1 - 2 * bits_CK.double()).T)
     return squares_P, lengths_P, products_PK
+
+
+def gram(vectors_PD: Tensor, reference_D: Tensor) -> NDArray[np.float64]:
+    """`⟨x_i − r, x_j − r⟩` in float64."""
+    gram_PP = torch.zeros(len(vectors_PD), len(vectors_PD), dtype=torch.float64, device=vectors_PD.device)
+    for block in _blocks(vectors_PD):
+        around_PC = torch.sub(vectors_PD[:, block].detach(), reference_D[block].detach().double())
+        gram_PP += _long_products(around_PC, around_PC)
+    found_PP: NDArray[np.float64] = gram_PP.cpu().numpy()
+    return (found_PP + found_PP.T) / 2
+
+
+def _long_products(left_PC: Tensor, right_KC: Tensor) -> Tensor:
+    """`left @ right.T` for few long rows, cut into many short products: a matrix of sixteen by sixteen alone would keep a single
+    processor of a GPU busy."""
+    whole = left_PC.shape[1] // _RUN * _RUN
+    left_NPR, right_NKR = (
+        rows[:, :whole].view(len(rows), whole // _RUN, _RUN).transpose(0, 1) for rows in (left_PC, right_KC)
+    )
+    return torch.bmm(left_NPR, right_NKR.transpose(1, 2)).sum(dim=0) + left_PC[:, whole:] @ right_KC[:, whole:].T
 
 
 def combine(

@@ -1,5 +1,7 @@
 """Compile everything before a run begins: else the first step of a machine would wait for it, and others for the machine."""
 
+from functools import cache
+
 import numpy as np
 import torch
 
@@ -13,8 +15,12 @@ from troth.kernels.updates import adamw, sgd
 
 def prepare(count: int) -> None:
     """Load all loops, if vectors of so many numbers go through them. Some seconds once on a machine, half of one afterwards."""
-    if not compiled(count):
-        return
+    if compiled(count):
+        _load_all()
+
+
+@cache
+def _load_all() -> None:
     row_D = np.ones(1, np.float32)
     odd_numbers(row_D)
     flush(row_D)
