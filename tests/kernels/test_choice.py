@@ -113,3 +113,9 @@ def test_rows_of_other_formats_and_lengths_are_refused() -> None:
 def test_preparing_compiles_without_a_large_vector() -> None:
     kernels.prepare(10)
     kernels.prepare(kernels.LARGE)
+
+
+def test_peers_that_start_together_all_get_their_loops() -> None:
+    code = "from troth import kernels; kernels.prepare(1 << 20); print('ready')"
+    started = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    assert [peer.communicate(timeout=300)[0].strip() for peer in started] == ["ready"] * 3

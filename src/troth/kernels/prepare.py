@@ -1,6 +1,10 @@
 """Compile everything before a run begins: else the first step of a machine would wait for it, and others for the machine."""
 
+import fcntl
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -16,7 +20,18 @@ from troth.kernels.updates import adamw, sgd
 def prepare(count: int) -> None:
     """Load all loops, if vectors of so many numbers go through them. Some seconds once on a machine, half of one afterwards."""
     if compiled(count):
-        _load_all()
+        with _one_at_a_time():
+            _load_all()
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Sixteen peers that start together on a machine: one compiles, and the others find what it has written."""
+    with ExitStack() as stack:
+        with suppress(OSError):  # where nothing can be written, nothing compiled is found either
+            lock = stack.enter_context(open(Path(__file__).parent / "loops/__pycache__/preparing.lock", "a"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @cache

@@ -37,7 +37,7 @@ def distance_trees(
                 terms_C[c] = away * away
             terms_C[count:] = 0.0  # squares are not negative, and adding 0 changes none
             depth = _merge(stack_LC, depth, t)
-        sums_RC[r] = stack_LC[0]
+        _copy(stack_LC[0], sums_RC[r])
 
 
 @exact
@@ -70,7 +70,14 @@ def residual_tree(
             terms_C[c] = pull_C[c] * pull_C[c]
         terms_C[count:] = 0.0
         depth = _merge(stack_LC, depth, t)
-    sums_C[:] = stack_LC[0]
+    _copy(stack_LC[0], sums_C)
+
+
+@exact
+def _copy(from_C: NDArray[np.float64], to_C: NDArray[np.float64]) -> None:
+    """One by one: assigning a slice compiles the text of an error for slices of other lengths, which takes seconds."""
+    for c in range(len(to_C)):
+        to_C[c] = from_C[c]
 
 
 @exact
