@@ -32,7 +32,7 @@ from troth.training.optimizers import SGD
 x = torch.ones(1000)
 exact_norm(x), centered_clip(torch.ones(16, 1000), tau=1.0), SGD().update(x, x, SGD().start(x), 0.1)
 print("numba" in sys.modules)
-exact_norm(torch.ones(1 << 17))
+exact_norm(torch.ones(1 << 18))
 print("numba" in sys.modules)
 """
     assert in_a_process(code).split() == ["False", "True"]
@@ -46,7 +46,7 @@ import torch
 from troth import kernels
 from troth.aggregation import exact_norm, judge_center, solve_centered_clip
 from troth.training.optimizers import SGD, AdamW
-x = torch.linspace(-1, 1, 1 << 17)
+x = torch.linspace(-1, 1, 1 << 18)
 print(kernels.compiled(1 << 20), exact_norm(x).hex())
 rows = torch.stack([x, x * 2, x * 3])
 print(solve_centered_clip(rows, tau=1.0).reads, judge_center(rows, x, tau=1.0))

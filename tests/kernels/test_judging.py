@@ -44,7 +44,7 @@ def test_every_term_stands_in_one_place_of_the_tree(size: int) -> None:
 
 
 def test_large_rows_are_judged_either_way_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows_PD = torch.from_numpy(np.stack([moderate(60_000, seed) for seed in range(4)]))
+    rows_PD = torch.from_numpy(np.stack([moderate(70_000, seed) for seed in range(4)]))
     center_D = rows_PD.mean(dim=0)
     compiled = judge_center(rows_PD, center_D, tau=1.0), judge_center(rows_PD[:, ::2], center_D[::2], tau=1.0)
     monkeypatch.setattr(kernels, "compiled", lambda _: False)

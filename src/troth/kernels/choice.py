@@ -9,7 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-LARGE = 1 << 17  # numbers; with fewer, NumPy takes less than a millisecond, and numba a third of a second to import
+LARGE = (
+    1 << 18
+)  # numbers; with fewer NumPy takes a millisecond or two, and numba half a second to load, seconds the first time
 
 
 def compiled(count: int) -> bool:
