@@ -218,7 +218,7 @@ def test_no_sum_is_left_to_blas(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Tensor, name, refuse)
     for name in ("dot", "matmul", "vdot", "inner"):
         monkeypatch.setattr(np, name, refuse)
-    source = inspect.getsource(centered_clip_fast).replace(inspect.getsource(centered_clip_fast._gram_on_gpu), "")
+    source = inspect.getsource(centered_clip_fast)
     assert " @ " not in source
     assert solve_centered_clip(with_liars(-1e3, width=40_000).float(), tau=200.0).residual > 0
 

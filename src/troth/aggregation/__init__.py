@@ -19,7 +19,16 @@ from troth.aggregation.centered_clip import (
 )
 from troth.aggregation.centered_clip_fast import ClippedCenter, centered_clip, solve_centered_clip
 from troth.aggregation.checks import AggregationError, check_vectors
-from troth.aggregation.exact import exact_norm, flush_in_place, flush_subnormals, has_subnormals, tree_sum
+from troth.aggregation.exact import (
+    all_finite,
+    exact_norm,
+    flush_in_place,
+    flush_subnormals,
+    has_subnormals,
+    ordinary,
+    ordinary_norm,
+    tree_sum,
+)
 from troth.aggregation.geometric_median import geometric_median
 from troth.aggregation.krum import krum, multi_krum
 from troth.aggregation.mean import mean
@@ -61,6 +70,7 @@ __all__ = [
     "ClippedCenter",
     "Rule",
     "RuleEntry",
+    "all_finite",
     "bind_rule",
     "centered_clip",
     "centered_clip_published",
@@ -77,6 +87,8 @@ __all__ = [
     "mean",
     "median",
     "multi_krum",
+    "ordinary",
+    "ordinary_norm",
     "residual_tolerance",
     "solve_centered_clip",
     "tree_sum",

@@ -15,8 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from troth import kernels
 from troth.aggregation.checks import AggregationError, check_vectors
 from troth.aggregation.exact import Floats, exact_norm, tree_sum
+from troth.kernels import on_device
 
 # P peers, D coordinates
 
@@ -54,9 +56,15 @@ def clip_residual(vectors_PD: Tensor, v_D: Tensor, *, tau: float) -> Tensor:
 
 def judge_center(vectors_PD: Tensor, v_D: Tensor, *, tau: float) -> tuple[float, float]:
     """Give the length of the residual and its tolerance: the same two numbers on every machine (SPEC T6)."""
-    residual_D, norm_P = _pulls(vectors_PD, v_D, tau)
-    tolerance = residual_tolerance(exact_norm(v_D), norm_P.tolist(), tau=tau, size=len(v_D))
-    return float(np.sqrt(tree_sum(np.square(residual_D)))), tolerance
+    if vectors_PD.device.type != "cpu":
+        away_D, norms = on_device.pulls(vectors_PD, v_D.to(vectors_PD.device), tau)
+        residual = math.sqrt(float(on_device.tree_sum(away_D.square_())))
+    elif kernels.compiled(vectors_PD.numel()) and kernels.fits(vectors_PD, v_D):
+        residual, norms = kernels.pulls(vectors_PD.detach().numpy(), v_D.detach().numpy(), tau)
+    else:
+        residual_D, norm_P = _pulls(vectors_PD, v_D, tau)
+        residual, norms = float(np.sqrt(tree_sum(np.square(residual_D)))), norm_P.tolist()
+    return residual, residual_tolerance(exact_norm(v_D), norms, tau=tau, size=len(v_D))
 
 
 def _pulls(vectors_PD: Tensor, v_D: Tensor, tau: float) -> tuple[Floats, Floats]:

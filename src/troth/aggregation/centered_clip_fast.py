@@ -13,28 +13,28 @@ Three things make this exact where a plain Gram matrix is not:
 * *The norm of the residual* is not computed from `w`, which would leave √ε, but from the difference between the weights
   and the coefficients of `v`, which is small itself.
 
-Bits do not depend on the number of threads: chunks and orders are fixed, and sums are einsum's, which starts none. Below 200
+Bits do not depend on the number of threads: chunks and orders are fixed, and sums are those of `troth.kernels` or einsum's, which
+starts none. Below 200
 rows LAPACK solves with one thread; another LAPACK may round Newton's step differently, so bits are not promised across machines.
 Nobody compares them (SPEC A1).
 """
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from troth import kernels
 from troth.aggregation.centered_clip import check_tau, judge_center, residual_tolerance
 from troth.aggregation.checks import AggregationError, check_shape, check_vectors
 from troth.aggregation.exact import Floats, flush_in_place
+from troth.kernels import on_device
+from troth.kernels.threads import spread
 
 # P peers, D coordinates, C coordinates of a chunk
-T = TypeVar("T")
-
 _CHUNK_NUMBERS = 1 << 18  # numbers in a thread's float64 buffer: 2 MB
 _RUN = 512  # products that are added up one after the other, before sums are added in pairs
 _ROWS = 2  # rows of the Gram matrix in one call
@@ -268,25 +268,27 @@ def _gram(vectors_PD: Tensor, reference_D: Tensor, at_row: int | None = None) ->
     Partial sums are added in chunk order: which thread is faster does not show in the bits.
     """
     if vectors_PD.is_cuda:
-        return _gram_on_gpu(vectors_PD, reference_D)
+        return on_device.gram(vectors_PD, reference_D)
     rows_PD, center_D, peers = vectors_PD.detach().numpy(), reference_D.detach().numpy(), len(vectors_PD)
     others = [row for row in range(peers) if row != at_row]  # around itself a row is zero
 
-    def partial_grams(mine: list[slice]) -> list[Floats]:
-        buffer_PC = np.empty((len(others), _whole_runs(mine[0])))
-        return [_gram_of_chunk(rows_PD[:, columns], others, center_D[columns], buffer_PC) for columns in mine]
+    def partial_gram(chunk: int) -> Floats:
+        columns = chunks[chunk]
+        return _gram_of_chunk(rows_PD[:, columns], others, center_D[columns])
 
+    chunks = _chunks(vectors_PD)
     gram_PP = np.zeros((peers, peers))
-    if others:
-        gram_PP[np.ix_(others, others)] = np.add.reduce(_on_all_cores(partial_grams, _chunks(vectors_PD)))
+    if kernels.compiled(vectors_PD.numel()) and kernels.fits(vectors_PD, reference_D) and others:
+        gram_PP[np.ix_(others, others)] = kernels.gram([rows_PD[row] for row in others], center_D)
+    elif others:
+        gram_PP[np.ix_(others, others)] = np.add.reduce(spread(partial_gram, len(chunks)))
     return gram_PP + np.triu(gram_PP, 1).T
 
 
-def _gram_of_chunk(rows_PC: NDArray[Any], others: list[int], center_C: NDArray[Any], buffer_OC: Floats) -> Floats:
+def _gram_of_chunk(rows_PC: NDArray[Any], others: list[int], center_C: NDArray[Any]) -> Floats:
     """The upper triangle, in runs of `_RUN` products. Einsum starts no threads; BLAS splits its sums among them."""
     width = len(center_C)
-    around_OC = buffer_OC[:, : _whole_runs(slice(0, width))]
-    around_OC[:, width:] = 0.0
+    around_OC = np.zeros((len(others), width if width < _RUN else -(-width // _RUN) * _RUN))
     for around_C, row in zip(around_OC[:, :width], others, strict=True):
         around_C[:] = rows_PC[row]
     around_OC[:, :width] -= center_C.astype(np.float64)
@@ -298,59 +300,47 @@ def _gram_of_chunk(rows_PC: NDArray[Any], others: list[int], center_C: NDArray[A
     return np.triu(gram_OO)
 
 
-def _whole_runs(columns: slice) -> int:
-    width = columns.stop - columns.start
-    return int(width if width < _RUN else -(-width // _RUN) * _RUN)
-
-
-def _gram_on_gpu(vectors_PD: Tensor, reference_D: Tensor) -> Floats:
-    """The Gram matrix by matrix products: a GPU has no number of threads to depend on."""
-    partial = []
-    for columns in _chunks(vectors_PD):
-        around_PC = vectors_PD[:, columns].double().sub_(reference_D[columns])
-        partial.append(around_PC @ around_PC.T)
-    gram_PP: Floats = torch.stack(partial).sum(dim=0).cpu().numpy()
-    return (gram_PP + gram_PP.T) / 2
-
-
 def _combine(
     vectors_PD: Tensor, reference_D: Tensor, coefficients_P: Floats, norms_P: Floats
 ) -> tuple[Tensor, float, float]:
     """`v = r + Σ c_i (x_i − r)`, the norm of its rounding error in the output format, and its own norm."""
     rest = 1.0 - float(coefficients_P.sum())  # the reference's own weight: 0 when the rows make up all of v
-    rows_PD, center_D = vectors_PD.detach().cpu().numpy(), reference_D.detach().cpu().numpy()
-    value_D = np.empty_like(center_D)
-
-    def combine(mine: list[slice]) -> list[tuple[float, float, float]]:
-        buffer_PC, squares = np.empty((len(rows_PD), mine[0].stop - mine[0].start)), []
-        for columns in mine:
-            wide_PC = buffer_PC[:, : columns.stop - columns.start]
-            wide_PC[:] = rows_PD[:, columns]
-            exact_C, center_C = np.einsum("p,pc->c", coefficients_P, wide_PC), center_D[columns].astype(np.float64)
-            if rest:
-                exact_C += rest * center_C
-            value_D[columns] = exact_C
-            flush_in_place(value_D[columns])  # some machines flush subnormals in reading, so all do
-            rounded_C = value_D[columns].astype(np.float64)
-            exact_C -= rounded_C
-            squares.append((_dot(exact_C, exact_C), _dot(rounded_C, rounded_C), _dot(center_C, center_C)))
-        return squares
-
-    lost, length, reach = np.sqrt(np.add.reduce(_on_all_cores(combine, _chunks(vectors_PD)))).tolist()
+    rows_PD, center_D = vectors_PD.detach(), reference_D.detach()
+    if vectors_PD.is_cuda:
+        on_gpu_P = torch.from_numpy(coefficients_P).to(vectors_PD.device)
+        value_D, *squares = on_device.combine(rows_PD, on_gpu_P, center_D, rest)
+    elif kernels.compiled(vectors_PD.numel()) and kernels.fits(vectors_PD, reference_D):
+        found_D, *squares = kernels.combine(rows_PD.numpy(), coefficients_P, center_D.numpy(), rest)
+        value_D = torch.from_numpy(found_D)
+    else:
+        value_D, *squares = _combine_by_numpy(rows_PD, coefficients_P, center_D.numpy(), rest)
+    lost, length, reach = np.sqrt(squares).tolist()
     # Float64 itself loses digits in adding up rows that may be far longer than their combination.
     summed = _dot(np.abs(coefficients_P), norms_P) + (float(np.abs(coefficients_P).sum()) + abs(rest)) * reach
     equal = not norms_P.any()  # then v is a row as it is
-    return torch.from_numpy(value_D).to(vectors_PD.device), lost + (0.0 if equal else _SUM_ERROR * summed), length
+    return value_D, lost + (0.0 if equal else _SUM_ERROR * summed), length
 
 
-def _on_all_cores(work: Callable[[list[slice]], list[T]], chunks: list[slice]) -> list[T]:
-    """Share chunks among threads; results come in the order of chunks."""
-    workers = min(torch.get_num_threads(), len(chunks))
-    if workers == 1:
-        return work(chunks)
-    with ThreadPoolExecutor(workers) as pool:
-        shares = list(pool.map(work, [chunks[k::workers] for k in range(workers)]))
-    return [shares[k % workers][k // workers] for k in range(len(chunks))]
+def _combine_by_numpy(
+    vectors_PD: Tensor, coefficients_P: Floats, center_D: NDArray[Any], rest: float
+) -> tuple[Tensor, float, float, float]:
+    """`Σ c_i x_i + rest·r`, rounded and flushed; with the squares of what rounding lost, of the value and of r."""
+    rows_PD, value_D, chunks = vectors_PD.numpy(), np.empty_like(center_D), _chunks(vectors_PD)
+
+    def combine(chunk: int) -> tuple[float, float, float]:
+        columns = chunks[chunk]
+        wide_PC, center_C = rows_PD[:, columns].astype(np.float64), center_D[columns].astype(np.float64)
+        exact_C = np.einsum("p,pc->c", coefficients_P, wide_PC)
+        if rest:
+            exact_C += rest * center_C
+        value_D[columns] = exact_C
+        flush_in_place(value_D[columns])  # some machines flush subnormals in reading, so all do
+        rounded_C = value_D[columns].astype(np.float64)
+        exact_C -= rounded_C
+        return _dot(exact_C, exact_C), _dot(rounded_C, rounded_C), _dot(center_C, center_C)
+
+    lost, length, reach = np.add.reduce(spread(combine, len(chunks))).tolist()
+    return torch.from_numpy(value_D), lost, length, reach
 
 
 def _chunks(vectors_PD: Tensor) -> list[slice]:

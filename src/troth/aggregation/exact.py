@@ -12,6 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from troth import kernels
+from troth.kernels import on_device
+
 # P rows, D coordinates
 Floats = NDArray[np.float64]
 
@@ -26,6 +29,8 @@ _LEAST_NORMAL = 0x00800000
 
 def has_subnormals(numbers_D: NDArray[np.float32]) -> bool:
     """Look for subnormals by their bits: on a machine that flushes, a comparison of floats would not see them."""
+    if kernels.compiled(len(numbers_D)) and kernels.fits(numbers_D):
+        return kernels.odd_numbers(numbers_D)[0]
     bits_D = np.ascontiguousarray(numbers_D).view(np.uint32)
     for start in range(0, len(bits_D), _CACHED):
         less = bits_D[start : start + _CACHED] & _MAGNITUDE
@@ -45,9 +50,41 @@ def flush_subnormals(numbers: Tensor) -> Tensor:
     return torch.where((bits & _EXPONENT) == 0, 0, bits).view(torch.float32)
 
 
-def flush_in_place(numbers: NDArray[Any]) -> None:
+def ordinary(numbers_D: NDArray[np.float32] | Tensor) -> bool:
+    """Tell whether the numbers mean the same on every machine: finite, and none subnormal (SPEC C3)."""
+    if isinstance(numbers_D, Tensor):
+        if numbers_D.device.type != "cpu":
+            return not any(on_device.odd_numbers(numbers_D))
+        numbers_D = numbers_D.detach().numpy()
+    if kernels.compiled(len(numbers_D)) and kernels.fits(numbers_D):
+        return not any(kernels.odd_numbers(numbers_D))
+    return all_finite(numbers_D) and not has_subnormals(numbers_D)
+
+
+def all_finite(numbers_D: NDArray[np.float32] | Tensor) -> bool:
+    """Tell whether all numbers are finite. Nearly always they are, and then their sum shows it.
+
+    einsum is the fastest sum that neither starts threads nor warns."""
+    if isinstance(numbers_D, Tensor):
+        if numbers_D.device.type != "cpu" or numbers_D.dtype != torch.float32:
+            return bool(torch.isfinite(numbers_D).all())
+        numbers_D = numbers_D.detach().numpy()
+    if kernels.compiled(len(numbers_D)) and kernels.fits(numbers_D):
+        return not kernels.odd_numbers(numbers_D)[1]
+    return math.isfinite(np.einsum("d->", numbers_D)) or bool(np.isfinite(numbers_D).all())
+
+
+def flush_in_place(numbers: NDArray[Any] | Tensor) -> None:
     """Replace every float32 below 2⁻¹²⁶ by 0, in place."""
+    if isinstance(numbers, Tensor):
+        if numbers.device.type != "cpu":
+            on_device.flush(numbers)
+            return
+        numbers = numbers.numpy()
     if numbers.dtype == np.float32:
+        if numbers.flags.carray and numbers.ndim == 1 and kernels.compiled(len(numbers)):
+            kernels.flush(numbers)
+            return
         bits = numbers.view(np.uint32)
         np.copyto(bits, 0, where=(bits & _EXPONENT) == 0)
 
@@ -72,7 +109,28 @@ def exact_norm(numbers_D: NDArray[np.float32] | Tensor) -> float:
     Squares are exact in float64. Few are summed at once; many in lanes side by side, the lanes as a tree, and the trees' sums at
     once.
     """
-    numbers = numbers_D.detach().cpu().numpy() if isinstance(numbers_D, Tensor) else numbers_D
+    if isinstance(numbers_D, Tensor):
+        if numbers_D.device.type != "cpu" and len(numbers_D) > _FEW:
+            return on_device.exact_norm(numbers_D, _LANES, _DEPTH)
+        numbers_D = numbers_D.detach().cpu().numpy()
+    if kernels.compiled(len(numbers_D)) and kernels.fits(numbers_D):
+        norm = kernels.exact_norm(numbers_D, _LANES, _DEPTH)
+        assert norm is not None
+        return norm
+    return norm_by_numpy(numbers_D)
+
+
+def ordinary_norm(numbers_D: NDArray[np.float32] | Tensor) -> float | None:
+    """`exact_norm`, or None unless the numbers are `ordinary`; of a large vector in one pass."""
+    if isinstance(numbers_D, Tensor):
+        return exact_norm(numbers_D) if ordinary(numbers_D) else None
+    if kernels.compiled(len(numbers_D)) and kernels.fits(numbers_D):
+        return kernels.exact_norm(numbers_D, _LANES, _DEPTH, only_ordinary=True)
+    return exact_norm(numbers_D) if ordinary(numbers_D) else None
+
+
+def norm_by_numpy(numbers: NDArray[np.float32]) -> float:
+    """The readable reference of `exact_norm`."""
     if len(numbers) <= _FEW:
         return math.sqrt(math.fsum(np.multiply(numbers, numbers, dtype=np.float64).tolist()))
     lanes, squares, sums = np.empty(min(_LANES, len(numbers))), np.empty(min(_LANES, len(numbers))), []

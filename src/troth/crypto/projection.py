@@ -29,7 +29,8 @@ def project(key: Digest, rows: int, start: int, vectors_PD: NDArray[np.float64])
     """P×K products of the signs with vectors whose first coordinate is `start`, without ever holding K×D signs.
 
     Coordinates with the same word have the same signs in sixteen rows: they are added up first, and 65,536 sums get their signs.
-    The products differ from those with `projection_signs` in the order of additions only.
+    The products differ from those with `projection_signs` in the order of additions only. For large vectors
+    `troth.kernels.differences` does the same with bytes instead of words, and without the vectors in float64.
     """
     words_DW = _words(key, rows, start, start + vectors_PD.shape[1])
     products: list[NDArray[np.float64]] = []
@@ -38,6 +39,11 @@ def project(key: Digest, rows: int, start: int, vectors_PD: NDArray[np.float64])
         sums_PV = np.array([np.bincount(places_D, vector_D, 1 << _ROWS) for vector_D in vectors_PD], dtype=np.float64)
         products.append(_signed_sums(sums_PV))
     return np.concatenate(products, axis=1)[:, :rows]
+
+
+def sign_bytes(key: Digest, rows: int, start: int, stop: int) -> NDArray[np.uint8]:
+    """D×2W bytes of the keystream, from coordinate `start` on: bit k of a coordinate's bytes is its sign in row k, set is −1."""
+    return _words(key, rows, start, stop).view(np.uint8)
 
 
 def _words(key: Digest, rows: int, start: int, stop: int) -> NDArray[np.uint16]:

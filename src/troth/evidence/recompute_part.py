@@ -1,7 +1,5 @@
 """Recomputing a ban over one part: nothing but arithmetic on signed messages and their blobs (SPEC E3, T6, T7)."""
 
-from functools import partial
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -59,7 +57,7 @@ def project_of(proof: Proof) -> Project:
     """The projections of the disputed step."""
     shown, parameters = exhibit_of(proof), proof.run.parameters
     assert shown.projection_key is not None
-    return partial(Primitives().project, shown.projection_key, parameters.projections, parameters.size)
+    return Primitives().projector(shown.projection_key, parameters.projections, parameters.size)
 
 
 def blob_of(blobs: Blobs, digest: Digest) -> Blob:

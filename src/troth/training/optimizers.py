@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from troth import kernels
 from troth.aggregation import exact_norm
 from troth.training.layout import Layout
 
@@ -53,6 +54,17 @@ class SGD:
         return {"momentum": torch.zeros_like(parameters_D)}
 
     def update(self, parameters_D: Tensor, gradient_D: Tensor, state: State, rate: float) -> tuple[Tensor, State]:
+        if _in_one_pass(parameters_D, gradient_D, state["momentum"]):
+            moved_D, buffer_D = kernels.sgd(
+                parameters_D,
+                gradient_D,
+                state["momentum"],
+                rate=rate,
+                momentum=self.momentum,
+                weight_decay=self.weight_decay,
+                nesterov=self.nesterov,
+            )
+            return moved_D, {"momentum": buffer_D}
         moved_D, buffer_D = torch.empty_like(parameters_D), torch.empty_like(parameters_D)
         for at in _blocks(parameters_D):
             pull = gradient_D[at]
@@ -92,6 +104,13 @@ class AdamW:
         powers = state["powers"] * torch.tensor([self.beta1, self.beta2], dtype=torch.float64)
         power1, power2 = powers.tolist()
 
+        if _in_one_pass(parameters_D, gradient_D, state["mean"], state["square"]):
+            betas = (self.beta1, 1 - self.beta1, self.beta2, 1 - self.beta2)
+            scales = (1 / (1 - power1), 1 / (1 - power2), self.epsilon, 1 - rate * self.weight_decay, rate)
+            moved_D, mean_D, square_D = kernels.adamw(
+                parameters_D, gradient_D, state["mean"], state["square"], scalars=(*betas, *scales)
+            )
+            return moved_D, {"mean": mean_D, "square": square_D, "powers": powers}
         moved_D, mean_D, square_D = (torch.empty_like(parameters_D) for _ in range(3))
         for at in _blocks(parameters_D):
             gradient = gradient_D[at]
@@ -179,6 +198,11 @@ def bound(optimizer: Optimizer, layout: Layout) -> Optimizer:
     own = copy(optimizer)
     object.__setattr__(own, "layout", layout)
     return own
+
+
+def _in_one_pass(*vectors: Tensor) -> bool:
+    """Tell whether a compiled loop does all operations number by number, with the same bits."""
+    return kernels.compiled(len(vectors[0])) and kernels.fits(*vectors)
 
 
 def _blocks(vector_D: Tensor) -> list[slice]:

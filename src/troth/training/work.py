@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from troth.aggregation import flush_subnormals
+from troth import kernels
+from troth.aggregation import all_finite, flush_subnormals
 from troth.crypto import Digest, Seed, blob_digest, tagged_hash
 from troth.protocol.wire.messages import Malformed
 from troth.protocol.wire.primitives import Primitives
@@ -47,6 +48,7 @@ class TrainingWork:
         self._optimizer = bound(optimizer, problem.layout)
         self._rates = rates
         self._tools = tools
+        kernels.prepare(problem.size)
 
     def first(self, seed: bytes | int) -> Training:
         parameters_D = self.problem.initial(seed)
@@ -149,7 +151,7 @@ def finite_or_zero(gradient_D: Tensor) -> Tensor:
 
     Fixed rules, so that auditor and contributor agree: some hardware flushes subnormals by itself, and some does not.
     """
-    return flush_subnormals(gradient_D) if bool(torch.isfinite(gradient_D).all()) else torch.zeros_like(gradient_D)
+    return flush_subnormals(gradient_D) if all_finite(gradient_D) else torch.zeros_like(gradient_D)
 
 
 def _raw(tensor: Tensor) -> memoryview:

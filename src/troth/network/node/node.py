@@ -68,7 +68,7 @@ class Node:
         self._events = LoggedEvents(events, LogFile(options.folder / "log.txt"))
         self._names = Names(manifest.name_of)
         self._factory = factory or PeerFactory()
-        self._tools = Primitives()
+        self._tools = Primitives(problem.device)
         self.work = self._factory.work(manifest, problem, self._tools)
         self._first = manifest.first_state(self.work)
         self._key_lock = lock_key(manifest.run.id, identity.peer)

@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from troth.aggregation import flush_in_place
+from troth.aggregation import all_finite, flush_in_place, ordinary
 from troth.crypto import Digest, leaf_hash, merkle_tree, root_from_path
 from troth.protocol.wire.blob import Blob, digest_all
-from troth.protocol.wire.primitives import DTYPE, all_finite, ordinary, part_norms
+from troth.protocol.wire.primitives import DTYPE, part_norms
 
 # D coordinates
 
@@ -42,7 +42,7 @@ class CommittedParts:
     proven_parts: tuple[ProvenPart, ...]
     root: Digest
     bounds: Bounds
-    numbers_D: NDArray[np.float32]  # as owners read them (SPEC C3)
+    numbers_D: Tensor  # as owners read them (SPEC C3), where the gradient lies
 
     @cached_property
     def part_lengths(self) -> NDArray[np.float64]:
@@ -55,29 +55,32 @@ def commit_parts(gradient_D: Tensor, bounds: Bounds) -> CommittedParts:
     digest_all(blobs)
     root, paths = merkle_tree([_leaf(p, blob) for p, blob in enumerate(blobs)])
     proven_parts = tuple(ProvenPart(blob, path) for blob, path in zip(blobs, paths, strict=True))
-    numbers_D = gradient_D.detach().cpu().numpy()
+    numbers_D = gradient_D.detach()
     if not ordinary(numbers_D):
-        numbers_D = numbers_D.copy()
+        numbers_D = numbers_D.clone()
         for start, stop in pairwise(bounds):
             _read(numbers_D[start:stop])
     return CommittedParts(proven_parts, root, bounds, numbers_D)
 
 
-def rows_of(proven_parts: Sequence[ProvenPart]) -> Tensor:
-    """Numbers of parts as owners and jurors read them (SPEC C3)."""
-    rows_PD = np.stack([proven.blob.array_D for proven in proven_parts])
-    if not ordinary(rows_PD.ravel()):
+def rows_of(proven_parts: Sequence[ProvenPart], device: torch.device | str = "cpu") -> Tensor:
+    """Numbers of parts as owners and jurors read them (SPEC C3), on this device."""
+    if torch.device(device).type == "cpu":
+        rows_PD = torch.from_numpy(np.stack([proven.blob.array_D for proven in proven_parts]))
+    else:
+        rows_PD = torch.stack([proven.blob.numbers_D(device) for proven in proven_parts])
+    if not ordinary(rows_PD.view(-1)):
         for row_D in rows_PD:
             _read(row_D)
-    return torch.from_numpy(rows_PD)
+    return rows_PD
 
 
-def _read(numbers_D: NDArray[np.float32]) -> None:
+def _read(numbers_D: Tensor) -> None:
     """Set to zero, in place, subnormals and a part that is not finite (SPEC C3)."""
     if all_finite(numbers_D):
         flush_in_place(numbers_D)
     else:
-        numbers_D[:] = 0
+        numbers_D.zero_()
 
 
 def opens(proven: ProvenPart, part: int, bounds: Sequence[int], root: Digest) -> bool:

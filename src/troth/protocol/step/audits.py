@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -74,7 +73,7 @@ async def audit(peer: Peer[T], kept: AuditRecord[T], target: PeerId) -> Finding:
     fits = parts.root == commit.root if comparable else None
     if fits is False and parameters.deviation is None:
         return Finding(fits, math.inf, None)
-    project = partial(peer.tools.project, kept.projection_key, parameters.projections, parameters.size)
+    project = peer.tools.projector(kept.projection_key, parameters.projections, parameters.size)
     right = make_report(parts, kept.aggregate_D, project, taus)
     said = ReportNumbers.unpack(report.numbers, len(kept.bounds) - 1, parameters.projections)
     assert not isinstance(said, Malformed), "a contributor with a report of the wrong size is out (SPEC N1)"
@@ -126,11 +125,11 @@ def examine_part(
     contributors = sorted(roots)
     if not all(c in proven_parts and opens(proven_parts[c], part, bounds, roots[c]) for c in contributors):
         return None
-    rows_PD = rows_of([proven_parts[c] for c in contributors])
+    rows_PD = rows_of([proven_parts[c] for c in contributors], peer.tools.device)
     center_D = reduced.aggregate_D[start:stop]
     residual, tolerance = judge_center(rows_PD, center_D, tau=tau)
     wrong = residual > tolerance
-    project = partial(peer.tools.project, reduced.projection_key, parameters.projections, parameters.size)
+    project = peer.tools.projector(reduced.projection_key, parameters.projections, parameters.size)
     said = [reported.numbers[c].part(part) for c in contributors]
     errors_P = report_errors(rows_PD, center_D, project, start, said, tau)
     errors = dict(zip(contributors, errors_P.tolist(), strict=True))

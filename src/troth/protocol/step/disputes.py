@@ -1,7 +1,6 @@
 """Disputes of a step: findings of auditors and owners, the docket, and the recomputing behind every vote."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 from typing import TypeVar
 
 from troth.crypto import PeerId
@@ -56,7 +55,7 @@ def wrong_reporters(attempt: Attempt[T], part: int, reduced: Reduced, reported: 
     """Contributors whose report about this peer's part is wrong, recomputed from their committed parts (SPEC V1)."""
     parameters, (start, stop) = attempt.context.peer.run.parameters, attempt.span(part)
     tools = attempt.context.peer.tools
-    project = partial(tools.project, reduced.projection_key, parameters.projections, parameters.size)
+    project = tools.projector(reduced.projection_key, parameters.projections, parameters.size)
     said = [reported.numbers[peer].part(part) for peer in attempt.roots]
     center_D, rows_PD = reduced.aggregate_D[start:stop], reduced.clipped.rows[part]
     errors_P = report_errors(rows_PD, center_D, project, start, said, attempt.context.taus[part])

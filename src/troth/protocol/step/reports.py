@@ -9,12 +9,12 @@ from torch import Tensor
 
 from troth.protocol.core.parts import CommittedParts
 from troth.protocol.wire.messages import ReportNumbers
-from troth.protocol.wire.primitives import row_norms
+from troth.protocol.wire.primitives import Projector, row_norms
 
 # P parts, R rows, K projections, D coordinates
 
-# `Primitives.project` with its first arguments given: start of the vectors, and the vectors.
-Project = Callable[[int, NDArray[np.float64]], NDArray[np.float64]]
+# `Primitives.project` with its first arguments given: start of the vectors, and the vectors. A `Projector` may do more at once.
+Project = Projector | Callable[[int, NDArray[np.float64]], NDArray[np.float64]]
 
 CONVICT_AT = 1e-9  # relative error of a report above which a juror convicts …
 ACCUSE_AT = 2e-9  # … an auditor or owner accuses: twice as much, so that no honest accuser finds itself alone …
@@ -24,20 +24,27 @@ _BLOCK = 1 << 18  # coordinates at a time: float64 copies of whole gradients wou
 
 def make_report(own: CommittedParts, aggregate_D: Tensor, project: Project, taus: Iterable[float]) -> ReportNumbers:
     """`‖g[p]‖`, `norm = ‖g[p] − ĝ[p]‖` and `s_k = ⟨z_k[p], (g[p] − ĝ[p])·min(1, τ_p/norm)⟩` in float64 (SPEC A5)."""
-    center_D, squares, products = aggregate_D.cpu().numpy(), [], []
+    tau_P = np.fromiter(taus, np.float64)
+    if isinstance(project, Projector) and (found := project.differences(own.numbers_D[None], aggregate_D, own.bounds)):
+        lengths_P1, squares_P1, products_P1K = found.lengths_SP, found.squares_SP, found.products_SPK
+        return _clipped(np.sqrt(lengths_P1[:, 0]), squares_P1[:, 0], products_P1K[:, 0], tau_P)
+    numbers_1D, center_D = own.numbers_D[None].cpu().numpy(), aggregate_D.cpu().numpy()
+    squares, products = [], []
     for start, stop in pairwise(own.bounds):
-        square_R, products_RK = _differences(own.numbers_D[None, start:stop], center_D[start:stop], project, start)
+        square_R, products_RK = _differences(numbers_1D[:, start:stop], center_D[start:stop], project, start)
         squares.append(square_R)
         products.append(products_RK)
-    tau_P = np.fromiter(taus, np.float64)
     return _clipped(own.part_lengths, np.concatenate(squares), np.concatenate(products), tau_P)
 
 
 def right_reports(rows_RD: Tensor, center_D: Tensor, project: Project, start: int, tau: float) -> ReportNumbers:
     """Right reports of all contributors about one part, which begins at `start`: a row per contributor, instead of per part."""
-    squares_R, products_RK = _differences(rows_RD.numpy(), center_D.numpy(), project, start)
-    lengths_R = row_norms(rows_RD.numpy())
-    return _clipped(lengths_R, squares_R, products_RK, np.full(len(rows_RD), tau))
+    tau_R, whole = np.full(len(rows_RD), tau), (0, len(center_D))
+    if isinstance(project, Projector) and (found := project.differences(rows_RD, center_D, whole, start)):
+        return _clipped(np.sqrt(found.lengths_SP[0]), found.squares_SP[0], found.products_SPK[0], tau_R)
+    squares_R, products_RK = _differences(rows_RD.cpu().numpy(), center_D.cpu().numpy(), project, start)
+    lengths_R = row_norms(rows_RD.cpu().numpy())
+    return _clipped(lengths_R, squares_R, products_RK, tau_R)
 
 
 def _differences(

@@ -182,7 +182,8 @@ async def clip(attempt: Attempt[T]) -> Clipped:
     arrived = {part: attempt.arrived(part) for part in attempt.my_parts}  # [C3]
     missing = sorted({peer for proven_parts in arrived.values() for peer in attempt.roots.keys() - proven_parts.keys()})
     whole = {part: proven_parts for part, proven_parts in arrived.items() if len(proven_parts) == len(attempt.roots)}
-    rows = {part: rows_of(list(proven_parts.values())) for part, proven_parts in whole.items()}
+    device = context.peer.tools.device
+    rows = {part: rows_of(list(proven_parts.values()), device) for part, proven_parts in whole.items()}
     blobs = {part: Blob.of(centered_clip(rows_PD, tau=context.taus[part])) for part, rows_PD in rows.items()}  # [A1]
     message = clip_message(attempt, blobs, missing)
     said = await channel.announce(attempt.slot(Phase.CLIP), message, attempt.view)  # [A2, N2]
@@ -266,7 +267,7 @@ async def report(attempt: Attempt[T], reduced: Reduced, parts: CommittedParts | 
     context, tools, parameters = attempt.context, attempt.context.peer.tools, attempt.context.peer.run.parameters
     numbers = b""
     if parts is not None:
-        project = partial(tools.project, reduced.projection_key, parameters.projections, parameters.size)
+        project = tools.projector(reduced.projection_key, parameters.projections, parameters.size)
         numbers = make_report(parts, reduced.aggregate_D, project, context.taus).pack()
     message = Report(numbers, reduced.basis)
     announced = await context.peer.channel.announce(attempt.slot(Phase.REPORT), message, attempt.view)

@@ -4,8 +4,8 @@ A peer on its own uses this class as it is. A simulation may pass a subclass tha
 identical answers, so no decision depends on it, and a test that switches the memory off gets the same trace.
 """
 
-import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -13,7 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from troth.aggregation import exact_norm, has_subnormals
+from troth import kernels
+from troth.aggregation import all_finite as all_finite
+from troth.aggregation import ordinary as ordinary
+from troth.aggregation import ordinary_norm
 from troth.crypto import (
     Digest,
     PeerId,
@@ -22,14 +25,16 @@ from troth.crypto import (
     coin_commitment,
     project,
     projection_signs,
+    sign_bytes,
     signed_bytes,
     verify,
 )
+from troth.kernels import Differences, on_device
 from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.messages import Announced, Envelope, Malformed, Message, Phase, ReportNumbers
 from troth.protocol.wire.phases import decode
 
-# P vectors, K projections, D coordinates
+# P vectors, K projections, D coordinates, S spans of them
 
 _FEW_SIGNS = 1 << 22  # up to this many signs are kept as float64 to multiply with: 32 MB
 
@@ -40,6 +45,9 @@ DTYPE = "float32"  # of gradients and aggregates, little-endian
 
 class Primitives:
     """Signatures, digests, decoding, projections, norms and coin commitments, as pure functions."""
+
+    def __init__(self, device: torch.device | str = "cpu") -> None:
+        self.device = torch.device(device)  # on which large vectors are compared and joined
 
     def verify(self, peer: PeerId, message: bytes, signature: bytes) -> bool:
         return verify(peer, message, signature)
@@ -69,18 +77,29 @@ class Primitives:
         products_PK: NDArray[np.float64] = vectors_PD @ signs_KD.T
         return products_PK
 
+    def sign_bytes(self, key: Digest, rows: int, size: int, start: int, stop: int) -> NDArray[np.uint8]:
+        """Signs of the coordinates from `start` to `stop` of `size`, as bits of their bytes."""
+        return sign_bytes(key, rows, start, stop)
+
+    def signs_on_device(self, key: Digest, rows: int, size: int, start: int, stop: int) -> Tensor:
+        """The same as numbers to multiply with, for coordinates of one part: D×K float64 on the device."""
+        return on_device.sign_numbers(self.sign_bytes(key, rows, size, start, stop), self.device)[:, :rows]
+
+    def projector(self, key: Digest, rows: int, size: int) -> "Projector":
+        """The K sign rows of a step, over `size` coordinates (SPEC A5)."""
+        return Projector(self, key, rows, size)
+
     def aggregate_norm(self, blob: Blob) -> float | None:
         """Length of an aggregate to the last bit; None if it holds a NaN, an infinity or a subnormal (SPEC A3, C3)."""
-        numbers_D = blob.array_D
-        return exact_norm(numbers_D) if ordinary(numbers_D) else None
+        return ordinary_norm(blob.array_D if self.device.type == "cpu" else blob.numbers_D(self.device))
 
     def joined(self, blobs: Sequence[Blob]) -> Tensor:
         """The numbers of several blobs, one after the other."""
-        return torch.cat([blob.numbers_D() for blob in blobs])
+        return torch.cat([blob.numbers_D(self.device) for blob in blobs])
 
     def scaled(self, numbers_D: Tensor, factor: float) -> Tensor:
         """Numbers times a factor. One rounding of the factor, one multiplication each: the same bits everywhere (SPEC U3)."""
-        return numbers_D if factor == 1.0 else numbers_D * torch.tensor(factor, dtype=torch.float32)
+        return numbers_D if factor == 1.0 else numbers_D * float(np.float32(factor))
 
     def coin_commitment(self, coin: bytes, slot: Slot, owner: PeerId, which: str) -> Digest:
         return coin_commitment(coin, slot, owner, which)
@@ -93,20 +112,48 @@ class Primitives:
         return message if isinstance(message, Malformed) else Announced(sender, message, envelope)
 
 
-def all_finite(numbers_D: NDArray[np.float32]) -> bool:
-    """Tell whether all numbers are finite. Nearly always they are, and then their sum shows it.
+@dataclass(frozen=True)
+class Projector:
+    """K sign rows over `size` coordinates: `Primitives.project` with its first arguments given, and a way for large vectors."""
 
-    einsum is the fastest sum that neither starts threads nor warns."""
-    return math.isfinite(np.einsum("d->", numbers_D)) or bool(np.isfinite(numbers_D).all())
+    tools: Primitives
+    key: Digest
+    rows: int
+    size: int
 
+    def __call__(self, start: int, vectors_PD: NDArray[np.float64]) -> NDArray[np.float64]:
+        return self.tools.project(self.key, self.rows, self.size, start, vectors_PD)
 
-def ordinary(numbers_D: NDArray[np.float32]) -> bool:
-    """Tell whether the numbers mean the same on every machine: finite, and none subnormal (SPEC C3)."""
-    return all_finite(numbers_D) and not has_subnormals(numbers_D)
+    def differences(
+        self, vectors_PD: Tensor, center_D: Tensor, bounds: Sequence[int], start: int = 0
+    ) -> Differences | None:
+        """Compare float32 vectors that stand at `start` with a centre, span by span, in one pass; None where they are too small
+        for it to be worth while."""
+        tools, key, rows, size = self.tools, self.key, self.rows, self.size
+        if vectors_PD.device.type != "cpu":
+
+            def numbers(first: int, last: int) -> Tensor:
+                return tools.signs_on_device(key, rows, size, start + first, start + last)
+
+            return on_device.differences(vectors_PD, center_D, bounds, numbers)
+        if rows * size <= _FEW_SIGNS:
+            return None
+
+        def signs(first: int, last: int) -> NDArray[np.uint8]:
+            return tools.sign_bytes(key, rows, size, start + first, start + last)
+
+        here, center = vectors_PD.detach().numpy(), center_D.detach().cpu().numpy()
+        if not kernels.compiled(here.size) or not kernels.fits(center, here):
+            return None
+        found = kernels.differences(here, center, bounds, signs)
+        return found._replace(products_SPK=found.products_SPK[..., :rows])
 
 
 def row_norms(rows_PD: NDArray[np.float32]) -> NDArray[np.float64]:
     """Lengths of rows to twelve digits or more, not to the last bit: for numbers that are checked with a tolerance."""
+    if kernels.compiled(rows_PD.size) and kernels.fits(rows_PD):
+        found_P: NDArray[np.float64] = np.sqrt(kernels.squared_lengths(rows_PD, (0, rows_PD.shape[1]))[0])
+        return found_P
     squares_P, width = np.zeros(len(rows_PD)), max(1, _CACHED // len(rows_PD))
     for start in range(0, rows_PD.shape[1], width):
         wide_PC = rows_PD[:, start : start + width].astype(np.float64)
@@ -114,9 +161,14 @@ def row_norms(rows_PD: NDArray[np.float32]) -> NDArray[np.float64]:
     return np.sqrt(squares_P)
 
 
-def part_norms(numbers_D: NDArray[np.float32], bounds: Sequence[int]) -> NDArray[np.float64]:
+def part_norms(vector_D: Tensor, bounds: Sequence[int]) -> NDArray[np.float64]:
     """Lengths of a vector's parts, as exact as `row_norms`."""
+    if vector_D.device.type != "cpu":
+        return np.sqrt(on_device.squared_parts(vector_D, bounds))
+    numbers_D = vector_D.detach().numpy()
     if len(numbers_D) <= _CACHED:
         squares_D = np.square(numbers_D, dtype=np.float64)
         return np.sqrt(np.add.reduceat(squares_D, bounds[:-1]))
+    if kernels.compiled(len(numbers_D)) and kernels.fits(numbers_D):
+        return np.sqrt(kernels.squared_lengths(numbers_D[None], bounds)[:, 0])
     return np.concatenate([row_norms(numbers_D[None, start:stop]) for start, stop in pairwise(bounds)])

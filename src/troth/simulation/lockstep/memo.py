@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -17,13 +18,17 @@ from troth.protocol.wire.messages import Announced, Envelope, Malformed, Message
 from troth.protocol.wire.primitives import Primitives
 
 R = TypeVar("R")
+_MOST_SIGNS = 1 << 32  # bytes of signs that are kept on a device
 _SHORT = 1 << 16  # bytes that are looked up; longer ones are hashed again, since looking them up takes as long
 
 
 class MemoPrimitives(Primitives):
     """Remembers results until `forget`, which is called after every step: older ones are seldom needed."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device | str = "cpu") -> None:
+        super().__init__(device)
+        self._signs: dict[Hashable, Any] = {}
+        self._older_signs: dict[Hashable, Any] = {}  # of the step before: auditors need them
         self._known: dict[Hashable, Any] = {}
         self._same: dict[tuple[int, ...], tuple[tuple[object, ...], dict[Hashable, Any]]] = {}  # objects by identity
         self._digests: dict[bytes, Digest] = {}
@@ -35,6 +40,7 @@ class MemoPrimitives(Primitives):
         self._same.clear()
         self._digests.clear()
         self._projections, self._older_projections = {}, self._projections
+        self._signs, self._older_signs = {}, self._signs
 
     def once(self, key: Hashable, compute: Callable[[], R]) -> R:
         """For other pure functions; the key holds digests of all bytes that the result depends on."""
@@ -96,6 +102,27 @@ class MemoPrimitives(Primitives):
 
     def scaled(self, numbers_D: Tensor, factor: float) -> Tensor:
         return self.once_for((numbers_D,), factor, lambda: super(MemoPrimitives, self).scaled(numbers_D, factor))
+
+    def sign_bytes(self, key: Digest, rows: int, size: int, start: int, stop: int) -> NDArray[np.uint8]:
+        whole: NDArray[np.uint8] = self._signs_of(
+            ("bytes", key, rows, size), lambda: super(MemoPrimitives, self).sign_bytes(key, rows, size, 0, size)
+        )
+        return whole[start:stop]
+
+    def signs_on_device(self, key: Digest, rows: int, size: int, start: int, stop: int) -> Tensor:
+        if 8 * rows * size > _MOST_SIGNS:
+            return super().signs_on_device(key, rows, size, start, stop)
+        whole: Tensor = self._signs_of(
+            ("numbers", key, rows, size),
+            lambda: super(MemoPrimitives, self).signs_on_device(key, rows, size, 0, size),
+        )
+        return whole[start:stop]
+
+    def _signs_of(self, question: Hashable, draw: Callable[[], Any]) -> Any:
+        known = self._signs.get(question, self._older_signs.get(question))
+        if known is None:
+            known = self._signs[question] = draw()
+        return known
 
     def aggregate_norm(self, blob: Blob) -> float | None:
         key = ("aggregate norm", blob.digest)

@@ -50,7 +50,7 @@ class ProtocolSimulation:
         self.coalition = Coalition(
             scenario.make_attacks(), scenario.attack_schedule(), self.byzantine, derive(scenario.seed, "coalition")
         )
-        self.tools = MemoPrimitives() if share else Primitives()
+        self.tools = MemoPrimitives(self.problem.device) if share else Primitives(self.problem.device)
         self._build_peers(run)
         self.pool = GradientPool(self.problem, self.coalition, self.numbers)
         self.exchange = ReliableExchange(share=share)

@@ -1,0 +1,176 @@
+"""The same passes in PyTorch's operations: tensors stay on the device where they lie, a few sums come back.
+
+Elementwise operations in float64 are rounded once, alone, on every device, so what is added up in a fixed order has the same bits
+there as here. Matrix products are right to a tolerance.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from troth.kernels.differences import Differences
+
+# P rows, D coordinates, C coordinates of a block, K projections, B bytes of signs for each coordinate
+
+_BLOCK = 1 << 20  # coordinates at a time, over all rows: float64 copies of everything would take too much memory
+_RUN = 1 << 12  # coordinates of one matrix product among many
+_EXPONENT = 0x7F800000
+_MAGNITUDE = 0x7FFFFFFF
+_LEAST_NORMAL = 0x00800000
+
+
+def odd_numbers(numbers_D: Tensor) -> tuple[bool, bool]:
+    """Whether there is a subnormal, and whether there is an infinity or a NaN; by their bits."""
+    magnitude_D = numbers_D.detach().contiguous().view(torch.int32) & _MAGNITUDE
+    subnormal = ((magnitude_D > 0) & (magnitude_D < _LEAST_NORMAL)).any()
+    subnormal_here, endless_here = torch.stack([subnormal, (magnitude_D >= _EXPONENT).any()]).tolist()
+    return subnormal_here, endless_here
+
+
+def flush(numbers_D: Tensor) -> None:
+    """Replace every float32 below 2⁻¹²⁶ by 0, in place."""
+    bits_D = numbers_D.detach().view(torch.int32)
+    bits_D.masked_fill_((bits_D & _EXPONENT) == 0, 0)
+
+
+def tree_sum(terms: Tensor) -> Tensor:
+    """Sums along the last axis, the second half added to the first until one is left; `terms` is used up."""
+    width = terms.shape[-1]
+    while width > 1:
+        half = (width + 1) // 2
+        terms[..., : width - half] += terms[..., half:width]
+        width = half
+    return terms[..., 0]
+
+
+def exact_norm(numbers_D: Tensor, lanes: int, depth: int) -> float:
+    """Length of a vector: squares in lanes side by side, the lanes as a tree, the trees' sums at once, on the host."""
+    block, sums = lanes * depth, []
+    whole = len(numbers_D) // block
+    for first in range(0, whole, max(1, _BLOCK // block)):
+        some_D = numbers_D[first * block : min(first + max(1, _BLOCK // block), whole) * block].detach()
+        squares_NDL = some_D.double().square_().view(-1, depth, lanes)
+        sums.append(_lanes(squares_NDL.unbind(1)))
+    if len(numbers_D) % block:
+        squares_D = numbers_D[whole * block :].detach().double().square_()
+        sums.append(_lanes(torch.split(squares_D, lanes)))
+    return math.sqrt(math.fsum(torch.cat([some.view(-1) for some in sums]).tolist())) if sums else 0.0
+
+
+def _lanes(squares: Sequence[Tensor]) -> Tensor:
+    """Add up what stands in each lane, then the lanes; the last of the squares may be short."""
+    sums = squares[0].clone()
+    for more in squares[1:]:
+        sums[..., : more.shape[-1]] += more
+    return tree_sum(sums)
+
+
+def pulls(vectors_PD: Tensor, v_D: Tensor, tau: float) -> tuple[Tensor, list[float]]:
+    """`Σ_i (x_i − v)·τ/max(‖x_i − v‖, τ)` and all `‖x_i − v‖`, row by row in a fixed order, in float64."""
+    center_D = v_D.detach().double()
+    residual_D, norms = torch.zeros_like(center_D), []
+    for row_D in vectors_PD.detach():
+        away_D = row_D.double() - center_D
+        norms.append(math.sqrt(float(tree_sum(away_D * away_D))))
+        away_D *= tau / max(norms[-1], tau)
+        residual_D += away_D
+    return residual_D, norms
+
+
+def squared_lengths(rows_PD: Tensor) -> Tensor:
+    """Squared lengths of rows, in float64."""
+    sums_P = torch.zeros(len(rows_PD), dtype=torch.float64, device=rows_PD.device)
+    for block in _blocks(rows_PD):
+        sums_P += rows_PD[:, block].detach().double().square_().sum(dim=1)
+    return sums_P
+
+
+SignNumbers = Callable[[int, int], Tensor]  # from one coordinate to another: D×K signs in float64
+
+
+def differences(rows_PD: Tensor, center_D: Tensor, bounds: Sequence[int], signs_DK: SignNumbers) -> Differences:
+    """Compare rows with a centre, span by span; `signs_DK` counts coordinates as `bounds` does."""
+    found = [
+        _span(rows_PD[:, start:stop], center_D[start:stop], signs_DK(start, stop)) for start, stop in pairwise(bounds)
+    ]
+    squares_SP, lengths_SP, products_SPK = (torch.stack(some).cpu().numpy() for some in zip(*found, strict=True))
+    return Differences(squares_SP, lengths_SP, products_SPK)
+
+
+def _span(rows_PD: Tensor, center_D: Tensor, signs_DK: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Squared distances, squared lengths and P×K products."""
+    squares_P = torch.zeros(len(rows_PD), dtype=torch.float64, device=rows_PD.device)
+    lengths_P, products_PK = torch.zeros_like(squares_P), squares_P.new_zeros(len(rows_PD), signs_DK.shape[1])
+    for block in _blocks(rows_PD, at_least=signs_DK.shape[1]):
+        wide_PC = rows_PD[:, block].detach().double()
+        lengths_P += wide_PC.square().sum(dim=1)
+        wide_PC -= center_D[block].detach()
+        squares_P += wide_PC.square().sum(dim=1)
+        products_PK += _long_products(wide_PC, signs_DK[block].T)
+    return squares_P, lengths_P, products_PK
+
+
+def sign_numbers(signs_DB: NDArray[np.uint8], device: torch.device) -> Tensor:
+    """D×8B signs as float64 on a device; bit k of a coordinate's bytes is row k, and a set bit is −1. Only bytes are uploaded."""
+    uploaded_DB = torch.from_numpy(signs_DB).to(device)
+    shifts_8 = torch.arange(8, dtype=torch.uint8, device=device)
+    bits_DK = ((uploaded_DB[:, :, None] >> shifts_8) & 1).reshape(len(signs_DB), 8 * signs_DB.shape[1])
+    return bits_DK.double().mul_(-2).add_(1)
+
+
+def squared_parts(vector_D: Tensor, bounds: Sequence[int]) -> NDArray[np.float64]:
+    """Squared lengths of a vector's parts, in float64."""
+    sums = [vector_D[start:stop].detach().double().square_().sum() for start, stop in pairwise(bounds)]
+    found: NDArray[np.float64] = torch.stack(sums).cpu().numpy()
+    return found
+
+
+def gram(vectors_PD: Tensor, reference_D: Tensor) -> NDArray[np.float64]:
+    """`⟨x_i − r, x_j − r⟩` in float64."""
+    gram_PP = torch.zeros(len(vectors_PD), len(vectors_PD), dtype=torch.float64, device=vectors_PD.device)
+    for block in _blocks(vectors_PD):
+        around_PC = torch.sub(vectors_PD[:, block].detach(), reference_D[block].detach().double())
+        gram_PP += _long_products(around_PC, around_PC)
+    found_PP: NDArray[np.float64] = gram_PP.cpu().numpy()
+    return (found_PP + found_PP.T) / 2
+
+
+def _long_products(left_PC: Tensor, right_KC: Tensor) -> Tensor:
+    """`left @ right.T` for few long rows, cut into many short products: a matrix of sixteen by sixteen alone would keep a single
+    processor of a GPU busy."""
+    whole = left_PC.shape[1] // _RUN * _RUN
+    left_NPR, right_NKR = (
+        rows[:, :whole].view(len(rows), whole // _RUN, _RUN).transpose(0, 1) for rows in (left_PC, right_KC)
+    )
+    return torch.bmm(left_NPR, right_NKR.transpose(1, 2)).sum(dim=0) + left_PC[:, whole:] @ right_KC[:, whole:].T
+
+
+def combine(
+    vectors_PD: Tensor, coefficients_P: Tensor, reference_D: Tensor, rest: float
+) -> tuple[Tensor, float, float, float]:
+    """`Σ c_i x_i + rest·r` in the rows' format, flushed; with the squares of what rounding lost, of the value and of r."""
+    value_D = torch.empty_like(reference_D)
+    sums_3 = torch.zeros(3, dtype=torch.float64, device=vectors_PD.device)
+    for block in _blocks(vectors_PD):
+        center_C = reference_D[block].detach().double()
+        exact_C = torch.mv(vectors_PD[:, block].detach().double().T, coefficients_P).add_(center_C, alpha=rest)
+        value_D[block] = exact_C
+        if value_D.dtype == torch.float32:
+            flush(value_D[block])
+        rounded_C = value_D[block].double()
+        sums_3 += torch.stack(
+            [(exact_C - rounded_C).square_().sum(), rounded_C.square_().sum(), center_C.square_().sum()]
+        )
+    lost, length, reach = sums_3.tolist()
+    return value_D, lost, length, reach
+
+
+def _blocks(rows_PD: Tensor, at_least: int = 0) -> list[slice]:
+    """Slices of coordinates, of a size that depends on nothing but the rows' number."""
+    width = max(1, 16 * _BLOCK // max(len(rows_PD), at_least))
+    return [slice(start, start + width) for start in range(0, rows_PD.shape[1], width)]
