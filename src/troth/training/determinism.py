@@ -59,7 +59,7 @@ class Setting(NamedTuple):
     give_back: Callable[[Any], None] | None = None  # where it is not just `put`
 
 
-class repeatable:  # noqa: N801 – a context manager; as a generator it would cost a small task half a per cent
+class repeatable:  # noqa: N801 – used as a function; a class, since it stands around every gradient and must be light
     """Compute what is inside with settings that repeat; they are as before afterwards, whatever happens."""
 
     def __init__(self, device: torch.device, *, tf32: bool = False) -> None:
