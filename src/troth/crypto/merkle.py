@@ -1,6 +1,7 @@
 """Merkle trees over tagged leaves (the shape of RFC 6962): one root commits to many parts, a short path opens one."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from troth.crypto.hashing import Digest, tagged_hash
 
@@ -30,16 +31,24 @@ def root_from_path(leaf: Digest, index: int, count: int, path: Sequence[Digest])
     """The root that this leaf and path lead to, or None if the path has the wrong length for the index."""
     if not 0 <= index < count:
         return None
-    if count == 1:
-        return leaf if not path else None
-    if not path:
+    turns = _turns(index, count)
+    if len(path) != len(turns):
         return None
-    split, sibling = _split(count), path[-1]
-    if index < split:
-        below = root_from_path(leaf, index, split, path[:-1])
-        return None if below is None else _node(below, sibling)
-    below = root_from_path(leaf, index - split, count - split, path[:-1])
-    return None if below is None else _node(sibling, below)
+    node = leaf
+    for is_left, sibling in zip(turns, path, strict=True):
+        node = _node(node, sibling) if is_left else _node(sibling, node)
+    return node
+
+
+@lru_cache(maxsize=1 << 14)  # the parts of all contributors are checked along the same few ways, step after step
+def _turns(index: int, count: int) -> tuple[bool, ...]:
+    """The way from a leaf to the root, from the bottom up: whether the node there is a left one."""
+    turns = []
+    while count > 1:
+        split = _split(count)
+        turns.append(index < split)
+        index, count = (index, split) if index < split else (index - split, count - split)
+    return tuple(reversed(turns))
 
 
 def _node(left: Digest, right: Digest) -> Digest:

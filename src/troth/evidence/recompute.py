@@ -49,6 +49,7 @@ class _Description(msgspec.Struct):
     task: str
     device: Literal["cpu", "cuda"]
     one_by_one: bool
+    pad: bool = False
 
 
 def problem_of(run: Run, task: Task | None = None) -> Problem | None:
@@ -61,7 +62,13 @@ def problem_of(run: Run, task: Task | None = None) -> Problem | None:
         return None
     try:
         made = built_in_task(run) if task is None else task
-        problem = Problem(made, device=described.device, one_by_one=described.one_by_one, lanes_for=len(run.founders))
+        problem = Problem(
+            made,
+            device=described.device,
+            one_by_one=described.one_by_one,
+            lanes_for=len(run.founders),
+            pad=described.pad,
+        )
     except RecomputeError:
         raise
     except Exception as error:  # the task is its author's: anything can go wrong in it

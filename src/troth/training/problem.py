@@ -5,6 +5,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from math import inf
 from typing import Any
 
@@ -31,6 +32,7 @@ from troth.training.weights import complete_state, flat_of
 
 _CALIBRATION_SEED = derive(0, "batchnorm calibration")  # public, so that everyone evaluates the same function
 _CALIBRATION_BATCHES = 32
+_FEW_LANES = 4  # an audit may cost as much as a fourth of all peers' gradients
 _NOISE = "troth:noise"  # the batch's seed for dropout, taken out before the loss sees the batch
 
 _Computes = Callable[[dict[str, Tensor], Batch], tuple[dict[str, Tensor], Tensor]]
@@ -47,7 +49,9 @@ class Problem:
         dtype: torch.dtype = torch.float32,
         one_by_one: bool = False,
         lanes_for: int | None = None,
+        pad: bool = False,
     ) -> None:
+        """`lanes_for`: the number of peers whose gradients may be computed in one call; `pad`: see `settle`."""
         self.task = task
         self.device = torch.device(device)
         self.dtype = dtype
@@ -64,10 +68,10 @@ class Problem:
                 raise TaskError("the model has no parameters to train")
             self._one_gradient = grad_and_value(self._loss)
             self._gradients = vmap(self._one_gradient, in_dims=(None, 0))
-            self._lanes = 1
+            self.lanes = Lanes()
             self.why_one_by_one = self._why_one_by_one(one_by_one)
         if lanes_for is not None and not self.why_one_by_one:
-            self._settle_lanes(lanes_for)
+            self._settle_lanes(lanes_for, pad=pad)
 
     @property
     def size(self) -> int:
@@ -125,12 +129,12 @@ class Problem:
             results = [self.gradient(flat_D, batch) for batch in batches]
             losses_P = torch.tensor([loss for loss, _ in results], dtype=self.dtype, device=self.device)
             return losses_P, torch.stack([gradient for _, gradient in results])
-        padded = [*batches, *[batches[-1]] * (self._lanes - len(batches))]
         with calling("loss"):
-            losses_P, gradients_PD = self._together(flat_D, padded)
+            losses_P, gradients_PD = self._together(flat_D, padded(batches, self.lanes.width(len(batches))))
+        losses_P, gradients_PD = losses_P[: len(batches)], gradients_PD[: len(batches)]
         for gradient_D in gradients_PD:
             clipped(gradient_D, self.task.clip_norm)
-        return losses_P[: len(batches)], gradients_PD[: len(batches)]
+        return losses_P, gradients_PD
 
     @torch.no_grad()
     def evaluate(self, flat_D: Tensor) -> dict[str, float]:
@@ -242,22 +246,14 @@ class Problem:
                 "batch; a step would depend on the steps before"
             ) from error
 
-    def _settle_lanes(self, peers: int) -> None:
-        """Find the width from which on a peer's bits no longer depend on how many others share its call.
-
-        An auditor recomputes one gradient, the pool computes many in one call, and both must give the same bits. Kernels
-        are chosen by shape, so one probe per width tells; where no width will do, everything is computed one by one.
-        """
-        flat_D = self.initial(0)
-        batches = [self.batch(derive(0, "lane probe", k)) for k in range(peers)]
-        _, widest_PD = self.gradients(flat_D, batches)
-        for width in range(peers - 1, 0, -1):
-            _, narrow_PD = self.gradients(flat_D, batches[-width:])
-            if not torch.equal(narrow_PD, widest_PD[-width:]):
-                self._lanes = width + 1
-                break
-        if self._lanes > max(2, peers // 4):
-            self._lanes, self.why_one_by_one = 1, "batching changes bits"
+    def _settle_lanes(self, peers: int, *, pad: bool) -> None:
+        flat_D, batches = self.initial(0), [self.batch(derive(0, "lane probe", k)) for k in range(peers)]
+        with calling("loss"):
+            found = settle(lambda some: self._together(flat_D, some)[1], batches, pad=pad)
+        if found is None:
+            self.why_one_by_one = "batching changes bits"
+        else:
+            self.lanes = found
 
     def _why_one_by_one(self, asked: bool) -> str:
         """Empty when all peers' gradients go through one `vmap` call; otherwise the reason why not."""
@@ -283,6 +279,48 @@ class Problem:
             self._check_differentiable(flat_D, batches[0])
             return str(error).strip().splitlines()[0]
         return ""
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """Widths of calls that give a batch the same gradient, bit for bit."""
+
+    alone: int = 1  # of a call for one batch
+    together: tuple[int, ...] = ()  # of calls for several, ascending; none: any width will do
+
+    def width(self, count: int) -> int:
+        """Width of the call for so many batches; the rest is padding."""
+        return self.alone if count == 1 else next((width for width in self.together if width >= count), count)
+
+
+def padded(batches: Sequence[Batch], width: int) -> list[Batch]:
+    """The batches, the last of them repeated up to a width."""
+    return [*batches, *[batches[-1]] * (width - len(batches))]
+
+
+def settle(gradients: Callable[[Sequence[Batch]], Tensor], batches: Sequence[Batch], *, pad: bool) -> Lanes | None:
+    """Find widths of calls in which a batch has the same gradient, bit for bit; None: compute one by one.
+
+    An auditor recomputes one gradient, the pool computes many in one call, and both must give the same bits, or an honest peer
+    is banned. Kernels are chosen by shape, so the only widths that are ever used are those that are probed here, and calls for
+    fewer are padded: all peers', half of them (liars are fewer, so more than half stay), and one for an auditor. That takes
+    nine calls at most, however many peers there are. Where a call for one has other bits than a row of a wide one, a few
+    lanes may do. On an accelerator, which calls one by one would leave idle, none may: with `pad`, an audit then takes a call
+    as wide as the pool's, whose rows the probe has found to be the same wherever a batch stands.
+    """
+    peers, first, last = len(batches), batches[0], batches[-1]
+    widest_PD = gradients(batches)
+    if not torch.equal(gradients([first] * peers), widest_PD[:1].expand_as(widest_PD)):
+        return None  # the place in the call matters
+    half = -(-peers // 2)
+    halves = (half,) if 1 < half < peers and torch.equal(gradients(batches[-half:]), widest_PD[-half:]) else ()
+    for width in sorted({1, 2, max(2, peers // _FEW_LANES)}):
+        if width <= peers and all(
+            torch.equal(gradients([batch] * width)[0], row_D)
+            for batch, row_D in ((first, widest_PD[0]), (last, widest_PD[-1]))
+        ):
+            return Lanes(width, (*halves, peers))
+    return Lanes(peers, (*halves, peers)) if pad else None
 
 
 def clipped(gradient_D: Tensor, most: float | None) -> Tensor:

@@ -43,7 +43,13 @@ class ProtocolSimulation:
         """`run` replaces the one made from the scenario, where others have agreed on it."""
         task = scenario.make_task()
         self.scenario = scenario.resolved(task)
-        self.problem = Problem(task, device=scenario.device, one_by_one=scenario.one_by_one, lanes_for=scenario.peers)
+        self.problem = Problem(
+            task,
+            device=scenario.device,
+            one_by_one=scenario.one_by_one,
+            lanes_for=scenario.peers,
+            pad=scenario.pads,
+        )
         _check_size(self.problem.size, scenario.peers)
         check_pure(task, self.problem)
         self.byzantine = self.scenario.byzantine_peers()

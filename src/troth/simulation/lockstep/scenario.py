@@ -231,7 +231,13 @@ class Scenario:
     def public(self) -> dict[str, Any]:
         """Options that the members of a run agree on beforehand: how it is trained, and nothing about liars."""
         agreed = ("task", "steps", "optimizer", "rate", "schedule", "warmup", "device", "one_by_one")
-        return {name: value for name, value in self.as_dict().items() if name in agreed}
+        public = {name: value for name, value in self.as_dict().items() if name in agreed}
+        return public | ({"pad": True} if self.pads else {})
+
+    @property
+    def pads(self) -> bool:
+        """Whether an audit may take a call as wide as all peers' (see `troth.training.problem.settle`)."""
+        return self.device != "cpu"
 
 
 def _check_device(device: str) -> None:
