@@ -108,15 +108,15 @@ class Projector:
         self, vectors: Sequence[NDArray[np.float32]] | Tensor, center_D: Tensor, bounds: Sequence[int], start: int = 0
     ) -> Differences | None:
         """Compare float32 vectors that stand at `start` with a centre, span by span, in one pass; None where they are too small
-        for it to be worth while."""
-        if self.rows * self.size <= _FEW_SIGNS:
-            return None
+        for it to be worth while. On an accelerator they stay where they are."""
 
         def signs(first: int, last: int) -> NDArray[np.uint8]:
             return sign_bytes(self.key, self.rows, start + first, start + last)
 
         if isinstance(vectors, Tensor) and vectors.device.type != "cpu":
-            found = on_device.differences(vectors, center_D, bounds, signs)
+            found = on_device.differences(vectors, center_D.to(vectors.device), bounds, signs)
+        elif self.rows * self.size <= _FEW_SIGNS:
+            return None
         else:
             here = vectors.detach().numpy() if isinstance(vectors, Tensor) else vectors
             center = center_D.detach().cpu().numpy()
