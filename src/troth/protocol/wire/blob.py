@@ -126,7 +126,7 @@ def _begin_copy(numbers_D: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
         return numbers_D.cpu(), None
     host_D = torch.empty(numbers_D.shape, dtype=numbers_D.dtype, pin_memory=True)
     host_D.copy_(numbers_D, non_blocking=True)
-    arrived = torch.cuda.Event()
+    arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
     arrived.record()
     return host_D, arrived
 
