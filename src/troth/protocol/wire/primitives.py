@@ -137,7 +137,6 @@ class Projector:
         self, vectors_PD: Tensor, center_D: Tensor, bounds: Sequence[int], start: int = 0
     ) -> Differences | None:
         """Compare float32 vectors that stand at `start` with a centre, span by span, in one pass; None where they are too small
-<<<<<<< HEAD
         for it to be worth while."""
         tools, key, rows, size = self.tools, self.key, self.rows, self.size
         if vectors_PD.device.type != "cpu":
@@ -146,32 +145,15 @@ class Projector:
             return found._replace(products_SPK=found.products_SPK[..., :rows])
         if rows * size <= _FEW_SIGNS:
             return None
-=======
-        for it to be worth while. On an accelerator they stay where they are."""
->>>>>>> w-k
 
         def signs(first: int, last: int) -> NDArray[np.uint8]:
             return tools.sign_bytes(key, rows, size, start + first, start + last)
 
-<<<<<<< HEAD
         here, center = vectors_PD.detach().numpy(), center_D.detach().cpu().numpy()
         if not kernels.compiled(here.size) or not kernels.fits(center, here):
             return None
         found = kernels.differences(here, center, bounds, signs)
         return found._replace(products_SPK=found.products_SPK[..., :rows])
-=======
-        if isinstance(vectors, Tensor) and vectors.device.type != "cpu":
-            found = on_device.differences(vectors, center_D.to(vectors.device), bounds, signs)
-        elif self.rows * self.size <= _FEW_SIGNS:
-            return None
-        else:
-            here = vectors.detach().numpy() if isinstance(vectors, Tensor) else vectors
-            center = center_D.detach().cpu().numpy()
-            if not kernels.compiled(len(here) * len(center)) or not kernels.fits(center, *here):
-                return None
-            found = kernels.differences(here, center, bounds, signs)
-        return found._replace(products_SPK=found.products_SPK[..., : self.rows])
->>>>>>> w-k
 
 
 def row_norms(rows_PD: NDArray[np.float32]) -> NDArray[np.float64]:
