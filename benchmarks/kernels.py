@@ -17,7 +17,7 @@ from troth.protocol.step.reports import make_report, right_reports
 from troth.protocol.wire.primitives import Primitives, part_norms
 from troth.training.optimizers import SGD, AdamW
 
-SIZE, PARTS, ROUNDS = 10_000_000, 16, 7
+SIZE, PARTS, ROUNDS = 10_000_000, 16, 15
 
 
 @dataclass(frozen=True)

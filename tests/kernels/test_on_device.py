@@ -5,7 +5,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from tests.kernels.nasty import PROPERTY, any_bits, finite, moderate, seeds, sizes
 from troth import kernels
@@ -63,11 +62,10 @@ def test_differences_lengths_and_projections(size: int, peers: int, count: int, 
     def signs(start: int, stop: int) -> np.ndarray:
         return sign_bytes(KEY, count, start, stop)
 
-    def numbers(start: int, stop: int) -> Tensor:
-        return on_device.sign_numbers(signs(start, stop), torch.device("cpu"))
-
     right = kernels.differences(rows_PD, center_D, bounds, signs)
-    found = on_device.differences(torch.from_numpy(rows_PD), torch.from_numpy(center_D), bounds, numbers)
+    found = on_device.differences(
+        torch.from_numpy(rows_PD), torch.from_numpy(center_D), bounds, torch.from_numpy(signs(0, size))
+    )
     np.testing.assert_allclose(found.squares_SP, right.squares_SP, rtol=1e-12)
     np.testing.assert_allclose(found.lengths_SP, right.lengths_SP, rtol=1e-12)
     off_SPK = np.abs(found.products_SPK - right.products_SPK)

@@ -1,7 +1,7 @@
 """Digests: SHA-256 with domain separation, and a tree over chunks for large blobs."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from hashlib import sha256 as _sha256
@@ -38,10 +38,14 @@ def blob_digest(blob: bytes | memoryview) -> Digest:
 
 def blob_digests(blobs: Sequence[bytes | memoryview]) -> list[Digest]:
     """Digests of several blobs; threads share the chunks of all of them."""
+    return begin_digests(blobs)()
+
+
+def begin_digests(blobs: Sequence[bytes | memoryview]) -> Callable[[], list[Digest]]:
+    """Let threads begin with digests; the call returned waits for them."""
     views = [memoryview(blob) for blob in blobs]
-    chunks = [view[start : start + CHUNK_BYTES] for view in views for start in range(0, len(view), CHUNK_BYTES)]
-    hashes = iter(_hashes(chunks))
-    return [_blob_digest(len(view), list(islice(hashes, -(-len(view) // CHUNK_BYTES)))) for view in views]
+    hashes = _hashes([v[start : start + CHUNK_BYTES] for v in views for start in range(0, len(v), CHUNK_BYTES)])
+    return lambda: [_blob_digest(len(v), list(islice(hashes, -(-len(v) // CHUNK_BYTES)))) for v in views]
 
 
 def _blob_digest(length: int, leaves: list[bytes]) -> Digest:

@@ -16,6 +16,7 @@ from troth.crypto.hashing import Digest
 MOST_ROWS = 64
 _ROWS = 16  # in a word
 _CIPHER_BYTES = 16  # in a block, and the counter counts blocks
+_ZEROS = memoryview(bytes(1 << 19))  # to encrypt; fresh memory for as many takes nearly as long as the cipher
 
 
 def projection_signs(key: Digest, rows: int, start: int, stop: int) -> NDArray[np.int8]:
@@ -55,7 +56,7 @@ def _words(key: Digest, rows: int, start: int, stop: int) -> NDArray[np.uint16]:
     count = skipped + width * (stop - start)
     cipher = Cipher(algorithms.AES(key), modes.CTR(block.to_bytes(_CIPHER_BYTES, "big")))
     stream = np.empty(count + _CIPHER_BYTES, dtype=np.uint8)
-    cipher.encryptor().update_into(bytes(count), stream.data)
+    cipher.encryptor().update_into(_ZEROS[:count] if count <= len(_ZEROS) else bytes(count), stream.data)
     return stream[skipped:count].view("<u2").reshape(stop - start, width // 2)
 
 

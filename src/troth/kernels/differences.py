@@ -12,7 +12,7 @@ from troth.kernels.threads import spread
 
 # S spans of coordinates, P rows, D coordinates, K projections, B bytes of signs for each coordinate
 
-_CHUNK = 1 << 16
+_CHUNK = 1 << 17  # coordinates of one row; of several rows fewer, and a quarter at least
 
 # Bytes of the signs of coordinates from the first to the second argument: D×B, bit k of the eight or more is row k, set is −1.
 Signs = Callable[[int, int], NDArray[np.uint8]]
@@ -32,7 +32,7 @@ def differences(rows: Sequence[Array] | Array, center_D: Array, bounds: Sequence
 
     kept, center = Rows(rows), np.require(center_D, np.float32, ["C", "A"])
     assert 0 <= bounds[0] <= bounds[-1] <= kept.size == len(center), "spans lie within rows as long as the centre"
-    spans, places = _chunks(bounds)
+    spans, places = _chunks(bounds, len(kept))
 
     def compare(chunk: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         start, stop = places[chunk]
@@ -53,7 +53,7 @@ def squared_lengths(rows: Sequence[Array] | Array, bounds: Sequence[int]) -> NDA
 
     kept = Rows(rows)
     assert 0 <= bounds[0] <= bounds[-1] <= kept.size, "spans lie within the rows"
-    spans, places = _chunks(bounds)
+    spans, places = _chunks(bounds, len(kept))
 
     def add_up(chunk: int) -> NDArray[np.float64]:
         squares_P = np.zeros(len(kept))
@@ -63,14 +63,14 @@ def squared_lengths(rows: Sequence[Array] | Array, bounds: Sequence[int]) -> NDA
     return _by_span(spread(add_up, len(places)), spans, len(bounds) - 1)
 
 
-def _chunks(bounds: Sequence[int]) -> tuple[list[int], list[tuple[int, int]]]:
+def _chunks(bounds: Sequence[int], rows: int) -> tuple[list[int], list[tuple[int, int]]]:
     """Chunks of all spans, each with its span."""
-    spans, places = [], []
+    spans, places, width = [], [], _CHUNK // max(1, min(rows, 4))
     for span, (start, stop) in enumerate(pairwise(bounds)):
         assert start <= stop, "bounds ascend"
-        for first in range(start, stop, _CHUNK):
+        for first in range(start, stop, width):
             spans.append(span)
-            places.append((first, min(first + _CHUNK, stop)))
+            places.append((first, min(first + width, stop)))
     return spans, places
 
 

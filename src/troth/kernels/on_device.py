@@ -5,8 +5,11 @@ there as here. Matrix products are right to a tolerance.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import cache
+from importlib import import_module
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -90,37 +93,50 @@ def squared_lengths(rows_PD: Tensor) -> Tensor:
     return sums_P
 
 
-SignNumbers = Callable[[int, int], Tensor]  # from one coordinate to another: D×K signs in float64
+def differences(rows_PD: Tensor, center_D: Tensor, bounds: Sequence[int], signs_DB: Tensor) -> Differences:
+    """Compare rows with a centre, span by span; `signs_DB` are the bytes of their signs, there too."""
+    if rows_PD.is_cuda and signs_DB.shape[1] == 2 and (loops := _loops()) is not None:
+        rows_PD = rows_PD if rows_PD.stride(1) == 1 else rows_PD.contiguous()
+        bounds_S = torch.tensor(bounds, dtype=torch.int64).to(rows_PD.device, non_blocking=True)
+        longest = max(stop - start for start, stop in pairwise(bounds))
+        words_D = signs_DB.view(torch.int16).view(-1)
+        sums_SPK = loops.differences(rows_PD.detach(), center_D.detach(), words_D, bounds_S, longest).cpu().numpy()
+        return Differences(sums_SPK[..., -2], sums_SPK[..., -1], sums_SPK[..., :-2])
+    return differences_by_torch(rows_PD, center_D, bounds, signs_DB)
 
 
-def differences(rows_PD: Tensor, center_D: Tensor, bounds: Sequence[int], signs_DK: SignNumbers) -> Differences:
-    """Compare rows with a centre, span by span; `signs_DK` counts coordinates as `bounds` does."""
+@cache
+def _loops() -> Any:
+    """Loops in Triton, if it is there: it comes with PyTorch for CUDA."""
+    try:
+        return import_module("troth.kernels.loops.triton_loops")
+    except ImportError:
+        return None
+
+
+def differences_by_torch(rows_PD: Tensor, center_D: Tensor, bounds: Sequence[int], signs_DB: Tensor) -> Differences:
+    """The same in PyTorch's operations."""
     found = [
-        _span(rows_PD[:, start:stop], center_D[start:stop], signs_DK(start, stop)) for start, stop in pairwise(bounds)
+        _span(rows_PD[:, start:stop], center_D[start:stop], signs_DB[start:stop]) for start, stop in pairwise(bounds)
     ]
     squares_SP, lengths_SP, products_SPK = (torch.stack(some).cpu().numpy() for some in zip(*found, strict=True))
     return Differences(squares_SP, lengths_SP, products_SPK)
 
 
-def _span(rows_PD: Tensor, center_D: Tensor, signs_DK: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Squared distances, squared lengths and P×K products."""
-    squares_P = torch.zeros(len(rows_PD), dtype=torch.float64, device=rows_PD.device)
-    lengths_P, products_PK = torch.zeros_like(squares_P), squares_P.new_zeros(len(rows_PD), signs_DK.shape[1])
-    for block in _blocks(rows_PD, at_least=signs_DK.shape[1]):
+def _span(rows_PD: Tensor, center_D: Tensor, signs_DB: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Squared distances, squared lengths and P×8B products; bit k of a coordinate's bytes is row k, and a set bit is −1."""
+    peers, count = len(rows_PD), 8 * signs_DB.shape[1]
+    shifts_8 = torch.arange(8, dtype=torch.uint8, device=rows_PD.device)
+    squares_P = torch.zeros(peers, dtype=torch.float64, device=rows_PD.device)
+    lengths_P, products_PK = torch.zeros_like(squares_P), squares_P.new_zeros(peers, count)
+    for block in _blocks(rows_PD, at_least=count):
         wide_PC = rows_PD[:, block].detach().double()
         lengths_P += wide_PC.square().sum(dim=1)
         wide_PC -= center_D[block].detach()
         squares_P += wide_PC.square().sum(dim=1)
-        products_PK += _long_products(wide_PC, signs_DK[block].T)
+        bits_CK = ((signs_DB[block, :, None] >> shifts_8) & 1).reshape(-1, count)
+        products_PK += _long_products(wide_PC, (1 - 2 * bits_CK.double()).T)
     return squares_P, lengths_P, products_PK
-
-
-def sign_numbers(signs_DB: NDArray[np.uint8], device: torch.device) -> Tensor:
-    """D×8B signs as float64 on a device; bit k of a coordinate's bytes is row k, and a set bit is −1. Only bytes are uploaded."""
-    uploaded_DB = torch.from_numpy(signs_DB).to(device)
-    shifts_8 = torch.arange(8, dtype=torch.uint8, device=device)
-    bits_DK = ((uploaded_DB[:, :, None] >> shifts_8) & 1).reshape(len(signs_DB), 8 * signs_DB.shape[1])
-    return bits_DK.double().mul_(-2).add_(1)
 
 
 def squared_parts(vector_D: Tensor, bounds: Sequence[int]) -> NDArray[np.float64]:

@@ -1,6 +1,5 @@
 """Compile everything before a run begins: else the first step of a machine would wait for it, and others for the machine."""
 
-import fcntl
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
@@ -28,7 +27,11 @@ def prepare(count: int) -> None:
 def _one_at_a_time() -> Iterator[None]:
     """Sixteen peers that start together on a machine: one compiles, and the others find what it has written."""
     with ExitStack() as stack:
-        with suppress(OSError):  # where nothing can be written, nothing compiled is found either
+        with suppress(
+            OSError, ImportError
+        ):  # nothing can be written, or there are no such locks: each compiles for itself
+            import fcntl
+
             lock = stack.enter_context(open(Path(__file__).parent / "loops/__pycache__/preparing.lock", "a"))
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -41,4 +41,5 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="troth-kernels")
 
 
-os.register_at_fork(after_in_child=_pool.cache_clear)  # threads stay behind in the parent
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # threads stay behind in the parent

@@ -9,13 +9,13 @@ from troth.kernels.loops.jit import numbers_at, regrouped
 # R rows, D coordinates, C coordinates of a strip
 
 _RUN = 256  # products that are added up in the lanes of a vector unit, before sums are added to sums
-_STRIP = 512
+_STRIP = 2048
 TILE = 4  # rows of a tile
 
 
 @regrouped
 def gram(addresses_R: NDArray[np.uintp], center: int, start: int, stop: int, gram_RR: NDArray[np.float64]) -> None:
-    """Add `⟨x_i − r, x_j − r⟩` over coordinates `start` to `stop` to tiles on and above the diagonal."""
+    """Add `⟨x_i − r, x_j − r⟩` over coordinates `start` to `stop` on and above the diagonal."""
     center_D = numbers_at(center, stop)
     around_RC, wide_C = np.zeros((len(gram_RR), _RUN)), np.zeros(_RUN)
     for first in range(start, stop, _RUN):
@@ -29,8 +29,32 @@ def gram(addresses_R: NDArray[np.uintp], center: int, start: int, stop: int, gra
             for c in range(len(row_C)):
                 around_C[c] = np.float64(row_C[c]) - wide_C[c]
         for i in range(0, len(gram_RR), TILE):
-            for j in range(i, len(gram_RR), TILE):
+            _corner(around_RC, i, gram_RR)
+            for j in range(i + TILE, len(gram_RR), TILE):
                 _tile(around_RC, i, j, gram_RR)
+
+
+@regrouped
+def _corner(around_RC: NDArray[np.float64], i: int, gram_RR: NDArray[np.float64]) -> None:
+    """The ten products of four rows with each other."""
+    a0, a1, a2, a3 = around_RC[i], around_RC[i + 1], around_RC[i + 2], around_RC[i + 3]
+    s00 = s01 = s02 = s03 = s11 = s12 = s13 = s22 = s23 = s33 = 0.0
+    for c in range(_RUN):
+        x0, x1, x2, x3 = a0[c], a1[c], a2[c], a3[c]
+        s00 += x0 * x0
+        s01 += x0 * x1
+        s02 += x0 * x2
+        s03 += x0 * x3
+        s11 += x1 * x1
+        s12 += x1 * x2
+        s13 += x1 * x3
+        s22 += x2 * x2
+        s23 += x2 * x3
+        s33 += x3 * x3
+    _add(gram_RR[i], i, s00, s01, s02, s03)
+    _add(gram_RR[i + 1], i, 0.0, s11, s12, s13)
+    _add(gram_RR[i + 2], i, 0.0, 0.0, s22, s23)
+    _add(gram_RR[i + 3], i, 0.0, 0.0, 0.0, s33)
 
 
 @regrouped

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from troth.aggregation import all_finite, flush_in_place, ordinary
 from troth.crypto import Digest, leaf_hash, merkle_tree, root_from_path
-from troth.protocol.wire.blob import Blob, digest_all
-from troth.protocol.wire.primitives import DTYPE, part_norms
+from troth.protocol.wire.blob import Blob
+from troth.protocol.wire.primitives import DTYPE, UNSHARED, Primitives, part_norms
 
 # D coordinates
 
@@ -49,10 +49,9 @@ class CommittedParts:
         return part_norms(self.numbers_D, self.bounds)
 
 
-def commit_parts(gradient_D: Tensor, bounds: Bounds) -> CommittedParts:
+def commit_parts(gradient_D: Tensor, bounds: Bounds, tools: Primitives = UNSHARED) -> CommittedParts:
     """Cut and hash a gradient (SPEC C1)."""
-    blobs = Blob.cut(gradient_D, bounds)
-    digest_all(blobs)
+    blobs = tools.cut(gradient_D, bounds)
     root, paths = merkle_tree([_leaf(p, blob) for p, blob in enumerate(blobs)])
     proven_parts = tuple(ProvenPart(blob, path) for blob, path in zip(blobs, paths, strict=True))
     numbers_D = gradient_D.detach()

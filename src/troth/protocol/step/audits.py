@@ -69,7 +69,7 @@ async def audit(peer: Peer[T], kept: AuditRecord[T], target: PeerId) -> Finding:
     assert isinstance(report, Report)
     parameters, taus = peer.run.parameters, np.array(part_taus(kept.tau, kept.bounds))
     comparable = parameters.deviation is None or commit.hardware == peer.work.hardware_class()
-    parts = commit_parts(gradient_D, kept.bounds)
+    parts = commit_parts(gradient_D, kept.bounds, peer.tools)
     fits = parts.root == commit.root if comparable else None
     if fits is False and parameters.deviation is None:
         return Finding(fits, math.inf, None)

@@ -56,7 +56,7 @@ async def run_step(peer: Peer[T], state: State[T]) -> Outcome[T]:
     """Commit; clip, reveal, report, accuse and vote, repeated without members that cheat or vanish; move the model."""
     context = StepContext.at(peer, state)  # roles [R2–R7]
     gradient_D = await compute_gradient(context)  # [R2]
-    parts = commit_parts(gradient_D, context.roles.bounds) if gradient_D is not None else None  # [C1]
+    parts = commit_parts(gradient_D, context.roles.bounds, peer.tools) if gradient_D is not None else None  # [C1]
     attempt = await commit(context, parts)  # [C1, C2]
     trials, link_disputes = Trials(context.state.roster), LinkDisputes(context.state.roster, context.state.step)
     while True:

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from troth.crypto import Digest, blob_digest, blob_digests
+from troth.crypto import Digest, begin_digests, blob_digest, blob_digests
 
 # D coordinates
 
@@ -35,8 +35,28 @@ class Blob:
     @classmethod
     def cut(cls, numbers_D: Tensor, bounds: Sequence[int]) -> tuple["Blob", ...]:
         """Blobs of the pieces between bounds. Numbers on an accelerator are copied to the host once, as a whole."""
-        numbers_D = numbers_D.detach().contiguous()
-        view = _on_host(numbers_D).data.cast("B")
+        return cls._pieces(numbers_D.detach().contiguous(), _on_host(numbers_D), bounds)
+
+    @classmethod
+    def cut_all(cls, vectors: Sequence[Tensor], bounds: Sequence[int]) -> list[tuple["Blob", ...]]:
+        """Pieces of several vectors, hashed. From an accelerator one vector is copied while others are hashed."""
+        vectors = [vector_D.detach().contiguous() for vector_D in vectors]
+        copies = [_begin_copy(vector_D) for vector_D in vectors]
+        blobs, hashing = [], []
+        for vector_D, (host_D, arrived) in zip(vectors, copies, strict=True):
+            if arrived is not None:
+                arrived.synchronize()
+            pieces = cls._pieces(vector_D, _bytes_of(host_D), bounds)
+            blobs.append(pieces)
+            hashing.append(begin_digests([piece.view for piece in pieces]))
+        for pieces, digests in zip(blobs, hashing, strict=True):
+            for piece, digest in zip(pieces, digests(), strict=True):
+                piece._digest = digest
+        return blobs
+
+    @classmethod
+    def _pieces(cls, numbers_D: Tensor, host_D: NDArray[np.float32], bounds: Sequence[int]) -> tuple["Blob", ...]:
+        view = host_D.data.cast("B")
         blobs = tuple(cls(view[4 * start : 4 * stop]) for start, stop in pairwise(bounds))
         for blob, (start, stop) in zip(blobs, pairwise(bounds), strict=True):
             blob._numbers_D = numbers_D[start:stop]
@@ -93,7 +113,24 @@ def digest_all(blobs: Iterable[Blob]) -> None:
 
 
 def _on_host(numbers_D: Tensor) -> NDArray[np.float32]:
-    if numbers_D.is_cuda:  # pinned memory: several times as fast, and PyTorch keeps it for the next copy
-        numbers_D = torch.empty(numbers_D.shape, dtype=numbers_D.dtype, pin_memory=True).copy_(numbers_D)
-    host: NDArray[np.float32] = numbers_D.cpu().numpy().astype("<f4", copy=False)
-    return host
+    host_D, arrived = _begin_copy(numbers_D.detach().contiguous())
+    if arrived is not None:
+        arrived.synchronize()
+    return _bytes_of(host_D)
+
+
+def _begin_copy(numbers_D: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
+    """The numbers on the host, as soon as the event has come to pass. Pinned memory is several times as fast, and PyTorch keeps
+    it for the next copy."""
+    if not numbers_D.is_cuda:
+        return numbers_D.cpu(), None
+    host_D = torch.empty(numbers_D.shape, dtype=numbers_D.dtype, pin_memory=True)
+    host_D.copy_(numbers_D, non_blocking=True)
+    arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    arrived.record()
+    return host_D, arrived
+
+
+def _bytes_of(host_D: Tensor) -> NDArray[np.float32]:
+    numbers: NDArray[np.float32] = host_D.numpy().astype("<f4", copy=False)
+    return numbers

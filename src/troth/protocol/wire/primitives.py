@@ -30,7 +30,7 @@ from troth.crypto import (
     verify,
 )
 from troth.kernels import Differences, on_device
-from troth.protocol.wire.blob import Blob
+from troth.protocol.wire.blob import Blob, digest_all
 from troth.protocol.wire.messages import Announced, Envelope, Malformed, Message, Phase, ReportNumbers
 from troth.protocol.wire.phases import decode
 
@@ -82,8 +82,8 @@ class Primitives:
         return sign_bytes(key, rows, start, stop)
 
     def signs_on_device(self, key: Digest, rows: int, size: int, start: int, stop: int) -> Tensor:
-        """The same as numbers to multiply with, for coordinates of one part: D×K float64 on the device."""
-        return on_device.sign_numbers(self.sign_bytes(key, rows, size, start, stop), self.device)[:, :rows]
+        """The same bytes, on the device."""
+        return torch.from_numpy(self.sign_bytes(key, rows, size, start, stop)).to(self.device)
 
     def projector(self, key: Digest, rows: int, size: int) -> "Projector":
         """The K sign rows of a step, over `size` coordinates (SPEC A5)."""
@@ -91,7 +91,13 @@ class Primitives:
 
     def aggregate_norm(self, blob: Blob) -> float | None:
         """Length of an aggregate to the last bit; None if it holds a NaN, an infinity or a subnormal (SPEC A3, C3)."""
-        return ordinary_norm(blob.array_D if self.device.type == "cpu" else blob.numbers_D(self.device))
+        return ordinary_norm(blob.array_D)  # on the host, where the bytes are that were hashed
+
+    def cut(self, numbers_D: Tensor, bounds: Sequence[int]) -> tuple[Blob, ...]:
+        """The pieces of a vector between bounds, hashed."""
+        blobs = Blob.cut(numbers_D, bounds)
+        digest_all(blobs)
+        return blobs
 
     def joined(self, blobs: Sequence[Blob]) -> Tensor:
         """The numbers of several blobs, one after the other."""
@@ -110,6 +116,9 @@ class Primitives:
             return Malformed("the signature does not fit")
         message = self.decode(Phase(slot.phase), envelope.payload)
         return message if isinstance(message, Malformed) else Announced(sender, message, envelope)
+
+
+UNSHARED = Primitives()  # for whoever computes alone
 
 
 @dataclass(frozen=True)
@@ -131,11 +140,9 @@ class Projector:
         for it to be worth while."""
         tools, key, rows, size = self.tools, self.key, self.rows, self.size
         if vectors_PD.device.type != "cpu":
-
-            def numbers(first: int, last: int) -> Tensor:
-                return tools.signs_on_device(key, rows, size, start + first, start + last)
-
-            return on_device.differences(vectors_PD, center_D, bounds, numbers)
+            signs_DB = tools.signs_on_device(key, rows, size, start + bounds[0], start + bounds[-1])
+            found = on_device.differences(vectors_PD, center_D, bounds, signs_DB)
+            return found._replace(products_SPK=found.products_SPK[..., :rows])
         if rows * size <= _FEW_SIGNS:
             return None
 

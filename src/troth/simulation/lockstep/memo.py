@@ -18,7 +18,6 @@ from troth.protocol.wire.messages import Announced, Envelope, Malformed, Message
 from troth.protocol.wire.primitives import Primitives
 
 R = TypeVar("R")
-_MOST_SIGNS = 1 << 32  # bytes of signs that are kept on a device
 _SHORT = 1 << 16  # bytes that are looked up; longer ones are hashed again, since looking them up takes as long
 
 
@@ -95,6 +94,15 @@ class MemoPrimitives(Primitives):
             known = self._projections[question] = super().projection(key, rows, size)
         return known
 
+    def cut(self, numbers_D: Tensor, bounds: Sequence[int]) -> tuple[Blob, ...]:
+        plain = super().cut
+        return self.once_for((numbers_D,), ("cut", *bounds), lambda: plain(numbers_D, bounds))
+
+    def cut_ahead(self, vectors: Sequence[Tensor], bounds: Sequence[int]) -> None:
+        """Cut and hash vectors that peers are about to: all together, which takes less time."""
+        for vector_D, blobs in zip(vectors, Blob.cut_all(vectors, bounds), strict=True):
+            self.once_for((vector_D,), ("cut", *bounds), lambda blobs=blobs: blobs)  # type: ignore[misc]
+
     def joined(self, blobs: Sequence[Blob]) -> Tensor:
         return self.once(
             ("joined", *(blob.digest for blob in blobs)), lambda: super(MemoPrimitives, self).joined(blobs)
@@ -110,10 +118,8 @@ class MemoPrimitives(Primitives):
         return whole[start:stop]
 
     def signs_on_device(self, key: Digest, rows: int, size: int, start: int, stop: int) -> Tensor:
-        if 8 * rows * size > _MOST_SIGNS:
-            return super().signs_on_device(key, rows, size, start, stop)
         whole: Tensor = self._signs_of(
-            ("numbers", key, rows, size),
+            ("device", key, rows, size),
             lambda: super(MemoPrimitives, self).signs_on_device(key, rows, size, 0, size),
         )
         return whole[start:stop]

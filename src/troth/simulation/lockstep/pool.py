@@ -9,6 +9,8 @@ from torch import Tensor
 
 from troth.attacks import Coalition
 from troth.crypto import PeerId, Seed
+from troth.protocol.core.parts import part_bounds
+from troth.protocol.wire.primitives import Primitives
 from troth.simulation.lockstep.lockstep import Ask
 from troth.simulation.lockstep.memo import MemoPrimitives
 from troth.training import Problem
@@ -44,8 +46,11 @@ class PooledWork(TrainingWork):
 class GradientPool:
     """Answers `AskGradient`; members of the coalition get the gradients that they want to send instead of their own."""
 
-    def __init__(self, problem: Problem, coalition: Coalition, numbers: Mapping[PeerId, int]) -> None:
+    def __init__(
+        self, problem: Problem, coalition: Coalition, numbers: Mapping[PeerId, int], tools: Primitives
+    ) -> None:
         self._problem = problem
+        self._tools = tools
         self._coalition = coalition
         self._numbers = numbers
         self.attackers: set[int] = set()  # peers that have sent a forged gradient so far
@@ -62,6 +67,8 @@ class GradientPool:
                     gradient_on(self._problem, ask.hardware, ask.training.parameters_D, ask.seed)
                 )
         self._forge(rows, next(iter(asks.values())).step)
+        if self._problem.device.type != "cpu" and isinstance(self._tools, MemoPrimitives):
+            self._tools.cut_ahead(list(rows.values()), part_bounds(self._problem.size, len(rows)))
         return rows
 
     def _poisoned(self, peer: PeerId, ask: AskGradient) -> bool:

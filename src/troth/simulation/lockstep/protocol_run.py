@@ -58,7 +58,7 @@ class ProtocolSimulation:
         )
         self.tools = MemoPrimitives(self.problem.device) if share else Primitives(self.problem.device)
         self._build_peers(run)
-        self.pool = GradientPool(self.problem, self.coalition, self.numbers)
+        self.pool = GradientPool(self.problem, self.coalition, self.numbers, self.tools)
         self.exchange = ReliableExchange(share=share)
         self.history = History(self.run)
         self.bans: list[Ban] = []
