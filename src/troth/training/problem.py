@@ -119,16 +119,19 @@ class Problem:
 
     def gradient(self, flat_D: Tensor, batch: Batch) -> tuple[float, Tensor]:
         """Loss and gradient of one batch."""
+        loss, gradient_D = self._alone(flat_D, batch)
+        return float(loss), gradient_D
+
+    def _alone(self, flat_D: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         with calling("loss"), repeatable(self.device, tf32=self.task.tf32):
             loss, gradient_D = self._computed(self._one_gradient, flat_D, batch, leading=0)
-        return float(loss), clipped(gradient_D, self.task.clip_norm)
+        return loss, clipped(gradient_D, self.task.clip_norm)
 
     def gradients(self, flat_D: Tensor, batches: Sequence[Batch]) -> tuple[Tensor, Tensor]:
         """Losses and gradients of many peers at the same parameters: one call where the task allows."""
         if self.why_one_by_one:
-            results = [self.gradient(flat_D, batch) for batch in batches]
-            losses_P = torch.tensor([loss for loss, _ in results], dtype=self.dtype, device=self.device)
-            return losses_P, torch.stack([gradient for _, gradient in results])
+            results = [self._alone(flat_D, batch) for batch in batches]  # a device is not waited for in between
+            return torch.stack([loss for loss, _ in results]), torch.stack([gradient for _, gradient in results])
         with calling("loss"):
             losses_P, gradients_PD = self._together(flat_D, padded(batches, self.lanes.width(len(batches))))
         losses_P, gradients_PD = losses_P[: len(batches)], gradients_PD[: len(batches)]
