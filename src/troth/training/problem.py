@@ -21,6 +21,7 @@ from troth.crypto import Seed, derive, stream
 from troth.training import file_reads
 from troth.training.determinism import NotRepeatableError, check_environment, repeatable
 from troth.training.errors import TaskError
+from troth.training.graphs import GradientGraph, record
 from troth.training.layout import Layout
 from troth.training.randomness.first_values import FirstValues
 from troth.training.randomness.noise import Noise, seed_tensor
@@ -49,6 +50,7 @@ class Problem:
         dtype: torch.dtype = torch.float32,
         one_by_one: bool = False,
         lanes_for: int | None = None,
+        recorded: bool = True,
         pad: bool = False,
     ) -> None:
         """`lanes_for`: the number of peers whose gradients may be computed in one call; `pad`: see `settle`."""
@@ -69,6 +71,7 @@ class Problem:
             self._one_gradient = grad_and_value(self._loss)
             self._gradients = vmap(self._one_gradient, in_dims=(None, 0))
             self.lanes = Lanes()
+            self._graph = self._recorded() if recorded and self.device.type == "cuda" else None
             self.why_one_by_one = self._why_one_by_one(one_by_one)
         if lanes_for is not None and not self.why_one_by_one:
             self._settle_lanes(lanes_for, pad=pad)
@@ -119,19 +122,24 @@ class Problem:
 
     def gradient(self, flat_D: Tensor, batch: Batch) -> tuple[float, Tensor]:
         """Loss and gradient of one batch."""
-        loss, gradient_D = self._alone(flat_D, batch)
+        loss, gradient_D = self.begin_gradient(flat_D, batch)
         return float(loss), gradient_D
 
-    def _alone(self, flat_D: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    def begin_gradient(self, flat_D: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The same, without waiting for an accelerator."""
         with calling("loss"), repeatable(self.device, tf32=self.task.tf32):
-            loss, gradient_D = self._computed(self._one_gradient, flat_D, batch, leading=0)
+            compute = self._graph or self._one
+            loss, gradient_D = compute(flat_D, batch)
         return loss, clipped(gradient_D, self.task.clip_norm)
+
+    def _one(self, flat_D: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        return self._computed(self._one_gradient, flat_D, batch, leading=0)
 
     def gradients(self, flat_D: Tensor, batches: Sequence[Batch]) -> tuple[Tensor, Tensor]:
         """Losses and gradients of many peers at the same parameters: one call where the task allows."""
         if self.why_one_by_one:
-            results = [self._alone(flat_D, batch) for batch in batches]  # a device is not waited for in between
-            return torch.stack([loss for loss, _ in results]), torch.stack([gradient for _, gradient in results])
+            results = [self.begin_gradient(flat_D, batch) for batch in batches]
+            return torch.stack([loss for loss, _ in results]), torch.stack([gradient_D for _, gradient_D in results])
         with calling("loss"):
             losses_P, gradients_PD = self._together(flat_D, padded(batches, self.lanes.width(len(batches))))
         losses_P, gradients_PD = losses_P[: len(batches)], gradients_PD[: len(batches)]
@@ -215,6 +223,15 @@ class Problem:
         assert total is not None
         return torch.stack(losses).mean(dim=0), total.mul_(1 / count)
 
+    def _recorded(self) -> GradientGraph | None:
+        """A recording of one gradient, where the task's loss allows it."""
+        flat_D, batches = self.initial(0), [self.batch(derive(0, "recording", k)) for k in range(2)]
+        try:
+            with repeatable(self.device, tf32=self.task.tf32):
+                return record(self._one, flat_D, batches)
+        except Exception:  # the loss is wrong in itself, and the checks that follow say how
+            return None
+
     def _together(self, flat_D: Tensor, batches: Sequence[Batch]) -> tuple[Tensor, Tensor]:
         with repeatable(self.device, tf32=self.task.tf32), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="There is a performance drop because we have not yet implemented")
@@ -264,6 +281,8 @@ class Problem:
             return "asked for"
         if self.task.one_by_one:
             return "the task says so"
+        if self._graph is not None:
+            return "one by one, recorded as a graph"
         if (
             self.task.autocast is not None
         ):  # differences of the last bit vanish in most roundings to bfloat16, not in all

@@ -151,6 +151,9 @@ def finite_or_zero(gradient_D: Tensor) -> Tensor:
 
     Fixed rules, so that auditor and contributor agree: some hardware flushes subnormals by itself, and some does not.
     """
+    if gradient_D.is_cuda:  # without waiting for it
+        zero = gradient_D.new_zeros(())
+        return torch.where(torch.isfinite(gradient_D).all(), flush_subnormals(gradient_D), zero)
     return flush_subnormals(gradient_D) if all_finite(gradient_D) else torch.zeros_like(gradient_D)
 
 

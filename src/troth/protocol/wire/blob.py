@@ -5,6 +5,7 @@ compared or looked up: digests stand for blobs.
 """
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -35,18 +36,15 @@ class Blob:
     @classmethod
     def cut(cls, numbers_D: Tensor, bounds: Sequence[int]) -> tuple["Blob", ...]:
         """Blobs of the pieces between bounds. Numbers on an accelerator are copied to the host once, as a whole."""
-        return cls._pieces(numbers_D.detach().contiguous(), _on_host(numbers_D), bounds)
+        copy = Copy(numbers_D)
+        return cls._pieces(copy.numbers_D, copy.on_host(), bounds)
 
     @classmethod
-    def cut_all(cls, vectors: Sequence[Tensor], bounds: Sequence[int]) -> list[tuple["Blob", ...]]:
-        """Pieces of several vectors, hashed. From an accelerator one vector is copied while others are hashed."""
-        vectors = [vector_D.detach().contiguous() for vector_D in vectors]
-        copies = [_begin_copy(vector_D) for vector_D in vectors]
+    def cut_all(cls, copies: Sequence["Copy"], bounds: Sequence[int]) -> list[tuple["Blob", ...]]:
+        """Pieces of several vectors, hashed: as each arrives, while others are still copied or computed."""
         blobs, hashing = [], []
-        for vector_D, (host_D, arrived) in zip(vectors, copies, strict=True):
-            if arrived is not None:
-                arrived.synchronize()
-            pieces = cls._pieces(vector_D, _bytes_of(host_D), bounds)
+        for copy in copies:
+            pieces = cls._pieces(copy.numbers_D, copy.on_host(), bounds)
             blobs.append(pieces)
             hashing.append(begin_digests([piece.view for piece in pieces]))
         for pieces, digests in zip(blobs, hashing, strict=True):
@@ -112,25 +110,34 @@ def digest_all(blobs: Iterable[Blob]) -> None:
         blob._digest = digest
 
 
-def _on_host(numbers_D: Tensor) -> NDArray[np.float32]:
-    host_D, arrived = _begin_copy(numbers_D.detach().contiguous())
-    if arrived is not None:
-        arrived.synchronize()
-    return _bytes_of(host_D)
+class Copy:
+    """Numbers on their way to the host; on the host they are there already.
+
+    A stream of its own lets copies pass what is still computed. Pinned memory is several times as fast, and PyTorch keeps it for
+    the next copy.
+    """
+
+    def __init__(self, numbers_D: Tensor) -> None:
+        self.numbers_D = self._host_D = numbers_D.detach().contiguous()
+        self._arrived: torch.cuda.Event | None = None
+        if not numbers_D.is_cuda:
+            return
+        aside = _copying(numbers_D.device)
+        aside.wait_stream(torch.cuda.current_stream(numbers_D.device))
+        with torch.cuda.stream(aside):
+            self._host_D = torch.empty(numbers_D.shape, dtype=numbers_D.dtype, pin_memory=True)
+            self._host_D.copy_(self.numbers_D, non_blocking=True)
+            self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._arrived.record()
+
+    def on_host(self) -> NDArray[np.float32]:
+        """The numbers, once they have arrived."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        numbers: NDArray[np.float32] = self._host_D.numpy().astype("<f4", copy=False)
+        return numbers
 
 
-def _begin_copy(numbers_D: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
-    """The numbers on the host, as soon as the event has come to pass. Pinned memory is several times as fast, and PyTorch keeps
-    it for the next copy."""
-    if not numbers_D.is_cuda:
-        return numbers_D.cpu(), None
-    host_D = torch.empty(numbers_D.shape, dtype=numbers_D.dtype, pin_memory=True)
-    host_D.copy_(numbers_D, non_blocking=True)
-    arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    arrived.record()
-    return host_D, arrived
-
-
-def _bytes_of(host_D: Tensor) -> NDArray[np.float32]:
-    numbers: NDArray[np.float32] = host_D.numpy().astype("<f4", copy=False)
-    return numbers
+@cache
+def _copying(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

@@ -10,6 +10,7 @@ from torch import Tensor
 from troth.attacks import Coalition
 from troth.crypto import PeerId, Seed
 from troth.protocol.core.parts import part_bounds
+from troth.protocol.wire.blob import Copy
 from troth.protocol.wire.primitives import Primitives
 from troth.simulation.lockstep.lockstep import Ask
 from troth.simulation.lockstep.memo import MemoPrimitives
@@ -54,13 +55,19 @@ class GradientPool:
         self._coalition = coalition
         self._numbers = numbers
         self.attackers: set[int] = set()  # peers that have sent a forged gradient so far
-        self.losses: dict[int, float] = {}
+        self._losses: list[tuple[list[int], Tensor]] = []  # numbers of peers, and their losses
+
+    @property
+    def losses(self) -> dict[int, float]:
+        """Losses of the last batches, by number."""
+        return {peer: loss for peers, losses in self._losses for peer, loss in zip(peers, losses.tolist(), strict=True)}
 
     def answer(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, Tensor]:
         rows: dict[PeerId, Tensor] = {}
-        self.losses = {}
+        self._losses = []
+        copies: dict[PeerId, Copy] = {}
         for peers in _same_parameters(asks):
-            rows |= self._batched({peer: asks[peer] for peer in peers})
+            rows |= self._batched({peer: asks[peer] for peer in peers}, copies)
         for peer, ask in asks.items():
             if ask.hardware and not self._poisoned(peer, ask):  # another class computes other bits
                 rows[peer] = finite_or_zero(
@@ -68,7 +75,9 @@ class GradientPool:
                 )
         self._forge(rows, next(iter(asks.values())).step)
         if self._problem.device.type != "cpu" and isinstance(self._tools, MemoPrimitives):
-            self._tools.cut_ahead(list(rows.values()), part_bounds(self._problem.size, len(rows)))
+            moved = {peer: copies[peer] for peer in copies if copies[peer].numbers_D is rows[peer]}
+            ready = [moved.get(peer) or Copy(row_D) for peer, row_D in rows.items()]
+            self._tools.cut_ahead(list(rows.values()), ready, part_bounds(self._problem.size, len(rows)))
         return rows
 
     def _poisoned(self, peer: PeerId, ask: AskGradient) -> bool:
@@ -77,8 +86,11 @@ class GradientPool:
         batch = self._problem.batch(ask.seed)
         return self._coalition.batch(ask.step, self._problem.task, batch, self._numbers[peer]) is not batch
 
-    def _batched(self, asks: Mapping[PeerId, AskGradient]) -> dict[PeerId, Tensor]:
-        """One call for peers whose parameters are the same bits; each row depends on its own seed alone."""
+    def _batched(self, asks: Mapping[PeerId, AskGradient], copies: dict[PeerId, Copy]) -> dict[PeerId, Tensor]:
+        """One call for peers whose parameters are the same bits; each row depends on its own seed alone.
+
+        On an accelerator that computes them one by one, the first are copied to the host while the last are computed.
+        """
         batches = []
         for peer, ask in asks.items():
             batch = self._problem.batch(ask.seed)
@@ -86,8 +98,18 @@ class GradientPool:
                 batch = self._coalition.batch(ask.step, self._problem.task, batch, self._numbers[peer])
             batches.append(batch)
         parameters_D = next(iter(asks.values())).training.parameters_D
+        numbers = [self._numbers[peer] for peer in asks]
+        if self._problem.device.type != "cpu" and self._problem.why_one_by_one:
+            rows, losses = {}, []
+            for peer, batch in zip(asks, batches, strict=True):
+                loss, gradient_D = self._problem.begin_gradient(parameters_D, batch)
+                losses.append(loss)
+                rows[peer] = finite_or_zero(gradient_D)
+                copies[peer] = Copy(rows[peer])
+            self._losses.append((numbers, torch.stack(losses)))
+            return rows
         losses_P, gradients_PD = self._problem.gradients(parameters_D, batches)
-        self.losses |= {self._numbers[peer]: loss for peer, loss in zip(asks, losses_P.tolist(), strict=True)}
+        self._losses.append((numbers, losses_P))
         return dict(zip(asks, finite_or_zero_rows(gradients_PD), strict=True))
 
     def _forge(self, rows: dict[PeerId, Tensor], step: int) -> None:
