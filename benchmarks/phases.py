@@ -17,7 +17,7 @@ from troth.protocol.wire.primitives import Primitives
 from troth.simulation.lockstep import reliable
 from troth.simulation.lockstep.memo import MemoPrimitives
 from troth.simulation.lockstep.pool import GradientPool
-from troth.simulation.lockstep.reliable import ReliableChannel, ReliableExchange
+from troth.simulation.lockstep.reliable import ReliableExchange
 from troth.training.work import TrainingWork
 
 REST = "rest"
@@ -40,7 +40,7 @@ PHASES: tuple[tuple[Any, str, str], ...] = (
     (audits, "commit_parts", "audits: hashing"),
     (audits, "make_report", "audits: reports"),
     (reliable, "seal", "announcements: signing"),
-    (ReliableChannel, "_opened", "announcements: opening"),
+    (MemoPrimitives, "open_all", "announcements: opening"),
     (ReliableExchange, "_announce", "announcements: exchange"),
     (ReliableExchange, "_scatter", "blobs: exchange"),
     (ReliableExchange, "_gather", "blobs: exchange"),

@@ -16,6 +16,7 @@ from troth.protocol.step.reports import CONVICT_AT, COVER_AT, Project
 from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.messages import Kind
 from troth.protocol.wire.primitives import Primitives
+from troth.protocol.wire.report_table import ReportTable
 
 
 def judge_part(proof: Proof, blobs: Blobs) -> bool:
@@ -32,7 +33,7 @@ def judge_part(proof: Proof, blobs: Blobs) -> bool:
     reporters = sorted(proven_parts)
     rows_PD = rows_of([proven_parts[peer] for peer in reporters])
     center_D, tau = blob_of(blobs, shown.aggregates[part]).numbers_D(), part_taus(shown.step.tau, bounds)[part]
-    said = [shown.reports[peer].part(part) for peer in reporters]
+    said = ReportTable(tuple(shown.reports[peer] for peer in reporters)).about(part)
     errors_P = report_errors(rows_PD, center_D, project_of(proof), bounds[part], said, tau)
     if proof.judgement.kind == Kind.REPORT:
         return bool(errors_P[0] > CONVICT_AT)

@@ -12,7 +12,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from troth import kernels
-from troth.aggregation import all_finite, flush_subnormals
+from troth.aggregation import all_finite, flush_subnormals, ordinary
 from troth.crypto import Digest, Seed, blob_digest, tagged_hash
 from troth.protocol.wire.messages import Malformed
 from troth.protocol.wire.primitives import Primitives
@@ -21,7 +21,7 @@ from troth.training.optimizers import Optimizer, State, bound
 from troth.training.problem import Problem
 from troth.training.schedules import Schedule, rate_at
 
-# D coordinates
+# P peers, D coordinates
 
 _DIGESTS = 4  # states whose digest is remembered
 
@@ -155,6 +155,14 @@ def finite_or_zero(gradient_D: Tensor) -> Tensor:
         zero = gradient_D.new_zeros(())
         return torch.where(torch.isfinite(gradient_D).all(), flush_subnormals(gradient_D), zero)
     return flush_subnormals(gradient_D) if all_finite(gradient_D) else torch.zeros_like(gradient_D)
+
+
+def finite_or_zero_rows(gradients_PD: Tensor) -> list[Tensor]:
+    """`finite_or_zero` of every row. Nearly always nothing is to be done, and one look at all of them, one wait for an
+    accelerator, tells."""
+    if gradients_PD.dtype == torch.float32 and ordinary(gradients_PD.detach().reshape(-1)):
+        return list(gradients_PD)
+    return [finite_or_zero(gradient_D) for gradient_D in gradients_PD]
 
 
 def _raw(tensor: Tensor) -> memoryview:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import struct
 from itertools import pairwise
 
 import hypothesis.strategies as st
@@ -29,6 +30,7 @@ from troth.protocol.core.scales import (
 )
 from troth.protocol.wire.messages import Kind, ReportNumbers
 from troth.protocol.wire.primitives import Primitives
+from troth.protocol.wire.report_table import ReportTable
 from troth.simulation import ProtocolSimulation
 
 # C contributors, P parts, D coordinates
@@ -48,6 +50,10 @@ def say(norms_P: list[float], length: float = 1.0) -> ReportNumbers:
     return ReportNumbers(np.array(lengths_P), np.array(norms_P), np.zeros((parts, 16)))
 
 
+def table(reports: list[ReportNumbers]) -> ReportTable:
+    return Primitives().table(reports)
+
+
 def everyone_at(distance: float, contributors: int = 5) -> list[ReportNumbers]:
     """Reports of gradients that are all this far from the aggregate, measured over the whole vector."""
     return [say(list(part_taus(distance, BOUNDS))) for _ in range(contributors)]
@@ -57,7 +63,7 @@ def after(distances: list[float], parameters: Parameters) -> list[Scales]:
     """The scales of step 0 and of the steps after these, in each of which everyone was equally far away."""
     scales = [Scales.first(parameters)]
     for distance in distances:
-        scales.append(scales[-1].after(pooled_norm(everyone_at(distance), BOUNDS), 1.0, parameters))
+        scales.append(scales[-1].after(pooled_norm(table(everyone_at(distance)), BOUNDS), 1.0, parameters))
     return scales
 
 
@@ -73,8 +79,16 @@ def test_the_lower_median_is_the_smallest_that_half_do_not_exceed(numbers: list[
 def test_norms_of_parts_are_measured_as_of_the_whole_vector() -> None:
     """[A6] `norm/√(d/D)`: parts of other lengths say the same about the same gradient."""
     uneven = (0, 5, 60)
-    assert pooled_norm([say(list(part_taus(3.0, uneven)))] * 3, uneven) == pytest.approx(3.0)
-    assert pooled_norm(everyone_at(7.0), BOUNDS) == pytest.approx(7.0)
+    assert pooled_norm(table([say(list(part_taus(3.0, uneven)))] * 3), uneven) == pytest.approx(3.0)
+    assert pooled_norm(table(everyone_at(7.0)), BOUNDS) == pytest.approx(7.0)
+
+
+@given(st.lists(st.lists(lengths | st.sampled_from([0.0, -0.0]), min_size=4, max_size=4), min_size=1, max_size=9))
+def test_the_pooled_norm_is_the_lower_median_of_all_to_the_last_bit(norms_CP: list[list[float]]) -> None:
+    """[A6] Also among zeros with and without a sign: records name it."""
+    scaled = [norm / np.sqrt(15 / 60) for norms_P in norms_CP for norm in norms_P]
+    found = pooled_norm(table([say(norms_P) for norms_P in norms_CP]), BOUNDS)
+    assert struct.pack("d", found) == struct.pack("d", lower_median(scaled))
 
 
 @given(st.data(), st.integers(1, 9), st.integers(1, 6))
@@ -89,12 +103,12 @@ def test_a_minority_of_wild_claims_cannot_move_the_median_out_of_the_honest_rang
     share_P = np.array([(stop - start) / 60 for start, stop in pairwise(bounds)])
     true_CP = np.stack([report.norms_P for report in honest_reports]) / np.sqrt(share_P)
     mixed = data.draw(st.permutations([*honest_reports, *lies]))
-    assert true_CP.min() <= pooled_norm(mixed, bounds) <= true_CP.max()
+    assert true_CP.min() <= pooled_norm(table(mixed), bounds) <= true_CP.max()
 
 
 def test_a_majority_could() -> None:
     """[A6] Else the test before would prove nothing."""
-    assert pooled_norm([*everyone_at(1.0, 2), *everyone_at(1e9, 3)], BOUNDS) > 1e8
+    assert pooled_norm(table([*everyone_at(1.0, 2), *everyone_at(1e9, 3)]), BOUNDS) > 1e8
 
 
 @given(st.lists(lengths, max_size=80), st.sampled_from([0.05, 0.3, 0.5]))
@@ -170,7 +184,7 @@ def test_the_roster_says_when_liars_may_have_reported_half() -> None:
 
 
 def far(reports: list[ReportNumbers], length: float, tau: float = 1e-3) -> set[int]:
-    return far_parts(dict(zip(KEYS, reports, strict=False)), length, part_taus(tau, BOUNDS), BOUNDS)
+    return far_parts(table(reports), length, part_taus(tau, BOUNDS), BOUNDS)
 
 
 @pytest.mark.parametrize(("contributors", "away", "fires"), [(4, 2, False), (4, 3, True), (5, 2, False), (5, 3, True)])

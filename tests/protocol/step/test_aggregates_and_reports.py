@@ -17,6 +17,7 @@ from troth.protocol.core.records import decode_record
 from troth.protocol.step.checks import sum_vanishes, suspicious_parts, too_long
 from troth.protocol.wire.messages import Kind, ReportNumbers
 from troth.protocol.wire.primitives import Primitives
+from troth.protocol.wire.report_table import ReportTable
 from troth.simulation import ProtocolSimulation, Scenario
 from troth.simulation.lockstep.replay import replay
 from troth.training.work import TrainingWork
@@ -101,13 +102,11 @@ def test_not_a_number_ruins_nothing() -> None:
     assert torch.isfinite(simulation.states[simulation.honest[0]].training.parameters_D).all()
 
 
-def reports(*rows: list[float]) -> dict:  # type: ignore[type-arg]
-    return {
-        bytes([k]): ReportNumbers(
-            np.ones(1), np.array([math.sqrt(sum(x * x for x in row) / len(row))]), np.array([row])
-        )
-        for k, row in enumerate(rows)
-    }
+def reports(*rows: list[float]) -> list[ReportNumbers]:
+    return [
+        ReportNumbers(np.ones(1), np.array([math.sqrt(sum(x * x for x in row) / len(row))]), np.array([row]))
+        for row in rows
+    ]
 
 
 def test_sums_that_vanish_and_sums_that_do_not() -> None:
@@ -128,15 +127,15 @@ def test_the_fast_check_decides_as_its_definition(seed: int, shift: float, long:
     tables = generator.normal(size=(5, 3, 16))
     tables[-1] = -tables[:-1].sum(axis=0) + shift * generator.normal(size=(3, 16))
     norms = np.sqrt((tables**2).mean(axis=2)) / (generator.uniform(1.5, 3.5) if long else 1.0)
-    said = {PeerId(bytes([k])): ReportNumbers(norms[k], norms[k], tables[k]) for k in range(5)}
+    said = [ReportNumbers(norms[k], norms[k], tables[k]) for k in range(5)]
     center, taus, bounds = [1.0, 2.0**-30, 0.0], [5.0, 0.7, 5.0], (0, 1, 2, 5)
     slow = {
         part
         for part in range(3)
         if not sum_vanishes(part, said, center[part], taus[part], bounds[part + 1] - bounds[part])
-        or any(too_long(part, numbers, taus[part]) for numbers in said.values())
+        or any(too_long(part, numbers, taus[part]) for numbers in said)
     }
-    assert suspicious_parts(said, center, taus, bounds) == slow
+    assert suspicious_parts(ReportTable(tuple(said)), center, taus, bounds) == slow
 
 
 def test_projections_longer_than_their_vector_are_public() -> None:

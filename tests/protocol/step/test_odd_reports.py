@@ -14,6 +14,7 @@ from troth.crypto import PeerId
 from troth.protocol.core.errors import LeftOutError
 from troth.protocol.step.checks import sum_vanishes, suspicious_parts
 from troth.protocol.wire.messages import Commit, Kind, Message, Report, ReportNumbers, Reveal
+from troth.protocol.wire.report_table import ReportTable
 from troth.simulation import ProtocolSimulation
 
 
@@ -141,9 +142,9 @@ def test_reports_of_any_finite_number_are_judged(number: float) -> None:
 @pytest.mark.parametrize("number", [2.0**400, -(2.0**400)])
 def test_sums_of_the_largest_numbers_there_may_be_do_not_vanish(number: float) -> None:
     """[V2, M3] And nobody falls over them."""
-    said = {PeerId(bytes([k])): ReportNumbers(np.ones(2), np.ones(2), np.full((2, 16), number)) for k in range(3)}
+    said = [ReportNumbers(np.ones(2), np.ones(2), np.full((2, 16), number)) for _ in range(3)]
     assert not sum_vanishes(0, said, 1.0, 1.0, 1)
-    assert suspicious_parts(said, [1.0, 1.0], [1.0, 1.0], (0, 1, 2)) == {0, 1}
+    assert suspicious_parts(ReportTable(tuple(said)), [1.0, 1.0], [1.0, 1.0], (0, 1, 2)) == {0, 1}
 
 
 def _moved(message: Message) -> Message:

@@ -14,7 +14,7 @@ from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.messages import Kind
 from troth.protocol.wire.primitives import Primitives
 from troth.simulation import Scenario
-from troth.training.work import finite_or_zero
+from troth.training.work import finite_or_zero, finite_or_zero_rows
 
 # P contributors, D coordinates, K projections
 
@@ -60,6 +60,9 @@ def test_a_gradient_is_flushed_before_it_is_committed_to() -> None:
     gradient_D = finite_or_zero(torch.tensor([1.0, TINY, -1e-40, 2.0**-126, 0.0]))
     assert gradient_D.tolist() == [1.0, 0.0, 0.0, 2.0**-126, 0.0]
     assert not finite_or_zero(torch.tensor([float("inf"), 1.0])).any()
+    odd_PD = torch.tensor([[1.0, TINY], [float("nan"), 1.0], [2.0, -0.0], [float("-inf"), TINY]])
+    for rows_PD in (odd_PD, odd_PD[2:3], odd_PD[:2], odd_PD.double()):  # all at once, as each by itself
+        assert all(map(torch.equal, finite_or_zero_rows(rows_PD), map(finite_or_zero, rows_PD)))
 
 
 def test_owners_jurors_and_reporters_read_subnormals_as_zero() -> None:

@@ -5,16 +5,15 @@ honest peers may fall on different sides of a threshold.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
-from troth.crypto import PeerId
 from troth.protocol.core.parts import Bounds
 from troth.protocol.core.run import Parameters
-from troth.protocol.wire.messages import ReportNumbers
+from troth.protocol.wire.report_table import ReportTable
 
 TAU_STEPS = 32  # steps that an automatic τ looks back (SPEC A6)
 TAU_CHANGE = 0.02  # largest relative change of τ in a step
@@ -79,11 +78,11 @@ def whole_norm(norms: Iterable[float]) -> float:
     return math.sqrt(math.fsum(norm * norm for norm in norms))
 
 
-def pooled_norm(reports: Iterable[ReportNumbers], bounds: Bounds) -> float:
+def pooled_norm(table: ReportTable, bounds: Bounds) -> float:
     """Lower median, over peers and parts, of `norm/√(d/D)`: the distance of a whole vector (SPEC A6)."""
-    share_P = np.array([(stop - start) / bounds[-1] for start, stop in pairwise(bounds)])
-    norms_CP = np.stack([report.norms_P for report in reports]) / np.sqrt(share_P)
-    return lower_median(norms_CP.ravel().tolist())
+    norms_CP = table.norms_CP / np.sqrt(np.diff(bounds) / bounds[-1])
+    # Stable: of zeros with and without a sign, which compare equal, the same one comes out on every machine.
+    return float(np.sort(norms_CP, axis=None, kind="stable")[(norms_CP.size - 1) // 2])
 
 
 def lower_median(numbers: Sequence[float]) -> float:
@@ -96,16 +95,12 @@ def part_taus(tau: float, bounds: Bounds) -> tuple[float, ...]:
     return tuple(tau * math.sqrt((stop - start) / bounds[-1]) for start, stop in pairwise(bounds))
 
 
-def far_parts(
-    reports: Mapping[PeerId, ReportNumbers], length: float, taus: Sequence[float], bounds: Bounds
-) -> set[int]:
+def far_parts(table: ReportTable, length: float, taus: Sequence[float], bounds: Bounds) -> set[int]:
     """Parts whose aggregate is farther from the contributors than gradients are long (SPEC V3).
 
     `N_p > 4·max(M_p, τ_p, 0.05·√(d/D)·M)` with lower medians over the contributors: `N_p` of `‖g_i[p] − ĝ[p]‖`, `M_p` of
     `‖g_i[p]‖`, and `M` of `‖g_i‖`, given as `length`.
     """
-    middle = (len(reports) - 1) // 2
-    far_P = np.sort(np.stack([report.norms_P for report in reports.values()]), axis=0)[middle]
-    long_P = np.sort(np.stack([report.lengths_P for report in reports.values()]), axis=0)[middle]
     least_P = LEAST_SHARE * np.array(part_taus(length, bounds))
-    return set(np.flatnonzero(far_P > FAR_FACTOR * np.maximum(np.maximum(long_P, taus), least_P)).tolist())
+    far_P = FAR_FACTOR * np.maximum(np.maximum(table.median_lengths_P, taus), least_P)
+    return set(np.flatnonzero(table.median_norms_P > far_P).tolist())

@@ -19,6 +19,7 @@ from troth.protocol.step.context import StepContext
 from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.messages import Announced, Center, Clip, Commit, Phase, ReportNumbers, said_as
 from troth.protocol.wire.primitives import Primitives
+from troth.protocol.wire.report_table import ReportTable
 
 # D coordinates
 T = TypeVar("T")
@@ -296,7 +297,8 @@ class Reported:
     """All reports under this attempt's projections."""
 
     announced: Said
-    numbers: Mapping[PeerId, ReportNumbers]
+    numbers: Mapping[PeerId, ReportNumbers]  # in the order of keys
+    table: ReportTable  # the same, side by side
 
     def basis(self, tools: Primitives) -> Digest:
         """Basis of Accuse: the digest of all reports (SPEC E2)."""

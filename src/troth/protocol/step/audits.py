@@ -1,7 +1,7 @@
 """Recomputing another member's work: an auditor's check of a gradient, and a juror's of a part."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -130,8 +130,7 @@ def examine_part(
     residual, tolerance = judge_center(rows_PD, center_D, tau=tau)
     wrong = residual > tolerance
     project = peer.tools.projector(reduced.projection_key, parameters.projections, parameters.size)
-    said = [reported.numbers[c].part(part) for c in contributors]
-    errors_P = report_errors(rows_PD, center_D, project, start, said, tau)
+    errors_P = report_errors(rows_PD, center_D, project, start, reported.table.about(part), tau)
     errors = dict(zip(contributors, errors_P.tolist(), strict=True))
     return PartFinding(wrong, errors)
 
@@ -141,14 +140,11 @@ def report_errors(
     center_D: torch.Tensor,
     project: Project,
     start: int,
-    said: Sequence[ReportNumbers],
+    said: ReportNumbers,
     tau: float,
 ) -> NDArray[np.float64]:
-    """Relative error of each contributor's report about one part, against the report that its committed row gives (SPEC V1)."""
+    """Relative error of each contributor's report about one part, against the report that its committed row gives (SPEC V1).
+
+    `said` has a row per contributor, instead of per part."""
     right = right_reports(rows_PD, center_D, project, start, tau)
-    told = ReportNumbers(
-        np.concatenate([s.lengths_P for s in said]),
-        np.concatenate([s.norms_P for s in said]),
-        np.concatenate([s.projections_PK for s in said]),
-    )
-    return relative_errors(told, right, np.full(len(said), tau))
+    return relative_errors(said, right, np.full(len(rows_PD), tau))

@@ -116,7 +116,7 @@ class Ending(Generic[T]):
             updated=self.moved.updated,
             updates=state.scales.updates + self.moved.updated,
             tau=state.scales.tau,
-            spread=pooled_norm(self.reported.numbers.values(), context.roles.bounds),
+            spread=pooled_norm(self.reported.table, context.roles.bounds),
             length=attempt.length,
             norm=self.reduced.norm,
             factor=self.moved.factor,

@@ -56,9 +56,11 @@ def wrong_reporters(attempt: Attempt[T], part: int, reduced: Reduced, reported: 
     parameters, (start, stop) = attempt.context.peer.run.parameters, attempt.span(part)
     tools = attempt.context.peer.tools
     project = tools.projector(reduced.projection_key, parameters.projections, parameters.size)
-    said = [reported.numbers[peer].part(part) for peer in attempt.roots]
     center_D, rows_PD = reduced.aggregate_D[start:stop], reduced.clipped.rows[part]
+    said = reported.table.about(part)
     errors_P = report_errors(rows_PD, center_D, project, start, said, attempt.context.taus[part])
+    if errors_P.max() <= ACCUSE_AT:
+        return []
     return [
         peer
         for peer, error in zip(attempt.roots, errors_P, strict=True)
@@ -73,8 +75,8 @@ def docket_of(attempt: Attempt[T], reduced: Reduced, reported: Reported, accuses
     reports = {peer: reported.announced[peer] for peer in attempt.roots}  # only contributors report
     charges = heard_owners(accuses, state.step, attempt.owners, reports, context.peer.tools)
     norms = [reduced.clipped.centers[part].norm for part in range(len(attempt.owners))]
-    doubted = suspicious_parts(reported.numbers, norms, context.taus, context.roles.bounds)  # [V2]
-    doubted |= far_parts(reported.numbers, attempt.length, context.taus, context.roles.bounds)  # [V3]
+    doubted = suspicious_parts(reported.table, norms, context.taus, context.roles.bounds)  # [V2]
+    doubted |= far_parts(reported.table, attempt.length, context.taus, context.roles.bounds)  # [V3]
     disputed = doubted | {charge.part for charge in charges if charge.part is not None}
     owners, tools = {part: attempt.owners[part] for part in sorted(disputed)}, context.peer.tools
     clips = {peer: message_of(said, tools) for peer, said in reduced.clipped.clips.items() if peer in owners.values()}

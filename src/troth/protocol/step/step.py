@@ -279,7 +279,8 @@ async def report(attempt: Attempt[T], reduced: Reduced, parts: CommittedParts | 
             unpacked[contributor] = told
     right = {peer for peer, said in announced.items() if said_as(said, Report).basis == reduced.basis}  # [E2]
     attempt.expect({peer for peer in right if peer in unpacked or peer not in attempt.roots})  # [N1]
-    return Reported(announced, {peer: unpacked[peer] for peer in attempt.roots})
+    numbers_of = {peer: unpacked[peer] for peer in attempt.roots}
+    return Reported(announced, numbers_of, tools.table(tuple(numbers_of.values())))
 
 
 def adds_up(told: ReportNumbers, commit: Commit) -> bool:

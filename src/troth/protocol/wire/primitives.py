@@ -4,9 +4,10 @@ A peer on its own uses this class as it is. A simulation may pass a subclass tha
 identical answers, so no decision depends on it, and a test that switches the memory off gets the same trace.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -33,6 +34,7 @@ from troth.kernels import Differences, on_device
 from troth.protocol.wire.blob import Blob, digest_all
 from troth.protocol.wire.messages import Announced, Envelope, Malformed, Message, Phase, ReportNumbers
 from troth.protocol.wire.phases import decode
+from troth.protocol.wire.report_table import ReportTable
 
 # P vectors, K projections, D coordinates, S spans of them
 
@@ -57,6 +59,10 @@ class Primitives:
 
     def unpack(self, numbers: bytes, parts: int, projections: int) -> ReportNumbers | Malformed:
         return ReportNumbers.unpack(numbers, parts, projections)
+
+    def table(self, reports: Sequence[ReportNumbers]) -> ReportTable:
+        """All reports side by side."""
+        return ReportTable(tuple(reports))
 
     def decode(self, phase: Phase, payload: bytes) -> Message | Malformed:
         return decode(phase, payload)
@@ -116,6 +122,11 @@ class Primitives:
             return Malformed("the signature does not fit")
         message = self.decode(Phase(slot.phase), envelope.payload)
         return message if isinstance(message, Malformed) else Announced(sender, message, envelope)
+
+    def open_all(self, slot: Slot, envelopes: Mapping[PeerId, Envelope]) -> Mapping[PeerId, Announced]:
+        """All messages of a slot: anything malformed, or not signed by its sender, was not said (SPEC M3)."""
+        opened = {sender: self.open(slot, sender, envelope) for sender, envelope in envelopes.items()}
+        return MappingProxyType({peer: said for peer, said in opened.items() if not isinstance(said, Malformed)})
 
 
 UNSHARED = Primitives()  # for whoever computes alone

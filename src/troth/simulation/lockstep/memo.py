@@ -4,7 +4,7 @@ Without this, sixteen peers would verify every signature sixteen times. It can c
 themselves, and a test runs without it and gets the same trace.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,6 +16,7 @@ from troth.crypto import Digest, PeerId, Slot
 from troth.protocol.wire.blob import Blob, Copy
 from troth.protocol.wire.messages import Announced, Envelope, Malformed, Message, Phase, ReportNumbers
 from troth.protocol.wire.primitives import Primitives
+from troth.protocol.wire.report_table import ReportTable
 
 R = TypeVar("R")
 _SHORT = 1 << 16  # bytes that are looked up; longer ones are hashed again, since looking them up takes as long
@@ -79,6 +80,10 @@ class MemoPrimitives(Primitives):
             self._known[key] = super().unpack(numbers, parts, projections)
         known: ReportNumbers | Malformed = self._known[key]
         return known
+
+    def table(self, reports: Sequence[ReportNumbers]) -> ReportTable:
+        plain = super().table
+        return self.once_for(tuple(reports), "table", lambda: plain(reports))
 
     def decode(self, phase: Phase, payload: bytes) -> Message | Malformed:
         key = ("decode", phase, payload)
@@ -150,3 +155,7 @@ class MemoPrimitives(Primitives):
             self._known[key] = super().open(slot, sender, envelope)
         known: Announced | Malformed = self._known[key]
         return known
+
+    def open_all(self, slot: Slot, envelopes: Mapping[PeerId, Envelope]) -> Mapping[PeerId, Announced]:
+        plain = super().open_all
+        return self.once_for((envelopes,), ("open", slot), lambda: plain(slot, envelopes))

@@ -16,7 +16,7 @@ from troth.simulation.lockstep.lockstep import Ask
 from troth.simulation.lockstep.memo import MemoPrimitives
 from troth.training import Problem
 from troth.training.hardware import gradient_on
-from troth.training.work import Training, TrainingWork, finite_or_zero
+from troth.training.work import Training, TrainingWork, finite_or_zero, finite_or_zero_rows
 
 # P peers, D coordinates
 
@@ -110,7 +110,7 @@ class GradientPool:
             return rows
         losses_P, gradients_PD = self._problem.gradients(parameters_D, batches)
         self._losses.append((numbers, losses_P))
-        return {peer: finite_or_zero(row_D) for peer, row_D in zip(asks, gradients_PD, strict=True)}
+        return dict(zip(asks, finite_or_zero_rows(gradients_PD), strict=True))
 
     def _forge(self, rows: dict[PeerId, Tensor], step: int) -> None:
         liars = [peer for peer in rows if self._numbers[peer] in self._coalition.members]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from troth.crypto import Digest, Identity, PeerId, Slot, signed_bytes
@@ -17,7 +18,7 @@ from troth.protocol.core.channel import (
     Showing,
 )
 from troth.protocol.core.parts import ProvenPart
-from troth.protocol.wire.messages import Announced, Envelope, Malformed, Message
+from troth.protocol.wire.messages import Envelope, Message
 from troth.protocol.wire.phases import seal, wire_bytes
 from troth.protocol.wire.primitives import Primitives
 from troth.simulation.lockstep.lockstep import Answer, Ask
@@ -68,21 +69,16 @@ class ReliableChannel:
 
     async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Said:
         envelope = seal(self._identity, slot, message)
-        return self._opened(slot, await AskAnnounce(slot, lambda _: envelope))
+        return self._tools.open_all(slot, await AskAnnounce(slot, lambda _: envelope))
 
     async def announce_last(self, slot: Slot, choose: Callable[[Said], Message | None], view: AttemptView) -> Said:
         """For liars: say something, or nothing, knowing what the others have said."""
 
         def answer(said: Mapping[PeerId, Envelope]) -> Envelope | None:
-            message = choose(self._opened(slot, said))
+            message = choose(self._tools.open_all(slot, said))
             return None if message is None else seal(self._identity, slot, message)
 
-        return self._opened(slot, await AskAnnounce(slot, answer, last=True))
-
-    def _opened(self, slot: Slot, envelopes: Mapping[PeerId, Envelope]) -> dict[PeerId, Announced]:
-        """What is malformed or not signed by its sender was not said (SPEC M3)."""
-        opened = {sender: self._tools.open(slot, sender, envelope) for sender, envelope in envelopes.items()}
-        return {sender: said for sender, said in opened.items() if not isinstance(said, Malformed)}
+        return self._tools.open_all(slot, await AskAnnounce(slot, answer, last=True))
 
     async def exchange(self, slot: Slot, blobs: Exchange[Any], view: AttemptView) -> Any:
         answer: Any = await _ASKS[type(blobs)](blobs)
@@ -118,7 +114,7 @@ class ReliableExchange:
         assert len(slots) == 1, "members are in different places: lockstep is broken"
         said: dict[PeerId, Envelope] = {}
         for last in (False, True):
-            before = dict(said)
+            before = MappingProxyType(dict(said))
             for sender in sorted(peer for peer, ask in asks.items() if ask.last == last):
                 envelope = asks[sender].choose(before)
                 said |= {sender: envelope} if envelope is not None else {}
@@ -126,7 +122,7 @@ class ReliableExchange:
         for sender, envelope in said.items():
             if sender != first:
                 self.announced_bytes += _header_bytes(slot, sender) + len(wire_bytes(envelope))
-        everyone = {sender: said[sender] for sender in sorted(said)}
+        everyone = MappingProxyType({sender: said[sender] for sender in sorted(said)})
         return dict.fromkeys(asks, everyone)
 
     def _scatter(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, dict[int, dict[PeerId, ProvenPart]]]:

@@ -59,10 +59,11 @@ class ServerSimulation:
         state = self._first
         for step in range(scenario.total_steps):
             losses_P, sent_PD = self._sent_gradients(step)
-            if not bool(torch.isfinite(sent_PD[self.honest]).all()):
+            finite = finite_rows(sent_PD)
+            if not all(finite[peer] for peer in self.honest):
                 self.diverged_at = step
                 return
-            aggregate_D = self._aggregate(sent_PD)
+            aggregate_D = self._aggregate(sent_PD, finite)
             self.parameters_D, state = optimizer.update(self.parameters_D, aggregate_D, state, rate_at(rates, step))
             attacked = self.coalition.active(step)
             self.attacked_steps += attacked
@@ -87,11 +88,17 @@ class ServerSimulation:
             sent_PD[self.byzantine] = coalition.gradients(step, sent_PD[self.byzantine], sent_PD[self.honest])
         return losses_P, sent_PD
 
-    def _aggregate(self, sent_PD: Tensor) -> Tensor:
+    def _aggregate(self, sent_PD: Tensor, finite: list[bool]) -> Tensor:
         """Leave out what is not finite (a lie, since honest rows are), then apply the rule to the rest."""
         scenario = self.scenario
         assert scenario.tau is not None
-        finite_P = torch.isfinite(sent_PD).all(dim=1)
-        rejected = int((~finite_P).sum())
+        rejected = finite.count(False)
         rule = bind_rule(self._rule, byzantine=scenario.byzantine - rejected, tau=scenario.tau)
-        return apply_rule(rule, sent_PD if rejected == 0 else sent_PD[finite_P], scenario.defence_name)
+        kept_PD = sent_PD if rejected == 0 else sent_PD[torch.tensor(finite, device=sent_PD.device)]
+        return apply_rule(rule, kept_PD, scenario.defence_name)
+
+
+def finite_rows(vectors_PD: Tensor) -> list[bool]:
+    """Rows that are finite, from one read of the matrix and one wait for it: NaN and infinities survive a maximum."""
+    found: list[bool] = torch.isfinite(torch.linalg.vector_norm(vectors_PD, ord=float("inf"), dim=1)).tolist()
+    return found
