@@ -130,6 +130,10 @@ class _TimedFactory(PeerFactory):
         work.table_D = torch.from_numpy(noise_D).float() / self._size**0.5
         return work
 
+    @property
+    def looks_ahead(self) -> bool:
+        return False  # there is nothing to begin, and the stopwatch is the protocol's
+
     def outside(self, channel: BroadcastChannel, identity: Identity, run: Run) -> Channel:
         return _TimedChannel(channel, self._watch)
 

@@ -49,6 +49,10 @@ class LiarFactory(RehearsalFactory):
     def work(self, manifest: Manifest, problem: Problem, tools: Primitives) -> TrainingWork:
         return manifest.work(problem, tools, _LyingWork).lie(self._coalition, self._number)
 
+    @property
+    def looks_ahead(self) -> bool:
+        return False
+
     def link(self, link: PacketLink, identity: Identity) -> PacketLink:
         if not self._plan.behaviours:
             return link

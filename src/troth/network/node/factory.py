@@ -29,6 +29,11 @@ class PeerFactory:
     def work(self, manifest: Manifest, problem: Problem, tools: Primitives) -> TrainingWork:
         return manifest.work(problem, tools)
 
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether its gradients are those of `gradient_now`, so that they may be begun before they are asked for."""
+        return True
+
     def entropy(self) -> Entropy:
         return SystemEntropy()
 

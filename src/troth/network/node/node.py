@@ -18,6 +18,7 @@ from troth.network.manifest.manifest import Manifest
 from troth.network.mesh.greeting import FIRST_MODEL, HARDWARE
 from troth.network.mesh.inbox import StoppedError
 from troth.network.mesh.session import Standing
+from troth.network.node.ahead import GradientsAhead
 from troth.network.node.events import EventSink, paused, step_event
 from troth.network.node.evidence import EvidenceFiles
 from troth.network.node.factory import PeerFactory
@@ -70,6 +71,7 @@ class Node:
         self._factory = factory or PeerFactory()
         self._tools = Primitives(problem.device)
         self.work = self._factory.work(manifest, problem, self._tools)
+        self._ahead = GradientsAhead(self.work, self._allowed_s if self._factory.looks_ahead else None)
         self._first = manifest.first_state(self.work)
         self._key_lock = lock_key(manifest.run.id, identity.peer)
         self._folder = PeerFolder(
@@ -117,6 +119,7 @@ class Node:
         finally:
             if self._network is not None:
                 self._network.close()
+            self._ahead.close()
             self._folder.close()
             self._metrics.close()
             if self._key_lock is not None:
@@ -166,23 +169,27 @@ class Node:
         assert self._channel is not None
         record, updates = outcome.record, outcome.state.scales.updates
         due = updates % self._options.evaluate_every == 0 or updates == self._manifest.steps
-        evaluated = due and not paused(record)
+        evaluated = self._evaluate(outcome.state) if due and not paused(record) else None
         event = step_event(
             outcome,
             self._manifest,
             self._names,
             self._connected.traffic(),
             seconds=seconds,
-            loss=self.work.loss,
+            loss=self._ahead.loss,
             delta_s=self._channel.pacing.timeouts.delta,
             restarted=record.incarnation > self._incarnation,
-            metrics=self.work.problem.evaluate(outcome.state.training.parameters_D) if evaluated else None,
+            metrics=evaluated,
         )
         self._incarnation = record.incarnation
         self._watch.stepped()
         self._paused = event.pause()
         self._metrics.stepped(event)
         self._events.stepped(event, record)
+
+    def _evaluate(self, state: State[Training]) -> dict[str, float]:
+        with self._ahead.alone():
+            return self.work.problem.evaluate(state.training.parameters_D)
 
     async def _wait_for_stragglers(self, member: Member[Training]) -> None:
         """Stay for peers that are still on their way: they need a majority of the others to tell them how the run ended."""
@@ -242,7 +249,7 @@ class Node:
         outside = self._factory.outside(channel, me, self._manifest.run)
         entropy = self._factory.entropy()
         return Member(
-            Peer(self._seat, self._manifest.run, self.work, outside, entropy, self._tools),
+            Peer(self._seat, self._manifest.run, self._ahead, outside, entropy, self._tools),
             found.state,
             lambda successor: self._open_channel(successor, observing=True),
             self._manifest.steps,
@@ -254,6 +261,10 @@ class Node:
             on_certified=self._folder.journal.recorded,
             on_discarded=self._evidence.discarded,
         )
+
+    def _allowed_s(self) -> float:
+        """Time that the others allow for the gradient of the next step."""
+        return self._channel.pacing.next_timeouts.compute if self._channel is not None else 0.0
 
     def _open_channel(self, me: Identity, *, observing: bool = False) -> BroadcastChannel:
         """The channel that this peer is on from now on: a member's, or an observer's, who only listens."""
