@@ -43,15 +43,35 @@ class _Begun:
         self.computed.cancel()
 
 
+class GradientTimes:
+    """Times of the last gradients, and what follows from them while one may be begun in vain.
+
+    Gradients are computed one at a time, so one that was begun in vain holds up the next by its own length at most, and `k` that
+    are asked for take no longer than `k + 1`. Liars can make everyone begin in vain, by an attempt that fails. Hence nothing is
+    begun unless two gradients fit into the time that the others allow for one, and the time announced to them is that of two.
+    """
+
+    def __init__(self) -> None:
+        self._seconds: deque[float] = deque(maxlen=_REMEMBERED)
+
+    def add(self, seconds: float) -> None:
+        self._seconds.append(seconds)
+
+    @property
+    def of_two(self) -> float:
+        """Seconds for one that was begun in vain and another; 0 before any was measured."""
+        return 2 * max(self._seconds, default=0.0)
+
+    def afford(self, allowed_s: float) -> bool:
+        """Whether one may be begun in vain, if the others allow so much for the next."""
+        return 0.0 < self.of_two <= allowed_s
+
+
 class GradientsAhead:
     """`protocol.core.channel.Work` around a peer's own: its thread computes what will probably be asked for next.
 
     One gradient is computed at a time, whoever asks: a problem puts parameters into one module, and PyTorch's settings are those
-    of the process. So one that was begun in vain holds up the next by its own length at most, and `k` that are asked for take no
-    longer than `k + 1`. Liars can make everyone begin in vain. Hence nothing is begun unless two gradients fit into the time that
-    the others allow for one, and the time announced to them (SPEC Q8) is that of two.
-
-    All methods are for the protocol's thread.
+    of the process. All methods are for the protocol's thread.
     """
 
     def __init__(self, work: TrainingWork, allowed_s: Callable[[], float] | None = None) -> None:
@@ -62,11 +82,12 @@ class GradientsAhead:
         self._turn = threading.Lock()
         self._begun: list[_Begun] = []
         self._class: Digest | None = None
-        self._took_s: deque[float] = deque(maxlen=_REMEMBERED)
+        self._times = GradientTimes()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="gradients ahead")
 
     def expect(self, gradients: Sequence[tuple[Training, Seed]]) -> None:
-        wanted = list(gradients)[:_AT_ONCE] if self._affordable else []
+        affordable = self._allowed_s is not None and self._times.afford(self._allowed_s())
+        wanted = list(gradients)[:_AT_ONCE] if affordable else []
         before = self._begun
         self._begun = [_found(before, *one) or _Begun(*one) for one in wanted]
         for old in before:
@@ -77,12 +98,7 @@ class GradientsAhead:
                 self._thread.submit(self._compute, new)
 
     def took_ahead(self) -> float:
-        return 2 * max(self._took_s, default=0.0) if self._allowed_s is not None else 0.0
-
-    @property
-    def _affordable(self) -> bool:
-        """Whether a gradient may be begun in vain; not before one was measured."""
-        return self._allowed_s is not None and 0.0 < self.took_ahead() <= self._allowed_s()
+        return 0.0 if self._allowed_s is None else self._times.of_two
 
     async def gradient(self, training: Training, seed: Seed, step: int) -> Tensor:
         computed = self._take(training, seed)
@@ -91,13 +107,13 @@ class GradientsAhead:
                 gradient_D = await self._work.gradient(training, seed, step)
                 computed = _Computed(gradient_D, self._work.loss, time.monotonic() - began)
         self.loss = computed.loss
-        self._took_s.append(computed.seconds)
+        self._times.add(computed.seconds)
         return computed.gradient_D
 
     async def recompute(self, training: Training, seed: Seed) -> Tensor:
         computed = self._take(training, seed)
         if computed is not None:
-            self._took_s.append(computed.seconds)
+            self._times.add(computed.seconds)
             return computed.gradient_D
         with self.alone():
             return await self._work.recompute(training, seed)
