@@ -19,6 +19,7 @@ from torch import Tensor
 from troth.crypto import Identity, PeerId, Seed, Slot, stream
 from troth.crypto.streams import derive
 from troth.network.manifest.manifest import Manifest
+from troth.network.node.ahead import GradientsAhead
 from troth.network.node.events import StepEvent
 from troth.network.node.factory import PeerFactory
 from troth.network.node.node import Node
@@ -131,9 +132,8 @@ class _TimedFactory(PeerFactory):
         work.table_D = torch.from_numpy(noise_D).float() / self._size**0.5
         return work
 
-    @property
-    def looks_ahead(self) -> bool:
-        return False  # there is nothing to begin, and the stopwatch is the protocol's
+    def ahead(self, work: TrainingWork, allowed_s: Callable[[], float]) -> GradientsAhead:
+        return GradientsAhead(work)  # there is nothing to begin, and the stopwatch is the protocol's
 
     def outside(self, channel: BroadcastChannel, identity: Identity, run: Run) -> Channel:
         return TimedChannel(channel, self._watch)

@@ -4,6 +4,7 @@ import asyncio
 import ctypes
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -15,6 +16,7 @@ from torch import Tensor
 from benchmarks.network_peers import Stopwatch, TimedChannel, bare
 from troth.crypto import Identity, Seed, stream
 from troth.network.manifest.manifest import Manifest
+from troth.network.node.ahead import GradientsAhead
 from troth.network.node.events import StepEvent
 from troth.network.node.factory import PeerFactory
 from troth.network.node.node import Node
@@ -60,9 +62,8 @@ class _Factory(PeerFactory):
         work.table_D = torch.from_numpy(noise_D).float() / self._size**0.5
         return work
 
-    @property
-    def looks_ahead(self) -> bool:
-        return self._looks_ahead
+    def ahead(self, work: TrainingWork, allowed_s: Callable[[], float]) -> GradientsAhead:
+        return GradientsAhead(work, allowed_s if self._looks_ahead else None)
 
     def outside(self, channel: BroadcastChannel, identity: Identity, run: Run) -> Channel:
         return TimedChannel(channel, self._watch)

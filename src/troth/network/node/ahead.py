@@ -86,9 +86,8 @@ class GradientsAhead:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="gradients ahead")
 
     def expect(self, gradients: Sequence[tuple[Training, Seed]]) -> None:
-        affordable = self._allowed_s is not None and self._times.afford(self._allowed_s())
-        wanted = list(gradients)[:_AT_ONCE] if affordable else []
-        before = self._begun
+        affordable = gradients and self._allowed_s is not None and self._times.afford(self._allowed_s())
+        before, wanted = self._begun, gradients[:_AT_ONCE] if affordable else ()
         self._begun = [_found(before, *one) or _Begun(*one) for one in wanted]
         for old in before:
             if old not in self._begun:
@@ -123,6 +122,11 @@ class GradientsAhead:
         """Wait for the gradient under way, and let no other begin meanwhile; gives the time from which on this is so."""
         with self._turn:
             yield time.monotonic()
+
+    def evaluate(self, training: Training) -> dict[str, float]:
+        """The task's own metrics."""
+        with self.alone():
+            return self._work.problem.evaluate(training.parameters_D)
 
     def close(self) -> None:
         """Begin nothing more. A gradient under way is left to itself: nobody waits for it but the end of the process."""

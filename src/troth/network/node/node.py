@@ -18,7 +18,6 @@ from troth.network.manifest.manifest import Manifest
 from troth.network.mesh.greeting import FIRST_MODEL, HARDWARE
 from troth.network.mesh.inbox import StoppedError
 from troth.network.mesh.session import Standing
-from troth.network.node.ahead import GradientsAhead
 from troth.network.node.events import EventSink, paused, step_event
 from troth.network.node.evidence import EvidenceFiles
 from troth.network.node.factory import PeerFactory
@@ -71,7 +70,7 @@ class Node:
         self._factory = factory or PeerFactory()
         self._tools = Primitives(problem.device)
         self.work = self._factory.work(manifest, problem, self._tools)
-        self._ahead = GradientsAhead(self.work, self._allowed_s if self._factory.looks_ahead else None)
+        self._ahead = self._factory.ahead(self.work, lambda: self._own_channel.pacing.next_timeouts.compute)
         self._first = manifest.first_state(self.work)
         self._key_lock = lock_key(manifest.run.id, identity.peer)
         self._folder = PeerFolder(
@@ -130,9 +129,8 @@ class Node:
         member = self._member = self._make_member(me)
         self._connected.expect(member.state.roster.members)
         if not comes_back:
-            assert self._channel is not None
             try:
-                await self._follow(member, member.take_part(self._channel))
+                await self._follow(member, member.take_part(self._own_channel))
             except (LeftOutError, StalledError) as why:
                 self.note(f"{why}; looking for the others")
         while not member.over:
@@ -166,10 +164,9 @@ class Node:
                 raise StoppedError("stopped")
 
     def _tell(self, outcome: Outcome[Training], seconds: float) -> None:
-        assert self._channel is not None
         record, updates = outcome.record, outcome.state.scales.updates
         due = updates % self._options.evaluate_every == 0 or updates == self._manifest.steps
-        evaluated = self._evaluate(outcome.state) if due and not paused(record) else None
+        evaluated = due and not paused(record)
         event = step_event(
             outcome,
             self._manifest,
@@ -177,9 +174,9 @@ class Node:
             self._connected.traffic(),
             seconds=seconds,
             loss=self._ahead.loss,
-            delta_s=self._channel.pacing.timeouts.delta,
+            delta_s=self._own_channel.pacing.timeouts.delta,
             restarted=record.incarnation > self._incarnation,
-            metrics=evaluated,
+            metrics=self._ahead.evaluate(outcome.state.training) if evaluated else None,
         )
         self._incarnation = record.incarnation
         self._watch.stepped()
@@ -187,13 +184,8 @@ class Node:
         self._metrics.stepped(event)
         self._events.stepped(event, record)
 
-    def _evaluate(self, state: State[Training]) -> dict[str, float]:
-        with self._ahead.alone():
-            return self.work.problem.evaluate(state.training.parameters_D)
-
     async def _wait_for_stragglers(self, member: Member[Training]) -> None:
         """Stay for peers that are still on their way: they need a majority of the others to tell them how the run ended."""
-        assert self._channel is not None
         wanted, last = set(member.state.roster.may_ask) - {member.peer.me}, member.state.step
         delta = self._manifest.timeouts.delta
         until = time.monotonic() + 10 * delta
@@ -201,7 +193,7 @@ class Node:
             standings = self._connected.presence().standings
             if all(standings[peer].step >= last for peer in wanted & standings.keys()):
                 return
-            await member.linger(self._channel, delta / 4)
+            await member.linger(self._own_channel, delta / 4)
 
     def _save_when_stopping(self) -> None:
         if self._member is not None and self._member.lacks is None:
@@ -242,6 +234,11 @@ class Node:
         assert self._network is not None
         return self._network
 
+    @property
+    def _own_channel(self) -> BroadcastChannel:
+        assert self._channel is not None
+        return self._channel
+
     def _make_member(self, me: Identity) -> Member[Training]:
         found = self._folder.last(self._first)
         self._incarnation = found.state.incarnation
@@ -261,10 +258,6 @@ class Node:
             on_certified=self._folder.journal.recorded,
             on_discarded=self._evidence.discarded,
         )
-
-    def _allowed_s(self) -> float:
-        """Time that the others allow for the gradient of the next step."""
-        return self._channel.pacing.next_timeouts.compute if self._channel is not None else 0.0
 
     def _open_channel(self, me: Identity, *, observing: bool = False) -> BroadcastChannel:
         """The channel that this peer is on from now on: a member's, or an observer's, who only listens."""
