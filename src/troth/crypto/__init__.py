@@ -1,6 +1,6 @@
 """Identities, signed bytes, digests, Merkle roots, coin commitments, projections and named random streams."""
 
-from troth.crypto.hashing import CHUNK_BYTES, Digest, begin_digests, blob_digest, blob_digests, tagged_hash
+from troth.crypto.hashing import CHUNK_BYTES, Digest, blob_digest, blob_digests, tagged_hash
 from troth.crypto.identity import Identity, KeyFileError, PeerId, Signature, valid_peer, verify
 from troth.crypto.merkle import leaf_hash, merkle_tree, root_from_path
 from troth.crypto.projection import project, projection_signs, sign_bytes
@@ -18,7 +18,6 @@ __all__ = [
     "Signature",
     "Slot",
     "Stream",
-    "begin_digests",
     "blob_digest",
     "blob_digests",
     "coin_commitment",

@@ -127,7 +127,7 @@ class Problem:
         loss, gradient_D = self.begin_gradient(flat_D, batch)
         return float(loss), gradient_D
 
-    def begin_gradient(self, flat_D: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    def begin_gradient(self, flat_D: Tensor, batch: Batch, graph: GradientGraph | None = None) -> tuple[Tensor, Tensor]:
         """The same, without waiting for an accelerator."""
         with calling("loss"), repeatable(self.device, tf32=self.task.tf32):
             compute = self._graph or self._one

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from troth.crypto import Digest, begin_digests, blob_digest, blob_digests
+from troth.crypto import Digest, blob_digest, blob_digests
 
 # D coordinates
 
@@ -40,17 +40,11 @@ class Blob:
         return cls._pieces(copy.numbers_D, copy.on_host(), bounds)
 
     @classmethod
-    def cut_all(cls, copies: Sequence["Copy"], bounds: Sequence[int]) -> list[tuple["Blob", ...]]:
-        """Pieces of several vectors, hashed: as each arrives, while others are still copied or computed."""
-        blobs, hashing = [], []
-        for copy in copies:
-            pieces = cls._pieces(copy.numbers_D, copy.on_host(), bounds)
-            blobs.append(pieces)
-            hashing.append(begin_digests([piece.view for piece in pieces]))
-        for pieces, digests in zip(blobs, hashing, strict=True):
-            for piece, digest in zip(pieces, digests(), strict=True):
-                piece._digest = digest
-        return blobs
+    def cut_copy(cls, copy: "Copy", bounds: Sequence[int]) -> tuple["Blob", ...]:
+        """Pieces of a vector that is on its way to the host, hashed."""
+        pieces = cls._pieces(copy.numbers_D, copy.on_host(), bounds)
+        digest_all(pieces)
+        return pieces
 
     @classmethod
     def _pieces(cls, numbers_D: Tensor, host_D: NDArray[np.float32], bounds: Sequence[int]) -> tuple["Blob", ...]:

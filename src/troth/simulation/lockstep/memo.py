@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from troth.crypto import Digest, PeerId, Slot
-from troth.protocol.wire.blob import Blob, Copy
+from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.messages import Announced, Envelope, Malformed, Message, Phase, ReportNumbers
 from troth.protocol.wire.primitives import Primitives
 from troth.protocol.wire.report_table import ReportTable
@@ -103,10 +103,9 @@ class MemoPrimitives(Primitives):
         plain = super().cut
         return self.once_for((numbers_D,), ("cut", *bounds), lambda: plain(numbers_D, bounds))
 
-    def cut_ahead(self, vectors: Sequence[Tensor], copies: Sequence[Copy], bounds: Sequence[int]) -> None:
-        """Cut and hash vectors that peers are about to: all together, and while the last of them are still computed."""
-        for vector_D, blobs in zip(vectors, Blob.cut_all(copies, bounds), strict=True):
-            self.once_for((vector_D,), ("cut", *bounds), lambda blobs=blobs: blobs)  # type: ignore[misc]
+    def was_cut(self, vector_D: Tensor, bounds: Sequence[int], blobs: tuple[Blob, ...]) -> None:
+        """Note pieces of a vector that were hashed before a peer asks for them."""
+        self.once_for((vector_D,), ("cut", *bounds), lambda: blobs)
 
     def joined(self, blobs: Sequence[Blob]) -> Tensor:
         return self.once(

@@ -1,6 +1,7 @@
 """One batched gradient call for all peers of a process that ask for their gradient at the same moment."""
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,15 +11,17 @@ from torch import Tensor
 from troth.attacks import Coalition
 from troth.crypto import PeerId, Seed
 from troth.protocol.core.parts import part_bounds
-from troth.protocol.wire.blob import Copy
+from troth.protocol.wire.blob import Blob, Copy
 from troth.protocol.wire.primitives import Primitives
 from troth.simulation.lockstep.lockstep import Ask
 from troth.simulation.lockstep.memo import MemoPrimitives
-from troth.training import Problem
+from troth.training import Batch, Problem
 from troth.training.hardware import gradient_on
 from troth.training.work import Training, TrainingWork, finite_or_zero, finite_or_zero_rows
 
 # P peers, D coordinates
+
+_ARRIVING = 4  # threads that wait for gradients on their way to the host; hashing has threads of its own
 
 
 @dataclass
@@ -52,6 +55,7 @@ class GradientPool:
     ) -> None:
         self._problem = problem
         self._tools = tools
+        self._arriving = ThreadPoolExecutor(_ARRIVING, thread_name_prefix="arriving")
         self._coalition = coalition
         self._numbers = numbers
         self.attackers: set[int] = set()  # peers that have sent a forged gradient so far
@@ -65,19 +69,14 @@ class GradientPool:
     def answer(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, Tensor]:
         rows: dict[PeerId, Tensor] = {}
         self._losses = []
-        copies: dict[PeerId, Copy] = {}
         for peers in _same_parameters(asks):
-            rows |= self._batched({peer: asks[peer] for peer in peers}, copies)
+            rows |= self._batched({peer: asks[peer] for peer in peers})
         for peer, ask in asks.items():
             if ask.hardware and not self._poisoned(peer, ask):  # another class computes other bits
                 rows[peer] = finite_or_zero(
                     gradient_on(self._problem, ask.hardware, ask.training.parameters_D, ask.seed)
                 )
         self._forge(rows, next(iter(asks.values())).step)
-        if self._problem.device.type != "cpu" and isinstance(self._tools, MemoPrimitives):
-            moved = {peer: copies[peer] for peer in copies if copies[peer].numbers_D is rows[peer]}
-            ready = [moved.get(peer) or Copy(row_D) for peer, row_D in rows.items()]
-            self._tools.cut_ahead(list(rows.values()), ready, part_bounds(self._problem.size, len(rows)))
         return rows
 
     def _poisoned(self, peer: PeerId, ask: AskGradient) -> bool:
@@ -86,31 +85,38 @@ class GradientPool:
         batch = self._problem.batch(ask.seed)
         return self._coalition.batch(ask.step, self._problem.task, batch, self._numbers[peer]) is not batch
 
-    def _batched(self, asks: Mapping[PeerId, AskGradient], copies: dict[PeerId, Copy]) -> dict[PeerId, Tensor]:
-        """One call for peers whose parameters are the same bits; each row depends on its own seed alone.
-
-        On an accelerator that computes them one by one, the first are copied to the host while the last are computed.
-        """
-        batches = []
-        for peer, ask in asks.items():
-            batch = self._problem.batch(ask.seed)
-            if self._numbers[peer] in self._coalition.members:
-                batch = self._coalition.batch(ask.step, self._problem.task, batch, self._numbers[peer])
-            batches.append(batch)
-        parameters_D = next(iter(asks.values())).training.parameters_D
-        numbers = [self._numbers[peer] for peer in asks]
+    def _batched(self, asks: Mapping[PeerId, AskGradient]) -> dict[PeerId, Tensor]:
+        """One call for peers whose parameters are the same bits; each row depends on its own seed alone."""
+        batches = [self._batch(peer, ask) for peer, ask in asks.items()]
+        parameters_D, numbers = next(iter(asks.values())).training.parameters_D, [self._numbers[p] for p in asks]
         if self._problem.device.type != "cpu" and self._problem.why_one_by_one:
-            rows, losses = {}, []
-            for peer, batch in zip(asks, batches, strict=True):
-                loss, gradient_D = self._problem.begin_gradient(parameters_D, batch)
-                losses.append(loss)
-                rows[peer] = finite_or_zero(gradient_D)
-                copies[peer] = Copy(rows[peer])
-            self._losses.append((numbers, torch.stack(losses)))
-            return rows
-        losses_P, gradients_PD = self._problem.gradients(parameters_D, batches)
+            losses_P, rows = self._one_after_the_other(parameters_D, batches)
+        else:
+            losses_P, gradients_PD = self._problem.gradients(parameters_D, batches)
+            rows = list(finite_or_zero_rows(gradients_PD))
         self._losses.append((numbers, losses_P))
-        return dict(zip(asks, finite_or_zero_rows(gradients_PD), strict=True))
+        return dict(zip(asks, rows, strict=True))
+
+    def _one_after_the_other(self, parameters_D: Tensor, batches: Sequence[Batch]) -> tuple[Tensor, list[Tensor]]:
+        """Gradients on an accelerator: the first are copied and hashed while the last are computed."""
+        bounds, tools = part_bounds(self._problem.size, len(batches)), self._tools
+        losses, rows, arriving = [], [], []
+        for batch in batches:
+            loss, gradient_D = self._problem.begin_gradient(parameters_D, batch)
+            losses.append(loss)
+            rows.append(finite_or_zero(gradient_D))
+            if isinstance(tools, MemoPrimitives):
+                arriving.append(self._arriving.submit(Blob.cut_copy, Copy(rows[-1]), bounds))
+        for row_D, cut in zip(rows, arriving, strict=False):
+            assert isinstance(tools, MemoPrimitives)
+            tools.was_cut(row_D, bounds, cut.result())
+        return torch.stack(losses), rows
+
+    def _batch(self, peer: PeerId, ask: AskGradient) -> Batch:
+        batch = self._problem.batch(ask.seed)
+        if self._numbers[peer] in self._coalition.members:
+            batch = self._coalition.batch(ask.step, self._problem.task, batch, self._numbers[peer])
+        return batch
 
     def _forge(self, rows: dict[PeerId, Tensor], step: int) -> None:
         liars = [peer for peer in rows if self._numbers[peer] in self._coalition.members]

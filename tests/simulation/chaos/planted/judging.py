@@ -64,10 +64,10 @@ def ban_one_step_early_at_one_peer() -> Any:
     original = conclude_module.conclude
 
     def early(attempt: Attempt[Any], *given: Any) -> Any:
-        reduced, reported, accuses, trials, link_disputes = given
+        reduced, reported, accuses, trials, *more = given
         if attempt.context.peer.me == attempt.context.state.roster.members[0]:
             accuses = {peer: said for peer, said in accuses.items() if peer not in trials.banned}
-        return original(attempt, reduced, reported, accuses, trials, link_disputes)
+        return original(attempt, reduced, reported, accuses, trials, *more)
 
     return instead_of(original, early)
 
