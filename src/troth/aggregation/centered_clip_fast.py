@@ -257,7 +257,8 @@ def _central_row(vectors_PD: Tensor) -> int:
     stride = max(1, vectors_PD.shape[1] // _SAMPLE)
     sample_PD = vectors_PD[:, ::stride][:, :_SAMPLE].detach().cpu().double().numpy()
     with np.errstate(over="ignore", invalid="ignore"):  # rows that cannot be squared are refused later, by name
-        distance_PP = np.square(sample_PD[:, None] - sample_PD[None, :]).sum(axis=2)
+        away = (sample_PD - row_D for row_D in sample_PD)
+        distance_PP = np.stack([np.einsum("pd,pd->p", away_PD, away_PD) for away_PD in away])
     half = (len(sample_PD) - 1) // 2
     return int(np.sort(distance_PP, axis=1)[:, half].argmin())
 
