@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.network_peers import bare_transport, gloo, whole_peer
+from benchmarks.network_peers import Laps, bare_transport, gloo, whole_peer
 from troth.crypto import derive
 from troth.network.manifest.builder import ManifestOptions, build_manifest
 from troth.swarm.plan import SwarmPlan, founders_of
@@ -33,7 +33,6 @@ WARM_UP = 8  # rounds, or steps: buffers grow until the models of the last steps
 TASK = f"benchmarks/flat_task.py:dimension={SIZE}"
 HIVEMIND = Path(os.environ.get("HIVEMIND_VENV", "/tmp/hivemind-venv"))
 
-Laps = dict[str, tuple[float, float]]
 Step = tuple[int, float, float, int, Laps]  # number, seconds, processor of the network's thread, audits, the rest
 
 _PHASES = {

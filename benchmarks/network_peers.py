@@ -19,6 +19,7 @@ from torch import Tensor
 from troth.crypto import Identity, PeerId, Seed, Slot, stream
 from troth.crypto.streams import derive
 from troth.network.manifest.manifest import Manifest
+from troth.network.node.ahead import GradientsAhead
 from troth.network.node.events import StepEvent
 from troth.network.node.factory import PeerFactory
 from troth.network.node.node import Node
@@ -37,6 +38,7 @@ from troth.training.work import Training, TrainingWork
 # D coordinates
 
 MB = 1 << 20
+Laps = dict[str, tuple[float, float]]  # wall clock and processor, by what they were spent on
 
 
 # A whole peer
@@ -77,7 +79,7 @@ class Stopwatch:
         return taken
 
 
-class _TimedChannel(ForwardingChannel):
+class TimedChannel(ForwardingChannel):
     """Takes the time of every call that waits, and of what comes before it."""
 
     def __init__(self, channel: Channel, watch: Stopwatch) -> None:
@@ -130,8 +132,11 @@ class _TimedFactory(PeerFactory):
         work.table_D = torch.from_numpy(noise_D).float() / self._size**0.5
         return work
 
+    def ahead(self, work: TrainingWork, allowed_s: Callable[[], float]) -> GradientsAhead:
+        return GradientsAhead(work)  # there is nothing to begin, and the stopwatch is the protocol's
+
     def outside(self, channel: BroadcastChannel, identity: Identity, run: Run) -> Channel:
-        return _TimedChannel(channel, self._watch)
+        return TimedChannel(channel, self._watch)
 
 
 @dataclass
@@ -171,14 +176,23 @@ def whole_peer(raw: bytes, secret: bytes, folder: str, parent: Connection) -> No
 def bare_transport(rank: int, peers: int, size: int, rounds: int, barrier: Any, parent: Connection) -> None:
     """Scatter, average, gather over TcpTransport: no signatures, no digests, no robust rule."""
     torch.set_num_threads(1)
-    parent.send(asyncio.run(_bare(rank, peers, size, rounds, barrier, parent)))
+    parent.send(asyncio.run(bare(rank, peers, size, rounds, barrier, parent)))
 
 
-async def _bare(rank: int, peers: int, size: int, rounds: int, barrier: Any, parent: Connection) -> list[float]:
+async def bare(
+    rank: int,
+    peers: int,
+    size: int,
+    rounds: int,
+    barrier: Any,
+    parent: Connection,
+    listen: str = "127.0.0.1:0",
+    gradient_s: float = 0.0,  # that each round begins with, off the processor
+) -> list[float]:
     identities = [Identity.from_secret(derive(0, "benchmark", number)) for number in range(peers)]
     limits = Limits(most_control_bytes=MB, most_bulk_bytes=4 * size, most_queued_bytes=8 * size + MB)
     transport = TcpTransport(identities[rank], limits, admits=lambda _: True)
-    parent.send(await transport.listen("127.0.0.1:0"))
+    parent.send(await transport.listen(listen))
     addresses = parent.recv()
     lines = {n: await transport.dial(addresses[n], identities[n].peer) for n in range(rank)}
     numbers: dict[PeerId, int] = {identity.peer: number for number, identity in enumerate(identities)}
@@ -192,6 +206,7 @@ async def _bare(rank: int, peers: int, size: int, rounds: int, barrier: Any, par
     for _ in range(rounds):
         await asyncio.to_thread(barrier.wait)
         began = time.monotonic()
+        await asyncio.sleep(gradient_s)
         for number, line in lines.items():
             line.send(Lane.BULK, parts[number].data.cast("B"))
         mine_D = parts[rank].copy()

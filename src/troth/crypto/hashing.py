@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from hashlib import sha256 as _sha256
-from itertools import islice
+from itertools import chain, islice
 from typing import NewType
 
 Digest = NewType("Digest", bytes)  # 32 bytes
 
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 18
+_GROUP_BYTES = 1 << 20  # that a thread takes at once, if there is enough for all
 _LENGTHS = [length.to_bytes(8, "big") for length in range(256)]  # nearly everything hashed is short
 
 
@@ -53,13 +54,17 @@ def _blob_digest(length: int, leaves: list[bytes]) -> Digest:
 
 
 def _hashes(chunks: list[memoryview]) -> Iterator[bytes]:
-    if sum(map(len, chunks)) <= CHUNK_BYTES:  # less work than waking threads
-        return map(_chunk_hash, chunks)
-    return _threads(os.getpid()).map(_chunk_hash, chunks)
+    cores = os.cpu_count() or 1
+    total = sum(map(len, chunks))
+    if total <= CHUNK_BYTES or cores == 1:  # less work than waking threads
+        return iter(_chunk_hashes(chunks))
+    some = max(1, min(_GROUP_BYTES, total // cores) // CHUNK_BYTES)
+    groups = [chunks[first : first + some] for first in range(0, len(chunks), some)]
+    return chain.from_iterable(_threads(os.getpid()).map(_chunk_hashes, groups))
 
 
-def _chunk_hash(chunk: memoryview) -> bytes:
-    return _sha256(chunk).digest()  # releases the interpreter's lock
+def _chunk_hashes(chunks: list[memoryview]) -> list[bytes]:
+    return [_sha256(chunk).digest() for chunk in chunks]  # releases the interpreter's lock
 
 
 @lru_cache(maxsize=1)

@@ -56,7 +56,10 @@ def _words(key: Digest, rows: int, start: int, stop: int) -> NDArray[np.uint16]:
     count = skipped + width * (stop - start)
     cipher = Cipher(algorithms.AES(key), modes.CTR(block.to_bytes(_CIPHER_BYTES, "big")))
     stream = np.empty(count + _CIPHER_BYTES, dtype=np.uint8)
-    cipher.encryptor().update_into(_ZEROS[:count] if count <= len(_ZEROS) else bytes(count), stream.data)
+    encryptor, out = cipher.encryptor(), stream.data
+    for first in range(0, count, len(_ZEROS)):
+        some = min(len(_ZEROS), count - first)
+        encryptor.update_into(_ZEROS[:some], out[first : first + some + _CIPHER_BYTES - 1])
     return stream[skipped:count].view("<u2").reshape(stop - start, width // 2)
 
 

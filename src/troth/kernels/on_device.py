@@ -21,6 +21,7 @@ from troth.kernels.differences import Differences
 # P rows, D coordinates, C coordinates of a block, K projections, B bytes of signs for each coordinate
 
 _BLOCK = 1 << 20  # coordinates at a time, over all rows: float64 copies of everything would take too much memory
+_MOST_ROWS = 32  # of a Gram matrix in one tile
 _RUN = 1 << 12  # coordinates of one matrix product among many
 _EXPONENT = 0x7F800000
 _MAGNITUDE = 0x7FFFFFFF
@@ -148,6 +149,20 @@ def squared_parts(vector_D: Tensor, bounds: Sequence[int]) -> NDArray[np.float64
 
 def gram(vectors_PD: Tensor, reference_D: Tensor) -> NDArray[np.float64]:
     """`⟨x_i − r, x_j − r⟩` in float64."""
+    if _in_triton(vectors_PD, reference_D) and (loops := _loops()) is not None:
+        exact_PP: NDArray[np.float64] = loops.gram(vectors_PD.detach(), reference_D.detach()).cpu().numpy()
+        return exact_PP
+    return gram_by_torch(vectors_PD, reference_D)
+
+
+def _in_triton(*vectors: Tensor) -> bool:
+    """Whether loops in Triton take these: few rows of float32 on a GPU, one number after the other."""
+    ready = all(v.is_cuda and v.dtype == torch.float32 and v.stride(-1) == 1 for v in vectors)
+    return ready and len(vectors[0]) <= _MOST_ROWS
+
+
+def gram_by_torch(vectors_PD: Tensor, reference_D: Tensor) -> NDArray[np.float64]:
+    """The same in PyTorch's operations."""
     gram_PP = torch.zeros(len(vectors_PD), len(vectors_PD), dtype=torch.float64, device=vectors_PD.device)
     for block in _blocks(vectors_PD):
         around_PC = torch.sub(vectors_PD[:, block].detach(), reference_D[block].detach().double())
@@ -170,6 +185,17 @@ def combine(
     vectors_PD: Tensor, coefficients_P: Tensor, reference_D: Tensor, rest: float
 ) -> tuple[Tensor, float, float, float]:
     """`Σ c_i x_i + rest·r` in the rows' format, flushed; with the squares of what rounding lost, of the value and of r."""
+    if _in_triton(vectors_PD, reference_D) and (loops := _loops()) is not None:
+        value_D, sums_3 = loops.combine(vectors_PD.detach(), coefficients_P, reference_D.detach(), rest)
+        lost, length, reach = sums_3.tolist()
+        return value_D, lost, length, reach
+    return combine_by_torch(vectors_PD, coefficients_P, reference_D, rest)
+
+
+def combine_by_torch(
+    vectors_PD: Tensor, coefficients_P: Tensor, reference_D: Tensor, rest: float
+) -> tuple[Tensor, float, float, float]:
+    """The same in PyTorch's operations."""
     value_D = torch.empty_like(reference_D)
     sums_3 = torch.zeros(3, dtype=torch.float64, device=vectors_PD.device)
     for block in _blocks(vectors_PD):

@@ -1,5 +1,6 @@
 """The parts of a rehearsal's peers: seeded coins, and for liars an attack around everything that the network gives them."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from troth.attacks.wire.late_channel import LateChannel
 from troth.attacks.wire.link import LyingLink
 from troth.crypto import Identity, Seed, derive, stream
 from troth.network.manifest.manifest import Manifest
+from troth.network.node.ahead import GradientsAhead
 from troth.network.node.factory import PeerFactory
 from troth.protocol.broadcast.channel import BroadcastChannel, OnAnnounced
 from troth.protocol.broadcast.link import PacketLink
@@ -48,6 +50,9 @@ class LiarFactory(RehearsalFactory):
 
     def work(self, manifest: Manifest, problem: Problem, tools: Primitives) -> TrainingWork:
         return manifest.work(problem, tools, _LyingWork).lie(self._coalition, self._number)
+
+    def ahead(self, work: TrainingWork, allowed_s: Callable[[], float]) -> GradientsAhead:
+        return GradientsAhead(work)  # nothing is begun: what it contributes is not what `gradient_now` computes
 
     def link(self, link: PacketLink, identity: Identity) -> PacketLink:
         if not self._plan.behaviours:

@@ -41,8 +41,8 @@ class GradientGraph:
         return self._loss.clone(), self._gradient_D.clone()
 
 
-def record(compute: Compute, flat_D: Tensor, batches: Sequence[Batch]) -> GradientGraph | None:
-    """Record a gradient, and compare it with the plain one on these batches; None where the loss cannot be recorded.
+def record(compute: Compute, flat_D: Tensor, batches: Sequence[Batch]) -> GradientGraph | str:
+    """Record a gradient, and compare it with the plain one on these batches; the reason where the loss cannot be recorded.
 
     A loss that looks at numbers on the host, for instance, has to be computed as it stands.
     """
@@ -52,7 +52,7 @@ def record(compute: Compute, flat_D: Tensor, batches: Sequence[Batch]) -> Gradie
         same = all(
             torch.equal(graph(flat_D, batch)[1], gradient_D) for batch, gradient_D in zip(batches, plain, strict=True)
         )
-    except Exception:  # whatever a user's loss does that cannot be recorded
+    except Exception as error:  # whatever a user's loss does that cannot be recorded
         torch.cuda.synchronize(flat_D.device)
-        return None
-    return graph if same else None
+        return str(error).strip().splitlines()[0]
+    return graph if same else "the recording gives other bits"

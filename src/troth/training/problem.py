@@ -71,7 +71,9 @@ class Problem:
             self._one_gradient = grad_and_value(self._loss)
             self._gradients = vmap(self._one_gradient, in_dims=(None, 0))
             self.lanes = Lanes()
-            self._graph = self._recorded() if recorded and self.device.type == "cuda" else None
+            recording = self._recorded() if recorded and self.device.type == "cuda" else "not asked for"
+            self._graph = None if isinstance(recording, str) else recording
+            self.why_not_recorded = recording if isinstance(recording, str) else ""
             self.why_one_by_one = self._why_one_by_one(one_by_one)
         if lanes_for is not None and not self.why_one_by_one:
             self._settle_lanes(lanes_for, pad=pad)
@@ -223,14 +225,14 @@ class Problem:
         assert total is not None
         return torch.stack(losses).mean(dim=0), total.mul_(1 / count)
 
-    def _recorded(self) -> GradientGraph | None:
-        """A recording of one gradient, where the task's loss allows it."""
+    def _recorded(self) -> GradientGraph | str:
+        """A recording of one gradient, or the reason why the task's loss does not allow it."""
         flat_D, batches = self.initial(0), [self.batch(derive(0, "recording", k)) for k in range(2)]
         try:
             with repeatable(self.device, tf32=self.task.tf32):
                 return record(self._one, flat_D, batches)
-        except Exception:  # the loss is wrong in itself, and the checks that follow say how
-            return None
+        except Exception as error:  # the loss is wrong in itself, and the checks that follow say how
+            return str(error)
 
     def _together(self, flat_D: Tensor, batches: Sequence[Batch]) -> tuple[Tensor, Tensor]:
         with repeatable(self.device, tf32=self.task.tf32), warnings.catch_warnings():
@@ -268,8 +270,13 @@ class Problem:
 
     def _settle_lanes(self, peers: int, *, pad: bool) -> None:
         flat_D, batches = self.initial(0), [self.batch(derive(0, "lane probe", k)) for k in range(peers)]
-        with calling("loss"):
-            found = settle(lambda some: self._together(flat_D, some)[1], batches, pad=pad)
+        try:
+            with calling("loss"):
+                found = settle(lambda some: self._together(flat_D, some)[1], batches, pad=pad)
+        except TaskError as error:
+            if not isinstance(error.__cause__, torch.OutOfMemoryError):
+                raise
+            found = None
         if found is None:
             self.why_one_by_one = "batching changes bits"
         else:

@@ -1,12 +1,13 @@
-"""Errors in a task's own code, as one line that names the method, the file and the line."""
+"""Calls of a task's own code: its errors as one line that names the method, the file and the line; and calls that end early."""
 
 import os
 import site
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 import torch
@@ -22,6 +23,7 @@ _FOLDERS = [
     str(Path(torch.__file__).parents[1]),
     os.path.join(sys.base_prefix, "lib"),
 ]
+_is_unwanted: ContextVar[Callable[[], bool]] = ContextVar("unwanted", default=lambda: False)
 LIBRARIES = tuple({os.path.join(path, "") for folder in _FOLDERS for path in (folder, os.path.realpath(folder))})
 
 
@@ -40,6 +42,26 @@ def calling(method: str) -> Iterator[None]:
             f"{method}() fails{place_of(error)}: {type(error).__name__}{': ' + told[0] if told else ''} "
             "(with TROTH_TRACEBACK=1 in the environment the whole traceback is shown)"
         ) from error
+
+
+class UnwantedError(OperatorError):
+    """Nobody wants the result any more."""
+
+
+@contextmanager
+def unless(unwanted: Callable[[], bool]) -> Iterator[None]:
+    """Compute what is inside while somebody wants it; as soon as nobody does, the next `check_wanted` raises `UnwantedError`."""
+    token = _is_unwanted.set(unwanted)
+    try:
+        yield
+    finally:
+        _is_unwanted.reset(token)
+
+
+def check_wanted() -> None:
+    """Called between the operations of a gradient."""
+    if _is_unwanted.get()():
+        raise UnwantedError("this gradient is not wanted any more")
 
 
 def is_users(file: str) -> bool:

@@ -1,7 +1,7 @@
 """The training side of the protocol: a problem, an optimizer and its rates, as `protocol.core.channel.Work`."""
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 from weakref import ref
@@ -59,6 +59,12 @@ class TrainingWork:
 
     async def recompute(self, training: Training, seed: Seed) -> Tensor:
         return self.gradient_now(training, seed)
+
+    def expect(self, gradients: Sequence[tuple[Training, Seed]]) -> None:
+        """Nothing is begun before it is asked for."""
+
+    def took_ahead(self) -> float:
+        return 0.0
 
     def gradient_now(self, training: Training, seed: Seed) -> Tensor:
         if self.hardware:

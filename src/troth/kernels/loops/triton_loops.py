@@ -56,3 +56,84 @@ def differences(rows_RD: Tensor, center_D: Tensor, words_D: Tensor, bounds_S: Te
             rows_RD, center_D, words_D, bounds_S, sums_SBRK, rows_RD.stride(0), blocks, width=_WIDTH, times=_TIMES
         )
     return sums_SBRK.sum(dim=1)
+
+
+_COLUMNS = 32  # of a tile of the Gram matrix
+_TILES = 64  # tiles of one block
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _gram(rows, center, sums, count, size, row_stride, peers: tl.constexpr, width: tl.constexpr, times: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Inner products of all pairs of rows around the centre, over one block of coordinates."""
+    block = tl.program_id(0)
+    row, lane = tl.arange(0, peers), tl.arange(0, width)
+    products = tl.zeros([peers, peers], tl.float64)
+    for turn in range(times):
+        at = (block * times + turn) * width + lane
+        inside = (row[:, None] < count) & (at[None, :] < size)
+        number = tl.load(rows + row[:, None].to(tl.int64) * row_stride + at[None, :], mask=inside, other=0.0)
+        around = number.to(tl.float64) - tl.load(center + at, mask=at < size, other=0.0).to(tl.float64)[None, :]
+        around = tl.where(inside, around, 0.0)
+        products += tl.sum(around[:, None, :] * around[None, :, :], 2)
+    tl.store(sums + block * (peers * peers) + row[:, None] * peers + row[None, :], products)
+
+
+def gram(rows_PD: Tensor, center_D: Tensor) -> Tensor:
+    """P×P float64 products of rows around a centre."""
+    count, size = rows_PD.shape
+    peers = max(2, triton.next_power_of_2(count))
+    blocks = -(-size // (_COLUMNS * _TILES))
+    sums_BPP = torch.empty(blocks, peers, peers, dtype=torch.float64, device=rows_PD.device)
+    with torch.cuda.device(rows_PD.device):
+        _gram[(blocks,)](
+            rows_PD, center_D, sums_BPP, count, size, rows_PD.stride(0), peers=peers, width=_COLUMNS, times=_TILES
+        )
+    return sums_BPP.sum(dim=0)[:count, :count]
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _combine(  # type: ignore[no-untyped-def]
+    rows, weights, center, value, sums, rest, count, size, row_stride, peers: tl.constexpr, width: tl.constexpr
+):
+    """`Σ c_i x_i + rest·r` over one block, rounded to float32 and flushed, and three sums of squares."""
+    block = tl.program_id(0)
+    at, row = block * width + tl.arange(0, width), tl.arange(0, peers)
+    inside = at < size
+    mask = (row[:, None] < count) & inside[None, :]
+    number = tl.load(rows + row[:, None].to(tl.int64) * row_stride + at[None, :], mask=mask, other=0.0).to(tl.float64)
+    weight = tl.load(weights + row, mask=row < count, other=0.0)
+    middle = tl.load(center + at, mask=inside, other=0.0).to(tl.float64)
+    exact = tl.sum(number * weight[:, None], 0) + rest * middle
+    exact = tl.where(inside, exact, 0.0)
+    rounded = exact.to(tl.float32)
+    bits = rounded.to(tl.int32, bitcast=True)
+    rounded = tl.where((bits & 0x7F800000) == 0, 0.0, rounded)
+    tl.store(value + at, rounded, mask=inside)
+    wide = rounded.to(tl.float64)
+    lost = exact - wide
+    tl.store(sums + block * 3, tl.sum(lost * lost, 0))
+    tl.store(sums + block * 3 + 1, tl.sum(wide * wide, 0))
+    tl.store(sums + block * 3 + 2, tl.sum(middle * middle, 0))
+
+
+def combine(rows_PD: Tensor, weights_P: Tensor, center_D: Tensor, rest: float) -> tuple[Tensor, Tensor]:
+    """The combination of rows and a centre in float32, and squares of what rounding lost, of the value and of the centre."""
+    count, size = rows_PD.shape
+    peers, blocks = max(2, triton.next_power_of_2(count)), -(-size // _WIDTH)
+    value_D = torch.empty_like(center_D)
+    sums_B3 = torch.empty(blocks, 3, dtype=torch.float64, device=rows_PD.device)
+    with torch.cuda.device(rows_PD.device):
+        _combine[(blocks,)](
+            rows_PD,
+            weights_P,
+            center_D,
+            value_D,
+            sums_B3,
+            rest,
+            count,
+            size,
+            rows_PD.stride(0),
+            peers=peers,
+            width=_WIDTH,
+        )
+    return value_D, sums_B3.sum(dim=0)

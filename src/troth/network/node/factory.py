@@ -1,9 +1,11 @@
 """The parts that an honest peer is made of."""
 
 import secrets
+from collections.abc import Callable
 
 from troth.crypto import Identity
 from troth.network.manifest.manifest import Manifest
+from troth.network.node.ahead import GradientsAhead
 from troth.protocol.broadcast.channel import BroadcastChannel, OnAnnounced
 from troth.protocol.broadcast.link import PacketLink
 from troth.protocol.broadcast.signed_slots import SignedSlots
@@ -28,6 +30,10 @@ class PeerFactory:
 
     def work(self, manifest: Manifest, problem: Problem, tools: Primitives) -> TrainingWork:
         return manifest.work(problem, tools)
+
+    def ahead(self, work: TrainingWork, allowed_s: Callable[[], float]) -> GradientsAhead:
+        """The work as the protocol's steps see it: it begins gradients before they are asked for."""
+        return GradientsAhead(work, allowed_s)
 
     def entropy(self) -> Entropy:
         return SystemEntropy()

@@ -70,6 +70,7 @@ class Node:
         self._factory = factory or PeerFactory()
         self._tools = Primitives(problem.device)
         self.work = self._factory.work(manifest, problem, self._tools)
+        self._ahead = self._factory.ahead(self.work, lambda: self._own_channel.pacing.next_timeouts.compute)
         self._first = manifest.first_state(self.work)
         self._key_lock = lock_key(manifest.run.id, identity.peer)
         self._folder = PeerFolder(
@@ -117,6 +118,7 @@ class Node:
         finally:
             if self._network is not None:
                 self._network.close()
+            self._ahead.close()
             self._folder.close()
             self._metrics.close()
             if self._key_lock is not None:
@@ -127,9 +129,8 @@ class Node:
         member = self._member = self._make_member(me)
         self._connected.expect(member.state.roster.members)
         if not comes_back:
-            assert self._channel is not None
             try:
-                await self._follow(member, member.take_part(self._channel))
+                await self._follow(member, member.take_part(self._own_channel))
             except (LeftOutError, StalledError) as why:
                 self.note(f"{why}; looking for the others")
         while not member.over:
@@ -163,7 +164,6 @@ class Node:
                 raise StoppedError("stopped")
 
     def _tell(self, outcome: Outcome[Training], seconds: float) -> None:
-        assert self._channel is not None
         record, updates = outcome.record, outcome.state.scales.updates
         due = updates % self._options.evaluate_every == 0 or updates == self._manifest.steps
         evaluated = due and not paused(record)
@@ -173,10 +173,10 @@ class Node:
             self._names,
             self._connected.traffic(),
             seconds=seconds,
-            loss=self.work.loss,
-            delta_s=self._channel.pacing.timeouts.delta,
+            loss=self._ahead.loss,
+            delta_s=self._own_channel.pacing.timeouts.delta,
             restarted=record.incarnation > self._incarnation,
-            metrics=self.work.problem.evaluate(outcome.state.training.parameters_D) if evaluated else None,
+            metrics=self._ahead.evaluate(outcome.state.training) if evaluated else None,
         )
         self._incarnation = record.incarnation
         self._watch.stepped()
@@ -186,7 +186,6 @@ class Node:
 
     async def _wait_for_stragglers(self, member: Member[Training]) -> None:
         """Stay for peers that are still on their way: they need a majority of the others to tell them how the run ended."""
-        assert self._channel is not None
         wanted, last = set(member.state.roster.may_ask) - {member.peer.me}, member.state.step
         delta = self._manifest.timeouts.delta
         until = time.monotonic() + 10 * delta
@@ -194,7 +193,7 @@ class Node:
             standings = self._connected.presence().standings
             if all(standings[peer].step >= last for peer in wanted & standings.keys()):
                 return
-            await member.linger(self._channel, delta / 4)
+            await member.linger(self._own_channel, delta / 4)
 
     def _save_when_stopping(self) -> None:
         if self._member is not None and self._member.lacks is None:
@@ -235,6 +234,11 @@ class Node:
         assert self._network is not None
         return self._network
 
+    @property
+    def _own_channel(self) -> BroadcastChannel:
+        assert self._channel is not None
+        return self._channel
+
     def _make_member(self, me: Identity) -> Member[Training]:
         found = self._folder.last(self._first)
         self._incarnation = found.state.incarnation
@@ -242,7 +246,7 @@ class Node:
         outside = self._factory.outside(channel, me, self._manifest.run)
         entropy = self._factory.entropy()
         return Member(
-            Peer(self._seat, self._manifest.run, self.work, outside, entropy, self._tools),
+            Peer(self._seat, self._manifest.run, self._ahead, outside, entropy, self._tools),
             found.state,
             lambda successor: self._open_channel(successor, observing=True),
             self._manifest.steps,

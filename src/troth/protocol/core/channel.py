@@ -1,6 +1,6 @@
 """Interfaces to the outside world. Simulation and network implement them; attacks wrap them."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
@@ -163,6 +163,15 @@ class Work(Protocol[T]):
 
     async def recompute(self, training: T, seed: Seed) -> Tensor:
         """The gradient that the peer with this seed should have computed: a call of its own, from public inputs only."""
+        ...
+
+    def expect(self, gradients: Sequence[tuple[T, Seed]]) -> None:
+        """Take note that these will probably be asked for next, the first one first, at these very states, and no others. A
+        work may begin them meanwhile, or do nothing: what it gives when asked is the same."""
+        ...
+
+    def took_ahead(self) -> float:
+        """Seconds to allow for a gradient, where some were begun before they were asked for, and else 0 (SPEC Q8)."""
         ...
 
     def update(self, training: T, aggregate_D: Tensor, updates: int) -> T:

@@ -271,6 +271,19 @@ class Clipped:
     centers: Mapping[int, Center]  # by part
     held: Mapping[int, Blob]  # by part
     rows: Mapping[int, Tensor]  # contributors' numbers, for the parts that this peer owns
+    aggregate_D: Tensor | None = None  # all parts joined; None while one is missing
+
+    def holding(self, held: Mapping[int, Blob], tools: Primitives) -> "Clipped":
+        """These, with the blobs that are here; joined as soon as all are."""
+        whole = (
+            tools.joined([held[part] for part in sorted(self.centers)]) if held.keys() >= self.centers.keys() else None
+        )
+        return replace(self, held=held, aggregate_D=whole)
+
+    @property
+    def norm(self) -> float:
+        """Length of the aggregate, from the announced norms of its parts, which fit the blobs exactly (SPEC A3)."""
+        return whole_norm(center.norm for center in self.centers.values())
 
 
 @dataclass(frozen=True)
@@ -294,8 +307,8 @@ class Reduced:
 
     @property
     def norm(self) -> float:
-        """Length of the aggregate, from the announced norms of its parts, which fit the blobs exactly (SPEC A3)."""
-        return whole_norm(center.norm for center in self.clipped.centers.values())
+        """Length of the aggregate."""
+        return self.clipped.norm
 
 
 @dataclass(frozen=True)

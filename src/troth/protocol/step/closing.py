@@ -13,6 +13,7 @@ from troth.protocol.core.errors import LeftOutError
 from troth.protocol.core.records import StepRecord, record_bytes_to_sign
 from troth.protocol.core.roles import PendingAudits, Roles, draw_roles
 from troth.protocol.core.state import LastRecord, Outcome, Peer, State
+from troth.protocol.step.ahead import expect_this_step
 from troth.protocol.step.attempt import Attempt
 from troth.protocol.step.conclude import disputed_states
 from troth.protocol.step.context import StepContext
@@ -27,6 +28,7 @@ T = TypeVar("T")
 async def close_run(peer: Peer[T], state: State[T]) -> Outcome[T]:
     """Certify the last record, audit the last step, vote, and sign the closing record."""
     context = StepContext(peer, state, closing_roles(peer, state))
+    expect_this_step(context)
     attempt = await certify(context)  # [U2]
     trials = Trials(state.roster)
     accuses = await accuse(attempt)  # [D1–D3]

@@ -10,8 +10,9 @@ from troth.protocol.core.coins import combine
 from troth.protocol.core.records import Owed, StepRecord, aggregates_digest, chained_state, names_content
 from troth.protocol.core.roles import PendingAudits
 from troth.protocol.core.roster import scales_after
-from troth.protocol.core.scales import pooled_norm, update_factor
+from troth.protocol.core.scales import pooled_norm
 from troth.protocol.core.state import AuditRecord, LastRecord, Outcome, Peer, State
+from troth.protocol.step.ahead import NextModel
 from troth.protocol.step.attempt import Attempt, Reduced, Reported
 from troth.protocol.step.link_disputes import LinkDisputes
 from troth.protocol.step.trials import AUDIT_KINDS, Trials
@@ -28,10 +29,11 @@ def conclude(
     accuses: Said,
     trials: Trials,
     link_disputes: LinkDisputes,
+    following: NextModel[T],
 ) -> Outcome[T]:
     """Move the model, convict equivocators, deal lost audits again, and write the record that the next Commits sign."""
     context, peer = attempt.context, attempt.context.peer
-    moved = move(attempt, reduced, trials)  # [G2, U3]
+    moved = move(following, trials)  # [G2, U3]
     equivocations = peer.noticed.equivocations(context.state.step)
     trials.convict_equivocators(equivocations)  # [Q6]
     owed, unaudited = trials.lost_audits(context.roles, context.state.pending_audits)  # [R7]
@@ -61,15 +63,12 @@ class Moved(Generic[T]):
     factor: float  # of the aggregate (SPEC U3)
 
 
-def move(attempt: Attempt[T], reduced: Reduced, trials: Trials) -> Moved[T]:
+def move(following: NextModel[T], trials: Trials) -> Moved[T]:
     """Apply the optimizer's step, no longer than U3 allows, unless too few contribute or a trial is undecided (SPEC G2)."""
-    state, work = attempt.context.state, attempt.context.peer.work
-    moves = state.roster.moves(len(attempt.members), len(attempt.roots)) and not trials.undecided(attempt.number)
-    factor = update_factor(reduced.norm, state.scales.longest_update(attempt.length))
-    if not moves:
-        return Moved(state.training, False, factor)
-    update_D = attempt.context.peer.tools.scaled(reduced.aggregate_D, factor)
-    return Moved(work.update(state.training, update_D, state.scales.updates), True, factor)
+    attempt = following.attempt
+    if following.contributors_suffice and not trials.undecided(attempt.number):
+        return Moved(following.training, True, following.factor)
+    return Moved(attempt.context.state.training, False, following.factor)
 
 
 def disputed_states(peer: Peer[T], state: State[T], trials: Trials) -> tuple[tuple[int, Digest], ...]:

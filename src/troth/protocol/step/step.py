@@ -5,7 +5,6 @@ member may be silent.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -19,9 +18,9 @@ from troth.protocol.core.errors import LeftOutError, StalledError
 from troth.protocol.core.parts import CommittedParts, ProvenPart, commit_parts, rows_of
 from troth.protocol.core.records import record_bytes_to_sign
 from troth.protocol.core.rejoin import right_requests
-from troth.protocol.core.roles import gradient_seed
 from troth.protocol.core.scales import whole_norm
 from troth.protocol.core.state import Outcome, Peer, State
+from troth.protocol.step.ahead import NextModel, expect_next_step, expect_this_step, measured, own_seed
 from troth.protocol.step.attempt import Attempt, AttemptAborted, Clipped, Reduced, Reported
 from troth.protocol.step.conclude import conclude
 from troth.protocol.step.context import StepContext
@@ -55,6 +54,7 @@ T = TypeVar("T")
 async def run_step(peer: Peer[T], state: State[T]) -> Outcome[T]:
     """Commit; clip, reveal, report, accuse and vote, repeated without members that cheat or vanish; move the model."""
     context = StepContext.at(peer, state)  # roles [R2–R7]
+    expect_this_step(context)  # [R2, D1]
     gradient_D = await compute_gradient(context)  # [R2]
     parts = commit_parts(gradient_D, context.roles.bounds, peer.tools) if gradient_D is not None else None  # [C1]
     attempt = await commit(context, parts)  # [C1, C2]
@@ -64,6 +64,7 @@ async def run_step(peer: Peer[T], state: State[T]) -> Outcome[T]:
             attempt = await scatter(attempt, parts)  # [C3, N1]
             attempt = await circulate(attempt, parts)  # [N5, F2]
             clipped = await clip(attempt)  # [A1, A2]
+            following = expect_next_step(attempt, clipped, audits=trials.audits_are_open)  # [R2, U3]
             reduced = await reveal(attempt, clipped, link_disputes)  # [A3, A4]
             reported = await report(attempt, reduced, parts)  # [A5]
             accuses = await check_and_accuse(attempt, reduced, reported, trials)  # [V1, D1–D3, T1]
@@ -76,15 +77,17 @@ async def run_step(peer: Peer[T], state: State[T]) -> Outcome[T]:
         except AttemptAborted as aborted:
             link_disputes.did_not_come(aborted.missed, attempt.members)  # [F1]
             attempt = attempt.again(aborted)  # [N1, N2, N4]
-    return conclude(attempt, reduced, reported, accuses, trials, link_disputes)  # [R1, G2, U1–U3, K1, T5, B3]
+    following = following or NextModel(attempt, reduced.aggregate_D, reduced.norm)
+    return conclude(
+        attempt, reduced, reported, accuses, trials, link_disputes, following
+    )  # [R1, G2, U1–U3, K1, T5, B3]
 
 
 async def compute_gradient(context: StepContext[T]) -> Tensor | None:
     """Compute this peer's gradient on the public seed from the draw before last; a validator contributes none (SPEC R2)."""
     if not context.contributes:
         return None
-    seed = gradient_seed(context.state.earlier_randomness, context.peer.me)
-    return await context.peer.work.gradient(context.state.training, seed, context.state.step)
+    return await context.peer.work.gradient(context.state.training, own_seed(context), context.state.step)
 
 
 async def commit(context: StepContext[T], parts: CommittedParts | None) -> Attempt[T]:
@@ -96,7 +99,7 @@ async def commit(context: StepContext[T], parts: CommittedParts | None) -> Attem
         coin_b=coin_commitment(coins.b, slot, peer.me, "B"),
         hardware=peer.work.hardware_class() if peer.run.parameters.deviation is not None else None,
         rejoins=tuple(requests(context)),  # [B3]
-        took=peer.noticed.latencies(context.state.step),  # [Q8]
+        took=measured(context),  # [Q8]
         length=None if parts is None else whole_norm(parts.part_lengths.tolist()),  # [V3]
         signature=sign_last(context),  # [U2]
     )
@@ -192,7 +195,7 @@ async def clip(attempt: Attempt[T]) -> Clipped:
     wanted = {part: Digest(center.digest) for part, center in centers.items()}
     gather = Gather(blobs, wanted, far_aggregates(attempt), dict(enumerate(attempt.owners)))
     gathered = await channel.exchange(attempt.slot(Phase.CLIP), gather, attempt.view)
-    return Clipped(clips, centers, fitting(attempt, gathered, centers), rows)
+    return Clipped(clips, centers, {}, rows).holding(fitting(attempt, gathered, centers), context.peer.tools)
 
 
 def clip_message(attempt: Attempt[T], blobs: Mapping[int, Blob], missing: list[PeerId]) -> Clip:
@@ -228,12 +231,11 @@ async def reveal(attempt: Attempt[T], clipped: Clipped, link_disputes: LinkDispu
     clipped = await fetch(attempt, clipped, Phase.REVEAL, held)
     if undecided:
         clipped = await confirm(attempt, clipped, undecided)
-    if len(clipped.held) < len(parts):
+    if clipped.aggregate_D is None:
         raise LeftOutError("an honest member holds an aggregate that does not reach this peer")
-    aggregate_D = context.peer.tools.joined([clipped.held[part] for part in parts])
     return Reduced(
         clipped,
-        aggregate_D,
+        clipped.aggregate_D,
         combine("projections", context.state.step, attempt.number, coins),
         context.state.scales.tau,
     )
@@ -259,7 +261,8 @@ async def fetch(attempt: Attempt[T], clipped: Clipped, phase: Phase, held: Mappi
     wanted = {part: Digest(clipped.centers[part].digest) for part in parts if part not in clipped.held}
     channel, ask = attempt.context.peer.channel, dict.fromkeys(wanted, attempt.members)
     gathered = await channel.exchange(attempt.slot(phase), Gather(clipped.held, wanted, ask), attempt.view)
-    return replace(clipped, held={**clipped.held, **fitting(attempt, gathered, clipped.centers)})
+    held_now = {**clipped.held, **fitting(attempt, gathered, clipped.centers)}
+    return clipped.holding(held_now, attempt.context.peer.tools)
 
 
 async def report(attempt: Attempt[T], reduced: Reduced, parts: CommittedParts | None) -> Reported:

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from troth.crypto import Seed, derive
 from troth.training.errors import TaskError
 from troth.training.randomness.answers import ANSWERS, COMPOSITE
+from troth.training.user_code import check_wanted
 
 _MASK = (1 << 32) - 1
 _BLOCK = 64  # calls whose keys are made at once
@@ -41,6 +42,7 @@ class Noise(TorchFunctionMode):
         self.drawn: Counter[str] = Counter()  # by the name of the function that drew
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        check_wanted()  # here, since this mode sees every operation of a loss
         kwargs = kwargs or {}
         answer = ANSWERS.get(func)
         if answer is not None:
