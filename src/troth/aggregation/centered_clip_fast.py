@@ -19,6 +19,7 @@ rows LAPACK solves with one thread; another LAPACK may round Newton's step diffe
 Nobody compares them (SPEC A1).
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,26 +143,28 @@ class _Iterate:
     residual: float  # an upper bound of its norm, given these distances
 
 
-def _iterate(gram_PP: Floats, c_P: Floats, tau: float) -> _Iterate:
+def _iterate(gram_PP: Floats, norm_P: Floats, c_P: Floats, tau: float) -> _Iterate:
     gram_c_P = _times(gram_PP, c_P)
     v_squared = _dot(c_P, gram_c_P)
     distance_P = np.sqrt(np.maximum(gram_PP.diagonal() - 2 * gram_c_P + v_squared, 0.0))
     weight_P = tau / np.maximum(distance_P, tau)
-    error_P = weight_P / weight_P.sum() - c_P
+    total = weight_P.sum()
+    error_P = weight_P / total - c_P
     # The error of the inner products is added: else two long opposite rows could hide a difference in it.
-    lost = _GRAM_ERROR * _dot(np.abs(error_P), np.sqrt(gram_PP.diagonal())) ** 2
-    residual = float(weight_P.sum() * np.sqrt(max(_dot(error_P, _times(gram_PP, error_P)), 0.0) + lost))
+    lost = _GRAM_ERROR * _dot(np.abs(error_P), norm_P) ** 2
+    residual = float(total) * math.sqrt(max(_dot(error_P, _times(gram_PP, error_P)), 0.0) + lost)
     return _Iterate(c_P, gram_c_P, v_squared, distance_P, weight_P, error_P, residual)
 
 
 def _solve_on_gram(gram_PP: Floats, start_P: Floats, tau: float) -> _GramSolution:
     """Climb from `start_P` to the root, by Newton's direction while that works, by reweighting's where it does not."""
-    now = _iterate(gram_PP, start_P, tau)
+    norm_P = np.sqrt(gram_PP.diagonal())
+    now = _iterate(gram_PP, norm_P, start_P, tau)
     best, iterations, newton_works, stalled = now, 0, True, 0
     while stalled < _MOST_STALLS and now.residual > 2.0**-50 * float(np.minimum(now.distance_P, tau).sum()):
         iterations += 1
         direction_P = _newton(gram_PP, now, tau) if newton_works else None
-        moved = _line_search(gram_PP, now, now.error_P if direction_P is None else direction_P, tau)
+        moved = _line_search(gram_PP, norm_P, now, now.error_P if direction_P is None else direction_P, tau)
         # Far from the root Newton's model can mislead; reweighting always descends, so the two take turns there.
         newton_works = not newton_works or moved.residual <= now.residual / 2
         if np.array_equal(moved.c_P, now.c_P):
@@ -171,13 +174,13 @@ def _solve_on_gram(gram_PP: Floats, start_P: Floats, tau: float) -> _GramSolutio
         best = now if now.residual < best.residual else best
     return _GramSolution(
         coefficients_P=best.c_P,
-        residual_bound=best.residual + _distance_error(gram_PP, best, tau),
+        residual_bound=best.residual + _distance_error(norm_P, best, tau),
         distance_P=best.distance_P,
         iterations=iterations,
     )
 
 
-def _line_search(gram_PP: Floats, at: _Iterate, direction_P: Floats, tau: float) -> _Iterate:
+def _line_search(gram_PP: Floats, norm_P: Floats, at: _Iterate, direction_P: Floats, tau: float) -> _Iterate:
     """Go as far along the direction as the residual still points forward, to a tenth: the objective is convex.
 
     Slopes decide, not the objective itself, in which rows of length 10³⁰ would hide every change.
@@ -190,7 +193,7 @@ def _line_search(gram_PP: Floats, at: _Iterate, direction_P: Floats, tau: float)
     start, low, high, length = slope(at), 0.0, np.inf, 1.0
     point = at
     for _ in range(_MOST_HALVINGS):
-        point = _iterate(gram_PP, at.c_P + length * direction_P, tau)
+        point = _iterate(gram_PP, norm_P, at.c_P + length * direction_P, tau)
         ahead = slope(point)
         if abs(ahead) <= 0.1 * start or point.residual <= at.residual / 4:
             break
@@ -228,9 +231,8 @@ def _pull_change(distance_P: Floats, moved: float, tau: float) -> float:
     return float(np.minimum(2 * tau, tau / np.maximum(distance_P - moved, tau) * moved).sum())
 
 
-def _distance_error(gram_PP: Floats, at: _Iterate, tau: float) -> float:
+def _distance_error(norm_P: Floats, at: _Iterate, tau: float) -> float:
     """Bound the error of the residual that comes from rounded inner products."""
-    norm_P = np.sqrt(gram_PP.diagonal())
     squared_error_P = _GRAM_ERROR * (_dot(np.abs(at.c_P), norm_P) + norm_P) ** 2
     touched_P = at.distance_P**2 + squared_error_P > tau**2  # only clipped rows have a weight that depends on distance
     error_P = tau * squared_error_P / (2 * np.maximum(at.distance_P, tau) ** 2)
@@ -257,7 +259,11 @@ def _central_row(vectors_PD: Tensor) -> int:
     stride = max(1, vectors_PD.shape[1] // _SAMPLE)
     sample_PD = vectors_PD[:, ::stride][:, :_SAMPLE].detach().cpu().double().numpy()
     with np.errstate(over="ignore", invalid="ignore"):  # rows that cannot be squared are refused later, by name
-        distance_PP = np.square(sample_PD[:, None] - sample_PD[None, :]).sum(axis=2)
+        some = max(
+            1, _CHUNK_NUMBERS // 4 // sample_PD.size
+        )  # rows at a time: differences stay in the processor's cache
+        away = (sample_PD[first : first + some, None] - sample_PD for first in range(0, len(sample_PD), some))
+        distance_PP = np.concatenate([np.einsum("rpd,rpd->rp", away_RPD, away_RPD) for away_RPD in away])
     half = (len(sample_PD) - 1) // 2
     return int(np.sort(distance_PP, axis=1)[:, half].argmin())
 
@@ -270,6 +276,10 @@ def _gram(vectors_PD: Tensor, reference_D: Tensor, at_row: int | None = None) ->
     if vectors_PD.is_cuda:
         return on_device.gram(vectors_PD, reference_D)
     rows_PD, center_D, peers = vectors_PD.detach().numpy(), reference_D.detach().numpy(), len(vectors_PD)
+    if len(center_D) < _RUN:  # both triangles at once take less time than many calls
+        around_PD = rows_PD.astype(np.float64) - center_D.astype(np.float64)
+        products_PP: Floats = np.einsum("id,jd->ij", around_PD, around_PD)
+        return products_PP
     others = [row for row in range(peers) if row != at_row]  # around itself a row is zero
 
     def partial_gram(chunk: int) -> Floats:
@@ -288,11 +298,11 @@ def _gram(vectors_PD: Tensor, reference_D: Tensor, at_row: int | None = None) ->
 def _gram_of_chunk(rows_PC: NDArray[Any], others: list[int], center_C: NDArray[Any]) -> Floats:
     """The upper triangle, in runs of `_RUN` products. Einsum starts no threads; BLAS splits its sums among them."""
     width = len(center_C)
-    around_OC = np.zeros((len(others), width if width < _RUN else -(-width // _RUN) * _RUN))
+    around_OC = np.zeros((len(others), -(-width // _RUN) * _RUN))
     for around_C, row in zip(around_OC[:, :width], others, strict=True):
         around_C[:] = rows_PC[row]
     around_OC[:, :width] -= center_C.astype(np.float64)
-    around_ONR = around_OC.reshape(len(others), -1, min(_RUN, around_OC.shape[1]))
+    around_ONR = around_OC.reshape(len(others), -1, _RUN)
     gram_OO = np.zeros((len(others), len(others)))
     for i in range(0, len(others), _ROWS):
         some_OON = np.einsum("inr,jnr->ijn", around_ONR[i : i + _ROWS], around_ONR[i:])

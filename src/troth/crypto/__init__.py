@@ -2,7 +2,7 @@
 
 from troth.crypto.hashing import CHUNK_BYTES, Digest, blob_digest, blob_digests, tagged_hash
 from troth.crypto.identity import Identity, KeyFileError, PeerId, Signature, valid_peer, verify
-from troth.crypto.merkle import leaf_hash, merkle_tree, root_from_path
+from troth.crypto.merkle import leaf_hash, merkle_tree, node_hash, root_from_path
 from troth.crypto.projection import project, projection_signs, sign_bytes
 from troth.crypto.signing import PROTOCOL_VERSION, Slot, coin_commitment, signed_bytes
 from troth.crypto.streams import Seed, Stream, derive, stream
@@ -24,6 +24,7 @@ __all__ = [
     "derive",
     "leaf_hash",
     "merkle_tree",
+    "node_hash",
     "project",
     "projection_signs",
     "root_from_path",

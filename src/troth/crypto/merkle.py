@@ -1,6 +1,6 @@
 """Merkle trees over tagged leaves (the shape of RFC 6962): one root commits to many parts, a short path opens one."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from troth.crypto.hashing import Digest, tagged_hash
@@ -15,29 +15,38 @@ def leaf_hash(index: int, length: int, dtype: str, blob: Digest) -> Digest:
     return tagged_hash("troth/leaf/1", index.to_bytes(4, "big"), length.to_bytes(8, "big"), dtype.encode(), blob)
 
 
-def merkle_tree(leaves: Sequence[Digest]) -> tuple[Digest, list[tuple[Digest, ...]]]:
-    """The root, and for every leaf its path: the siblings from the bottom up."""
+def node_hash(left: Digest, right: Digest) -> Digest:
+    return tagged_hash("troth/node/1", left, right)
+
+
+NodeHash = Callable[[Digest, Digest], Digest]
+
+
+def merkle_tree(leaves: Sequence[Digest], node: NodeHash = node_hash) -> tuple[Digest, list[tuple[Digest, ...]]]:
+    """The root, and for every leaf its path: the siblings from the bottom up. `node`: `node_hash`, perhaps remembered."""
     if not leaves:
         raise ValueError("a tree needs at least one leaf")
     if len(leaves) == 1:
         return leaves[0], [()]
     split = _split(len(leaves))
-    left, left_paths = merkle_tree(leaves[:split])
-    right, right_paths = merkle_tree(leaves[split:])
-    return _node(left, right), [*((*path, right) for path in left_paths), *((*path, left) for path in right_paths)]
+    left, left_paths = merkle_tree(leaves[:split], node)
+    right, right_paths = merkle_tree(leaves[split:], node)
+    return node(left, right), [*((*path, right) for path in left_paths), *((*path, left) for path in right_paths)]
 
 
-def root_from_path(leaf: Digest, index: int, count: int, path: Sequence[Digest]) -> Digest | None:
+def root_from_path(
+    leaf: Digest, index: int, count: int, path: Sequence[Digest], node: NodeHash = node_hash
+) -> Digest | None:
     """The root that this leaf and path lead to, or None if the path has the wrong length for the index."""
     if not 0 <= index < count:
         return None
     turns = _turns(index, count)
     if len(path) != len(turns):
         return None
-    node = leaf
+    here = leaf
     for is_left, sibling in zip(turns, path, strict=True):
-        node = _node(node, sibling) if is_left else _node(sibling, node)
-    return node
+        here = node(here, sibling) if is_left else node(sibling, here)
+    return here
 
 
 @lru_cache(maxsize=1 << 14)  # the parts of all contributors are checked along the same few ways, step after step
@@ -49,10 +58,6 @@ def _turns(index: int, count: int) -> tuple[bool, ...]:
         turns.append(index < split)
         index, count = (index, split) if index < split else (index - split, count - split)
     return tuple(reversed(turns))
-
-
-def _node(left: Digest, right: Digest) -> Digest:
-    return tagged_hash("troth/node/1", left, right)
 
 
 def _split(count: int) -> int:

@@ -5,7 +5,6 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from math import inf
 from typing import Any
 
@@ -19,9 +18,10 @@ from torch.utils._pytree import tree_map_only
 from troth.aggregation import exact_norm
 from troth.crypto import Seed, derive, stream
 from troth.training import file_reads
+from troth.training.calls.graphs import GradientGraph, record
+from troth.training.calls.lanes import Lanes, padded, settle
 from troth.training.determinism import NotRepeatableError, check_environment, repeatable
 from troth.training.errors import TaskError
-from troth.training.graphs import GradientGraph, record
 from troth.training.layout import Layout
 from troth.training.randomness.first_values import FirstValues
 from troth.training.randomness.noise import Noise, seed_tensor
@@ -33,7 +33,6 @@ from troth.training.weights import complete_state, flat_of
 
 _CALIBRATION_SEED = derive(0, "batchnorm calibration")  # public, so that everyone evaluates the same function
 _CALIBRATION_BATCHES = 32
-_FEW_LANES = 4  # an audit may cost as much as a fourth of all peers' gradients
 _NOISE = "troth:noise"  # the batch's seed for dropout, taken out before the loss sees the batch
 
 _Computes = Callable[[dict[str, Tensor], Batch], tuple[dict[str, Tensor], Tensor]]
@@ -184,7 +183,7 @@ class Problem:
         module = self._build()
         module.load_state_dict(self.layout.views(flat_D), strict=False)
         module.eval()
-        self._calibrate(module)
+        _calibrate(self, module)
         return module
 
     def _micro_batch(self, seed: Seed) -> Batch:
@@ -239,34 +238,11 @@ class Problem:
             warnings.filterwarnings("ignore", message="There is a performance drop because we have not yet implemented")
             return self._computed(self._gradients, flat_D, _stacked(batches), leading=1)
 
-    def _calibrate(self, module: nn.Module) -> None:
-        norms = [m for m in module.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
-        for norm in norms:
-            norm.reset_running_stats()
-            norm.momentum = None  # the plain average over the calibration batches
-            norm.train()
-        with _fixed_generator(), torch.no_grad(), calling("loss"):
-            for k in range(_CALIBRATION_BATCHES if norms else 0):
-                self.task.loss(module, self.task_part(self._micro_batch(derive(_CALIBRATION_SEED, k))))
-        module.eval()
-
     def _place(self, value: Any) -> Any:
         """Move a tensor to this problem's device, and its numbers (not indices) to its number format."""
         if not isinstance(value, Tensor):
             return value
         return value.to(self.device, self.dtype if value.is_floating_point() else value.dtype)
-
-    def _check_differentiable(self, flat_D: Tensor, batch: Batch) -> None:
-        try:
-            self.gradient(flat_D, batch)
-        except TaskError as error:
-            if "in-place" not in str(error.__cause__):
-                raise
-            buffers = ", ".join(f"'{name}'" for name, _ in self._template.named_buffers()) or "none"
-            raise TaskError(
-                f"the loss changes a tensor in place that it must not: a buffer of the model (it has {buffers}) or its "
-                "batch; a step would depend on the steps before"
-            ) from error
 
     def _settle_lanes(self, peers: int, *, pad: bool) -> None:
         flat_D, batches = self.initial(0), [self.batch(derive(0, "lane probe", k)) for k in range(peers)]
@@ -305,51 +281,9 @@ class Problem:
             if isinstance(error, TaskError) and not isinstance(error, NotRepeatableError):
                 raise
             # A loss that is wrong in itself must not hide behind "vmap cannot do it".
-            self._check_differentiable(flat_D, batches[0])
+            _check_differentiable(self, flat_D, batches[0])
             return str(error).strip().splitlines()[0]
         return ""
-
-
-@dataclass(frozen=True)
-class Lanes:
-    """Widths of calls that give a batch the same gradient, bit for bit."""
-
-    alone: int = 1  # of a call for one batch
-    together: tuple[int, ...] = ()  # of calls for several, ascending; none: any width will do
-
-    def width(self, count: int) -> int:
-        """Width of the call for so many batches; the rest is padding."""
-        return self.alone if count == 1 else next((width for width in self.together if width >= count), count)
-
-
-def padded(batches: Sequence[Batch], width: int) -> list[Batch]:
-    """The batches, the last of them repeated up to a width."""
-    return [*batches, *[batches[-1]] * (width - len(batches))]
-
-
-def settle(gradients: Callable[[Sequence[Batch]], Tensor], batches: Sequence[Batch], *, pad: bool) -> Lanes | None:
-    """Find widths of calls in which a batch has the same gradient, bit for bit; None: compute one by one.
-
-    An auditor recomputes one gradient, the pool computes many in one call, and both must give the same bits, or an honest peer
-    is banned. Kernels are chosen by shape, so the only widths that are ever used are those that are probed here, and calls for
-    fewer are padded: all peers', half of them (liars are fewer, so more than half stay), and one for an auditor. That takes
-    nine calls at most, however many peers there are. Where a call for one has other bits than a row of a wide one, a few
-    lanes may do. On an accelerator, which calls one by one would leave idle, none may: with `pad`, an audit then takes a call
-    as wide as the pool's, whose rows the probe has found to be the same wherever a batch stands.
-    """
-    peers, first, last = len(batches), batches[0], batches[-1]
-    widest_PD = gradients(batches)
-    if not torch.equal(gradients([first] * peers), widest_PD[:1].expand_as(widest_PD)):
-        return None  # the place in the call matters
-    half = -(-peers // 2)
-    halves = (half,) if 1 < half < peers and torch.equal(gradients(batches[-half:]), widest_PD[-half:]) else ()
-    for width in sorted({1, 2, max(2, peers // _FEW_LANES)}):
-        if width <= peers and all(
-            torch.equal(gradients([batch] * width)[0], row_D)
-            for batch, row_D in ((first, widest_PD[0]), (last, widest_PD[-1]))
-        ):
-            return Lanes(width, (*halves, peers))
-    return Lanes(peers, (*halves, peers)) if pad else None
 
 
 def clipped(gradient_D: Tensor, most: float | None) -> Tensor:
@@ -360,6 +294,31 @@ def clipped(gradient_D: Tensor, most: float | None) -> Tensor:
     if most is not None and (length := exact_norm(gradient_D)) > most:
         gradient_D.mul_(most / length)
     return gradient_D
+
+
+def _check_differentiable(problem: Problem, flat_D: Tensor, batch: Batch) -> None:
+    try:
+        problem.gradient(flat_D, batch)
+    except TaskError as error:
+        if "in-place" not in str(error.__cause__):
+            raise
+        buffers = ", ".join(f"'{name}'" for name in problem.buffers()) or "none"
+        raise TaskError(
+            f"the loss changes a tensor in place that it must not: a buffer of the model (it has {buffers}) or its "
+            "batch; a step would depend on the steps before"
+        ) from error
+
+
+def _calibrate(problem: Problem, module: nn.Module) -> None:
+    norms = [m for m in module.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # the plain average over the calibration batches
+        norm.train()
+    with _fixed_generator(), torch.no_grad(), calling("loss"):
+        for k in range(_CALIBRATION_BATCHES if norms else 0):
+            problem.task.loss(module, problem.task_part(problem._micro_batch(derive(_CALIBRATION_SEED, k))))
+    module.eval()
 
 
 def _check_options(task: Task) -> None:

@@ -2,9 +2,16 @@
 
 from typing import Any
 
+import numpy as np
+import pytest
+
 from tests.protocol.small_runs import SMALL, finished
+from troth.crypto import Identity, PeerId, Slot, derive, leaf_hash, tagged_hash
+from troth.protocol.wire.messages import Envelope, Phase, ReportNumbers, Reveal
+from troth.protocol.wire.phases import seal
 from troth.protocol.wire.primitives import Primitives
 from troth.simulation import ProtocolSimulation
+from troth.simulation.lockstep.memo import MemoPrimitives
 
 
 def test_with_the_memo_off_the_trace_is_the_same(attacked: ProtocolSimulation) -> None:
@@ -50,3 +57,33 @@ def test_audits_and_votes_recompute_in_calls_of_their_own(monkeypatch: Any) -> N
 def test_equal_scenarios_give_equal_traces(attacked: ProtocolSimulation) -> None:
     """[S1]"""
     assert finished(SMALL).trace == attacked.trace
+
+
+def test_only_functions_of_primitives_are_shared() -> None:
+    """[S1] Each is a method with a plain implementation, which a peer on its own uses."""
+    own = {"once", "once_for", "forget", "cut_ahead", "was_cut"}  # the memory itself, and filling it
+    shared = {name for name in vars(MemoPrimitives) if not name.startswith("_")}
+    assert shared - own <= vars(Primitives).keys()
+
+
+def test_remembered_or_not_results_are_the_same() -> None:
+    """[S1] Asked twice, the second time from memory; and what is shared cannot be changed."""
+    plain, memo = Primitives(), MemoPrimitives()
+    identity, slot = Identity.from_secret(derive(0, "sharing")), Slot(tagged_hash("run"), 3, Phase.REVEAL)
+    good = seal(identity, slot, Reveal(bytes(32), b"\x01"))
+    forged = Envelope(good.payload, bytes(64))
+    envelopes = {identity.peer: good, PeerId(bytes(31) + b"\x09"): good, PeerId(bytes(31) + b"\x08"): forged}
+    left, right = tagged_hash("left"), tagged_hash("right")
+    reports = [ReportNumbers(np.arange(3.0) + k, np.ones(3), np.full((3, 4), 0.5 * k)) for k in range(5)]
+    for _ in range(2):
+        assert memo.leaf(2, 7, left) == plain.leaf(2, 7, left) == leaf_hash(2, 7, "float32", left)
+        assert memo.node(left, right) == plain.node(left, right) != memo.node(right, left)
+        assert memo.open_all(slot, envelopes) == plain.open_all(slot, envelopes)
+        assert list(memo.open_all(slot, envelopes)) == [identity.peer]
+        assert np.array_equal(memo.table(reports).about(1).lengths_P, plain.table(reports).about(1).lengths_P)
+    assert memo.table(reports) is memo.table(list(reports))
+    assert memo.table(reports[::-1]).reports == tuple(reports[::-1])
+    later = slot._replace(step=4)
+    assert memo.open_all(later, envelopes) == {}  # the same envelopes in another slot are worth nothing
+    with pytest.raises(TypeError):
+        memo.open_all(slot, envelopes)[identity.peer] = None  # type: ignore[index]

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from troth.aggregation import all_finite, flush_in_place, ordinary
-from troth.crypto import Digest, leaf_hash, merkle_tree, root_from_path
+from troth.crypto import Digest, merkle_tree, root_from_path
 from troth.protocol.wire.blob import Blob
-from troth.protocol.wire.primitives import DTYPE, UNSHARED, Primitives, part_norms
+from troth.protocol.wire.primitives import UNSHARED, Primitives, part_norms
 
 # D coordinates
 
@@ -52,7 +52,8 @@ class CommittedParts:
 def commit_parts(gradient_D: Tensor, bounds: Bounds, tools: Primitives = UNSHARED) -> CommittedParts:
     """Cut and hash a gradient (SPEC C1)."""
     blobs = tools.cut(gradient_D, bounds)
-    root, paths = merkle_tree([_leaf(p, blob) for p, blob in enumerate(blobs)])
+    leaves = [tools.leaf(part, len(blob) // 4, blob.digest) for part, blob in enumerate(blobs)]
+    root, paths = merkle_tree(leaves, tools.node)
     proven_parts = tuple(ProvenPart(blob, path) for blob, path in zip(blobs, paths, strict=True))
     numbers_D = gradient_D.detach()
     if not ordinary(numbers_D):
@@ -82,12 +83,10 @@ def _read(numbers_D: Tensor) -> None:
         numbers_D.zero_()
 
 
-def opens(proven: ProvenPart, part: int, bounds: Sequence[int], root: Digest) -> bool:
+def opens(proven: ProvenPart, part: int, bounds: Sequence[int], root: Digest, tools: Primitives = UNSHARED) -> bool:
     """Tell whether the root commits to this part; its length is checked before it is hashed (SPEC C3)."""
-    if len(proven.blob) != 4 * (bounds[part + 1] - bounds[part]) or len(proven.path) > 32:
+    size = bounds[part + 1] - bounds[part]
+    if len(proven.blob) != 4 * size or len(proven.path) > 32:
         return False
-    return root_from_path(_leaf(part, proven.blob), part, len(bounds) - 1, proven.path) == root
-
-
-def _leaf(part: int, blob: Blob) -> Digest:
-    return leaf_hash(part, len(blob) // 4, DTYPE, blob.digest)
+    leaf = tools.leaf(part, size, proven.blob.digest)
+    return root_from_path(leaf, part, len(bounds) - 1, proven.path, tools.node) == root

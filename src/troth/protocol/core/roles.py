@@ -67,6 +67,8 @@ class Roles:
 
     def owner_of(self, part: int, out: frozenset[PeerId] = frozenset()) -> PeerId:
         """The part's owner or, if it is out, the next contributor in the permutation that is not (SPEC N1)."""
+        if self.owners[part] not in out:
+            return self.owners[part]
         order = (*self.owners[part:], *self.owners[:part])
         return next(peer for peer in order if peer not in out)
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from torch import Tensor
 
@@ -214,19 +214,25 @@ class Attempt(Generic[T]):
     def receiving(self, proven_parts: Mapping[int, Mapping[PeerId, ProvenPart]]) -> "Attempt[T]":
         """This attempt with parts that were asked for: a liar that sends a part again must not replace one that arrived."""
         asked = {part: proven_parts[part] for part in self.my_parts if part in proven_parts and self.newly_owned(part)}
-        return replace(self, received={**self.received, **asked})
+        return self._holding(received={**self.received, **asked})
 
     def carrying(self, proven_parts: Iterable[tuple[Delivery, ProvenPart]]) -> "Attempt[T]":
         """This attempt with others' parts to forward: of several, one that fits its root."""
         fitting = {delivery: proven for delivery, proven in proven_parts if self.fits(delivery, proven)}
-        return replace(self, witnessed={**self.witnessed, **fitting})
+        return self._holding(witnessed={**self.witnessed, **fitting}) if fitting else self
 
     def served(self, proven_parts: Mapping[Delivery, ProvenPart]) -> "Attempt[T]":
         """This attempt with parts that others forwarded to this peer as their owner (SPEC N5)."""
         received = {part: dict(senders) for part, senders in self.received.items()}
         for (part, contributor), proven in proven_parts.items():
             received.setdefault(part, {})[contributor] = proven
-        return replace(self, received=received)
+        return self._holding(received=received)
+
+    def _holding(self, **parts: Any) -> "Attempt[T]":
+        """This attempt with other parts in hand. None of its properties depends on them, so those known stay known."""
+        changed = replace(self, **parts)
+        changed.__dict__.update({name: known for name, known in vars(self).items() if name not in vars(changed)})
+        return changed
 
     def arrived(self, part: int) -> dict[PeerId, ProvenPart]:
         """Received parts that hash to the signed root, by contributor, in the order of keys (SPEC C3)."""
@@ -236,7 +242,7 @@ class Attempt(Generic[T]):
     def fits(self, delivery: Delivery, proven: ProvenPart) -> bool:
         """Whether the contributor committed to this part."""
         part, contributor = delivery
-        return opens(proven, part, self.context.roles.bounds, self.roots[contributor])
+        return opens(proven, part, self.context.roles.bounds, self.roots[contributor], self.context.peer.tools)
 
     def slot(self, phase: Phase) -> Slot:
         return self.context.slot(phase, self.number)

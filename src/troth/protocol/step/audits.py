@@ -123,7 +123,7 @@ def examine_part(
     peer, roots, bounds = attempt.context.peer, attempt.roots, attempt.context.roles.bounds
     (start, stop), tau, parameters = attempt.span(part), attempt.context.taus[part], peer.run.parameters
     contributors = sorted(roots)
-    if not all(c in proven_parts and opens(proven_parts[c], part, bounds, roots[c]) for c in contributors):
+    if not all(c in proven_parts and opens(proven_parts[c], part, bounds, roots[c], peer.tools) for c in contributors):
         return None
     rows_PD = rows_of([proven_parts[c] for c in contributors], peer.tools.device)
     center_D = reduced.aggregate_D[start:stop]

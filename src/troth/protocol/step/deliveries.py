@@ -143,10 +143,12 @@ def undecided_aggregates(attempt: Attempt[T], held: Mapping[PeerId, bytes], part
 
 def lacking(attempt: Attempt[T], held: Mapping[PeerId, bytes]) -> dict[PeerId, set[PeerId]]:
     """Owners whose aggregates a member lacks, by member."""
-    held_by_P = bits_of(list(held.values()), len(attempt.owners))
+    held_MP = bits_of(list(held.values()), len(attempt.owners))
+    if held_MP.all():
+        return {}
     return {
         peer: {attempt.owners[part] for part in np.flatnonzero(~held_P)}
-        for peer, held_P in zip(held, held_by_P, strict=True)
+        for peer, held_P in zip(held, held_MP, strict=True)
         if not held_P.all()
     }
 

@@ -29,6 +29,12 @@ def make_report(own: CommittedParts, aggregate_D: Tensor, project: Project, taus
         lengths_P1, squares_P1, products_P1K = found.lengths_SP, found.squares_SP, found.products_SPK
         return _clipped(np.sqrt(lengths_P1[:, 0]), squares_P1[:, 0], products_P1K[:, 0], tau_P)
     numbers_1D, center_D = own.numbers_D[None].cpu().numpy(), aggregate_D.cpu().numpy()
+    if len(center_D) <= _BLOCK:  # one subtraction for all parts
+        away_1D = np.subtract(numbers_1D, center_D, dtype=np.float64)
+        spans = [(start, away_1D[:, start:stop]) for start, stop in pairwise(own.bounds)]
+        squares = [np.einsum("rc,rc->r", away_1C, away_1C) for _, away_1C in spans]
+        products = [project(start, away_1C) for start, away_1C in spans]
+        return _clipped(own.part_lengths, np.concatenate(squares), np.concatenate(products) + 0.0, tau_P)
     squares, products = [], []
     for start, stop in pairwise(own.bounds):
         square_R, products_RK = _differences(numbers_1D[:, start:stop], center_D[start:stop], project, start)

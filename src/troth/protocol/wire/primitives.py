@@ -24,6 +24,8 @@ from troth.crypto import (
     Slot,
     blob_digest,
     coin_commitment,
+    leaf_hash,
+    node_hash,
     project,
     projection_signs,
     sign_bytes,
@@ -56,6 +58,14 @@ class Primitives:
 
     def digest(self, blob: bytes | memoryview) -> Digest:
         return blob_digest(blob)
+
+    def leaf(self, part: int, count: int, blob: Digest) -> Digest:
+        """Leaf of a part of so many numbers in its gradient's Merkle tree (SPEC C1)."""
+        return leaf_hash(part, count, DTYPE, blob)
+
+    def node(self, left: Digest, right: Digest) -> Digest:
+        """Node of a Merkle tree."""
+        return node_hash(left, right)
 
     def unpack(self, numbers: bytes, parts: int, projections: int) -> ReportNumbers | Malformed:
         return ReportNumbers.unpack(numbers, parts, projections)

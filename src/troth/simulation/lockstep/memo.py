@@ -32,13 +32,18 @@ class MemoPrimitives(Primitives):
         self._known: dict[Hashable, Any] = {}
         self._same: dict[tuple[int, ...], tuple[tuple[object, ...], dict[Hashable, Any]]] = {}  # objects by identity
         self._digests: dict[bytes, Digest] = {}
+        self._leaves: dict[
+            tuple[int, int, Digest], Digest
+        ] = {}  # a contributor's tree is opened part by part by its owners
+        self._nodes: dict[tuple[Digest, Digest], Digest] = {}
         self._projections: dict[Hashable, NDArray[np.float64]] = {}
         self._older_projections: dict[Hashable, NDArray[np.float64]] = {}  # of the step before: auditors need them
 
     def forget(self) -> None:
         self._known.clear()
         self._same.clear()
-        self._digests.clear()
+        for digests in (self._digests, self._leaves, self._nodes):
+            digests.clear()
         self._projections, self._older_projections = {}, self._projections
         self._signs, self._older_signs = {}, self._signs
 
@@ -72,6 +77,19 @@ class MemoPrimitives(Primitives):
         known = self._digests.get(blob)
         if known is None:
             known = self._digests[blob] = super().digest(blob)
+        return known
+
+    def leaf(self, part: int, count: int, blob: Digest) -> Digest:
+        key = (part, count, blob)
+        known = self._leaves.get(key)
+        if known is None:
+            known = self._leaves[key] = super().leaf(part, count, blob)
+        return known
+
+    def node(self, left: Digest, right: Digest) -> Digest:
+        known = self._nodes.get((left, right))
+        if known is None:
+            known = self._nodes[left, right] = super().node(left, right)
         return known
 
     def unpack(self, numbers: bytes, parts: int, projections: int) -> ReportNumbers | Malformed:

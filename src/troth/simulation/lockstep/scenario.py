@@ -236,7 +236,7 @@ class Scenario:
 
     @property
     def pads(self) -> bool:
-        """Whether an audit may take a call as wide as all peers' (see `troth.training.problem.settle`)."""
+        """Whether an audit may take a call as wide as all peers' (see `troth.training.calls.lanes.settle`)."""
         return self.device != "cpu"
 
 

@@ -1,0 +1,1 @@
+"""How gradients are called for: how many in one call, and as recorded graphs."""
