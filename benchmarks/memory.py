@@ -34,7 +34,7 @@ from troth.protocol.core.run import Run
 from troth.protocol.wire.messages import Phase
 from troth.swarm.plan import SwarmPlan, founders_of
 
-PEERS, STEPS, SIZE = 4, 4, 100_000_000
+PEERS, STEPS, SIZE = 4, 6, 100_000_000
 STATE = 2  # vectors: model and momentum
 BOUND = 6  # gradients beyond these
 _TINY = 1 << 18  # parameters of the run whose peaks are the baseline: the smallest with compiled kernels
@@ -138,7 +138,9 @@ def _run(size: int) -> tuple[list[float], Peaks]:
             for number in range(PEERS):
                 mine, theirs = context.Pipe()
                 secret = bytes(derive(plan.seed, "identity", number))
-                process = context.Process(target=_peer, args=(raw, secret, f"{folder}/peer{number}", theirs), daemon=True)
+                process: BaseProcess = context.Process(
+                    target=_peer, args=(raw, secret, f"{folder}/peer{number}", theirs), daemon=True
+                )
                 process.start()
                 theirs.close()
                 processes.append(process)

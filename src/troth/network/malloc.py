@@ -3,8 +3,9 @@
 import ctypes
 from typing import Any
 
-_TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = (
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX, _ARENA_MAX = (
     -1,
+    -3,
     -4,
     -8,
 )  # options of glibc's mallopt; other libraries have none, and need it less
@@ -25,6 +26,13 @@ def keep_memory() -> None:
     if _MALLOPT is not None:
         for option, value in ((_ARENA_MAX, 1), (_MMAP_MAX, 0), (_TRIM_THRESHOLD, (1 << 31) - 1)):
             _MALLOPT(option, value)
+
+
+def keep_no_memory() -> None:
+    """Return every vector's memory when it is freed. The largest models need room more than they need the time for fresh pages;
+    the C library would keep blocks below a size that grows with use."""
+    if _MALLOPT is not None:
+        _MALLOPT(_MMAP_THRESHOLD, 1 << 20)
 
 
 def give_back_memory() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from troth.crypto import Digest, blob_digest
-from troth.files import write_bytes
+from troth.files import write_by, write_bytes
 from troth.network.disk.errors import DiskError
 from troth.protocol.broadcast.signed_slots import NO_SLOT, SlotKey
 from troth.protocol.core.roles import PendingAudits
@@ -137,7 +137,7 @@ class Checkpoints:
         try:
             if writes:
                 began = self._clock()
-                write_bytes(self._folder / f"{name}.safetensors", self._work.pack(state.training))
+                self._write(state.step, state.training)
                 self._next, self._saved_at = self._clock() + _SELDOM * (self._clock() - began), state.step
             write_bytes(self._folder / f"{name}.json", msgspec.json.format(msgspec.json.encode(saved), indent=1))
             self._prune()
@@ -206,9 +206,12 @@ class Checkpoints:
 
     def save_model(self, step: int, training: Training) -> None:
         """Save the model of an earlier step, unless it is there."""
+        if not (self._folder / f"step-{step:09}.safetensors").exists():
+            self._write(step, training)
+
+    def _write(self, step: int, training: Training) -> None:
         path = self._folder / f"step-{step:09}.safetensors"
-        if not path.exists():
-            write_bytes(path, self._work.pack(training))
+        write_by(path, lambda partial: self._work.write(training, partial))
 
     def model(self, step: int, digest: Digest) -> Training | None:
         """The model of an earlier step, if it is still there."""
@@ -217,7 +220,7 @@ class Checkpoints:
     def _model(self, path: Path, digest: Digest) -> Training | None:
         if not path.exists():
             return None
-        training: Any = self._work.unpack(path.read_bytes())
+        training: Any = self._work.read(path)
         if isinstance(training, Malformed) or self._work.digest(training) != digest:
             return None
         return training  # type: ignore[no-any-return]
@@ -256,10 +259,7 @@ def _models(folder: Path) -> list[Path]:
 
 def _saved_model(path: Path, run: Digest, work: TrainingWork) -> SavedModel | None:
     saved = _read(path.with_suffix(".json"), run)
-    try:
-        training: Any = work.unpack(path.read_bytes())
-    except OSError:
-        return None
+    training: Any = work.read(path)
     if isinstance(training, Malformed) or len(training.parameters_D) != work.problem.size:
         return None
     if saved is not None and saved.content is not None and work.digest(training) != saved.content:

@@ -19,10 +19,11 @@ from troth.evidence.model_file import model_file, to_text
 from troth.evidence.verify_model import proves_model
 from troth.files import write_text
 from troth.network.disk.audit_records import AuditRecordFiles
-from troth.network.disk.checkpoints import Checkpoints, Found, Marks
+from troth.network.disk.checkpoints import CheckpointError, Checkpoints, Found, Marks
 from troth.network.disk.errors import DiskError
 from troth.network.disk.journal import Journal
 from troth.network.disk.lock import Lock, lock_folder
+from troth.network.disk.resting import RestingVectors
 from troth.network.disk.signed_slots import SignedSlotsFile
 from troth.protocol.core.records import decode_record
 from troth.protocol.core.run import Run
@@ -47,6 +48,7 @@ class PeerFolder:
         self._lock = _claim(path, run, note)
         self._checkpoints = Checkpoints(path / "checkpoints", run, work, keep=keep_checkpoints)
         self._audit_records = AuditRecordFiles(path / "checkpoints", run, self._checkpoints)
+        self._resting = RestingVectors(path)
         self.journal = Journal(path / "journal", run, after=self._checkpoints.marks().journal)
         if self.journal.cut:
             note(f"the journal's last line was torn: {self.journal.cut} bytes of it are cut off")
@@ -106,6 +108,17 @@ class PeerFolder:
         """Save the state after a step; with its model in any case if `whole`."""
         self._audit_records.save(state)
         self._checkpoints.save(state, self._settled(), whole=whole)
+        self._rest(state)
+
+    def _rest(self, state: State[Training]) -> None:
+        """Move the states and aggregates that audits may still need from memory to files, if they are large (SPEC K1)."""
+        kept = state.audit_records.values()
+        states = (record.training for record in kept if record.training is not state.training)
+        vectors = [tensor for training in states for tensor in (training.parameters_D, *training.optimizer.values())]
+        try:
+            self._resting.rest([*vectors, *(record.aggregate_D for record in kept)])
+        except OSError as error:
+            raise CheckpointError(f"cannot write to {self.path}: {error.strerror}; make room and join again") from error
 
     def save_when_stopping(self, state: State[Training]) -> None:
         """Save state, model and audit records: if all others stop too, nobody else has the model (SPEC B5)."""

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from troth.crypto import Digest, Identity
 from troth.network.disk.checkpoints import Marks
 from troth.network.disk.lock import lock_key
-from troth.network.malloc import keep_memory
+from troth.network.malloc import keep_memory, keep_no_memory
 from troth.network.manifest.errors import ManifestError
 from troth.network.manifest.fit import mismatches
 from troth.network.manifest.manifest import Manifest
@@ -39,7 +39,7 @@ from troth.training.hardware import describe
 from troth.training.work import Training
 
 R = TypeVar("R")
-_LARGE = 1 << 20  # parameters
+_LARGE, _VERY_LARGE = 1 << 20, 1 << 25  # parameters
 
 
 class BannedError(CannotGoOnError):
@@ -60,8 +60,10 @@ class Node:
         task = manifest.make_task()
         problem = manifest.problem(task)
         _check_fit(manifest, identity, mismatches(manifest, task, problem))
-        if problem.size >= _LARGE:
+        if _LARGE <= problem.size < _VERY_LARGE:
             keep_memory()
+        elif problem.size >= _VERY_LARGE:
+            keep_no_memory()
         self._manifest = manifest
         self._seat = identity  # the key in the manifest
         self._options = options
@@ -70,7 +72,9 @@ class Node:
         self._factory = factory or PeerFactory()
         self._tools = Primitives(problem.device)
         self.work = self._factory.work(manifest, problem, self._tools)
-        self._first = manifest.first_state(self.work)
+        # Until this peer knows where it stands: it is as large as the model, and nobody needs it later.
+        self._first: State[Training] | None = manifest.first_state(self.work)
+        self._founders = self._first.roster
         self._key_lock = lock_key(manifest.run.id, identity.peer)
         self._folder = PeerFolder(
             options.folder, manifest.run.id, self.work, keep_checkpoints=options.keep_checkpoints, note=self.note
@@ -205,27 +209,27 @@ class Node:
     @property
     def _founding(self) -> Founding:
         options = self._options
-        return Founding(self._seat.peer, self._first.roster, options.founding_s, options.restart_with, self._names)
+        return Founding(self._seat.peer, self._founders, options.founding_s, options.restart_with, self._names)
 
     def _open_network(self, me: Identity) -> None:
-        state_bytes = len(self.work.pack(self._first.training))
+        assert self._first is not None
         self._network = NodeNetwork(
             self._manifest,
             self._seat,
             me,
             self._options,
-            state_bytes,
+            self.work.packed_bytes(self._first.training),
             self._events.note,
             self._process,
-            self._own_sections(),
+            self._own_sections(self._first),
             describe(self.work.problem),
         )
         if self._stop_asked:
             self._network.stop()
 
-    def _own_sections(self) -> dict[str, Digest]:
+    def _own_sections(self, first: State[Training]) -> dict[str, Digest]:
         """Digests of what all members must compute alike: the first model and, where audits are exact, a public gradient."""
-        sections = {FIRST_MODEL: self.work.digest(self._first.training)}
+        sections = {FIRST_MODEL: first.model}
         if self._manifest.parameters.deviation is None:
             sections[HARDWARE] = self.work.hardware_class()
         return sections
@@ -236,7 +240,8 @@ class Node:
         return self._network
 
     def _make_member(self, me: Identity) -> Member[Training]:
-        found = self._folder.last(self._first)
+        assert self._first is not None
+        found, self._first = self._folder.last(self._first), None
         self._incarnation = found.state.incarnation
         channel = self._open_channel(me)
         outside = self._factory.outside(channel, me, self._manifest.run)

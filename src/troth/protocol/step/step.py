@@ -76,6 +76,7 @@ async def run_step(peer: Peer[T], state: State[T]) -> Outcome[T]:
         except AttemptAborted as aborted:
             link_disputes.did_not_come(aborted.missed, attempt.members)  # [F1]
             attempt = attempt.again(aborted)  # [N1, N2, N4]
+    del gradient_D, parts  # as large as the model that is made now
     return conclude(attempt, reduced, reported, accuses, trials, link_disputes)  # [R1, G2, U1–U3, K1, T5, B3]
 
 
