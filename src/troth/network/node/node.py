@@ -256,7 +256,7 @@ class Node:
             past=found.past,
             patience=self._options.founding_s,
             restart_with=lambda: self._options.restart_with,
-            on_certified=self._folder.journal.recorded,
+            on_certified=self._folder.recorded,
             on_discarded=self._evidence.discarded,
         )
 
