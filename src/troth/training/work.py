@@ -20,6 +20,7 @@ from troth.protocol.wire.primitives import Primitives
 from troth.training.hardware import class_digest, gradient_on
 from troth.training.optimizers import Optimizer, State, bound
 from troth.training.problem import Problem
+from troth.training.resting import give_back_pages
 from troth.training.schedules import Schedule, rate_at
 from troth.training.weights import write_tensors
 
@@ -35,6 +36,11 @@ class Training:
 
     parameters_D: Tensor
     optimizer: State
+
+    @property
+    def vectors(self) -> tuple[Tensor, ...]:
+        """All that it is made of."""
+        return (self.parameters_D, *self.optimizer.values())
 
 
 class TrainingWork:
@@ -61,7 +67,9 @@ class TrainingWork:
         return self.gradient_now(training, seed)
 
     async def recompute(self, training: Training, seed: Seed) -> Tensor:
-        return self.gradient_now(training, seed)
+        gradient_D = self.gradient_now(training, seed)
+        give_back_pages()  # of that state: an audit's next step needs as much for the aggregate
+        return gradient_D
 
     def gradient_now(self, training: Training, seed: Seed) -> Tensor:
         if self.hardware:
@@ -71,6 +79,7 @@ class TrainingWork:
         return finite_or_zero(gradients_PD[0])
 
     def update(self, training: Training, aggregate_D: Tensor, step: int) -> Training:
+        give_back_pages()  # audits are over
         parameters_D, state = self._optimizer.update(
             training.parameters_D,
             aggregate_D.to(training.parameters_D.device),

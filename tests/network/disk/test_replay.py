@@ -17,6 +17,10 @@ STATES = [outcome.state for outcome in world().witness if not outcome.record.clo
 RECORDS = {outcome.record.step: outcome.record for outcome in world().witness}
 
 
+def nothing(_training: Training) -> None:
+    pass
+
+
 def first() -> Base:
     kept = STATES[0].audit_records[0]
     return Base(0, kept.training, kept.model)
@@ -31,7 +35,7 @@ def written(folder: Path) -> AggregateFiles:
 
 def replayed(files: AggregateFiles, state: State[Training], records: dict[int, StepRecord] = RECORDS) -> bool:
     """Whether the model comes out right; None is the other way to end."""
-    found = Replay(world().work, files)(state.step, state.model, records, first)
+    found = Replay(world().work, files, nothing)(state.step, state.model, records, first)
     assert found is None or world().work.digest(found) == world().work.digest(state.training)
     return found is not None
 
@@ -42,17 +46,20 @@ def test_every_model_is_made_again_from_the_first(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"step-{k:09}.aggregate" for k in range(len(STATES))]
 
 
-def test_the_state_before_the_last_record_is_at_hand(tmp_path: Path) -> None:
-    """[B2] A peer goes back by a step if its last record is not certified: without a second replay."""
-    replay, (before, last) = Replay(world().work, written(tmp_path)), STATES[-2:]
+def test_the_two_states_before_the_last_one_are_at_hand(tmp_path: Path) -> None:
+    """[B2, B6] A peer goes back by a step if its last record is not certified, and audits the one before."""
+    rested: list[Training] = []
+    replay, (earlier, before, last) = Replay(world().work, written(tmp_path), rested.append), STATES[-3:]
     assert replay(last.step, last.model, RECORDS, first) is not None
 
     def not_again() -> Base:
         raise AssertionError
 
-    found = replay(before.step, before.model, RECORDS, not_again)
-    assert found is not None
-    assert world().work.digest(found) == world().work.digest(before.training)
+    for state in (before, earlier):
+        found = replay(state.step, state.model, RECORDS, not_again)
+        assert found is not None
+        assert world().work.digest(found) == world().work.digest(state.training)
+        assert any(found is one for one in rested)
 
 
 def test_nothing_is_made_from_a_damaged_or_missing_aggregate_or_other_records(tmp_path: Path) -> None:
@@ -88,9 +95,10 @@ def test_aggregates_before_a_saved_model_go_when_nobody_can_go_back_before_it(tm
     """[B2] The record before the saved model may be uncertified until the next step has ended."""
     files = written(tmp_path)
     files.saved(STATES[2].step)
-    files.prune(STATES[2].step)
-    assert len(list(tmp_path.iterdir())) == len(STATES)
-    files.prune(STATES[3].step)
+    for state in STATES[2:4]:
+        files.prune(state.step)
+        assert len(list(tmp_path.iterdir())) == len(STATES)
+    files.prune(STATES[3].step + 1)
     steps = sorted(int(path.stem.removeprefix("step-")) for path in tmp_path.iterdir())
     assert steps == list(range(STATES[2].step, len(STATES)))
 

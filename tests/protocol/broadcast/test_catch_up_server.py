@@ -76,7 +76,7 @@ def test_only_members_that_asked_are_shown_the_state_of_this_step() -> None:
         assert bool(catch_up.asking) == asks
         catch_up.asking.clear()
     catch_up.watch([IDENTITIES[0].peer])
-    packed = []
+    packed: list[int] = []
 
     def packing() -> bytes:
         packed.append(1)
@@ -86,7 +86,8 @@ def test_only_members_that_asked_are_shown_the_state_of_this_step() -> None:
     assert sent.pop() == (IDENTITIES[0].peer, SyncShown(()))
     for asker, digest in ((IDENTITIES[1].peer, bytes(32)), (IDENTITIES[0].peer, b"1" * 32)):
         catch_up.hear(asker, rejoin_slot(6), StateWanted(digest), 5)
-    assert sent == packed == []
+    assert sent == []
+    assert packed == []
     catch_up.hear(IDENTITIES[0].peer, rejoin_slot(6), StateWanted(bytes(32)), 5)
     assert sent == [(IDENTITIES[0].peer, StateShown(b"state"))]
     assert packed == [1]
@@ -99,8 +100,8 @@ def test_of_several_large_states_one_is_packed() -> None:
     catch_up.watch([peer.peer for peer in IDENTITIES[:2]])
     for digest, state in ((Digest(b"1" * 32), old), (Digest(b"2" * 32), new)):
         catch_up.show(rejoin_slot(6), {}, (digest, state))
-    for asker, digest in ((IDENTITIES[0].peer, b"1" * 32), (IDENTITIES[1].peer, b"2" * 32)):
-        catch_up.hear(asker, rejoin_slot(6), StateWanted(digest), 5)
+    for asker, wanted in ((IDENTITIES[0].peer, b"1" * 32), (IDENTITIES[1].peer, b"2" * 32)):
+        catch_up.hear(asker, rejoin_slot(6), StateWanted(wanted), 5)
     assert [frame for _, frame in sent] == [StateShown(b"\0"), StateShown(b"\1")]
     assert (old.is_packed, new.is_packed) == (False, True)
 

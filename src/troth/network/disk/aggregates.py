@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from troth.files import write_by
-from troth.protocol.core.parts import part_bounds
+from troth.protocol.core.parts import Bounds, part_bounds
 from troth.protocol.core.records import StepRecord, aggregates_digest
 from troth.protocol.core.state import State
 from troth.protocol.wire.blob import Blob, digest_all
@@ -50,9 +50,9 @@ class AggregateFiles:
         self._since = self._next = step
 
     def prune(self, step: int) -> None:
-        """Delete files from before the saved model, once the state at the start of this step is saved and later than it: its last
-        record may not be certified, and then the peer goes back by one step (SPEC B2)."""
-        if step > self._since:
+        """Delete files from before the saved model, once nobody can need an earlier one: the state at the start of this step is
+        saved; its last record may not be certified, so the peer may go back by a step, and audit the one before (SPEC B2, B6)."""
+        if step > self._since + 1:
             for path in self._folder.glob("step-*.aggregate"):
                 if int(path.stem.removeprefix("step-")) < self._since:
                     path.unlink()
@@ -68,13 +68,20 @@ class AggregateFiles:
 
     def read(self, record: StepRecord) -> Tensor | None:
         """The aggregate of a step, if it is here and is the one that the record names."""
-        path = self._path(record.step)
-        if not path.exists() or path.stat().st_size != 4 * self._size or record.parts > self._size:
+        found = self.read_parts(record.step, part_bounds(self._size, record.parts))
+        if found is None or aggregates_digest(blob.digest for blob in found[1]) != record.aggregates:
+            return None
+        return found[0]
+
+    def read_parts(self, step: int, bounds: Bounds) -> tuple[Tensor, tuple[Blob, ...]] | None:
+        """The aggregate of a step, if there is one, and its parts with their digests; nothing is checked but its length."""
+        path = self._path(step)
+        if not path.exists() or path.stat().st_size != 4 * self._size or bounds[-1] != self._size:
             return None
         aggregate_D = torch.from_file(str(path), shared=False, size=self._size, dtype=torch.float32)
-        blobs = Blob.cut(aggregate_D, part_bounds(self._size, record.parts))
+        blobs = Blob.cut(aggregate_D, bounds)
         digest_all(blobs)
-        return aggregate_D if aggregates_digest(blob.digest for blob in blobs) == record.aggregates else None
+        return aggregate_D, blobs
 
     def _start(self, step: int, aggregate_D: Tensor) -> None:
         numbers = Blob.of(aggregate_D).view

@@ -227,11 +227,6 @@ class Checkpoints:
     def digest(self, training: Training) -> Digest:
         return self._work.digest(training)
 
-    def save_model(self, step: int, training: Training) -> None:
-        """Save the model of an earlier step, unless it is there."""
-        if not (self._folder / f"step-{step:09}.safetensors").exists():
-            self._write(step, training)
-
     def _write(self, step: int, training: Training) -> None:
         path = self._folder / f"step-{step:09}.safetensors"
         write_by(path, lambda partial: self._work.write(training, partial))

@@ -20,25 +20,28 @@ class Base:
 
 
 class Replay:
-    """Replays updates, and remembers the state before the last one: a peer may have to go back to it (SPEC B2)."""
+    """Replays updates, and remembers the two states before the last one: a peer may have to go back by a step, and then audits
+    the work of the step before (SPEC B2, B6). `rest` moves these out of memory."""
 
-    def __init__(self, work: TrainingWork, aggregates: AggregateFiles) -> None:
+    def __init__(self, work: TrainingWork, aggregates: AggregateFiles, rest: Callable[[Training], None]) -> None:
         self._work = work
         self._aggregates = aggregates
-        self._before: Base | None = None
+        self._rest = rest
+        self._earlier: tuple[Base, ...] = ()
 
     def __call__(
         self, step: int, model: Digest, records: Mapping[int, StepRecord], base: Callable[[], Base | None]
     ) -> Training | None:
         """The model at the start of a step, if everything since the base is here and leads to this digest."""
-        before, self._before = self._before, None
-        if before is not None and (before.step, before.model) == (step, model):
-            return before.training
-        here = base()
+        known = next((one for one in self._earlier if (one.step, one.model) == (step, model)), None)
+        if known is not None:
+            return known.training
+        self._earlier, here = (), base()
         while here is not None and here.step < step:
-            if here.step == step - 1:
-                self._before = here
-            here = self._next(here, records.get(here.step))
+            before, here = here, self._next(here, records.get(here.step))
+            if before.step >= step - 2:
+                self._rest(before.training)
+                self._earlier = (*self._earlier, before)
         return here.training if here is not None and here.model == model else None
 
     def _next(self, here: Base, record: StepRecord | None) -> Base | None:

@@ -26,12 +26,12 @@ from troth.network.disk.errors import DiskError
 from troth.network.disk.journal import Journal
 from troth.network.disk.lock import Lock, lock_folder
 from troth.network.disk.replay import Base, Replay
-from troth.network.disk.resting import RestingVectors
 from troth.network.disk.signed_slots import SignedSlotsFile
 from troth.protocol.core.records import decode_record
 from troth.protocol.core.run import Run
 from troth.protocol.core.state import LastRecord, State
 from troth.protocol.wire.frames import CertifiedRecord
+from troth.training.resting import rest
 from troth.training.weights import write_model
 from troth.training.work import Training, TrainingWork, tensor_digests
 
@@ -51,10 +51,9 @@ class PeerFolder:
         self._note = note
         self._lock = _claim(path, run, note)
         self._checkpoints = Checkpoints(path / "checkpoints", run, work, keep=keep_checkpoints)
-        self._audit_records = AuditRecordFiles(path / "checkpoints", run, self._checkpoints)
         self._aggregates = AggregateFiles(path / "checkpoints", work.problem.size)
-        self._replay = Replay(work, self._aggregates)
-        self._resting = RestingVectors(path)
+        self._audit_records = AuditRecordFiles(path / "checkpoints", run, self._checkpoints, self._aggregates)
+        self._replay = Replay(work, self._aggregates, lambda training: rest(training.vectors, path))
         self.journal = Journal(path / "journal", run, after=self._checkpoints.marks().journal)
         if self.journal.cut:
             note(f"the journal's last line was torn: {self.journal.cut} bytes of it are cut off")
@@ -103,9 +102,10 @@ class PeerFolder:
     def last(self, first: State[Training]) -> Found:
         """The newest saved state with its audit records; `first` if there is none."""
         found = self._checkpoints.last(first, self._replayed)
-        past = tuple(self._audit_records.onto(state) for state in found.past)
-        self._rest(found.state, *past)
-        return Found(self._audit_records.onto(found.state), found.lacks, past)
+        past = tuple(self._audit_records.onto(state, found.past) for state in found.past)
+        whole = Found(self._audit_records.onto(found.state, found.past), found.lacks, past)
+        self._rest(whole.state, *past)
+        return whole
 
     def _replayed(
         self, step: int, model: Digest, last: LastRecord | None, base: Callable[[], Base | None]
@@ -140,9 +140,9 @@ class PeerFolder:
         """Move earlier states, and the states and aggregates that audits may still need, from memory to files, if they are large
         (SPEC K1)."""
         kept = state.audit_records.values()
-        trainings = [one.training for one in (*kept, *earlier) if one.training is not state.training]
-        vectors = [tensor for one in trainings for tensor in (one.parameters_D, *one.optimizer.values())]
-        self._on_disk(lambda: self._resting.rest([*vectors, *(record.aggregate_D for record in kept)]))
+        trainings = [*(record.training for record in kept), *(one.training for one in earlier)]
+        vectors = [vector for one in trainings if one is not state.training for vector in one.vectors]
+        self._on_disk(lambda: rest([*vectors, *(record.aggregate_D for record in kept)], self.path))
 
     def _on_disk(self, write: Callable[[], R]) -> R:
         try:
@@ -152,7 +152,8 @@ class PeerFolder:
 
     def save_when_stopping(self, state: State[Training]) -> None:
         """Save state, model and audit records: if all others stop too, nobody else has the model (SPEC B5)."""
-        self._audit_records.save(state, whole=True)
+        self._audit_records.save(state)
+        self._on_disk(self._aggregates.wait)
         self._checkpoints.save(state, self._settled(), whole=True)
 
     def _settled(self) -> Marks:
