@@ -131,7 +131,7 @@ def _let_everyone_audit() -> None:
     def everyone(record: StepRecord) -> PendingAudits:
         return dataclasses.replace(usual(record), everyone=True)
 
-    PendingAudits.after = everyone  # type: ignore[method-assign, assignment]
+    PendingAudits.after = everyone  # type: ignore[method-assign]
 
 
 # All of them
@@ -205,6 +205,8 @@ def _report(size: int, baseline: float, peaks: list[float], phases: Peaks) -> st
         "",
         f"The most is {most:.2f} gradients; the bound is {BOUND}: {'held' if most <= BOUND else 'broken'}.",
         "",
+        *_arithmetic(),
+        "",
         "By what the peer was doing, as far as samples every ten milliseconds saw it:",
         "",
         "| phase | most, in gradients beyond model and optimizer |",
@@ -213,6 +215,23 @@ def _report(size: int, baseline: float, peaks: list[float], phases: Peaks) -> st
         "",
     ]
     return "\n".join(text)
+
+
+def _arithmetic() -> list[str]:
+    """What a peer with SGD needs for larger models: vectors of 4·D bytes, counted."""
+    resting, aggregates, checkpoints = 18, 18, 3 * STATE
+    rows = [(size, 4 * size / 1e9) for size in (10**8, 10**9)]
+    return [
+        f"In vectors of 4·D bytes a peer needs {STATE} + {BOUND} of memory, whatever the number of peers, and on disk {checkpoints} for three checkpoints, at "
+        f"most {aggregates} for aggregates since the last saved model, and {resting} for the states and aggregates that audits and evidence may still need:",
+        "",
+        "| parameters | memory, at most | disk, at most |",
+        "| --- | --- | --- |",
+        *(
+            f"| {size:,} | {(STATE + BOUND) * gb:.1f} GB | {(resting + aggregates + checkpoints) * gb:.0f} GB |"
+            for size, gb in rows
+        ),
+    ]
 
 
 if __name__ == "__main__":

@@ -11,6 +11,9 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX, _ARENA_MAX = (
 )  # options of glibc's mallopt; other libraries have none, and need it less
 
 
+_LARGE, _LARGEST = 1 << 20, 1 << 25  # parameters
+
+
 def _find(name: str) -> Any:
     try:
         return getattr(ctypes.CDLL(None), name)
@@ -19,6 +22,14 @@ def _find(name: str) -> Any:
 
 
 _MALLOPT, _TRIM = _find("mallopt"), _find("malloc_trim")
+
+
+def manage_memory(parameters: int) -> None:
+    """Treat freed memory as suits a model of this size."""
+    if _LARGE <= parameters < _LARGEST:
+        keep_memory()
+    elif parameters >= _LARGEST:
+        keep_no_memory()
 
 
 def keep_memory() -> None:

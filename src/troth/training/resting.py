@@ -6,7 +6,7 @@ files have no name: nothing is left of them when the vector is gone, or the proc
 
 import mmap
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableMapping
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 RESTS_FROM = 1 << 25  # numbers of a vector for which reading it back is better than its 128 MB of memory
 _DROP = getattr(mmap, "MADV_DONTNEED", None)  # gives back the pages of a mapped file; they are read again when needed
-_RESTING = WeakIdKeyDictionary()  # this process's resting vectors, and the maps that they lie in
+_RESTING: MutableMapping[Tensor, mmap.mmap] = WeakIdKeyDictionary()  # and the maps that they lie in
 
 
 def rest(vectors: Iterable[Tensor], folder: Path) -> None:

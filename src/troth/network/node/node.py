@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from troth.crypto import Digest, Identity
 from troth.network.disk.checkpoints import Marks
 from troth.network.disk.lock import lock_key
-from troth.network.malloc import keep_memory, keep_no_memory
+from troth.network.malloc import manage_memory
 from troth.network.manifest.errors import ManifestError
 from troth.network.manifest.fit import mismatches
 from troth.network.manifest.manifest import Manifest
@@ -39,7 +39,6 @@ from troth.training.hardware import describe
 from troth.training.work import Training
 
 R = TypeVar("R")
-_LARGE, _VERY_LARGE = 1 << 20, 1 << 25  # parameters
 
 
 class BannedError(CannotGoOnError):
@@ -60,10 +59,7 @@ class Node:
         task = manifest.make_task()
         problem = manifest.problem(task)
         _check_fit(manifest, identity, mismatches(manifest, task, problem))
-        if _LARGE <= problem.size < _VERY_LARGE:
-            keep_memory()
-        elif problem.size >= _VERY_LARGE:
-            keep_no_memory()
+        manage_memory(problem.size)
         self._manifest = manifest
         self._seat = identity  # the key in the manifest
         self._options = options
