@@ -78,3 +78,5 @@ def test_tensors_moved_into_a_vector_are_what_flattening_gives() -> None:
     flat_D = layout.flatten(tensors)
     assert torch.equal(layout.moved(tensors), flat_D)
     assert tensors == {}
+    one = Layout.of(nn.Linear(3, 2, bias=False))
+    assert torch.equal(one.moved({"weight": torch.ones(()).expand(2, 3)}), torch.ones(6))

@@ -17,10 +17,10 @@ from troth.aggregation import all_finite, flush_subnormals
 from troth.crypto import Digest, Seed, blob_digest, tagged_hash
 from troth.protocol.wire.messages import Malformed
 from troth.protocol.wire.primitives import Primitives
+from troth.resting import give_back_pages
 from troth.training.hardware import class_digest, gradient_on
 from troth.training.optimizers import Optimizer, State, bound
 from troth.training.problem import Problem
-from troth.training.resting import give_back_pages
 from troth.training.schedules import Schedule, rate_at
 from troth.training.weights import write_tensors
 

@@ -31,7 +31,7 @@ from troth.protocol.core.records import decode_record
 from troth.protocol.core.run import Run
 from troth.protocol.core.state import LastRecord, State
 from troth.protocol.wire.frames import CertifiedRecord
-from troth.training.resting import rest
+from troth.resting import rest
 from troth.training.weights import write_model
 from troth.training.work import Training, TrainingWork, tensor_digests
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from troth.protocol.wire.blob import Blob
-from troth.training.resting import give_back_pages, rest, resting
+from troth.resting import give_back_pages, rest, resting
 
 
 @pytest.fixture(autouse=True)
 def _small_vectors_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("troth.training.resting.RESTS_FROM", 1000)
+    monkeypatch.setattr("troth.resting.RESTS_FROM", 1000)
 
 
 def test_a_resting_vector_is_the_same_object_with_the_same_numbers(tmp_path: Path) -> None:
