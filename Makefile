@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: promises nettest bench-hostile bench-network bench-overlap help demo test test-docs check bench ban-law drop-outs attack-pages attack-studies fuzz vectors clean
+.PHONY: promises nettest bench-hostile bench-memory bench-network bench-overlap help demo test test-docs check bench ban-law drop-outs attack-pages attack-studies fuzz vectors clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -47,6 +47,9 @@ bench-hostile: .venv/installed-dev ## 10,000 hostile connections against a peer 
 
 bench-overlap: .venv/installed-dev ## gradients beside the protocol, on lines with delay (as root, with iproute2); rewrites benchmarks/results-overlap.md
 	$(BIN)/python -m benchmarks.overlap
+
+bench-memory: .venv/installed-dev ## peak memory of four peers with 10⁸ parameters (14 GB, some minutes); rewrites benchmarks/results-memory.md
+	$(BIN)/python -m benchmarks.memory
 
 bench-network: .venv/installed-dev ## a step of ten million parameters against gloo and hivemind; rewrites benchmarks/results-network.md
 	$(BIN)/python -m benchmarks.network

@@ -24,7 +24,7 @@ class Flat(Task):
         return _Point(self.dimension)
 
     def initialise(self, model: nn.Module, draw: Stream) -> None:
-        pass  # at the origin
+        pass  # all ones
 
     def batch(self, draw: Stream) -> Batch:
         return {"slope": torch.from_numpy(draw.uniform(1)).float()}
@@ -40,7 +40,7 @@ class Flat(Task):
 class _Point(nn.Module):
     def __init__(self, dimension: int) -> None:
         super().__init__()
-        self.x = nn.Parameter(torch.zeros(dimension))
+        self.x = nn.Parameter(torch.ones(dimension))  # not zeros, whose memory is not there before it is written to
 
     def forward(self) -> Tensor:
         return self.x

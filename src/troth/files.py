@@ -1,6 +1,7 @@
 """Files that are written whole or not at all, and are still there after a power cut."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -10,10 +11,14 @@ def write_text(path: Path, text: str) -> None:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file whole or not at all: a reader never sees half of it, and a crash keeps the old one."""
+    write_by(path, lambda partial: partial.write_bytes(content))
+
+
+def write_by(path: Path, write: Callable[[Path], object]) -> None:
+    """The same for a file that `write` makes at another place, in pieces for instance."""
     partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
-        file.write(content)
-        file.flush()
+    write(partial)
+    with partial.open("rb+") as file:
         os.fsync(file.fileno())
     partial.replace(path)
     sync_folder(path.parent)

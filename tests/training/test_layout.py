@@ -69,3 +69,14 @@ def test_flatten_behind_a_leading_dimension_stacks_rows() -> None:
     views = [layout.views(row_D) for row_D in rows_PD]
     stacked = {name: torch.stack([view[name] for view in views]) for name in layout.names}
     assert torch.equal(layout.flatten(stacked, leading=1), rows_PD)
+
+
+def test_tensors_moved_into_a_vector_are_what_flattening_gives() -> None:
+    layout = Layout.of(small_module())
+    tensors = {name: torch.randn(shape) for name, shape in zip(layout.names, layout.shapes, strict=True)}
+    tensors["3.weight"] = torch.ones(()).expand(5, 12)  # as gradients may lie
+    flat_D = layout.flatten(tensors)
+    assert torch.equal(layout.moved(tensors), flat_D)
+    assert tensors == {}
+    one = Layout.of(nn.Linear(3, 2, bias=False))
+    assert torch.equal(one.moved({"weight": torch.ones(()).expand(2, 3)}), torch.ones(6))

@@ -33,3 +33,12 @@ class Layout:
     def flatten(self, tensors: dict[str, Tensor], leading: int = 0) -> Tensor:
         """One vector (behind `leading` batch dimensions) out of named tensors; the one copy there is."""
         return torch.cat([tensors[name].flatten(start_dim=leading) for name in self.names], dim=leading)
+
+    def moved(self, tensors: dict[str, Tensor]) -> Tensor:
+        """What `flatten` gives. Takes the tensors out of the dictionary one by one: a gradient need not be there twice."""
+        if len(self.names) == 1:
+            return tensors.pop(self.names[0]).detach().contiguous().flatten()
+        flat_D = tensors[self.names[0]].new_empty(self.size)
+        for name, view in self.views(flat_D).items():
+            view.copy_(tensors.pop(name).detach())
+        return flat_D

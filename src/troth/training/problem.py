@@ -33,6 +33,7 @@ from troth.training.weights import complete_state, flat_of
 
 _CALIBRATION_SEED = derive(0, "batchnorm calibration")  # public, so that everyone evaluates the same function
 _CALIBRATION_BATCHES = 32
+_LARGE = 1 << 25  # parameters of a model whose template must not take up memory
 _NOISE = "troth:noise"  # the batch's seed for dropout, taken out before the loss sees the batch
 
 _Computes = Callable[[dict[str, Tensor], Batch], tuple[dict[str, Tensor], Tensor]]
@@ -67,6 +68,8 @@ class Problem:
             self.layout = Layout.of(self._template)
             if self.layout.size == 0:
                 raise TaskError("the model has no parameters to train")
+            if self.layout.size >= _LARGE:
+                _empty(self._template)
             self._one_gradient = grad_and_value(self._loss)
             self._gradients = vmap(self._one_gradient, in_dims=(None, 0))
             self.lanes = Lanes()
@@ -140,7 +143,7 @@ class Problem:
         """Losses and gradients of many peers at the same parameters: one call where the task allows."""
         if self.why_one_by_one:
             results = [self.begin_gradient(flat_D, batch) for batch in batches]
-            return torch.stack([loss for loss, _ in results]), torch.stack([gradient_D for _, gradient_D in results])
+            return torch.stack([loss for loss, _ in results]), _rows([gradient_D for _, gradient_D in results])
         with calling("loss"):
             losses_P, gradients_PD = self._together(flat_D, padded(batches, self.lanes.width(len(batches))))
         losses_P, gradients_PD = losses_P[: len(batches)], gradients_PD[: len(batches)]
@@ -213,7 +216,8 @@ class Problem:
         views, count = self.layout.views(flat_D), self.task.accumulate
         if count == 1:
             gradients, loss = computes(views, batch)
-            return loss.detach(), self.layout.flatten(gradients, leading)
+            flat = self.layout.flatten(gradients, leading) if leading else self.layout.moved(gradients)
+            return loss.detach(), flat
         losses: list[Tensor] = []
         total: Tensor | None = None
         for k in range(count):
@@ -336,6 +340,18 @@ def _check_shapes(module: nn.Module) -> None:
     for name, parameter in module.named_parameters():
         if is_lazy(parameter):
             raise TaskError(f"parameter '{name}' has no shape yet (a lazy module): give its layer all sizes in model()")
+
+
+def _empty(module: nn.Module) -> None:
+    """Give back the memory of trained parameters: `functional_call` puts others in their place."""
+    for parameter in module.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.new_zeros(()).expand(parameter.shape)
+
+
+def _rows(vectors: Sequence[Tensor]) -> Tensor:
+    """A matrix with these rows; of one vector without a copy."""
+    return vectors[0][None] if len(vectors) == 1 else torch.stack(list(vectors))
 
 
 def _stacked(batches: Sequence[Batch]) -> Batch:

@@ -2,14 +2,16 @@
 
 from collections import defaultdict
 from collections.abc import Mapping
+from errno import EIO
 from pathlib import Path
 
 import torch
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from troth.files import write_bytes
+from troth.files import write_by
 from troth.training.errors import TaskError
 from troth.training.layout import Layout
 
@@ -20,7 +22,15 @@ _SHOWN = 5  # differences named in an error
 
 def write_model(path: Path, state: Mapping[str, Tensor]) -> None:
     """Write a complete state dict, so that it loads strictly into a new `task.model()`."""
-    write_bytes(path, save(dict(state)))
+    write_by(path, lambda partial: write_tensors(state, partial))
+
+
+def write_tensors(named: Mapping[str, Tensor], path: Path) -> None:
+    """Write tensors on the host to a file, one after the other: none is copied. Raises OSError if that fails."""
+    try:
+        save_file(dict(named), path)
+    except SafetensorError as error:  # the library wraps the system's errors
+        raise OSError(EIO, str(error)) from error
 
 
 def how_to_load(path: Path) -> str:

@@ -3,12 +3,13 @@
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 from weakref import ref
 
 import numpy as np
 import torch
-from safetensors.torch import load, save
+from safetensors.torch import load, load_file, save
 from torch import Tensor
 
 from troth import kernels
@@ -16,14 +17,17 @@ from troth.aggregation import all_finite, flush_subnormals, ordinary
 from troth.crypto import Digest, Seed, blob_digest, tagged_hash
 from troth.protocol.wire.messages import Malformed
 from troth.protocol.wire.primitives import Primitives
+from troth.resting import give_back_pages
 from troth.training.hardware import class_digest, gradient_on
 from troth.training.optimizers import Optimizer, State, bound
 from troth.training.problem import Problem
 from troth.training.schedules import Schedule, rate_at
+from troth.training.weights import write_tensors
 
 # P peers, D coordinates
 
 _DIGESTS = 4  # states whose digest is remembered
+_HEADER_BYTES = 1 << 12  # more than the names of a state's tensors take in a file
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,11 @@ class Training:
 
     parameters_D: Tensor
     optimizer: State
+
+    @property
+    def vectors(self) -> tuple[Tensor, ...]:
+        """All that it is made of."""
+        return (self.parameters_D, *self.optimizer.values())
 
 
 class TrainingWork:
@@ -58,7 +67,9 @@ class TrainingWork:
         return self.gradient_now(training, seed)
 
     async def recompute(self, training: Training, seed: Seed) -> Tensor:
-        return self.gradient_now(training, seed)
+        gradient_D = self.gradient_now(training, seed)
+        give_back_pages()  # of that state: an audit's next step needs as much for the aggregate
+        return gradient_D
 
     def expect(self, gradients: Sequence[tuple[Training, Seed]]) -> None:
         """Nothing is begun before it is asked for."""
@@ -74,6 +85,7 @@ class TrainingWork:
         return finite_or_zero(gradients_PD[0])
 
     def update(self, training: Training, aggregate_D: Tensor, step: int) -> Training:
+        give_back_pages()  # audits are over
         parameters_D, state = self._optimizer.update(
             training.parameters_D,
             aggregate_D.to(training.parameters_D.device),
@@ -91,8 +103,23 @@ class TrainingWork:
         return known
 
     def pack(self, training: Training) -> bytes:
-        named = {name: tensor.detach().cpu().contiguous() for name, tensor in _named(training).items()}
-        return save(named)
+        return save(_on_host(training))
+
+    def packed_bytes(self, training: Training) -> int:
+        """At least as much as `pack` takes, without packing."""
+        return _HEADER_BYTES + sum(tensor.nbytes for tensor in _named(training).values())
+
+    def write(self, training: Training, path: Path) -> None:
+        """Write what `pack` gives to a file, tensor by tensor. Raises OSError if that fails."""
+        write_tensors(_on_host(training), path)
+
+    def read(self, path: Path) -> Training | Malformed:
+        """The state in a file that `write` or `pack` made. Its numbers stay there, and come into memory where they are used."""
+        try:
+            named = load_file(path)
+        except Exception as error:  # safetensors raises all kinds of errors
+            return Malformed(f"not a state: {error}")
+        return training_of(named)
 
     def unpack(self, raw: bytes) -> Training | Malformed:
         try:
@@ -146,6 +173,10 @@ def training_of(named: Mapping[str, Tensor]) -> Training | Malformed:
     return Training(
         parameters_D, {name.removeprefix("optimizer."): t for name, t in named.items() if name != "parameters"}
     )
+
+
+def _on_host(training: Training) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in _named(training).items()}
 
 
 def _named(training: Training) -> dict[str, Tensor]:

@@ -9,9 +9,10 @@ import torch
 
 from tests.protocol.scripted_world import plan, run_world
 from troth.crypto import Digest
+from troth.network.disk.aggregates import AggregateFiles
 from troth.network.disk.audit_records import AuditRecordFiles
 from troth.network.disk.checkpoints import Checkpoints
-from troth.protocol.core.state import State
+from troth.protocol.core.state import AuditRecord, State
 from troth.simulation.chaos.world import World
 from troth.training.work import Training
 
@@ -21,17 +22,23 @@ def world() -> World:
     return run_world(plan(liars=(), steps=5)).world
 
 
+def bare_files(folder: Path, run: Digest | None = None) -> tuple[AuditRecordFiles, AggregateFiles]:
+    aggregates = AggregateFiles(folder, world().run.parameters.size)
+    checkpoints = Checkpoints(folder, world().run.id, world().work)
+    return AuditRecordFiles(folder, run or world().run.id, checkpoints, aggregates), aggregates
+
+
 def files_of_five_steps(folder: Path, *, every_model: bool = True) -> tuple[AuditRecordFiles, State[Training]]:
     """The files of a peer that stopped after five steps, and its last state without audit records."""
     run, work = world().run, world().work
     checkpoints = Checkpoints(folder, run.id, work)
-    files = AuditRecordFiles(folder, run.id, checkpoints)
+    files, _ = bare_files(folder)
     for outcome in world().witness:
         files.save(outcome.state)
         checkpoints.save(outcome.state)
     if not every_model:
         (folder / "step-000000004.safetensors").unlink()
-    return AuditRecordFiles(folder, run.id, Checkpoints(folder, run.id, work)), replace(outcome.state, audit_records={})
+    return bare_files(folder)[0], replace(outcome.state, audit_records={})
 
 
 def test_the_records_of_the_last_two_steps_are_read_back_as_they_were(tmp_path: Path) -> None:
@@ -57,18 +64,30 @@ def test_a_record_that_is_damaged_of_another_run_or_without_its_model_is_passed_
         path.write_bytes(damaged)
         assert files.onto(bare).audit_records == {}
     path.write_bytes(whole)
-    other = AuditRecordFiles(tmp_path, Digest(bytes(32)), Checkpoints(tmp_path, world().run.id, world().work))
+    other, _ = bare_files(tmp_path, Digest(bytes(32)))
     assert other.onto(bare).audit_records == {}
 
 
-def test_with_a_large_model_a_record_is_saved_when_the_peer_stops(
+def test_with_a_large_model_aggregates_lie_in_files_and_models_come_from_replays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """[K1] With the model before, which may not have been saved."""
+    """[K1] No model is saved for an audit, and nothing large is hashed twice."""
     monkeypatch.setattr("troth.network.disk.checkpoints._SMALL", 0)
-    checkpoints = Checkpoints(tmp_path, world().run.id, world().work)
-    files, state = AuditRecordFiles(tmp_path, world().run.id, checkpoints), world().witness[-1].state
-    files.save(state)
-    assert list(tmp_path.iterdir()) == []
-    files.save(state, whole=True)
-    assert set(files.onto(replace(state, audit_records={})).audit_records) == {4}
+    files, bare = bare_files(tmp_path), replace(world().witness[-1].state, audit_records={})
+    aggregates: dict[int, AuditRecord[Training]] = {}
+    for outcome in world().witness:
+        assert files[1].add(outcome.state)
+        files[0].save(outcome.state)
+        aggregates.update(outcome.state.audit_records)
+    files[1].wait()
+    assert list(tmp_path.glob("*.safetensors")) == []
+    assert files[0].onto(bare).audit_records == {}, "nobody gave it the models"
+    earlier = [outcome.state for outcome in world().witness]
+    found = files[0].onto(bare, earlier).audit_records
+    assert set(found) == {3, 4}
+    for step, one in found.items():
+        assert torch.equal(one.aggregate_D, aggregates[step].aggregate_D)
+        assert replace(one, aggregate_D=aggregates[step].aggregate_D) == aggregates[step]
+    path = tmp_path / "step-000000004.aggregate"
+    path.write_bytes(path.read_bytes()[:-1] + b"!")
+    assert set(files[0].onto(bare, earlier).audit_records) == {3}

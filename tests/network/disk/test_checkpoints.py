@@ -1,6 +1,7 @@
 """Checkpoints: read back as they were, or passed over."""
 
 import dataclasses
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -10,10 +11,11 @@ import torch
 
 from tests.network.disk.slots import RUN
 from troth.crypto import Digest, PeerId
-from troth.files import write_bytes
+from troth.files import write_by
 from troth.network.disk.checkpoints import CheckpointError, Checkpoints, Marks
 from troth.protocol.core.run import Parameters, Run
 from troth.protocol.core.state import State
+from troth.protocol.wire.messages import Malformed
 from troth.protocol.wire.primitives import Primitives
 from troth.training import OPTIMIZERS, SCHEDULES, Problem, make_task
 from troth.training.work import Training, TrainingWork
@@ -50,11 +52,11 @@ class _SlowDisk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
         monkeypatch.setattr("troth.network.disk.checkpoints._SMALL", 0)
-        monkeypatch.setattr("troth.network.disk.checkpoints.write_bytes", self._write)
+        monkeypatch.setattr("troth.network.disk.checkpoints.write_by", self._write)
 
-    def _write(self, path: Path, raw: bytes) -> None:
+    def _write(self, path: Path, write: Callable[[Path], object]) -> None:
         self.now += 2.0 if path.suffix == ".safetensors" else 0.0
-        write_bytes(path, raw)
+        write_by(path, write)
 
 
 def test_a_large_model_is_saved_now_and_then_and_when_the_peer_stops(
@@ -128,6 +130,27 @@ def test_a_flipped_byte_of_a_checkpoint_is_noticed(tmp_path: Path, work: Trainin
             continue
         with suppress(CheckpointError):
             assert checkpoints.last(state_at(work, 99)).state.step == 1
+
+
+def test_a_model_on_disk_is_what_travels_to_others(tmp_path: Path, work: TrainingWork) -> None:
+    """Written tensor by tensor, and read back through a map of the file."""
+    training = work.first(1)
+    work.write(training, tmp_path / "model")
+    packed = work.pack(training)
+    assert (tmp_path / "model").read_bytes() == packed
+    assert len(packed) <= work.packed_bytes(training) <= len(packed) + (1 << 12)
+    again = work.read(tmp_path / "model")
+    assert isinstance(again, Training)
+    assert work.digest(again) == work.digest(training)
+    (tmp_path / "model").write_bytes(packed[:-1])
+    assert isinstance(work.read(tmp_path / "model"), Malformed)
+
+
+def test_a_disk_that_fails_is_an_error_with_a_way_out(tmp_path: Path, work: TrainingWork) -> None:
+    checkpoints = Checkpoints(tmp_path, RUN, work)
+    (tmp_path / "step-000000001.safetensors.partial").mkdir()  # nothing can be written there
+    with pytest.raises(CheckpointError, match="make room"):
+        checkpoints.save(state_at(work, 1))
 
 
 def test_another_runs_checkpoint_is_refused(tmp_path: Path, work: TrainingWork) -> None:

@@ -1,8 +1,10 @@
 """The catch-up server: rejoin requests that are heard, and states that are shown (SPEC B2, B3)."""
 
+from functools import partial
+
 from tests.protocol.returning_members import IDENTITIES, IDENTITY_OF, PEERS, SUCCESSORS, rejoin_request, rejoin_slot
 from troth.crypto import Digest, Identity, PeerId, Signature, Slot, derive, signed_bytes
-from troth.protocol.broadcast.catch_up_server import MOST_AHEAD, CatchUpServer
+from troth.protocol.broadcast.catch_up_server import MOST_AHEAD, CatchUpServer, ServedState
 from troth.protocol.core.rejoin import request_bytes
 from troth.protocol.core.roster import Away, Roster
 from troth.protocol.wire.frames import Frame, RejoinRequest, StateShown, StateWanted, SyncShown, SyncWanted
@@ -74,13 +76,34 @@ def test_only_members_that_asked_are_shown_the_state_of_this_step() -> None:
         assert bool(catch_up.asking) == asks
         catch_up.asking.clear()
     catch_up.watch([IDENTITIES[0].peer])
-    catch_up.show(rejoin_slot(6), {IDENTITIES[0].peer: SyncShown(())}, (Digest(bytes(32)), b"state"))
+    packed: list[int] = []
+
+    def packing() -> bytes:
+        packed.append(1)
+        return b"state"
+
+    catch_up.show(rejoin_slot(6), {IDENTITIES[0].peer: SyncShown(())}, (Digest(bytes(32)), ServedState(5, packing)))
     assert sent.pop() == (IDENTITIES[0].peer, SyncShown(()))
     for asker, digest in ((IDENTITIES[1].peer, bytes(32)), (IDENTITIES[0].peer, b"1" * 32)):
         catch_up.hear(asker, rejoin_slot(6), StateWanted(digest), 5)
     assert sent == []
+    assert packed == []
     catch_up.hear(IDENTITIES[0].peer, rejoin_slot(6), StateWanted(bytes(32)), 5)
     assert sent == [(IDENTITIES[0].peer, StateShown(b"state"))]
+    assert packed == [1]
+
+
+def test_of_several_large_states_one_is_packed() -> None:
+    """[B2] Each is as large as several gradients, and observers ask for the newest."""
+    catch_up, sent = _server()
+    old, new = (ServedState(1 << 27, partial(bytes, [number])) for number in range(2))
+    catch_up.watch([peer.peer for peer in IDENTITIES[:2]])
+    for digest, state in ((Digest(b"1" * 32), old), (Digest(b"2" * 32), new)):
+        catch_up.show(rejoin_slot(6), {}, (digest, state))
+    for asker, wanted in ((IDENTITIES[0].peer, b"1" * 32), (IDENTITIES[1].peer, b"2" * 32)):
+        catch_up.hear(asker, rejoin_slot(6), StateWanted(wanted), 5)
+    assert [frame for _, frame in sent] == [StateShown(b"\0"), StateShown(b"\1")]
+    assert (old.is_packed, new.is_packed) == (False, True)
 
 
 def test_one_seat_has_one_request_and_is_shown_records_once() -> None:

@@ -1,24 +1,27 @@
 """Audit records of the last steps, on disk: a restart must not save liars from the audit of their last steps (SPEC K1).
 
-One file for each step, beside the checkpoints. The model that gradients were taken at is in the checkpoint of that step.
+One file for each step, beside the checkpoints. The model that gradients were taken at is in the checkpoint of that step; a large
+one is made again like any other (`disk.replay`), and its aggregate lies in a file of its own (`disk.aggregates`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+from torch import Tensor
 
 from troth.crypto import Digest, PeerId
 from troth.files import write_bytes
+from troth.network.disk.aggregates import AggregateFiles
 from troth.network.disk.checkpoints import CheckpointError, Checkpoints
 from troth.protocol.core.state import AuditRecord, State
 from troth.protocol.wire.blob import Blob
-from troth.protocol.wire.messages import Announced, Bytes32, Envelope, Malformed, Phase
+from troth.protocol.wire.messages import Announced, Bytes32, Clip, Envelope, Malformed, Phase, said_as
 from troth.protocol.wire.phases import decode
 from troth.training.work import Training
 
-FORMAT = "troth audit record 4"
+FORMAT = "troth audit record 5"
 _FILES = 3  # as many as there are models
 
 
@@ -30,12 +33,12 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     step: int
     model: Bytes32  # digest of the state that gradients were taken at, as records name it (SPEC U5)
     names_content: bool  # that is the digest of its content
-    state: Bytes32  # digest of its content
+    state: Bytes32 | None  # digest of its content; None if the model is large: nobody has computed it
     seed_randomness: Bytes32
     owners: tuple[Bytes32, ...]
     bounds: tuple[int, ...]
     tau: float
-    aggregate: bytes
+    aggregate: bytes | None  # None if it lies in a file of its own
     projection_key: Bytes32
     attempt: int
     commits: dict[Bytes32, Envelope]
@@ -45,20 +48,20 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 
 class AuditRecordFiles:
-    """The audit records of the last steps if the model is small; if it is large, of the last step before an orderly stop."""
+    """The audit records of the last steps."""
 
-    def __init__(self, folder: Path, run: Digest, checkpoints: Checkpoints) -> None:
+    def __init__(self, folder: Path, run: Digest, checkpoints: Checkpoints, aggregates: AggregateFiles) -> None:
         self._folder = folder
         self._run = run
         self._checkpoints = checkpoints
+        self._aggregates = aggregates
 
-    def save(self, state: State[Training], *, whole: bool = False) -> None:
+    def save(self, state: State[Training]) -> None:
         """Save the audit record of the step before this state."""
         record = state.audit_records.get(state.step - 1)
-        if record is None or not (whole or self._checkpoints.is_small(record.training)):
+        if record is None:
             return
         try:
-            self._checkpoints.save_model(record.step, record.training)  # there already, if it is small
             write_bytes(self._path(record.step), msgspec.msgpack.encode(self._saved(record)))
             for old in sorted(self._folder.glob("step-*.audit"))[:-_FILES]:
                 old.unlink()
@@ -67,27 +70,29 @@ class AuditRecordFiles:
                 f"cannot write to {self._folder}: {error.strerror}; make room and join again"
             ) from error
 
-    def onto(self, state: State[Training]) -> State[Training]:
-        """The state with the audit records of the two steps before it, as far as they are there and whole."""
-        found = {step: self._read(step) for step in (state.step - 2, state.step - 1)}
+    def onto(self, state: State[Training], earlier: Sequence[State[Training]] = ()) -> State[Training]:
+        """The state with the audit records of the two steps before it, as far as they are there and whole. `earlier` states are
+        those before, whose models may not be on disk."""
+        found = {step: self._read(step, earlier) for step in (state.step - 2, state.step - 1)}
         return replace(state, audit_records={step: record for step, record in found.items() if record is not None})
 
     def _path(self, step: int) -> Path:
         return self._folder / f"step-{step:09}.audit"
 
     def _saved(self, record: AuditRecord[Training]) -> _Saved:
+        small = self._checkpoints.is_small(record.training)
         return _Saved(
             FORMAT,
             self._run,
             record.step,
             record.model,
             record.content,
-            self._checkpoints.digest(record.training),
+            self._checkpoints.digest(record.training) if small else None,
             record.seed_randomness,
             record.owners,
             record.bounds,
             record.tau,
-            bytes(Blob.of(record.aggregate_D).view),
+            bytes(Blob.of(record.aggregate_D).view) if small else None,
             record.projection_key,
             record.attempt,
             *(
@@ -96,17 +101,20 @@ class AuditRecordFiles:
             ),
         )
 
-    def _read(self, step: int) -> AuditRecord[Training] | None:
+    def _read(self, step: int, earlier: Sequence[State[Training]]) -> AuditRecord[Training] | None:
         try:
             saved = msgspec.msgpack.decode(self._path(step).read_bytes(), type=_Saved, strict=True)
         except (OSError, ValueError):
             return None
-        training = self._checkpoints.model(step, Digest(saved.state))
+        training = self._training(saved, earlier)
         commits, reports = _opened(Phase.COMMIT, saved.commits), _opened(Phase.REPORT, saved.reports)
         clips, accuses = _opened(Phase.CLIP, saved.clips), _opened(Phase.ACCUSE, saved.accuses)
         if (saved.format, saved.run, saved.step) != (FORMAT, self._run, step) or training is None:
             return None
         if commits is None or reports is None or clips is None or accuses is None:
+            return None
+        aggregate_D = self._aggregate(saved, clips)
+        if aggregate_D is None:
             return None
         return AuditRecord(
             step=step,
@@ -117,7 +125,7 @@ class AuditRecordFiles:
             owners=tuple(map(PeerId, saved.owners)),
             bounds=saved.bounds,
             tau=saved.tau,
-            aggregate_D=Blob(saved.aggregate).numbers_D(),
+            aggregate_D=aggregate_D,
             projection_key=Digest(saved.projection_key),
             attempt=saved.attempt,
             commits=commits,
@@ -125,6 +133,21 @@ class AuditRecordFiles:
             clips=clips,
             accuses=accuses,
         )
+
+    def _training(self, saved: _Saved, earlier: Sequence[State[Training]]) -> Training | None:
+        if saved.state is not None:
+            return self._checkpoints.model(saved.step, Digest(saved.state))
+        wanted = (saved.step, saved.model)
+        return next((one.training for one in earlier if (one.step, one.model) == wanted), None)
+
+    def _aggregate(self, saved: _Saved, clips: Mapping[PeerId, Announced]) -> Tensor | None:
+        """The aggregate that the owners announced."""
+        if saved.aggregate is not None:
+            return Blob(saved.aggregate).numbers_D()
+        found = self._aggregates.read_parts(saved.step, saved.bounds)
+        said = {center.part: center.digest for one in clips.values() for center in said_as(one, Clip).centers}
+        whole = found is not None and all(said.get(part) == blob.digest for part, blob in enumerate(found[1]))
+        return found[0] if found is not None and whole else None
 
 
 def _opened(phase: Phase, envelopes: Mapping[bytes, Envelope]) -> dict[PeerId, Announced] | None:

@@ -15,8 +15,9 @@ from typing import Any
 import msgspec
 
 from troth.crypto import Digest, blob_digest
-from troth.files import write_bytes
+from troth.files import write_by, write_bytes
 from troth.network.disk.errors import DiskError
+from troth.network.disk.replay import Base
 from troth.protocol.broadcast.signed_slots import NO_SLOT, SlotKey
 from troth.protocol.core.roles import PendingAudits
 from troth.protocol.core.roster import Roster
@@ -88,6 +89,14 @@ class Found:
     past: tuple[State[Training], ...] = ()  # the states just before, oldest first
 
 
+# Step, digest of its model, its last record, and the newest model before it: the model, if it can be made again.
+Restore = Callable[[int, Digest, LastRecord | None, Callable[[], Base | None]], Training | None]
+
+
+def _cannot(_step: int, _model: Digest, _last: LastRecord | None, _base: Callable[[], Base | None]) -> Training | None:
+    return None
+
+
 class Checkpoints:
     """The last few checkpoints, in one folder."""
 
@@ -98,7 +107,7 @@ class Checkpoints:
         work: TrainingWork,
         *,
         keep: int = 3,
-        every: int = 20,
+        every: int = 16,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock = clock
@@ -114,8 +123,9 @@ class Checkpoints:
         except OSError as error:
             raise CheckpointError(f"cannot make {folder}: {error.strerror}") from error
 
-    def save(self, state: State[Training], marks: Marks | None = None, *, whole: bool = False) -> None:
-        """Write a checkpoint. Everything that the marks name must be on disk already. `whole` asks for the model too."""
+    def save(self, state: State[Training], marks: Marks | None = None, *, whole: bool = False) -> bool:
+        """Write a checkpoint; return whether with its model, which `whole` asks for. Everything that the marks name must be on
+        disk already."""
         name = f"step-{state.step:09}"
         writes = whole or self._saves_model(state)
         content = state.model if state.content else self._work.digest(state.training) if writes else None
@@ -137,7 +147,7 @@ class Checkpoints:
         try:
             if writes:
                 began = self._clock()
-                write_bytes(self._folder / f"{name}.safetensors", self._work.pack(state.training))
+                self._write(state.step, state.training)
                 self._next, self._saved_at = self._clock() + _SELDOM * (self._clock() - began), state.step
             write_bytes(self._folder / f"{name}.json", msgspec.json.format(msgspec.json.encode(saved), indent=1))
             self._prune()
@@ -145,6 +155,7 @@ class Checkpoints:
             raise CheckpointError(
                 f"cannot write a checkpoint to {self._folder}: {error.strerror}; make room there and join again"
             ) from error
+        return writes
 
     def _saves_model(self, state: State[Training]) -> bool:
         """A small model always; a large one where its record names its content, so that others can take it from this peer after a
@@ -165,10 +176,10 @@ class Checkpoints:
         paths = sorted(self._folder.glob("step-*.json"), reverse=True)
         return next((saved.marks for path in paths if (saved := _read(path, self._run)) is not None), Marks())
 
-    def last(self, first: State[Training]) -> Found:
-        """The newest checkpoint; the run's first state if there is none."""
+    def last(self, first: State[Training], restore: Restore = _cannot) -> Found:
+        """The newest checkpoint; the run's first state if there is none. `restore` makes a model that was not saved."""
         paths = sorted(self._folder.glob("step-*.json"), reverse=True)
-        found = list(islice((one for path in paths if (one := self._found(path, first)) is not None), 3))
+        found = list(islice((one for path in paths if (one := self._found(path, first, restore)) is not None), 3))
         if not found:
             return Found(first, None)
         newest, past = found[0], list[State[Training]]()
@@ -177,11 +188,13 @@ class Checkpoints:
                 past.insert(0, earlier)
         return replace(newest, past=tuple(past))
 
-    def _found(self, path: Path, first: State[Training]) -> Found | None:
+    def _found(self, path: Path, first: State[Training], restore: Restore) -> Found | None:
         saved = _read(path, self._run)
         if saved is None:
             return None
         training = None if saved.content is None else self._model(path.with_suffix(".safetensors"), saved.content)
+        if training is None:
+            training = restore(saved.step, saved.model, saved.last, lambda: self._base(saved.step, first))
         state = State(
             saved.step,
             saved.roster,
@@ -197,6 +210,16 @@ class Checkpoints:
         )
         return Found(state, None if training is not None else saved.model)
 
+    def _base(self, step: int, first: State[Training]) -> Base | None:
+        """The newest saved model before this step, or the run's first."""
+        for path in sorted(self._folder.glob("step-*.safetensors"), reverse=True):
+            saved = _read(path.with_suffix(".json"), self._run)
+            if saved is not None and saved.step < step and saved.content is not None:
+                training = self._model(path, saved.content)
+                if training is not None:
+                    return Base(saved.step, training, saved.model)
+        return Base(first.step, first.training, first.model)
+
     def is_small(self, training: Training) -> bool:
         """Whether the model is so small that it is saved with every step."""
         return 4 * training.parameters_D.numel() <= _SMALL
@@ -204,11 +227,9 @@ class Checkpoints:
     def digest(self, training: Training) -> Digest:
         return self._work.digest(training)
 
-    def save_model(self, step: int, training: Training) -> None:
-        """Save the model of an earlier step, unless it is there."""
+    def _write(self, step: int, training: Training) -> None:
         path = self._folder / f"step-{step:09}.safetensors"
-        if not path.exists():
-            write_bytes(path, self._work.pack(training))
+        write_by(path, lambda partial: self._work.write(training, partial))
 
     def model(self, step: int, digest: Digest) -> Training | None:
         """The model of an earlier step, if it is still there."""
@@ -217,7 +238,7 @@ class Checkpoints:
     def _model(self, path: Path, digest: Digest) -> Training | None:
         if not path.exists():
             return None
-        training: Any = self._work.unpack(path.read_bytes())
+        training: Any = self._work.read(path)
         if isinstance(training, Malformed) or self._work.digest(training) != digest:
             return None
         return training  # type: ignore[no-any-return]
@@ -256,10 +277,7 @@ def _models(folder: Path) -> list[Path]:
 
 def _saved_model(path: Path, run: Digest, work: TrainingWork) -> SavedModel | None:
     saved = _read(path.with_suffix(".json"), run)
-    try:
-        training: Any = work.unpack(path.read_bytes())
-    except OSError:
-        return None
+    training: Any = work.read(path)
     if isinstance(training, Malformed) or len(training.parameters_D) != work.problem.size:
         return None
     if saved is not None and saved.content is not None and work.digest(training) != saved.content:

@@ -57,6 +57,7 @@ class NetworkLink:
         self._post(to, Lane.BULK if isinstance(packet.frame, _BULK) else Lane.CONTROL, self._last[1])
 
     async def receive(self, until: float) -> tuple[PeerId, Packet] | None:
+        self._last = None  # it has gone to everyone by now, and may be large
         while (heard := self._inbox.get(until)) is not None:
             sender, raw = heard
             packet = decode_packet(raw, self._most_bytes)

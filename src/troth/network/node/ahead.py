@@ -169,6 +169,9 @@ class GradientsAhead:
     def pack(self, training: Training) -> bytes:
         return self._work.pack(training)
 
+    def packed_bytes(self, training: Training) -> int:
+        return self._work.packed_bytes(training)
+
     def unpack(self, raw: bytes) -> Training | Malformed:
         return self._work.unpack(raw)
 

@@ -3,7 +3,7 @@
 run                 the run that the folder belongs to
 lock                held while a process uses the folder
 log.txt             everything that people were told, and every step
-checkpoints/        the last states, and the audit records of the last steps
+checkpoints/        the last states, audit records of the last steps, aggregates since the last saved model if it is large
 journal/            everything that was agreed on, and every change of the members
 signed-slots        the slots that this peer has signed (SPEC B1)
 successor.key       the successor key, if this peer lost its slots
@@ -11,26 +11,31 @@ evidence/           evidence of bans
 model.safetensors, model.json
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from troth.crypto import Digest, Identity
 from troth.evidence.model_file import model_file, to_text
 from troth.evidence.verify_model import proves_model
 from troth.files import write_text
+from troth.network.disk.aggregates import AggregateFiles
 from troth.network.disk.audit_records import AuditRecordFiles
-from troth.network.disk.checkpoints import Checkpoints, Found, Marks
+from troth.network.disk.checkpoints import CheckpointError, Checkpoints, Found, Marks
 from troth.network.disk.errors import DiskError
 from troth.network.disk.journal import Journal
 from troth.network.disk.lock import Lock, lock_folder
+from troth.network.disk.replay import Base, Replay
 from troth.network.disk.signed_slots import SignedSlotsFile
 from troth.protocol.core.records import decode_record
 from troth.protocol.core.run import Run
-from troth.protocol.core.state import State
+from troth.protocol.core.state import LastRecord, State
 from troth.protocol.wire.frames import CertifiedRecord
+from troth.resting import rest
 from troth.training.weights import write_model
 from troth.training.work import Training, TrainingWork, tensor_digests
 
+R = TypeVar("R")
 _FIRST = "step-000000000"  # checkpoint of the first state
 
 
@@ -46,7 +51,9 @@ class PeerFolder:
         self._note = note
         self._lock = _claim(path, run, note)
         self._checkpoints = Checkpoints(path / "checkpoints", run, work, keep=keep_checkpoints)
-        self._audit_records = AuditRecordFiles(path / "checkpoints", run, self._checkpoints)
+        self._aggregates = AggregateFiles(path / "checkpoints", work.problem.size)
+        self._audit_records = AuditRecordFiles(path / "checkpoints", run, self._checkpoints, self._aggregates)
+        self._replay = Replay(work, self._aggregates, lambda training: rest(training.vectors, path))
         self.journal = Journal(path / "journal", run, after=self._checkpoints.marks().journal)
         if self.journal.cut:
             note(f"the journal's last line was torn: {self.journal.cut} bytes of it are cut off")
@@ -94,22 +101,59 @@ class PeerFolder:
 
     def last(self, first: State[Training]) -> Found:
         """The newest saved state with its audit records; `first` if there is none."""
-        found = self._checkpoints.last(first)
-        past = tuple(self._audit_records.onto(state) for state in found.past)
-        return Found(self._audit_records.onto(found.state), found.lacks, past)
+        found = self._checkpoints.last(first, self._replayed)
+        past = tuple(self._audit_records.onto(state, found.past) for state in found.past)
+        whole = Found(self._audit_records.onto(found.state, found.past), found.lacks, past)
+        self._rest(whole.state, *past)
+        return whole
+
+    def _replayed(
+        self, step: int, model: Digest, last: LastRecord | None, base: Callable[[], Base | None]
+    ) -> Training | None:
+        """The model of a state that was saved without it, from the aggregates since an earlier one."""
+        records = {record.step: record for record in (decode_record(one.record) for one in self.certified(step))}
+        if last is not None:
+            records[last.record.step] = last.record
+        return self._replay(step, model, records, base)
+
+    def recorded(self, certified: Sequence[CertifiedRecord]) -> None:
+        """Write down certified records, once everything is on disk that their models can be made from."""
+        self._on_disk(self._aggregates.wait)
+        self.journal.recorded(certified)
 
     def certified(self, step: int) -> list[CertifiedRecord]:
         """The certified records before this step; before the one before it, if its last record is not certified yet."""
         return self.journal.certified(step) or self.journal.certified(step - 1)
 
     def save_step(self, state: State[Training], *, whole: bool) -> None:
-        """Save the state after a step; with its model in any case if `whole`."""
+        """Save the state after a step; with its model in any case if `whole`. A large one is saved now and then, and each step's
+        aggregate until the next time."""
         self._audit_records.save(state)
-        self._checkpoints.save(state, self._settled(), whole=whole)
+        small = self._checkpoints.is_small(state.training)
+        follows = small or self._on_disk(lambda: self._aggregates.add(state))
+        if self._checkpoints.save(state, self._settled(), whole=whole or not follows) and not small:
+            self._aggregates.saved(state.step)
+        self._on_disk(lambda: self._aggregates.prune(state.step))
+        self._rest(state)
+
+    def _rest(self, state: State[Training], *earlier: State[Training]) -> None:
+        """Move earlier states, and the states and aggregates that audits may still need, from memory to files, if they are large
+        (SPEC K1)."""
+        kept = state.audit_records.values()
+        trainings = [*(record.training for record in kept), *(one.training for one in earlier)]
+        vectors = [vector for one in trainings if one is not state.training for vector in one.vectors]
+        self._on_disk(lambda: rest([*vectors, *(record.aggregate_D for record in kept)], self.path))
+
+    def _on_disk(self, write: Callable[[], R]) -> R:
+        try:
+            return write()
+        except OSError as error:
+            raise CheckpointError(f"cannot write to {self.path}: {error.strerror}; make room and join again") from error
 
     def save_when_stopping(self, state: State[Training]) -> None:
         """Save state, model and audit records: if all others stop too, nobody else has the model (SPEC B5)."""
-        self._audit_records.save(state, whole=True)
+        self._audit_records.save(state)
+        self._on_disk(self._aggregates.wait)
         self._checkpoints.save(state, self._settled(), whole=True)
 
     def _settled(self) -> Marks:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from troth.crypto import Digest, Identity
 from troth.network.disk.checkpoints import Marks
 from troth.network.disk.lock import lock_key
-from troth.network.malloc import keep_memory
+from troth.network.malloc import manage_memory
 from troth.network.manifest.errors import ManifestError
 from troth.network.manifest.fit import mismatches
 from troth.network.manifest.manifest import Manifest
@@ -39,7 +39,6 @@ from troth.training.hardware import describe
 from troth.training.work import Training
 
 R = TypeVar("R")
-_LARGE = 1 << 20  # parameters
 
 
 class BannedError(CannotGoOnError):
@@ -60,8 +59,7 @@ class Node:
         task = manifest.make_task()
         problem = manifest.problem(task)
         _check_fit(manifest, identity, mismatches(manifest, task, problem))
-        if problem.size >= _LARGE:
-            keep_memory()
+        manage_memory(problem.size)
         self._manifest = manifest
         self._seat = identity  # the key in the manifest
         self._options = options
@@ -71,7 +69,9 @@ class Node:
         self._tools = Primitives(problem.device)
         self.work = self._factory.work(manifest, problem, self._tools)
         self._ahead = self._factory.ahead(self.work, lambda: self._own_channel.pacing.next_timeouts.compute)
-        self._first = manifest.first_state(self.work)
+        # Until this peer knows where it stands: it is as large as the model, and nobody needs it later.
+        self._first: State[Training] | None = manifest.first_state(self.work)
+        self._founders = self._first.roster
         self._key_lock = lock_key(manifest.run.id, identity.peer)
         self._folder = PeerFolder(
             options.folder, manifest.run.id, self.work, keep_checkpoints=options.keep_checkpoints, note=self.note
@@ -204,27 +204,27 @@ class Node:
     @property
     def _founding(self) -> Founding:
         options = self._options
-        return Founding(self._seat.peer, self._first.roster, options.founding_s, options.restart_with, self._names)
+        return Founding(self._seat.peer, self._founders, options.founding_s, options.restart_with, self._names)
 
     def _open_network(self, me: Identity) -> None:
-        state_bytes = len(self.work.pack(self._first.training))
+        assert self._first is not None
         self._network = NodeNetwork(
             self._manifest,
             self._seat,
             me,
             self._options,
-            state_bytes,
+            self.work.packed_bytes(self._first.training),
             self._events.note,
             self._process,
-            self._own_sections(),
+            self._own_sections(self._first),
             describe(self.work.problem),
         )
         if self._stop_asked:
             self._network.stop()
 
-    def _own_sections(self) -> dict[str, Digest]:
+    def _own_sections(self, first: State[Training]) -> dict[str, Digest]:
         """Digests of what all members must compute alike: the first model and, where audits are exact, a public gradient."""
-        sections = {FIRST_MODEL: self.work.digest(self._first.training)}
+        sections = {FIRST_MODEL: first.model}
         if self._manifest.parameters.deviation is None:
             sections[HARDWARE] = self.work.hardware_class()
         return sections
@@ -240,7 +240,8 @@ class Node:
         return self._channel
 
     def _make_member(self, me: Identity) -> Member[Training]:
-        found = self._folder.last(self._first)
+        assert self._first is not None
+        found, self._first = self._folder.last(self._first), None
         self._incarnation = found.state.incarnation
         channel = self._open_channel(me)
         outside = self._factory.outside(channel, me, self._manifest.run)
@@ -255,7 +256,7 @@ class Node:
             past=found.past,
             patience=self._options.founding_s,
             restart_with=lambda: self._options.restart_with,
-            on_certified=self._folder.journal.recorded,
+            on_certified=self._folder.recorded,
             on_discarded=self._evidence.discarded,
         )
 

@@ -24,6 +24,29 @@ class Asking:
     since: int  # first step whose record it needs
 
 
+class ServedState:
+    """A model that observers may ask for: packed when the first one does, since it is as large as several gradients."""
+
+    def __init__(self, size: int, pack: Callable[[], bytes]) -> None:
+        self.size = size  # of the packed state, at most
+        self._pack = pack
+        self._packed: bytes | None = None
+
+    @property
+    def is_packed(self) -> bool:
+        return self._packed is not None
+
+    @property
+    def packed(self) -> bytes:
+        if self._packed is None:
+            self._packed = self._pack()
+        return self._packed
+
+    def forget(self) -> None:
+        """Give back the memory of the packed state."""
+        self._packed = None
+
+
 class CatchUpServer:
     """Takes requests of absent peers, and serves observers. Each seat counts once, under whatever keys."""
 
@@ -33,7 +56,7 @@ class CatchUpServer:
         self.roster = Roster(())  # of the step that this member is in, or of the next
         self.asking: dict[PeerId, Asking] = {}  # by the seat's old key
         self.observers: frozenset[PeerId] = frozenset()  # in this step
-        self._states: dict[Digest, bytes] = {}  # for observers: the model at the start of the last steps
+        self._states: dict[Digest, ServedState] = {}  # for observers: the model at the start of the last steps
         self._served: set[PeerId] = set()  # observers that got the model in this step
         self._rejoins: dict[int, dict[PeerId, SignedRejoin]] = defaultdict(dict)  # by step and the seat's old key
 
@@ -47,7 +70,10 @@ class CatchUpServer:
                 state = self._states.get(Digest(frame.digest))
                 if sender in self.observers - self._served and state is not None:
                     self._served.add(sender)
-                    self._send(sender, slot, StateShown(state))
+                    for other in self._states.values():
+                        if other is not state and other.size > _STATES_BYTES:  # of large ones only one is packed
+                            other.forget()
+                    self._send(sender, slot, StateShown(state.packed))
             case RejoinRequest():
                 rejoin = SignedRejoin(frame.member, sender, frame.signature)
                 if step < slot.step <= step + MOST_AHEAD and is_request(slot, rejoin, self.roster, self._tools):
@@ -81,7 +107,9 @@ class CatchUpServer:
         self.asking.clear()
         self.observers = frozenset(peers)
 
-    def show(self, slot: Slot, shown: Mapping[PeerId, SyncShown], state: tuple[Digest, bytes] | None = None) -> None:
+    def show(
+        self, slot: Slot, shown: Mapping[PeerId, SyncShown], state: tuple[Digest, ServedState] | None = None
+    ) -> None:
         """Send observers the records that they lack, as soon as the last one is certified; they may ask for the model, where
         that record names its content."""
         if state is not None:
@@ -89,21 +117,18 @@ class CatchUpServer:
         for peer, frame in shown.items():
             self._send(peer, slot, frame)
 
-    def _keep_state(self, digest: Digest, raw: bytes) -> None:
-        if digest not in self._states:  # in a member that waits it may stay the same for long
-            self._served.clear()
-        self._states = {**self._states, digest: raw}
-        most = max(2, min(_MOST_STATES, _STATES_BYTES // max(1, len(raw))))
+    def _keep_state(self, digest: Digest, state: ServedState) -> None:
+        if digest in self._states:  # in a member that waits it may stay the same for long
+            return
+        self._served.clear()
+        self._states = {**self._states, digest: state}
+        most = max(2, min(_MOST_STATES, _STATES_BYTES // max(1, state.size)))
         while len(self._states) > most:
             del self._states[next(iter(self._states))]
 
     def forget_states(self) -> None:
         """Nobody observes any more."""
         self._states.clear()
-
-    def state(self, digest: Digest) -> bytes | None:
-        """State with this digest, if it is kept for observers."""
-        return self._states.get(digest)
 
     def forget(self, step: int) -> None:
         for old in [old for old in self._rejoins if old < step]:

@@ -188,11 +188,11 @@ class PartExchange:
         return found
 
     def forget(self, step: int, *, observed: bool) -> None:
-        """Drop parts of earlier steps: nothing grows from step to step."""
+        """Drop parts of this step, which has ended, and of earlier ones: nothing grows from step to step."""
         for kept in (self._parts, self._shown):
-            for slot in [slot for slot in kept if slot.step < step]:
+            for slot in [slot for slot in kept if slot.step <= step]:
                 del kept[slot]
-        self._quota.over(step)
+        self._quota.over(step + 1)
         self.blobs.next_step(watched=observed)
 
 

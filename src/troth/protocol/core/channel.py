@@ -188,6 +188,10 @@ class Work(Protocol[T]):
         """Encode the state for a peer that comes back."""
         ...
 
+    def packed_bytes(self, training: T) -> int:
+        """Bytes that `pack` takes at most, without packing."""
+        ...
+
     def unpack(self, raw: bytes) -> T | Malformed:
         """Decode a state that a peer sent; the caller checks its digest."""
         ...

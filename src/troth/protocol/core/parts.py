@@ -12,7 +12,7 @@ from torch import Tensor
 
 from troth.aggregation import all_finite, flush_in_place, ordinary
 from troth.crypto import Digest, merkle_tree, root_from_path
-from troth.protocol.wire.blob import Blob
+from troth.protocol.wire.blob import SETTLES_BYTES, Blob
 from troth.protocol.wire.primitives import UNSHARED, Primitives, part_norms
 
 # D coordinates
@@ -65,11 +65,17 @@ def commit_parts(gradient_D: Tensor, bounds: Bounds, tools: Primitives = UNSHARE
 
 def rows_of(proven_parts: Sequence[ProvenPart], device: torch.device | str = "cpu") -> Tensor:
     """Numbers of parts as owners and jurors read them (SPEC C3), on this device."""
-    if torch.device(device).type == "cpu":
-        rows_PD = torch.from_numpy(np.stack([proven.blob.array_D for proven in proven_parts]))
-    else:
+    settles = False
+    if torch.device(device).type != "cpu":
         rows_PD = torch.stack([proven.blob.numbers_D(device) for proven in proven_parts])
+    elif settles := sum(len(proven.blob) for proven in proven_parts) >= SETTLES_BYTES:
+        rows_PD = torch.empty(len(proven_parts), len(proven_parts[0].blob) // 4)
+        for row, proven in enumerate(proven_parts):  # one by one: parts and rows together would be two gradients
+            proven.blob.settle(rows_PD.view(-1), row * rows_PD.shape[1])
+    else:
+        rows_PD = torch.from_numpy(np.stack([proven.blob.array_D for proven in proven_parts]))
     if not ordinary(rows_PD.view(-1)):
+        rows_PD = rows_PD.clone() if settles else rows_PD  # the parts stay as they were committed to
         for row_D in rows_PD:
             _read(row_D)
     return rows_PD

@@ -1,9 +1,11 @@
 """A member's service to observers: for some steps they hear every decision, and get the records that they lack (SPEC B2)."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeVar
 
 from troth.crypto import PeerId, Slot
+from troth.protocol.broadcast.catch_up_server import ServedState
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.core.state import Peer
 from troth.protocol.recovery.ledger import Ledger
@@ -65,5 +67,5 @@ class Observers(Generic[T]):
         if not state.content or self._ledger.lacks is not None:
             channel.catch_up.show(slot, shown)  # nobody could check the model [U5]
             return
-        raw = channel.catch_up.state(state.model) or peer.work.pack(state.training)
-        channel.catch_up.show(slot, shown, (state.model, raw))
+        served = ServedState(peer.work.packed_bytes(state.training), partial(peer.work.pack, state.training))
+        channel.catch_up.show(slot, shown, (state.model, served))

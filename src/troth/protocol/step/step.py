@@ -77,6 +77,7 @@ async def run_step(peer: Peer[T], state: State[T]) -> Outcome[T]:
         except AttemptAborted as aborted:
             link_disputes.did_not_come(aborted.missed, attempt.members)  # [F1]
             attempt = attempt.again(aborted)  # [N1, N2, N4]
+    del gradient_D, parts  # as large as the model that is made now
     following = following or NextModel(attempt, reduced.aggregate_D, reduced.norm)
     return conclude(
         attempt, reduced, reported, accuses, trials, link_disputes, following

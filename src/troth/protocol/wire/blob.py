@@ -17,15 +17,18 @@ from troth.crypto import Digest, blob_digest, blob_digests
 
 # D coordinates
 
+SETTLES_BYTES = 1 << 24  # from here on, blobs that are put together give up the memory that they came in
+
 
 class Blob:
     """Bytes that are never changed, read as little-endian float32 where they stand for numbers."""
 
-    __slots__ = ("_digest", "_numbers_D", "_view")
+    __slots__ = ("_digest", "_numbers_D", "_place", "_view")
 
     def __init__(self, data: bytes | bytearray | memoryview) -> None:
         self._view: memoryview | None = memoryview(data)
         self._numbers_D: Tensor | None = None
+        self._place: tuple[Tensor, int, int] | None = None  # a vector on the host, and where in it the numbers lie
         self._digest: Digest | None = None
 
     @classmethod
@@ -69,8 +72,11 @@ class Blob:
     @property
     def view(self) -> memoryview:
         """The bytes, on the host."""
-        assert self._view is not None
-        return self._view
+        if self._view is not None:
+            return self._view
+        assert self._place is not None
+        whole_D, start, stop = self._place
+        return Copy(whole_D[start:stop]).on_host().data.cast("B")
 
     @property
     def digest(self) -> Digest:
@@ -85,12 +91,23 @@ class Blob:
 
     def numbers_D(self, device: torch.device | str = "cpu") -> Tensor:  # noqa: N802
         """The numbers, on this device."""
+        if self._place is not None:
+            whole_D, start, stop = self._place
+            return whole_D[start:stop].to(device)
         if self._numbers_D is None:
             array_D = self.array_D
             self._numbers_D = torch.from_numpy(array_D if array_D.flags.writeable else array_D.copy())
         if self._numbers_D.device != torch.device(device):
             self._numbers_D = self._numbers_D.to(device)
         return self._numbers_D
+
+    def settle(self, whole_D: Tensor, start: int) -> None:
+        """Copy the numbers to this place in a vector on the host, and let go of the memory that they came in.
+
+        The blob looks them up there from then on, so where the vector moves, to a file for instance, the blob moves too."""
+        stop = start + len(self) // 4
+        whole_D[start:stop].numpy()[:] = self.array_D
+        self._place, self._view, self._numbers_D = (whole_D, start, stop), None, None
 
     def anew(self) -> "Blob":
         """The same bytes as another peer receives them: it has to hash them itself."""

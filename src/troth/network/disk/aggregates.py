@@ -1,0 +1,98 @@
+"""Aggregates of the steps since the last saved model of a large run: with both, a peer makes its model again (SPEC B6).
+
+Large models are saved now and then. If all members lost power in between, nobody could hand out the model after the last record;
+but each update is a pure function of the model before it and the aggregate, and the records prove every aggregate.
+"""
+
+import threading
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from troth.files import write_by
+from troth.protocol.core.parts import Bounds, part_bounds
+from troth.protocol.core.records import StepRecord, aggregates_digest
+from troth.protocol.core.state import State
+from troth.protocol.wire.blob import Blob, digest_all
+from troth.training.work import Training
+
+# D coordinates
+
+
+class AggregateFiles:
+    """One file of 4·D bytes for each step since the last saved model, written beside the next step."""
+
+    def __init__(self, folder: Path, size: int) -> None:
+        self._folder = folder
+        self._size = size  # D
+        self._since = self._next = (
+            0  # the files reach from a saved model, or the run's first, to the step before `_next`
+        )
+        self._writer: threading.Thread | None = None
+        self._failure: OSError | None = None
+
+    def add(self, state: State[Training]) -> bool:
+        """Write the aggregate of the step before this state. False if it does not continue the files: the model must be saved."""
+        self.wait()
+        record = None if state.last is None else state.last.record
+        if record is None or not self._since <= record.step <= self._next:
+            return False
+        if record.updated:
+            if record.step not in state.audit_records:
+                return False
+            self._start(record.step, state.audit_records[record.step].aggregate_D)
+        self._next = record.step + 1
+        return True
+
+    def saved(self, step: int) -> None:
+        """Begin anew from the model at the start of this step, which has been saved."""
+        self._since = self._next = step
+
+    def prune(self, step: int) -> None:
+        """Delete files from before the saved model, once nobody can need an earlier one: the state at the start of this step is
+        saved; its last record may not be certified, so the peer may go back by a step, and audit the one before (SPEC B2, B6)."""
+        if step > self._since + 1:
+            for path in self._folder.glob("step-*.aggregate"):
+                if int(path.stem.removeprefix("step-")) < self._since:
+                    path.unlink()
+
+    def wait(self) -> None:
+        """Wait until everything is on disk. Raises OSError if it could not be written."""
+        if self._writer is not None:
+            self._writer.join()
+            self._writer = None
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+
+    def read(self, record: StepRecord) -> Tensor | None:
+        """The aggregate of a step, if it is here and is the one that the record names."""
+        found = self.read_parts(record.step, part_bounds(self._size, record.parts))
+        if found is None or aggregates_digest(blob.digest for blob in found[1]) != record.aggregates:
+            return None
+        return found[0]
+
+    def read_parts(self, step: int, bounds: Bounds) -> tuple[Tensor, tuple[Blob, ...]] | None:
+        """The aggregate of a step, if there is one, and its parts with their digests; nothing is checked but its length."""
+        path = self._path(step)
+        if not path.exists() or path.stat().st_size != 4 * self._size or bounds[-1] != self._size:
+            return None
+        aggregate_D = torch.from_file(str(path), shared=False, size=self._size, dtype=torch.float32)
+        blobs = Blob.cut(aggregate_D, bounds)
+        digest_all(blobs)
+        return aggregate_D, blobs
+
+    def _start(self, step: int, aggregate_D: Tensor) -> None:
+        numbers = Blob.of(aggregate_D).view
+        self._writer = threading.Thread(target=self._write, args=(self._path(step), numbers), name="aggregates")
+        self._writer.start()
+
+    def _write(self, path: Path, numbers: memoryview) -> None:
+        try:
+            write_by(path, lambda partial: partial.write_bytes(numbers))
+        except OSError as error:
+            self._failure = error
+
+    def _path(self, step: int) -> Path:
+        return self._folder / f"step-{step:09}.aggregate"
