@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import secrets
+import signal
 import statistics
 import subprocess
 import sys
@@ -32,7 +33,7 @@ from troth.network.manifest.builder import ManifestOptions, build_manifest
 from troth.swarm.plan import SwarmPlan, founders_of
 
 PEERS, SIZE, DELAY_S = 8, 1_000_000, 0.05
-STEPS, WARM_UP, TURNS = 16, 4, 2
+STEPS, WARM_UP, TURNS = 14, 4, 2
 MTU = 65_000  # few frames: the process that delays them shares the processor with all peers
 PORT = 7000
 TASK = f"benchmarks/flat_task.py:dimension={SIZE}"
@@ -58,6 +59,7 @@ class Turn(NamedTuple):
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that no namespace is left behind
     turns = []
     with lines() as namespaces:
         for turn in range(TURNS):
