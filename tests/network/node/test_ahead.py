@@ -16,6 +16,7 @@ from troth.network.node.ahead import GradientsAhead, GradientTimes
 from troth.network.node.node import drive
 from troth.protocol.wire.primitives import Primitives
 from troth.training import OPTIMIZERS, SCHEDULES, Problem, make_task
+from troth.training.determinism import threads
 from troth.training.task import Batch, Model
 from troth.training.tasks.quadratic import Quadratic
 from troth.training.user_code import UnwantedError
@@ -255,3 +256,14 @@ def test_one_begun_in_vain_and_another_fit_into_the_time_allowed(seconds: list[f
         assert all(one + other <= allowed_s for one in seconds[-16:] for other in seconds[-16:])
     else:
         assert 2 * max(seconds[-16:]) > allowed_s
+
+
+def test_bits_do_not_depend_on_the_thread_that_computes() -> None:
+    """[D1] PyTorch cuts sums by its number of threads, which a thread of ours must share with the protocol's."""
+    with threads(2):
+        at_work = scene(task=make_task("digits"))
+        at_work.ahead.expect([(at_work.training, SEEDS[0])])
+        begins(at_work)
+        ahead_D = at_work.asked(SEEDS[0])
+        assert at_work.work.computed == [(SEEDS[0], False)]
+        assert torch.equal(ahead_D, at_work.right(SEEDS[0]))

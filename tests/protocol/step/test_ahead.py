@@ -84,6 +84,18 @@ class Ahead(WhenAsked):
         return self.free_at
 
 
+class LeavesOff(Ahead):
+    """Leaves a gradient off as soon as nobody wants it."""
+
+    def expect(self, gradients: Sequence[tuple[Training, Seed]]) -> None:
+        still = [
+            one for one in self.begun if any(one[0] is training and one[1] == seed for training, seed in gradients)
+        ]
+        if self.begun and not still:
+            self.free_at = min(self.free_at, self.link.now())
+        super().expect(gradients)
+
+
 class CarelessTimes(GradientTimes):
     """Begins whatever it likes, and announces only how long it waited."""
 
@@ -179,6 +191,14 @@ def test_records_are_the_same_with_and_without(silent_in: int | None) -> None:
     assert len(ahead.ends) == STEPS
     assert all(ahead.hits(number) for number in range(PEERS)), "it was computed ahead"
     assert ahead.seconds < plain.seconds
+
+
+def test_a_step_takes_a_gradient_and_six_message_delays() -> None:
+    """[Q3, R2] Commit, parts, Clip, aggregates; Reveal, Report and Accuse pass beside the gradient, and so do audits. When asked
+    for, gradient, six more delays and the audit come one after the other."""
+    gradients, quiet = 0.4 * STEPS, 6 * LATENCY
+    assert play(LeavesOff).seconds == pytest.approx(gradients + STEPS * quiet + quiet)
+    assert play(WhenAsked).seconds == pytest.approx(gradients + STEPS * 2 * quiet + 0.4 * (STEPS - 1))
 
 
 def test_records_are_the_same_with_real_threads() -> None:
