@@ -174,8 +174,10 @@ class Mesh:
         while not self._left and peer not in self._banned:
             if neighbour.up:
                 redial.connected()
+                await neighbour.goes_down()
+                continue
             least = _REFUSED_RETRY_S if peer in self._refusals else 0.0
-            if neighbour.up or not redial.is_due(neighbour.lost_at, least):
+            if not redial.is_due(neighbour.lost_at, least):
                 await asyncio.sleep(_LOOK_EVERY_S)
                 continue
             try:

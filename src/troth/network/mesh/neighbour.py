@@ -28,6 +28,7 @@ class Neighbour:
     trouble: str = "not reached yet"  # why it is not connected
     _held: deque[tuple[float, Lane, bytes]] = field(default_factory=deque)
     _held_bytes: int = 0
+    _down: asyncio.Event = field(default_factory=asyncio.Event)  # set when a connection is lost
 
     @property
     def up(self) -> bool:
@@ -35,9 +36,16 @@ class Neighbour:
 
     def connect(self, connection: Connection, process: bytes) -> None:
         self.connection, self.process, self.gone = connection, process, False
+        self._down.clear()
 
     def lose(self) -> None:
         self.connection, self.lost_at, self.trouble = None, time.monotonic(), "lost"
+        self._down.set()
+
+    async def goes_down(self) -> None:
+        """Wait until its connection is lost. Looking for that every now and then would wake the thread without end."""
+        while self.up:
+            await self._down.wait()
 
     async def comes_up(self, seconds: float) -> None:
         """Wait until it is connected, or has not been for so long."""
@@ -125,10 +133,11 @@ class Neighbours:
     def gone(self) -> frozenset[PeerId]:
         """Peers that said goodbye, or are not connected and could not be dialled (SPEC Q9). Nobody, if fewer than half of the
         members are connected: it may be this peer's own connection that failed."""
+        gone = frozenset(peer for peer, one in self if one.gone)
+        if not gone:  # as nearly always, and this is asked for every packet
+            return gone
         members = [one for peer, one in self if peer in self._expected]
-        if 2 * sum(one.up for one in members) < len(members):
-            return frozenset()
-        return frozenset(peer for peer, one in self if one.gone)
+        return frozenset() if 2 * sum(one.up for one in members) < len(members) else gone
 
     def begin(self) -> None:
         """Wait for nobody who is missing when the run begins."""

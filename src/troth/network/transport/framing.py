@@ -6,8 +6,8 @@ A message travels in chunks, each behind a header of nine bytes:
 
 The kind is a lane, or a ping ("I am alive": both lengths 0), or a goodbye (a short reason, in one chunk; nothing
 follows). Chunks of different lanes may alternate, those of one lane may not: at most one message per lane is under
-assembly. Every length is checked against its limit before memory is taken, and memory grows no faster than twice what
-has arrived: announcing much and sending little costs the announcer.
+assembly. Every length is checked against its limit before memory is taken, and beyond the first megabyte memory is at most
+eight times what has arrived: announcing much and sending little costs the announcer.
 """
 
 import struct
@@ -28,6 +28,7 @@ MOST_REASON_BYTES = 200
 MESSAGE_OVERHEAD = 128  # rough cost of a queued message beside its bytes: else a million empty ones would be free
 
 _FIRST_BYTES = 2**20  # taken at once when a message is announced, or less if it is shorter
+_GROWTH = 8  # a message is copied when it grows: with a factor of 2 as many bytes as it has, or more
 _SCRATCH_BYTES = 64 * 1024  # headers and short messages are read here, and copied
 _DIRECT_BYTES = 16 * 1024  # when at least this much of a chunk is missing, it is read in place
 
@@ -114,10 +115,10 @@ class _Assembly:
     received: int = 0
 
     def make_room(self) -> None:
-        """Make space behind the received bytes: for at least one more, for at most as many again, and never above the total."""
+        """Make space behind the received bytes: for at least one more, and never above the total."""
         if self.received < len(self.data) or self.received == self.total:
             return
-        grown = _space(min(self.total, 2 * self.received))
+        grown = _space(min(self.total, _GROWTH * self.received))
         grown[: self.received] = self.data
         self.data = grown
 
