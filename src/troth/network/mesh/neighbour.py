@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from troth.crypto import PeerId
 from troth.network.mesh.session import NOWHERE, Standing
-from troth.network.transport.base import Connection, Lane
+from troth.network.transport.base import Connection, Lane, Message, pieces_of
 
 _LOOK_EVERY_S = 0.05
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.2, 10.0
@@ -26,7 +26,7 @@ class Neighbour:
     lost_at: float = field(default_factory=time.monotonic)
     gone: bool = False  # it is not connected, and said goodbye, or dialling it has failed
     trouble: str = "not reached yet"  # why it is not connected
-    _held: deque[tuple[float, Lane, bytes]] = field(default_factory=deque)
+    _held: deque[tuple[float, Lane, Message]] = field(default_factory=deque)
     _held_bytes: int = 0
     _down: asyncio.Event = field(default_factory=asyncio.Event)  # set when a connection is lost
 
@@ -53,13 +53,14 @@ class Neighbour:
         while not self.up and time.monotonic() < until:
             await asyncio.sleep(_LOOK_EVERY_S)
 
-    def hold(self, lane: Lane, message: bytes) -> None:
+    def hold(self, lane: Lane, message: Message) -> None:
         """Keep a message until it is connected again, within a bound: beyond it, messages are dropped."""
-        if self._held_bytes + len(message) <= _MOST_HELD:
+        length = sum(map(len, pieces_of(message)))
+        if self._held_bytes + length <= _MOST_HELD:
             self._held.append((time.monotonic(), lane, message))
-            self._held_bytes += len(message)
+            self._held_bytes += length
 
-    def release(self, since: float) -> list[tuple[Lane, bytes]]:
+    def release(self, since: float) -> list[tuple[Lane, Message]]:
         """The messages that were held since then; older ones are dropped."""
         fresh = [(lane, message) for when, lane, message in self._held if when >= since]
         self._held.clear()
