@@ -33,7 +33,7 @@ WARM_UP = 8  # rounds, or steps: buffers grow until the models of the last steps
 TASK = f"benchmarks/flat_task.py:dimension={SIZE}"
 HIVEMIND = Path(os.environ.get("HIVEMIND_VENV", "/tmp/hivemind-venv"))
 
-Step = tuple[int, float, float, int, Laps]  # number, seconds, processor of the network's thread, audits, the rest
+Step = tuple[int, float, float, int, Laps]  # number, seconds, processor of the network's thread, bytes sent, the rest
 
 _PHASES = {
     "before: announce commit": "cut the gradient and hash it",
@@ -55,12 +55,12 @@ def main() -> None:
     steps: list[list[Step]] = []
     for turn in range(TURNS):
         print(f"turn {turn + 1} of {TURNS}", flush=True)
-        averaging = {"gloo": _gloo(), "bare": _bare()}
+        averaging, (bare, processor) = {"gloo": _gloo()}, _bare()
         steps = _troth()
-        turns.append({**averaging, "troth": _step_time(steps), **_hivemind()})
+        turns.append({**averaging, "bare": bare, "troth": _step_time(steps), **_hivemind()})
         print(turns[-1], flush=True)
     best = {name: min(turn[name] for turn in turns if name in turn) for name in turns[0]}
-    report = _report(best, turns, steps)
+    report = _report(best, turns, steps, processor)
     Path(__file__).with_name("results-network.md").write_text(report, encoding="utf-8")
     print(report)
 
@@ -75,14 +75,17 @@ def _gloo() -> float:
         return _round_time([pipe.recv() for pipe in pipes])
 
 
-def _bare() -> float:
+def _bare() -> tuple[float, float]:
+    """Seconds of a round, and processor seconds of a peer."""
     with _started() as start:
         barrier = get_context("forkserver").Barrier(PEERS)
         pipes = [start(bare_transport, rank, PEERS, SIZE, ROUNDS, barrier) for rank in range(PEERS)]
         addresses = [pipe.recv() for pipe in pipes]
         for pipe in pipes:
             pipe.send(addresses)
-        return _round_time([pipe.recv() for pipe in pipes])
+        rounds = [pipe.recv() for pipe in pipes]
+        processor = statistics.median(worked for each in rounds for _, worked in each[WARM_UP:])
+        return _round_time([[seconds for seconds, _ in each] for each in rounds]), processor
 
 
 def _troth() -> list[list[Step]]:
@@ -167,6 +170,13 @@ def _step_time(steps: list[list[Step]]) -> float:
     return statistics.median(step[1] for each in steps for step in each)
 
 
+def _sent(steps: list[list[Step]]) -> float:
+    """Bytes that an average peer sends in an average step, relative to a butterfly that only averages: to every other peer its
+    part of the vector, and then the part that this peer has averaged."""
+    butterfly = 2 * (PEERS - 1) / PEERS * 4 * SIZE
+    return statistics.mean(step[3] for each in steps for step in each) / butterfly
+
+
 def _phases(steps: list[list[Step]]) -> list[tuple[str, float, float]]:
     """Of an average peer in an average step: wall clock and processor by what it was spent on, the network's thread last."""
     count = sum(map(len, steps))
@@ -185,7 +195,7 @@ def _phases(steps: list[list[Step]]) -> list[tuple[str, float, float]]:
     return [(name, wall / count, processor / count) for name, wall, processor in rows]
 
 
-def _report(best: dict[str, float], turns: list[dict[str, float]], steps: list[list[Step]]) -> str:
+def _report(best: dict[str, float], turns: list[dict[str, float]], steps: list[list[Step]], bare: float) -> str:
     ours = best["troth"]
     rows = [
         ("gloo all_reduce: no encryption, nothing checked", best["gloo"]),
@@ -225,6 +235,10 @@ def _report(best: dict[str, float], turns: list[dict[str, float]], steps: list[l
         ),
         "",
         "All turns: " + "; ".join(", ".join(f"{name} {s:.2f}" for name, s in turn.items()) for turn in turns) + ".",
+        "",
+        f"Processor time of a peer: {processor * 1e3:.0f} ms in a Troth step, {bare * 1e3:.0f} ms in a round of the transport alone: "
+        f"{processor / bare:.2f} times as much. Bytes sent, in messages: {_sent(steps):.3f} times those of the plain butterfly of {PEERS} peers "
+        "(a validator sends no gradient).",
         "",
         f"Where the time goes, for an average peer of the last turn. {PEERS} peers share {os.cpu_count()} cores, so a second of processor time for each "
         f"of them is {PEERS / (os.cpu_count() or 1):g} s of the step; wall clock includes waiting for others.",

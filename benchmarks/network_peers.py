@@ -144,12 +144,14 @@ class _Reporter:
     parent: Connection
     watch: Stopwatch
     network_s: float = 0.0
+    sent_bytes: int = 0
 
     def stepped(self, event: StepEvent, record: StepRecord) -> None:
         self.watch.lap("before: told")
         network = self.watch.network_s
-        self.parent.send((event.step, event.seconds, network - self.network_s, event.audits, self.watch.take()))
-        self.network_s = network
+        sent = event.sent_bytes - self.sent_bytes
+        self.parent.send((event.step, event.seconds, network - self.network_s, sent, self.watch.take()))
+        self.network_s, self.sent_bytes = network, event.sent_bytes
 
     def note(self, text: str) -> None:
         print(text, flush=True)
@@ -188,7 +190,8 @@ async def bare(
     parent: Connection,
     listen: str = "127.0.0.1:0",
     gradient_s: float = 0.0,  # that each round begins with, off the processor
-) -> list[float]:
+) -> list[tuple[float, float]]:
+    """Seconds and processor seconds of every round."""
     identities = [Identity.from_secret(derive(0, "benchmark", number)) for number in range(peers)]
     limits = Limits(most_control_bytes=MB, most_bulk_bytes=4 * size, most_queued_bytes=8 * size + MB)
     transport = TcpTransport(identities[rank], limits, admits=lambda _: True)
@@ -205,7 +208,7 @@ async def bare(
     times = []
     for _ in range(rounds):
         await asyncio.to_thread(barrier.wait)
-        began = time.monotonic()
+        began, worked = time.monotonic(), time.process_time()
         await asyncio.sleep(gradient_s)
         for number, line in lines.items():
             line.send(Lane.BULK, parts[number].data.cast("B"))
@@ -219,7 +222,7 @@ async def bare(
         for number, line in lines.items():
             pieces[number] = np.frombuffer(await _next(line), dtype=np.float32)
         result_D = np.concatenate([pieces[number] for number in range(peers)])
-        times.append(time.monotonic() - began)
+        times.append((time.monotonic() - began, time.process_time() - worked))
         assert result_D[0] == result_D[-1] == 1.0
     await asyncio.to_thread(barrier.wait)
     await transport.close()

@@ -98,13 +98,13 @@ def recount_bytes(channel: BroadcastChannel, size: Callable[[Slot, Frame], int],
     packets: Iterable[tuple[Slot, Frame]] = (
         *((slot, one.frame) for slot, waiting in channel._early_frames._packets.items() for _, one in waiting),
         *(
-            (slot, PartSent(part, proven.blob.view, proven.path))
+            (slot, PartSent(part, proven.path, proven.blob.view))
             for slot, parts in exchange._parts.items()
             for part, senders in parts.items()
             for proven in senders.values()
         ),
         *(
-            (slot, PartShown(part, whose, proven.blob.view, proven.path))
+            (slot, PartShown(part, whose, proven.path, proven.blob.view))
             for slot, shown in exchange._shown.items()
             for (part, _), proven_parts in shown.items()
             for whose, proven in proven_parts.items()

@@ -1,7 +1,7 @@
 """Digests: SHA-256 with domain separation, and a tree over chunks for large blobs."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from hashlib import sha256 as _sha256
@@ -11,6 +11,7 @@ from typing import NewType
 Digest = NewType("Digest", bytes)  # 32 bytes
 
 CHUNK_BYTES = 1 << 20
+_CORES = os.cpu_count() or 1
 _LENGTHS = [length.to_bytes(8, "big") for length in range(256)]  # nearly everything hashed is short
 
 
@@ -47,17 +48,29 @@ def _blob_digest(length: int, leaves: list[bytes]) -> Digest:
     return tagged_hash("troth/blob/1", length.to_bytes(8, "big"), *leaves)
 
 
-def _hashes(chunks: list[memoryview]) -> Iterator[bytes]:
-    if sum(map(len, chunks)) <= CHUNK_BYTES:  # less work than waking threads
-        return map(_chunk_hash, chunks)
-    return _threads(os.getpid()).map(_chunk_hash, chunks)
+def _hashes(chunks: list[memoryview]) -> list[bytes]:
+    """Hashes of chunks. Threads take one after the other, the calling thread among them: on a busy machine it does most."""
+    hashes: dict[int, bytes] = {}
+    numbered = iter(enumerate(chunks))
 
+    def take_turns() -> None:
+        for (
+            number,
+            chunk,
+        ) in numbered:  # a step of this iterator is one operation of the interpreter: no chunk comes twice
+            hashes[number] = _sha256(chunk).digest()  # releases the interpreter's lock
 
-def _chunk_hash(chunk: memoryview) -> bytes:
-    return _sha256(chunk).digest()  # releases the interpreter's lock
+    much = sum(map(len, chunks)) > CHUNK_BYTES  # else it is less work than waking threads
+    helpers = min(_CORES, len(chunks)) - 1 if much else 0
+    helping = [_threads(os.getpid()).submit(take_turns) for _ in range(helpers)]
+    take_turns()
+    for helper in helping:
+        if not helper.cancel():  # one that has not begun has nothing left to do
+            helper.result()
+    return [hashes[number] for number in range(len(chunks))]
 
 
 @lru_cache(maxsize=1)
 def _threads(_process: int) -> ThreadPoolExecutor:
     """One pool for the process: a fork has threads of its own."""
-    return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="hashing")
+    return ThreadPoolExecutor(_CORES, thread_name_prefix="hashing")

@@ -227,8 +227,8 @@ def test_another_message_is_a_message(phase: Phase) -> None:
 
 def test_blobs() -> None:
     part, shown = (
-        PartSent(1, memoryview(bytes(12)), (b"x" * 32, b"y" * 32)),
-        PartShown(1, bytes(32), memoryview(bytes(12)), (b"x" * 32, b"y" * 32)),
+        PartSent(1, (b"x" * 32, b"y" * 32), memoryview(bytes(12))),
+        PartShown(1, bytes(32), (b"x" * 32, b"y" * 32), memoryview(bytes(12))),
     )
     draw = stream(0, "paths")
     for frame in (part, shown):

@@ -305,7 +305,7 @@ def test_a_goodbye_followed_by_more_is_the_end() -> None:
                 outbox = Outbox(1000)
                 outbox.put(Lane.CONTROL, b"last")
                 header, body = outbox.next_chunk() or pytest.fail("nothing to send")
-                last = header + bytes(body)
+                last = header + b"".join(body)
                 attacker.writer.write(last + HEADER.pack(Kind.GOODBYE, 5, 5) + b"\x1b[0m\n" + last)
                 assert await connection.receive() == (Lane.CONTROL, b"last")
                 assert await connection.receive() is None

@@ -46,7 +46,7 @@ def test_early_values_survive_a_flood(flooded: bool) -> None:
         for k in range(3000 if flooded else 0):
             for slot in (SECOND._replace(incarnation=k), SECOND._replace(attempt=k + 1), SECOND._replace(step=k)):
                 link.send(IDS[1].peer, Packet(slot, View(None, bytes(64))))
-            link.send(IDS[1].peer, Packet(SECOND._replace(step=k + 9), PartSent(0, memoryview(bytes(8)), ())))
+            link.send(IDS[1].peer, Packet(SECOND._replace(step=k + 9), PartSent(0, (), memoryview(bytes(8)))))
             link.send(IDS[1].peer, Packet(SECOND, BlobSent(memoryview(k.to_bytes(8, "big")))))
         for one in IDS[:2]:
             link.send(one.peer, Packet(SECOND, Value(seal(identity, SECOND, commit(number)))))

@@ -103,8 +103,8 @@ LONG: list[Frame] = [
     ),
     Decided({derive(0, k): Envelope(b"", bytes(64)) for k in range(1000)}, {}),
     Decided({}, {OTHERS[1]: (Envelope(BLOB, bytes(64)), Envelope(b"", bytes(64)))}),
-    PartSent(0, memoryview(BLOB), ()),
-    PartShown(0, OTHERS[1], memoryview(BLOB), (bytes(32),) * 32),
+    PartSent(0, (), memoryview(BLOB)),
+    PartShown(0, OTHERS[1], (bytes(32),) * 32, memoryview(BLOB)),
     BlobSent(memoryview(BLOB)),
 ]
 
@@ -131,9 +131,9 @@ def test_nobody_takes_up_anothers_room() -> None:
     for number in range(10):
         hear(channel, OTHERS[0], LATER_SLOT, BlobSent(memoryview(bytes([number]) * 300_000)))
     full = channel.kept_bytes
-    hear(channel, OTHERS[1], COMMIT_SLOT._replace(phase=Phase.CLIP), PartSent(0, memoryview(b"part"), ()))
+    hear(channel, OTHERS[1], COMMIT_SLOT._replace(phase=Phase.CLIP), PartSent(0, (), memoryview(b"part")))
     assert channel.kept_bytes == full + size(
-        COMMIT_SLOT._replace(phase=Phase.CLIP), PartSent(0, memoryview(b"part"), ())
+        COMMIT_SLOT._replace(phase=Phase.CLIP), PartSent(0, (), memoryview(b"part"))
     )
 
 
@@ -163,9 +163,9 @@ def test_a_frame_that_is_here_already_costs_nothing_a_second_time() -> None:
     channel, slot = new_channel(1 << 20), COMMIT_SLOT._replace(phase=Phase.CLIP)
     for _ in range(3):
         for frame in (
-            PartSent(0, memoryview(bytes(400)), ()),
+            PartSent(0, (), memoryview(bytes(400))),
             BlobSent(memoryview(bytes(400))),
-            PartShown(1, OTHERS[1], memoryview(bytes(400)), ()),
+            PartShown(1, OTHERS[1], (), memoryview(bytes(400))),
         ):
             hear(channel, OTHERS[0], slot, frame)
     assert quota_bytes(channel) == recounted(channel) < 3 * (400 + 1024 + 200)
@@ -174,9 +174,9 @@ def test_a_frame_that_is_here_already_costs_nothing_a_second_time() -> None:
 def test_parts_of_an_attempt_that_was_given_up_are_refused() -> None:
     channel = new_channel(1 << 20)
     move_announcement(channel, COMMIT_SLOT._replace(attempt=1, phase=Phase.REPORT))
-    hear(channel, OTHERS[0], COMMIT_SLOT._replace(phase=Phase.CLIP), PartSent(0, memoryview(bytes(400)), ()))
+    hear(channel, OTHERS[0], COMMIT_SLOT._replace(phase=Phase.CLIP), PartSent(0, (), memoryview(bytes(400))))
     assert channel.kept_bytes == 0
-    hear(channel, OTHERS[0], COMMIT_SLOT._replace(phase=Phase.CLIP, attempt=1), PartSent(0, memoryview(bytes(400)), ()))
+    hear(channel, OTHERS[0], COMMIT_SLOT._replace(phase=Phase.CLIP, attempt=1), PartSent(0, (), memoryview(bytes(400))))
     assert channel.kept_bytes > 0
 
 
@@ -192,7 +192,7 @@ def test_the_next_step_does_not_forget_what_is_still_kept() -> None:
                 after._replace(attempt=number % 20),
                 Chained(OTHERS[1], Envelope(bytes(1000), bytes(64)), {}),
             )
-            hear(channel, OTHERS[0], after._replace(phase=Phase.CLIP), PartSent(number, memoryview(bytes(40_000)), ()))
+            hear(channel, OTHERS[0], after._replace(phase=Phase.CLIP), PartSent(number, (), memoryview(bytes(40_000))))
             hear(
                 channel,
                 OTHERS[0],

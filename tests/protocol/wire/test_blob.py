@@ -1,4 +1,4 @@
-"""Blobs that lie elsewhere than where they came: the same bytes, digest and numbers."""
+"""Blobs that lie elsewhere than where they came, or anywhere in a message: the same bytes, digest and numbers."""
 
 import numpy as np
 import pytest
@@ -6,6 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from troth.crypto import blob_digest
+from troth.kernels import LARGE
 from troth.protocol.core.parts import ProvenPart, rows_of
 from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.primitives import Primitives
@@ -51,3 +53,18 @@ def test_rows_and_joined_aggregates_are_the_same_where_large_blobs_settle(
     plain = blobs_of([[1.0, 2.0], [3.0, 4.0]])
     assert Primitives().joined(plain).tolist() == [1.0, 2.0, 3.0, 4.0]
     assert [blob.numbers_D().tolist() for blob in plain] == [[1.0, 2.0], [3.0, 4.0]]
+
+
+@pytest.mark.parametrize("offset", range(8))
+@pytest.mark.parametrize("count", [5, LARGE + 3])
+def test_numbers_are_read_alike_from_every_place_in_a_message(offset: int, count: int) -> None:
+    """A liar chooses what stands before a blob, and so whether its numbers are aligned; loops and tensors need them to be."""
+    numbers_D = np.linspace(-1, 1, count, dtype=np.float32)
+    message = bytearray(offset) + numbers_D.tobytes()
+    blob, right = Blob(memoryview(message)[offset:]), Blob.of(torch.from_numpy(numbers_D))
+    assert blob.array_D.flags.aligned
+    assert blob.digest == right.digest == blob_digest(numbers_D.tobytes())
+    assert torch.equal(blob.numbers_D(), right.numbers_D())
+    assert torch.equal(rows_of([ProvenPart(blob, ())]), rows_of([ProvenPart(right, ())]))
+    assert Primitives().aggregate_norm(blob) == Primitives().aggregate_norm(right)
+    assert torch.equal(Primitives().joined([blob, blob]), Primitives().joined([right, right]))

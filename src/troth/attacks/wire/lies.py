@@ -218,4 +218,4 @@ def impersonations(
     values = draw.words(4).tobytes()
     yield Relayed(victim, signed_view(identity, slot, values))
     yield Certificate(values, dict.fromkeys(members, identity.sign(view_bytes(slot, values))), chain)
-    yield PartShown(int(draw.integers(8, 1)[0]), victim, memoryview(draw.words(4).tobytes()), ())
+    yield PartShown(int(draw.integers(8, 1)[0]), victim, (), memoryview(draw.words(4).tobytes()))

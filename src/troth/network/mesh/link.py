@@ -16,16 +16,15 @@ from troth.crypto import PeerId
 from troth.network.mesh.inbox import Inbox
 from troth.network.mesh.mesh import Mesh
 from troth.network.mesh.session import Standing
-from troth.network.transport.base import Lane
+from troth.network.transport.base import Lane, Message
 from troth.protocol.wire.frames import (
     BlobSent,
     Packet,
     PartSent,
     PartShown,
     StateShown,
-    Wire,
     decode_packet,
-    encode_packet,
+    encode_in_pieces,
 )
 from troth.protocol.wire.messages import Malformed
 
@@ -37,7 +36,7 @@ class NetworkLink:
 
     def __init__(
         self,
-        post: Callable[[PeerId, Lane, bytes], None],
+        post: Callable[[PeerId, Lane, Message], None],
         inbox: Inbox,
         most_bytes: int,
         gone: Callable[[], frozenset[PeerId]] = frozenset,
@@ -46,14 +45,14 @@ class NetworkLink:
         self.gone = gone
         self._inbox = inbox
         self._most_bytes = most_bytes
-        self._last: tuple[Packet, Wire] | None = None  # the same packet often goes to everyone
+        self._last: tuple[Packet, Message] | None = None  # the same packet often goes to everyone
 
     def now(self) -> float:
         return time.monotonic()
 
     def send(self, to: PeerId, packet: Packet) -> None:
         if self._last is None or self._last[0] is not packet:
-            self._last = packet, encode_packet(packet)
+            self._last = packet, encode_in_pieces(packet)
         self._post(to, Lane.BULK if isinstance(packet.frame, _BULK) else Lane.CONTROL, self._last[1])
 
     async def receive(self, until: float) -> tuple[PeerId, Packet] | None:
@@ -74,7 +73,7 @@ class NetworkThread:
         self._inbox = inbox
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="network", daemon=True)
-        self._outbox: deque[tuple[PeerId, Lane, bytes]] = deque()
+        self._outbox: deque[tuple[PeerId, Lane, Message]] = deque()
         self._waking = False
         self._started = threading.Event()
         self._failed: BaseException | None = None
@@ -99,7 +98,7 @@ class NetworkThread:
         """The peers that have broken off, as the mesh sees it now."""
         return self.mesh.gone
 
-    def post(self, to: PeerId, lane: Lane, message: bytes) -> None:
+    def post(self, to: PeerId, lane: Lane, message: Message) -> None:
         self._outbox.append((to, lane, message))
         if not self._waking:  # one wake-up for many
             self._waking = True

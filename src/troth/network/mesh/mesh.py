@@ -27,7 +27,7 @@ from troth.network.mesh.session import (
     decode_session_message,
     encode_session_message,
 )
-from troth.network.transport.base import Connection, Lane, Transport, UnreachableError
+from troth.network.transport.base import Connection, Lane, Message, Transport, UnreachableError, pieces_of
 
 _GREETING_S = 5.0
 _YIELDING_S = 1.0  # when a connection is lost the smaller key dials at once, the larger only after this
@@ -110,7 +110,7 @@ class Mesh:
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await self._transport.close()
 
-    def post(self, to: PeerId, lane: Lane, message: bytes) -> None:
+    def post(self, to: PeerId, lane: Lane, message: Message) -> None:
         """Send, or hold for a moment: a lost connection is soon back, or its peer is gone."""
         neighbour = self._neighbours.get(to)
         connection = neighbour.connection if neighbour is not None else None
@@ -146,9 +146,10 @@ class Mesh:
                 neighbour.connection.close("banned")
         self._banned = banned
 
-    def _send(self, connection: Connection, lane: Lane, message: bytes) -> bool:
-        self.sent += len(message)
-        return connection.send(lane, CONTROL_PACKET + message if lane == Lane.CONTROL else message)
+    def _send(self, connection: Connection, lane: Lane, message: Message) -> bool:
+        pieces = pieces_of(message)
+        self.sent += sum(map(len, pieces))
+        return connection.send(lane, (CONTROL_PACKET, *pieces) if lane == Lane.CONTROL else pieces)
 
     def _say(self, connection: Connection, message: SessionMessage) -> None:
         connection.send(Lane.CONTROL, CONTROL_SESSION + encode_session_message(message))
@@ -174,8 +175,10 @@ class Mesh:
         while not self._left and peer not in self._banned:
             if neighbour.up:
                 redial.connected()
+                await neighbour.goes_down()
+                continue
             least = _REFUSED_RETRY_S if peer in self._refusals else 0.0
-            if neighbour.up or not redial.is_due(neighbour.lost_at, least):
+            if not redial.is_due(neighbour.lost_at, least):
                 await asyncio.sleep(_LOOK_EVERY_S)
                 continue
             try:

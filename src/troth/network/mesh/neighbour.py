@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from troth.crypto import PeerId
 from troth.network.mesh.session import NOWHERE, Standing
-from troth.network.transport.base import Connection, Lane
+from troth.network.transport.base import Connection, Lane, Message, pieces_of
 
 _LOOK_EVERY_S = 0.05
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.2, 10.0
@@ -26,8 +26,9 @@ class Neighbour:
     lost_at: float = field(default_factory=time.monotonic)
     gone: bool = False  # it is not connected, and said goodbye, or dialling it has failed
     trouble: str = "not reached yet"  # why it is not connected
-    _held: deque[tuple[float, Lane, bytes]] = field(default_factory=deque)
+    _held: deque[tuple[float, Lane, Message]] = field(default_factory=deque)
     _held_bytes: int = 0
+    _down: asyncio.Event = field(default_factory=asyncio.Event)  # set when a connection is lost
 
     @property
     def up(self) -> bool:
@@ -35,9 +36,16 @@ class Neighbour:
 
     def connect(self, connection: Connection, process: bytes) -> None:
         self.connection, self.process, self.gone = connection, process, False
+        self._down.clear()
 
     def lose(self) -> None:
         self.connection, self.lost_at, self.trouble = None, time.monotonic(), "lost"
+        self._down.set()
+
+    async def goes_down(self) -> None:
+        """Wait until its connection is lost. Looking for that every now and then would wake the thread without end."""
+        while self.up:
+            await self._down.wait()
 
     async def comes_up(self, seconds: float) -> None:
         """Wait until it is connected, or has not been for so long."""
@@ -45,13 +53,14 @@ class Neighbour:
         while not self.up and time.monotonic() < until:
             await asyncio.sleep(_LOOK_EVERY_S)
 
-    def hold(self, lane: Lane, message: bytes) -> None:
+    def hold(self, lane: Lane, message: Message) -> None:
         """Keep a message until it is connected again, within a bound: beyond it, messages are dropped."""
-        if self._held_bytes + len(message) <= _MOST_HELD:
+        length = sum(map(len, pieces_of(message)))
+        if self._held_bytes + length <= _MOST_HELD:
             self._held.append((time.monotonic(), lane, message))
-            self._held_bytes += len(message)
+            self._held_bytes += length
 
-    def release(self, since: float) -> list[tuple[Lane, bytes]]:
+    def release(self, since: float) -> list[tuple[Lane, Message]]:
         """The messages that were held since then; older ones are dropped."""
         fresh = [(lane, message) for when, lane, message in self._held if when >= since]
         self._held.clear()
@@ -125,10 +134,11 @@ class Neighbours:
     def gone(self) -> frozenset[PeerId]:
         """Peers that said goodbye, or are not connected and could not be dialled (SPEC Q9). Nobody, if fewer than half of the
         members are connected: it may be this peer's own connection that failed."""
+        gone = frozenset(peer for peer, one in self if one.gone)
+        if not gone:  # as nearly always, and this is asked for every packet
+            return gone
         members = [one for peer, one in self if peer in self._expected]
-        if 2 * sum(one.up for one in members) < len(members):
-            return frozenset()
-        return frozenset(peer for peer, one in self if one.gone)
+        return frozenset() if 2 * sum(one.up for one in members) < len(members) else gone
 
     def begin(self) -> None:
         """Wait for nobody who is missing when the run begins."""

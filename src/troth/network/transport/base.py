@@ -14,11 +14,19 @@ from troth.crypto.hashing import Digest
 from troth.crypto.identity import Identity, PeerId
 from troth.errors import OperatorError
 
-Message = bytes | bytearray | memoryview  # to send; it is not copied, so the caller must not change it afterwards
+Piece = bytes | bytearray | memoryview
+Message = (
+    Piece | tuple[Piece, ...]
+)  # to send, in one piece or several; not copied, so the caller must not change it afterwards
 Received = bytes | memoryview  # bytes on the control lane; on the bulk lane writable memory that nobody else holds
 
 LARGEST_MESSAGE = 2**32 - 1  # lengths travel as 32 bits
 SLOWEST_BYTES_PER_SECOND = 1024  # a message under way has to move at least this fast, averaged over `idle_s`
+
+
+def pieces_of(message: Message) -> tuple[memoryview, ...]:
+    """The bytes of a message, where they lie."""
+    return tuple(memoryview(piece).cast("B") for piece in (message if isinstance(message, tuple) else (message,)))
 
 
 class Lane(IntEnum):

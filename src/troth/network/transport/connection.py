@@ -19,7 +19,7 @@ import ssl
 from collections.abc import Callable
 
 from troth.crypto.identity import PeerId
-from troth.network.transport.base import Lane, Limits, Message, Received
+from troth.network.transport.base import Lane, Limits, Message, Received, pieces_of
 from troth.network.transport.framing import Assembler, Kind, MalformedError, reason_of
 from troth.network.transport.liveness import Liveness
 from troth.network.transport.received import ReceivedQueue
@@ -71,7 +71,7 @@ class StreamConnection(asyncio.BufferedProtocol):
     # The interface
 
     def send(self, lane: Lane, message: Message) -> bool:
-        length = memoryview(message).nbytes
+        length = sum(map(len, pieces_of(message)))
         most = self._limits.most_control_bytes if lane is Lane.CONTROL else self._limits.most_bulk_bytes
         if not 1 <= length <= most:
             raise ValueError(f"a {lane.name.lower()} message has 1 to {most} bytes, not {length}")

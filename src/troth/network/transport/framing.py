@@ -6,8 +6,8 @@ A message travels in chunks, each behind a header of nine bytes:
 
 The kind is a lane, or a ping ("I am alive": both lengths 0), or a goodbye (a short reason, in one chunk; nothing
 follows). Chunks of different lanes may alternate, those of one lane may not: at most one message per lane is under
-assembly. Every length is checked against its limit before memory is taken, and memory grows no faster than twice what
-has arrived: announcing much and sending little costs the announcer.
+assembly. Every length is checked against its limit before memory is taken, and beyond the first megabyte memory is at most
+eight times what has arrived: announcing much and sending little costs the announcer.
 """
 
 import struct
@@ -18,7 +18,7 @@ from enum import IntEnum
 import numpy as np
 
 from troth.errors import printable
-from troth.network.transport.base import Lane, Message, Received
+from troth.network.transport.base import Lane, Message, Received, pieces_of
 
 HEADER = struct.Struct("!BII")
 CHUNK_BYTES = 256 * 1024  # that we send: a control message waits behind one chunk of bulk at most
@@ -28,6 +28,8 @@ MOST_REASON_BYTES = 200
 MESSAGE_OVERHEAD = 128  # rough cost of a queued message beside its bytes: else a million empty ones would be free
 
 _FIRST_BYTES = 2**20  # taken at once when a message is announced, or less if it is shorter
+_GROWTH = 8  # a message is copied when it grows: with a factor of 2 as many bytes as it has, or more
+_BOUNDARY = 64  # bytes; more than any number needs
 _SCRATCH_BYTES = 64 * 1024  # headers and short messages are read here, and copied
 _DIRECT_BYTES = 16 * 1024  # when at least this much of a chunk is missing, it is read in place
 
@@ -59,22 +61,43 @@ def reason_of(goodbye: Received) -> str:
     return printable(bytes(goodbye).decode("ascii", "replace"))
 
 
+@dataclass
+class _Queued:
+    """A message that has been sent in part, or not at all."""
+
+    pieces: deque[memoryview]  # that are left; the first may have begun
+    total: int
+    left: int
+
+    def take(self, most: int) -> list[memoryview]:
+        """The next bytes, at most so many, where they lie."""
+        taken = []
+        while self.pieces and most:
+            piece = self.pieces.popleft()
+            if len(piece) > most:
+                self.pieces.appendleft(piece[most:])
+            taken.append(piece[:most])
+            most -= len(taken[-1])
+        self.left -= sum(map(len, taken))
+        return taken
+
+
 class Outbox:
     """Messages that wait to be sent, cut into chunks. The control lane goes first, always."""
 
     def __init__(self, most_bytes: int) -> None:
         self.waiting_bytes = 0
         self._most_bytes = most_bytes
-        self._lanes: dict[Lane, deque[memoryview]] = {Lane.CONTROL: deque(), Lane.BULK: deque()}
-        self._sent = {Lane.CONTROL: 0, Lane.BULK: 0}  # of the first message of each lane
+        self._lanes: dict[Lane, deque[_Queued]] = {Lane.CONTROL: deque(), Lane.BULK: deque()}
 
     def put(self, lane: Lane, message: Message) -> bool:
         """False, and nothing is queued, if that would exceed the bound."""
-        view = memoryview(message).cast("B")
-        if self.waiting_bytes + len(view) + MESSAGE_OVERHEAD > self._most_bytes:
+        pieces = pieces_of(message)
+        total = sum(map(len, pieces))
+        if self.waiting_bytes + total + MESSAGE_OVERHEAD > self._most_bytes:
             return False
-        self.waiting_bytes += len(view) + MESSAGE_OVERHEAD
-        self._lanes[lane].append(view)
+        self.waiting_bytes += total + MESSAGE_OVERHEAD
+        self._lanes[lane].append(_Queued(deque(pieces), total, total))
         return True
 
     def next_lane(self) -> Lane | None:
@@ -82,27 +105,24 @@ class Outbox:
             return Lane.CONTROL
         return Lane.BULK if self._lanes[Lane.BULK] else None
 
-    def next_chunk(self) -> tuple[bytes, memoryview] | None:
-        """The header and the bytes of the chunk that goes next; None if nothing waits."""
+    def next_chunk(self) -> tuple[bytes, list[memoryview]] | None:
+        """The header and the bytes of the chunk that goes next, in pieces; None if nothing waits."""
         lane = self.next_lane()
         if lane is None:
             return None
-        message, start = self._lanes[lane][0], self._sent[lane]
-        chunk = message[start : start + CHUNK_BYTES]
-        self.waiting_bytes -= len(chunk)
-        if start + len(chunk) == len(message):
+        message = self._lanes[lane][0]
+        before, chunk = message.left, message.take(CHUNK_BYTES)
+        length = before - message.left
+        self.waiting_bytes -= length
+        if not message.left:
             self._lanes[lane].popleft()
-            self._sent[lane] = 0
             self.waiting_bytes -= MESSAGE_OVERHEAD
-        else:
-            self._sent[lane] = start + len(chunk)
-        return HEADER.pack(lane, len(message), len(chunk)), chunk
+        return HEADER.pack(lane, message.total, length), chunk
 
     def drop(self, lane: Lane) -> None:
         """Forget the messages of a lane; one that was sent in part stays unfinished."""
-        self.waiting_bytes -= sum(len(message) + MESSAGE_OVERHEAD for message in self._lanes[lane]) - self._sent[lane]
+        self.waiting_bytes -= sum(message.left + MESSAGE_OVERHEAD for message in self._lanes[lane])
         self._lanes[lane].clear()
-        self._sent[lane] = 0
 
 
 @dataclass
@@ -114,17 +134,23 @@ class _Assembly:
     received: int = 0
 
     def make_room(self) -> None:
-        """Make space behind the received bytes: for at least one more, for at most as many again, and never above the total."""
+        """Make space behind the received bytes: for at least one more, and never above the total."""
         if self.received < len(self.data) or self.received == self.total:
             return
-        grown = _space(min(self.total, 2 * self.received))
+        grown = _space(min(self.total, _GROWTH * self.received), self.total)
         grown[: self.received] = self.data
         self.data = grown
 
 
-def _space(count: int) -> memoryview:
-    """Memory that is not zeroed. numpy asks for large pages as well: a bytearray would take up to ten times as long to grow."""
-    return np.empty(count, np.uint8).data
+def _space(count: int, total: int) -> memoryview:
+    """Memory that is not zeroed, for the first bytes of a message that *ends* on a boundary: where a blob of numbers is the last
+    thing in it, the numbers are aligned, and nobody has to copy them.
+
+    numpy asks for large pages as well: a bytearray would take up to ten times as long to grow."""
+    memory = np.empty(count + _BOUNDARY, np.uint8)
+    place: int = memory.__array_interface__["data"][0]
+    start = -(place + total) % _BOUNDARY
+    return memory[start : start + count].data
 
 
 class Assembler:
@@ -200,7 +226,7 @@ class Assembler:
         if length < SMALLEST_CHUNK_BYTES and received + length < total:
             raise MalformedError(f"a chunk of only {length} bytes in the middle of a message")
         if message is None:
-            self._under_way[kind] = _Assembly(total, _space(min(total, _FIRST_BYTES)))
+            self._under_way[kind] = _Assembly(total, _space(min(total, _FIRST_BYTES), total))
         self._kind, self._missing = kind, length
 
     def _copy(self, part: memoryview) -> int:

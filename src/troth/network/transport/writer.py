@@ -8,7 +8,7 @@ from troth.network.transport.throttle import Throttle
 
 _TURN_BYTES = 512 * 1024  # written before others get their turn in the event loop
 _BUFFERED_BYTES = 256 * 1024  # encrypted ahead of the socket; a control message waits behind at most that
-_JOINED_BYTES = 8 * 1024  # up to here, header and body travel in one TLS record
+_JOINED_BYTES = 8 * 1024  # up to here, a header and what follows it travel in one TLS record
 
 
 class ChunkWriter:
@@ -84,14 +84,13 @@ class ChunkWriter:
         chunk = self._outbox.next_chunk()
         if chunk is None:
             return 0
-        header, body = chunk
-        if len(body) <= _JOINED_BYTES:
-            self._emit(header + body)
-        else:
-            self._emit(header, body)
+        header, pieces = chunk
+        while pieces and len(header) + len(pieces[0]) <= _JOINED_BYTES:
+            header += pieces.pop(0)
+        self._emit(header, *pieces)
         if self._farewell:
             self._say_farewell()
-        return len(header) + len(body)
+        return len(header) + sum(map(len, pieces))
 
     def _next_turn(self) -> None:
         self._turn_due = False

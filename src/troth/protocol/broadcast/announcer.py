@@ -186,7 +186,8 @@ class Announcer:
         self._equivocations[slot.step] |= {peer: (slot, *pair) for peer, pair in decision.equivocations.items()}
         self._pacing.ended(running)
         self._blame |= running.blame
-        opened = {peer: self._tools.open(slot, peer, envelope) for peer, envelope in decision.said.items()}
+        # Every signature in a decision was checked when its frame came.
+        opened = {peer: self._tools.read(slot, peer, envelope) for peer, envelope in decision.said.items()}
         agreed = {peer: said for peer, said in sorted(opened.items()) if not isinstance(said, Malformed)}
         if slot.phase == Phase.COMMIT:
             self._pacing.measured(said_as(said, Commit).took for said in agreed.values())

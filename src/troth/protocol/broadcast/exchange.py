@@ -136,7 +136,7 @@ class PartExchange:
             if owner == self._me:
                 self._parts[slot][number][self._me] = part
             else:
-                self._outlet.send(owner, slot, PartSent(number, part.blob.view, part.path))
+                self._outlet.send(owner, slot, PartSent(number, part.path, part.blob.view))
 
     def missing(self, slot: Slot, expected: Mapping[int, frozenset[PeerId]], gone: frozenset[PeerId]) -> int:
         """Count expected parts that are not here and may still come."""
@@ -158,7 +158,7 @@ class PartExchange:
         for part, contributions in mine.items():
             shown[part, self._me] = dict(contributions)
         return [
-            PartShown(part, peer, one.blob.view, one.path)
+            PartShown(part, peer, one.path, one.blob.view)
             for part, contributions in mine.items()
             for peer, one in contributions.items()
         ]
@@ -173,7 +173,7 @@ class PartExchange:
     def forward(self, slot: Slot, parts: Mapping[Delivery, tuple[PeerId, ProvenPart]]) -> None:
         for (number, contributor), (owner, part) in sorted(parts.items(), key=lambda item: item[0]):
             if owner != self._me:
-                self._outlet.send(owner, slot, PartShown(number, contributor, part.blob.view, part.path))
+                self._outlet.send(owner, slot, PartShown(number, contributor, part.path, part.blob.view))
 
     def offered(
         self, slot: Slot, wanted: Collection[Delivery], fits: Callable[[Delivery, ProvenPart], bool]

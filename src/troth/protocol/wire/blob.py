@@ -86,8 +86,9 @@ class Blob:
 
     @property
     def array_D(self) -> NDArray[np.float32]:  # noqa: N802  # shapes are in the names
-        """The numbers, on the host; not to be written to."""
-        return np.frombuffer(self.view, "<f4")
+        """The numbers, on the host; not to be written to. Copied where the sender chose a place between two numbers."""
+        array_D = np.frombuffer(self.view, "<f4")
+        return array_D if array_D.flags.aligned else array_D.copy()
 
     def numbers_D(self, device: torch.device | str = "cpu") -> Tensor:  # noqa: N802
         """The numbers, on this device."""

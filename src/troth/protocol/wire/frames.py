@@ -103,15 +103,15 @@ class Decided(_Frame, frozen=True):
     equivocations: Annotated[dict[Bytes32, tuple[Envelope, Envelope]], msgspec.Meta(max_length=MOST_MEMBERS)]
 
 
-# Blobs
+# Blobs: the last thing in their frames, so that they are neither copied nor moved (`encode_in_pieces`)
 
 
 class PartSent(_Frame, frozen=True):
     """A contributor's part, for the part's owner."""
 
     part: Part
-    blob: memoryview  # of the packet that it came in: not copied
     path: Path
+    blob: memoryview  # of the packet that it came in: not copied
 
 
 class BlobSent(_Frame, frozen=True):
@@ -131,8 +131,8 @@ class PartShown(_Frame, frozen=True):
 
     part: Part
     contributor: Bytes32
-    blob: memoryview
     path: Path
+    blob: memoryview
 
 
 # Coming back (SPEC B1–B4)
@@ -233,7 +233,7 @@ class Packet:
     @cached_property
     def size(self) -> int:
         """Length on the wire: the memory it costs to keep. Between peers in one process, found by encoding it once."""
-        return len(encode_packet(self)) if self.arrived is None else self.arrived
+        return sum(map(len, encode_in_pieces(self))) if self.arrived is None else self.arrived
 
 
 # Bytes
@@ -260,6 +260,22 @@ _DECODER = msgspec.msgpack.Decoder(_Wire, strict=True)
 
 def encode_packet(packet: Packet) -> Wire:
     return Wire(_ENCODER.encode(_Wire(_WireSlot(*packet.slot), packet.frame)))
+
+
+def encode_in_pieces(packet: Packet) -> tuple[bytes | memoryview, ...]:
+    """The same bytes, with a blob where it lies: it is the last thing in its packet."""
+    frame = packet.frame
+    if not isinstance(frame, PartSent | PartShown | BlobSent):
+        return (encode_packet(packet),)
+    head = encode_packet(Packet(packet.slot, msgspec.structs.replace(frame, blob=memoryview(b""))))
+    assert head.endswith(b"\xc4\x00"), "a blob is the last thing in its packet"
+    return head[:-2] + _blob_header(len(frame.blob)), frame.blob
+
+
+def _blob_header(length: int) -> bytes:
+    """MessagePack's header of so many bytes."""
+    width, tag = next((width, tag) for width, tag in ((1, b"\xc4"), (2, b"\xc5"), (4, b"\xc6")) if length < 256**width)
+    return tag + length.to_bytes(width, "big")
 
 
 def decode_packet(raw: bytes | bytearray | memoryview, most_bytes: int) -> Packet | Malformed:

@@ -136,6 +136,10 @@ class Primitives:
         """Check the signature over this slot and sender, then decode."""
         if not self.verify(sender, signed_bytes(slot, sender, self.digest(envelope.payload)), envelope.signature):
             return Malformed("the signature does not fit")
+        return self.read(slot, sender, envelope)
+
+    def read(self, slot: Slot, sender: PeerId, envelope: Envelope) -> Announced | Malformed:
+        """Decode a message whose signature was checked."""
         message = self.decode(Phase(slot.phase), envelope.payload)
         return message if isinstance(message, Malformed) else Announced(sender, message, envelope)
 

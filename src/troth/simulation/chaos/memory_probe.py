@@ -7,7 +7,7 @@ import msgspec
 
 from troth.crypto import PeerId
 from troth.protocol.broadcast.link import PacketLink
-from troth.protocol.wire.frames import Packet, encode_packet
+from troth.protocol.wire.frames import Packet, encode_in_pieces
 
 _BETWEEN = 1 << 17  # bytes that may come in between two measurements
 _OURS = "troth.protocol."
@@ -56,5 +56,5 @@ class MeasuredLink:
             self._received, self._between = 0, max(_BETWEEN, self._measure() // 8)
         heard = await self._link.receive(until)
         if heard is not None:
-            self._received += len(encode_packet(heard[1]))
+            self._received += sum(map(len, encode_in_pieces(heard[1])))
         return heard
