@@ -147,8 +147,7 @@ class Mesh:
         self._banned = banned
 
     def _send(self, connection: Connection, lane: Lane, message: Message) -> bool:
-        pieces = pieces_of(message)
-        self.sent += sum(map(len, pieces))
+        self.sent += sum(map(len, pieces := pieces_of(message)))
         return connection.send(lane, (CONTROL_PACKET, *pieces) if lane == Lane.CONTROL else pieces)
 
     def _say(self, connection: Connection, message: SessionMessage) -> None:
@@ -176,20 +175,18 @@ class Mesh:
             if neighbour.up:
                 redial.connected()
                 await neighbour.goes_down()
-                continue
-            least = _REFUSED_RETRY_S if peer in self._refusals else 0.0
-            if not redial.is_due(neighbour.lost_at, least):
+            elif not redial.is_due(neighbour.lost_at, _REFUSED_RETRY_S if peer in self._refusals else 0.0):
                 await asyncio.sleep(_LOOK_EVERY_S)
-                continue
-            try:
-                connection = await self._transport.dial(neighbour.address, peer)
-            except UnreachableError as error:
-                neighbour.trouble = str(error)
-                self._give_up(neighbour)
             else:
-                self._start(self._greet_and_read(connection))
-                await neighbour.comes_up(_GREETING_S)
-            redial.tried()
+                try:
+                    connection = await self._transport.dial(neighbour.address, peer)
+                except UnreachableError as error:
+                    neighbour.trouble = str(error)
+                    self._give_up(neighbour)
+                else:
+                    self._start(self._greet_and_read(connection))
+                    await neighbour.comes_up(_GREETING_S)
+                redial.tried()
 
     def _start(self, coroutine: "asyncio._CoroutineLike[None]") -> "asyncio.Task[None]":
         task = asyncio.get_running_loop().create_task(coroutine)
