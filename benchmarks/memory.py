@@ -35,7 +35,7 @@ from troth.protocol.core.run import Run
 from troth.protocol.wire.messages import Phase
 from troth.swarm.plan import SwarmPlan, founders_of
 
-PEERS, STEPS, SIZE = 4, 2, 100_000_000
+PEERS, STEPS, SIZE = 4, 6, 100_000_000
 STATE = 2  # vectors: model and momentum
 BOUND = 6  # gradients beyond these
 _TINY = 1 << 19  # parameters of the run whose peaks are the baseline: little, and in the way of large ones
