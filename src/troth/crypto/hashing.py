@@ -1,7 +1,7 @@
 """Digests: SHA-256 with domain separation, and a tree over chunks for large blobs."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from hashlib import sha256 as _sha256
@@ -48,16 +48,13 @@ def _blob_digest(length: int, leaves: list[bytes]) -> Digest:
     return tagged_hash("troth/blob/1", length.to_bytes(8, "big"), *leaves)
 
 
-def _hashes(chunks: list[memoryview]) -> list[bytes]:
+def _hashes(chunks: list[memoryview]) -> Iterator[bytes]:
     """Hashes of chunks. Threads take one after the other, the calling thread among them: on a busy machine it does most."""
     hashes: dict[int, bytes] = {}
     numbered = iter(enumerate(chunks))
 
     def take_turns() -> None:
-        for (
-            number,
-            chunk,
-        ) in numbered:  # a step of this iterator is one operation of the interpreter: no chunk comes twice
+        for number, chunk in numbered:  # one operation of the interpreter: no chunk comes twice
             hashes[number] = _sha256(chunk).digest()  # releases the interpreter's lock
 
     much = sum(map(len, chunks)) > CHUNK_BYTES  # else it is less work than waking threads
@@ -67,7 +64,7 @@ def _hashes(chunks: list[memoryview]) -> list[bytes]:
     for helper in helping:
         if not helper.cancel():  # one that has not begun has nothing left to do
             helper.result()
-    return [hashes[number] for number in range(len(chunks))]
+    return map(hashes.__getitem__, range(len(chunks)))
 
 
 @lru_cache(maxsize=1)
