@@ -1,5 +1,6 @@
 """Certified records of a few steps, and a member that is behind and is shown them."""
 
+import dataclasses
 from collections.abc import Iterable
 from functools import cache
 from itertools import pairwise
@@ -24,9 +25,9 @@ from troth.protocol.wire.primitives import Primitives
 
 
 @cache
-def past_steps() -> tuple[Run, tuple[CertifiedRecord, ...], dict[PeerId, Identity]]:
+def past_steps(content_every: int = 1) -> tuple[Run, tuple[CertifiedRecord, ...], dict[PeerId, Identity]]:
     """Certified records of a few steps among five."""
-    world = run_world(plan(liars=(), steps=6)).world
+    world = run_world(dataclasses.replace(plan(liars=(), steps=6), content_every=content_every)).world
     certified = tuple(
         CertifiedRecord(encode_record(made.record), {bytes(p): bytes(s) for p, s in after.certificate.items()})
         for made, after in pairwise(world.witness)
@@ -35,9 +36,11 @@ def past_steps() -> tuple[Run, tuple[CertifiedRecord, ...], dict[PeerId, Identit
     return world.run, certified, {identity.peer: identity for identity in everyone}
 
 
-def signed_again(signed: CertifiedRecord, signers: Iterable[Identity], **changes: Any) -> CertifiedRecord:
+def signed_again(
+    signed: CertifiedRecord, signers: Iterable[Identity], run: Run | None = None, **changes: Any
+) -> CertifiedRecord:
     """The record with changes, signed again by these."""
-    run = past_steps()[0]
+    run = run or past_steps()[0]
     record = msgspec.structs.replace(decode_record(signed.record), **changes)
     raw = encode_record(record)
     digest = blob_digest(raw)
