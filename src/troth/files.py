@@ -17,6 +17,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 def write_by(path: Path, write: Callable[[Path], object]) -> None:
     """The same for a file that `write` makes at another place, in pieces for instance."""
     partial = path.with_name(path.name + ".partial")
+    partial.touch()  # a folder that is not there, or not writable, is the system's error, whatever `write` makes of it
     write(partial)
     with partial.open("rb+") as file:
         os.fsync(file.fileno())

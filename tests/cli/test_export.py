@@ -28,7 +28,7 @@ def manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Manifest:
     first = manifest.first_state(work)
     for step in range(3):
         training = dataclasses.replace(first.training, parameters_D=first.training.parameters_D * (1 + step))
-        checkpoints.save(dataclasses.replace(first, step=step, training=training))
+        checkpoints.save(dataclasses.replace(first, step=step, training=training, model=work.digest(training)))
     return manifest
 
 

@@ -123,7 +123,7 @@ class TestMistakes:
             (("--task", "digit"), "unknown task 'digit': did you mean digits"),
             (("--task", "nowhere.py"), "no task file at 'nowhere.py'"),
             (("--schedule", "cosin"), "unknown schedule 'cosin': did you mean cosine?"),
-            (("--optimizer", "adam"), "unknown optimizer 'adam': did you mean adamw?"),
+            (("--optimizer", "adam"), "unknown optimizer 'adam': did you mean adamw or lamb?"),
             (("--tau", "0"), "--tau must be a positive number, got 0"),
             (("--tau", "-1"), "--tau must be a positive number, got -1"),
             (("--tau", "wide"), "Invalid value for '--tau'"),

@@ -32,7 +32,7 @@ def test_honest_peers_fall_on_the_same_side() -> None:
     nothing: frozenset[str] = frozenset()
     attacks = {0: "wrong-aggregate:border=true", 3: "wrong-aggregate:border=true"}
     intensity = {0: (0.0, 0), 3: (0.0, 0)}
-    world = play(Plan(0, 7, 4, {0: nothing, 3: nothing}, {}, attacks, intensity, {}, Network(latency=0.4)))
+    world = play(Plan(1, 7, 4, {0: nothing, 3: nothing}, {}, attacks, intensity, {}, Network(latency=0.4)))
     assert [what for check in CHECKERS.values() for what in check(world)] == []
     assert len(world.records) == 4
     assert any(record.judgements for record in world.records)

@@ -175,7 +175,7 @@ def _timeouts_by_step(seen: WorldRun) -> list[Timeouts]:
     return [timeouts for _, held in sorted(seen.world.timeouts.items()) for timeouts in held]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("crashes", [{}, {4: DropOut(4, 3)}], ids=["all there", "one falls silent"])
 def test_delta_grows_where_the_network_is_slower_than_the_least(crashes: dict[int, DropOut], seed: int) -> None:
     """[Q8] Packets take one to two of the least Δ: nobody else is absent or blamed, and no rounds begin without need.

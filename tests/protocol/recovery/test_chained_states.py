@@ -17,8 +17,8 @@ from troth.protocol.recovery.history import Followed, follow
 from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.primitives import Primitives
 from troth.simulation import ProtocolSimulation
-from troth.simulation.chaos.plan import DropOut
 from troth.simulation.lockstep import protocol_run
+from troth.simulation.lockstep.drop_outs import DropOut
 
 EVERY = 3  # a record in three names the content
 FACTOR, OTHER = 0.5, bytes(32)

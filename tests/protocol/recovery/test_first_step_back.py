@@ -13,7 +13,7 @@ from troth.evidence.bans import History
 from troth.evidence.verify import Proof, verify_ban
 from troth.protocol.core.roles import Audit, PendingAudits, draw_roles, gradient_seed
 from troth.protocol.core.roster import Roster
-from troth.protocol.step import step as step_module
+from troth.protocol.step import ahead as ahead_module
 from troth.protocol.wire.messages import (
     Kind,
 )
@@ -37,7 +37,7 @@ def _forging(key: PeerId) -> Iterator[None]:
             seeds.add(seed)
         return seed
 
-    with patch.object(honest_module.SlowWork, "gradient", gradient), patch.object(step_module, "gradient_seed", noted):
+    with patch.object(honest_module.SlowWork, "gradient", gradient), patch.object(ahead_module, "gradient_seed", noted):
         yield
 
 

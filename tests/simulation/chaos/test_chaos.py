@@ -76,8 +76,10 @@ def test_worlds_do_not_depend_on_the_order_of_sets() -> None:
     """Another process hashes keys otherwise: who sends to a set of peers has to sort it."""
     script = (
         "import hashlib; from troth.simulation.chaos.draws import draw_plan; from troth.simulation.chaos.play import play; "
-        "seen = hashlib.sha256(); play(draw_plan(2, steps=3), lambda *event: seen.update(repr(event).encode())); "
-        "print(seen.hexdigest())"
+        "from troth.protocol.wire.frames import encode_packet; seen = hashlib.sha256(); "
+        "note = lambda now, sender, to, packet, delays: "
+        "seen.update(repr((now, sender, to, delays)).encode() + encode_packet(packet)); "
+        "play(draw_plan(2, steps=3), note); print(seen.hexdigest())"
     )
     found = {
         subprocess.run(

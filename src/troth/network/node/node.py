@@ -36,7 +36,7 @@ from troth.protocol.core.state import Outcome, Peer, State
 from troth.protocol.recovery.member import Member
 from troth.protocol.wire.primitives import Primitives
 from troth.training.hardware import describe
-from troth.training.work import Training
+from troth.training.work import Training, TrainingWork
 
 R = TypeVar("R")
 
@@ -216,18 +216,11 @@ class Node:
             self.work.packed_bytes(self._first.training),
             self._events.note,
             self._process,
-            self._own_sections(self._first),
+            _own_sections(self._manifest, self.work, self._first),
             describe(self.work.problem),
         )
         if self._stop_asked:
             self._network.stop()
-
-    def _own_sections(self, first: State[Training]) -> dict[str, Digest]:
-        """Digests of what all members must compute alike: the first model and, where audits are exact, a public gradient."""
-        sections = {FIRST_MODEL: first.model}
-        if self._manifest.parameters.deviation is None:
-            sections[HARDWARE] = self.work.hardware_class()
-        return sections
 
     @property
     def _connected(self) -> NodeNetwork:
@@ -306,6 +299,14 @@ def drive(coroutine: Coroutine[Any, Any, R]) -> R:
     except StopIteration as done:
         return done.value  # type: ignore[no-any-return]
     raise AssertionError("the protocol waits for nothing but its link")
+
+
+def _own_sections(manifest: Manifest, work: TrainingWork, first: State[Training]) -> dict[str, Digest]:
+    """Digests of what all members must compute alike: the first model and, where audits are exact, a public gradient."""
+    sections = {FIRST_MODEL: first.model}
+    if manifest.parameters.deviation is None:
+        sections[HARDWARE] = work.hardware_class()
+    return sections
 
 
 def _check_fit(manifest: Manifest, identity: Identity, differences: list[str]) -> None:
