@@ -71,6 +71,10 @@ class TrainingWork:
         give_back_pages()  # of that state: an audit's next step needs as much for the aggregate
         return gradient_D
 
+    @property
+    def looks_ahead(self) -> bool:
+        return False
+
     def expect(self, gradients: Sequence[tuple[Training, Seed]]) -> None:
         """Nothing is begun before it is asked for."""
 

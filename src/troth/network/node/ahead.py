@@ -85,6 +85,10 @@ class GradientsAhead:
         self._times = GradientTimes()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="gradients ahead")
 
+    @property
+    def looks_ahead(self) -> bool:
+        return self._allowed_s is not None
+
     def expect(self, gradients: Sequence[tuple[Training, Seed]]) -> None:
         affordable = gradients and self._allowed_s is not None and self._times.afford(self._allowed_s())
         before, wanted = self._begun, gradients[:_AT_ONCE] if affordable else ()

@@ -165,6 +165,11 @@ class Work(Protocol[T]):
         """The gradient that the peer with this seed should have computed: a call of its own, from public inputs only."""
         ...
 
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether it begins what `expect` names. If not, the next model is made only when the step ends: two vectors less."""
+        ...
+
     def expect(self, gradients: Sequence[tuple[T, Seed]]) -> None:
         """Take note that these will probably be asked for next, the first one first, at these very states, and no others. A
         work may begin them meanwhile, or do nothing: what it gives when asked is the same."""
