@@ -25,7 +25,7 @@ from troth.protocol.core.records import decode_record
 from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.messages import Announced
 
-FORMAT = "troth journal 3"
+FORMAT = "troth journal 4"
 _FILES_READ = 2  # the last ones, for records that others may ask for
 _NAME = re.compile(r"steps-([0-9]{9})\.jsonl")
 _LINE = re.compile(rb'\{"chain": "([0-9a-f]{64})", "what": (\{.*\})\}')  # exactly as `_append` writes it
