@@ -14,7 +14,7 @@ from torch import Tensor
 from troth.crypto import Digest, Seed
 from troth.protocol.wire.messages import Malformed
 from troth.training.user_code import unless
-from troth.training.work import Training, TrainingWork
+from troth.training.work import CollectedState, Training, TrainingWork
 
 # D coordinates
 
@@ -170,14 +170,17 @@ class GradientsAhead:
                 self._class = self._work.hardware_class()
         return self._class
 
-    def pack(self, training: Training) -> bytes:
-        return self._work.pack(training)
+    def index(self, training: Training) -> bytes:
+        return self._work.index(training)
 
-    def packed_bytes(self, training: Training) -> int:
-        return self._work.packed_bytes(training)
+    def length(self, training: Training) -> int:
+        return self._work.length(training)
 
-    def unpack(self, raw: bytes) -> Training | Malformed:
-        return self._work.unpack(raw)
+    def chunk(self, training: Training, number: int) -> memoryview | None:
+        return self._work.chunk(training, number)
+
+    def collect(self, index: bytes, digest: Digest) -> CollectedState | Malformed:
+        return self._work.collect(index, digest)
 
 
 def _found(among: Sequence[_Begun], training: Training, seed: Seed) -> _Begun | None:
