@@ -22,7 +22,7 @@ from troth.training.hardware import class_digest, gradient_on
 from troth.training.optimizers import Optimizer, State, bound
 from troth.training.problem import Problem
 from troth.training.schedules import Schedule, rate_at
-from troth.training.state_chunks import CollectedVectors, chunk_of, decode_index, encode_index, index_of
+from troth.training.states.chunks import CollectedVectors, chunk_of, decode_index, encode_index, index_of
 from troth.training.weights import write_tensors
 
 # P peers, D coordinates

@@ -1,4 +1,4 @@
-"""A state in chunks: the digest commits to the index, and the index to every chunk (SPEC B2)."""
+"""A state in chunks: the digest commits to the index, and the index to every chunk (SPEC B10)."""
 
 import msgspec
 import pytest
@@ -10,7 +10,7 @@ from troth.protocol.wire.primitives import Primitives
 from troth.training import Problem
 from troth.training.optimizers import SGD, AdamW, Optimizer
 from troth.training.schedules import constant
-from troth.training.state_chunks import decode_index
+from troth.training.states.chunks import decode_index
 from troth.training.tasks.quadratic import Quadratic
 from troth.training.work import CollectedState, Training, TrainingWork
 
@@ -44,7 +44,7 @@ def _chunk(work: TrainingWork, training: Training, number: int) -> memoryview:
 
 
 def test_chunks_in_any_order_make_the_state(work: TrainingWork, training: Training) -> None:
-    """[B2] Bit for bit, whoever sent which."""
+    """[B10] Bit for bit, whoever sent which."""
     collected = _collected(work, training)
     count = len(collected.missing)
     assert count >= 2 * 3
@@ -57,7 +57,7 @@ def test_chunks_in_any_order_make_the_state(work: TrainingWork, training: Traini
 
 
 def test_a_wrong_chunk_is_refused(work: TrainingWork, training: Training) -> None:
-    """[B2] Another's, a shorter, a longer one, one with a changed byte, one that does not exist."""
+    """[B10] Another's, a shorter, a longer one, one with a changed byte, one that does not exist."""
     collected = _collected(work, training)
     right = bytes(_chunk(work, training, 1))
     for number, wrong in (
@@ -74,7 +74,7 @@ def test_a_wrong_chunk_is_refused(work: TrainingWork, training: Training) -> Non
 
 
 def test_an_index_counts_only_if_the_digest_follows_from_it(work: TrainingWork, training: Training) -> None:
-    """[B2] Every byte of it: none can be changed."""
+    """[B10] Every byte of it: none can be changed."""
     raw, digest = work.index(training), work.digest(training)
     assert isinstance(work.collect(raw, Digest(bytes(32))), Malformed)
     for place in {*range(0, len(raw), 7), len(raw) - 1}:
