@@ -1,4 +1,4 @@
-"""A state in chunks: the digest commits to the index, and the index to every chunk (SPEC B10)."""
+"""A state in chunks: the digest commits to the index, and the index to every chunk (SPEC J1)."""
 
 import msgspec
 import pytest
@@ -44,7 +44,7 @@ def _chunk(work: TrainingWork, training: Training, number: int) -> memoryview:
 
 
 def test_chunks_in_any_order_make_the_state(work: TrainingWork, training: Training) -> None:
-    """[B10] Bit for bit, whoever sent which."""
+    """[J1] Bit for bit, whoever sent which."""
     collected = _collected(work, training)
     count = len(collected.missing)
     assert count >= 2 * 3
@@ -57,7 +57,7 @@ def test_chunks_in_any_order_make_the_state(work: TrainingWork, training: Traini
 
 
 def test_a_wrong_chunk_is_refused(work: TrainingWork, training: Training) -> None:
-    """[B10] Another's, a shorter, a longer one, one with a changed byte, one that does not exist."""
+    """[J1] Another's, a shorter, a longer one, one with a changed byte, one that does not exist."""
     collected = _collected(work, training)
     right = bytes(_chunk(work, training, 1))
     for number, wrong in (
@@ -74,7 +74,7 @@ def test_a_wrong_chunk_is_refused(work: TrainingWork, training: Training) -> Non
 
 
 def test_an_index_counts_only_if_the_digest_follows_from_it(work: TrainingWork, training: Training) -> None:
-    """[B10] Every byte of it: none can be changed."""
+    """[J1] Every byte of it: none can be changed."""
     raw, digest = work.index(training), work.digest(training)
     assert isinstance(work.collect(raw, Digest(bytes(32))), Malformed)
     for place in {*range(0, len(raw), 7), len(raw) - 1}:

@@ -114,7 +114,7 @@ def _served(catch_up: CatchUpServer, sent: list[tuple[PeerId, Frame]], asker: Pe
 
 
 def test_what_serving_costs_in_a_step_is_bounded() -> None:
-    """[B10] For one observer, and for all of them; in the next step it goes on."""
+    """[J1] For one observer, and for all of them; in the next step it goes on."""
     catch_up, sent = _server()
     half = memoryview(bytes(1 << 24))  # of what one gets in a step
     state = ServedState(lambda: b"index", lambda number: half if number < 1000 else None)

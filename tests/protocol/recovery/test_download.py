@@ -1,4 +1,4 @@
-"""A state from several members at once: lying, slow and silent ones cost time, not the state (SPEC B10)."""
+"""A state from several members at once: lying, slow and silent ones cost time, not the state (SPEC J1)."""
 
 import hashlib
 from collections import Counter
@@ -113,7 +113,7 @@ def fresh() -> "Download[Any]":
 
 
 def test_honest_members_share_the_work() -> None:
-    """[B10] Nobody sends more than twice what would be fair; several are faster than one."""
+    """[J1] Nobody sends more than twice what would be fair; several are faster than one."""
     alone, together = Scene(honest), Scene(honest, honest, honest, honest)
     assert alone.download(fresh()) == together.download(fresh()) == "state"
     assert sum(together.sent.values()) < 1.3 * len(CHUNKS)
@@ -124,7 +124,7 @@ def test_honest_members_share_the_work() -> None:
 @pytest.mark.parametrize("other", [silent, lying, later, killed_half_way])
 @pytest.mark.parametrize("count", [1, 3, 4])
 def test_one_honest_member_is_enough(other: Answers, count: int) -> None:
-    """[B10] Whoever is asked first."""
+    """[J1] Whoever is asked first."""
     scene = Scene(*[other] * count, honest)
     assert scene.download(fresh()) == "state"
     assert scene.seconds < 3 * (2 * BOUNDS.delta + BOUNDS.bulk) + 10.0
@@ -134,7 +134,7 @@ def test_one_honest_member_is_enough(other: Answers, count: int) -> None:
 
 @pytest.mark.parametrize("other", [silent, lying, later])
 def test_without_an_honest_member_it_ends(other: Answers) -> None:
-    """[B10] And says so, in bounded time."""
+    """[J1] And says so, in bounded time."""
     scene = Scene(other, other)
     assert scene.download(fresh()) is None
     assert scene.seconds <= 4 * (2 * BOUNDS.delta + 4 * BOUNDS.bulk)
@@ -147,7 +147,7 @@ def test_a_wrong_index_is_nobodys() -> None:
 
 
 def test_another_attempt_goes_on_where_the_last_one_ended() -> None:
-    """[B10] What has come is not asked for again."""
+    """[J1] What has come is not asked for again."""
     download = fresh()
     first = Scene(killed_half_way)
     assert first.download(download) is None

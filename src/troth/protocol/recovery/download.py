@@ -1,4 +1,4 @@
-"""Fetching a state in chunks from several members at once: none has to be trusted, and none is waited for (SPEC B10)."""
+"""Fetching a state in chunks from several members at once: none has to be trusted, and none is waited for (SPEC J1)."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
