@@ -1,9 +1,13 @@
 """Runs that many tests look at, made once."""
 
 import pytest
+from hypothesis import settings
 
 from tests.protocol.small_runs import SMALL, finished
 from troth.simulation import ProtocolSimulation
+
+settings.register_profile("patient", deadline=None)  # a busy machine is no failure
+settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session")

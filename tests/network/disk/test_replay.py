@@ -85,7 +85,7 @@ def test_a_gap_asks_for_the_model(tmp_path: Path) -> None:
     files = AggregateFiles(tmp_path, world().run.parameters.size)
     assert files.add(STATES[0])
     assert not files.add(STATES[2])
-    files.saved(STATES[2].step)
+    files.saved(STATES[2])
     assert files.add(STATES[3])
     assert files.add(replace(STATES[3])), "a step that a restart made again"
     assert not files.add(STATES[1]), "from before the saved model"
@@ -94,7 +94,7 @@ def test_a_gap_asks_for_the_model(tmp_path: Path) -> None:
 def test_aggregates_before_a_saved_model_go_when_nobody_can_go_back_before_it(tmp_path: Path) -> None:
     """[B2] The record before the saved model may be uncertified until the next step has ended."""
     files = written(tmp_path)
-    files.saved(STATES[2].step)
+    files.saved(STATES[2])
     for state in STATES[2:4]:
         files.prune(state.step)
         assert len(list(tmp_path.iterdir())) == len(STATES)

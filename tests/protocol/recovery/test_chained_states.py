@@ -1,6 +1,7 @@
 """Records that name the content of a state only now and then (SPEC U5)."""
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from troth.crypto import Digest
 from troth.evidence.recompute import Recomputed, recompute
 from troth.evidence.verify import verify_ban
 from troth.protocol.core.records import aggregates_digest, chained_state, decode_record
+from troth.protocol.core.run import Parameters
 from troth.protocol.core.state import State
 from troth.protocol.recovery.history import Followed, follow
 from troth.protocol.wire.frames import CertifiedRecord
@@ -78,7 +80,7 @@ def test_a_chain_follows_from_all_that_the_update_depends_on() -> None:
 
 @pytest.fixture
 def chained_run(monkeypatch: pytest.MonkeyPatch) -> ProtocolSimulation:
-    monkeypatch.setattr(protocol_run, "usual_content_every", lambda _size: 4)
+    monkeypatch.setattr(protocol_run, "Parameters", partial(Parameters, content_every=4))
     return finished(dataclasses.replace(SMALL, attack="sign-flip"))
 
 

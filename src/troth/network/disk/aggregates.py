@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from troth.crypto import Digest
 from troth.files import write_by
 from troth.protocol.core.parts import Bounds, part_bounds
 from troth.protocol.core.records import StepRecord, aggregates_digest
@@ -26,9 +27,8 @@ class AggregateFiles:
     def __init__(self, folder: Path, size: int) -> None:
         self._folder = folder
         self._size = size  # D
-        self._since = self._next = (
-            0  # the files reach from a saved model, or the run's first, to the step before `_next`
-        )
+        self._since = self._next = 0  # the files reach from a saved model, or the first, to the step before `_next`
+        self._models: dict[int, Digest] = {}  # digests of the states that they lead to, by the step that begins there
         self._writer: threading.Thread | None = None
         self._failure: OSError | None = None
 
@@ -38,16 +38,21 @@ class AggregateFiles:
         record = None if state.last is None else state.last.record
         if record is None or not self._since <= record.step <= self._next:
             return False
-        if record.updated:
-            if record.step not in state.audit_records:
-                return False
-            self._start(record.step, state.audit_records[record.step].aggregate_D)
+        if self._models.get(record.step, record.state_before) != record.state_before:
+            return False  # the files hold a step that was discarded, and made again
+        kept = state.audit_records.get(record.step)
+        if kept is not None:
+            self._start(record.step, kept.aggregate_D)  # without an update too: audits need it (SPEC K1)
+        elif record.updated:
+            return False
         self._next = record.step + 1
+        self._models[self._next] = state.model
         return True
 
-    def saved(self, step: int) -> None:
-        """Begin anew from the model at the start of this step, which has been saved."""
-        self._since = self._next = step
+    def saved(self, state: State[Training]) -> None:
+        """Begin anew from this state, whose model has been saved."""
+        self._since = self._next = state.step
+        self._models = {state.step: state.model}
 
     def prune(self, step: int) -> None:
         """Delete files from before the saved model, once nobody can need an earlier one: the state at the start of this step is

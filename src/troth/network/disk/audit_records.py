@@ -11,17 +11,18 @@ from pathlib import Path
 import msgspec
 from torch import Tensor
 
-from troth.crypto import Digest, PeerId
+from troth.crypto import Digest, PeerId, blob_digest
 from troth.files import write_bytes
 from troth.network.disk.aggregates import AggregateFiles
 from troth.network.disk.checkpoints import CheckpointError, Checkpoints
+from troth.protocol.core.records import StepRecord, aggregates_digest
 from troth.protocol.core.state import AuditRecord, State
 from troth.protocol.wire.blob import Blob
-from troth.protocol.wire.messages import Announced, Bytes32, Clip, Envelope, Malformed, Phase, said_as
+from troth.protocol.wire.messages import Announced, Bytes32, Clip, Commit, Envelope, Malformed, Phase, said_as
 from troth.protocol.wire.phases import decode
 from troth.training.work import Training
 
-FORMAT = "troth audit record 5"
+FORMAT = "troth audit record 6"
 _FILES = 3  # as many as there are models
 
 
@@ -45,6 +46,19 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     reports: dict[Bytes32, Envelope]
     clips: dict[Bytes32, Envelope]
     accuses: dict[Bytes32, Envelope]
+    check: Bytes32 = bytes(
+        32
+    )  # over all of the above: finds accidents, which would make this peer accuse honest members
+
+    def checked(self) -> "_Saved":
+        return msgspec.structs.replace(self, check=self._digest())
+
+    @property
+    def is_whole(self) -> bool:
+        return self.check == self._digest()
+
+    def _digest(self) -> Digest:
+        return blob_digest(msgspec.msgpack.encode(msgspec.structs.replace(self, check=bytes(32))))
 
 
 class AuditRecordFiles:
@@ -62,7 +76,7 @@ class AuditRecordFiles:
         if record is None:
             return
         try:
-            write_bytes(self._path(record.step), msgspec.msgpack.encode(self._saved(record)))
+            write_bytes(self._path(record.step), msgspec.msgpack.encode(self._saved(record).checked()))
             for old in sorted(self._folder.glob("step-*.audit"))[:-_FILES]:
                 old.unlink()
         except OSError as error:
@@ -73,8 +87,10 @@ class AuditRecordFiles:
     def onto(self, state: State[Training], earlier: Sequence[State[Training]] = ()) -> State[Training]:
         """The state with the audit records of the two steps before it, as far as they are there and whole. `earlier` states are
         those before, whose models may not be on disk."""
+        agreed = {one.last.record.step: one.last.record for one in (*earlier, state) if one.last is not None}
         found = {step: self._read(step, earlier) for step in (state.step - 2, state.step - 1)}
-        return replace(state, audit_records={step: record for step, record in found.items() if record is not None})
+        kept = {step: one for step, one in found.items() if one is not None and _is_of(one, agreed.get(step))}
+        return replace(state, audit_records=kept)
 
     def _path(self, step: int) -> Path:
         return self._folder / f"step-{step:09}.audit"
@@ -95,10 +111,10 @@ class AuditRecordFiles:
             bytes(Blob.of(record.aggregate_D).view) if small else None,
             record.projection_key,
             record.attempt,
-            *(
-                {bytes(peer): one.envelope for peer, one in announced.items()}
-                for announced in (record.commits, record.reports, record.clips, record.accuses)
-            ),
+            commits=_envelopes(record.commits),
+            reports=_envelopes(record.reports),
+            clips=_envelopes(record.clips),
+            accuses=_envelopes(record.accuses),
         )
 
     def _read(self, step: int, earlier: Sequence[State[Training]]) -> AuditRecord[Training] | None:
@@ -109,7 +125,7 @@ class AuditRecordFiles:
         training = self._training(saved, earlier)
         commits, reports = _opened(Phase.COMMIT, saved.commits), _opened(Phase.REPORT, saved.reports)
         clips, accuses = _opened(Phase.CLIP, saved.clips), _opened(Phase.ACCUSE, saved.accuses)
-        if (saved.format, saved.run, saved.step) != (FORMAT, self._run, step) or training is None:
+        if (saved.format, saved.run, saved.step) != (FORMAT, self._run, step) or training is None or not saved.is_whole:
             return None
         if commits is None or reports is None or clips is None or accuses is None:
             return None
@@ -148,6 +164,26 @@ class AuditRecordFiles:
         said = {center.part: center.digest for one in clips.values() for center in said_as(one, Clip).centers}
         whole = found is not None and all(said.get(part) == blob.digest for part, blob in enumerate(found[1]))
         return found[0] if found is not None and whole else None
+
+
+def _envelopes(announced: Mapping[PeerId, Announced]) -> dict[bytes, Envelope]:
+    return {bytes(peer): one.envelope for peer, one in announced.items()}
+
+
+def _is_of(kept: AuditRecord[Training], record: StepRecord | None) -> bool:
+    """Whether an audit record is of the step that was agreed on, as far as that is known: a step may have been discarded, and
+    made again otherwise."""
+    if record is None:
+        return True
+    roots = {
+        peer: said_as(kept.commits[PeerId(peer)], Commit).root for peer in record.contributors if peer in kept.commits
+    }
+    aggregates = aggregates_digest(blob.digest for blob in Blob.cut(kept.aggregate_D, kept.bounds))
+    return (
+        kept.model == record.state_before
+        and roots == dict(zip(record.contributors, record.roots, strict=True))
+        and aggregates == record.aggregates
+    )
 
 
 def _opened(phase: Phase, envelopes: Mapping[bytes, Envelope]) -> dict[PeerId, Announced] | None:

@@ -182,10 +182,11 @@ class Checkpoints:
         found = list(islice((one for path in paths if (one := self._found(path, first, restore)) is not None), 3))
         if not found:
             return Found(first, None)
-        newest, past = found[0], list[State[Training]]()
+        newest, past, later = found[0], list[State[Training]](), found[0].state
         for earlier in (*(one.state for one in found[1:]), first):
-            if len(past) < 2 and earlier.step == newest.state.step - len(past) - 1:
+            if len(past) < 2 and _leads_to(earlier, later):
                 past.insert(0, earlier)
+                later = earlier
         return replace(newest, past=tuple(past))
 
     def _found(self, path: Path, first: State[Training], restore: Restore) -> Found | None:
@@ -242,6 +243,12 @@ class Checkpoints:
         if isinstance(training, Malformed) or self._work.digest(training) != digest:
             return None
         return training  # type: ignore[no-any-return]
+
+
+def _leads_to(earlier: State[Training], later: State[Training]) -> bool:
+    """Whether a state is the one just before; one of a step that was discarded, and made again, is not."""
+    record = None if later.last is None else later.last.record
+    return record is not None and (earlier.step, earlier.model) == (record.step, record.state_before)
 
 
 @dataclass(frozen=True)

@@ -132,7 +132,7 @@ class PeerFolder:
         small = self._checkpoints.is_small(state.training)
         follows = small or self._on_disk(lambda: self._aggregates.add(state))
         if self._checkpoints.save(state, self._settled(), whole=whole or not follows) and not small:
-            self._aggregates.saved(state.step)
+            self._aggregates.saved(state)
         self._on_disk(lambda: self._aggregates.prune(state.step))
         self._rest(state)
 
