@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: promises nettest bench-hostile bench-memory bench-network bench-overlap help demo test test-docs check bench ban-law drop-outs attack-pages attack-studies fuzz vectors clean
+.PHONY: promises nettest bench-hostile bench-memory bench-network bench-overlap help demo test test-docs check bench ban-law drop-outs attack-pages attack-studies fuzz audit-flips vectors clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -71,6 +71,9 @@ attack-studies: .venv/installed-dev ## how long liars last, radius, hardware; re
 
 fuzz: .venv/installed-dev ## a million hostile inputs for every decoder that sees peers' bytes (some minutes on two cores)
 	$(BIN)/python -m tests.fuzz
+
+audit-flips: .venv/installed-dev ## flip 500 bits in a peer's folder; the audit finds each (some minutes)
+	$(BIN)/python -m tests.audit.flips
 
 nettest: .venv/installed-libp2p ## real peers on networks that hurt (as root, with iproute2 and nftables; a quarter of an hour)
 	$(BIN)/python -m pytest tests/nettest --durations=0

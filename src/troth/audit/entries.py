@@ -6,6 +6,7 @@ then signatures are what is left.
 
 import json
 import re
+import stat
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -115,20 +116,18 @@ class JournalReader:
         self._run = run
         self._report = report
         self._chain: Digest | None = None  # up to the last line; None behind a line that could not be read
-        self._folder = folder
         names = sorted(path.name for path in folder.iterdir() if path.name.startswith("steps-"))
         self.files = [folder / name for name in names if FILE_NAME.fullmatch(name)]
         self.chains: set[Digest] = {first_digest(run)}  # all ends that the chain has had
         self.whole = True  # from the run's first step on
         self.torn = 0  # bytes of a last line that a power cut tore
 
-    @property
-    def end(self) -> Digest | None:
-        return self._chain
-
     def entries(self) -> Iterator[Entry]:
         for path in self.files[:MOST_FILES]:
             self._chain_at_start = self._chain
+            if not stat.S_ISREG(path.lstat().st_mode):  # a pipe would block
+                self._report.wrong(Check.LINES, str(path), "this is no ordinary file")
+                continue
             for place, content in self._lines(path):
                 try:
                     entry = self._parsed(place, content)

@@ -38,7 +38,7 @@ class AuditOptions:
     sample: int = 16  # gradients, and at most as many updates
     recompute: bool = True  # else nothing of others' is run
     task: str | None = None  # the run's task, if its file is not beside the manifest
-    processes: int = 1  # for signatures, beside this one
+    processes: int = 0  # for signatures, beside this one; they are spawned
 
     def __post_init__(self) -> None:
         if not 0 <= self.sample <= MOST_SAMPLE:
@@ -90,6 +90,8 @@ def _open(folder: Path, manifest: Manifest, report: Report) -> JournalReader:
 
 def _expect_run(folder: Path, first: Path, manifest: Manifest) -> None:
     """Another run's folder, or another version's, is a mistake; a single wrong name in it is damage, which the audit finds."""
+    if not first.is_file():
+        return
     with first.open("rb") as file:
         raw = file.readline(1 << 12)
     try:
@@ -97,9 +99,11 @@ def _expect_run(folder: Path, first: Path, manifest: Manifest) -> None:
     except (ValueError, RecursionError, msgspec.MsgspecError):
         return
     mark = folder / "run"
-    named = mark.read_bytes()[:80].decode("ascii", "replace").strip() if mark.is_file() else begin.run
-    other = manifest.run.id.hex() not in (begin.run, named)
-    if other:
+    named = begin.run
+    if mark.is_file():
+        with mark.open("rb") as file:
+            named = file.read(80).decode("ascii", "replace").strip()
+    if manifest.run.id.hex() not in (begin.run, named):
         raise AuditError(
             printable(f"{folder} is of run {named}, not of `run` {manifest.run.id.hex()}: name its own run.toml")
         )

@@ -2,7 +2,7 @@
 
 from troth.audit.report import Report
 
-_AWAY = "the journal holds no announcements of it: this peer was away, or they were left out"
+_AWAY = "the journal holds no announcements there: this peer was away, or they were left out"
 
 
 class UnseenSteps:

@@ -1,6 +1,7 @@
 """`troth audit`: check a whole run offline, from one peer's folder."""
 
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -55,7 +56,8 @@ def audit(
     from troth.network.manifest.manifest import Manifest
 
     with as_options(_FIELDS), _progress() as tell:
-        options = AuditOptions(sample=sample, recompute=recompute, task=task)
+        processes = min(1, (os.cpu_count() or 1) - 1)
+        options = AuditOptions(sample=sample, recompute=recompute, task=task, processes=processes)
         report = audit_folder(folder, Manifest.load(run), options, tell)
     typer.echo(json.dumps(report.plain(), indent=1) if as_json else "\n".join(report.lines()))
     raise typer.Exit(0 if report.right else 1)
