@@ -17,6 +17,7 @@ from troth.protocol.core.state import Outcome
 from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.messages import Message
 from troth.simulation import Scenario
+from troth.simulation.lockstep.drop_outs import DroppingChannel
 from troth.simulation.lockstep.protocol_run import ProtocolSimulation
 from troth.training.work import Training
 
@@ -54,7 +55,7 @@ class WitnessedRun(ProtocolSimulation):
     def __init__(self, scenario: Scenario, manifest: Manifest, path: Path) -> None:
         super().__init__(scenario, run=manifest.run)
         self.manifest = manifest
-        self.witness = self.honest[0]
+        self.witness = next(one for one in self.honest if not isinstance(self.peers[one].channel, DroppingChannel))
         work = manifest.work(self.problem, self.tools)
         self.folder = PeerFolder(path, manifest.run.id, work, keep_checkpoints=3, note=lambda _text: None)
         self.folder.open_slots(Marks())

@@ -12,6 +12,7 @@ import pytest
 from tests.audit.conftest import SCENARIO, Audit
 from tests.audit.folders import witnessed
 from tests.audit.forger import Forger, with_payload
+from troth.audit import signatures
 from troth.audit.folder import AuditOptions, audit
 from troth.audit.report import Check, Report
 from troth.crypto import Digest
@@ -119,6 +120,21 @@ def test_a_changed_payload_shows_in_its_signature(forger: Forger, audited: Audit
     assert f"line {forger.lines.index(reveal) + 1}" in said
 
 
+def test_a_second_process_finds_a_wrong_signature_too(
+    forger: Forger, audited: Audit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signatures, "_BATCH", 64)
+    monkeypatch.setattr(signatures, "_WORTH_WHILE", 1)
+    assert audited(AuditOptions(sample=0, processes=1)).right
+    (report,) = forger.announced(9, Phase.REPORT)
+    sender = max(report["said"])
+    with_payload(report, sender, lambda payload: payload[:-1] + bytes([payload[-1] ^ 1]))
+    forger.write()
+    said = first(audited(AuditOptions(sample=0, processes=1)), Check.SIGNATURES)
+    assert sender in said
+    assert f"line {forger.lines.index(report) + 1}" in said
+
+
 def test_an_envelope_counts_in_its_own_slot_only(forger: Forger, audited: Audit) -> None:
     """[M1] A message of step 3, shown as one of step 4."""
     (old,), (new,) = forger.announced(3, Phase.ACCUSE), forger.announced(4, Phase.ACCUSE)
@@ -194,17 +210,17 @@ def test_records_in_another_order_are_found(forger: Forger, audited: Audit) -> N
 
 def test_fewer_signatures_than_a_quorum_certify_nothing(forger: Forger, audited: Audit) -> None:
     """[U2, G1]"""
-    signatures = forger.lines[forger.at(4) + 1]["signatures"]
-    for peer in sorted(signatures)[:3]:
-        del signatures[peer]
+    signed = forger.lines[forger.at(4) + 1]["signatures"]
+    for peer in sorted(signed)[:3]:
+        del signed[peer]
     forger.write()
     assert "fewer than 4 of its 6 members signed it" in first(audited(), Check.RECORDS)
 
 
 def test_a_wrong_signature_among_enough_is_found(forger: Forger, audited: Audit) -> None:
-    signatures = forger.lines[forger.at(4) + 1]["signatures"]
-    one, other = sorted(signatures)[:2]
-    signatures[one] = signatures[other]
+    signed = forger.lines[forger.at(4) + 1]["signatures"]
+    one, other = sorted(signed)[:2]
+    signed[one] = signed[other]
     forger.write()
     assert f"the signature of {one} does not fit" in first(audited(), Check.RECORDS)
 

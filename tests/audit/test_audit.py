@@ -1,6 +1,7 @@
 """Folders of honest peers: everything is checked, and nothing is found [E5]."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,13 +57,20 @@ def test_without_running_the_task_the_rest_is_checked(audited: Audit) -> None:
 )
 def test_steps_of_all_kinds_are_made_again(attack: str, tmp_path: Path) -> None:
     """[N1, N3, T4, T6] New attempts, trials, strikes, absences: each record follows from the announcements."""
-    scenario = Scenario(
-        task="quadratic:dimension=30", peers=7, byzantine=2, attack=attack, attack_start=2, drop_outs=1, steps=12
-    )
+    scenario = Scenario(task="quadratic:dimension=30", peers=7, byzantine=2, attack=attack, attack_start=2, steps=12)
     manifest = witnessed(tmp_path / "peer", scenario)
     report = audit(tmp_path / "peer", manifest, AuditOptions(sample=4))
     assert_right(report)
     assert report.retraced == report.counts[Check.RECORDS] > 3
+
+
+def test_honest_members_that_stop_are_absent_and_no_more(tmp_path: Path) -> None:
+    scenario = Scenario(
+        task="quadratic:dimension=30", peers=7, byzantine=2, attack="alie", attack_start=2, drop_outs=2, steps=12
+    )
+    report = audit(tmp_path / "peer", witnessed(tmp_path / "peer", scenario), AuditOptions(sample=4))
+    assert_right(report)
+    assert report.retraced == report.counts[Check.RECORDS]
 
 
 def test_chained_states_are_followed(tmp_path: Path) -> None:
@@ -77,7 +85,7 @@ def test_a_journal_without_its_beginning_is_bridged(tmp_path: Path, monkeypatch:
     """Old files are deleted; members follow from the records that changed them."""
     monkeypatch.setattr(entries, "STEPS_PER_FILE", 3)
     monkeypatch.setattr(entries, "KEPT_FILES", 2)
-    kept = Journal.__init__.__kwdefaults__
+    kept: Any = Journal.__init__.__kwdefaults__
     monkeypatch.setitem(kept, "steps_per_file", 3)
     monkeypatch.setitem(kept, "keep_files", 2)
     early = Scenario(

@@ -2,19 +2,15 @@
 
 import json
 import os
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from troth.cli.fields import as_options
-from troth.errors import printable
+from troth.cli.progress import telling
 
 _FIELDS = ("run", "task", "sample")
-_PATIENCE_S = 2.0
 
 
 def audit(
@@ -55,30 +51,10 @@ def audit(
     from troth.audit.folder import audit as audit_folder
     from troth.network.manifest.manifest import Manifest
 
-    with as_options(_FIELDS), _progress() as tell:
+    places = ["run.toml"]
+    with as_options(_FIELDS), telling(lambda: places[-1]):
         processes = min(1, (os.cpu_count() or 1) - 1)
         options = AuditOptions(sample=sample, recompute=recompute, task=task, processes=processes)
-        report = audit_folder(folder, Manifest.load(run), options, tell)
+        report = audit_folder(folder, Manifest.load(run), options, lambda place: places.__setitem__(-1, place))
     typer.echo(json.dumps(report.plain(), indent=1) if as_json else "\n".join(report.lines()))
     raise typer.Exit(0 if report.right else 1)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """Say on standard error where it is, every two seconds."""
-    over, at = threading.Event(), [""]
-
-    def tell(where: str) -> None:
-        at[0] = where
-
-    def speak() -> None:
-        while not over.wait(_PATIENCE_S):
-            typer.echo(printable(f"checking {at[0]}"), err=True)
-
-    speaker = threading.Thread(target=speak, daemon=True)
-    speaker.start()
-    try:
-        yield tell
-    finally:
-        over.set()
-        speaker.join()

@@ -1,0 +1,72 @@
+"""How long `troth audit` takes: a thousand steps of sixteen peers, seven of them liars. `make bench-audit`."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.audit.folders import witnessed
+from troth.simulation import Scenario
+
+STEPS, PEERS = 1000, 16
+PAGE = Path(__file__).parent / "results-audit.md"
+
+
+def measured(folder: Path, *options: str) -> tuple[float, dict[str, Any]]:
+    """Seconds of the whole command, as typed, and its report."""
+    command = [
+        sys.executable,
+        "-m",
+        "troth",
+        "audit",
+        str(folder / "peer"),
+        "--run",
+        str(folder / "run.toml"),
+        "--json",
+    ]
+    began = time.monotonic()
+    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    seconds = time.monotonic() - began
+    report: dict[str, Any] = json.loads(done.stdout)
+    assert done.returncode == 0, report["findings"]
+    return seconds, report
+
+
+def page(seconds: float, without: float, report: dict[str, Any], size: int) -> str:
+    checked = report["checked"]
+    return f"""# An audit's time
+
+`make bench-audit`: {STEPS:,} steps of {PEERS} peers, seven of them liars, simulated; then `troth audit` of one peer's folder, as typed, on {os.cpu_count()} cores.
+
+| what | |
+| --- | --- |
+| the journal | {size / 1e6:.0f} MB, {checked["lines"]:,} lines |
+| signatures | {checked["signatures"]:,} |
+| records followed; steps made again | {checked["records"]:,}; {checked["steps"]:,} |
+| gradients and updates computed again | {checked["gradients"]:,} and {checked["updates"]:,} |
+| all of it | {seconds:.0f} s |
+| without running the task (`--no-recompute`) | {without:.0f} s |
+"""
+
+
+def main() -> None:
+    scenario = Scenario(
+        task="quadratic:dimension=64", peers=PEERS, byzantine=7, attack="sign-flip", attack_start=100, steps=STEPS
+    )
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        witnessed(folder / "peer", scenario)
+        size = sum(path.stat().st_size for path in (folder / "peer" / "journal").iterdir())
+        seconds, report = measured(folder)
+        without, _ = measured(folder, "--no-recompute")
+    text = page(seconds, without, report, size)
+    PAGE.write_text(text, encoding="utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
