@@ -377,6 +377,8 @@ def test_audit_records_follow_from_the_announcements(peer: Path, audited: Audit)
     saved = audit_records.read_exactly(path.read_bytes())
     path.write_bytes(msgspec.msgpack.encode(msgspec.structs.replace(saved, projection_key=bytes(32))))
     assert "in: projection key" in first(audited(), Check.FILES)
+    path.write_bytes(msgspec.msgpack.encode(msgspec.structs.replace(saved, state=bytes(32))))
+    assert "another content of the state" in first(audited(), Check.FILES)
     assert saved.aggregate is not None
     wrong = bytes([saved.aggregate[0] ^ 1]) + saved.aggregate[1:]
     path.write_bytes(msgspec.msgpack.encode(msgspec.structs.replace(saved, aggregate=wrong)))
@@ -399,7 +401,9 @@ def test_a_ban_without_evidence_is_named(peer: Path, audited: Audit) -> None:
     remove(peer, "evidence/ban-*")
     report = audited()
     assert report.right
-    assert any(f"in step {BAN}" in one.what and "peer2" in one.what for one in report.unchecked)
+    (named,) = [one for one in report.unchecked if f"in step {BAN}" in one.what]
+    assert "peer2" in named.what
+    assert "the votes in the journal were counted" in named.why
 
 
 def test_evidence_of_another_run_proves_nothing_here(peer: Path, audited: Audit, tmp_path: Path) -> None:

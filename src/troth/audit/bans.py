@@ -9,11 +9,12 @@ from troth.audit.report import Check, Report
 from troth.audit.states import Found, read_model
 from troth.audit.strict_files import FileError, files_in, load_tensors
 from troth.audit.walk import Walked
-from troth.crypto import blob_digest
+from troth.crypto import PeerId, blob_digest
 from troth.evidence.file_format import BanFile, from_text
 from troth.evidence.signed_records import names_in
 from troth.protocol.core.records import decode_record
 from troth.protocol.core.run import Run
+from troth.protocol.wire.messages import Kind
 from troth.training.work import state_digest
 
 _MOST_BLOBS = 1 << 40  # bytes; the files are mapped, not read whole
@@ -103,10 +104,15 @@ class BanChecker:
         name = names_in(self._run, state.roster)
         for step, peer in self._walked.bans():
             if (step, peer.hex()) not in self._proved:
-                self._report.skipped(
-                    f"the evidence of the ban of {name(peer)} in step {step}",
-                    f"no file in {self._folder} proves it; ask another member for it",
-                )
+                what = f"the evidence of the ban of {name(peer)} in step {step}"
+                self._report.skipped(what, f"no file in {self._folder} proves it; {self._rests_on(step, peer)}")
+
+    def _rests_on(self, step: int, peer: PeerId) -> str:
+        """What is left of a ban without evidence."""
+        judged = next(j for j in self._walked.records[step].judgements if j.banned == peer)
+        if judged.kind == Kind.EQUIVOCATION or step not in self._walked.retraced:
+            return "it rests on the signatures under its record; ask another member for it"
+        return "the votes in the journal were counted; ask another member for it"
 
 
 def _step_of(record: str) -> int:

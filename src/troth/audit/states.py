@@ -66,6 +66,7 @@ class StateChecker:
         self._chains = chains
         self._signed = signed
         self._files = AggregateFiles(folder, run.parameters.size)
+        self._contents: dict[int, Digest] = {}  # of states, by the step that they begin
         self.found = Found()
 
     def check(self) -> Found:
@@ -108,6 +109,8 @@ class StateChecker:
             raise FileError(f"the records lead to another state, in: {', '.join(differ)}")
         if record is not None and record.content and saved.content not in (None, record.state_after):
             raise FileError("the records lead to another content of model and optimizer")
+        if saved.content is not None:
+            self._contents[saved.step] = saved.content
         self._report.passed(Check.FILES)
 
     def _check_model(self, path: Path, saved: SavedState) -> None:
@@ -141,6 +144,11 @@ class StateChecker:
         if saved.aggregate is not None:
             self._check_numbers(saved.aggregate, record)
             self.found.aggregates[saved.step] = lambda: Blob(saved.aggregate or b"")
+        content = saved.model if saved.names_content else self._contents.get(saved.step)
+        if saved.state not in (None, content):
+            if content is not None:
+                raise FileError("it names another content of the state than the records")
+            self._report.skipped(f"the content that {path} names", "no record names it, and no checkpoint holds it")
         kept = after.audit_records.get(saved.step)
         if kept is None:
             self._report.skipped(str(path), "its step was not retraced, so only its aggregate was checked")

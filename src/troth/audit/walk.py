@@ -42,6 +42,7 @@ class Walked:
     records: dict[int, StepRecord] = field(default_factory=dict)  # by step
     raw: dict[int, bytes] = field(default_factory=dict)  # the same, as signed
     states: dict[int, State[Updates]] = field(default_factory=dict)  # the last ones, by the step that they begin
+    retraced: set[int] = field(default_factory=set)  # steps whose record follows from their announcements
     gap: Gap | None = None  # the beginning was deleted
     broken: bool = False  # a record did not follow, so nothing after it was followed
 
@@ -173,6 +174,7 @@ class Walk:
                 "a quorum had signed a record of that step before, and the journal holds no restart certificate",
             )
             del walked.records[last.step], walked.raw[last.step]
+            walked.retraced.discard(last.step)
             return walked.states[record.step]
         if last is not None and last.closing:
             self._break(place, f"the run was closed in step {last.step}")
@@ -252,6 +254,7 @@ class Walk:
             if not differ:
                 self._report.passed(Check.STEPS)
                 self._report.retraced += 1
+                self.walked.retraced.add(record.step)
                 if self.walked.gap is None:
                     return made.state
                 return replace(self._state_after(state, record), audit_records=made.state.audit_records)
