@@ -1,5 +1,6 @@
 """Folders of honest peers: everything is checked, and nothing is found [E5]."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from tests.audit.folders import witnessed
 from troth.audit import entries
 from troth.audit.folder import AuditOptions, audit
 from troth.audit.report import Check, Report
+from troth.network.disk import checkpoints
 from troth.network.disk.journal import Journal
 from troth.simulation import Scenario
 
@@ -79,6 +81,26 @@ def test_chained_states_are_followed(tmp_path: Path) -> None:
     report = audit(tmp_path / "peer", manifest, AuditOptions(sample=8))
     assert_right(report)
     assert report.retraced == 11
+
+
+def test_updates_of_a_large_model_are_made_again_from_their_aggregates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[U1, U5] Its states are saved seldom, and its aggregates lie in files of their own."""
+    monkeypatch.setattr(checkpoints, "_SMALL", 0)
+    monkeypatch.setattr(checkpoints, "_SELDOM", 1e9)
+    manifest = witnessed(tmp_path / "peer", replace(SCENARIO, byzantine=0, attack_start=0), content_every=4)
+    files = sorted((tmp_path / "peer" / "checkpoints").glob("*.aggregate"))
+    assert len(files) > 2
+    report = audit(tmp_path / "peer", manifest, AuditOptions(sample=50))
+    assert_right(report)
+    assert report.counts[Check.UPDATES] >= 2
+    assert report.counts[Check.GRADIENTS] >= 12
+    raw = bytearray(files[0].read_bytes())
+    raw[0] ^= 1
+    files[0].write_bytes(raw)
+    report = audit(tmp_path / "peer", manifest, AuditOptions(sample=0))
+    assert [finding.where for finding in report.findings] == [str(files[0])]
 
 
 def test_a_journal_without_its_beginning_is_bridged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

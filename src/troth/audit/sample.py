@@ -173,14 +173,15 @@ class Sampler:
     def _check_updates(self, work: TrainingWork, states: dict[Digest, Training], count: int) -> None:
         """Updates are reproducible arithmetic: the same bits on every machine (SPEC U1)."""
         for step in list(self._starts(states))[:count]:
-            training = self._state(step, states)
+            training, made = self._state(step, states), 0
             while training is not None:
                 record = self._walked.records.get(step)
                 after = None if record is None else self._updated(work, training, record)
                 if record is not None and after is not None:
+                    made += 1
                     self._tell(f"the update of step {step}")
                     if record.content:
-                        self._compare(work, after, record)
+                        self._compare(work, after, record, made)
                         break
                 training, step = after, step + 1
         if not self._report.counts[Check.UPDATES]:
@@ -198,9 +199,10 @@ class Sampler:
         update_D = self._tools.scaled(aggregate.numbers_D(), record.factor)
         return work.update(training, update_D, record.updates - 1)
 
-    def _compare(self, work: TrainingWork, after: Training, record: StepRecord) -> None:
+    def _compare(self, work: TrainingWork, after: Training, record: StepRecord, made: int) -> None:
+        """Compare the state after so many updates with the content that a record names."""
         if work.digest(after) == record.state_after:
-            self._report.passed(Check.UPDATES)
+            self._report.passed(Check.UPDATES, made)
         else:
             what = "the aggregate does not lead to the state that its members signed"
             self._report.wrong(Check.UPDATES, f"step {record.step}", what)
