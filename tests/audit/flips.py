@@ -1,4 +1,5 @@
-"""Flipped bits, anywhere in a peer's folder: `python -m tests.audit.flips` tries 500 and says which were not found."""
+"""Flipped bits, anywhere in a peer's folder: `python -m tests.audit.flips 500 0` tries 500, drawn from the seed 0, and says
+which were not found."""
 
 import sys
 import tempfile
@@ -41,7 +42,7 @@ def unfound(folder: Path, manifest: Manifest, count: int, seed: int) -> list[str
     return missed
 
 
-def main(count: int = 500) -> int:
+def main(count: int = 500, seed: int = 0) -> int:
     scenario = Scenario(
         task="quadratic:dimension=24", peers=6, byzantine=2, attack="wrong-aggregate", attack_start=2, steps=10
     )
@@ -49,7 +50,7 @@ def main(count: int = 500) -> int:
         peer = Path(folder) / "peer"
         manifest = witnessed(peer, scenario)
         assert audit(peer, manifest, QUICK).right
-        missed = unfound(peer, manifest, count, seed=0)
+        missed = unfound(peer, manifest, count, seed)
     print("\n".join([*missed, f"{count - len(missed)} of {count} flipped bits were found"]))
     return 1 if missed else 0
 

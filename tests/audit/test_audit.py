@@ -95,7 +95,7 @@ def test_updates_of_a_large_model_are_made_again_from_their_aggregates(
     report = audit(tmp_path / "peer", manifest, AuditOptions(sample=50))
     assert_right(report)
     assert report.counts[Check.UPDATES] >= 2
-    assert report.counts[Check.GRADIENTS] >= 12
+    assert report.counts[Check.GRADIENTS] >= 10
     raw = bytearray(files[0].read_bytes())
     raw[0] ^= 1
     files[0].write_bytes(raw)

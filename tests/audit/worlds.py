@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from troth.audit.entries import JournalReader
-from troth.audit.report import Report
+from troth.audit.report import Check, Report
 from troth.audit.signatures import SignatureChecker
 from troth.audit.small_files import check_changes, read_changes
 from troth.audit.walk import Walk
@@ -113,15 +113,16 @@ def reports_of(plan: Plan) -> list[tuple[int, Report]]:
 
 
 def main(first: int, last: int) -> None:
-    records = retraced = 0
+    worlds = records = retraced = 0
     for seed in range(first, last):
         for name, draw in (("classic", draw_plan), ("wide", draw_wide)):
+            worlds += 1
             for number, report in reports_of(draw(seed, most_peers=9, steps=12)):
-                records += sum(count for check, count in report.counts.items() if check.name == "RECORDS")
+                records += report.counts[Check.RECORDS]
                 retraced += report.retraced
                 for finding in report.findings:
                     print(f"{name} {seed}, peer {number}: {finding.line()}", flush=True)
-    print(f"{records} records followed, {retraced} steps retraced")
+        print(f"{worlds} worlds: {records} records followed, {retraced} steps retraced", flush=True)
 
 
 if __name__ == "__main__":
