@@ -133,7 +133,7 @@ def _butterfly(namespaces: list[str]) -> float:
         for pipe in pipes:
             pipe.send(addresses)
         times = [pipe.recv() for pipe in pipes]
-    slowest: list[float] = [max(each) for each in zip(*times, strict=True)]
+    slowest: list[float] = [max(seconds for seconds, _ in each) for each in zip(*times, strict=True)]
     return statistics.median(slowest[WARM_UP:])
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.audit.folders import witnessed
 from tests.cli.conftest import Troth
+from troth.network.disk.journal import FORMAT
 from troth.network.disk.lock import lock_folder
 from troth.simulation import Scenario
 
@@ -83,7 +84,7 @@ def test_mistakes_name_the_way_out(troth: Troth, folder: Path, tmp_path: Path) -
     old = tmp_path / "old"
     shutil.copytree(folder, old)
     path = old / "journal" / "steps-000000000.jsonl"
-    path.write_text(path.read_text().replace("troth journal 3", "troth journal 2", 1))
+    path.write_text(path.read_text().replace(FORMAT, "troth journal 2", 1))
     for arguments, message in (
         (("none", "--run", "run.toml"), "none is no folder: name a peer's folder"),
         (("empty", "--run", "run.toml"), "empty holds no journal: name a peer's folder"),

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from troth.crypto import derive
+from troth.crypto import Stream, derive, stream
 from troth.specs import SpecError
 from troth.training import TASKS, Problem, check_pure, make_task
+from troth.training.task import Batch, Task, draw_batch
 from troth.training.tasks.digits import Digits, DigitsCNN
 from troth.training.tasks.quadratic import Quadratic
 
@@ -147,3 +148,30 @@ def test_no_complete_task_in_a_file(tmp_path: Path, source: str) -> None:
 def test_errors(spec: str, message: str) -> None:
     with pytest.raises(SpecError, match=f"^{message}"):
         make_task(spec)
+
+
+class _Gathered(Digits):
+    """Gathers its batches on the device."""
+
+    def batch_on(self, device: torch.device, draw: Stream) -> Batch:
+        return {"gathered": torch.ones(1)}
+
+
+class _OwnBatch(_Gathered):
+    """A user's own batch, under a task that has another way to draw one."""
+
+    def batch(self, draw: Stream) -> Batch:
+        return {"own": torch.ones(1)}
+
+
+class _Both(_OwnBatch):
+    def batch_on(self, device: torch.device, draw: Stream) -> Batch:
+        return {"both": torch.ones(1)}
+
+
+@pytest.mark.parametrize(
+    ("task", "names"), [(_Gathered(), {"gathered"}), (_OwnBatch(), {"own"}), (_Both(), {"both"})], ids=str
+)
+def test_whoever_defines_the_batch_last_is_asked(task: Task, names: set[str]) -> None:
+    """Also where the class above it has a way of its own."""
+    assert draw_batch(task, torch.device("cpu"), stream(0)).keys() == names

@@ -158,6 +158,10 @@ class PaperWork:
             raise RetraceError("no record names the content of a state that this one depends on")
         return self.contents[training]
 
+    @property
+    def looks_ahead(self) -> bool:
+        return False
+
     def expect(self, gradients: Sequence[tuple[Updates, Seed]]) -> None:
         pass
 
@@ -173,13 +177,16 @@ class PaperWork:
     def hardware_class(self) -> Digest:
         return Digest(bytes(32))
 
-    def pack(self, training: Updates) -> NoReturn:
+    def index(self, training: Updates) -> NoReturn:
         raise AssertionError("there is no model here")
 
-    def packed_bytes(self, training: Updates) -> NoReturn:
+    def length(self, training: Updates) -> NoReturn:
         raise AssertionError("there is no model here")
 
-    def unpack(self, raw: bytes) -> NoReturn:
+    def chunk(self, training: Updates, number: int) -> NoReturn:
+        raise AssertionError("there is no model here")
+
+    def collect(self, index: bytes, digest: Digest) -> NoReturn:
         raise AssertionError("there is no model here")
 
 

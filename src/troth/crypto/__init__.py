@@ -1,6 +1,14 @@
 """Identities, signed bytes, digests, Merkle roots, coin commitments, projections and named random streams."""
 
-from troth.crypto.hashing import CHUNK_BYTES, Digest, blob_digest, blob_digests, tagged_hash
+from troth.crypto.hashing import (
+    CHUNK_BYTES,
+    Digest,
+    blob_digest,
+    blob_digests,
+    chunk_hashes,
+    digest_of_chunks,
+    tagged_hash,
+)
 from troth.crypto.identity import Identity, KeyFileError, PeerId, Signature, valid_peer, verify
 from troth.crypto.merkle import leaf_hash, merkle_tree, node_hash, root_from_path
 from troth.crypto.projection import project, projection_signs, sign_bytes
@@ -20,8 +28,10 @@ __all__ = [
     "Stream",
     "blob_digest",
     "blob_digests",
+    "chunk_hashes",
     "coin_commitment",
     "derive",
+    "digest_of_chunks",
     "leaf_hash",
     "merkle_tree",
     "node_hash",

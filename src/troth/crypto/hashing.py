@@ -33,7 +33,7 @@ def _framed_tag(tag: str) -> bytes:
 def blob_digest(blob: bytes | memoryview) -> Digest:
     """Digest a blob: the hash of the hashes of its chunks, so that threads share the work."""
     if 0 < len(blob) <= CHUNK_BYTES:
-        return _blob_digest(len(blob), [_sha256(blob).digest()])
+        return digest_of_chunks(len(blob), [_sha256(blob).digest()])
     return blob_digests([blob])[0]
 
 
@@ -41,11 +41,18 @@ def blob_digests(blobs: Sequence[bytes | memoryview]) -> list[Digest]:
     """Digests of several blobs; threads share the chunks of all of them."""
     views = [memoryview(blob) for blob in blobs]
     hashes = _hashes([v[start : start + CHUNK_BYTES] for v in views for start in range(0, len(v), CHUNK_BYTES)])
-    return [_blob_digest(len(v), list(islice(hashes, -(-len(v) // CHUNK_BYTES)))) for v in views]
+    return [digest_of_chunks(len(v), list(islice(hashes, -(-len(v) // CHUNK_BYTES)))) for v in views]
 
 
-def _blob_digest(length: int, leaves: list[bytes]) -> Digest:
-    return tagged_hash("troth/blob/1", length.to_bytes(8, "big"), *leaves)
+def chunk_hashes(blob: bytes | memoryview) -> list[bytes]:
+    """Hashes of a blob's chunks, of `CHUNK_BYTES` each but the last: with them each chunk can be checked alone."""
+    view = memoryview(blob)
+    return list(_hashes([view[start : start + CHUNK_BYTES] for start in range(0, len(view), CHUNK_BYTES)]))
+
+
+def digest_of_chunks(length: int, hashes: Sequence[bytes]) -> Digest:
+    """Digest of a blob of this length whose chunks have these hashes."""
+    return tagged_hash("troth/blob/1", length.to_bytes(8, "big"), *hashes)
 
 
 def _hashes(chunks: list[memoryview]) -> Iterator[bytes]:

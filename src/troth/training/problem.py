@@ -25,7 +25,7 @@ from troth.training.errors import TaskError
 from troth.training.layout import Layout
 from troth.training.randomness.first_values import FirstValues
 from troth.training.randomness.noise import Noise, seed_tensor
-from troth.training.task import Batch, Task
+from troth.training.task import Batch, Task, draw_batch
 from troth.training.user_code import calling
 from troth.training.weights import complete_state, flat_of
 
@@ -191,7 +191,7 @@ class Problem:
 
     def _micro_batch(self, seed: Seed) -> Batch:
         with calling("batch"):
-            batch = self.task.batch_on(self.device, stream(seed, "batch"))
+            batch = draw_batch(self.task, self.device, stream(seed, "batch"))
         if not isinstance(batch, Mapping) or not all(isinstance(value, Tensor) for value in batch.values()):
             raise TaskError("batch() returns something else than a dict of tensors: name every tensor of the batch")
         placed: Batch = {name: self._place(tensor) for name, tensor in batch.items()}

@@ -80,3 +80,9 @@ class Task(ABC):
 
     def initialise(self, model: nn.Module, draw: Stream) -> None:  # noqa: B027 – most tasks need nothing here
         """Change the first parameters that `model` gave; every number drawn here, by `nn.init` too, is the run's."""
+
+
+def draw_batch(task: Task, device: torch.device, draw: Stream) -> Batch:
+    """The task's batch: by `batch_on`, unless a class below the one that defines it has a `batch` of its own."""
+    names = next(vars(cls).keys() for cls in type(task).__mro__ if {"batch", "batch_on"} & vars(cls).keys())
+    return task.batch_on(device, draw) if "batch_on" in names else task.batch(draw)

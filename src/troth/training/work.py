@@ -22,12 +22,12 @@ from troth.training.hardware import class_digest, gradient_on
 from troth.training.optimizers import Optimizer, State, bound
 from troth.training.problem import Problem
 from troth.training.schedules import Schedule, rate_at
+from troth.training.states.chunks import CollectedVectors, chunk_of, decode_index, encode_index, index_of
 from troth.training.weights import write_tensors
 
 # P peers, D coordinates
 
 _DIGESTS = 4  # states whose digest is remembered
-_HEADER_BYTES = 1 << 12  # more than the names of a state's tensors take in a file
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,10 @@ class TrainingWork:
         give_back_pages()  # of that state: an audit's next step needs as much for the aggregate
         return gradient_D
 
+    @property
+    def looks_ahead(self) -> bool:
+        return False
+
     def expect(self, gradients: Sequence[tuple[Training, Seed]]) -> None:
         """Nothing is begun before it is asked for."""
 
@@ -105,9 +109,22 @@ class TrainingWork:
     def pack(self, training: Training) -> bytes:
         return save(_on_host(training))
 
-    def packed_bytes(self, training: Training) -> int:
-        """At least as much as `pack` takes, without packing."""
-        return _HEADER_BYTES + sum(tensor.nbytes for tensor in _named(training).values())
+    def index(self, training: Training) -> bytes:
+        return encode_index(index_of(_named(training)))
+
+    def length(self, training: Training) -> int:
+        return sum(vector_D.nbytes for vector_D in training.vectors)
+
+    def chunk(self, training: Training, number: int) -> memoryview | None:
+        return chunk_of(_named(training), number)
+
+    def collect(self, index: bytes, digest: Digest) -> "CollectedState | Malformed":
+        found = decode_index(index)
+        if isinstance(found, Malformed):
+            return found
+        tensors = {one.name: TensorDigest(one.dtype, (one.count,), one.digest) for one in found}
+        fits = {"parameters"} <= tensors.keys() and digest_of_tensors(tensors) == digest
+        return CollectedState(found) if fits else Malformed("the index of another state")
 
     def write(self, training: Training, path: Path) -> None:
         """Write what `pack` gives to a file, tensor by tensor. Raises OSError if that fails."""
@@ -132,6 +149,15 @@ class TrainingWork:
         if self._class is None:
             self._class = class_digest(self.problem, self.hardware)
         return self._class
+
+
+class CollectedState(CollectedVectors):
+    """A state of which chunks come one by one, from anybody."""
+
+    def state(self) -> Training:
+        found = training_of(self.vectors())
+        assert isinstance(found, Training), "the digest that a quorum signed is that of a state"
+        return found
 
 
 class TensorDigest(NamedTuple):

@@ -132,13 +132,12 @@ def test_a_flipped_byte_of_a_checkpoint_is_noticed(tmp_path: Path, work: Trainin
             assert checkpoints.last(state_at(work, 99)).state.step == 1
 
 
-def test_a_model_on_disk_is_what_travels_to_others(tmp_path: Path, work: TrainingWork) -> None:
+def test_a_model_on_disk_is_the_packed_one(tmp_path: Path, work: TrainingWork) -> None:
     """Written tensor by tensor, and read back through a map of the file."""
     training = work.first(1)
     work.write(training, tmp_path / "model")
     packed = work.pack(training)
     assert (tmp_path / "model").read_bytes() == packed
-    assert len(packed) <= work.packed_bytes(training) <= len(packed) + (1 << 12)
     again = work.read(tmp_path / "model")
     assert isinstance(again, Training)
     assert work.digest(again) == work.digest(training)

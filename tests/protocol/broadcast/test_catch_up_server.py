@@ -1,15 +1,24 @@
 """The catch-up server: rejoin requests that are heard, and states that are shown (SPEC B2, B3)."""
 
-from functools import partial
-
 from tests.protocol.returning_members import IDENTITIES, IDENTITY_OF, PEERS, SUCCESSORS, rejoin_request, rejoin_slot
 from troth.crypto import Digest, Identity, PeerId, Signature, Slot, derive, signed_bytes
 from troth.protocol.broadcast.catch_up_server import MOST_AHEAD, CatchUpServer, ServedState
 from troth.protocol.core.rejoin import request_bytes
 from troth.protocol.core.roster import Away, Roster
-from troth.protocol.wire.frames import Frame, RejoinRequest, StateShown, StateWanted, SyncShown, SyncWanted
+from troth.protocol.wire.frames import (
+    ChunkShown,
+    ChunkWanted,
+    Frame,
+    RejoinRequest,
+    StateIndex,
+    StateWanted,
+    SyncShown,
+    SyncWanted,
+)
 from troth.protocol.wire.messages import MOST_REJOINS
 from troth.protocol.wire.primitives import Primitives
+
+DIGEST = Digest(bytes(32))
 
 
 def _server() -> tuple[CatchUpServer, list[tuple[PeerId, Frame]]]:
@@ -76,34 +85,51 @@ def test_only_members_that_asked_are_shown_the_state_of_this_step() -> None:
         assert bool(catch_up.asking) == asks
         catch_up.asking.clear()
     catch_up.watch([IDENTITIES[0].peer])
-    packed: list[int] = []
+    read: list[int] = []
 
-    def packing() -> bytes:
-        packed.append(1)
-        return b"state"
+    def chunk(number: int) -> memoryview:
+        read.append(number)
+        return memoryview(b"chunk")
 
-    catch_up.show(rejoin_slot(6), {IDENTITIES[0].peer: SyncShown(())}, (Digest(bytes(32)), ServedState(5, packing)))
+    state = ServedState(lambda: bytes([len(read)]), chunk)
+    catch_up.show(rejoin_slot(6), {IDENTITIES[0].peer: SyncShown(())}, (DIGEST, state, 5))
     assert sent.pop() == (IDENTITIES[0].peer, SyncShown(()))
-    for asker, digest in ((IDENTITIES[1].peer, bytes(32)), (IDENTITIES[0].peer, b"1" * 32)):
+    for asker, digest in ((IDENTITIES[1].peer, DIGEST), (IDENTITIES[0].peer, b"1" * 32)):
         catch_up.hear(asker, rejoin_slot(6), StateWanted(digest), 5)
-    assert sent == []
-    assert packed == []
-    catch_up.hear(IDENTITIES[0].peer, rejoin_slot(6), StateWanted(bytes(32)), 5)
-    assert sent == [(IDENTITIES[0].peer, StateShown(b"state"))]
-    assert packed == [1]
+        catch_up.hear(asker, rejoin_slot(6), ChunkWanted(digest, 0), 5)
+    assert (sent, read) == ([], [])
+    catch_up.hear(IDENTITIES[0].peer, rejoin_slot(6), StateWanted(DIGEST), 5)
+    catch_up.hear(IDENTITIES[0].peer, rejoin_slot(6), ChunkWanted(DIGEST, 3), 5)
+    assert [frame for _, frame in sent] == [StateIndex(DIGEST, b"\0"), ChunkShown(DIGEST, 3, memoryview(b"chunk"))]
+    assert read == [3]
 
 
-def test_of_several_large_states_one_is_packed() -> None:
-    """[B2] Each is as large as several gradients, and observers ask for the newest."""
+def _served(catch_up: CatchUpServer, sent: list[tuple[PeerId, Frame]], asker: PeerId, times: int) -> int:
+    """Chunks that are handed out, if one asks so many times."""
+    sent.clear()
+    for number in range(times):
+        catch_up.hear(asker, rejoin_slot(6), ChunkWanted(DIGEST, number), 5)
+    assert len(sent) == times, "whoever gets nothing more is told"
+    return sum(len(frame.blob) > 0 for _, frame in sent if isinstance(frame, ChunkShown))
+
+
+def test_what_serving_costs_in_a_step_is_bounded() -> None:
+    """[J1] For one observer, and for all of them; in the next step it goes on."""
     catch_up, sent = _server()
-    old, new = (ServedState(1 << 27, partial(bytes, [number])) for number in range(2))
-    catch_up.watch([peer.peer for peer in IDENTITIES[:2]])
-    for digest, state in ((Digest(b"1" * 32), old), (Digest(b"2" * 32), new)):
-        catch_up.show(rejoin_slot(6), {}, (digest, state))
-    for asker, wanted in ((IDENTITIES[0].peer, b"1" * 32), (IDENTITIES[1].peer, b"2" * 32)):
-        catch_up.hear(asker, rejoin_slot(6), StateWanted(wanted), 5)
-    assert [frame for _, frame in sent] == [StateShown(b"\0"), StateShown(b"\1")]
-    assert (old.is_packed, new.is_packed) == (False, True)
+    half = memoryview(bytes(1 << 24))  # of what one gets in a step
+    state = ServedState(lambda: b"index", lambda number: half if number < 1000 else None)
+    observers = [one.peer for one in IDENTITIES[:3]]
+    catch_up.watch(observers)
+    catch_up.show(rejoin_slot(6), {}, (DIGEST, state, 1 << 30))
+    assert [_served(catch_up, sent, asker, 3) for asker in observers] == [2, 2, 0]
+    catch_up.watch(observers)
+    assert _served(catch_up, sent, observers[2], 3) == 2
+    sent.clear()
+    for _ in range(5):
+        catch_up.hear(observers[0], rejoin_slot(6), StateWanted(DIGEST), 5)
+    assert len(sent) == 2, "indexes too"
+    catch_up.hear(observers[0], rejoin_slot(6), ChunkWanted(DIGEST, 1000), 5)
+    assert len(sent) == 2, "there is no such chunk"
 
 
 def test_one_seat_has_one_request_and_is_shown_records_once() -> None:

@@ -22,15 +22,17 @@ from troth.protocol.recovery.requests import Requests
 from troth.protocol.recovery.restart import Restart
 from troth.protocol.wire.frames import (
     CertifiedRecord,
+    ChunkShown,
+    ChunkWanted,
     Decided,
     Frame,
     Packet,
-    StateShown,
+    StateIndex,
     StateWanted,
     SyncShown,
     Value,
 )
-from troth.protocol.wire.messages import Envelope
+from troth.protocol.wire.messages import Envelope, Malformed
 from troth.protocol.wire.primitives import Primitives
 from troth.simulation.chaos.faults import Cut, Network
 from troth.simulation.chaos.virtual_time import VirtualTime
@@ -68,12 +70,18 @@ class _Serving(LiarScript):
             case "the past", SyncShown(certified):
                 return [SyncShown(certified[:-1])] * 3
             case "garbage", SyncShown(_):
-                return [SyncShown((CertifiedRecord(b"garbage", {}),)), StateShown(b"garbage")]
-            case "garbage", StateShown(state):
-                return [StateShown(b"garbage"), StateShown(state[:-4] + bytes(4))]
+                return [SyncShown((CertifiedRecord(b"garbage", {}),)), StateIndex(bytes(32), b"garbage")]
+            case "garbage", StateIndex(digest, index):
+                return [StateIndex(digest, b"garbage"), StateIndex(digest, index[:-4] + bytes(4))]
+            case "wrong chunks", ChunkShown(digest, number, blob):
+                return [ChunkShown(digest, number, memoryview(bytes(len(blob))))]
+            case "no chunks", ChunkShown(_):
+                return []
+            case "later", ChunkShown(digest, number):
+                return [ChunkShown(digest, number, memoryview(b""))]
             case "another end", Decided(said, equivocations):
                 return [Decided({peer: said[peer] for peer in sorted(said)[1:]}, equivocations), Decided({}, {})]
-            case "nothing", SyncShown(_) | StateShown(_) | Decided(_):
+            case "nothing", SyncShown(_) | StateIndex(_) | ChunkShown(_) | Decided(_):
                 return []
             case _:
                 return [frame]
@@ -91,6 +99,9 @@ _LIES = [
     "a gap",
     "the past",
     "garbage",
+    "wrong chunks",
+    "no chunks",
+    "later",
     "another end",
     "nothing",
 ]
@@ -122,13 +133,25 @@ def test_liars_cannot_keep_somebody_out_with_signatures_that_do_not_fit() -> Non
 
 
 class _Bytes:
-    """A state that is nothing but bytes."""
+    """A state that is nothing but bytes, in one chunk."""
 
-    def unpack(self, raw: bytes) -> bytes:
-        return raw
+    def collect(self, index: bytes, digest: Digest) -> "_OneChunk | Malformed":
+        return _OneChunk(digest) if index == b"index" else Malformed("no index")
 
-    def digest(self, training: bytes) -> Digest:
-        return blob_digest(training)
+
+class _OneChunk:
+    def __init__(self, digest: Digest) -> None:
+        self._digest = digest
+        self.missing, self._state = {0}, b""
+
+    def put(self, number: int, chunk: memoryview) -> bool:
+        if blob_digest(chunk) != self._digest:
+            return False
+        self.missing, self._state = set(), bytes(chunk)
+        return True
+
+    def state(self) -> bytes:
+        return self._state
 
 
 def _fetch_from(liar_sends: Sequence[float]) -> float:
@@ -160,7 +183,9 @@ def _fetch_from(liar_sends: Sequence[float]) -> float:
         while link.now() < 1000.0:
             heard = await link.receive(1000.0)
             if heard is not None and isinstance(heard[1].frame, StateWanted):
-                link.send(heard[0], Packet(rejoin_slot(3), StateShown(b"state")))
+                link.send(heard[0], Packet(rejoin_slot(3), StateIndex(blob_digest(b"state"), b"index")))
+            if heard is not None and isinstance(heard[1].frame, ChunkWanted):
+                link.send(heard[0], Packet(rejoin_slot(3), ChunkShown(blob_digest(b"state"), 0, memoryview(b"state"))))
         return link.now()
 
     members = {mine.peer: asks(), liar.peer: lies(), honest.peer: answers()}

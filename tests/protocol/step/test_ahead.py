@@ -49,6 +49,8 @@ class WhenAsked(TrainingWork):
 class Ahead(WhenAsked):
     """Begins what is expected, on one processor that leaves nothing off: the worst of all hardware."""
 
+    looks_ahead = True
+
     def at(self, link: VirtualLink, seconds: float, allowed_s: Callable[[], float]) -> "Ahead":
         super().at(link, seconds, allowed_s)
         self.times = GradientTimes()

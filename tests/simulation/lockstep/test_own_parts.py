@@ -20,7 +20,7 @@ from troth.errors import OperatorError
 from troth.evidence import slug
 from troth.simulation import Scenario, ScenarioError, make_rule, simulate, start
 from troth.training import Batch, Model, Task
-from troth.training.initial_state import InitialStateError
+from troth.training.states.initial_state import InitialStateError
 from troth.training.tasks.quadratic import Quadratic
 
 

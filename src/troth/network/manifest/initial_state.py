@@ -1,4 +1,4 @@
-"""The initial state of a run, if it is not made from a seed: see `training.initial_state` for how it is made.
+"""The initial state of a run, if it is not made from a seed: see `training.states.initial_state` for how it is made.
 
 The state lies beside the manifest, in a file named after its digest; the manifest holds the digest.
 """
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from troth.crypto import Digest
 from troth.protocol.wire.messages import Malformed
-from troth.training.initial_state import InitialStateError, checked, import_initial_state
+from troth.training.states.initial_state import InitialStateError, checked, import_initial_state
 from troth.training.work import Training, TrainingWork
 
 __all__ = ["InitialStateError", "import_initial_state", "initial_state_file", "read_initial_state"]

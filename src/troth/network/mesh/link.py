@@ -19,16 +19,17 @@ from troth.network.mesh.session import Standing
 from troth.network.transport.base import Lane, Message
 from troth.protocol.wire.frames import (
     BlobSent,
+    ChunkShown,
     Packet,
     PartSent,
     PartShown,
-    StateShown,
+    StateIndex,
     decode_packet,
     encode_in_pieces,
 )
 from troth.protocol.wire.messages import Malformed
 
-_BULK = (PartSent, BlobSent, PartShown, StateShown)
+_BULK = (PartSent, BlobSent, PartShown, StateIndex, ChunkShown)
 
 
 class NetworkLink:

@@ -14,7 +14,7 @@ from torch import Tensor
 from troth.crypto import Digest, Seed
 from troth.protocol.wire.messages import Malformed
 from troth.training.user_code import unless
-from troth.training.work import Training, TrainingWork
+from troth.training.work import CollectedState, Training, TrainingWork
 
 # D coordinates
 
@@ -84,6 +84,10 @@ class GradientsAhead:
         self._class: Digest | None = None
         self._times = GradientTimes()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="gradients ahead")
+
+    @property
+    def looks_ahead(self) -> bool:
+        return self._allowed_s is not None
 
     def expect(self, gradients: Sequence[tuple[Training, Seed]]) -> None:
         affordable = gradients and self._allowed_s is not None and self._times.afford(self._allowed_s())
@@ -166,14 +170,17 @@ class GradientsAhead:
                 self._class = self._work.hardware_class()
         return self._class
 
-    def pack(self, training: Training) -> bytes:
-        return self._work.pack(training)
+    def index(self, training: Training) -> bytes:
+        return self._work.index(training)
 
-    def packed_bytes(self, training: Training) -> int:
-        return self._work.packed_bytes(training)
+    def length(self, training: Training) -> int:
+        return self._work.length(training)
 
-    def unpack(self, raw: bytes) -> Training | Malformed:
-        return self._work.unpack(raw)
+    def chunk(self, training: Training, number: int) -> memoryview | None:
+        return self._work.chunk(training, number)
+
+    def collect(self, index: bytes, digest: Digest) -> CollectedState | Malformed:
+        return self._work.collect(index, digest)
 
 
 def _found(among: Sequence[_Begun], training: Training, seed: Seed) -> _Begun | None:

@@ -14,6 +14,7 @@ from troth.protocol.core.channel import Channel, Entropy
 from troth.protocol.core.coins import Coins
 from troth.protocol.core.run import Run
 from troth.protocol.wire.primitives import Primitives
+from troth.resting import RESTS_FROM
 from troth.training import Problem
 from troth.training.work import TrainingWork
 
@@ -32,8 +33,9 @@ class PeerFactory:
         return manifest.work(problem, tools)
 
     def ahead(self, work: TrainingWork, allowed_s: Callable[[], float]) -> GradientsAhead:
-        """The work as the protocol's steps see it: it begins gradients before they are asked for."""
-        return GradientsAhead(work, allowed_s)
+        """The work as the protocol's steps see it. It begins gradients before they are asked for, unless vectors are so large
+        that they rest in files: the next model and two gradients would take four of them in memory."""
+        return GradientsAhead(work, allowed_s if work.problem.size < RESTS_FROM else None)
 
     def entropy(self) -> Entropy:
         return SystemEntropy()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
-from troth.crypto import Digest, Identity, PeerId
+from troth.crypto import CHUNK_BYTES, Digest, Identity, PeerId
 from troth.network.manifest.manifest import Manifest
 from troth.network.mesh.inbox import Inbox, StoppedError
 from troth.network.mesh.link import NetworkLink, NetworkThread
@@ -25,7 +25,6 @@ class NodeNetwork:
         seat: Identity,
         me: Identity,
         options: NodeOptions,
-        state_bytes: int,
         note: Callable[[str], None],
         process: bytes,
         own_sections: Mapping[str, Digest],
@@ -34,7 +33,7 @@ class NodeNetwork:
         """`seat` is the key in the manifest; `me` is the same, or the successor that it delegates to. `process`: 32 random
         bytes, the same for as long as the process runs. `own_sections`: digests of what this machine computes; `machine`: its
         description for people."""
-        limits = limits_for(manifest.run.parameters.size, state_bytes, options.bytes_per_second)
+        limits = limits_for(manifest.run.parameters.size, options.bytes_per_second)
         inbox = self._inbox = Inbox(room=4 * limits.most_bulk_bytes + (1 << 22))
         delegation = None if me is seat else seat.sign(delegation_bytes(manifest.run.id, me.peer))
         sections: dict[str, bytes] = {**manifest.digests(), **own_sections}
@@ -105,9 +104,9 @@ class NodeNetwork:
         self._thread.stop()
 
 
-def limits_for(parameters: int, state_bytes: int, bytes_per_second: float | None) -> Limits:
-    """The transport's bounds for a model of so many parameters, whose state with its optimizer takes so many bytes."""
-    largest = max(4 * parameters, state_bytes)
+def limits_for(parameters: int, bytes_per_second: float | None) -> Limits:
+    """The transport's bounds for a model of so many parameters. States travel in chunks."""
+    largest = max(4 * parameters, CHUNK_BYTES)
     return Limits(
         most_control_bytes=_MOST_CONTROL_BYTES,
         most_bulk_bytes=largest + (1 << 16),

@@ -213,7 +213,6 @@ class Node:
             self._seat,
             me,
             self._options,
-            self.work.packed_bytes(self._first.training),
             self._events.note,
             self._process,
             _own_sections(self._manifest, self.work, self._first),

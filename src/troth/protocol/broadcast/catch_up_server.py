@@ -1,19 +1,35 @@
 """A member's service to absent peers: requests for records, observers, and rejoin requests (SPEC B2, B3)."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from troth.crypto import Digest, PeerId, Slot, signed_bytes
 from troth.protocol.core.rejoin import is_request
 from troth.protocol.core.roster import Roster
-from troth.protocol.wire.frames import Frame, RejoinRequest, StateShown, StateWanted, SyncShown, SyncWanted
+from troth.protocol.wire.frames import (
+    ChunkShown,
+    ChunkWanted,
+    Frame,
+    RejoinRequest,
+    StateIndex,
+    StateWanted,
+    SyncShown,
+    SyncWanted,
+)
 from troth.protocol.wire.messages import Phase, SignedRejoin
 from troth.protocol.wire.primitives import Primitives
 
 MOST_AHEAD = 8  # steps ahead for which a rejoin request is taken: more than one for links slower than steps (SPEC B3)
 _MOST_STATES = 16  # states kept for observers: a slow link takes longer than a quick step
 _STATES_BYTES = 1 << 26  # most bytes of these; two states are kept in any case
+_MOST_INDEXES = 2  # that an observer gets in a step
+_SERVED_BYTES = 1 << 25  # of chunks that an observer gets in a step …
+_ALL_SERVED_BYTES = 1 << 26  # … and all observers together: more would hold up the step
+
+
+Asked = SyncWanted | StateWanted | ChunkWanted | RejoinRequest  # of a member, by peers that are out
 
 
 @dataclass(frozen=True)
@@ -25,26 +41,15 @@ class Asking:
 
 
 class ServedState:
-    """A model that observers may ask for: packed when the first one does, since it is as large as several gradients."""
+    """A model that observers may ask for, chunk by chunk. Its index takes a read of all of it: it is made when somebody asks."""
 
-    def __init__(self, size: int, pack: Callable[[], bytes]) -> None:
-        self.size = size  # of the packed state, at most
-        self._pack = pack
-        self._packed: bytes | None = None
+    def __init__(self, index: Callable[[], bytes], chunk: Callable[[int], memoryview | None]) -> None:
+        self._index = index
+        self.chunk = chunk
 
-    @property
-    def is_packed(self) -> bool:
-        return self._packed is not None
-
-    @property
-    def packed(self) -> bytes:
-        if self._packed is None:
-            self._packed = self._pack()
-        return self._packed
-
-    def forget(self) -> None:
-        """Give back the memory of the packed state."""
-        self._packed = None
+    @cached_property
+    def index(self) -> bytes:
+        return self._index()
 
 
 class CatchUpServer:
@@ -57,23 +62,20 @@ class CatchUpServer:
         self.asking: dict[PeerId, Asking] = {}  # by the seat's old key
         self.observers: frozenset[PeerId] = frozenset()  # in this step
         self._states: dict[Digest, ServedState] = {}  # for observers: the model at the start of the last steps
-        self._served: set[PeerId] = set()  # observers that got the model in this step
+        self._indexes: Counter[PeerId] = Counter()  # that observers got in this step
+        self._served: Counter[PeerId] = Counter()  # bytes of chunks that they got in it
         self._rejoins: dict[int, dict[PeerId, SignedRejoin]] = defaultdict(dict)  # by step and the seat's old key
 
-    def hear(self, sender: PeerId, slot: Slot, frame: SyncWanted | StateWanted | RejoinRequest, step: int) -> None:
+    def hear(self, sender: PeerId, slot: Slot, frame: Asked, step: int) -> None:
         """Take a request; `step` is the one that this member is in."""
         match frame:
             case SyncWanted():
                 if slot.step == frame.since and self._speaks_for(sender, slot, frame):
                     self.asking[PeerId(frame.member)] = Asking(sender, frame.since)
             case StateWanted():
-                state = self._states.get(Digest(frame.digest))
-                if sender in self.observers - self._served and state is not None:
-                    self._served.add(sender)
-                    for other in self._states.values():
-                        if other is not state and other.size > _STATES_BYTES:  # of large ones only one is packed
-                            other.forget()
-                    self._send(sender, slot, StateShown(state.packed))
+                self._show_index(sender, slot, Digest(frame.digest))
+            case ChunkWanted():
+                self._show_chunk(sender, slot, frame)
             case RejoinRequest():
                 rejoin = SignedRejoin(frame.member, sender, frame.signature)
                 if step < slot.step <= step + MOST_AHEAD and is_request(slot, rejoin, self.roster, self._tools):
@@ -87,6 +89,24 @@ class CatchUpServer:
             return False
         signed = signed_bytes(slot, PeerId(frame.member), Digest(sender))
         return self._tools.verify(PeerId(frame.member), signed, frame.signature)
+
+    def _show_index(self, sender: PeerId, slot: Slot, digest: Digest) -> None:
+        state = self._states.get(digest)
+        if sender in self.observers and state is not None and self._indexes[sender] < _MOST_INDEXES:
+            self._indexes[sender] += 1
+            self._send(sender, slot, StateIndex(digest, state.index))
+
+    def _show_chunk(self, sender: PeerId, slot: Slot, frame: ChunkWanted) -> None:
+        """Send a chunk, within what serving may cost in a step; beyond it an empty one, so that others are asked."""
+        state = self._states.get(Digest(frame.digest))
+        if sender not in self.observers or state is None:
+            return
+        chunk = state.chunk(frame.number)
+        if chunk is None:
+            return
+        spent = self._served[sender] >= _SERVED_BYTES or self._served.total() >= _ALL_SERVED_BYTES
+        self._served[sender] += 0 if spent else len(chunk)
+        self._send(sender, slot, ChunkShown(frame.digest, frame.number, memoryview(b"") if spent else chunk))
 
     @property
     def wanted(self) -> bool:
@@ -105,24 +125,25 @@ class CatchUpServer:
     def watch(self, peers: Collection[PeerId]) -> None:
         """Set the observers, between two steps: these hear everything from here on."""
         self.asking.clear()
+        self._indexes.clear()
+        self._served.clear()
         self.observers = frozenset(peers)
 
     def show(
-        self, slot: Slot, shown: Mapping[PeerId, SyncShown], state: tuple[Digest, ServedState] | None = None
+        self, slot: Slot, shown: Mapping[PeerId, SyncShown], state: tuple[Digest, ServedState, int] | None = None
     ) -> None:
         """Send observers the records that they lack, as soon as the last one is certified; they may ask for the model, where
-        that record names its content."""
+        that record names its content; its length in bytes comes with it."""
         if state is not None:
             self._keep_state(*state)
         for peer, frame in shown.items():
             self._send(peer, slot, frame)
 
-    def _keep_state(self, digest: Digest, state: ServedState) -> None:
+    def _keep_state(self, digest: Digest, state: ServedState, length: int) -> None:
         if digest in self._states:  # in a member that waits it may stay the same for long
             return
-        self._served.clear()
         self._states = {**self._states, digest: state}
-        most = max(2, min(_MOST_STATES, _STATES_BYTES // max(1, state.size)))
+        most = max(2, min(_MOST_STATES, _STATES_BYTES // max(1, length)))
         while len(self._states) > most:
             del self._states[next(iter(self._states))]
 

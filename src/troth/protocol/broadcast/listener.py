@@ -8,7 +8,7 @@ from troth.protocol.broadcast.position import Position
 from troth.protocol.broadcast.router import Router
 from troth.protocol.broadcast.timeouts import Pacing
 from troth.protocol.core.errors import LeftOutError, StalledError
-from troth.protocol.wire.frames import Busy, Outside, RestartCertificate, StateShown, SyncShown, Waiting
+from troth.protocol.wire.frames import Answer
 
 
 class Listener:
@@ -49,13 +49,13 @@ class Listener:
         self._pacing.latency.carried(self._link.now() - began)
         await self.wait(until, lambda: not missing())
 
-    async def hear_outside(self, until: float) -> tuple[PeerId, Outside] | None:
+    async def hear_outside(self, until: float) -> tuple[PeerId, Answer] | None:
         """Wait for the next answer to a peer that is in no step; other frames are routed as usual."""
         while self._link.now() < until:
             heard = await self._link.receive(until)
             if heard is not None:
                 sender, packet = heard
-                if isinstance(packet.frame, SyncShown | StateShown | Waiting | Busy | RestartCertificate):
+                if isinstance(packet.frame, Answer):
                     return sender, packet.frame
                 self._router.route(sender, packet)
         return None

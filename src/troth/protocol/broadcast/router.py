@@ -2,7 +2,7 @@
 
 from troth.crypto import Digest, PeerId, Slot
 from troth.protocol.broadcast.announcer import Announcer
-from troth.protocol.broadcast.catch_up_server import CatchUpServer
+from troth.protocol.broadcast.catch_up_server import Asked, CatchUpServer
 from troth.protocol.broadcast.early_frames import EarlyFrameBuffer
 from troth.protocol.broadcast.exchange import PartExchange
 from troth.protocol.broadcast.link import Outlet, PacketLink
@@ -14,10 +14,7 @@ from troth.protocol.wire.frames import (
     Busy,
     Certificate,
     Packet,
-    RejoinRequest,
     RestartCertificate,
-    StateWanted,
-    SyncWanted,
     Waiting,
 )
 
@@ -47,7 +44,7 @@ class Router:
 
     def route(self, sender: PeerId, packet: Packet) -> None:
         slot, frame, position = packet.slot, packet.frame, self._position
-        if isinstance(frame, SyncWanted | StateWanted | RejoinRequest):
+        if isinstance(frame, Asked):
             self._catch_up.hear(sender, slot, frame, position.slot.step if position.slot is not None else -1)
         elif isinstance(frame, Waiting | Busy | RestartCertificate):
             if isinstance(frame, Busy) and position.expects(sender):

@@ -20,6 +20,7 @@ Equivocations = Mapping[PeerId, tuple[Slot, Envelope, Envelope]]  # sender → s
 
 R = TypeVar("R")  # what an exchange gives in return
 T = TypeVar("T")  # the state of the training side
+T_co = TypeVar("T_co", covariant=True)
 
 # D coordinates
 
@@ -154,6 +155,23 @@ class NothingNoticed:
 NOTHING_NOTICED = NothingNoticed()
 
 
+class Collected(Protocol[T_co]):
+    """A state of which chunks come one by one, from anybody."""
+
+    @property
+    def missing(self) -> Collection[int]:
+        """Numbers of chunks that are not here."""
+        ...
+
+    def put(self, number: int, chunk: memoryview) -> bool:
+        """Take a chunk, if it is the right one; False if it is wrong."""
+        ...
+
+    def state(self) -> T_co:
+        """The state, once nothing is missing."""
+        ...
+
+
 class Work(Protocol[T]):
     """The training side: everything about models and optimizers."""
 
@@ -163,6 +181,11 @@ class Work(Protocol[T]):
 
     async def recompute(self, training: T, seed: Seed) -> Tensor:
         """The gradient that the peer with this seed should have computed: a call of its own, from public inputs only."""
+        ...
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether it begins what `expect` names. If not, the next model is made only when the step ends: two vectors less."""
         ...
 
     def expect(self, gradients: Sequence[tuple[T, Seed]]) -> None:
@@ -184,16 +207,20 @@ class Work(Protocol[T]):
         """Digest that is equal on all machines whose gradients have the same bits (SPEC D3)."""
         ...
 
-    def pack(self, training: T) -> bytes:
-        """Encode the state for a peer that comes back."""
+    def index(self, training: T) -> bytes:
+        """Hashes of all chunks of the state, from which its digest follows, for a peer that comes back."""
         ...
 
-    def packed_bytes(self, training: T) -> int:
-        """Bytes that `pack` takes at most, without packing."""
+    def length(self, training: T) -> int:
+        """Bytes of the state."""
         ...
 
-    def unpack(self, raw: bytes) -> T | Malformed:
-        """Decode a state that a peer sent; the caller checks its digest."""
+    def chunk(self, training: T, number: int) -> memoryview | None:
+        """One chunk of the state, without a copy where that is possible; None if there is none of this number."""
+        ...
+
+    def collect(self, index: bytes, digest: Digest) -> "Collected[T] | Malformed":
+        """Begin to collect the chunks of the state with this digest, if that is its index."""
         ...
 
 

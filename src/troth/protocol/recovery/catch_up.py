@@ -8,18 +8,17 @@ from troth.crypto import Digest, PeerId, Slot
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.core.errors import LeftOutError
 from troth.protocol.core.state import Peer
+from troth.protocol.recovery.download import Download
 from troth.protocol.recovery.ledger import Ledger, Shown
 from troth.protocol.recovery.observers import Observers
 from troth.protocol.recovery.requests import Requests
 from troth.protocol.recovery.restart import Restart
-from troth.protocol.wire.frames import Busy, Outside, RestartCertificate, StateShown, StateWanted, SyncShown, Waiting
-from troth.protocol.wire.messages import Malformed, Phase
+from troth.protocol.wire.frames import Answer, Busy, RestartCertificate, SyncShown, Waiting
+from troth.protocol.wire.messages import Phase
 
 T = TypeVar("T")
 _ASKING = 400  # times that everyone is asked
 _PATIENCE = 2  # time before asking again, in units of the least delta
-_STATE_IN_BULKS = 4  # time for a state, in units of bulk: it may be three times the model, and two members send it
-_ASKED_AT_ONCE = 2  # members asked for the model at once, since it may be large
 
 
 @dataclass
@@ -72,6 +71,7 @@ class CatchUp(Generic[T]):
         self._restart = restart
         self._patience = patience  # seconds to wait for missing members before a restart
         self._voices: Voices[T] = Voices()
+        self._download: Download[T] | None = None  # the last one: what has come of it is kept
 
     async def run(self) -> bool:
         """Ask everyone for records, and adopt the longest history. True if the run restarts instead: nobody is in a step, and
@@ -109,7 +109,7 @@ class CatchUp(Generic[T]):
         self._channel.catch_up.roster = roster
         return sorted(everyone)
 
-    async def _hear(self, sender: PeerId, frame: Outside) -> None:
+    async def _hear(self, sender: PeerId, frame: Answer) -> None:
         if isinstance(frame, Waiting | Busy | RestartCertificate):
             self._restart.hear(sender, frame)
         if not isinstance(frame, SyncShown):
@@ -171,21 +171,15 @@ class CatchUp(Generic[T]):
             self._wait_in_restart()
 
     async def fetch(self, backers: Sequence[PeerId], digest: Digest) -> T | None:
-        """Fetch the state with this digest from the first member that sends it."""
-        ledger, work = self._ledger, self._peer.work
+        """Fetch the state with this digest, in chunks from several of these members."""
+        ledger = self._ledger
         if ledger.lacks is None and ledger.state.model == digest:
             return ledger.state.training
-        channel, bounds = self._channel, self._channel.pacing.bounds
+        if self._download is None or self._download.digest != digest:
+            self._download = Download(digest, self._peer.work)
         slot = Slot(self._peer.run.id, ledger.state.step, Phase.REJOIN)
-        for first in range(0, len(backers), _ASKED_AT_ONCE):
-            channel.outlet.send_each(slot, backers[first : first + _ASKED_AT_ONCE], StateWanted(digest))
-            until = channel.listener.now() + 2 * bounds.delta + _STATE_IN_BULKS * bounds.bulk
-            while (heard := await channel.listener.hear_outside(until)) is not None:
-                sender, frame = heard
-                if isinstance(frame, Waiting | Busy | RestartCertificate):
-                    self._restart.hear(sender, frame)
-                if isinstance(frame, StateShown) and sender in backers:
-                    training = work.unpack(frame.state)
-                    if not isinstance(training, Malformed) and work.digest(training) == digest:
-                        return training
-        return None
+        return await self._download.run(self._channel, slot, backers, self._hear_meanwhile)
+
+    def _hear_meanwhile(self, sender: PeerId, frame: Answer) -> None:
+        if isinstance(frame, Waiting | Busy | RestartCertificate):
+            self._restart.hear(sender, frame)

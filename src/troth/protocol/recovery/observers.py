@@ -67,5 +67,6 @@ class Observers(Generic[T]):
         if not state.content or self._ledger.lacks is not None:
             channel.catch_up.show(slot, shown)  # nobody could check the model [U5]
             return
-        served = ServedState(peer.work.packed_bytes(state.training), partial(peer.work.pack, state.training))
-        channel.catch_up.show(slot, shown, (state.model, served))
+        work, training = peer.work, state.training
+        served = ServedState(partial(work.index, training), partial(work.chunk, training))
+        channel.catch_up.show(slot, shown, (state.model, served, work.length(training)))

@@ -63,7 +63,7 @@ def expect_next_step(attempt: Attempt[T], clipped: Clipped, *, audits: bool) -> 
     if clipped.aggregate_D is None:
         return None
     context, following = attempt.context, NextModel(attempt, clipped.aggregate_D, clipped.norm)
-    if following.contributors_suffice and not context.peer.observing:
+    if context.peer.work.looks_ahead and following.contributors_suffice and not context.peer.observing:
         seed = gradient_seed(context.state.randomness, context.peer.me)
         context.peer.work.expect([*(audits_of(context) if audits else ()), (following.training, seed)])
     return following

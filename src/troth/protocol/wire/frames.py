@@ -26,6 +26,7 @@ from troth.protocol.wire.messages import (
 
 Signatures = Annotated[dict[Bytes32, Bytes64], msgspec.Meta(max_length=MOST_MEMBERS)]
 Path = Annotated[tuple[Bytes32, ...], msgspec.Meta(max_length=32)]
+Chunk = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 MOST_CERTIFIED_RECORDS = 512  # in one answer to a peer that comes back
 
 
@@ -181,15 +182,31 @@ class SyncShown(_Frame, frozen=True):
 
 
 class StateWanted(_Frame, frozen=True):
-    """A request for model and optimizer, by digest."""
+    """A request for the index of model and optimizer, by the digest that a record names."""
 
     digest: Bytes32
 
 
-class StateShown(_Frame, frozen=True):
-    """Model and optimizer after the last of the records shown."""
+class StateIndex(_Frame, frozen=True):
+    """The answer: hashes of all chunks, from which the digest follows."""
 
-    state: bytes
+    digest: Bytes32
+    index: bytes
+
+
+class ChunkWanted(_Frame, frozen=True):
+    """A request for a chunk of the state with this digest."""
+
+    digest: Bytes32
+    number: Chunk
+
+
+class ChunkShown(_Frame, frozen=True):
+    """The answer; empty if the sender hands out no more in this step."""
+
+    digest: Bytes32
+    number: Chunk
+    blob: memoryview
 
 
 class RejoinRequest(_Frame, frozen=True):
@@ -217,7 +234,8 @@ class Busy(_Frame, frozen=True):
 
 Agreement = Value | View | Certificate | Chained | Relayed | Decided
 Bulk = PartSent | BlobSent | BlobWanted | PartShown
-Outside = SyncWanted | SyncShown | StateWanted | StateShown | RejoinRequest | Waiting | Busy | RestartCertificate
+Answer = SyncShown | StateIndex | ChunkShown | Waiting | Busy | RestartCertificate  # to a peer that is in no step
+Outside = SyncWanted | StateWanted | ChunkWanted | RejoinRequest | Answer
 Frame = Agreement | Bulk | Outside
 AGREEMENT = (Value, View, Certificate, Chained, Relayed, Decided)
 
@@ -265,7 +283,7 @@ def encode_packet(packet: Packet) -> Wire:
 def encode_in_pieces(packet: Packet) -> tuple[bytes | memoryview, ...]:
     """The same bytes, with a blob where it lies: it is the last thing in its packet."""
     frame = packet.frame
-    if not isinstance(frame, PartSent | PartShown | BlobSent):
+    if not isinstance(frame, PartSent | PartShown | BlobSent | ChunkShown):
         return (encode_packet(packet),)
     head = encode_packet(Packet(packet.slot, msgspec.structs.replace(frame, blob=memoryview(b""))))
     assert head.endswith(b"\xc4\x00"), "a blob is the last thing in its packet"

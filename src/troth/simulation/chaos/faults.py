@@ -4,7 +4,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from troth.crypto import PeerId, Seed, stream
-from troth.protocol.wire.frames import BlobSent, Certificate, Chained, Packet, PartSent, PartShown, StateShown, Value
+from troth.protocol.wire.frames import (
+    BlobSent,
+    Certificate,
+    Chained,
+    ChunkShown,
+    Packet,
+    PartSent,
+    PartShown,
+    StateIndex,
+    Value,
+)
 
 # Sender, receiver, packet, now → the delay of each copy that arrives.
 Deliver = Callable[[PeerId, PeerId, Packet, float], Sequence[float]]
@@ -94,7 +104,13 @@ def deliveries(
 def size_of(packet: Packet) -> int:
     """Approximate bytes of a packet on the wire."""
     match packet.frame:
-        case PartSent(blob=blob) | PartShown(blob=blob) | BlobSent(blob=blob) | StateShown(state=blob):
+        case (
+            PartSent(blob=blob)
+            | PartShown(blob=blob)
+            | BlobSent(blob=blob)
+            | ChunkShown(blob=blob)
+            | StateIndex(index=blob)
+        ):
             return 300 + len(blob)
         case Value(envelope):
             return 200 + len(envelope.payload)

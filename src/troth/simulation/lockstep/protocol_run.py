@@ -30,7 +30,7 @@ from troth.simulation.lockstep.reliable import ReliableChannel, ReliableExchange
 from troth.simulation.lockstep.report import Ban, StepReport
 from troth.simulation.lockstep.scenario import Scenario, ScenarioError
 from troth.training import Problem, check_pure
-from troth.training.initial_state import load_initial_state
+from troth.training.states.initial_state import load_initial_state
 from troth.training.work import Training, TrainingWork
 
 # D coordinates

@@ -17,8 +17,8 @@ from troth.simulation.lockstep.defences import apply_rule
 from troth.simulation.lockstep.report import StepReport
 from troth.simulation.lockstep.scenario import Scenario
 from troth.training import Problem, check_pure, rate_at
-from troth.training.initial_state import load_initial_state
 from troth.training.optimizers import bound
+from troth.training.states.initial_state import load_initial_state
 from troth.training.work import TrainingWork
 
 # P peers, B colluders, H honest peers, D coordinates

@@ -34,7 +34,7 @@ from troth.specs import build, parse_spec, pick
 from troth.training.errors import TaskError
 from troth.training.hardware.imitation import STRESS
 from troth.training.hardware.ways import Way, bent, one_at_a_time, ways_of
-from troth.training.optimizers import OPTIMIZERS, Optimizer
+from troth.training.optimizers import OPTIMIZERS, Optimizer, bound
 from troth.training.problem import Problem
 from troth.training.schedules import cosine
 
@@ -220,7 +220,8 @@ def _usual_norms(away_PD: Tensor, bounds: Bounds) -> NDArray[np.float64]:
 def _training(problem: Problem, peers: int, steps: int) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Steps, parameters and gradients of a run without liars, in which the mean is good enough."""
     name, options = parse_spec(problem.task.optimizer)
-    optimizer: Optimizer = build(pick(OPTIMIZERS, name, "optimizer"), options, problem.task.optimizer)
+    unbound: Optimizer = build(pick(OPTIMIZERS, name, "optimizer"), options, problem.task.optimizer)
+    optimizer = bound(unbound, problem.layout)
     rates = cosine(problem.task.rate, max(steps, 1))
     parameters_D = problem.initial(0)
     state = optimizer.start(parameters_D)
