@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: promises nettest bench-hostile bench-memory bench-network bench-overlap help demo test test-docs check bench ban-law drop-outs attack-pages attack-studies fuzz vectors clean
+.PHONY: promises nettest bench-audit bench-hostile bench-memory bench-network bench-overlap help demo test test-docs check bench ban-law drop-outs attack-pages attack-studies fuzz audit-flips vectors clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -45,6 +45,9 @@ bench: .venv/installed-dev ## measure; prints the table and rewrites benchmarks/
 bench-hostile: .venv/installed-dev ## 10,000 hostile connections against a peer in a run; rewrites benchmarks/results-hostile.md
 	$(BIN)/python -m benchmarks.hostile
 
+bench-audit: .venv/installed-dev ## an audit of 1,000 steps of 16 peers (some minutes); rewrites benchmarks/results-audit.md
+	$(BIN)/python -m benchmarks.audit
+
 bench-overlap: .venv/installed-dev ## gradients beside the protocol, on lines with delay (as root, with iproute2); rewrites benchmarks/results-overlap.md
 	$(BIN)/python -m benchmarks.overlap
 
@@ -71,6 +74,9 @@ attack-studies: .venv/installed-dev ## how long liars last, radius, hardware; re
 
 fuzz: .venv/installed-dev ## a million hostile inputs for every decoder that sees peers' bytes (some minutes on two cores)
 	$(BIN)/python -m tests.fuzz
+
+audit-flips: .venv/installed-dev ## flip 500 bits in a peer's folder; the audit finds each (some minutes)
+	$(BIN)/python -m tests.audit.flips
 
 nettest: .venv/installed-libp2p ## real peers on networks that hurt (as root, with iproute2 and nftables; a quarter of an hour)
 	$(BIN)/python -m pytest tests/nettest --durations=0

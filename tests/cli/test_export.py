@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from tests.audit.folders import witnessed
 from tests.cli.conftest import Troth
 from troth.crypto import Identity
 from troth.network.disk.checkpoints import Checkpoints
@@ -15,6 +16,7 @@ from troth.network.manifest.builder import build_manifest
 from troth.network.manifest.founder import Founder
 from troth.network.manifest.manifest import Manifest
 from troth.protocol.wire.primitives import Primitives
+from troth.simulation import Scenario
 
 
 @pytest.fixture
@@ -82,3 +84,34 @@ def test_mistakes_name_the_way_out(troth: Troth, manifest: Manifest) -> None:
     assert done.code == 2
     assert "belongs to another run" in done.err
     assert json.loads(mark.read_text())["step"] == 2
+
+
+def test_the_model_of_a_closed_run_comes_with_its_certificate(troth: Troth, tmp_path: Path) -> None:
+    """[E4] Anyone checks offline that the exported file came out of that run; one from the way there has no certificate."""
+    scenario = Scenario(task="quadratic:dimension=24", peers=4, steps=4, seed=5)
+    witnessed(tmp_path / "closed" / "peer", scenario)
+    run = ("--run", "closed/run.toml")
+    done = troth("export", "closed/peer", *run, "--out", "mine.safetensors")
+    assert done.code == 0
+    assert "Wrote mine.json: the members' signatures over it; troth verify mine.json --run closed/run.toml" in done.out
+    done = troth("verify", "mine.json", *run)
+    assert done.code == 0
+    assert "mine.json: proved: 4 of 4 members signed the state" in done.out
+    assert "mine.safetensors holds its weights" in done.out
+    done = troth("export", "closed/peer", *run, "--out", "mine.safetensors", "--overwrite")
+    assert done.code == 0
+    raw = bytearray(Path("mine.safetensors").read_bytes())
+    raw[-2] ^= 1
+    Path("mine.safetensors").write_bytes(raw)
+    assert troth("verify", "mine.json", *run).code == 1
+    earlier = sorted(Path("closed/peer/checkpoints").glob("*.safetensors"))[0]
+    done = troth("export", str(earlier), *run, "--out", "earlier.safetensors")
+    assert done.code == 0
+    assert "signatures" not in done.out
+    assert not Path("earlier.json").exists()
+    Path("there.json").touch()
+    done = troth("export", "closed/peer", *run, "--out", "there.safetensors")
+    assert (done.code, done.out) == (2, "")
+    assert "there.json exists already" in done.err
+    done = troth("export", "closed/peer", *run, "--out", "weights.bin")
+    assert "with an --out that ends in .safetensors they are" in done.out

@@ -268,7 +268,7 @@ def test_one_file_that_can_be_read_makes_it_a_matter_of_proof(
 def test_a_long_check_says_where_it_is(
     run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["troth.cli.verify"], "_PATIENCE_S", 0.001)
+    monkeypatch.setattr(sys.modules["troth.cli.progress"], "_PATIENCE_S", 0.001)
     assert call("verify", str(run), *known(run)) == 0
     assert "checking 1 of 2: " in capsys.readouterr().err
 

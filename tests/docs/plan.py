@@ -5,6 +5,7 @@ SLOW: dict[str, tuple[str, ...]] = {
     "README.md": (
         "make demo",
         ".venv/bin/troth verify",
+        ".venv/bin/troth audit",
         ".venv/bin/troth simulate",
         ".venv/bin/troth swarm",
         ".venv/bin/troth chaos",
@@ -14,6 +15,7 @@ SLOW: dict[str, tuple[str, ...]] = {
         "import troth",
     ),
     "docs/verify.md": ("troth ", "import troth"),
+    "docs/audit.md": ("troth ",),
     "docs/friends.md": ("troth join", "troth export", "troth verify", "echo $?", "sed ", "grep "),
     "examples/own_attack.py": ("troth simulate",),
     "examples/own_task.py": ("troth simulate",),

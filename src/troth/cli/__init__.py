@@ -7,6 +7,7 @@ import warnings
 import typer
 from typer import Typer
 
+from troth.cli.audit import audit
 from troth.cli.chaos import chaos
 from troth.cli.demo import demo
 from troth.cli.doctor import doctor
@@ -40,6 +41,7 @@ app.command()(join)
 app.command()(export)
 app.command()(swarm)
 app.command()(verify)
+app.command()(audit)
 app.command()(doctor)
 app.command()(chaos)
 app.command()(attacks)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from troth.cli.output import OutputError, claim
-from troth.cli.tally import Tally
+from troth.cli.progress import Tally
 from troth.errors import OperatorError
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ def demo(
     typer.echo("Starting …", err=True)
 
     from troth.cli.fields import use_threads
-    from troth.cli.live import Live
     from troth.cli.output import claim
+    from troth.cli.progress import Live
     from troth.cli.swarm import play
     from troth.evidence.verify import verify_ban
     from troth.files import write_text

@@ -1,11 +1,15 @@
 """`troth export`: the model of a checkpoint, for its users; also while the peer is training."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from troth.errors import OperatorError
+from troth.files import write_text
+
+if TYPE_CHECKING:
+    from troth.crypto import Digest
 
 
 class ExportError(OperatorError):
@@ -26,8 +30,8 @@ def export(
 ) -> None:
     """Write the model of a checkpoint as a complete state_dict, which loads strictly into the task's own module.
 
-    A peer may be training in the folder meanwhile. This model is not certified: only the one at the end of a run has the
-    members' signatures over it (model.json).
+    A peer may be training in the folder meanwhile. Only the model at the end of a closed run has the members' signatures over it:
+    then they are written beside it, as a certificate that `troth verify` checks. Models on the way are not certified.
 
     Example: troth export runs/digits-1a2b3c4d --run run.toml --evaluate
     """
@@ -44,13 +48,38 @@ def export(
 
     manifest = Manifest.load(run)
     problem = manifest.problem(manifest.make_task())
-    found = find_model(place, manifest.run.id, manifest.work(problem, Primitives()))
+    work = manifest.work(problem, Primitives())
+    found = find_model(place, manifest.run.id, work)
+    certificate = _certificate(place, manifest.run.id, work.digest(found.training))
+    beside = out.with_suffix(".json")
+    if certificate is not None and beside.exists() and not overwrite:
+        raise ExportError(f"{beside} exists already: choose another --out, or --overwrite")
     try:
         write_model(out, problem.state_dict(found.training.parameters_D))
+        if certificate is not None and out.suffix == ".safetensors":
+            write_text(beside, certificate)
     except OSError as error:
         raise ExportError(f"cannot write {out}: {error.strerror}; choose another --out") from error
     before = "" if found.step is None else f", before step {found.step}"
     typer.echo(f"Wrote {out}: the model in {found.path.name}{before}")
     if evaluate:
         typer.echo(metrics_in_words(problem.evaluate(found.training.parameters_D)))
+    if certificate is not None and out.suffix == ".safetensors":
+        typer.echo(f"Wrote {beside}: the members' signatures over it; troth verify {beside} --run {run} checks them")
+    elif certificate is not None:
+        typer.echo("The members' signatures are not beside it: with an --out that ends in .safetensors they are")
     typer.echo(f"Load it: {how_to_load(out)}")
+
+
+def _certificate(place: Path, run: "Digest", state: "Digest") -> str | None:
+    """The peer's own `model.json`, if it proves that the run ended with this state (SPEC E4)."""
+    from troth.api.evidence_files import read_text
+    from troth.evidence.errors import UnprovedError
+    from troth.evidence.verify_model import verify_model
+
+    folder = place if place.is_dir() else place.parent.parent
+    try:
+        text = read_text(folder / "model.json")
+        return text if verify_model(text, run).state == state else None
+    except (OSError, UnprovedError):
+        return None

@@ -196,7 +196,7 @@ def _run(run: "Started", out: Path | None, checkpoint_every: int | None, *, over
 
 def _train(run: "Started", folder: Path, checkpoint_every: int | None) -> "list[StepReport]":
     """Make all steps, live, with a checkpoint every so often and at the end."""
-    from troth.cli.live import Live
+    from troth.cli.progress import Live
     from troth.training.weights import write_model
 
     scenario, reports = run.scenario, []

@@ -1,23 +1,19 @@
 """`troth verify`: check evidence of bans, and models, offline."""
 
 import json
-import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from troth.cli.fields import as_options
-from troth.errors import printable
+from troth.cli.progress import telling
 
 if TYPE_CHECKING:
     from troth.api.verify import Verdict
 
 _FIELDS = ("run", "task", "paths")
-_PATIENCE_S = 2.0
 
 
 def verify(
@@ -57,7 +53,7 @@ def verify(
     verdicts: list[Verdict] = []
     with as_options(_FIELDS, {"paths": "PATH"}):
         files = expand(paths)
-        with _progress(files, verdicts):
+        with telling(lambda: _place(files, verdicts)):
             for verdict in verify_paths(files, run, recompute=recompute, task=task):
                 verdicts.append(verdict)
                 if not as_json:
@@ -91,20 +87,6 @@ def _with_options(text: str) -> str:
     return text
 
 
-@contextmanager
-def _progress(files: list[Path], done: "list[Verdict]") -> Iterator[None]:
-    """Say on standard error where it is, every two seconds."""
-    over = threading.Event()
-
-    def tell() -> None:
-        while not over.wait(_PATIENCE_S):
-            at = min(len(done), len(files) - 1)
-            typer.echo(printable(f"checking {at + 1} of {len(files)}: {files[at]}"), err=True)
-
-    teller = threading.Thread(target=tell, daemon=True)
-    teller.start()
-    try:
-        yield
-    finally:
-        over.set()
-        teller.join()
+def _place(files: list[Path], done: "list[Verdict]") -> str:
+    at = min(len(done), len(files) - 1)
+    return f"{at + 1} of {len(files)}: {files[at]}"

@@ -26,7 +26,7 @@ FORMAT = "troth audit record 6"
 _FILES = 3  # as many as there are models
 
 
-class _Saved(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class SavedAuditRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A file, field by field."""
 
     format: str
@@ -59,6 +59,16 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
     def _digest(self) -> Digest:
         return blob_digest(msgspec.msgpack.encode(msgspec.structs.replace(self, check=bytes(32))))
+
+
+def read_exactly(raw: bytes) -> SavedAuditRecord:
+    """The content of a file, for people who check it: raises ValueError for anything but what is written there."""
+    saved = msgspec.msgpack.decode(raw, type=SavedAuditRecord, strict=True)
+    if saved.format != FORMAT:
+        raise ValueError("another version of Troth wrote this file")
+    if msgspec.msgpack.encode(saved) != raw:
+        raise ValueError("it is not written the one way audit records are written")
+    return saved
 
 
 class AuditRecordFiles:
@@ -95,9 +105,9 @@ class AuditRecordFiles:
     def _path(self, step: int) -> Path:
         return self._folder / f"step-{step:09}.audit"
 
-    def _saved(self, record: AuditRecord[Training]) -> _Saved:
+    def _saved(self, record: AuditRecord[Training]) -> SavedAuditRecord:
         small = self._checkpoints.is_small(record.training)
-        return _Saved(
+        return SavedAuditRecord(
             FORMAT,
             self._run,
             record.step,
@@ -119,7 +129,7 @@ class AuditRecordFiles:
 
     def _read(self, step: int, earlier: Sequence[State[Training]]) -> AuditRecord[Training] | None:
         try:
-            saved = msgspec.msgpack.decode(self._path(step).read_bytes(), type=_Saved, strict=True)
+            saved = msgspec.msgpack.decode(self._path(step).read_bytes(), type=SavedAuditRecord, strict=True)
         except (OSError, ValueError):
             return None
         training = self._training(saved, earlier)
@@ -150,13 +160,13 @@ class AuditRecordFiles:
             accuses=accuses,
         )
 
-    def _training(self, saved: _Saved, earlier: Sequence[State[Training]]) -> Training | None:
+    def _training(self, saved: SavedAuditRecord, earlier: Sequence[State[Training]]) -> Training | None:
         if saved.state is not None:
             return self._checkpoints.model(saved.step, Digest(saved.state))
         wanted = (saved.step, saved.model)
         return next((one.training for one in earlier if (one.step, one.model) == wanted), None)
 
-    def _aggregate(self, saved: _Saved, clips: Mapping[PeerId, Announced]) -> Tensor | None:
+    def _aggregate(self, saved: SavedAuditRecord, clips: Mapping[PeerId, Announced]) -> Tensor | None:
         """The aggregate that the owners announced."""
         if saved.aggregate is not None:
             return Blob(saved.aggregate).numbers_D()

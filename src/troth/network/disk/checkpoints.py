@@ -46,7 +46,7 @@ class Marks:
 
 
 @dataclass(frozen=True)
-class _Saved:
+class SavedState:
     """`step-N.json`, field by field."""
 
     format: str
@@ -66,12 +66,26 @@ class _Saved:
     marks: Marks
     check: Digest = _UNCHECKED  # over all of the above: finds accidents
 
-    def checked(self) -> "_Saved":
+    def checked(self) -> "SavedState":
         return replace(self, check=_digest(self))
 
 
-def _digest(saved: _Saved) -> Digest:
+def _digest(saved: SavedState) -> Digest:
     return blob_digest(msgspec.json.encode(replace(saved, check=_UNCHECKED)))
+
+
+def _text(saved: SavedState) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(saved), indent=1)
+
+
+def read_exactly(raw: bytes) -> SavedState:
+    """The state in `step-N.json`, for people who check it: raises ValueError for anything but what is written there."""
+    saved = msgspec.json.decode(raw, type=SavedState)
+    if saved.format != FORMAT:
+        raise ValueError("another version of Troth wrote this file")
+    if saved.check != _digest(saved) or _text(saved) != raw:
+        raise ValueError("the file was changed or damaged: its check digest does not fit")
+    return saved
 
 
 class _Format(msgspec.Struct):
@@ -129,7 +143,7 @@ class Checkpoints:
         name = f"step-{state.step:09}"
         writes = whole or self._saves_model(state)
         content = state.model if state.content else self._work.digest(state.training) if writes else None
-        saved = _Saved(
+        saved = SavedState(
             FORMAT,
             self._run,
             state.step,
@@ -149,7 +163,7 @@ class Checkpoints:
                 began = self._clock()
                 self._write(state.step, state.training)
                 self._next, self._saved_at = self._clock() + _SELDOM * (self._clock() - began), state.step
-            write_bytes(self._folder / f"{name}.json", msgspec.json.format(msgspec.json.encode(saved), indent=1))
+            write_bytes(self._folder / f"{name}.json", _text(saved))
             self._prune()
         except OSError as error:
             raise CheckpointError(
@@ -292,12 +306,12 @@ def _saved_model(path: Path, run: Digest, work: TrainingWork) -> SavedModel | No
     return SavedModel(path, None if saved is None else saved.step, training)
 
 
-def _read(path: Path, run: Digest) -> _Saved | None:
+def _read(path: Path, run: Digest) -> SavedState | None:
     """The state in a file; None if it is damaged or not there."""
     try:
         raw = path.read_bytes()
         kind = msgspec.json.decode(raw, type=_Format).format
-        saved = msgspec.json.decode(raw, type=_Saved) if kind == FORMAT else None
+        saved = msgspec.json.decode(raw, type=SavedState) if kind == FORMAT else None
     except (OSError, ValueError):
         return None
     if saved is None:

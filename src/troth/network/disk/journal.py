@@ -26,9 +26,11 @@ from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.messages import Announced
 
 FORMAT = "troth journal 4"
+STEPS_PER_FILE = 100
+KEPT_FILES = 20  # the newest ones
 _FILES_READ = 2  # the last ones, for records that others may ask for
-_NAME = re.compile(r"steps-([0-9]{9})\.jsonl")
-_LINE = re.compile(rb'\{"chain": "([0-9a-f]{64})", "what": (\{.*\})\}')  # exactly as `_append` writes it
+FILE_NAME = re.compile(r"steps-([0-9]{9})\.jsonl")
+LINE = re.compile(rb'\{"chain": "([0-9a-f]{64})", "what": (\{.*\})\}')  # exactly as `_append` writes it
 
 
 class JournalError(DiskError):
@@ -44,15 +46,15 @@ class Journal:
         run: Digest,
         *,
         after: Digest | None = None,
-        steps_per_file: int = 100,
-        keep_files: int = 20,
+        steps_per_file: int = STEPS_PER_FILE,
+        keep_files: int = KEPT_FILES,
     ) -> None:
         """`after` is the end of the chain at the last checkpoint."""
         self._folder = folder
         self._run = run
         self._steps_per_file = steps_per_file
         self._keep = keep_files
-        self._chain = _first_digest(run)
+        self._chain = first_digest(run)
         self._file: int | None = None
         self._length = 0  # of the open file, in bytes
         self._synced = True
@@ -67,7 +69,7 @@ class Journal:
             raise JournalError(f"cannot read and write the journal in {folder}: {error.strerror}") from error
 
     def _files(self) -> list[Path]:
-        return sorted(path for path in self._folder.glob("steps-*.jsonl") if _NAME.fullmatch(path.name))
+        return sorted(path for path in self._folder.glob("steps-*.jsonl") if FILE_NAME.fullmatch(path.name))
 
     def _check(self, after: Digest | None) -> Path | None:
         """Follow the chain through all files to its end; the last file, if there is one."""
@@ -184,7 +186,7 @@ class Journal:
         """Append a whole line or nothing: lines after half a line would not be read again."""
         assert self._file is not None
         content = json.dumps(entry, sort_keys=True).encode()
-        chain = _next_digest(self._chain, content)
+        chain = next_digest(self._chain, content)
         line = b'{"chain": "%s", "what": %s}\n' % (chain.hex().encode(), content)
         if os.write(self._file, line) < len(line):
             os.ftruncate(self._file, self._length)
@@ -234,7 +236,7 @@ def _read(path: Path, chain: Digest | None, *, last: bool) -> Iterator[_Line]:
         for number, raw in enumerate(file, 1):
             if last and not raw.endswith(b"\n"):
                 return
-            found = _LINE.fullmatch(raw.removesuffix(b"\n"))
+            found = LINE.fullmatch(raw.removesuffix(b"\n"))
             if found is None:
                 raise JournalError(f"{path}, line {number}: this is not a line of a journal; {_way_out(path.parent)}")
             digest, content = Digest(bytes.fromhex(found[1].decode())), found[2]
@@ -242,7 +244,7 @@ def _read(path: Path, chain: Digest | None, *, last: bool) -> Iterator[_Line]:
             if (
                 (number == 1 and chain not in (None, before))
                 or before is None
-                or _next_digest(before, content) != digest
+                or next_digest(before, content) != digest
             ):
                 raise JournalError(f"{path}, line {number}: the chain is broken here; {_way_out(path.parent)}")
             chain = digest
@@ -265,11 +267,11 @@ def _parsed(path: Path, number: int, content: bytes) -> dict[str, Any]:
     return parsed
 
 
-def _first_digest(run: Digest) -> Digest:
+def first_digest(run: Digest) -> Digest:
     return tagged_hash("troth/journal/1", run)
 
 
-def _next_digest(chain: Digest, content: bytes) -> Digest:
+def next_digest(chain: Digest, content: bytes) -> Digest:
     return tagged_hash("troth/journal/1", chain, content)
 
 

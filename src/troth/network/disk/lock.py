@@ -31,6 +31,23 @@ def lock_folder(folder: Path) -> Lock:
     return lock
 
 
+def is_in_use(folder: Path) -> bool:
+    """Whether a process uses the folder; nothing in it is changed."""
+    try:
+        handle = os.open(folder / "lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks
+        return False
+    finally:
+        os.close(handle)
+    return False
+
+
 def lock_key(run: Digest, key: PeerId) -> Lock | None:
     """Raises `DiskError` if another process of this user takes part in the run with this key, whatever folder it uses.
 

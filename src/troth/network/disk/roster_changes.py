@@ -57,14 +57,28 @@ def _read(path: Path) -> dict[int, CertifiedRecord]:
     try:
         if not path.is_file() or path.stat().st_size > _MOST_BYTES:
             return {}
-        lines = [msgspec.json.decode(line, type=_Line) for line in path.read_bytes().splitlines()]
-        read = [
-            CertifiedRecord(
-                bytes.fromhex(line.record),
-                {bytes.fromhex(peer): bytes.fromhex(signature) for peer, signature in line.signatures.items()},
-            )
-            for line in lines
-        ]
-        return {decode_record(one.record).step: one for one in read}
+        return {decode_record(one.record).step: one for one in _parsed(path.read_bytes())}
     except (OSError, ValueError, msgspec.MsgspecError):
         return {}
+
+
+def read_exactly(path: Path) -> list[CertifiedRecord]:
+    """The records in a file, for people who check them: raises ValueError for anything but what is written there."""
+    if path.stat().st_size > _MOST_BYTES:
+        raise ValueError(f"the file is longer than {_MOST_BYTES:,} bytes")
+    raw = path.read_bytes()
+    read = _parsed(raw)
+    if b"".join(map(_line, read)) != raw:
+        raise ValueError("it is not written the one way changes of the roster are written")
+    return read
+
+
+def _parsed(raw: bytes) -> list[CertifiedRecord]:
+    lines = [msgspec.json.decode(line, type=_Line) for line in raw.splitlines()]
+    return [
+        CertifiedRecord(
+            bytes.fromhex(line.record),
+            {bytes.fromhex(peer): bytes.fromhex(signature) for peer, signature in line.signatures.items()},
+        )
+        for line in lines
+    ]

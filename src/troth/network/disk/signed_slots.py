@@ -111,6 +111,18 @@ class SignedSlotsFile:
         os.close(self._file)
 
 
+def read_exactly(raw: bytes) -> list[SlotKey]:
+    """The slots in a file, for people who check it: raises ValueError unless it is what is written there, in order.
+
+    A line that a power cut tore is left out."""
+    *lines, torn = raw.decode("ascii").split("\n")
+    found = [_parse(line) for line in [*lines, *_whole(torn)]]
+    written = b"".join(map(_line, found))
+    if not (raw + b"\n").startswith(written) or sorted(set(found)) != found:
+        raise ValueError("its slots are not written the one way they are written, each later than the one before")
+    return found
+
+
 def _line(key: SlotKey) -> bytes:
     """Incarnation, step, attempt, phase, and a checksum."""
     numbers = " ".join(map(str, key))

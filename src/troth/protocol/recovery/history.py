@@ -5,7 +5,7 @@ A quorum of its own members signed each record, and the last one holds the diges
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -58,16 +58,38 @@ def follow(
         if record is None:
             return None
         here = (known.step + len(records), roster.members, model, seeds, scales.tau, scales.updates + record.updated)
-        said = (record.step, record.members, record.state_before, record.seed_randomness, record.tau, record.updates)
-        if here != said or record.incarnation < incarnation or not has_quorum(run, signed, record, roster, tools):
-            return None
-        if not names_state(run, record):
+        if flaw_of(run, signed, record, Continued(*here, incarnation), roster, tools) is not None:
             return None
         records.append(record)
         incarnation = record.incarnation
         roster, scales = roster.after(record), scales_after(scales, record, roster, run)
         model, seeds, roles = Digest(record.state_after), roles, Digest(record.randomness)
     return Followed(tuple(records), roster) if records else None
+
+
+class Continued(NamedTuple):
+    """What a record has to say to continue a history."""
+
+    step: int
+    members: tuple[PeerId, ...]
+    state_before: Digest
+    seed_randomness: Digest
+    tau: float
+    updates: int
+    incarnation: int  # or a later one
+
+
+def flaw_of(
+    run: Run, signed: CertifiedRecord, record: StepRecord, here: Continued, roster: Roster, tools: Primitives
+) -> str | None:
+    """Why a record does not continue a history of which this is the end, or is not certified; None if it does and is."""
+    for field, wanted in here._asdict().items():
+        said = getattr(record, field)
+        if said < wanted if field == "incarnation" else said != wanted:
+            return f"its {field.replace('_', ' ')} does not continue the records before it"
+    if not has_quorum(run, signed, record, roster, tools):
+        return f"fewer than {roster.quorum} of its {len(roster.members)} members signed it"
+    return None if names_state(run, record) else "it does not name the state after it as it has to"
 
 
 def names_state(run: Run, record: StepRecord) -> bool:

@@ -1,0 +1,119 @@
+"""Every ban has its evidence, and every evidence its ban: each file is checked as `troth verify` does (SPEC E1, E3)."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from troth.api.evidence_files import read_text
+from troth.api.verify import Result, Verdict
+from troth.audit.report import Check, Report
+from troth.audit.states import Found, read_model
+from troth.audit.strict_files import FileError, files_in, load_tensors
+from troth.audit.walk import Walked
+from troth.crypto import PeerId, blob_digest
+from troth.evidence.file_format import BanFile, from_text
+from troth.evidence.signed_records import names_in
+from troth.protocol.core.records import decode_record
+from troth.protocol.core.run import Run
+from troth.protocol.wire.messages import Kind
+from troth.training.work import state_digest
+
+_MOST_BLOBS = 1 << 40  # bytes; the files are mapped, not read whole
+
+
+class BanChecker:
+    """Checks the folder `evidence`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        run: Run,
+        walked: Walked,
+        report: Report,
+        verify: Callable[[Sequence[Path]], Iterator[Verdict]],
+    ) -> None:
+        self._folder = folder
+        self._run = run
+        self._walked = walked
+        self._report = report
+        self._verify = verify
+        self._proved: set[tuple[int, str]] = set()  # steps and keys of bans
+
+    def check(self, found: Found) -> None:
+        for verdict in self._verify(files_in(self._folder, "ban-*.json")):
+            self._check_file(verdict)
+        for path in files_in(self._folder, "state-*.safetensors"):
+            self._check_state(path, found)
+        for path in files_in(self._folder, "ban-*.blobs"):
+            self._check_blobs(path)
+        for path in files_in(self._folder, "discarded-*.json"):
+            self._report.skipped(str(path), "it tells of a step that a restart discarded, and proves no ban")
+        self._name_missing()
+
+    def _check_file(self, verdict: Verdict) -> None:
+        path = verdict.path
+        if not verdict.proved:
+            self._report.wrong(Check.BANS, str(path), verdict.reason)
+            return
+        if verdict.result is Result.NOT_RECOMPUTED:
+            self._report.skipped(f"the computation behind {path}", verdict.reason)
+        step = int(verdict.details["step"])
+        if flaw := self._misplaced(path):
+            self._report.wrong(Check.BANS, str(path), flaw)
+            return
+        self._proved.add((step, str(verdict.details["banned"])))
+        self._report.passed(Check.BANS)
+
+    def _misplaced(self, path: Path) -> str | None:
+        """Why a proved ban is not one of this history; every record in the file is compared with the journal's."""
+        file: BanFile = from_text(read_text(path))
+        here = {raw.hex() for raw in self._walked.raw.values()}
+        first = min(self._walked.records, default=0)
+        for signed in (*file.history, *file.before, file.record):
+            at = _step_of(signed.record)
+            if at >= first and signed.record not in here and not self._walked.broken:
+                if at not in self._walked.records:
+                    return f"it holds a signed record of step {at}, and the journal does not: the journal was cut"
+                return f"it holds another signed record of step {at} than the journal"
+        return None
+
+    def _check_state(self, path: Path, found: Found) -> None:
+        try:
+            digest = state_digest(read_model(path, self._run.parameters.size))
+            if path.stem != f"state-{digest.hex()[:16]}":
+                raise FileError("it holds another state than its name says")
+        except (OSError, FileError) as error:
+            self._report.wrong(Check.CONTENTS, str(path), str(error))
+            return
+        found.models.setdefault(digest, path)
+        self._report.passed(Check.CONTENTS)
+
+    def _check_blobs(self, path: Path) -> None:
+        try:
+            for name, tensor in load_tensors(path, _MOST_BLOBS).items():
+                if blob_digest(tensor.numpy().data.cast("B")).hex() != name:
+                    raise FileError(f"the blob {name[:16]}… has another digest")
+        except (OSError, FileError) as error:
+            self._report.wrong(Check.BANS, str(path), str(error))
+            return
+        self._report.passed(Check.FILES)
+
+    def _name_missing(self) -> None:
+        state = self._walked.state
+        if state is None:
+            return
+        name = names_in(self._run, state.roster)
+        for step, peer in self._walked.bans():
+            if (step, peer.hex()) not in self._proved:
+                what = f"the evidence of the ban of {name(peer)} in step {step}"
+                self._report.skipped(what, f"no file in {self._folder} proves it; {self._rests_on(step, peer)}")
+
+    def _rests_on(self, step: int, peer: PeerId) -> str:
+        """What is left of a ban without evidence."""
+        judged = next(j for j in self._walked.records[step].judgements if j.banned == peer)
+        if judged.kind == Kind.EQUIVOCATION or step not in self._walked.retraced:
+            return "it rests on the signatures under its record; ask another member for it"
+        return "the votes in the journal were counted; ask another member for it"
+
+
+def _step_of(record: str) -> int:
+    return decode_record(bytes.fromhex(record)).step  # the file was proved, so it can be read

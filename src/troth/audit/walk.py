@@ -1,0 +1,269 @@
+"""The run from its founders on: every certified record follows from the one before it, and from what was announced (SPEC E5)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from troth.audit.entries import Entry, Place, Recorded, Said, Signed
+from troth.audit.gap import Gap, begin_after, measurable
+from troth.audit.report import Check, Report
+from troth.audit.retrace import (
+    PaperTools,
+    RetraceError,
+    Retracer,
+    UnseenError,
+    Updates,
+    differences,
+    open_said,
+    restarted,
+)
+from troth.audit.signatures import Claim, SignatureChecker
+from troth.audit.unseen import UnseenSteps
+from troth.crypto import Digest, PeerId, Signature, blob_digest, signed_bytes
+from troth.evidence.errors import UnprovedError
+from troth.protocol.core.records import StepRecord, decode_record, encode_record, right_signers
+from troth.protocol.core.run import Run
+from troth.protocol.core.state import NO_MODEL, State
+from troth.protocol.recovery.history import Continued, Followed, flaw_of, state_after
+from troth.protocol.wire.frames import CertifiedRecord
+from troth.protocol.wire.messages import Announced
+
+_STATES = 256  # that are kept, to compare checkpoints with: of a large model there are three in 48 steps
+_WITH_MESSAGES = 8  # of these, with the messages of their last steps
+_UNRECORDED = 64  # steps whose announcements wait for a record; a peer may have to try a step a few times
+
+
+@dataclass
+class Walked:
+    """The run as far as it was followed."""
+
+    state: State[Updates] | None = None  # after the last record
+    records: dict[int, StepRecord] = field(default_factory=dict)  # by step
+    raw: dict[int, bytes] = field(default_factory=dict)  # the same, as signed
+    states: dict[int, State[Updates]] = field(default_factory=dict)  # the last ones, by the step that they begin
+    retraced: set[int] = field(default_factory=set)  # steps whose record follows from their announcements
+    gap: Gap | None = None  # the beginning was deleted
+    broken: bool = False  # a record did not follow, so nothing after it was followed
+
+    def keep(self, state: State[Updates]) -> None:
+        """Keep a state to compare files with; older ones without messages, and the oldest not at all."""
+        self.states[state.step] = state
+        self.states.pop(state.step - _STATES, None)
+        old = self.states.get(state.step - _WITH_MESSAGES)
+        if old is not None:
+            self.states[old.step] = replace(old, audit_records={})
+
+    @property
+    def last(self) -> StepRecord | None:
+        return self.records[max(self.records)] if self.records else None
+
+    def bans(self) -> list[tuple[int, PeerId]]:
+        """Steps and keys of all bans."""
+        return [(step, peer) for step, record in sorted(self.records.items()) for peer in record.banned]
+
+
+class Walk:
+    """Takes a journal's entries one by one."""
+
+    def __init__(
+        self,
+        run: Run,
+        ends: int,  # updates after which the run closes
+        changes: Sequence[CertifiedRecord],  # that changed the roster, for a journal without a beginning
+        report: Report,
+        signatures: SignatureChecker,
+        *,
+        whole: bool,
+    ) -> None:
+        self._run = run
+        self._ends = ends
+        self._changes = changes
+        self._report = report
+        self._signatures = signatures
+        self._tools = PaperTools()
+        self._retracer = Retracer(run, self._tools)
+        self._unseen = UnseenSteps(report)
+        self._said: dict[tuple[int, int], dict[tuple[int, int], dict[PeerId, Announced]]] = {}
+        self._pending: Recorded | None = None  # a record whose signatures come next
+        self.walked = Walked(State.first(run, 0, NO_MODEL) if whole else None)
+
+    def take(self, entry: Entry) -> None:
+        match entry:
+            case Said():
+                self._hear(entry)
+            case Recorded():
+                self._drop_unsigned()
+                self._pending = entry
+            case Signed():
+                self._certify(entry)
+
+    def end(self) -> Walked:
+        self._drop_unsigned()
+        self._unseen.tell()
+        self._report.passed(Check.SIGNATURES, self._tools.verified)
+        return self.walked
+
+    # Announcements
+
+    def _hear(self, entry: Said) -> None:
+        slot, where = entry.slot, str(entry.place)
+        for peer, envelope in entry.envelopes.items():
+            signed = signed_bytes(slot, peer, blob_digest(envelope.payload))
+            self._signatures.add(Claim(where, peer, signed, envelope.signature))
+        said, malformed = open_said(slot, entry.envelopes, self._tools)
+        for peer in sorted(malformed):
+            self._report.wrong(Check.SIGNATURES, where, f"the message of {peer.hex()} is malformed, so nobody heard it")
+        here = self._said.setdefault((slot.incarnation, slot.step), {})
+        place = slot.attempt, int(slot.phase)
+        if place not in here and here and place < max(here):
+            self._report.wrong(Check.LINES, where, f"this announcement of step {slot.step} stands behind a later one")
+        here[place] = dict(said)  # a peer that observes a step again hears all of it: the last word counts
+        while len(self._said) > _UNRECORDED:
+            del self._said[min(self._said, key=lambda key: key[1])]
+
+    # Records
+
+    def _drop_unsigned(self) -> None:
+        if self._pending is not None:
+            self._report.skipped(
+                f"the record in {self._pending.place}", "no signatures follow it, as after a power cut"
+            )
+            self._pending = None
+
+    def _certify(self, entry: Signed) -> None:
+        pending, self._pending = self._pending, None
+        if pending is None or blob_digest(pending.raw) != entry.record:
+            self._report.wrong(Check.RECORDS, str(entry.place), "these signatures do not stand under their record")
+            return
+        if self.walked.broken:
+            return
+        try:
+            record = decode_record(pending.raw)
+        except msgspec.MsgspecError as error:
+            self._break(pending.place, f"this is no record: {error}")
+            return
+        signed = CertifiedRecord(pending.raw, {bytes(peer): one for peer, one in entry.signatures.items()})
+        if pending.raw == self.walked.raw.get(record.step) and record.step == self._step - 1:
+            return  # written again after a power cut
+        state = self._state_before(pending.place, record)
+        if state is not None:
+            self._follow(pending.place, state, record, signed)
+
+    @property
+    def _step(self) -> int:
+        return -1 if self.walked.state is None else self.walked.state.step
+
+    def _break(self, place: Place, what: str) -> None:
+        self._report.wrong(Check.RECORDS, str(place), what)
+        self._report.skipped(f"records after {place}", "they cannot be followed from one that is wrong")
+        self.walked.broken = True
+
+    def _state_before(self, place: Place, record: StepRecord) -> State[Updates] | None:
+        """The state that the record has to continue."""
+        walked = self.walked
+        if walked.state is None:
+            return self._begin_after_gap(place, record)
+        last = walked.last
+        if last is not None and record.step == last.step and record.incarnation > last.incarnation:
+            self._report.remark(
+                f"step {record.step} was made again in incarnation {record.incarnation}: that one counts"
+            )
+            self._report.skipped(
+                f"the restart before step {record.step}, incarnation {record.incarnation}",
+                "a quorum had signed a record of that step before, and the journal holds no restart certificate",
+            )
+            del walked.records[last.step], walked.raw[last.step]
+            walked.retraced.discard(last.step)
+            return walked.states[record.step]
+        if last is not None and last.closing:
+            self._break(place, f"the run was closed in step {last.step}")
+            return None
+        return walked.state
+
+    def _begin_after_gap(self, place: Place, record: StepRecord) -> State[Updates] | None:
+        try:
+            before = [one for one in self._changes if decode_record(one.record).step < record.step]
+            state = begin_after(self._run, record, before, self._tools)
+        except UnprovedError as error:
+            self._break(place, f"the changes of members before it do not lead here: {error}")
+            return None
+        self.walked.gap = Gap(record.step)
+        self._report.skipped(
+            f"steps 0 to {record.step}",
+            "a peer deletes its oldest files; members follow from roster-changes.jsonl, and a quorum of them signed the rest",
+        )
+        return state
+
+    def _follow(self, place: Place, state: State[Updates], record: StepRecord, signed: CertifiedRecord) -> None:
+        walked, gap = self.walked, self.walked.gap
+        state = state if gap is None else gap.filled(state, record)
+        if state.step == 0 and state.model == NO_MODEL:
+            state = replace(state, model=Digest(record.state_before))  # the sample makes the first model
+        here = Continued(
+            state.step,
+            state.roster.members,
+            state.model,
+            state.earlier_randomness,
+            state.scales.tau,
+            state.scales.updates + record.updated,
+            state.incarnation,
+        )
+        flaw = self._misshapen(record, signed) or flaw_of(self._run, signed, record, here, state.roster, self._tools)
+        if flaw is not None:
+            self._break(place, f"the record of step {record.step}: {flaw}")
+            return
+        if record.closing != (state.scales.updates >= self._ends):
+            self._break(place, f"the record of step {record.step}: the run closes after {self._ends} updates")
+            return
+        walked.states[state.step] = state
+        walked.state = self._after(place, restarted(state, record), record)
+        walked.records[record.step], walked.raw[record.step] = record, signed.record
+        walked.keep(walked.state)
+        self._report.passed(Check.RECORDS)
+
+    def _misshapen(self, record: StepRecord, signed: CertifiedRecord) -> str | None:
+        """What no honest member writes, whoever signed it."""
+        if encode_record(record) != signed.record:
+            return "it is not written the one way records are written"
+        if len(record.roots) != len(record.contributors):
+            return "it does not say what everyone committed to"
+        signatures = {PeerId(peer): Signature(one) for peer, one in signed.signatures.items()}
+        members = [PeerId(member) for member in record.members]
+        right = right_signers(self._run.id, record.step, signed.record, members, signatures, self._tools)
+        wrong = sorted(signatures.keys() - right.keys())
+        return f"the signature of {wrong[0].hex()} does not fit" if wrong else None
+
+    # Steps
+
+    def _after(self, place: Place, state: State[Updates], record: StepRecord) -> State[Updates]:
+        """The state after a certified record; the step is made again if all of it is there."""
+        said = self._said.get((record.incarnation, record.step), {})
+        self._said = {key: kept for key, kept in self._said.items() if key[1] > record.step}
+        forgiven = self.walked.gap.forgiven(state) if self.walked.gap is not None else frozenset()
+        try:
+            if not said:
+                raise UnseenError
+            made = self._retracer.outcome(measurable(state), record, said)
+        except UnseenError as error:
+            self._unseen.add(record.step, str(error))
+        except RetraceError as error:
+            self._report.wrong(Check.STEPS, f"step {record.step} ({place})", str(error))
+        else:
+            differ = [name for name in differences(made.record, record) if name not in forgiven]
+            if not differ:
+                self._report.passed(Check.STEPS)
+                self._report.retraced += 1
+                self.walked.retraced.add(record.step)
+                if self.walked.gap is None:
+                    return made.state
+                return replace(self._state_after(state, record), audit_records=made.state.audit_records)
+            what = "the record does not follow from the announcements in this journal, in: " + ", ".join(differ)
+            self._report.wrong(Check.STEPS, f"step {record.step} ({place})", what)
+        return self._state_after(state, record)
+
+    def _state_after(self, state: State[Updates], record: StepRecord) -> State[Updates]:
+        followed = Followed((record,), state.roster.after(record))
+        return state_after(
+            self._run, state, followed, state.training + record.updated, Digest(record.state_after), self._tools
+        )

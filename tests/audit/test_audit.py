@@ -1,0 +1,122 @@
+"""Folders of honest peers: everything is checked, and nothing is found [E5]."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.audit.conftest import SCENARIO, Audit
+from tests.audit.folders import witnessed
+from troth.audit import entries
+from troth.audit.folder import AuditOptions, audit
+from troth.audit.report import Check, Report
+from troth.network.disk import checkpoints
+from troth.network.disk.journal import Journal
+from troth.simulation import Scenario
+
+
+def assert_right(report: Report) -> None:
+    assert report.right, report.lines()
+
+
+def test_everything_in_an_honest_folder_is_checked_and_right(audited: Audit) -> None:
+    """[E5, U2, R1] Every step is made again, the ban and the closing step among them."""
+    report = audited(AuditOptions(sample=12))
+    assert_right(report)
+    assert (report.first, report.last, report.retraced, report.closed) == (0, 10, 11, True)
+    assert report.unchecked == []
+    assert all(report.counts[check] for check in Check)
+    assert report.counts[Check.GRADIENTS] == 12
+    assert report.counts[Check.RECORDS] == report.counts[Check.STEPS] == 11
+
+
+def test_without_running_the_task_the_rest_is_checked(audited: Audit) -> None:
+    report = audited(AuditOptions(recompute=False))
+    assert_right(report)
+    assert report.counts[Check.GRADIENTS] == report.counts[Check.UPDATES] == report.counts[Check.MODEL] == 0
+    assert report.retraced == 11
+    skipped = " ".join(one.line() for one in report.unchecked)
+    assert "gradients and updates" in skipped
+    assert "model.safetensors" in skipped
+    assert "computation behind" in skipped, "the ban's evidence"
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "wrong-aggregate",
+        "wrong-report",
+        "false-accusation",
+        "covered-aggregate",
+        "withheld-aggregate",
+        "lying-jury",
+        "grind",
+        "reroll",
+        "complain",
+        "vanish:after=reveal",
+    ],
+)
+def test_steps_of_all_kinds_are_made_again(attack: str, tmp_path: Path) -> None:
+    """[N1, N3, T4, T6] New attempts, trials, strikes, absences: each record follows from the announcements."""
+    scenario = Scenario(task="quadratic:dimension=30", peers=7, byzantine=2, attack=attack, attack_start=2, steps=12)
+    manifest = witnessed(tmp_path / "peer", scenario)
+    report = audit(tmp_path / "peer", manifest, AuditOptions(sample=4))
+    assert_right(report)
+    assert report.retraced == report.counts[Check.RECORDS] > 3
+
+
+def test_honest_members_that_stop_are_absent_and_no_more(tmp_path: Path) -> None:
+    scenario = Scenario(
+        task="quadratic:dimension=30", peers=7, byzantine=2, attack="alie", attack_start=2, drop_outs=2, steps=12
+    )
+    report = audit(tmp_path / "peer", witnessed(tmp_path / "peer", scenario), AuditOptions(sample=4))
+    assert_right(report)
+    assert report.retraced == report.counts[Check.RECORDS]
+
+
+def test_chained_states_are_followed(tmp_path: Path) -> None:
+    """[U5] Contents are named seldom, the chain in every step."""
+    manifest = witnessed(tmp_path / "peer", SCENARIO, content_every=4)
+    report = audit(tmp_path / "peer", manifest, AuditOptions(sample=8))
+    assert_right(report)
+    assert report.retraced == 11
+
+
+def test_updates_of_a_large_model_are_made_again_from_their_aggregates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[U1, U5] Its states are saved seldom, and its aggregates lie in files of their own."""
+    monkeypatch.setattr(checkpoints, "_SMALL", 0)
+    monkeypatch.setattr(checkpoints, "_SELDOM", 1e9)
+    manifest = witnessed(tmp_path / "peer", replace(SCENARIO, byzantine=0, attack_start=0), content_every=4)
+    files = sorted((tmp_path / "peer" / "checkpoints").glob("*.aggregate"))
+    assert len(files) > 2
+    report = audit(tmp_path / "peer", manifest, AuditOptions(sample=50))
+    assert_right(report)
+    assert report.counts[Check.UPDATES] >= 2
+    assert report.counts[Check.GRADIENTS] >= 10
+    raw = bytearray(files[0].read_bytes())
+    raw[0] ^= 1
+    files[0].write_bytes(raw)
+    report = audit(tmp_path / "peer", manifest, AuditOptions(sample=0))
+    assert [finding.where for finding in report.findings] == [str(files[0])]
+
+
+def test_a_journal_without_its_beginning_is_bridged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Old files are deleted; members follow from the records that changed them."""
+    monkeypatch.setattr(entries, "STEPS_PER_FILE", 3)
+    monkeypatch.setattr(entries, "KEPT_FILES", 2)
+    kept: Any = Journal.__init__.__kwdefaults__
+    monkeypatch.setitem(kept, "steps_per_file", 3)
+    monkeypatch.setitem(kept, "keep_files", 2)
+    early = Scenario(
+        task="quadratic:dimension=24", peers=6, byzantine=1, attack="sign-flip", attack_start=1, steps=14, seed=4
+    )
+    manifest = witnessed(tmp_path / "peer", early)
+    report = audit(tmp_path / "peer", manifest, AuditOptions(sample=4))
+    assert_right(report)
+    assert report.first is not None
+    assert report.first > 5
+    assert report.retraced == report.counts[Check.RECORDS] - 1, "the first is in a deleted file"
+    assert any("roster-changes.jsonl" in one.why for one in report.unchecked)
