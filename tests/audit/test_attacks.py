@@ -375,7 +375,7 @@ def test_audit_records_follow_from_the_announcements(peer: Path, audited: Audit)
     """[K1]"""
     path = sorted((peer / "checkpoints").glob("*.audit"))[0]
     saved = audit_records.read_exactly(path.read_bytes())
-    path.write_bytes(msgspec.msgpack.encode(msgspec.structs.replace(saved, projection_key=bytes(32))))
+    path.write_bytes(msgspec.msgpack.encode(msgspec.structs.replace(saved, projection_key=bytes(32)).checked()))
     assert "in: projection key" in first(audited(), Check.FILES)
     path.write_bytes(msgspec.msgpack.encode(msgspec.structs.replace(saved, state=bytes(32))))
     assert "another content of the state" in first(audited(), Check.FILES)

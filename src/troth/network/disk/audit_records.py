@@ -46,11 +46,9 @@ class SavedAuditRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unkn
     reports: dict[Bytes32, Envelope]
     clips: dict[Bytes32, Envelope]
     accuses: dict[Bytes32, Envelope]
-    check: Bytes32 = bytes(
-        32
-    )  # over all of the above: finds accidents, which would make this peer accuse honest members
+    check: Bytes32 = bytes(32)  # over all of the above: after an accident this peer would accuse honest members
 
-    def checked(self) -> "_Saved":
+    def checked(self) -> "SavedAuditRecord":
         return msgspec.structs.replace(self, check=self._digest())
 
     @property
@@ -68,6 +66,8 @@ def read_exactly(raw: bytes) -> SavedAuditRecord:
         raise ValueError("another version of Troth wrote this file")
     if msgspec.msgpack.encode(saved) != raw:
         raise ValueError("it is not written the one way audit records are written")
+    if not saved.is_whole:
+        raise ValueError("its checksum does not fit")
     return saved
 
 
