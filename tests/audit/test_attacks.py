@@ -377,11 +377,11 @@ def test_audit_records_follow_from_the_announcements(peer: Path, audited: Audit)
     saved = audit_records.read_exactly(path.read_bytes())
     path.write_bytes(msgspec.msgpack.encode(msgspec.structs.replace(saved, projection_key=bytes(32)).checked()))
     assert "in: projection key" in first(audited(), Check.FILES)
-    path.write_bytes(msgspec.msgpack.encode(msgspec.structs.replace(saved, state=bytes(32))))
+    path.write_bytes(msgspec.msgpack.encode(msgspec.structs.replace(saved, state=bytes(32)).checked()))
     assert "another content of the state" in first(audited(), Check.FILES)
     assert saved.aggregate is not None
     wrong = bytes([saved.aggregate[0] ^ 1]) + saved.aggregate[1:]
-    path.write_bytes(msgspec.msgpack.encode(msgspec.structs.replace(saved, aggregate=wrong)))
+    path.write_bytes(msgspec.msgpack.encode(msgspec.structs.replace(saved, aggregate=wrong).checked()))
     assert "another aggregate" in first(audited(), Check.FILES)
 
 
