@@ -115,3 +115,22 @@ def test_whoever_comes_back_waits_for_a_state_that_is_named_by_content(*, journa
     assert len(back) == 1
     assert back[0].content, "the record that lets somebody in names the content, in turn or not"
     assert back[0].step >= 4
+
+
+@pytest.mark.parametrize(
+    "content_every",
+    [
+        1,
+        pytest.param(6, marks=pytest.mark.xfail(strict=True, reason="decision 22: why more than 1 is an experiment")),
+    ],
+)
+def test_a_power_cut_for_all_costs_a_step(content_every: int) -> None:
+    """[U5, B6] Two lose power amid Accuse, the others after the next Commit: those two lack the model of the last record."""
+    blackout = {
+        **{number: DropOut(2, 6, 5.0, amid=0.4) for number in (3, 4)},
+        **{number: DropOut(3, 1, 5.0) for number in (0, 1, 2)},
+    }
+    made = dataclasses.replace(
+        plan(liars=(), steps=6), content_every=content_every, byzantine=1, blackout=blackout, confirmed=1e5
+    )
+    assert len(run_world(made).records) == 6
