@@ -13,17 +13,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from multiprocessing import get_context
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from benchmarks.network_peers import Laps, bare_transport, gloo, whole_peer
+from benchmarks.processes import started
 from troth.crypto import derive
 from troth.network.manifest.builder import ManifestOptions, build_manifest
 from troth.swarm.plan import SwarmPlan, founders_of
@@ -69,7 +65,7 @@ def main() -> None:
 
 
 def _gloo() -> float:
-    with tempfile.TemporaryDirectory() as folder, _started() as start:
+    with tempfile.TemporaryDirectory() as folder, started("benchmarks.network_peers") as start:
         barrier = get_context("forkserver").Barrier(PEERS)
         pipes = [start(gloo, rank, PEERS, SIZE, ROUNDS, f"{folder}/meet", barrier) for rank in range(PEERS)]
         return _round_time([pipe.recv() for pipe in pipes])
@@ -77,7 +73,7 @@ def _gloo() -> float:
 
 def _bare() -> tuple[float, float]:
     """Seconds of a round, and processor seconds of a peer."""
-    with _started() as start:
+    with started("benchmarks.network_peers") as start:
         barrier = get_context("forkserver").Barrier(PEERS)
         pipes = [start(bare_transport, rank, PEERS, SIZE, ROUNDS, barrier) for rank in range(PEERS)]
         addresses = [pipe.recv() for pipe in pipes]
@@ -97,7 +93,7 @@ def _troth() -> list[list[Step]]:
     )
     raw = manifest.to_toml().encode()
     told: list[list[Step]] = []
-    with tempfile.TemporaryDirectory() as folder, _started() as start:
+    with tempfile.TemporaryDirectory() as folder, started("benchmarks.network_peers") as start:
         pipes = [
             start(whole_peer, raw, bytes(derive(plan.seed, "identity", number)), f"{folder}/peer{number}")
             for number in range(PEERS)
@@ -127,34 +123,6 @@ def _hivemind() -> dict[str, float]:
         "hivemind": statistics.median(one[1] for one in rounds),
         "matchmaking": statistics.median(one[0] for one in rounds),
     }
-
-
-Start = Callable[..., Connection]
-
-
-@contextmanager
-def _started() -> Iterator[Start]:
-    """Starts processes, and leaves none behind."""
-    context, processes = get_context("forkserver"), list[BaseProcess]()
-    context.set_forkserver_preload(["benchmarks.network_peers"])
-
-    def start(target: Callable[..., None], *arguments: Any) -> Connection:
-        mine, theirs = context.Pipe()
-        process = context.Process(target=target, args=(*arguments, theirs), daemon=True)
-        process.start()
-        theirs.close()
-        processes.append(process)
-        return mine
-
-    try:
-        yield start
-        for process in processes:
-            process.join(30)
-    finally:
-        for process in processes:
-            if process.is_alive():
-                process.kill()
-                process.join()
 
 
 # Figures

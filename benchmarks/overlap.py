@@ -15,19 +15,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from multiprocessing import get_context
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from benchmarks.network_peers import Laps
 from benchmarks.overlap_peers import GRADIENT_S, butterfly_peer, troth_peer
+from benchmarks.processes import started
 from troth.crypto import derive
 from troth.network.manifest.builder import ManifestOptions, build_manifest
 from troth.swarm.plan import SwarmPlan, founders_of
@@ -37,8 +36,6 @@ STEPS, WARM_UP, TURNS = 14, 4, 2
 MTU = 65_000  # few frames: the process that delays them shares the processor with all peers
 PORT = 7000
 TASK = f"benchmarks/flat_task.py:dimension={SIZE}"
-
-Start = Callable[..., Connection]
 
 
 class Step(NamedTuple):
@@ -123,7 +120,7 @@ def _do(*command: str) -> None:
 
 def _butterfly(namespaces: list[str]) -> float:
     """Seconds of a gradient and a plain butterfly: the slowest peer of each round, the median round."""
-    with _started() as start:
+    with started("benchmarks.overlap_peers") as start:
         barrier = get_context("forkserver").Barrier(PEERS)
         pipes = [
             start(butterfly_peer, space, rank, PEERS, SIZE, STEPS, f"{_host(rank)}:{PORT}", barrier)
@@ -145,7 +142,7 @@ def _troth(namespaces: list[str], *, looks_ahead: bool) -> list[list[Step]]:
     manifest = dataclasses.replace(build_manifest(TASK, founders, options).manifest, nonce=derive(0, "benchmark"))
     raw = manifest.to_toml().encode()
     told: list[list[Step]] = []
-    with tempfile.TemporaryDirectory() as folder, _started() as start:
+    with tempfile.TemporaryDirectory() as folder, started("benchmarks.overlap_peers") as start:
         secret = [bytes(derive(plan.seed, "identity", number)) for number in range(PEERS)]
         pipes = [
             start(troth_peer, space, raw, secret[number], f"{folder}/peer{number}", looks_ahead)
@@ -159,31 +156,6 @@ def _troth(namespaces: list[str], *, looks_ahead: bool) -> list[list[Step]]:
             told.append([step for step in steps if WARM_UP <= step.number <= STEPS])
     assert all(step.attempts == 1 for each in told for step in each), "a step was repeated: somebody was late"
     return told
-
-
-@contextmanager
-def _started() -> Iterator[Start]:
-    """Starts processes, and leaves none behind."""
-    context, processes = get_context("forkserver"), list[BaseProcess]()
-    context.set_forkserver_preload(["benchmarks.overlap_peers"])
-
-    def start(target: Callable[..., None], *arguments: Any) -> Connection:
-        mine, theirs = context.Pipe()
-        process = context.Process(target=target, args=(*arguments, theirs), daemon=True)
-        process.start()
-        theirs.close()
-        processes.append(process)
-        return mine
-
-    try:
-        yield start
-        for process in processes:
-            process.join(30)
-    finally:
-        for process in processes:
-            if process.is_alive():
-                process.kill()
-                process.join()
 
 
 # Figures
@@ -248,6 +220,6 @@ def _report(turns: list[Turn]) -> str:
 
 
 if __name__ == "__main__":
-    started = time.monotonic()
+    began = time.monotonic()
     main()
-    print(f"{time.monotonic() - started:.0f} s")
+    print(f"{time.monotonic() - began:.0f} s")

@@ -35,9 +35,8 @@ class Download(Generic[T]):
         self._collected: Collected[T] | None = None
         self._donors: dict[PeerId, _Donor] = {}
         self._liars: set[PeerId] = set()  # that sent a wrong index or chunk
-        self._delay = self._pause = (
-            0.0  # after which a chunk is late; before somebody who hands out no more is asked again
-        )
+        self._delay = 0.0  # after which a chunk is late
+        self._pause = 0.0  # before somebody who hands out no more is asked again
 
     async def run(
         self, channel: BroadcastChannel, slot: Slot, backers: Sequence[PeerId], hear: Callable[[PeerId, Answer], None]
@@ -120,12 +119,15 @@ class Download(Generic[T]):
                 del donor.asked[number]
             if late:
                 donor.most, donor.rests_until = 1, now + self._delay
+        able = {p: d for p, d in self._donors.items() if len(d.asked) < d.most and d.rests_until <= now}
+        if not able:  # as after most frames
+            return []
         under_way = {number for donor in self._donors.values() for number in donor.asked}
         free = deque(sorted(set(self._collected.missing) - under_way))
         spare = deque(sorted(under_way))
         wanted = []
-        for peer, donor in self._donors.items():
-            while len(donor.asked) < donor.most and donor.rests_until <= now and (free or spare):
+        for peer, donor in able.items():
+            while len(donor.asked) < donor.most and (free or spare):
                 number = free.popleft() if free else spare.popleft()
                 if number not in donor.asked:
                     donor.asked[number] = now + self._delay
