@@ -69,7 +69,7 @@ class ExhibitedBan:
 
         def ballots(_vote: Vote) -> Vote:
             assert judgement.verdict is not None
-            return Vote((ballot_on(judgement, judgement.verdict),))
+            return Vote((ballot_on(judgement, judgement.verdict, judgement.state),))
 
         record = self.forger.record(file.record, judgements=(judgement,))
         votes = [self.forger.message(one, Phase.VOTE, ballots, attempt=judgement.attempt) for one in file.votes]

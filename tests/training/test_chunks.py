@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from troth.crypto import CHUNK_BYTES, Digest, stream
+from troth.protocol.wire.chunks import decode_index
 from troth.protocol.wire.messages import Malformed
 from troth.protocol.wire.primitives import Primitives
 from troth.training import Problem
 from troth.training.optimizers import SGD, AdamW, Optimizer
 from troth.training.schedules import constant
-from troth.training.states.chunks import decode_index
 from troth.training.tasks.quadratic import Quadratic
 from troth.training.work import CollectedState, Training, TrainingWork
 

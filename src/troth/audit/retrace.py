@@ -35,7 +35,7 @@ from troth.protocol.core.state import Outcome, Peer, State
 from troth.protocol.step.closing import close_run
 from troth.protocol.step.step import run_step
 from troth.protocol.wire.blob import Blob
-from troth.protocol.wire.messages import Clip, Envelope, Kind, Malformed, Message, Phase, said_as
+from troth.protocol.wire.messages import NO_BASIS, Clip, Envelope, Kind, Malformed, Message, Phase, said_as
 from troth.protocol.wire.primitives import Primitives
 
 R = TypeVar("R")
@@ -252,10 +252,10 @@ class Retracer:
         after = state.training + record.updated
         if record.content and not record.undone:
             self.work.claim(after, Digest(record.state_after))
-        for step, content in record.disputed:
-            kept = state.audit_records.get(step)
-            if kept is not None:
-                self.work.claim(kept.training, Digest(content))
+        for judgement in record.judgements:
+            kept = state.audit_records.get(judgement.step)
+            if kept is not None and judgement.state != NO_BASIS:
+                self.work.claim(kept.training, Digest(judgement.state))
         if record.undone and (last := state.audit_records.get(state.step - 1)) is not None:
             self.work.claim(last.training, Digest(record.state_after))
         self.work.forget(state.training - 8)

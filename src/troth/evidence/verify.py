@@ -28,7 +28,7 @@ from troth.protocol.core.roles import Audit, PendingAudits, draw_roles
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Run
 from troth.protocol.step.trials import AUDIT_KINDS
-from troth.protocol.wire.messages import Accusation, Accuse, Kind, Phase, Vote, said_as
+from troth.protocol.wire.messages import NO_BASIS, Accusation, Accuse, Kind, Phase, Vote, said_as
 from troth.protocol.wire.primitives import Primitives
 
 __all__ = ["Proof", "UnprovedError", "verify_ban"]
@@ -55,7 +55,6 @@ class Proof:
     votes: int
     roster: Roster  # at the start of that step
     exhibit: OpenedExhibit | None = None  # signed messages that it can be recomputed from; None: it rests on votes
-    named: tuple[tuple[int, bytes], ...] = ()  # steps and contents of states that the record of the ban names (SPEC U5)
 
     @property
     def disputed(self) -> StepRecord | None:
@@ -68,8 +67,8 @@ class Proof:
         contents, that of the disputed step counts: it was signed before anybody was accused."""
         if self.disputed is None:
             return None
-        named = dict(self.named) if self.run.parameters.content_every > 1 else {}
-        return Digest(named.get(self.disputed.step, self.disputed.state_before))
+        named = self.run.parameters.content_every > 1 and self.judgement.state != NO_BASIS
+        return Digest(self.judgement.state if named else self.disputed.state_before)
 
     @property
     def banned(self) -> PeerId:
@@ -165,8 +164,8 @@ class _Claim:
         expect(not self.file.equivocation and self.file.phase == 0, "the file proves something else than it says")
         votes, members = self._count_votes(), len(self.roster.members)
         expect(votes >= self.roster.quorum, f"{votes} of {members} votes are no quorum")
-        shown, named = self._open_exhibit(), self.record.disputed
-        return Proof(self.run, self.judgement, self.before, self.record.step, votes, self.roster, shown, named)
+        shown = self._open_exhibit()
+        return Proof(self.run, self.judgement, self.before, self.record.step, votes, self.roster, shown)
 
     def _check_accusation(self) -> None:
         """Check that the accuser said it; and, of an audit, that it was drawn and that the accused had contributed."""

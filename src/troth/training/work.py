@@ -15,6 +15,7 @@ from torch import Tensor
 from troth import kernels
 from troth.aggregation import all_finite, flush_subnormals, ordinary
 from troth.crypto import Digest, Seed, blob_digest, tagged_hash
+from troth.protocol.wire.chunks import CollectedVectors, chunk_of, decode_index, encode_index, index_of
 from troth.protocol.wire.messages import Malformed
 from troth.protocol.wire.primitives import Primitives
 from troth.resting import give_back_pages
@@ -22,7 +23,6 @@ from troth.training.hardware import class_digest, gradient_on
 from troth.training.optimizers import Optimizer, State, bound
 from troth.training.problem import Problem
 from troth.training.schedules import Schedule, rate_at
-from troth.training.states.chunks import CollectedVectors, chunk_of, decode_index, encode_index, index_of
 from troth.training.weights import write_tensors
 
 # P peers, D coordinates

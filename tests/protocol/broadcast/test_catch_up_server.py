@@ -2,7 +2,7 @@
 
 from tests.protocol.returning_members import IDENTITIES, IDENTITY_OF, PEERS, SUCCESSORS, rejoin_request, rejoin_slot
 from troth.crypto import Digest, Identity, PeerId, Signature, Slot, derive, signed_bytes
-from troth.protocol.broadcast.catch_up_server import MOST_AHEAD, CatchUpServer, ServedState
+from troth.protocol.broadcast.catch_up_server import MOST_AHEAD, CatchUpServer, Served
 from troth.protocol.core.rejoin import request_bytes
 from troth.protocol.core.roster import Away, Roster
 from troth.protocol.wire.frames import (
@@ -91,8 +91,8 @@ def test_only_members_that_asked_are_shown_the_state_of_this_step() -> None:
         read.append(number)
         return memoryview(b"chunk")
 
-    state = ServedState(lambda: bytes([len(read)]), chunk)
-    catch_up.show(rejoin_slot(6), {IDENTITIES[0].peer: SyncShown(())}, (DIGEST, state, 5))
+    state = Served(lambda: bytes([len(read)]), chunk)
+    catch_up.show(rejoin_slot(6), {IDENTITIES[0].peer: SyncShown(())}, {}, (DIGEST, state, 5))
     assert sent.pop() == (IDENTITIES[0].peer, SyncShown(()))
     for asker, digest in ((IDENTITIES[1].peer, DIGEST), (IDENTITIES[0].peer, b"1" * 32)):
         catch_up.hear(asker, rejoin_slot(6), StateWanted(digest), 5)
@@ -117,10 +117,10 @@ def test_what_serving_costs_in_a_step_is_bounded() -> None:
     """[J1] For one observer, and for all of them; in the next step it goes on."""
     catch_up, sent = _server()
     half = memoryview(bytes(1 << 24))  # of what one gets in a step
-    state = ServedState(lambda: b"index", lambda number: half if number < 1000 else None)
+    state = Served(lambda: bytes(half), lambda number: half if number < 1000 else None)
     observers = [one.peer for one in IDENTITIES[:3]]
     catch_up.watch(observers)
-    catch_up.show(rejoin_slot(6), {}, (DIGEST, state, 1 << 30))
+    catch_up.show(rejoin_slot(6), {}, {}, (DIGEST, state, 1 << 30))
     assert [_served(catch_up, sent, asker, 3) for asker in observers] == [2, 2, 0]
     catch_up.watch(observers)
     assert _served(catch_up, sent, observers[2], 3) == 2

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from troth.crypto import Digest
 from troth.network.disk.aggregates import AggregateFiles
 from troth.protocol.core.records import StepRecord
+from troth.protocol.recovery.aggregates import updated
 from troth.protocol.wire.primitives import Primitives
 from troth.training.work import Training, TrainingWork
 
@@ -52,8 +53,7 @@ class Replay:
             aggregate_D = self._aggregates.read(record)
             if aggregate_D is None:
                 return None
-            update_D = Primitives().scaled(aggregate_D, record.factor)
-            training = self._work.update(training, update_D, record.updates - 1)
+            training = updated(self._work, Primitives(), training, record, aggregate_D)
         if record.content and self._work.digest(training) != record.state_after:
             return None  # memory or disk failed somewhere on the way
         return Base(here.step + 1, training, Digest(record.state_after))

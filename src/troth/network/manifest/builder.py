@@ -19,7 +19,7 @@ from troth.network.manifest.manifest import Manifest
 from troth.network.manifest.sending import code_files, data_digests, data_files
 from troth.network.manifest.toml import MOST_DATA_FILES, STRETCH
 from troth.protocol.broadcast.timeouts import Timeouts
-from troth.protocol.core.run import Parameters, RunError, most_byzantine
+from troth.protocol.core.run import Parameters, RunError, most_byzantine, usual_content_every
 from troth.protocol.wire.primitives import Primitives
 from troth.specs import SpecError, file_of, parse_spec
 from troth.training import Problem, Task, check_pure, make_task
@@ -143,6 +143,7 @@ def _parameters(task: Task, options: ManifestOptions, founders: int, size: int) 
             beyond_guarantee=options.beyond_guarantee,
             tau_auto=options.tau_auto,
             deviation=options.deviation,
+            content_every=usual_content_every(size),
         )
     except RunError as error:
         raise ManifestError(str(error)) from error

@@ -133,7 +133,7 @@ _COMMENTS = {
     "protocol.projections": "numbers that a report holds for each part",
     "protocol.beyond_guarantee": "for research: more liars than can be withstood for sure",
     "protocol.deviation": "allowed between classes of hardware: see 'troth doctor'",
-    "protocol.content_every": "steps between records that name the content of model and optimizer; more than 1 is an experiment",
+    "protocol.content_every": "steps between records that name the content of model and optimizer",
     "timeouts.delta_s": "for a message between honest peers",
     "timeouts.compute_s": "for a gradient, an audit, a trial",
     "timeouts.bulk_s": "for the model's parts on their way",

@@ -24,8 +24,7 @@ from troth.protocol.wire.primitives import Primitives
 MOST_AHEAD = 8  # steps ahead for which a rejoin request is taken: more than one for links slower than steps (SPEC B3)
 _MOST_STATES = 16  # states kept for observers: a slow link takes longer than a quick step
 _STATES_BYTES = 1 << 26  # most bytes of these; two states are kept in any case
-_MOST_INDEXES = 2  # that an observer gets in a step
-_SERVED_BYTES = 1 << 25  # of chunks that an observer gets in a step …
+_SERVED_BYTES = 1 << 25  # of chunks and indexes that an observer gets in a step …
 _ALL_SERVED_BYTES = 1 << 26  # … and all observers together: more would hold up the step
 
 
@@ -40,8 +39,9 @@ class Asking:
     since: int  # first step whose record it needs
 
 
-class ServedState:
-    """A model that observers may ask for, chunk by chunk. Its index takes a read of all of it: it is made when somebody asks."""
+class Served:
+    """A model or an aggregate that observers may ask for, chunk by chunk. Its index takes a read of all of it, so it is made when
+    somebody asks."""
 
     def __init__(self, index: Callable[[], bytes], chunk: Callable[[int], memoryview | None]) -> None:
         self._index = index
@@ -61,9 +61,9 @@ class CatchUpServer:
         self.roster = Roster(())  # of the step that this member is in, or of the next
         self.asking: dict[PeerId, Asking] = {}  # by the seat's old key
         self.observers: frozenset[PeerId] = frozenset()  # in this step
-        self._states: dict[Digest, ServedState] = {}  # for observers: the model at the start of the last steps
-        self._indexes: Counter[PeerId] = Counter()  # that observers got in this step
-        self._served: Counter[PeerId] = Counter()  # bytes of chunks that they got in it
+        self._states: dict[Digest, Served] = {}  # for observers: the model at the start of the last steps
+        self._aggregates: Mapping[Digest, Served] = {}  # of the last steps
+        self._served: Counter[PeerId] = Counter()  # bytes that observers got in this step
         self._rejoins: dict[int, dict[PeerId, SignedRejoin]] = defaultdict(dict)  # by step and the seat's old key
 
     def hear(self, sender: PeerId, slot: Slot, frame: Asked, step: int) -> None:
@@ -91,22 +91,28 @@ class CatchUpServer:
         return self._tools.verify(PeerId(frame.member), signed, frame.signature)
 
     def _show_index(self, sender: PeerId, slot: Slot, digest: Digest) -> None:
-        state = self._states.get(digest)
-        if sender in self.observers and state is not None and self._indexes[sender] < _MOST_INDEXES:
-            self._indexes[sender] += 1
-            self._send(sender, slot, StateIndex(digest, state.index))
+        served = self._of(digest)
+        if sender in self.observers and served is not None and not self._is_spent(sender):
+            self._served[sender] += len(served.index)
+            self._send(sender, slot, StateIndex(digest, served.index))
 
     def _show_chunk(self, sender: PeerId, slot: Slot, frame: ChunkWanted) -> None:
         """Send a chunk, within what serving may cost in a step; beyond it an empty one, so that others are asked."""
-        state = self._states.get(Digest(frame.digest))
-        if sender not in self.observers or state is None:
+        served = self._of(Digest(frame.digest))
+        if sender not in self.observers or served is None:
             return
-        chunk = state.chunk(frame.number)
+        chunk = served.chunk(frame.number)
         if chunk is None:
             return
-        spent = self._served[sender] >= _SERVED_BYTES or self._served.total() >= _ALL_SERVED_BYTES
+        spent = self._is_spent(sender)
         self._served[sender] += 0 if spent else len(chunk)
         self._send(sender, slot, ChunkShown(frame.digest, frame.number, memoryview(b"") if spent else chunk))
+
+    def _of(self, digest: Digest) -> Served | None:
+        return self._states.get(digest) or self._aggregates.get(digest)
+
+    def _is_spent(self, sender: PeerId) -> bool:
+        return self._served[sender] >= _SERVED_BYTES or self._served.total() >= _ALL_SERVED_BYTES
 
     @property
     def wanted(self) -> bool:
@@ -125,21 +131,25 @@ class CatchUpServer:
     def watch(self, peers: Collection[PeerId]) -> None:
         """Set the observers, between two steps: these hear everything from here on."""
         self.asking.clear()
-        self._indexes.clear()
         self._served.clear()
         self.observers = frozenset(peers)
 
     def show(
-        self, slot: Slot, shown: Mapping[PeerId, SyncShown], state: tuple[Digest, ServedState, int] | None = None
+        self,
+        slot: Slot,
+        shown: Mapping[PeerId, SyncShown],
+        aggregates: Mapping[Digest, Served],
+        state: tuple[Digest, Served, int] | None = None,
     ) -> None:
-        """Send observers the records that they lack, as soon as the last one is certified; they may ask for the model, where
-        that record names its content; its length in bytes comes with it."""
+        """Send observers the records that they lack, as soon as the last one is certified; they may ask for the aggregates of
+        the last steps, and for the model, where that record names its content; its length in bytes comes with it."""
+        self._aggregates = aggregates
         if state is not None:
             self._keep_state(*state)
         for peer, frame in shown.items():
             self._send(peer, slot, frame)
 
-    def _keep_state(self, digest: Digest, state: ServedState, length: int) -> None:
+    def _keep_state(self, digest: Digest, state: Served, length: int) -> None:
         if digest in self._states:  # in a member that waits it may stay the same for long
             return
         self._states = {**self._states, digest: state}
@@ -150,6 +160,7 @@ class CatchUpServer:
     def forget_states(self) -> None:
         """Nobody observes any more."""
         self._states.clear()
+        self._aggregates = {}
 
     def forget(self, step: int) -> None:
         for old in [old for old in self._rejoins if old < step]:

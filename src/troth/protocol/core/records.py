@@ -41,6 +41,7 @@ class Judgement(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     attempt: Attempt
     verdict: Verdict | None
     message: Bytes32 = NO_BASIS  # digest of the judged message, as ballots name it (SPEC E2)
+    state: Bytes32 = NO_BASIS  # content of the state that the work was done at, as they name it (SPEC U5)
 
     @property
     def banned(self) -> PeerId | None:
@@ -102,8 +103,6 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     undone: bool = False  # the closing record of a run whose last update was taken back
     aggregates: Bytes32 = NO_BASIS  # digest of the aggregates' digests
     content: bool = True  # `state_after` is the digest of model and optimizer themselves; else it is chained (SPEC U5)
-    # Step and content's digest of the state at which disputed gradients were taken, where `state_before` is chained.
-    disputed: Annotated[tuple[tuple[Step, Bytes32], ...], msgspec.Meta(max_length=MOST_OWED + 1)] = ()
 
     @property
     def banned(self) -> tuple[PeerId, ...]:

@@ -1,22 +1,28 @@
 """Catching up: a peer in no step follows the records to where the run goes on, or restarts (SPEC B2, B5–B7)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 from troth.crypto import Digest, PeerId, Slot
 from troth.protocol.broadcast.channel import BroadcastChannel
+from troth.protocol.core.channel import Collected
 from troth.protocol.core.errors import LeftOutError
+from troth.protocol.core.records import StepRecord
 from troth.protocol.core.state import Peer
+from troth.protocol.recovery.aggregates import CollectedAggregate, most_kept, updated, way_from
 from troth.protocol.recovery.download import Download
+from troth.protocol.recovery.history import record_of
 from troth.protocol.recovery.ledger import Ledger, Shown
 from troth.protocol.recovery.observers import Observers
 from troth.protocol.recovery.requests import Requests
 from troth.protocol.recovery.restart import Restart
 from troth.protocol.wire.frames import Answer, Busy, RestartCertificate, SyncShown, Waiting
-from troth.protocol.wire.messages import Phase
+from troth.protocol.wire.messages import Malformed, Phase
 
 T = TypeVar("T")
+R = TypeVar("R")
 _ASKING = 400  # times that everyone is asked
 _PATIENCE = 2  # time before asking again, in units of the least delta
 
@@ -71,7 +77,7 @@ class CatchUp(Generic[T]):
         self._restart = restart
         self._patience = patience  # seconds to wait for missing members before a restart
         self._voices: Voices[T] = Voices()
-        self._download: Download[T] | None = None  # the last one: what has come of it is kept
+        self._downloads: dict[Digest, Download[Any]] = {}  # the last one, if it is not complete
 
     async def run(self) -> bool:
         """Ask everyone for records, and adopt the longest history. True if the run restarts instead: nobody is in a step, and
@@ -134,9 +140,9 @@ class CatchUp(Generic[T]):
             return False
         channel.position.observe_from(best.followed.step)
         last = best.followed.records[-1]
-        if not last.content and Digest(last.state_after) != self._ledger.state.model:
+        if not last.content and self._way(best.followed.records) is None:
             return False  # nobody can tell whether a model is the one: one of the next records names its content [U5]
-        training = await self.fetch(voices.tellers(best), Digest(last.state_after))
+        training = await self._reach(voices.tellers(best), Digest(last.state_after), best.followed.records)
         if training is None:
             voices.forget()
             return False
@@ -163,22 +169,57 @@ class CatchUp(Generic[T]):
     async def _complete(self) -> None:
         """Fetch the model that is still lacking, from members that wait at the same step."""
         ledger = self._ledger
-        if ledger.lacks is None or not ledger.state.content:  # a chained digest tells nobody which model is right [U5]
+        if ledger.lacks is None:
             return
-        training = await self.fetch(self._restart.waiting_at(ledger.state.step), ledger.lacks)
+        records = [record for signed in ledger.certified if (record := record_of(signed)) is not None]
+        training = await self._reach(self._restart.waiting_at(ledger.state.step), ledger.lacks, records)
         if training is not None:
             ledger.complete(training)
             self._wait_in_restart()
 
-    async def fetch(self, backers: Sequence[PeerId], digest: Digest) -> T | None:
-        """Fetch the state with this digest, in chunks from several of these members."""
+    # The model that records lead to (SPEC J1, J2)
+
+    async def _reach(self, backers: Sequence[PeerId], digest: Digest, records: Sequence[StepRecord]) -> T | None:
+        """The model with this digest, to which these records lead, with the help of these members: it is here already, is
+        fetched by its content, or made again from one that is here."""
+        state, work = self._ledger.state, self._peer.work
+        if self._ledger.lacks is None and state.model == digest:
+            return state.training
+        if not records or records[-1].content:
+            return await self._fetch(backers, digest, partial(work.collect, digest=digest))
+        way = self._way(records)
+        return None if way is None else await self._replay(backers, *way)
+
+    def _way(self, records: Sequence[StepRecord]) -> tuple[T, Sequence[StepRecord]] | None:
+        """A model that is here and the records that lead on from it, if members keep the aggregates of all of them."""
         ledger = self._ledger
-        if ledger.lacks is None and ledger.state.model == digest:
-            return ledger.state.training
-        if self._download is None or self._download.digest != digest:
-            self._download = Download(digest, self._peer.work)
-        slot = Slot(self._peer.run.id, ledger.state.step, Phase.REJOIN)
-        return await self._download.run(self._channel, slot, backers, self._hear_meanwhile)
+        way = way_from({state.model: state.training for state in (*ledger.past, ledger.state)}, records)
+        return way if way is not None and len(way[1]) <= most_kept(self._peer.run.parameters.size) else None
+
+    async def _replay(self, backers: Sequence[PeerId], training: T, records: Sequence[StepRecord]) -> T | None:
+        """Make these updates, each from its aggregate. A content on the way shows whether this peer's memory failed."""
+        peer, size = self._peer, self._peer.run.parameters.size
+        for record in records:
+            if record.updated:
+                collect = partial(CollectedAggregate.of, record, size)
+                aggregate_D = await self._fetch(backers, Digest(record.aggregates), collect)
+                if aggregate_D is None:
+                    return None
+                training = updated(peer.work, peer.tools, training, record, aggregate_D)
+            if record.content and peer.work.digest(training) != record.state_after:
+                return None
+        return training
+
+    async def _fetch(
+        self, backers: Sequence[PeerId], digest: Digest, collect: Callable[[bytes], Collected[R] | Malformed]
+    ) -> R | None:
+        """Fetch what has this digest, in chunks from several of these members; what has come is kept for another attempt."""
+        download = self._downloads.pop(digest, None) or Download(digest, collect)
+        slot = Slot(self._peer.run.id, self._ledger.state.step, Phase.REJOIN)
+        found: R | None = await download.run(self._channel, slot, backers, self._hear_meanwhile)
+        if found is None:
+            self._downloads = {digest: download}
+        return found
 
     def _hear_meanwhile(self, sender: PeerId, frame: Answer) -> None:
         if isinstance(frame, Waiting | Busy | RestartCertificate):

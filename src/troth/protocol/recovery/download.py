@@ -1,4 +1,4 @@
-"""Fetching a state in chunks from several members at once: none has to be trusted, and none is waited for (SPEC J1)."""
+"""Fetching a state or an aggregate in chunks from several members: none is trusted, and none is waited for (SPEC J1, J2)."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 from troth.crypto import Digest, PeerId, Slot
 from troth.protocol.broadcast.channel import BroadcastChannel
-from troth.protocol.core.channel import Collected, Work
+from troth.protocol.core.channel import Collected
 from troth.protocol.wire.frames import Answer, ChunkShown, ChunkWanted, StateIndex, StateWanted
 from troth.protocol.wire.messages import Malformed
 
@@ -27,11 +27,11 @@ class _Donor:
 
 
 class Download(Generic[T]):
-    """One state that is being fetched. What has come stays here, so another attempt goes on where this one ended."""
+    """One state or aggregate that is being fetched. What has come stays here, so another attempt goes on where this one ended."""
 
-    def __init__(self, digest: Digest, work: Work[T]) -> None:
+    def __init__(self, digest: Digest, collect: Callable[[bytes], Collected[T] | Malformed]) -> None:
         self.digest = digest
-        self._work = work
+        self._collect = collect  # begins with the index, if it is the right one
         self._collected: Collected[T] | None = None
         self._donors: dict[PeerId, _Donor] = {}
         self._liars: set[PeerId] = set()  # that sent a wrong index or chunk
@@ -90,7 +90,7 @@ class Download(Generic[T]):
     def _take_index(self, sender: PeerId, frame: StateIndex) -> bool:
         if sender in self._donors:
             return False
-        collected = self._work.collect(frame.index, self.digest)
+        collected = self._collect(frame.index)
         if isinstance(collected, Malformed):
             self._drop(sender)
             return False

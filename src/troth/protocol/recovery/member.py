@@ -61,7 +61,7 @@ class Member(Generic[T]):
         self._patience = patience
         self._restart_with = restart_with
         self._ledger = Ledger(peer, Known(state, certified, lacks, past), on_certified, on_discarded)
-        self._observers = Observers(self._ledger)
+        self._observers = Observers(self._ledger, peer.run.parameters.size)
         self._serving: BroadcastChannel | None = None  # channel to observers, while this peer is a member
         self.restart: Restart[T] | None = None  # while this peer is in no step
 

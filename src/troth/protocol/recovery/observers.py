@@ -5,9 +5,10 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from troth.crypto import PeerId, Slot
-from troth.protocol.broadcast.catch_up_server import ServedState
+from troth.protocol.broadcast.catch_up_server import Served
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.core.state import Peer
+from troth.protocol.recovery.aggregates import KeptAggregates
 from troth.protocol.recovery.ledger import Ledger
 from troth.protocol.wire.frames import SyncShown
 from troth.protocol.wire.messages import Phase
@@ -26,8 +27,9 @@ class _Observer:
 class Observers(Generic[T]):
     """Peers that hear every decision from this member."""
 
-    def __init__(self, ledger: Ledger[T]) -> None:
+    def __init__(self, ledger: Ledger[T], size: int) -> None:
         self._ledger = ledger
+        self._aggregates = KeptAggregates(size)
         self._observers: dict[PeerId, _Observer] = {}
 
     def admit(self, channel: BroadcastChannel) -> None:
@@ -55,7 +57,8 @@ class Observers(Generic[T]):
         """Send observers the records that they lack: in a step, as soon as the last record is certified, so that they stand
         where the step began."""
         state, certified, oldest = self._ledger.state, self._ledger.certified, self._ledger.oldest
-        slot = Slot(peer.run.id, state.step, Phase.REJOIN)
+        slot, states = Slot(peer.run.id, state.step, Phase.REJOIN), (*self._ledger.past, state)
+        self._aggregates.add(states)
         if not self._observers:
             channel.catch_up.forget_states()
             return
@@ -65,8 +68,9 @@ class Observers(Generic[T]):
             for key, observer in self._observers.items()
         }
         if not state.content or self._ledger.lacks is not None:
-            channel.catch_up.show(slot, shown)  # nobody could check the model [U5]
+            channel.catch_up.show(slot, shown, self._aggregates.served(states))  # nobody could check the model [U5]
             return
         work, training = peer.work, state.training
-        served = ServedState(partial(work.index, training), partial(work.chunk, training))
-        channel.catch_up.show(slot, shown, (state.model, served, work.length(training)))
+        served = Served(partial(work.index, training), partial(work.chunk, training))
+        model = state.model, served, work.length(training)
+        channel.catch_up.show(slot, shown, self._aggregates.served(states), model)

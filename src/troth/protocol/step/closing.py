@@ -15,7 +15,6 @@ from troth.protocol.core.roles import PendingAudits, Roles, draw_roles
 from troth.protocol.core.state import LastRecord, Outcome, Peer, State
 from troth.protocol.step.ahead import expect_this_step
 from troth.protocol.step.attempt import Attempt
-from troth.protocol.step.conclude import disputed_states
 from troth.protocol.step.context import StepContext
 from troth.protocol.step.disputes import audit_targets, vote
 from troth.protocol.step.step import sign_last
@@ -120,7 +119,6 @@ def closed(attempt: Attempt[T], trials: Trials) -> State[T]:
         incarnation=state.incarnation,
         closing=True,
         undone=undone,
-        disputed=disputed_states(peer, state, trials),
     )
     return replace(
         state,

@@ -11,12 +11,12 @@ from troth.protocol.core.records import Owed, StepRecord, aggregates_digest, cha
 from troth.protocol.core.roles import PendingAudits
 from troth.protocol.core.roster import scales_after
 from troth.protocol.core.scales import pooled_norm
-from troth.protocol.core.state import AuditRecord, LastRecord, Outcome, Peer, State
+from troth.protocol.core.state import AuditRecord, LastRecord, Outcome, State
 from troth.protocol.step.ahead import NextModel
 from troth.protocol.step.attempt import Attempt, Reduced, Reported
 from troth.protocol.step.link_disputes import LinkDisputes
-from troth.protocol.step.trials import AUDIT_KINDS, Trials
-from troth.protocol.wire.messages import Accuse, Kind, said_as
+from troth.protocol.step.trials import Trials
+from troth.protocol.wire.messages import Accuse, said_as
 
 # D coordinates
 T = TypeVar("T")
@@ -69,14 +69,6 @@ def move(following: NextModel[T], trials: Trials) -> Moved[T]:
     if following.contributors_suffice and not trials.undecided(attempt.number):
         return Moved(following.training, True, following.factor)
     return Moved(attempt.context.state.training, False, following.factor)
-
-
-def disputed_states(peer: Peer[T], state: State[T], trials: Trials) -> tuple[tuple[int, Digest], ...]:
-    """Content's digests of the states at which gradients were taken that somebody was convicted for, where no record names
-    them: whoever recomputes the gradients needs them (SPEC U5, E3)."""
-    steps = {j.step for j in trials.judgements if j.kind in (*AUDIT_KINDS, Kind.COVER) and j.banned is not None}
-    kept = {step: state.audit_records[step] for step in sorted(steps & state.audit_records.keys())}
-    return tuple((step, peer.work.digest(one.training)) for step, one in kept.items() if not one.content)
 
 
 @dataclass(frozen=True)
@@ -132,7 +124,6 @@ class Ending(Generic[T]):
             began=state.incarnation > (0 if state.last is None else state.last.record.incarnation),
             aggregates=aggregates_digest(self.reduced.digests),
             content=self.content,
-            disputed=disputed_states(context.peer, state, trials),
         )
 
     @cached_property

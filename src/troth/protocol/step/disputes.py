@@ -22,7 +22,7 @@ from troth.protocol.step.trials import (
     message_of,
     part_ballots,
 )
-from troth.protocol.wire.messages import Accusation, Announced, Ballot, Commit, Kind, Phase, Vote, said_as
+from troth.protocol.wire.messages import NO_BASIS, Accusation, Announced, Ballot, Commit, Kind, Phase, Vote, said_as
 
 T = TypeVar("T")
 
@@ -111,9 +111,10 @@ async def vote(
     for step, target in sorted(targets) if not context.peer.observing else ():
         if step in kept:  # else this peer was no member then, and cannot tell
             finding = await audit(context.peer, kept[step], target)
+            state = NO_BASIS if kept[step].content else context.peer.work.digest(kept[step].training)  # [U5]
             for charge in audits:
                 if (charge.step, charge.target) == (step, target):
-                    cast += audit_ballots(kept[step], charge, finding, context.peer.tools)
+                    cast += audit_ballots(kept[step], charge, finding, context.peer.tools, state)
     if docket.owners and disclose is not None and not context.peer.observing:
         cast += await disclose(view)
     message = Vote(tuple(dict.fromkeys(cast)))

@@ -1,5 +1,6 @@
 """From accusations to judgements: every member recomputes the disputed work, and a quorum decides (SPEC T1–T7)."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,7 +22,8 @@ T = TypeVar("T")
 
 AUDIT_KINDS = (Kind.GRADIENT, Kind.AUDITED_REPORT, Kind.DEVIATION)
 
-Tally = dict[Verdict, set[PeerId]]  # voters by verdict
+Opinion = tuple[Verdict, Digest]  # and the state that it was found at, NO_BASIS where a record names that (SPEC U5)
+Tally = dict[Opinion, set[PeerId]]  # voters by opinion
 
 
 @dataclass(frozen=True)
@@ -36,11 +38,11 @@ class Charge:
     part: int | None = None
     message: Digest = NO_BASIS  # digest of the accused message, as the accuser names it
 
-    def ballot(self, guilty: bool) -> Ballot:
-        return self.cast(Verdict.ACCUSED if guilty else Verdict.ACCUSER)
+    def ballot(self, guilty: bool, state: Digest = NO_BASIS) -> Ballot:
+        return self.cast(Verdict.ACCUSED if guilty else Verdict.ACCUSER, state)
 
-    def cast(self, verdict: Verdict) -> Ballot:
-        return Ballot(self.accuser, self.target, self.kind, self.step, self.part, verdict, self.message)
+    def cast(self, verdict: Verdict, state: Digest = NO_BASIS) -> Ballot:
+        return Ballot(self.accuser, self.target, self.kind, self.step, self.part, verdict, self.message, state)
 
     @classmethod
     def of(cls, ballot: Ballot) -> "Charge":
@@ -152,11 +154,13 @@ def message_of(said: Announced, tools: Primitives) -> Digest:
     return tools.digest(said.envelope.payload)
 
 
-def audit_ballots(kept: AuditRecord[T], charge: Charge, finding: Finding, tools: Primitives) -> list[Ballot]:
+def audit_ballots(
+    kept: AuditRecord[T], charge: Charge, finding: Finding, tools: Primitives, state: Digest = NO_BASIS
+) -> list[Ballot]:
     """Ballots on an auditor's charge, and on owners that covered wrong reports (SPEC T3, T7).
 
     A juror of another class of hardware cannot tell whether bits fit, and does not vote (SPEC D3). An accusation of a message
-    that was never sent is false (SPEC E2).
+    that was never sent is false (SPEC E2). `state` is the content that the gradient was taken at, as ballots name it.
     """
     guilty = finding.guilty_of(charge.kind)
     if guilty is None:
@@ -168,9 +172,11 @@ def audit_ballots(kept: AuditRecord[T], charge: Charge, finding: Finding, tools:
     # An owner that did name the reporter covered nobody: no quorum was left to judge.
     covering = sorted((owner, part) for owner, part in owners if not kept.names(owner, charge.target, part, tools))
     return [
-        charge.ballot(guilty),
+        charge.ballot(guilty, state),
         *(
-            Charge(None, owner, Kind.COVER, charge.step, part, message_of(kept.accuses[owner], tools)).ballot(True)
+            Charge(None, owner, Kind.COVER, charge.step, part, message_of(kept.accuses[owner], tools)).ballot(
+                True, state
+            )
             for owner, part in covering
         ),
     ]
@@ -199,38 +205,32 @@ def part_ballots(
 def judge(attempt: int, votes: Mapping[PeerId, Announced], roster: Roster, docket: Docket) -> tuple[Judgement, ...]:
     """Decide each charge by a quorum of the members at step start: accused, accuser, or nobody (SPEC T4).
 
+    Ballots that name different states count apart, so that every member reads the same state off the same votes (SPEC U5).
     Charges that were brought, and those against owners of parts whose numbers look wrong, are decided or dismissed; those that
     recomputing brings up count if a quorum votes on them. Ballots on anything else are dropped before they are counted.
     """
-    tally: dict[Charge, Tally] = {charge: _nobody() for charge in docket.to_decide}
+    tally: dict[Charge, Tally] = {charge: defaultdict(set) for charge in docket.to_decide}
     for voter, announced in votes.items():
         vote = said_as(announced, Vote)
         if voter in roster.members and len(vote.ballots) <= docket.most_ballots:
-            for charge, verdict in _verdicts(vote).items():
+            for charge, opinion in _opinions(vote).items():
                 if docket.admits(charge):
-                    tally.setdefault(charge, _nobody())[verdict].add(voter)
+                    tally.setdefault(charge, defaultdict(set))[opinion].add(voter)
     judgements = []
     for charge in sorted(tally, key=Charge.order):
         voters = tally[charge]
         if charge in docket.to_decide or sum(map(len, voters.values())) >= roster.quorum:
-            decided = next((verdict for verdict, said_so in voters.items() if len(said_so) >= roster.quorum), None)
+            agreed = (opinion for opinion, said_so in voters.items() if len(said_so) >= roster.quorum)
+            decided, state = next(agreed, (None, NO_BASIS))
             if decided is None and charge.kind == Kind.AGGREGATE:
                 # Else an owner that discloses to some only would split the jury, and get away with a cheat or a false accusation.
-                brought = (tally[other][Verdict.ACCUSER] for other in docket.brought if other.is_brought_by(charge))
-                against = voters[Verdict.ACCUSED].union(voters[Verdict.WITHHELD], *brought)
-                decided = Verdict.WITHHELD if len(against) >= roster.quorum else None
-            judgements.append(
-                Judgement(
-                    charge.accuser,
-                    charge.target,
-                    charge.kind,
-                    charge.step,
-                    charge.part,
-                    attempt,
-                    decided,
-                    charge.message,
+                brought = (
+                    _voters(tally[other], Verdict.ACCUSER) for other in docket.brought if other.is_brought_by(charge)
                 )
-            )
+                against = _voters(voters, Verdict.ACCUSED).union(_voters(voters, Verdict.WITHHELD), *brought)
+                decided = Verdict.WITHHELD if len(against) >= roster.quorum else None
+            about = charge.accuser, charge.target, charge.kind, charge.step, charge.part
+            judgements.append(Judgement(*about, attempt, decided, charge.message, state))
     return tuple(judgements)
 
 
@@ -321,13 +321,14 @@ class Trials:
         return tuple(sorted(owed)), tuple(sorted(often))
 
 
-def _nobody() -> Tally:
-    return {verdict: set() for verdict in Verdict}
+def _voters(voters: Tally, verdict: Verdict) -> set[PeerId]:
+    """Voters for a verdict on work of this very step, whose ballots name no state."""
+    return voters.get((verdict, NO_BASIS), set())
 
 
-def _verdicts(vote: Vote) -> dict[Charge, Verdict]:
-    """Verdicts of a vote by charge; two ballots on one charge count as none."""
-    found: dict[Charge, list[Verdict]] = {}
+def _opinions(vote: Vote) -> dict[Charge, Opinion]:
+    """Opinions of a vote by charge; two ballots on one charge count as none."""
+    found: dict[Charge, list[Opinion]] = {}
     for ballot in vote.ballots:
-        found.setdefault(Charge.of(ballot), []).append(ballot.verdict)
-    return {charge: verdicts[0] for charge, verdicts in found.items() if len(verdicts) == 1}
+        found.setdefault(Charge.of(ballot), []).append((ballot.verdict, Digest(ballot.state)))
+    return {charge: opinions[0] for charge, opinions in found.items() if len(opinions) == 1}

@@ -174,6 +174,7 @@ class Ballot(_Message, frozen=True):
     part: Part | None
     verdict: Verdict
     message: Bytes32 = NO_BASIS  # digest of the judged message, as the charge names it
+    state: Bytes32 = NO_BASIS  # content of the state that the work was repeated at, where records chain it (SPEC U5)
 
 
 class Vote(_Message, frozen=True):

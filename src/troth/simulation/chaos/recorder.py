@@ -30,6 +30,7 @@ class Recorder:
         step = record.step
         self._discard_unproven(number, step)
         world.outcomes[number][step] = outcome
+        world.written.setdefault((step, record.incarnation), {}).setdefault(encode_record(record), set()).add(number)
         if record.incarnation > world.incarnations.get(step, -1):  # earlier incarnations of the step were thrown away
             world.incarnations[step], world.step_ends[step] = record.incarnation, self._time.now
             world.timeouts.pop(step, None)

@@ -31,6 +31,8 @@ class World:
     numbers: Mapping[PeerId, int]  # of every key, successor keys included
     work: TrainingWork  # to recompute right gradients
     outcomes: dict[int, dict[int, Outcome[Training]]] = field(default_factory=dict)  # of honest peers, by step
+    # Every record that an honest peer ever wrote, by step and incarnation, and who wrote it.
+    written: dict[tuple[int, int], dict[bytes, set[int]]] = field(default_factory=dict)
     stopped: Mapping[int, CannotGoOnError] = field(default_factory=dict)
     forged: set[tuple[bytes, int]] = field(default_factory=set)  # sender and step of every wrong gradient
     lies: Counter[str] = field(default_factory=Counter)

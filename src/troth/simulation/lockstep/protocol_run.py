@@ -17,7 +17,7 @@ from troth.protocol.core.channel import Channel
 from troth.protocol.core.coins import SeededEntropy
 from troth.protocol.core.errors import CannotGoOnError, StalledError
 from troth.protocol.core.records import encode_record
-from troth.protocol.core.run import Parameters, Run
+from troth.protocol.core.run import Parameters, Run, usual_content_every
 from troth.protocol.core.state import Outcome, Peer, State
 from troth.protocol.step.closing import close_run
 from troth.protocol.step.step import run_step
@@ -243,6 +243,7 @@ def _run_of(scenario: Scenario, size: int, founders: tuple[PeerId, ...], origin:
             beyond_guarantee=scenario.beyond_guarantee,
             tau_auto=scenario.tau_auto,
             deviation=scenario.deviation,
+            content_every=usual_content_every(size),
         ),
         nonce=derive(scenario.seed, "run", options),
     )

@@ -95,7 +95,7 @@ def test_a_file_with_other_votes_is_refused(
     proof = verify_ban(evidence.text)
     judgement = proof.judgement
     slot = Slot(simulation.run.id, proof.step, Phase.VOTE, judgement.attempt)
-    convict = Vote((ballot_on(judgement, Verdict.ACCUSED),))
+    convict = Vote((ballot_on(judgement, Verdict.ACCUSED, judgement.state),))
     members = [Identity.from_secret(derive(1, "identity", number)) for number in range(9)]
     votes = []
     for number, member in enumerate(sorted(members, key=lambda one: one.peer)[:count]):

@@ -12,7 +12,7 @@ from troth.crypto import Digest, Identity, PeerId, blob_digest, derive
 from troth.protocol.core.roles import Audit, PendingAudits, Roles
 from troth.protocol.core.roster import Roster
 from troth.protocol.step.trials import AUDIT_KINDS, Charge, Docket, Trials, heard_audits, heard_owners, judge
-from troth.protocol.wire.messages import Accusation, Accuse, Announced, Envelope, Kind, Report, Verdict, Vote
+from troth.protocol.wire.messages import NO_BASIS, Accusation, Accuse, Announced, Envelope, Kind, Report, Verdict, Vote
 from troth.protocol.wire.primitives import Primitives
 
 KEYS = tuple(sorted(Identity.from_secret(derive(0, "key", k)).peer for k in range(7)))
@@ -139,6 +139,28 @@ def test_a_majority_that_liars_may_be_decides_nothing() -> None:
     roster = Roster(KEYS[:4], byzantine=3, admitted=7)
     assert judge(0, votes(*(Verdict.ACCUSED,) * 3), roster, docket())[0].verdict is None
     assert judge(0, votes(*(Verdict.ACCUSED,) * 4), roster, docket())[0].verdict == Verdict.ACCUSED
+
+
+def test_a_quorum_has_to_agree_on_the_state_too() -> None:
+    """[T4, U5] Ballots that name another state, or none, count apart: nobody can add to a verdict and hide what it rests on."""
+    right, wrong = Digest(b"s" * 32), Digest(b"t" * 32)
+
+    def cast(*states: Digest) -> dict[PeerId, Announced]:
+        ballots = (CHARGE.ballot(True, state) for state in states)
+        return {voter: announced(voter, Vote((one,))) for voter, one in zip(KEYS, ballots, strict=False)}
+
+    (judged,) = judge(0, cast(right, right, wrong, right, NO_BASIS, right, wrong), Roster(KEYS), docket())
+    assert (judged.verdict, judged.state) == (Verdict.ACCUSED, right)
+    (judged,) = judge(0, cast(right, right, wrong, right, NO_BASIS, NO_BASIS, wrong), Roster(KEYS), docket())
+    assert (judged.verdict, judged.state) == (None, NO_BASIS)
+
+
+def test_two_ballots_at_different_states_count_as_none() -> None:
+    """[T4, U5]"""
+    both = Vote((CHARGE.ballot(True, Digest(b"s" * 32)), CHARGE.ballot(True)))
+    two = docket(CHARGE, Charge(KEYS[2], KEYS[3], Kind.GRADIENT, STEP - 1))  # so that two ballots are not too many
+    everyone = {peer: announced(peer, both) for peer in KEYS}
+    assert judge(0, everyone, Roster(KEYS), two)[0].verdict is None
 
 
 def test_ballots_on_charges_that_nobody_brought_are_dropped() -> None:

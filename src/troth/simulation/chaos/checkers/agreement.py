@@ -10,8 +10,15 @@ from troth.simulation.lockstep.pool import same_bits
 
 
 def agreement(world: World) -> list[str]:
-    """Honest peers hold the same roster, randomness, verdicts and model after every step, bit for bit."""
-    broken = []
+    """Honest peers hold the same roster, randomness, verdicts and model after every step, bit for bit.
+
+    Records that a peer could not prove, and gave up, count too: if honest peers write different ones, too few sign either, and a
+    liar that can repeat this stops the run."""
+    broken = [
+        f"step {step}, incarnation {incarnation}: honest peers wrote {len(written)} different records"
+        for (step, incarnation), written in sorted(world.written.items())
+        if len(written) > 1
+    ]
     for step in range(world.plan.steps):
         ended = {number: outcomes[step] for number, outcomes in world.outcomes.items() if step in outcomes}
         if len({encode_record(outcome.record) for outcome in ended.values()}) > 1:

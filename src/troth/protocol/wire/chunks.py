@@ -1,4 +1,4 @@
-"""A state in chunks: its digest commits to an index, and the index to every chunk, so that each can be checked alone.
+"""Vectors in chunks: their digest commits to an index, and the index to every chunk, so that each can be checked alone.
 
 The vectors follow each other in the order of their names, and each is cut anew. Chunks are numbered through all of them.
 """
@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from troth.crypto import CHUNK_BYTES, Digest, chunk_hashes, digest_of_chunks
-from troth.protocol.wire.messages import Bytes32, Malformed
+from troth.protocol.wire.messages import MOST_MEMBERS, Bytes32, Malformed
 
-_MOST_VECTORS = 16
 _NUMBERS: Mapping[str, torch.dtype] = {"torch.float32": torch.float32, "torch.float64": torch.float64}
 
 
 class VectorIndex(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One vector of a state: its name, number format and length, and the hashes of its chunks."""
+    """One vector: its name, number format and length, and the hashes of its chunks."""
 
     name: Annotated[str, msgspec.Meta(max_length=200)]
     dtype: Literal["torch.float32", "torch.float64"]
@@ -38,12 +37,12 @@ class VectorIndex(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
         return digest_of_chunks(self.length, self.chunks)
 
 
-_Index = Annotated[tuple[VectorIndex, ...], msgspec.Meta(max_length=_MOST_VECTORS)]
+_Index = Annotated[tuple[VectorIndex, ...], msgspec.Meta(max_length=MOST_MEMBERS)]
 _DECODER = msgspec.msgpack.Decoder(_Index, strict=True)
 
 
 def index_of(vectors: Mapping[str, Tensor]) -> tuple[VectorIndex, ...]:
-    """The index of a state that is made of these vectors."""
+    """The index of these vectors."""
     return tuple(
         VectorIndex(name, str(vector_D.dtype), len(vector_D), tuple(chunk_hashes(_bytes_of(vector_D))))  # type: ignore[arg-type]
         for name, vector_D in sorted(vectors.items())
@@ -91,10 +90,11 @@ class _Place(NamedTuple):
 
 
 class CollectedVectors:
-    """The vectors of a state, filled in chunk by chunk; a chunk counts only if it has the hash that the index names."""
+    """Vectors that are filled in chunk by chunk; a chunk counts only if it has the hash that the index names."""
 
-    def __init__(self, index: tuple[VectorIndex, ...]) -> None:
-        self._vectors = {vector.name: torch.empty(vector.count, dtype=_NUMBERS[vector.dtype]) for vector in index}
+    def __init__(self, index: tuple[VectorIndex, ...], vectors: dict[str, Tensor] | None = None) -> None:
+        empty = {vector.name: torch.empty(vector.count, dtype=_NUMBERS[vector.dtype]) for vector in index}
+        self._vectors = vectors or empty  # by name
         self._places = list(self._places_of(index))
         self._missing = set(range(len(self._places)))
 
