@@ -79,9 +79,12 @@ def _of_part(judgement: Judgement, found: Disclosure) -> ExhibitWithBlobs:
 
 def _of_audit(judgement: Judgement, kept: AuditRecord[Training], record: StepRecord) -> ExhibitWithBlobs:
     """Commitments, and what was said about the aggregates. The gradient itself is recomputed from its seed."""
+    target = PeerId(judgement.target)
     if judgement.kind == Kind.GRADIENT:
-        commits = _signed(kept.commits, [PeerId(judgement.target)])
-        return ExhibitWithBlobs(Exhibit(0, commits, [], [], [], "", [], []))
+        commit = signed_message(kept.accused(target, Kind.GRADIENT))
+        return ExhibitWithBlobs(Exhibit(0, [commit], [], [], [], "", [], []))
+    if target in kept.probed:
+        return ExhibitWithBlobs()  # it was accused of a report that it never sent (SPEC J5)
     cover = judgement.kind == Kind.COVER
     reporters = sorted(wrong_reporters(record, judgement.step)) if cover else [PeerId(judgement.target)]
     blobs = Blob.cut(kept.aggregate_D, kept.bounds)

@@ -71,7 +71,7 @@ def open_exhibit(
     _expect_needed_messages(judgement, step, exhibit, messages, frozenset(proven_parts), reporters)
     roots = {peer: _root(commit) for peer, commit in messages.commits.items()}
     if judgement.kind != Kind.AGGREGATE:  # an aggregate's owner signed the roots that it was made from
-        recorded = dict(zip(step.contributors, step.roots, strict=True))
+        recorded = step.commitments
         expect(all(recorded.get(peer) == root for peer, root in roots.items()), "the record says other gradients")
     if judgement.kind == Kind.GRADIENT:
         opened = OpenedExhibit(step, roots, {}, None, None, (), {})

@@ -183,10 +183,9 @@ class _Gradients:
 
     def wrong(self, accused: PeerId) -> bool | None:
         """Whether the accused's gradient is wrong; None where most others' do not come out either: other hardware."""
-        recorded = zip(self.step.contributors, self.step.roots, strict=True)
-        fits = {peer: self.parts(PeerId(peer)).root == root for peer, root in recorded}
-        others = [fit for peer, fit in fits.items() if peer != accused]
-        return None if 2 * sum(others) <= len(others) else not fits[accused]
+        recorded, others = self.step.commitments, set(self.step.contributors) - {accused}  # strangers tell nothing
+        fits = {peer: self.parts(PeerId(peer)).root == recorded[peer] for peer in (*others, accused)}
+        return None if 2 * sum(fits[peer] for peer in others) <= len(others) else not fits[accused]
 
 
 def _audited(proof: Proof, gradients: _Gradients | None, blobs: Blobs) -> bool | None:

@@ -174,7 +174,7 @@ class _Claim:
         disputed = {old.step: old for old in (*self.before, record)}.get(judgement.step)
         expect(disputed is not None, "the disputed step is not among the records")
         if judgement.kind in (*AUDIT_KINDS, Kind.COVER):
-            contributed = disputed is not None and judgement.target in disputed.contributors
+            contributed = disputed is not None and judgement.target in disputed.commitments
             expect(contributed and judgement.step < record.step, "the accused had not contributed")
         else:
             expect(judgement.step == record.step, "the judgement is of another step's work")

@@ -26,6 +26,7 @@ _MOST_STATES = 16  # states kept for observers: a slow link takes longer than a 
 _STATES_BYTES = 1 << 26  # most bytes of these; two states are kept in any case
 _SERVED_BYTES = 1 << 25  # of chunks and indexes that an observer gets in a step …
 _ALL_SERVED_BYTES = 1 << 26  # … and all observers together: more would hold up the step
+_MOST_STRANGERS = 8  # that get records in a step
 
 
 Asked = SyncWanted | StateWanted | ChunkWanted | RejoinRequest  # of a member, by peers that are out
@@ -60,6 +61,7 @@ class CatchUpServer:
         self._tools = tools
         self.roster = Roster(())  # of the step that this member is in, or of the next
         self.asking: dict[PeerId, Asking] = {}  # by the seat's old key
+        self.strangers: dict[PeerId, Asking] = {}  # at the door: they get records, and no more
         self.observers: frozenset[PeerId] = frozenset()  # in this step
         self._states: dict[Digest, Served] = {}  # for observers: the model at the start of the last steps
         self._aggregates: Mapping[Digest, Served] = {}  # of the last steps
@@ -70,8 +72,12 @@ class CatchUpServer:
         """Take a request; `step` is the one that this member is in."""
         match frame:
             case SyncWanted():
-                if slot.step == frame.since and self._speaks_for(sender, slot, frame):
+                if slot.step != frame.since or not self._signs_for(sender, slot, frame):
+                    return
+                if frame.member in self.roster.may_ask:
                     self.asking[PeerId(frame.member)] = Asking(sender, frame.since)
+                elif self.roster.door.probation and len(self.strangers) < _MOST_STRANGERS:
+                    self.strangers[sender] = Asking(sender, frame.since)
             case StateWanted():
                 self._show_index(sender, slot, Digest(frame.digest))
             case ChunkWanted():
@@ -81,9 +87,10 @@ class CatchUpServer:
                 if step < slot.step <= step + MOST_AHEAD and is_request(slot, rejoin, self.roster, self._tools):
                     self._rejoins[slot.step][PeerId(frame.member)] = rejoin
 
-    def _speaks_for(self, sender: PeerId, slot: Slot, frame: SyncWanted) -> bool:
-        """Whether the seat's old key signed a delegation to the sender's key (SPEC B1)."""
-        if frame.member not in self.roster.may_ask or slot.phase != Phase.REJOIN:
+    def _signs_for(self, sender: PeerId, slot: Slot, frame: SyncWanted) -> bool:
+        """Whether the seat's old key signed a delegation to the sender's key (SPEC B1). A stranger speaks for itself."""
+        stranger = self.roster.door.probation and sender == frame.member
+        if not (frame.member in self.roster.may_ask or stranger) or slot.phase != Phase.REJOIN:
             return False
         if not (0 <= slot.attempt < 1 << 16 and 0 <= slot.incarnation < 1 << 32):
             return False
@@ -117,7 +124,7 @@ class CatchUpServer:
     @property
     def wanted(self) -> bool:
         """Whether a peer asks for records, or observes: it needs steps to come back."""
-        return bool(self.asking or self.observers)
+        return bool(self.asking or self.observers or self.strangers)
 
     def rejoins(self, step: int) -> list[SignedRejoin]:
         return [rejoin for _, rejoin in sorted(self._rejoins.get(step, {}).items())]

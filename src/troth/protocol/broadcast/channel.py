@@ -11,6 +11,7 @@ from troth.crypto import Identity, PeerId, Slot
 from troth.protocol.broadcast.announcement import Announcement
 from troth.protocol.broadcast.announcer import Announcer
 from troth.protocol.broadcast.catch_up_server import CatchUpServer
+from troth.protocol.broadcast.doorkeeper import Doorkeeper
 from troth.protocol.broadcast.early_frames import EarlyFrameBuffer, MemoryQuota
 from troth.protocol.broadcast.exchange import PartExchange
 from troth.protocol.broadcast.link import Outlet, PacketLink
@@ -37,7 +38,7 @@ from troth.protocol.core.channel import (
 from troth.protocol.core.parts import ProvenPart
 from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.frames import BlobSent, BlobWanted, Busy
-from troth.protocol.wire.messages import Measured, Message, Phase, SignedRejoin
+from troth.protocol.wire.messages import Measured, Message, Phase, Probe, SignedRejoin, Ticket
 from troth.protocol.wire.phases import seal
 from troth.protocol.wire.primitives import Primitives
 
@@ -71,12 +72,20 @@ class BroadcastChannel:
         self.pacing = Pacing(bounds)
         self.outlet = Outlet(link, identity.peer)
         self.catch_up = CatchUpServer(self.outlet.send, tools)
+        self.doorkeeper = Doorkeeper()
         self._quota = MemoryQuota(bounds.memory)  # for all frames of others that are kept here
         self._early_frames = EarlyFrameBuffer(self._quota)
         self._announcer = Announcer(identity, self.position, self.pacing, link, self.outlet, self.catch_up, tools)
         self._exchange = PartExchange(identity.peer, self.outlet, self._quota)
         self._router = Router(
-            link, self.outlet, self.position, self._announcer, self._exchange, self.catch_up, self._early_frames
+            link,
+            self.outlet,
+            self.position,
+            self._announcer,
+            self._exchange,
+            self.catch_up,
+            self.doorkeeper,
+            self._early_frames,
         )
         self.listener = Listener(link, self._router, self.position, self.pacing)
 
@@ -186,6 +195,12 @@ class BroadcastChannel:
     def rejoins(self, step: int) -> list[SignedRejoin]:
         return self.catch_up.rejoins(step)
 
+    def tickets(self) -> list[Ticket]:
+        return self.doorkeeper.tickets
+
+    def probes(self, step: int) -> list[Probe]:
+        return self.doorkeeper.probes(step)
+
     def latencies(self, step: int) -> Measured | None:
         self._begin_step(step)
         self.pacing.latency.back_at_link(self._link.now(), 1)  # after this step's gradient
@@ -211,6 +226,7 @@ class BroadcastChannel:
         self._early_frames.drop_before(step)
         self._announcer.forget(step)
         self.catch_up.forget(step)
+        self.doorkeeper.forget(step)
         self._exchange.forget(step, observed=bool(self.catch_up.observers))
 
     @property

@@ -3,6 +3,7 @@
 from troth.crypto import Digest, PeerId, Slot
 from troth.protocol.broadcast.announcer import Announcer
 from troth.protocol.broadcast.catch_up_server import Asked, CatchUpServer
+from troth.protocol.broadcast.doorkeeper import Doorkeeper, Knock
 from troth.protocol.broadcast.early_frames import EarlyFrameBuffer
 from troth.protocol.broadcast.exchange import PartExchange
 from troth.protocol.broadcast.link import Outlet, PacketLink
@@ -32,6 +33,7 @@ class Router:
         announcer: Announcer,
         exchange: PartExchange,
         catch_up: CatchUpServer,
+        doorkeeper: Doorkeeper,
         early_frames: EarlyFrameBuffer,
     ) -> None:
         self._link = link
@@ -40,12 +42,15 @@ class Router:
         self._announcer = announcer
         self._exchange = exchange
         self._catch_up = catch_up
+        self._doorkeeper = doorkeeper
         self._early_frames = early_frames
 
     def route(self, sender: PeerId, packet: Packet) -> None:
         slot, frame, position = packet.slot, packet.frame, self._position
         if isinstance(frame, Asked):
             self._catch_up.hear(sender, slot, frame, position.slot.step if position.slot is not None else -1)
+        elif isinstance(frame, Knock):
+            self._doorkeeper.hear(sender, slot, frame, position.slot.step if position.slot is not None else -1)
         elif isinstance(frame, Waiting | Busy | RestartCertificate):
             if isinstance(frame, Busy) and position.expects(sender):
                 position.busy[sender] = frame.step

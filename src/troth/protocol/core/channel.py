@@ -10,7 +10,7 @@ from troth.crypto import Digest, PeerId, Seed, Slot
 from troth.protocol.core.coins import Coins
 from troth.protocol.core.parts import ProvenPart
 from troth.protocol.wire.blob import Blob
-from troth.protocol.wire.messages import Announced, Envelope, Malformed, Measured, Message, SignedRejoin
+from troth.protocol.wire.messages import Announced, Envelope, Malformed, Measured, Message, Probe, SignedRejoin, Ticket
 
 Said = Mapping[PeerId, Announced]  # sender → its message
 ProvenParts = Mapping[int, Mapping[PeerId, ProvenPart]]  # part → contributor → its proven part
@@ -135,6 +135,14 @@ class Noticed(Protocol):
         """Times that this peer measured in the steps before this one (SPEC Q8)."""
         ...
 
+    def tickets(self) -> Iterable[Ticket]:
+        """Tickets of strangers that reached this peer (SPEC J4)."""
+        ...
+
+    def probes(self, step: int) -> Iterable[Probe]:
+        """Commitments of candidates for this step that reached this peer (SPEC J5)."""
+        ...
+
 
 class NothingNoticed:
     """`Noticed` of a channel on which everyone hears the same, in no time, and nobody comes back."""
@@ -150,6 +158,12 @@ class NothingNoticed:
 
     def latencies(self, step: int) -> Measured | None:
         return None
+
+    def tickets(self) -> Iterable[Ticket]:
+        return ()
+
+    def probes(self, step: int) -> Iterable[Probe]:
+        return ()
 
 
 NOTHING_NOTICED = NothingNoticed()

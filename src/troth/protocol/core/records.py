@@ -10,6 +10,7 @@ import msgspec
 from troth.crypto import Digest, PeerId, Signature, Slot, signed_bytes, tagged_hash
 from troth.protocol.wire.messages import (
     ATTEMPTS_PER_MEMBER,
+    MOST_CANDIDATES,
     MOST_CHARGES,
     MOST_MEMBERS,
     MOST_REJOINS,
@@ -62,6 +63,14 @@ class Owed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     times: Annotated[int, msgspec.Meta(ge=1, le=MOST_OWED)]  # how often it came to nothing
 
 
+class Candidate(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A stranger on probation (SPEC J5)."""
+
+    key: Bytes32
+    seated: Step  # in which it got its slot
+    first: Step | None  # since when it has committed to a gradient in every step; None: it has not begun
+
+
 class Returned(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A peer that is a member again, and its key from then on (SPEC B3)."""
 
@@ -102,6 +111,13 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     closing: bool = False  # the run's last: nobody contributed, everyone audited (SPEC U4)
     undone: bool = False  # the closing record of a run whose last update was taken back
     aggregates: Bytes32 = NO_BASIS  # digest of the aggregates' digests
+    candidates: Annotated[
+        tuple[Candidate, ...], msgspec.Meta(max_length=MOST_CANDIDATES)
+    ] = ()  # after this step (SPEC J5)
+    probed: Annotated[
+        tuple[tuple[Bytes32, Bytes32], ...], msgspec.Meta(max_length=MOST_CANDIDATES)
+    ] = ()  # keys and roots
+    admitted: Keys = ()  # candidates that are members after this step (SPEC J7)
     content: bool = True  # `state_after` is the digest of model and optimizer themselves; else it is chained (SPEC U5)
 
     @property
@@ -126,7 +142,12 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 
     @property
     def changes_roster(self) -> bool:
-        return bool(self.leaving or self.returned)
+        return bool(self.leaving or self.returned or self.admitted)
+
+    @property
+    def commitments(self) -> dict[bytes, bytes]:
+        """Roots of all gradients that were committed to, by key: those of contributors and of candidates."""
+        return {**dict(zip(self.contributors, self.roots, strict=True)), **dict(self.probed)}
 
 
 _ENCODER = msgspec.msgpack.Encoder()

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import cycle, islice
 
 from troth.crypto import Digest, PeerId, Seed, derive, stream, tagged_hash
+from troth.protocol.core.door import AUDITS
 from troth.protocol.core.parts import Bounds, part_bounds
 from troth.protocol.core.records import Owed, StepRecord
 from troth.protocol.core.roster import Roster
@@ -27,6 +28,7 @@ class PendingAudits:
     contributors: tuple[PeerId, ...]
     owed: tuple[Owed, ...] = ()  # audits of earlier steps that came to nothing (SPEC R7)
     everyone: bool = False  # a liar may have chosen among several draws: everyone audits (SPEC R6)
+    probed: tuple[PeerId, ...] = ()  # candidates that committed to a gradient in the last step (SPEC J6)
 
     @classmethod
     def after(cls, record: StepRecord) -> "PendingAudits":
@@ -36,6 +38,7 @@ class PendingAudits:
             record.owed,
             # A liar that made the others discard a draw, or a whole step, must not gain by the new draw.
             everyone=bool(record.struck) or record.began or record.unjudged,
+            probed=tuple(PeerId(key) for key, _ in record.probed),
         )
 
     @classmethod
@@ -100,6 +103,7 @@ def draw_roles(run: Run, roster: Roster, randomness: Digest, due: PendingAudits)
         *((auditor, Audit(target, due.step)) for auditor, target in dealt),
         *((auditor, Audit(target, due.step)) for auditor, target in _in_turn(auditors, extra)),
         *_again(auditors, owed, roster),
+        *_of_candidates(roster, due, randomness, everyone=everyone),
     ]
     contributors = sorted(set(members) - set(validators))
     owners = tuple(contributors[k] for k in stream(randomness, "owners").permutation(len(contributors)))
@@ -151,6 +155,21 @@ def _again(auditors: Sequence[PeerId], owed: Sequence[Owed], roster: Roster) -> 
             auditor = min(able, key=lambda peer: dealt[peer])  # the first of those with the fewest
             dealt[auditor] += 1
             yield auditor, Audit(PeerId(audit.target), audit.step)
+
+
+def _of_candidates(
+    roster: Roster, due: PendingAudits, randomness: Digest, *, everyone: bool
+) -> Iterator[tuple[PeerId, Audit]]:
+    """Draw, for each candidate apart, whether its last gradient is audited, and by whom among those who have what they need: a
+    budget of its own, so that strangers take nothing from the audits of members (SPEC J6)."""
+    since = {peer: when for when, peer in roster.returns}
+    for key in due.probed:
+        able = [peer for peer in roster.members if since.get(peer, -1) < due.step and peer != key]
+        draw = stream(randomness, "probation", key)
+        audited = everyone or draw.uniform(1)[0] * roster.door.probation < AUDITS
+        order = [able[k] for k in draw.permutation(len(able))]
+        for auditor in order[: CYCLE_AUDITORS if everyone else 1] if audited and key not in roster.banned else ():
+            yield auditor, Audit(key, due.step)
 
 
 def _in_turn(auditors: Sequence[PeerId], owed: Sequence[PeerId]) -> Iterator[tuple[PeerId, PeerId]]:

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from troth.crypto import PeerId, valid_peer
+from troth.protocol.core.door import CLOSED, Door
 from troth.protocol.core.records import Returned, StepRecord
 from troth.protocol.core.run import Run
 from troth.protocol.core.scales import Scales
@@ -47,30 +48,40 @@ class Roster:
     successors: tuple[Pair, ...] = ()  # old key, successor key
     updates: int = 0  # updates of the model so far
     paused: bool = False  # the step before made no update (SPEC G2)
+    founders: tuple[int, int] = (0, 0)  # their number, and b among them: b grows with admissions (SPEC J7)
+    door: Door = CLOSED
 
     @classmethod
     def founding(cls, run: Run) -> "Roster":
         most = (len(run.founders) - 1) // 2  # upper limit of b, also for a run beyond the guarantee [G1]
-        return cls(run.founders, byzantine=min(run.parameters.byzantine, most), admitted=len(run.founders))
+        byzantine, count = min(run.parameters.byzantine, most), len(run.founders)
+        door = Door.founding(run)
+        return cls(run.founders, byzantine=byzantine, admitted=count, founders=(count, byzantine), door=door)
 
     def after(self, record: StepRecord) -> "Roster":
-        """Roster of the next step (SPEC T5, N1, N3, F3, B3). A key that left before its verdict is banned all the same."""
+        """Roster of the next step (SPEC T5, N1, N3, F3, B3, J7). A key that left before its verdict is banned all the same."""
         step, oldest = record.step, record.step - STRIKE_STEPS
         back = [(PeerId(rejoin.member), PeerId(rejoin.key)) for rejoin in record.returned]
         successors = (*self.successors, *(pair for pair in back if pair[0] != pair[1]))
+        newcomers = [PeerId(key) for key in record.admitted]
+        admitted = self.admitted + len(newcomers)
 
         def now(peer: PeerId) -> PeerId:
             return dict(back).get(peer, peer)
 
         banned = _with_successors({*self.banned, *record.banned}, successors)
-        staying = {*(peer for peer in self.members if peer not in record.leaving), *(key for _, key in back)}
+        staying = {
+            *(peer for peer in self.members if peer not in record.leaving),
+            *(key for _, key in back),
+            *newcomers,
+        }
         away = [gone for gone in self.away if gone.peer not in dict(back)]
         absent = [Away(step, PeerId(peer), record.updates) for peer in record.absent]
         return Roster(
             members=tuple(sorted(staying - banned)),
             banned=tuple(sorted(banned)),
-            byzantine=self.byzantine,
-            admitted=self.admitted,
+            byzantine=self._byzantine_among(admitted),
+            admitted=admitted,
             strikes=(
                 *(strike for strike in self.strikes if strike[0] > oldest),
                 *((step, PeerId(peer)) for peer in (*record.struck, *record.slowed)),
@@ -80,12 +91,17 @@ class Roster:
                 *((step, PeerId(one), PeerId(other)) for one, other in record.link_disputes),
             ),
             away=tuple(gone for gone in (*away, *absent) if gone.peer not in banned),
-            returns=(*(old for old in self.returns if old[0] > oldest), *((step, key) for _, key in back)),
+            returns=(
+                *(old for old in self.returns if old[0] > oldest),
+                *((step, key) for key in (*(key for _, key in back), *newcomers)),
+            ),
             left=tuple(sorted(record.leaving)),
             ever_expelled=tuple(sorted({*self.ever_expelled, *map(PeerId, record.expelled)})),
             successors=successors,
             updates=record.updates,
             paused=not record.updated,
+            founders=self.founders,
+            door=self.door.after(record, set(record.banned) - self._ever_members - set(self.banned)),
         )
 
     def expelled(self, step: int, struck: Iterable[PeerId], pairs: Iterable[Pair]) -> tuple[PeerId, ...]:
@@ -127,10 +143,15 @@ class Roster:
                 found.setdefault(other, set()).add(one)
         return {peer: frozenset(others) for peer, others in found.items()}
 
+    def _byzantine_among(self, admitted: int) -> int:
+        """`b` among so many that were ever members: the same share as among the founders (SPEC J7)."""
+        count, byzantine = self.founders
+        return max(self.byzantine, byzantine * admitted // count) if count else self.byzantine
+
     @property
     def may_ask(self) -> frozenset[PeerId]:
-        """Keys whose requests are heard: members, absent peers, and earlier keys of both."""
-        now = {*self.members, *(gone.peer for gone in self.away)}
+        """Keys whose requests are heard: members, absent peers, earlier keys of both, and candidates."""
+        now = {*self.members, *(gone.peer for gone in self.away), *self.door.keys}
         return frozenset(now.union(*(_ancestors(peer, self.successors) for peer in now)))
 
     def absent_since(self, member: PeerId) -> int | None:
@@ -142,7 +163,7 @@ class Roster:
         The wait doubles with every return: a bad link costs time, not the seat. While the run pauses there is none (SPEC B8)."""
         member, key = PeerId(rejoin.member), PeerId(rejoin.key)
         gone = next((gone for gone in self.away if gone.peer == member), None)
-        if gone is None or (key != member and (key in self._known or not valid_peer(key))):
+        if gone is None or (key != member and (key in self.known or not valid_peer(key))):
             return False
         waits = step < gone.step + self._wait(member, step)
         return self.paused or not (waits or self.updates - gone.updates > MOST_AWAY)
@@ -154,12 +175,16 @@ class Roster:
         return min(1 << min(times, 16), MOST_WAIT)
 
     @property
-    def _known(self) -> frozenset[PeerId]:
+    def known(self) -> frozenset[PeerId]:
         """All keys that were ever seen."""
+        return self._ever_members | self.door.keys | set(self.banned)
+
+    @property
+    def _ever_members(self) -> frozenset[PeerId]:
+        """Keys that were ever members, but for some that were banned. Whoever follows only the records that change the roster
+        knows them too, and nobody else's ban makes a liar less."""
         successors = {key for pair in self.successors for key in pair}
-        return frozenset(
-            {*self.members, *self.banned, *self.ever_expelled, *(gone.peer for gone in self.away), *successors}
-        )
+        return frozenset({*self.members, *self.ever_expelled, *(gone.peer for gone in self.away), *successors})
 
     @property
     def quorum(self) -> int:
@@ -181,8 +206,9 @@ class Roster:
 
     @property
     def liars_gone(self) -> int:
-        """Number of banned peers; one banned under two keys counts once."""
-        return len(set(self.banned) - {new for old, new in self.successors if old in self.banned})
+        """Number of banned peers that were members; one banned under two keys counts once."""
+        again = {new for old, new in self.successors if old in self.banned}
+        return len(set(self.banned) - again - set(self.door.turned_away))
 
     def moves(self, members: int, contributors: int) -> bool:
         """Whether a step may change the model (SPEC G2): at most `b` are gone, for whatever reason, since those may be the

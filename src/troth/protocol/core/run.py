@@ -10,11 +10,13 @@ import msgspec
 
 from troth.crypto import Digest, PeerId, tagged_hash
 from troth.errors import OperatorError
+from troth.protocol.wire.messages import MOST_CANDIDATES
 
 # D coordinates, K projections
 
 
 MOST_CONTENT_EVERY = 1024
+MOST_PROBATION = 1 << 16
 _SMALL = 1 << 22  # parameters of a model whose content is hashed in every step
 _SELDOM = 16  # steps between digests of a larger one
 
@@ -38,6 +40,9 @@ class Parameters:
     tau_most: float = 2.0**300
     deviation: float | None = None  # h, between classes of hardware (SPEC D3); None: one class, exact audits
     content_every: int = 1  # steps between records that name the content of the state (SPEC U5)
+    probation: int = 0  # T, steps that a stranger works before it is a member (SPEC J5); 0: the door is closed
+    slots: int = 4  # strangers on probation at a time
+    ticket_bits: int = 16  # work in a ticket: 2 to this power hashes (SPEC J4)
 
     def __post_init__(self) -> None:
         if self.size < 1 or self.projections < 1 or self.projections > 64:
@@ -56,12 +61,23 @@ class Parameters:
             )
         if not 1 <= self.content_every <= MOST_CONTENT_EVERY:
             raise RunError(f"content_every must be 1 to {MOST_CONTENT_EVERY}, got {self.content_every}")
+        if not (
+            0 <= self.probation <= MOST_PROBATION and 1 <= self.slots <= MOST_CANDIDATES and 0 <= self.ticket_bits <= 64
+        ):
+            raise RunError(
+                f"probation must be 0 to {MOST_PROBATION:,} steps, slots 1 to {MOST_CANDIDATES}, ticket_bits 0 to 64, got "
+                f"{self.probation}, {self.slots} and {self.ticket_bits}"
+            )
+        if self.probation and self.deviation is not None:
+            raise RunError("strangers can be checked by their bits alone: probation needs a run without `deviation`")
         if not (0 <= self.byzantine < 1 << 16 and 0 <= self.validators < 1 << 16):
             raise RunError(f"byzantine and validators must not be negative, nor above {(1 << 16) - 1:,}")
 
     def plain(self) -> dict[str, int | bool | str | None]:
-        """Values for JSON, exact: fractions are written in hexadecimal."""
+        """Values for JSON, exact: fractions are written in hexadecimal. What a closed door would be like is left out."""
         values = dataclasses.asdict(self)
+        if not self.probation:
+            values = {name: value for name, value in values.items() if name not in _DOOR}
         return {name: value.hex() if isinstance(value, float) else value for name, value in values.items()}
 
     @classmethod
@@ -76,6 +92,9 @@ class Parameters:
         if parameters.plain() != plain:
             raise ValueError("the parameters are not written in their one form")
         return parameters
+
+
+_DOOR = frozenset({"probation", "slots", "ticket_bits"})
 
 
 def usual_content_every(size: int) -> int:

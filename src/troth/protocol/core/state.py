@@ -83,13 +83,16 @@ class AuditRecord(Generic[T]):
     reports: Mapping[PeerId, Announced]
     clips: Mapping[PeerId, Announced]  # of the owners
     accuses: Mapping[PeerId, Announced]  # of the members that opened coin B, and so could have named a wrong report
+    probed: Mapping[PeerId, Announced] = field(default_factory=dict)  # of candidates (SPEC J5)
 
     @property
     def contributors(self) -> tuple[PeerId, ...]:
         return tuple(sorted(self.commits))
 
     def accused(self, target: PeerId, kind: Kind) -> Announced:
-        """Message of the target that a charge of this kind is about (SPEC E2)."""
+        """Message of the target that a charge of this kind is about (SPEC E2). A candidate has signed one only (SPEC J5)."""
+        if target in self.probed:
+            return self.probed[target]
         return (self.commits if kind == Kind.GRADIENT else self.reports)[target]
 
     def names(self, owner: PeerId, reporter: PeerId, part: int, tools: Primitives) -> bool:

@@ -94,7 +94,7 @@ def flaw_of(
 
 def names_state(run: Run, record: StepRecord) -> bool:
     """Tell whether a record names the state after it as it has to: by content, or chained (SPEC U5)."""
-    every, returned = run.parameters.content_every, bool(record.returned)
+    every, returned = run.parameters.content_every, bool(record.returned or record.admitted)
     if record.content != (
         record.closing or names_content(every, record.step, updated=record.updated, returned=returned)
     ):

@@ -212,6 +212,13 @@ class Ledger(Generic[T]):
         if begun is not None and begun.incarnation > self.state.incarnation and self._is_proved(begun, self.state):
             self.restart(begun.incarnation)  # the step in progress is the first after a restart
 
+    def stand_at_tip(self, shown: Shown[T]) -> None:
+        """Take over records for good, without their model: a stranger has nothing to go back to (SPEC J3)."""
+        self._stand(shown, self.state.training, self.state.model)
+        last = Digest(shown.followed.records[-1].state_after)
+        self.lacks = None if self.state.model == last else last
+        self._on_certified(shown.certified)
+
     def borrow(self, shown: Shown[T], now: float) -> bool:
         """Take over records of a member that waits ahead: a quorum signed them, however few members hold them (SPEC B5). Return
         whether the model is here; if it never comes, the peer goes back to where it was."""

@@ -13,18 +13,23 @@ from troth.protocol.broadcast.catch_up_server import MOST_AHEAD
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.broadcast.signed_slots import SignedBeforeError
 from troth.protocol.core.channel import Channel
+from troth.protocol.core.door import probe_bytes
 from troth.protocol.core.errors import CannotGoOnError, LeftOutError, StalledError
+from troth.protocol.core.parts import commit_parts
 from troth.protocol.core.records import StepRecord
 from troth.protocol.core.state import Outcome, Peer, State
 from troth.protocol.recovery.catch_up import CatchUp
+from troth.protocol.recovery.knocking import Knocking
 from troth.protocol.recovery.ledger import Known, Ledger
 from troth.protocol.recovery.observers import OBSERVING, Observers
 from troth.protocol.recovery.requests import Requests
 from troth.protocol.recovery.restart import Restart
+from troth.protocol.step.ahead import own_seed
 from troth.protocol.step.closing import close_run
+from troth.protocol.step.context import StepContext
 from troth.protocol.step.step import run_step
-from troth.protocol.wire.frames import CertifiedRecord
-from troth.protocol.wire.messages import Phase
+from troth.protocol.wire.frames import CertifiedRecord, ProbeShown
+from troth.protocol.wire.messages import Phase, Probe
 
 T = TypeVar("T")
 _PATIENCE = 30.0
@@ -127,6 +132,7 @@ class Member(Generic[T]):
 
     def _serve(self, channel: BroadcastChannel) -> None:
         channel.catch_up.roster = self.state.roster
+        channel.doorkeeper.stand(self.peer.run.id, self.state.roster)
 
     async def linger(self, channel: BroadcastChannel, seconds: float) -> None:
         """Serve peers that are still catching up, after the run is over."""
@@ -166,6 +172,41 @@ class Member(Generic[T]):
                 continue  # it missed something, and catches up again
         raise LeftOutError("this peer did not find its way back")
 
+    # The way in
+
+    async def join(self, tries: int = 8) -> AsyncIterator[Outcome[T]]:
+        """Come in as a stranger: follow the run, win a slot, work on probation until this peer is a member, and take part.
+        Whoever misses a step on probation starts over (SPEC J3–J7)."""
+        key = self.peer.identity
+        for _ in range(tries):
+            channel = self._open_channel(key)
+            outside = self._wrap(channel, key)
+            self.peer = replace(self.peer, channel=outside, noticed=channel, observing=True)
+            await Knocking(self.peer, self._requests, self._ledger, channel).run()
+            try:
+                await self._catch_up(channel)
+                async for outcome in self._observe(channel):
+                    yield outcome
+                channel.speak()
+                self.peer = replace(self.peer, observing=False)
+                async for outcome in self.take_part(channel):
+                    yield outcome
+                return
+            except (LeftOutError, StalledError, SignedBeforeError):
+                if self.peer.me in self.state.roster.may_ask - self.state.roster.door.keys:
+                    raise  # it is a member, and comes back as such
+        raise LeftOutError("this peer did not find its way in")
+
+    async def _probe(self, channel: BroadcastChannel) -> None:
+        """Commit to a gradient of this step as a candidate, if it has signed nothing for it yet (SPEC J5)."""
+        peer, context = self.peer, StepContext.at(self.peer, self.state)
+        slot = context.slot(Phase.COMMIT)
+        gradient_D = await peer.work.gradient(self.state.training, own_seed(context), self.state.step)
+        root = commit_parts(gradient_D, context.roles.bounds, peer.tools).root
+        channel.signed_slots.claim(slot)
+        probe = Probe(peer.me, root, peer.identity.sign(probe_bytes(slot, peer.me, root, peer.tools)))
+        channel.outlet.send_each(slot, self.state.roster.members, ProbeShown(probe))
+
     async def _catch_up(self, channel: BroadcastChannel) -> bool:
         restart = self.restart = Restart(self.peer, channel, self._patience, self._restart_with)
         parts = self.peer, self._requests, self._ledger, self._observers, channel, restart, self._patience
@@ -181,10 +222,14 @@ class Member(Generic[T]):
             observed += 1
             if observed % (OBSERVING // 2) == 0:
                 self._requests.ask(channel, self.state.roster.members, self.state.step)  # to observe for longer
+            if self.peer.me in self.state.roster.door.keys:
+                await self._probe(channel)
             outcome = await self._next_step()
             yield outcome
             if self._seat.peer in self.state.roster.banned:
                 raise RemovedError(f"this peer was banned in step {outcome.record.step}")
+            if self._seat.peer not in self.state.roster.may_ask:
+                raise LeftOutError(f"this peer lost its slot in step {outcome.record.step}")
 
     @property
     def _requests(self) -> Requests:

@@ -14,6 +14,7 @@ from troth.protocol.wire.frames import SyncShown
 from troth.protocol.wire.messages import Phase
 
 T = TypeVar("T")
+_RECORDS = 64  # that a stranger gets at once
 OBSERVING = 20  # steps that a peer may observe (SPEC B7): two are enough, if its link is quick and nothing goes wrong
 
 
@@ -53,12 +54,23 @@ class Observers(Generic[T]):
         may = observer.member in state.roster.may_ask and peer not in state.roster.members
         return observer.first == state.step or may
 
+    def _show_strangers(self, channel: BroadcastChannel, slot: Slot, *, waits: bool) -> None:
+        """Send strangers at the door the records that they lack, some at a time (SPEC J3)."""
+        certified, oldest = self._ledger.certified, self._ledger.oldest
+        for key, asking in channel.catch_up.strangers.items():
+            if asking.since >= oldest:
+                first = asking.since - oldest
+                shown = SyncShown(certified[first : first + _RECORDS], waits, channel.signed_slots.begun)
+                channel.outlet.send(key, slot, shown)
+        channel.catch_up.strangers.clear()
+
     def show(self, channel: BroadcastChannel, peer: Peer[T], *, waits: bool) -> None:
         """Send observers the records that they lack: in a step, as soon as the last record is certified, so that they stand
         where the step began."""
         state, certified, oldest = self._ledger.state, self._ledger.certified, self._ledger.oldest
         slot, states = Slot(peer.run.id, state.step, Phase.REJOIN), (*self._ledger.past, state)
         self._aggregates.add(states)
+        self._show_strangers(channel, slot, waits=waits)
         if not self._observers:
             channel.catch_up.forget_states()
             return

@@ -294,6 +294,7 @@ class Reduced:
     aggregate_D: Tensor
     projection_key: Digest
     tau: float
+    probed: Said = field(default_factory=dict)  # commitments of candidates (SPEC J5)
 
     @cached_property
     def basis(self) -> Digest:

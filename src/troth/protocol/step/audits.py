@@ -64,8 +64,11 @@ class Finding:
 async def audit(peer: Peer[T], kept: AuditRecord[T], target: PeerId) -> Finding:
     """Recompute the target's Merkle root and report of a recorded step from its public seed (SPEC D1–D3)."""
     gradient_D = await peer.work.recompute(kept.training, gradient_seed(kept.seed_randomness, target))
-    commit, report = kept.commits[target].message, kept.reports[target].message
+    commit = kept.accused(target, Kind.GRADIENT).message
     assert isinstance(commit, Commit)
+    if target in kept.probed:  # its gradient went into nothing, and it reported nothing [J6]
+        return Finding(commit_parts(gradient_D, kept.bounds, peer.tools).root == commit.root, 0.0, None)
+    report = kept.reports[target].message
     assert isinstance(report, Report)
     parameters, taus = peer.run.parameters, np.array(part_taus(kept.tau, kept.bounds))
     comparable = parameters.deviation is None or commit.hardware == peer.work.hardware_class()

@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 from troth.crypto import Digest, PeerId
 from troth.protocol.core.channel import Said
 from troth.protocol.core.coins import combine
+from troth.protocol.core.door import Entrance, best_tickets, decide, fields_of, most_members
 from troth.protocol.core.records import Owed, StepRecord, aggregates_digest, chained_state, names_content
 from troth.protocol.core.roles import PendingAudits
 from troth.protocol.core.roster import scales_after
@@ -16,7 +17,7 @@ from troth.protocol.step.ahead import NextModel
 from troth.protocol.step.attempt import Attempt, Reduced, Reported
 from troth.protocol.step.link_disputes import LinkDisputes
 from troth.protocol.step.trials import Trials
-from troth.protocol.wire.messages import Accuse, said_as
+from troth.protocol.wire.messages import Accuse, Commit, said_as
 
 # D coordinates
 T = TypeVar("T")
@@ -120,10 +121,31 @@ class Ending(Generic[T]):
             owed=self.owed,
             unaudited=self.unaudited,
             returned=attempt.returned,  # [B3]
+            candidates=self.entrance.candidates,  # [J4, J5]
+            probed=fields_of(self.reduced.probed),
+            admitted=self.entrance.admitted,  # [J7]
             incarnation=state.incarnation,  # [B5]
-            began=state.incarnation > (0 if state.last is None else state.last.record.incarnation),
+            began=context.began,
             aggregates=aggregates_digest(self.reduced.digests),
             content=self.content,
+        )
+
+    @cached_property
+    def entrance(self) -> Entrance:
+        """Who goes on, in or out at the door (SPEC J4, J5, J7)."""
+        attempt, roster, step = self.attempt, self.attempt.context.state.roster, self.attempt.context.state.step
+        run = attempt.context.peer.run
+        listed = [ticket for said in attempt.commits.values() for ticket in said_as(said, Commit).tickets]
+        after = len(roster.members) + len(attempt.returned)
+        return decide(
+            roster.door,
+            step,
+            self.reduced.probed.keys(),
+            best_tickets(run.id, roster.door, listed, roster.known) if roster.door.is_lottery(step) else [],
+            members=len(roster.members),
+            room=max(0, most_members(run.parameters) - after),
+            out=self.trials.banned,
+            lenient=attempt.context.began,
         )
 
     @cached_property
@@ -131,7 +153,8 @@ class Ending(Generic[T]):
         """Whether the record names the content of the state after the step (SPEC U5)."""
         attempt = self.attempt
         every, step = attempt.context.peer.run.parameters.content_every, attempt.context.state.step
-        return names_content(every, step, updated=self.moved.updated, returned=bool(attempt.returned))
+        joined = bool(attempt.returned or self.entrance.admitted)
+        return names_content(every, step, updated=self.moved.updated, returned=joined)
 
     @cached_property
     def model(self) -> Digest:
@@ -162,6 +185,7 @@ class Ending(Generic[T]):
             reports={contributor: self.reported.announced[contributor] for contributor in attempt.roots},
             clips={owner: self.reduced.clipped.clips[owner] for owner in sorted(set(attempt.owners))},
             accuses=self.accuses,
+            probed=self.reduced.probed,
         )
 
     def next_state(self, record: StepRecord) -> State[T]:

@@ -30,6 +30,12 @@ class StepContext(Generic[T]):
         return Slot(self.peer.run.id, self.state.step, phase, attempt, self.state.incarnation)
 
     @property
+    def began(self) -> bool:
+        """Whether this is the first step of its incarnation (SPEC B5)."""
+        last = self.state.last
+        return self.state.incarnation > (0 if last is None else last.record.incarnation)
+
+    @property
     def contributes(self) -> bool:
         return self.peer.me in self.roles.owners and not self.peer.observing
 

@@ -14,6 +14,7 @@ from troth.aggregation import centered_clip
 from troth.crypto import Digest, PeerId, Signature, coin_commitment
 from troth.protocol.core.channel import Delivery, Disclose, Forward, Gather, Said, Scatter
 from troth.protocol.core.coins import combine
+from troth.protocol.core.door import agreed_probes, best_tickets, right_probe
 from troth.protocol.core.errors import LeftOutError, StalledError
 from troth.protocol.core.parts import CommittedParts, ProvenPart, commit_parts, rows_of
 from troth.protocol.core.records import record_bytes_to_sign
@@ -31,6 +32,7 @@ from troth.protocol.step.reports import CONVICT_AT, make_report
 from troth.protocol.step.trials import Trials
 from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.messages import (
+    MOST_CANDIDATES,
     Accusation,
     Accuse,
     Center,
@@ -40,10 +42,12 @@ from troth.protocol.wire.messages import (
     Kind,
     Malformed,
     Phase,
+    Probe,
     Report,
     ReportNumbers,
     Reveal,
     SignedRejoin,
+    Ticket,
     said_as,
 )
 
@@ -103,6 +107,7 @@ async def commit(context: StepContext[T], parts: CommittedParts | None) -> Attem
         took=measured(context),  # [Q8]
         length=None if parts is None else whole_norm(parts.part_lengths.tolist()),  # [V3]
         signature=sign_last(context),  # [U2]
+        tickets=tuple(heard_tickets(context)),  # [J4]
     )
     view = context.view(frozenset(context.state.roster.members))
     return Attempt.first(context, coins, await peer.channel.announce(slot, message, view))
@@ -112,6 +117,23 @@ def requests(context: StepContext[T]) -> list[SignedRejoin]:
     """Rejoin requests to list in Commit: those that absent peers signed for this step (SPEC B3)."""
     slot, peer = context.slot(Phase.REJOIN), context.peer
     return right_requests(slot, peer.noticed.rejoins(context.state.step), context.state.roster, peer.tools)
+
+
+def heard_tickets(context: StepContext[T]) -> list[Ticket]:
+    """Tickets to list in Commit, in steps that give slots away: the best that reached this peer (SPEC J4)."""
+    roster, step = context.state.roster, context.state.step
+    if not roster.door.is_lottery(step):
+        return []
+    return best_tickets(context.peer.run.id, roster.door, context.peer.noticed.tickets(), roster.known)
+
+
+def peers_probes(context: StepContext[T]) -> list[Probe]:
+    """Commitments of candidates to list in Reveal: those that reached this peer, and are signed for this step (SPEC J5)."""
+    door, slot, tools = context.state.roster.door, context.slot(Phase.COMMIT), context.peer.tools
+    came = [probe for probe in context.peer.noticed.probes(context.state.step) if probe.key in door.keys]
+    return sorted((probe for probe in came if right_probe(slot, probe, tools)), key=lambda probe: probe.key)[
+        :MOST_CANDIDATES
+    ]
 
 
 def sign_last(context: StepContext[T]) -> Signature | None:
@@ -219,13 +241,16 @@ def counts_as_clip(attempt: Attempt[T], said: Clip) -> bool:
 async def reveal(attempt: Attempt[T], clipped: Clipped, link_disputes: LinkDisputes) -> Reduced:
     """Open coin A, which gives the projections: only now, so nobody could fit a gradient or an aggregate to them."""
     context, channel, parts = attempt.context, attempt.context.peer.channel, range(len(attempt.owners))
-    message = Reveal(attempt.coins.a, bitmap([part in clipped.held for part in parts]))
+    probes = tuple(peers_probes(context))
+    message = Reveal(attempt.coins.a, bitmap([part in clipped.held for part in parts]), probes)
     reveals = await channel.announce(attempt.slot(Phase.REVEAL), message, attempt.view)
     coins = attempt.right_coins(
         "A", clipped.clips, {peer: said_as(said, Reveal).coin for peer, said in reveals.items()}
     )
     attempt.expect(coins)  # [N1]
     held = {peer: said_as(reveals[peer], Reveal).held for peer in coins}
+    listed = [said_as(reveals[peer], Reveal).probes for peer in coins]
+    probed = agreed_probes(attempt.slot(Phase.COMMIT), context.state.roster.door, listed, context.peer.tools)  # [J5]
     # Before disputes are noted: an owner whose machine stopped is out, and in a link dispute with nobody.
     undecided = undecided_aggregates(attempt, held, parts)
     link_disputes.did_not_come(lacking(attempt, held), attempt.members)  # [F1]
@@ -239,6 +264,7 @@ async def reveal(attempt: Attempt[T], clipped: Clipped, link_disputes: LinkDispu
         clipped.aggregate_D,
         combine("projections", context.state.step, attempt.number, coins),
         context.state.scales.tau,
+        probed,
     )
 
 

@@ -21,7 +21,9 @@ from troth.protocol.wire.messages import (
     Malformed,
     Part,
     Phase,
+    Probe,
     Step,
+    Ticket,
 )
 
 Signatures = Annotated[dict[Bytes32, Bytes64], msgspec.Meta(max_length=MOST_MEMBERS)]
@@ -216,6 +218,18 @@ class RejoinRequest(_Frame, frozen=True):
     signature: Bytes64
 
 
+class TicketShown(_Frame, frozen=True):
+    """A stranger's ticket for a slot (SPEC J4)."""
+
+    ticket: Ticket
+
+
+class ProbeShown(_Frame, frozen=True):
+    """A candidate's commitment to its gradient of the step of this slot (SPEC J5)."""
+
+    probe: Probe
+
+
 class Waiting(_Frame, frozen=True):
     """A member's word that it is in no step, and would restart from here as soon as the others do (SPEC B5)."""
 
@@ -235,7 +249,7 @@ class Busy(_Frame, frozen=True):
 Agreement = Value | View | Certificate | Chained | Relayed | Decided
 Bulk = PartSent | BlobSent | BlobWanted | PartShown
 Answer = SyncShown | StateIndex | ChunkShown | Waiting | Busy | RestartCertificate  # to a peer that is in no step
-Outside = SyncWanted | StateWanted | ChunkWanted | RejoinRequest | Answer
+Outside = SyncWanted | StateWanted | ChunkWanted | RejoinRequest | TicketShown | ProbeShown | Answer
 Frame = Agreement | Bulk | Outside
 AGREEMENT = (Value, View, Certificate, Chained, Relayed, Decided)
 

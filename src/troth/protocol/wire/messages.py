@@ -31,6 +31,7 @@ Incarnation = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 MOST_ACCUSATIONS = 2 * MOST_MEMBERS  # an honest owner must be able to name every liar
 MOST_CHARGES = 32 * MOST_MEMBERS  # each of 250 owners may name every liar
 MOST_REJOINS = 32  # in one step
+MOST_CANDIDATES = 16  # on probation at a time (SPEC J3)
 ATTEMPTS_PER_MEMBER = 2  # no step takes more (SPEC N1)
 _MOST_WITNESSED = MOST_MEMBERS**2 // 8  # bytes: with fewer, liars' complaints could make honest messages too long
 LARGEST_NUMBER = 2.0**400  # no honest number comes near it, and no sum of squares of such numbers overflows (SPEC M3)
@@ -84,6 +85,21 @@ class SignedRejoin(_Message, frozen=True):
     signature: Bytes64
 
 
+class Ticket(_Message, frozen=True):
+    """A stranger's proof of work for a slot at the door (SPEC J4)."""
+
+    key: Bytes32
+    nonce: Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+
+
+class Probe(_Message, frozen=True):
+    """A candidate's commitment to its gradient of this step, signed as a Commit (SPEC J5)."""
+
+    key: Bytes32
+    root: Bytes32
+    signature: Bytes64
+
+
 class Measured(_Message, frozen=True):
     """The longest times that the sender measured lately (SPEC Q8)."""
 
@@ -103,6 +119,7 @@ class Commit(_Message, frozen=True):
     took: Measured | None = None  # None if nothing was measured yet
     length: float | None = None  # of the gradient; present if and only if the root is (SPEC V3)
     signature: Bytes64 | None = None  # under the last record; None if the sender was no member in that step (SPEC U2)
+    tickets: Annotated[tuple[Ticket, ...], msgspec.Meta(max_length=MOST_CANDIDATES)] = ()  # the best heard (SPEC J4)
 
 
 class Center(_Message, frozen=True):
@@ -129,6 +146,7 @@ class Reveal(_Message, frozen=True):
 
     coin: Bytes32
     held: Held
+    probes: Annotated[tuple[Probe, ...], msgspec.Meta(max_length=MOST_CANDIDATES)] = ()  # that came (SPEC J5)
 
 
 class Confirm(_Message, frozen=True):

@@ -38,6 +38,10 @@ class Plan:
     waits: bool = False  # liars behave until somebody is gone
     liars_return: bool = False  # liars that were left out come back
     content_every: int = 1  # steps between records that name the content of the state (SPEC U5)
+    probation: int = 0  # steps of work until a stranger is a member; 0: the door is closed (SPEC J3)
+    strangers: Mapping[int, tuple[float, str]] = field(
+        default_factory=dict
+    )  # numbered after the peers: arrival, behaviour
 
     @property
     def lying(self) -> frozenset[int]:
@@ -85,6 +89,7 @@ class Plan:
             "liars wait until somebody is gone": self.waits,
             "liars come back": self.liars_return,
             f"contents named every {self.content_every} steps": self.content_every > 1,
+            f"probation of {self.probation} steps for {dict(self.strangers)}": self.probation > 0,
             "beyond the full guarantee": not self.within,
         }
         return "".join(f", {text}" for text, applies in shown.items() if applies)

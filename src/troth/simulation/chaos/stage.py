@@ -22,6 +22,7 @@ Wrap = Callable[[PeerId, Channel, Noticed], Channel]
 W = TypeVar("W", bound=TrainingWork)
 
 _RATE = 0.1
+_TICKET_BITS = 4
 _LATENESS = {"late": (0.0, 4.0), "just-in-time": (0.9, 1.0)}  # deltas that packets of such liars take
 
 
@@ -34,7 +35,8 @@ class Stage:
         self.tools = MemoPrimitives()
         self._problem = Problem(make_task(plan.task), lanes_for=plan.peers)
         self._wrap = wrap
-        self.identities = [Identity.from_secret(derive(plan.seed, "identity", k)) for k in range(plan.peers)]
+        count = plan.peers + len(plan.strangers)
+        self.identities = [Identity.from_secret(derive(plan.seed, "identity", k)) for k in range(count)]
         self.successors = {
             number: Identity.from_secret(derive(plan.seed, "incarnation", number))
             for number, cut in plan.crashes.items()
@@ -48,8 +50,11 @@ class Stage:
             byzantine=plan.promised,
             tau_auto=plan.tau_auto,
             content_every=plan.content_every,
+            probation=plan.probation,
+            ticket_bits=_TICKET_BITS,
         )
-        self.run = Run(tuple(sorted(keys)), b"chaos", parameters, derive(plan.seed, "run"))
+        founders = sorted(identity.peer for identity in self.identities[: plan.peers])
+        self.run = Run(tuple(founders), b"chaos", parameters, derive(plan.seed, "run"))
         self.world = World(plan, self.run, numbers, self.work(TrainingWork))
         self.time: VirtualTime[None] = VirtualTime(_deliveries(plan, numbers), watch)
         self.recorder = Recorder(self.world, self.time)

@@ -58,7 +58,8 @@ class World:
 
     @cached_property
     def honest(self) -> frozenset[PeerId]:
-        return frozenset(peer for peer, number in self.numbers.items() if number not in self.plan.lying)
+        lying = self.plan.lying | {number for number, (_, how) in self.plan.strangers.items() if how != "honest"}
+        return frozenset(peer for peer, number in self.numbers.items() if number not in lying)
 
     @cached_property
     def steady(self) -> frozenset[int]:

@@ -1,0 +1,48 @@
+"""A member's ear at the door: tickets of strangers, and commitments of candidates (SPEC J4, J5). Bounded, whoever knocks."""
+
+from collections import defaultdict
+
+from troth.crypto import Digest, PeerId, Slot
+from troth.protocol.core.door import best_tickets
+from troth.protocol.core.roster import Roster
+from troth.protocol.wire.frames import ProbeShown, TicketShown
+from troth.protocol.wire.messages import Probe, Ticket
+
+Knock = TicketShown | ProbeShown
+
+
+class Doorkeeper:
+    """Keeps the best tickets for the next draw, and one commitment of each candidate for this step and the next."""
+
+    def __init__(self) -> None:
+        self._run = Digest(bytes(32))
+        self._roster = Roster(())
+        self._tickets: list[Ticket] = []
+        self._probes: dict[int, dict[PeerId, Probe]] = defaultdict(dict)  # by step and candidate
+
+    def stand(self, run: Digest, roster: Roster) -> None:
+        """Stand at the door of the step that this roster begins: tickets for another draw are worth nothing there."""
+        self._run, self._roster = run, roster
+        self._tickets = best_tickets(run, roster.door, self._tickets, roster.known)
+
+    def hear(self, sender: PeerId, slot: Slot, frame: Knock, step: int) -> None:
+        """Take a frame; `step` is the one that this member is in."""
+        match frame:
+            case TicketShown(ticket=ticket):
+                if self._roster.door.probation:
+                    heard = [*self._tickets, ticket]
+                    self._tickets = best_tickets(self._run, self._roster.door, heard, self._roster.known)
+            case ProbeShown(probe=probe):
+                if step <= slot.step <= step + 1 and sender == probe.key and sender in self._roster.door.keys:
+                    self._probes[slot.step].setdefault(sender, probe)
+
+    @property
+    def tickets(self) -> list[Ticket]:
+        return self._tickets
+
+    def probes(self, step: int) -> list[Probe]:
+        return list(self._probes.get(step, {}).values())
+
+    def forget(self, step: int) -> None:
+        for old in [old for old in self._probes if old < step]:
+            del self._probes[old]

@@ -1,0 +1,207 @@
+"""The door: tickets of strangers, candidates on probation, and admission (SPEC J3–J7).
+
+All of it is a function of agreed values, so every member lets in the same newcomers. What a candidate claims costs work: a ticket
+costs hashes, a slot a gradient in every step, and nobody can tell before it has committed to one whether it will be recomputed.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from troth.crypto import Digest, PeerId, Signature, Slot, signed_bytes, tagged_hash, valid_peer
+from troth.protocol.core.records import Candidate, StepRecord
+from troth.protocol.core.run import Parameters, Run
+from troth.protocol.wire.messages import (
+    MOST_MEMBERS,
+    NO_BASIS,
+    Announced,
+    Commit,
+    Envelope,
+    Phase,
+    Probe,
+    Ticket,
+)
+from troth.protocol.wire.phases import encode
+from troth.protocol.wire.primitives import Primitives
+
+AUDITS: Final = 6  # of a candidate's gradients, in expectation, while it is on probation (SPEC J6)
+_LOTTERIES = 4  # within one probation
+_SEATS_AT_ONCE = 8  # one seat in so many may go to newcomers within one probation (SPEC J7)
+
+
+@dataclass(frozen=True)
+class Door:
+    """The door at the start of a step. `probation` is 0 where it is closed."""
+
+    probation: int = 0  # T, steps without a miss until admission
+    slots: int = 0  # most candidates at a time
+    ticket_bits: int = 0  # zeros that a ticket's hash begins with
+    seed: Digest = NO_BASIS  # that tickets are made for
+    candidates: tuple[Candidate, ...] = ()
+    admissions: tuple[int, ...] = ()  # steps of the last ones
+    turned_away: tuple[PeerId, ...] = ()  # candidates that were banned: they never were members, so no liar is gone
+
+    @classmethod
+    def founding(cls, run: Run) -> "Door":
+        parameters, seed = run.parameters, tagged_hash("troth/door/first/1", run.id)
+        return (
+            cls(parameters.probation, parameters.slots, parameters.ticket_bits, seed) if parameters.probation else cls()
+        )
+
+    @property
+    def keys(self) -> frozenset[PeerId]:
+        return frozenset(PeerId(candidate.key) for candidate in self.candidates)
+
+    def is_lottery(self, step: int) -> bool:
+        """Whether slots are given away in this step (SPEC J4)."""
+        return self.probation > 0 and (step + 1) % max(1, self.probation // _LOTTERIES) == 0
+
+    def after(self, record: StepRecord, turned_away: Collection[PeerId]) -> "Door":
+        """The door of the next step; candidates that this record bans are turned away."""
+        if not self.probation:
+            return self
+        return replace(
+            self,
+            seed=Digest(record.randomness) if self.is_lottery(record.step) else self.seed,
+            candidates=record.candidates,
+            admissions=(
+                *(step for step in self.admissions if step > record.step - self.probation),
+                *(record.step for _ in record.admitted),
+            ),
+            turned_away=tuple(sorted({*self.turned_away, *turned_away})),
+        )
+
+    def most_admitted(self, members: int) -> int:
+        """How many may still be admitted in this step (SPEC J7)."""
+        return max(0, max(1, members // _SEATS_AT_ONCE) - len(self.admissions))
+
+
+CLOSED: Final = Door()
+
+
+# Tickets (SPEC J4)
+
+
+def ticket_hash(run: Digest, seed: Digest, ticket: Ticket) -> int:
+    """The number that a ticket is drawn by: the smallest ones get the free slots."""
+    digest = tagged_hash("troth/ticket/1", run, seed, ticket.key, ticket.nonce.to_bytes(8, "big"))
+    return int.from_bytes(digest, "big")
+
+
+def is_ticket(run: Digest, door: Door, ticket: Ticket) -> bool:
+    """Tell whether enough work is in it."""
+    return ticket_hash(run, door.seed, ticket) >> (256 - door.ticket_bits) == 0
+
+
+def best_tickets(run: Digest, door: Door, tickets: Iterable[Ticket], known: Collection[PeerId]) -> list[Ticket]:
+    """The tickets that may win a slot: the best ones, one for each key, of keys that were never seen."""
+    right = {
+        ticket
+        for ticket in tickets
+        if ticket.key not in known and ticket.key not in door.keys and is_ticket(run, door, ticket)
+    }
+    ranked = sorted(right, key=lambda ticket: ticket_hash(run, door.seed, ticket))
+    once: dict[bytes, Ticket] = {}
+    for ticket in ranked:
+        if valid_peer(PeerId(ticket.key)):
+            once.setdefault(ticket.key, ticket)
+    return list(once.values())[: door.slots]
+
+
+# Probes (SPEC J5)
+
+
+def probe_commit(root: Digest) -> Commit:
+    """A candidate's Commit: to a gradient, and to nothing else. It is signed for the slot of the step's Commits, so that a key
+    commits to one gradient in a step, as a candidate or as a member."""
+    return Commit(root, bytes(32), bytes(32), length=0.0)
+
+
+def probe_bytes(slot: Slot, key: PeerId, root: Digest, tools: Primitives) -> bytes:
+    """Bytes that a candidate signs."""
+    return signed_bytes(slot._replace(phase=Phase.COMMIT, attempt=0), key, tools.digest(encode(probe_commit(root))))
+
+
+def right_probe(slot: Slot, probe: Probe, tools: Primitives) -> bool:
+    """Tell whether the candidate signed it for this step."""
+    key = PeerId(probe.key)
+    return tools.verify(key, probe_bytes(slot, key, Digest(probe.root), tools), probe.signature)
+
+
+def agreed_probes(
+    slot: Slot, door: Door, listed: Iterable[tuple[Probe, ...]], tools: Primitives
+) -> dict[PeerId, Announced]:
+    """Commits of candidates that a member lists: one voice is enough, since the candidate signed it, and nobody can know the next
+    draw yet. Of a candidate that signed two, none."""
+    found: dict[PeerId, set[Probe]] = {}
+    for probe in {probe for probes in listed for probe in probes if probe.key in door.keys}:
+        if right_probe(slot, probe, tools):
+            found.setdefault(PeerId(probe.key), set()).add(probe)
+    counted = {}
+    for key, probes in sorted(found.items()):
+        if len({probe.root for probe in probes}) == 1:
+            first = min(probes, key=lambda probe: probe.signature)
+            commit = probe_commit(Digest(first.root))
+            counted[key] = Announced(key, commit, Envelope(encode(commit), Signature(first.signature)))
+    return counted
+
+
+# Decisions at the end of a step
+
+
+@dataclass(frozen=True)
+class Entrance:
+    """Who is on probation after a step, and who is a member from then on."""
+
+    candidates: tuple[Candidate, ...] = ()
+    admitted: tuple[PeerId, ...] = ()
+
+
+def decide(
+    door: Door,
+    step: int,
+    probed: Collection[PeerId],
+    tickets: list[Ticket],
+    *,
+    members: int,
+    room: int,
+    out: Collection[PeerId],
+    lenient: bool,
+) -> Entrance:
+    """Let candidates go on, out, or in, and give free slots away (SPEC J4, J5, J7).
+
+    `tickets` are the best ones that members listed, `room` is how many more members the run has room for, `out` are the banned.
+    `lenient`: the run has just restarted, and nobody is blamed for a miss."""
+    if not door.probation:
+        return Entrance()
+    staying: list[Candidate] = []
+    for candidate in door.candidates:
+        key, first = PeerId(candidate.key), candidate.first
+        if key in out:
+            continue
+        if key in probed:
+            staying.append(Candidate(key, candidate.seated, step if first is None else first))
+        elif lenient or (first is None and step - candidate.seated < door.probation):
+            staying.append(Candidate(key, candidate.seated, None))
+    done = sorted(
+        (candidate.first, candidate.key)
+        for candidate in staying
+        if candidate.first is not None and step - candidate.first + 1 >= door.probation
+    )
+    admitted = tuple(PeerId(key) for _, key in done[: min(room, door.most_admitted(members))])
+    staying = [candidate for candidate in staying if candidate.key not in admitted]
+    if door.is_lottery(step):
+        free = door.slots - len(staying)
+        staying += [Candidate(ticket.key, step, None) for ticket in tickets[: max(0, free)]]
+    return Entrance(tuple(sorted(staying, key=lambda candidate: candidate.key)), tuple(sorted(admitted)))
+
+
+def most_members(parameters: Parameters) -> int:
+    """Every contributor owns a part of at least one number."""
+    return min(MOST_MEMBERS, parameters.size)
+
+
+def fields_of(probed: Mapping[PeerId, Announced]) -> tuple[tuple[bytes, bytes], ...]:
+    """Keys and roots of candidates, as a record holds them."""
+    found = {key: said.message for key, said in probed.items()}
+    return tuple((key, said.root) for key, said in sorted(found.items()) if isinstance(said, Commit) and said.root)

@@ -1,0 +1,255 @@
+"""The door as a function of agreed values: tickets, slots, probation, admission, and the guarantee after it (SPEC J3–J7)."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.protocol.returning_members import PEERS, roster_after
+from troth.crypto import Digest, Identity, PeerId, Slot, derive
+from troth.protocol.core.door import (
+    Door,
+    agreed_probes,
+    best_tickets,
+    decide,
+    is_ticket,
+    probe_bytes,
+    ticket_hash,
+)
+from troth.protocol.core.records import Candidate, Judgement
+from troth.protocol.core.roles import AUDITS, CYCLE_AUDITORS, PendingAudits, draw_roles
+from troth.protocol.core.roster import Roster
+from troth.protocol.core.run import Parameters, Run, RunError
+from troth.protocol.wire.messages import Commit, Kind, Phase, Probe, Ticket, Verdict
+from troth.protocol.wire.primitives import Primitives
+
+RUN = Digest(b"r" * 32)
+STRANGERS = [Identity.from_secret(derive(7, "stranger", number)) for number in range(8)]
+KEYS = sorted(identity.peer for identity in STRANGERS)
+OPEN = Door(probation=8, slots=2, ticket_bits=3, seed=Digest(b"s" * 32))
+
+
+def run_with(founders: tuple[PeerId, ...] = tuple(sorted(PEERS)), **parameters: Any) -> Run:
+    given = {"size": 100, "tau": 1.0, "byzantine": 2, "probation": 8, **parameters}
+    return Run(founders, b"", Parameters(**given), bytes(32))
+
+
+def tickets_of(key: PeerId, count: int, door: Door = OPEN) -> list[Ticket]:
+    right = (ticket for nonce in range(10_000) if is_ticket(RUN, door, ticket := Ticket(key, nonce)))
+    return [next(right) for _ in range(count)]
+
+
+def goes_on(door: Door, step: int, *probed: PeerId, **more: Any) -> tuple[tuple[Candidate, ...], tuple[PeerId, ...]]:
+    given: dict[str, Any] = {"tickets": [], "members": 8, "room": 100, "out": (), "lenient": False, **more}
+    found = decide(door, step, probed, **given)
+    return found.candidates, found.admitted
+
+
+# Tickets
+
+
+def test_a_ticket_costs_work_for_one_key_and_one_draw() -> None:
+    """[J4]"""
+    (ticket,) = tickets_of(KEYS[0], 1)
+    assert ticket_hash(RUN, OPEN.seed, ticket) < 1 << 253
+    others = [is_ticket(RUN, replace(OPEN, seed=Digest(bytes([k]) * 32), ticket_bits=40), ticket) for k in range(20)]
+    assert not any(others)
+    assert is_ticket(RUN, replace(OPEN, ticket_bits=0), Ticket(KEYS[0], 5))
+
+
+def test_the_smallest_tickets_count_one_for_each_key() -> None:
+    """[J4] However many a key has; keys that were ever seen, and bytes that are no key, win nothing."""
+    heard = [ticket for key in KEYS[:4] for ticket in tickets_of(key, 3)]
+    best = best_tickets(RUN, OPEN, heard, ())
+    ranked = sorted(heard, key=lambda ticket: ticket_hash(RUN, OPEN.seed, ticket))
+    assert best[0] == ranked[0]
+    assert len({ticket.key for ticket in best}) == len(best) == OPEN.slots
+    known = best_tickets(RUN, OPEN, heard, {PeerId(ticket.key) for ticket in best})
+    assert not {ticket.key for ticket in known} & {ticket.key for ticket in best}
+    assert best_tickets(RUN, replace(OPEN, ticket_bits=0), [Ticket(bytes(32), 1), Ticket(b"\xff" * 32, 1)], ()) == []
+    assert best_tickets(RUN, replace(OPEN, candidates=(Candidate(KEYS[0], 0, None),)), tickets_of(KEYS[0], 1), ()) == []
+
+
+def test_slots_are_given_away_four_times_in_a_probation() -> None:
+    """[J4] In between nobody gets one: else whoever is quickest would, and not whoever worked most."""
+    assert [step for step in range(17) if OPEN.is_lottery(step)] == [1, 3, 5, 7, 9, 11, 13, 15]
+    assert not any(Door().is_lottery(step) for step in range(50))
+    won = best_tickets(RUN, OPEN, [*tickets_of(KEYS[0], 1), *tickets_of(KEYS[1], 1)], ())
+    assert goes_on(OPEN, 2, tickets=won) == ((), ())
+    seated, _ = goes_on(OPEN, 3, tickets=won)
+    assert seated == (Candidate(KEYS[0], 3, None), Candidate(KEYS[1], 3, None))
+    full = replace(OPEN, candidates=seated)
+    assert goes_on(full, 5, tickets=tickets_of(KEYS[2], 1))[0] == seated
+
+
+# Probation
+
+
+def test_a_miss_ends_probation_and_so_does_never_beginning() -> None:
+    """[J5] A candidate has as many steps to fetch the state as its probation lasts."""
+    waiting, working = Candidate(KEYS[0], 3, None), Candidate(KEYS[1], 3, 4)
+    door = replace(OPEN, candidates=(waiting, working))
+    assert goes_on(door, 6) == ((waiting,), ())
+    assert goes_on(door, 10, KEYS[1])[0] == (waiting, working)
+    assert goes_on(door, 11, KEYS[1])[0][:1] == ()
+    assert goes_on(door, 6, KEYS[0], KEYS[1])[0] == (Candidate(KEYS[0], 3, 6), working)
+    assert goes_on(door, 6, KEYS[0], KEYS[1], out={KEYS[0]})[0] == (working,)
+
+
+def test_after_a_restart_nobody_is_blamed_for_a_miss() -> None:
+    """[J5] It begins again."""
+    door = replace(OPEN, candidates=(Candidate(KEYS[1], 3, 4),))
+    assert goes_on(door, 60, lenient=True)[0] == (Candidate(KEYS[1], 3, None),)
+
+
+def test_admission_comes_after_the_last_step_of_probation() -> None:
+    """[J7] Not a step sooner; the first to begin come first; one in eight members within a probation."""
+    door = replace(OPEN, candidates=(Candidate(KEYS[0], 3, 5), Candidate(KEYS[1], 3, 4)))
+    assert goes_on(door, 10, *KEYS[:2])[1] == ()
+    assert goes_on(door, 11, *KEYS[:2]) == ((Candidate(KEYS[0], 3, 5),), (KEYS[1],))
+    assert goes_on(door, 12, *KEYS[:2])[1] == (KEYS[1],)
+    assert goes_on(door, 12, *KEYS[:2], members=16)[1] == (KEYS[0], KEYS[1])
+    assert goes_on(door, 12, *KEYS[:2], members=16, room=1)[1] == (KEYS[1],)
+    lately = replace(door, admissions=(6,))
+    assert goes_on(lately, 12, *KEYS[:2]) == (door.candidates, ()), "they go on working"
+    assert goes_on(lately, 12, *KEYS[:2], out={KEYS[1]}, members=16)[1] == (KEYS[0],)
+
+
+def test_admissions_count_for_one_probation() -> None:
+    """[J7]"""
+    record = roster_after(roster_of(), step=9, admitted=(KEYS[0],)).door
+    assert record.admissions == (9,)
+    assert roster_after(replace(roster_of(), door=record), step=16).door.admissions == (9,)
+    assert roster_after(replace(roster_of(), door=record), step=17).door.admissions == ()
+
+
+def roster_of(**parameters: Any) -> Roster:
+    return Roster.founding(run_with(**parameters))
+
+
+# Probes
+
+
+def probe(identity: Identity, slot: Slot, root: bytes) -> Probe:
+    signed = probe_bytes(slot, identity.peer, Digest(root), Primitives())
+    return Probe(identity.peer, root, identity.sign(signed))
+
+
+def test_one_voice_is_enough_for_a_probe_and_two_probes_are_none() -> None:
+    """[J5] Signed by a candidate, for this step and incarnation; whoever signs two has committed to nothing."""
+    slot, one, other = Slot(RUN, 6, Phase.COMMIT), STRANGERS[0], STRANGERS[1]
+    door = replace(OPEN, candidates=tuple(Candidate(each.peer, 3, None) for each in (one, other)))
+    right = probe(one, slot, b"1" * 32)
+    found = agreed_probes(slot, door, [(), (right,), (right,)], Primitives())
+    assert list(found) == [one.peer]
+    message = found[one.peer].message
+    assert isinstance(message, Commit)
+    assert message.root == right.root
+    assert agreed_probes(slot, door, [(right,), (probe(one, slot, b"2" * 32),)], Primitives()) == {}
+    wrong = [
+        probe(STRANGERS[2], slot, b"1" * 32),  # no candidate
+        probe(one, slot._replace(step=5), b"1" * 32),
+        probe(one, slot._replace(incarnation=1), b"1" * 32),
+        Probe(other.peer, right.root, right.signature),  # a copy
+    ]
+    assert agreed_probes(slot, door, [tuple(wrong)], Primitives()) == {}
+
+
+def test_what_a_candidate_signs_is_a_commit_of_its_step() -> None:
+    """[J5] So a key commits to one gradient in a step, as a candidate or as a member."""
+    slot = Slot(RUN, 6, Phase.REVEAL, 3)
+    assert probe_bytes(slot, KEYS[0], Digest(b"1" * 32), Primitives()) == probe_bytes(
+        Slot(RUN, 6, Phase.COMMIT), KEYS[0], Digest(b"1" * 32), Primitives()
+    )
+
+
+# Audits
+
+
+@pytest.mark.parametrize("probation", [8, 100])
+def test_a_candidates_gradients_are_audited_six_times_in_expectation(probation: int) -> None:
+    """[J6] Whatever members are audited; by one member that was there, drawn anew."""
+    run = run_with(probation=probation)
+    roster = Roster.founding(run)
+    due = PendingAudits(5, run.founders, probed=(KEYS[0],))
+    auditors: list[PeerId] = []
+    for number in range(600):
+        plain = draw_roles(run, roster, Digest(number.to_bytes(32)), replace(due, probed=()))
+        drawn = draw_roles(run, roster, Digest(number.to_bytes(32)), due)
+        mine = [who for who, audits in drawn.audits.items() for audit in audits if audit.target == KEYS[0]]
+        assert len(mine) <= 1
+        auditors += mine
+        assert (drawn.owners, drawn.validators) == (plain.owners, plain.validators)
+    expected = 600 * AUDITS / probation
+    assert abs(len(auditors) - expected) < 5 * expected**0.5
+    assert set(auditors) == set(run.founders)
+
+
+def test_where_everyone_audits_candidates_are_audited_too() -> None:
+    """[J6, R6] By several; but not by one that has just come, nor by itself."""
+    run = run_with(probation=1000)
+    roster = replace(Roster.founding(run), returns=((5, run.founders[0]),))
+    due = PendingAudits(5, run.founders, everyone=True, probed=(KEYS[0],))
+    drawn = draw_roles(run, roster, RUN, due)
+    mine = [who for who, audits in drawn.audits.items() for audit in audits if audit.target == KEYS[0]]
+    assert len(mine) == CYCLE_AUDITORS
+    assert run.founders[0] not in mine
+    gone = draw_roles(run, replace(roster, banned=(KEYS[0],)), RUN, due)
+    assert not [audit for audits in gone.audits.values() for audit in audits if audit.target == KEYS[0]]
+
+
+# The guarantee
+
+
+def test_admissions_raise_the_number_of_liars_by_the_founders_share() -> None:
+    """[J7, G1] And the quorum with it."""
+    roster = Roster.founding(run_with(byzantine=2))
+    shares = [(roster.admitted, roster.liars, roster.quorum)]
+    for number, key in enumerate(KEYS):
+        roster = roster_after(roster, step=number, admitted=(key,))
+        shares.append((roster.admitted, roster.liars, roster.quorum))
+    founders = len(PEERS)
+    assert [liars for _, liars, _ in shares] == [2 * admitted // founders for admitted, _, _ in shares]
+    assert all(quorum > liars and 2 * quorum > admitted for admitted, liars, quorum in shares)
+    assert set(KEYS) <= set(roster.members)
+
+
+def test_a_banned_candidate_makes_no_liar_less() -> None:
+    """[J6, G1] It never was a member: else liars would send strangers to be banned until honest votes count for nothing."""
+    roster = replace(roster_of(), door=replace(roster_of().door, candidates=(Candidate(KEYS[0], 3, 4),)))
+    ban = Judgement(PEERS[0], KEYS[0], Kind.GRADIENT, 4, None, 0, Verdict.ACCUSED)
+    after = roster_after(roster, step=5, judgements=(ban,))
+    assert (after.liars, after.quorum) == (roster.liars, roster.quorum)
+    assert KEYS[0] in after.banned
+    assert KEYS[0] in after.known
+    follower = roster_after(roster_of(), step=5, judgements=(ban,))  # of records that change the roster
+    assert (follower.liars, follower.door.turned_away) == (after.liars, after.door.turned_away)
+    member = roster_after(roster_after(roster_of(), step=4, admitted=(KEYS[0],)), step=5, judgements=(ban,))
+    assert member.liars == roster_after(roster_of(), step=4, admitted=(KEYS[0],)).liars - 1
+
+
+# The run
+
+
+def test_a_closed_door_leaves_no_trace() -> None:
+    """[J3] The run is the same as before there were doors."""
+    closed = run_with(probation=0)
+    assert "slots" not in closed.parameters.plain()
+    assert Parameters.from_plain(closed.parameters.plain()) == closed.parameters
+    assert Parameters.from_plain(run_with().parameters.plain()) == run_with().parameters
+    assert closed.id != run_with().id
+    assert goes_on(Door(), 7, *KEYS) == ((), ())
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"probation": -1}, {"probation": 1 << 20}, {"slots": 0}, {"slots": 17}, {"ticket_bits": 65}]
+)
+def test_doors_that_no_run_can_have_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(RunError, match="probation must be"):
+        run_with(**wrong)
+
+
+def test_strangers_need_a_run_of_one_class() -> None:
+    """[J6] Their gradients are compared by their bits."""
+    with pytest.raises(RunError, match="without `deviation`"):
+        run_with(deviation=0.01)

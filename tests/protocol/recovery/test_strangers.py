@@ -1,0 +1,92 @@
+"""Strangers at the door of a world: the honest get in, and those who cheat are found by what they signed (SPEC J3–J7)."""
+
+import dataclasses
+from functools import cache
+
+import pytest
+
+from tests.protocol.scripted_world import WorldRun, plan, run_world
+from troth.crypto import PeerId
+from troth.evidence.bans import BanEvidence, History
+from troth.evidence.recompute import Recomputed, recompute
+from troth.evidence.verify import verify_ban
+from troth.protocol.wire.messages import Kind
+from troth.simulation.chaos.checkers.agreement import agreement
+from troth.simulation.chaos.stranger import BEHAVIOURS
+
+FOUNDERS, PROBATION = 5, 8
+
+
+@cache
+def world_of(*behaviours: str, steps: int = 26, content_every: int = 1) -> WorldRun:
+    strangers = {FOUNDERS + number: (0.5 + 0.3 * number, how) for number, how in enumerate(behaviours)}
+    made = dataclasses.replace(plan(liars=(), steps=steps), byzantine=1, probation=PROBATION, strangers=strangers)
+    return run_world(dataclasses.replace(made, content_every=content_every))
+
+
+def joined(seen: WorldRun) -> dict[int, int]:
+    """By number, the step in which somebody was admitted."""
+    return {seen.world.numbers[PeerId(key)]: record.step for record in seen.records for key in record.admitted}
+
+
+def banned(seen: WorldRun) -> dict[int, int]:
+    return {seen.world.numbers[peer]: record.step for record in seen.records for peer in record.banned}
+
+
+def evidence_of(seen: WorldRun) -> list[BanEvidence]:
+    history = History(seen.world.run)
+    return [made for outcome in seen.world.witness for made in history.add(outcome)]
+
+
+@pytest.mark.parametrize("content_every", [1, 6])
+def test_an_honest_stranger_becomes_a_member(content_every: int) -> None:
+    """[J3–J7] After its probation, without a miss; then it contributes, and holds the same model."""
+    seen = world_of("honest", content_every=content_every)
+    newcomer = FOUNDERS
+    (step,) = joined(seen).values()
+    worked = [record.step for record in seen.records if record.probed]
+    assert worked == list(range(step - PROBATION + 1, step + 1))
+    key = next(peer for peer, number in seen.world.numbers.items() if number == newcomer)
+    assert all(key in record.contributors or key in record.members for record in seen.records[step + 1 :])
+    assert any(key in record.contributors for record in seen.records[step + 1 :])
+    assert seen.records[step].content, "whoever comes in can be given the model"
+    assert max(seen.world.outcomes[newcomer]) == len(seen.records) - 1
+    assert agreement(seen.world) == []
+    assert banned(seen) == {}
+    assert all(key not in record.contributors for record in seen.records[: step + 1]), "probation moves no model"
+
+
+@pytest.mark.parametrize("behaviour", [how for how in BEHAVIOURS if how not in ("honest", "turns")])
+def test_a_lazy_stranger_is_banned_and_not_admitted(behaviour: str) -> None:
+    """[J5, J6] Noise, zeros, old gradients, gradients of somebody else's seed; an honest one beside it gets in."""
+    seen = world_of(behaviour, "honest")
+    assert FOUNDERS in banned(seen)
+    assert list(joined(seen)) == [FOUNDERS + 1]
+    assert agreement(seen.world) == []
+
+
+def test_one_that_is_honest_until_it_is_in_is_banned_as_a_member() -> None:
+    """[J7, T5]"""
+    seen = world_of("turns")
+    assert joined(seen)[FOUNDERS] < banned(seen)[FOUNDERS]
+    assert agreement(seen.world) == []
+
+
+@pytest.mark.parametrize("behaviour", ["noise", "turns"])
+def test_a_stranger_that_never_saw_the_run_can_check_the_ban(behaviour: str) -> None:
+    """[J6, E2, E3] From its own signed commitment, and the state beside the file."""
+    (made,) = evidence_of(world_of(behaviour))
+    proof = verify_ban(made.text, world_of(behaviour).world.run.id)
+    assert proof.judgement.kind == Kind.GRADIENT
+    assert not proof.rests_on_votes
+    problem = world_of(behaviour).world.work.problem
+    assert recompute(proof, made.training, made.blobs, lambda _run: problem) is Recomputed.CONFIRMED
+
+
+def test_two_at_once_wait_for_each_other() -> None:
+    """[J7] A run of five takes in one member in a probation."""
+    seen = world_of("honest", "honest", steps=36)
+    first, second = sorted(joined(seen).values())
+    assert second - first >= PROBATION
+    assert agreement(seen.world) == []
+    assert banned(seen) == {}
