@@ -12,6 +12,7 @@ from torch import Tensor
 
 from troth.crypto import Digest
 from troth.files import write_by
+from troth.network.disk.step_files import step_files
 from troth.protocol.core.parts import Bounds, part_bounds
 from troth.protocol.core.records import StepRecord, aggregates_digest
 from troth.protocol.core.state import State
@@ -54,13 +55,11 @@ class AggregateFiles:
         self._since = self._next = state.step
         self._models = {state.step: state.model}
 
-    def prune(self, step: int) -> None:
-        """Delete files from before the saved model, once nobody can need an earlier one: the state at the start of this step is
-        saved; its last record may not be certified, so the peer may go back by a step, and audit the one before (SPEC B2, B6)."""
-        if step > self._since + 1:
-            for path in self._folder.glob("step-*.aggregate"):
-                if int(path.stem.removeprefix("step-")) < self._since:
-                    path.unlink()
+    def prune(self, base: int) -> None:
+        """Delete files from before this step, at which a model was saved, since nobody can need an earlier one."""
+        for step, path in step_files(self._folder, "aggregate").items():
+            if step < base:
+                path.unlink()
 
     def wait(self) -> None:
         """Wait until everything is on disk. Raises OSError if it could not be written."""
