@@ -4,14 +4,16 @@ Large models are saved now and then. If all members lost power in between, nobod
 but each update is a pure function of the model before it and the aggregate, and the records prove every aggregate.
 """
 
+import os
 import threading
+from io import FileIO
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from troth.crypto import Digest
-from troth.files import write_by
+from troth.files import read_into, write_by
 from troth.network.disk.step_files import step_files
 from troth.protocol.core.parts import Bounds, part_bounds
 from troth.protocol.core.records import StepRecord, aggregates_digest
@@ -79,10 +81,14 @@ class AggregateFiles:
 
     def read_parts(self, step: int, bounds: Bounds) -> tuple[Tensor, tuple[Blob, ...]] | None:
         """The aggregate of a step, if there is one, and its parts with their digests; nothing is checked but its length."""
-        path = self._path(step)
-        if not path.exists() or path.stat().st_size != 4 * self._size or bounds[-1] != self._size:
+        aggregate_D = torch.empty(self._size, dtype=torch.float32)
+        try:
+            with FileIO(self._path(step)) as file:  # not mapped: it may be written over once its digests were checked
+                whole = os.fstat(file.fileno()).st_size == 4 * self._size == 4 * bounds[-1]
+                if not whole or not read_into(file, aggregate_D.numpy().data.cast("B")):
+                    return None
+        except FileNotFoundError:
             return None
-        aggregate_D = torch.from_file(str(path), shared=False, size=self._size, dtype=torch.float32)
         blobs = Blob.cut(aggregate_D, bounds)
         digest_all(blobs)
         return aggregate_D, blobs

@@ -26,6 +26,7 @@ from troth.protocol.core.state import AuditRecord, State
 from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.messages import Announced, Bytes32, Clip, Commit, Envelope, Malformed, Phase, said_as
 from troth.protocol.wire.phases import decode
+from troth.resting import rest
 from troth.training.work import Training
 
 FORMAT = "troth audit record 6"
@@ -201,8 +202,10 @@ class AuditRecordFiles:
             return Blob(saved.aggregate).numbers_D()
         found = self._aggregates.read_parts(saved.step, saved.bounds)
         said = {center.part: center.digest for one in clips.values() for center in said_as(one, Clip).centers}
-        whole = found is not None and all(said.get(part) == blob.digest for part, blob in enumerate(found[1]))
-        return found[0] if found is not None and whole else None
+        if found is None or not all(said.get(part) == blob.digest for part, blob in enumerate(found[1])):
+            return None
+        rest(found[:1], self._folder)
+        return found[0]
 
 
 def _envelopes(announced: Mapping[PeerId, Announced]) -> dict[bytes, Envelope]:

@@ -1,7 +1,8 @@
 """Checkpoints: the state of a peer on disk, from which it finds its way back.
 
 Each has two files: `step-N.json` is the state without the model, `step-N.safetensors` holds model and optimizer. They are written
-beside, synced, then renamed: whatever happens, the last one is whole.
+beside, synced, then renamed: whatever happens, the last one is whole. A model is read into memory, its digest is computed there,
+and if it is large it rests in a file without a name until it is used: nobody can change it any more.
 """
 
 import re
@@ -25,6 +26,7 @@ from troth.protocol.core.roster import Roster
 from troth.protocol.core.scales import Scales
 from troth.protocol.core.state import LastRecord, State
 from troth.protocol.wire.messages import Malformed
+from troth.resting import rest
 from troth.training.work import Training, TrainingWork
 
 FORMAT = "troth checkpoint 3"
@@ -278,6 +280,7 @@ class Checkpoints:
         training: Any = self._work.read(path)
         if isinstance(training, Malformed) or self._work.digest(training) != digest:
             return None
+        rest(training.vectors, self._folder)
         return training  # type: ignore[no-any-return]
 
 

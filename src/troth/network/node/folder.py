@@ -103,21 +103,21 @@ class PeerFolder:
 
     def last(self, first: State[Training]) -> Found:
         """The newest saved state with its audit records; `first` if there is none."""
+        return self._on_disk(lambda: self._last(first))
+
+    def _last(self, first: State[Training]) -> Found:
         found = self._checkpoints.last(first, self._replayed)
-        owes = any(state.pending_audits.owed_steps for state in (*found.past, found.state))
-        records = self._records(found.state.step) if owes else {}
+        states = *found.past, found.state
+        records = self._records(found.state.step) if any(one.pending_audits.owed_steps for one in states) else {}
 
         @cache
         def restore(step: int, model: Digest) -> Training | None:
-            self._on_disk(lambda: rest(found.state.training.vectors, self.path))  # room for the one that is made
+            rest(found.state.training.vectors, self.path)  # room for the one that is made
             training = self._checkpoints.restored(step, model, first, self._replayed)
-            if training is not None:
-                self._on_disk(lambda: rest(training.vectors, self.path))
+            rest(() if training is None else training.vectors, self.path)
             return training
 
-        *past, last = (
-            self._audit_records.onto(state, found.past, records, restore) for state in (*found.past, found.state)
-        )
+        *past, last = (self._audit_records.onto(one, found.past, records, restore) for one in states)
         self._rest(last, *past)
         return Found(last, found.lacks, tuple(past))
 
