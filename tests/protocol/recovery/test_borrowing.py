@@ -93,7 +93,6 @@ def test_a_member_gets_back_a_thrown_away_record_that_others_can_prove_with_its_
     assert behind.written == [third]
 
 
-@pytest.mark.xfail(strict=True)
 def test_a_member_that_borrows_records_keeps_what_owed_audits_need() -> None:
     """[R7, K1, B6] It was a member in that step, so the audit may be dealt to it. Without the record it would pass the audit
     over, and its silence would count as an acquittal."""
