@@ -29,7 +29,7 @@ from troth.network.node.node import Node
 from troth.network.node.options import NodeOptions
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.core.channel import Channel, ForwardingChannel
-from troth.protocol.core.records import StepRecord
+from troth.protocol.core.records import MOST_OWED, StepRecord
 from troth.protocol.core.roles import PendingAudits
 from troth.protocol.core.run import Run
 from troth.protocol.wire.messages import Phase
@@ -219,11 +219,11 @@ def _report(size: int, baseline: float, peaks: list[float], phases: Peaks) -> st
 
 def _arithmetic() -> list[str]:
     """What a peer with SGD needs for larger models: vectors of 4·D bytes, counted."""
-    resting, aggregates, checkpoints = 18, 18, 3 * STATE
+    resting, aggregates, checkpoints = 18, 18 + MOST_OWED, (3 + MOST_OWED) * STATE
     rows = [(size, 4 * size / 1e9) for size in (10**8, 10**9)]
     return [
-        f"In vectors of 4·D bytes a peer needs {STATE} + {BOUND} of memory, whatever the number of peers, and on disk {checkpoints} for three checkpoints, at "
-        f"most {aggregates} for aggregates since the last saved model, and {resting} for the states and aggregates that audits and evidence may still need:",
+        f"In vectors of 4·D bytes a peer needs {STATE} + {BOUND} of memory, whatever the number of peers, and on disk {checkpoints} for "
+        f"{3 + MOST_OWED} checkpoints, at most {aggregates} for aggregates since the last saved model (three checkpoints and {MOST_OWED} aggregates fewer while no audit is owed), and {resting} for the states and aggregates that audits and evidence may still need:",
         "",
         "| parameters | memory, at most | disk, at most |",
         "| --- | --- | --- |",

@@ -1,7 +1,12 @@
-"""Files that are written whole or not at all, and are still there after a power cut."""
+"""Files that are written whole or not at all, and are still there after a power cut; and reading them into memory.
+
+Nothing is written into a file that has its name already: a reader that has it open, or mapped, keeps what it began to read. Other
+people's tools do write into files, though, so what has been checked must not lie in a file that has a name.
+"""
 
 import os
 from collections.abc import Callable
+from io import FileIO
 from pathlib import Path
 
 
@@ -23,6 +28,16 @@ def write_by(path: Path, write: Callable[[Path], object]) -> None:
         os.fsync(file.fileno())
     partial.replace(path)
     sync_folder(path.parent)
+
+
+def read_into(file: FileIO, buffer: memoryview) -> bool:
+    """Fill a buffer of bytes from a file. False if the file ends before."""
+    while buffer:
+        count = file.readinto(buffer)  # the system reads at most 2 GiB at once
+        if not count:
+            return False
+        buffer = buffer[count:]
+    return True
 
 
 def sync_folder(folder: Path) -> None:

@@ -1,23 +1,28 @@
 """Weights between a flat vector and the files of other tools: complete state dicts, and back."""
 
+import os
 from collections import defaultdict
 from collections.abc import Mapping
 from errno import EIO
+from io import FileIO
 from pathlib import Path
+from typing import Annotated, Literal
 
+import msgspec
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from troth.files import write_by
+from troth.files import read_into, write_by
 from troth.training.errors import TaskError
 from troth.training.layout import Layout
 
 # D coordinates
 
 _SHOWN = 5  # differences named in an error
+_MOST_HEADER = 1 << 20  # bytes of names and shapes of vectors
 
 
 def write_model(path: Path, state: Mapping[str, Tensor]) -> None:
@@ -31,6 +36,67 @@ def write_tensors(named: Mapping[str, Tensor], path: Path) -> None:
         save_file(dict(named), path)
     except SafetensorError as error:  # the library wraps the system's errors
         raise OSError(EIO, str(error)) from error
+
+
+class _Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A vector in the header of a file of tensors."""
+
+    dtype: Literal["F32", "F64"]
+    shape: tuple[Annotated[int, msgspec.Meta(ge=0, lt=1 << 40)]]
+    data_offsets: tuple[int, int]  # from the end of the header on
+
+    def empty(self) -> Tensor:
+        return torch.empty(self.shape, dtype=torch.float32 if self.dtype == "F32" else torch.float64)
+
+    @property
+    def length(self) -> int:
+        """In bytes."""
+        return self.shape[0] * (4 if self.dtype == "F32" else 8)
+
+
+def read_vectors(path: Path, most: int) -> dict[str, Tensor]:
+    """Vectors of a file of at most so many bytes that `write_tensors` made, copied into memory.
+
+    `safetensors.torch.load_file` gives the same numbers, but leaves them in the file and maps it: there they change if somebody
+    writes into the file after their digest was checked, and the process dies where somebody cut it. Mapping would save no memory
+    here: computing the digest reads every page. Vectors that are seldom read rest in files without a name (`troth.resting`).
+
+    Raises OSError if the file cannot be read, and ValueError if it is no such file.
+    """
+    with FileIO(path) as file:
+        total = os.fstat(file.fileno()).st_size
+        if total > most:
+            raise ValueError(f"{total:,} bytes are more than such a file has")
+        places = _header(file, total)
+        end = 0
+        for place in places.values():
+            begin, end = end, end + place.length
+            if place.data_offsets != (begin, end):
+                raise ValueError("its vectors do not follow one another")
+        if file.tell() + end != total:
+            raise ValueError("it is cut, or too long")
+        named = {name: place.empty() for name, place in places.items()}
+        if not all(read_into(file, vector_D.numpy().data.cast("B")) for vector_D in named.values() if len(vector_D)):
+            raise ValueError("it was cut while it was read")
+    return named
+
+
+def _header(file: FileIO, total: int) -> dict[str, _Place]:
+    """The header that a file of so many bytes begins with: its vectors, in the order in which they lie there."""
+    prefix = bytearray(8)
+    if not read_into(file, memoryview(prefix)):
+        raise ValueError("it has no header")
+    length = int.from_bytes(prefix, "little")
+    if length > min(total, _MOST_HEADER):
+        raise ValueError("its header is cut, or too long")
+    header = bytearray(length)
+    if not read_into(file, memoryview(header)):
+        raise ValueError("its header is cut, or too long")
+    try:
+        places = msgspec.json.decode(header, type=dict[str, _Place])
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"its header is damaged, or of something else than vectors: {error}") from error
+    return dict(sorted(places.items(), key=lambda one: one[1].data_offsets))
 
 
 def how_to_load(path: Path) -> str:

@@ -9,7 +9,7 @@ from weakref import ref
 
 import numpy as np
 import torch
-from safetensors.torch import load, load_file, save
+from safetensors.torch import load, save
 from torch import Tensor
 
 from troth import kernels
@@ -23,7 +23,7 @@ from troth.training.hardware import class_digest, gradient_on
 from troth.training.optimizers import Optimizer, State, bound
 from troth.training.problem import Problem
 from troth.training.schedules import Schedule, rate_at
-from troth.training.weights import write_tensors
+from troth.training.weights import read_vectors, write_tensors
 
 # P peers, D coordinates
 
@@ -131,10 +131,12 @@ class TrainingWork:
         write_tensors(_on_host(training), path)
 
     def read(self, path: Path) -> Training | Malformed:
-        """The state in a file that `write` or `pack` made. Its numbers stay there, and come into memory where they are used."""
+        """The state in a file that `write` or `pack` made, copied into memory: its digest, once checked, stays the right one
+        whatever becomes of the file."""
+        most = 64 * self.problem.size + (1 << 20)  # more than any optimizer holds for a parameter
         try:
-            named = load_file(path)
-        except Exception as error:  # safetensors raises all kinds of errors
+            named = read_vectors(path, most)
+        except (OSError, ValueError) as error:
             return Malformed(f"not a state: {error}")
         return training_of(named)
 

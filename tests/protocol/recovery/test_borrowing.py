@@ -11,7 +11,7 @@ from tests.protocol.returning_members import IDENTITIES, PEERS, RUN, SilentLink
 from troth.crypto import Digest, PeerId, blob_digest
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.broadcast.timeouts import Timeouts
-from troth.protocol.core.records import decode_record
+from troth.protocol.core.records import Owed, decode_record
 from troth.protocol.core.state import NO_MODEL, LastRecord, Peer, State
 from troth.protocol.recovery.history import follow, state_after
 from troth.protocol.recovery.member import Member
@@ -91,6 +91,20 @@ def test_a_member_gets_back_a_thrown_away_record_that_others_can_prove_with_its_
     assert ledger.state is after
     assert ledger.lacks is None
     assert behind.written == [third]
+
+
+def test_a_member_that_borrows_records_keeps_what_owed_audits_need() -> None:
+    """[R7, K1, B6] It was a member in that step, so the audit may be dealt to it. Without the record it would pass the audit
+    over, and its silence would count as an acquittal."""
+    behind = member_after(3)
+    ledger, who = behind.ledger, behind.who.values()
+    kept: Any = {step: f"what audits of step {step} need" for step in range(3)}
+    ledger.state = replace(ledger.state, audit_records=kept)
+    owing = signed_again(behind.shown[3], who, owed=(Owed(min(behind.who), 0, 3), Owed(min(behind.who), 99, 1)))
+    behind.borrow(owing)
+    assert ledger.state.step == 4
+    assert ledger.state.audit_records == {0: kept[0], 2: kept[2]}, "and of the last two steps the one that it made"
+    assert ledger.past[-1].audit_records == kept
 
 
 def test_a_member_that_steps_back_forgets_the_record_beyond() -> None:

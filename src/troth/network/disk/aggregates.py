@@ -4,14 +4,17 @@ Large models are saved now and then. If all members lost power in between, nobod
 but each update is a pure function of the model before it and the aggregate, and the records prove every aggregate.
 """
 
+import os
 import threading
+from io import FileIO
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from troth.crypto import Digest
-from troth.files import write_by
+from troth.files import read_into, write_by
+from troth.network.disk.step_files import step_files
 from troth.protocol.core.parts import Bounds, part_bounds
 from troth.protocol.core.records import StepRecord, aggregates_digest
 from troth.protocol.core.state import State
@@ -54,13 +57,11 @@ class AggregateFiles:
         self._since = self._next = state.step
         self._models = {state.step: state.model}
 
-    def prune(self, step: int) -> None:
-        """Delete files from before the saved model, once nobody can need an earlier one: the state at the start of this step is
-        saved; its last record may not be certified, so the peer may go back by a step, and audit the one before (SPEC B2, B6)."""
-        if step > self._since + 1:
-            for path in self._folder.glob("step-*.aggregate"):
-                if int(path.stem.removeprefix("step-")) < self._since:
-                    path.unlink()
+    def prune(self, base: int) -> None:
+        """Delete files from before this step, at which a model was saved, since nobody can need an earlier one."""
+        for step, path in step_files(self._folder, "aggregate").items():
+            if step < base:
+                path.unlink()
 
     def wait(self) -> None:
         """Wait until everything is on disk. Raises OSError if it could not be written."""
@@ -80,10 +81,14 @@ class AggregateFiles:
 
     def read_parts(self, step: int, bounds: Bounds) -> tuple[Tensor, tuple[Blob, ...]] | None:
         """The aggregate of a step, if there is one, and its parts with their digests; nothing is checked but its length."""
-        path = self._path(step)
-        if not path.exists() or path.stat().st_size != 4 * self._size or bounds[-1] != self._size:
+        aggregate_D = torch.empty(self._size, dtype=torch.float32)
+        try:
+            with FileIO(self._path(step)) as file:  # not mapped: it may be written over once its digests were checked
+                whole = os.fstat(file.fileno()).st_size == 4 * self._size == 4 * bounds[-1]
+                if not whole or not read_into(file, aggregate_D.numpy().data.cast("B")):
+                    return None
+        except FileNotFoundError:
             return None
-        aggregate_D = torch.from_file(str(path), shared=False, size=self._size, dtype=torch.float32)
         blobs = Blob.cut(aggregate_D, bounds)
         digest_all(blobs)
         return aggregate_D, blobs

@@ -1,12 +1,17 @@
-"""Audit records of the last steps, on disk: a restart must not save liars from the audit of their last steps (SPEC K1).
+"""Audit records on disk: a restart must not save liars from the audit of their last steps, or from an owed one (SPEC K1, R7).
 
 One file for each step, beside the checkpoints. The model that gradients were taken at is in the checkpoint of that step; a large
 one is made again like any other (`disk.replay`), and its aggregate lies in a file of its own (`disk.aggregates`).
+
+There are at most `MOST_OWED` + 2 files: those of the last three steps, and of steps that the last state or the one before it owes
+audits of; there a peer goes back to, if its last record is not certified. Liars may keep audits owed in every step, but no audit
+for long: each is dealt again three times, in one step after another, and then given up. So the disk does not grow.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 from torch import Tensor
@@ -15,15 +20,22 @@ from troth.crypto import Digest, PeerId, blob_digest
 from troth.files import write_bytes
 from troth.network.disk.aggregates import AggregateFiles
 from troth.network.disk.checkpoints import CheckpointError, Checkpoints
+from troth.network.disk.step_files import step_files
 from troth.protocol.core.records import StepRecord, aggregates_digest
 from troth.protocol.core.state import AuditRecord, State
 from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.messages import Announced, Bytes32, Clip, Commit, Envelope, Malformed, Phase, said_as
 from troth.protocol.wire.phases import decode
+from troth.resting import rest
 from troth.training.work import Training
 
 FORMAT = "troth audit record 6"
-_FILES = 3  # as many as there are models
+_LAST = 3  # steps whose records are kept in any case
+Restore = Callable[[int, Digest], Training | None]  # the model at the start of a step, if it can be made again
+
+
+def _cannot(_step: int, _model: Digest) -> Training | None:
+    return None
 
 
 class SavedAuditRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -72,33 +84,49 @@ def read_exactly(raw: bytes) -> SavedAuditRecord:
 
 
 class AuditRecordFiles:
-    """The audit records of the last steps."""
+    """The audit records of the last steps, and of earlier ones that are owed."""
 
     def __init__(self, folder: Path, run: Digest, checkpoints: Checkpoints, aggregates: AggregateFiles) -> None:
         self._folder = folder
         self._run = run
         self._checkpoints = checkpoints
         self._aggregates = aggregates
+        self._owed: dict[int, frozenset[int]] = {}  # steps that states owe audits of, by the step that begins there
 
-    def save(self, state: State[Training]) -> None:
-        """Save the audit record of the step before this state."""
-        record = state.audit_records.get(state.step - 1)
-        if record is None:
-            return
+    def save(self, state: State[Training]) -> tuple[int, ...]:
+        """Save the audit record of the step before this state, and delete those that nobody needs. Return the steps of
+        which audits are owed, in order, as far as their records are here: their models and aggregates are needed too."""
+        before = self._owed.get(state.step - 1, frozenset())
+        self._owed = {state.step - 1: before, state.step: state.pending_audits.owed_steps}
+        record, owed = state.audit_records.get(state.step - 1), before | state.pending_audits.owed_steps
         try:
-            write_bytes(self._path(record.step), msgspec.msgpack.encode(self._saved(record).checked()))
-            for old in sorted(self._folder.glob("step-*.audit"))[:-_FILES]:
-                old.unlink()
+            if record is not None:
+                write_bytes(self._path(record.step), msgspec.msgpack.encode(self._saved(record).checked()))
+            files = step_files(self._folder, "audit")
+            for step, path in files.items():
+                if step < state.step - _LAST and step not in owed:
+                    path.unlink()
+            return tuple(sorted(owed & files.keys()))
         except OSError as error:
             raise CheckpointError(
                 f"cannot write to {self._folder}: {error.strerror}; make room and join again"
             ) from error
 
-    def onto(self, state: State[Training], earlier: Sequence[State[Training]] = ()) -> State[Training]:
-        """The state with the audit records of the two steps before it, as far as they are there and whole. `earlier` states are
-        those before, whose models may not be on disk."""
-        agreed = {one.last.record.step: one.last.record for one in (*earlier, state) if one.last is not None}
-        found = {step: self._read(step, earlier) for step in (state.step - 2, state.step - 1)}
+    def onto(
+        self,
+        state: State[Training],
+        earlier: Sequence[State[Training]] = (),
+        records: Mapping[int, StepRecord] = MappingProxyType({}),
+        restore: Restore = _cannot,
+    ) -> State[Training]:
+        """The state with the audit records of the two steps before it, and of those that are owed, as far as they are there and
+        whole. `earlier` states are those before, whose models may not be on disk; `restore` makes older ones again. An owed audit
+        is done by a record that fits the certified one, or not at all: its step may have been made again without this peer."""
+        self._owed[state.step] = owed = state.pending_audits.owed_steps
+        last = {one.last.record.step: one.last.record for one in (*earlier, state) if one.last is not None}
+        agreed, two = {**records, **last}, {state.step - 2, state.step - 1}
+        wanted = sorted(two | (owed & agreed.keys()))
+        found = {step: self._read(step, earlier, restore if step in owed else _cannot) for step in wanted}
         kept = {step: one for step, one in found.items() if one is not None and _is_of(one, agreed.get(step))}
         return replace(state, audit_records=kept)
 
@@ -127,20 +155,19 @@ class AuditRecordFiles:
             accuses=_envelopes(record.accuses),
         )
 
-    def _read(self, step: int, earlier: Sequence[State[Training]]) -> AuditRecord[Training] | None:
+    def _read(self, step: int, earlier: Sequence[State[Training]], restore: Restore) -> AuditRecord[Training] | None:
         try:
             saved = msgspec.msgpack.decode(self._path(step).read_bytes(), type=SavedAuditRecord, strict=True)
         except (OSError, ValueError):
             return None
-        training = self._training(saved, earlier)
+        if (saved.format, saved.run, saved.step) != (FORMAT, self._run, step) or not saved.is_whole:
+            return None
         commits, reports = _opened(Phase.COMMIT, saved.commits), _opened(Phase.REPORT, saved.reports)
         clips, accuses = _opened(Phase.CLIP, saved.clips), _opened(Phase.ACCUSE, saved.accuses)
-        if (saved.format, saved.run, saved.step) != (FORMAT, self._run, step) or training is None or not saved.is_whole:
-            return None
         if commits is None or reports is None or clips is None or accuses is None:
             return None
-        aggregate_D = self._aggregate(saved, clips)
-        if aggregate_D is None:
+        aggregate_D, training = self._aggregate(saved, clips), self._training(saved, earlier, restore)
+        if aggregate_D is None or training is None:
             return None
         return AuditRecord(
             step=step,
@@ -160,11 +187,14 @@ class AuditRecordFiles:
             accuses=accuses,
         )
 
-    def _training(self, saved: SavedAuditRecord, earlier: Sequence[State[Training]]) -> Training | None:
+    def _training(
+        self, saved: SavedAuditRecord, earlier: Sequence[State[Training]], restore: Restore
+    ) -> Training | None:
         if saved.state is not None:
             return self._checkpoints.model(saved.step, Digest(saved.state))
-        wanted = (saved.step, saved.model)
-        return next((one.training for one in earlier if (one.step, one.model) == wanted), None)
+        wanted = saved.step, Digest(saved.model)
+        known = next((one.training for one in earlier if (one.step, one.model) == wanted), None)
+        return known or restore(*wanted)
 
     def _aggregate(self, saved: SavedAuditRecord, clips: Mapping[PeerId, Announced]) -> Tensor | None:
         """The aggregate that the owners announced."""
@@ -172,8 +202,10 @@ class AuditRecordFiles:
             return Blob(saved.aggregate).numbers_D()
         found = self._aggregates.read_parts(saved.step, saved.bounds)
         said = {center.part: center.digest for one in clips.values() for center in said_as(one, Clip).centers}
-        whole = found is not None and all(said.get(part) == blob.digest for part, blob in enumerate(found[1]))
-        return found[0] if found is not None and whole else None
+        if found is None or not all(said.get(part) == blob.digest for part, blob in enumerate(found[1])):
+            return None
+        rest(found[:1], self._folder)
+        return found[0]
 
 
 def _envelopes(announced: Mapping[PeerId, Announced]) -> dict[bytes, Envelope]:

@@ -1,12 +1,13 @@
 """Checkpoints: the state of a peer on disk, from which it finds its way back.
 
 Each has two files: `step-N.json` is the state without the model, `step-N.safetensors` holds model and optimizer. They are written
-beside, synced, then renamed: whatever happens, the last one is whole.
+beside, synced, then renamed: whatever happens, the last one is whole. A model is read into memory, its digest is computed there,
+and if it is large it rests in a file without a name until it is used: nobody can change it any more.
 """
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -18,12 +19,14 @@ from troth.crypto import Digest, blob_digest
 from troth.files import write_by, write_bytes
 from troth.network.disk.errors import DiskError
 from troth.network.disk.replay import Base
+from troth.network.disk.step_files import step_files
 from troth.protocol.broadcast.signed_slots import NO_SLOT, SlotKey
 from troth.protocol.core.roles import PendingAudits
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.scales import Scales
 from troth.protocol.core.state import LastRecord, State
 from troth.protocol.wire.messages import Malformed
+from troth.resting import rest
 from troth.training.work import Training, TrainingWork
 
 FORMAT = "troth checkpoint 4"
@@ -137,9 +140,16 @@ class Checkpoints:
         except OSError as error:
             raise CheckpointError(f"cannot make {folder}: {error.strerror}") from error
 
-    def save(self, state: State[Training], marks: Marks | None = None, *, whole: bool = False) -> bool:
+    def save(
+        self,
+        state: State[Training],
+        marks: Marks | None = None,
+        *,
+        whole: bool = False,
+        owed: Collection[int] = (),
+    ) -> bool:
         """Write a checkpoint; return whether with its model, which `whole` asks for. Everything that the marks name must be on
-        disk already."""
+        disk already. For each step of which an audit is owed, the newest model up to there is kept, beside the last few."""
         name = f"step-{state.step:09}"
         writes = whole or self._saves_model(state)
         content = state.model if state.content else self._work.digest(state.training) if writes else None
@@ -164,7 +174,7 @@ class Checkpoints:
                 self._write(state.step, state.training)
                 self._next, self._saved_at = self._clock() + _SELDOM * (self._clock() - began), state.step
             write_bytes(self._folder / f"{name}.json", _text(saved))
-            self._prune()
+            self._prune(owed)
         except OSError as error:
             raise CheckpointError(
                 f"cannot write a checkpoint to {self._folder}: {error.strerror}; make room there and join again"
@@ -177,13 +187,18 @@ class Checkpoints:
         due = self._clock() >= self._next or state.step - self._saved_at >= self._every
         return self.is_small(state.training) or (state.content and due)
 
-    def _prune(self) -> None:
-        models = sorted(self._folder.glob("step-*.safetensors"))
-        states = sorted(self._folder.glob("step-*.json"))
-        newest = {path.stem for path in (*models[-self._keep :], *states[-self._keep :])}
-        for path in (*models, *states):
-            if path.stem not in newest:
+    def _prune(self, owed: Collection[int]) -> None:
+        models, states = step_files(self._folder, "safetensors"), step_files(self._folder, "json")
+        kept = {*list(models)[-self._keep :], *list(states)[-self._keep :], *map(self.base_of, owed)}
+        for step, path in (*models.items(), *states.items()):
+            if step not in kept:
                 path.unlink()
+
+    def base_of(self, step: int) -> int:
+        """Step of the newest model that was saved up to this step: from it the model there is made again. The run's first one, if
+        there is none."""
+        models = step_files(self._folder, "safetensors").keys() & step_files(self._folder, "json").keys()
+        return max((saved for saved in models if saved <= step), default=0)
 
     def marks(self) -> Marks:
         """The marks of the newest checkpoint."""
@@ -225,6 +240,15 @@ class Checkpoints:
         )
         return Found(state, None if training is not None else saved.model)
 
+    def restored(self, step: int, model: Digest, first: State[Training], restore: Restore) -> Training | None:
+        """The model of an earlier step by its digest as records name it: read from its file, or made again."""
+        saved = _read(self._folder / f"step-{step:09}.json", self._run)
+        if saved is not None and saved.model == model and saved.content is not None:
+            found = self.model(step, saved.content)
+            if found is not None:
+                return found
+        return restore(step, model, None, lambda: self._base(step, first))
+
     def _base(self, step: int, first: State[Training]) -> Base | None:
         """The newest saved model before this step, or the run's first."""
         for path in sorted(self._folder.glob("step-*.safetensors"), reverse=True):
@@ -256,6 +280,7 @@ class Checkpoints:
         training: Any = self._work.read(path)
         if isinstance(training, Malformed) or self._work.digest(training) != digest:
             return None
+        rest(training.vectors, self._folder)
         return training  # type: ignore[no-any-return]
 
 

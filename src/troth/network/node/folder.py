@@ -3,7 +3,8 @@
 run                 the run that the folder belongs to
 lock                held while a process uses the folder
 log.txt             everything that people were told, and every step
-checkpoints/        the last states, audit records of the last steps, aggregates since the last saved model if it is large
+checkpoints/        the last states, audit records of the last steps, aggregates since the last saved model if it is large;
+                    and whatever audits need that are owed from earlier steps
 journal/            everything that was agreed on, and every change of the members
 signed-slots        the slots that this peer has signed (SPEC B1)
 successor.key       the successor key, if this peer lost its slots
@@ -12,6 +13,7 @@ model.safetensors, model.json
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,7 +29,7 @@ from troth.network.disk.journal import Journal
 from troth.network.disk.lock import Lock, lock_folder
 from troth.network.disk.replay import Base, Replay
 from troth.network.disk.signed_slots import SignedSlotsFile
-from troth.protocol.core.records import decode_record
+from troth.protocol.core.records import StepRecord, decode_record
 from troth.protocol.core.run import Run
 from troth.protocol.core.state import LastRecord, State
 from troth.protocol.wire.frames import CertifiedRecord
@@ -101,20 +103,35 @@ class PeerFolder:
 
     def last(self, first: State[Training]) -> Found:
         """The newest saved state with its audit records; `first` if there is none."""
+        return self._on_disk(lambda: self._last(first))
+
+    def _last(self, first: State[Training]) -> Found:
         found = self._checkpoints.last(first, self._replayed)
-        past = tuple(self._audit_records.onto(state, found.past) for state in found.past)
-        whole = Found(self._audit_records.onto(found.state, found.past), found.lacks, past)
-        self._rest(whole.state, *past)
-        return whole
+        states = *found.past, found.state
+        records = self._records(found.state.step) if any(one.pending_audits.owed_steps for one in states) else {}
+
+        @cache
+        def restore(step: int, model: Digest) -> Training | None:
+            rest(found.state.training.vectors, self.path)  # room for the one that is made
+            training = self._checkpoints.restored(step, model, first, self._replayed)
+            rest(() if training is None else training.vectors, self.path)
+            return training
+
+        *past, last = (self._audit_records.onto(one, found.past, records, restore) for one in states)
+        self._rest(last, *past)
+        return Found(last, found.lacks, tuple(past))
 
     def _replayed(
         self, step: int, model: Digest, last: LastRecord | None, base: Callable[[], Base | None]
     ) -> Training | None:
         """The model of a state that was saved without it, from the aggregates since an earlier one."""
-        records = {record.step: record for record in (decode_record(one.record) for one in self.certified(step))}
+        records = self._records(step)
         if last is not None:
             records[last.record.step] = last.record
         return self._replay(step, model, records, base)
+
+    def _records(self, step: int) -> dict[int, StepRecord]:
+        return {record.step: record for record in (decode_record(one.record) for one in self.certified(step))}
 
     def recorded(self, certified: Sequence[CertifiedRecord]) -> None:
         """Write down certified records, once everything is on disk that their models can be made from."""
@@ -128,12 +145,13 @@ class PeerFolder:
     def save_step(self, state: State[Training], *, whole: bool) -> None:
         """Save the state after a step; with its model in any case if `whole`. A large one is saved now and then, and each step's
         aggregate until the next time."""
-        self._audit_records.save(state)
-        small = self._checkpoints.is_small(state.training)
+        small, owed = self._checkpoints.is_small(state.training), self._audit_records.save(state)
         follows = small or self._on_disk(lambda: self._aggregates.add(state))
-        if self._checkpoints.save(state, self._settled(), whole=whole or not follows) and not small:
+        if self._checkpoints.save(state, self._settled(), whole=whole or not follows, owed=owed) and not small:
             self._aggregates.saved(state)
-        self._on_disk(lambda: self._aggregates.prune(state.step))
+        # The last record may not be certified, so the peer may go back by a step, and audit the one before (SPEC B2, B6).
+        oldest = min((*owed, state.step - 2))
+        self._on_disk(lambda: self._aggregates.prune(self._checkpoints.base_of(oldest)))
         self._rest(state)
 
     def _rest(self, state: State[Training], *earlier: State[Training]) -> None:
@@ -152,9 +170,9 @@ class PeerFolder:
 
     def save_when_stopping(self, state: State[Training]) -> None:
         """Save state, model and audit records: if all others stop too, nobody else has the model (SPEC B5)."""
-        self._audit_records.save(state)
+        owed = self._audit_records.save(state)
         self._on_disk(self._aggregates.wait)
-        self._checkpoints.save(state, self._settled(), whole=True)
+        self._checkpoints.save(state, self._settled(), whole=True, owed=owed)
 
     def _settled(self) -> Marks:
         assert self.slots is not None

@@ -7,7 +7,7 @@ from itertools import cycle, islice
 from troth.crypto import Digest, PeerId, Seed, derive, stream, tagged_hash
 from troth.protocol.core.door import AUDITS
 from troth.protocol.core.parts import Bounds, part_bounds
-from troth.protocol.core.records import Owed, StepRecord
+from troth.protocol.core.records import MOST_OWED, Owed, StepRecord
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Run, effective_validators
 
@@ -29,6 +29,12 @@ class PendingAudits:
     owed: tuple[Owed, ...] = ()  # audits of earlier steps that came to nothing (SPEC R7)
     everyone: bool = False  # a liar may have chosen among several draws: everyone audits (SPEC R6)
     probed: tuple[PeerId, ...] = ()  # candidates that committed to a gradient in the last step (SPEC J6)
+
+    @property
+    def owed_steps(self) -> frozenset[int]:
+        """Steps before the last one of which audits are owed: at most `MOST_OWED`, whatever the list says, since an audit that
+        comes to nothing is dealt again in the very next step, and no oftener than that (SPEC R7)."""
+        return frozenset(audit.step for audit in self.owed if self.step - MOST_OWED <= audit.step < self.step)
 
     @classmethod
     def after(cls, record: StepRecord) -> "PendingAudits":

@@ -112,12 +112,15 @@ def has_quorum(run: Run, signed: CertifiedRecord, record: StepRecord, roster: Ro
 def state_after(
     run: Run, state: State[T], followed: Followed, training: T, model: Digest, tools: Primitives
 ) -> State[T]:
-    """Common state after the records followed; audit records come from observing. `model` is the digest of `training`, which
-    may be another one than the last record names."""
+    """Common state after the records followed. Audit records come from observing; of those that were here before, the ones stay
+    that audits still need: they may be dealt to this peer (SPEC R7, K1). `model` is the digest of `training`, which may be
+    another one than the last record names."""
     scales, roster = state.scales, state.roster
     for record in followed.records:
         before_last, scales, roster = roster, scales_after(scales, record, roster, run), roster.after(record)
     last = followed.records[-1]
+    pending = PendingAudits.after(last)
+    needed = pending.owed_steps | {last.step - 1}
     before = followed.records[-2].randomness if len(followed.records) > 1 else state.randomness
     return State(
         step=last.step + 1,
@@ -127,8 +130,8 @@ def state_after(
         randomness=Digest(last.randomness),
         earlier_randomness=Digest(before),
         scales=scales,
-        pending_audits=PendingAudits.after(last),
-        audit_records={},
+        pending_audits=pending,
+        audit_records={step: kept for step, kept in state.audit_records.items() if step in needed},
         incarnation=last.incarnation,
         last=LastRecord.of(last, before_last, tools),
     )

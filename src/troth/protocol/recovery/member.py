@@ -217,7 +217,7 @@ class Member(Generic[T]):
     async def _observe(self, channel: BroadcastChannel) -> AsyncIterator[Outcome[T]]:
         """Observe steps until this peer is a member and has the audit records of the last two (SPEC B3, B4)."""
         observed = requested = 0
-        while self.peer.me not in self.state.roster.members or len(self.state.audit_records) < 2:
+        while self.peer.me not in self.state.roster.members or not self._has_last_audit_records:
             requested += self._requests.rejoin(channel, self.state, min(1 << max(0, requested - 1), MOST_AHEAD))
             observed += 1
             if observed % (OBSERVING // 2) == 0:
@@ -230,6 +230,13 @@ class Member(Generic[T]):
                 raise RemovedError(f"this peer was banned in step {outcome.record.step}")
             if self._seat.peer not in self.state.roster.may_ask:
                 raise LeftOutError(f"this peer lost its slot in step {outcome.record.step}")
+
+    @property
+    def _has_last_audit_records(self) -> bool:
+        """Whether the records of the last two steps are here; earlier ones, whose audits are owed, do not count. Of the closing
+        step there is none."""
+        state = self.state
+        return state.closed or {state.step - 2, state.step - 1} <= state.audit_records.keys()
 
     @property
     def _requests(self) -> Requests:
