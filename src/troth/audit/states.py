@@ -211,7 +211,7 @@ def _unlike(saved: SavedAuditRecord, kept: AuditRecord[Updates]) -> list[str]:
     differ = [name for name in same if getattr(saved, name) != getattr(kept, name)]
     if saved.names_content != kept.content:
         differ.append("content")
-    for name in ("commits", "reports", "clips", "accuses"):
+    for name in ("commits", "reports", "clips", "accuses", "probed"):
         said = {bytes(peer): one.envelope for peer, one in getattr(kept, name).items()}
         if getattr(saved, name) != said:
             differ.append(name)

@@ -2,7 +2,7 @@
 
 from tests.protocol.returning_members import IDENTITIES, IDENTITY_OF, PEERS, SUCCESSORS, rejoin_request, rejoin_slot
 from troth.crypto import Digest, Identity, PeerId, Signature, Slot, derive, signed_bytes
-from troth.protocol.broadcast.catch_up_server import MOST_AHEAD, CatchUpServer, Served
+from troth.protocol.broadcast.outside.catch_up_server import MOST_AHEAD, CatchUpServer, Served
 from troth.protocol.core.rejoin import request_bytes
 from troth.protocol.core.roster import Away, Roster
 from troth.protocol.wire.frames import (

@@ -8,6 +8,7 @@ import pytest
 from tests.protocol.returning_members import PEERS, roster_after
 from troth.crypto import Digest, Identity, PeerId, Slot, derive
 from troth.protocol.core.door import (
+    AUDITS,
     Door,
     agreed_probes,
     best_tickets,
@@ -17,7 +18,7 @@ from troth.protocol.core.door import (
     ticket_hash,
 )
 from troth.protocol.core.records import Candidate, Judgement
-from troth.protocol.core.roles import AUDITS, CYCLE_AUDITORS, PendingAudits, draw_roles
+from troth.protocol.core.roles import CYCLE_AUDITORS, PendingAudits, draw_roles
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Parameters, Run, RunError
 from troth.protocol.wire.messages import Commit, Kind, Phase, Probe, Ticket, Verdict
@@ -244,7 +245,7 @@ def test_a_closed_door_leaves_no_trace() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"probation": -1}, {"probation": 1 << 20}, {"slots": 0}, {"slots": 17}, {"ticket_bits": 65}]
 )
-def test_doors_that_no_run_can_have_are_refused(wrong: dict[str, int]) -> None:
+def test_doors_that_no_run_can_have_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(RunError, match="probation must be"):
         run_with(**wrong)
 

@@ -29,7 +29,7 @@ from troth.protocol.wire.phases import decode
 from troth.resting import rest
 from troth.training.work import Training
 
-FORMAT = "troth audit record 6"
+FORMAT = "troth audit record 7"
 _LAST = 3  # steps whose records are kept in any case
 Restore = Callable[[int, Digest], Training | None]  # the model at the start of a step, if it can be made again
 
@@ -58,6 +58,7 @@ class SavedAuditRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unkn
     reports: dict[Bytes32, Envelope]
     clips: dict[Bytes32, Envelope]
     accuses: dict[Bytes32, Envelope]
+    probed: dict[Bytes32, Envelope]
     check: Bytes32 = bytes(32)  # over all of the above: after an accident this peer would accuse honest members
 
     def checked(self) -> "SavedAuditRecord":
@@ -153,6 +154,7 @@ class AuditRecordFiles:
             reports=_envelopes(record.reports),
             clips=_envelopes(record.clips),
             accuses=_envelopes(record.accuses),
+            probed=_envelopes(record.probed),
         )
 
     def _read(self, step: int, earlier: Sequence[State[Training]], restore: Restore) -> AuditRecord[Training] | None:
@@ -164,7 +166,8 @@ class AuditRecordFiles:
             return None
         commits, reports = _opened(Phase.COMMIT, saved.commits), _opened(Phase.REPORT, saved.reports)
         clips, accuses = _opened(Phase.CLIP, saved.clips), _opened(Phase.ACCUSE, saved.accuses)
-        if commits is None or reports is None or clips is None or accuses is None:
+        probed = _opened(Phase.COMMIT, saved.probed)
+        if commits is None or reports is None or clips is None or accuses is None or probed is None:
             return None
         aggregate_D, training = self._aggregate(saved, clips), self._training(saved, earlier, restore)
         if aggregate_D is None or training is None:
@@ -185,6 +188,7 @@ class AuditRecordFiles:
             reports=reports,
             clips=clips,
             accuses=accuses,
+            probed=probed,
         )
 
     def _training(
@@ -217,15 +221,10 @@ def _is_of(kept: AuditRecord[Training], record: StepRecord | None) -> bool:
     made again otherwise."""
     if record is None:
         return True
-    roots = {
-        peer: said_as(kept.commits[PeerId(peer)], Commit).root for peer in record.contributors if peer in kept.commits
-    }
+    commits = {**kept.commits, **kept.probed}
+    roots = {peer: said_as(commits[PeerId(peer)], Commit).root for peer in record.commitments if peer in commits}
     aggregates = aggregates_digest(blob.digest for blob in Blob.cut(kept.aggregate_D, kept.bounds))
-    return (
-        kept.model == record.state_before
-        and roots == dict(zip(record.contributors, record.roots, strict=True))
-        and aggregates == record.aggregates
-    )
+    return kept.model == record.state_before and roots == record.commitments and aggregates == record.aggregates
 
 
 def _opened(phase: Phase, envelopes: Mapping[bytes, Envelope]) -> dict[PeerId, Announced] | None:

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from troth.crypto import Identity, PeerId, Slot
 from troth.protocol.broadcast.agreement import Decision, Timing
 from troth.protocol.broadcast.announcement import Announcement
-from troth.protocol.broadcast.catch_up_server import CatchUpServer
 from troth.protocol.broadcast.link import Outlet, PacketLink
 from troth.protocol.broadcast.observed import ObservedAnnouncement
+from troth.protocol.broadcast.outside.catch_up_server import CatchUpServer
 from troth.protocol.broadcast.position import Position
 from troth.protocol.broadcast.timeouts import Pacing
 from troth.protocol.core.channel import Blame, Equivocations, Said

@@ -10,13 +10,13 @@ from typing import Any, TypeVar, cast
 from troth.crypto import Identity, PeerId, Slot
 from troth.protocol.broadcast.announcement import Announcement
 from troth.protocol.broadcast.announcer import Announcer
-from troth.protocol.broadcast.catch_up_server import CatchUpServer
-from troth.protocol.broadcast.doorkeeper import Doorkeeper
 from troth.protocol.broadcast.early_frames import EarlyFrameBuffer, MemoryQuota
 from troth.protocol.broadcast.exchange import PartExchange
 from troth.protocol.broadcast.link import Outlet, PacketLink
 from troth.protocol.broadcast.listener import Listener
 from troth.protocol.broadcast.observed import ObservedAnnouncement
+from troth.protocol.broadcast.outside.catch_up_server import CatchUpServer
+from troth.protocol.broadcast.outside.doorkeeper import Doorkeeper
 from troth.protocol.broadcast.position import Position
 from troth.protocol.broadcast.router import Router
 from troth.protocol.broadcast.signed_slots import SignedSlots, SignedSlotsInMemory

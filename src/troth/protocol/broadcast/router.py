@@ -2,11 +2,11 @@
 
 from troth.crypto import Digest, PeerId, Slot
 from troth.protocol.broadcast.announcer import Announcer
-from troth.protocol.broadcast.catch_up_server import Asked, CatchUpServer
-from troth.protocol.broadcast.doorkeeper import Doorkeeper, Knock
 from troth.protocol.broadcast.early_frames import EarlyFrameBuffer
 from troth.protocol.broadcast.exchange import PartExchange
 from troth.protocol.broadcast.link import Outlet, PacketLink
+from troth.protocol.broadcast.outside.catch_up_server import Asked, CatchUpServer
+from troth.protocol.broadcast.outside.doorkeeper import Doorkeeper, Knock
 from troth.protocol.broadcast.position import Position
 from troth.protocol.wire.frames import (
     AGREEMENT,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from troth.crypto import Digest
-from troth.protocol.broadcast.catch_up_server import Served
+from troth.protocol.broadcast.outside.catch_up_server import Served
 from troth.protocol.core.channel import Work
 from troth.protocol.core.parts import Bounds, part_bounds
 from troth.protocol.core.records import StepRecord, aggregates_digest

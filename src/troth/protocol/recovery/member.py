@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Generic, TypeVar
 
 from troth.crypto import Digest, Identity, PeerId, Signature, Slot
-from troth.protocol.broadcast.catch_up_server import MOST_AHEAD
 from troth.protocol.broadcast.channel import BroadcastChannel
+from troth.protocol.broadcast.outside.catch_up_server import MOST_AHEAD
 from troth.protocol.broadcast.signed_slots import SignedBeforeError
 from troth.protocol.core.channel import Channel
 from troth.protocol.core.door import probe_bytes

@@ -5,8 +5,8 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from troth.crypto import PeerId, Slot
-from troth.protocol.broadcast.catch_up_server import Served
 from troth.protocol.broadcast.channel import BroadcastChannel
+from troth.protocol.broadcast.outside.catch_up_server import Served
 from troth.protocol.core.state import Peer
 from troth.protocol.recovery.aggregates import KeptAggregates
 from troth.protocol.recovery.ledger import Ledger
