@@ -33,6 +33,13 @@ def join(
         list[str] | None,
         typer.Option(help="name=host:port: where somebody is now, if not where the manifest says. Repeatable."),
     ] = None,
+    at: Annotated[
+        str,
+        typer.Option(
+            help="host:port where the others can dial you, if you are none of the founders. By default what you listen on, if "
+            "that names a host; else you dial them."
+        ),
+    ] = "",
     folder: Annotated[
         Path | None, typer.Option(help="For journal, checkpoints, evidence and the model; default: runs/NAME-KEY.")
     ] = None,
@@ -77,6 +84,9 @@ def join(
 ) -> None:
     """Join a run and train until it ends.
 
+    Whoever is none of the founders may join too, if the run's door is open (troth new --probation): it follows the run, gets a
+    place on probation by some seconds of work, fetches the model, and is a member after so many audited steps.
+
     Run it again with the same folder after whatever stopped it: it catches up and comes back. Stop it with Ctrl-C or SIGTERM:
     it saves its state, and the others go on. If everyone stopped, the run goes on as soon as enough are back. At the end the
     folder holds model.safetensors, and model.json with the signatures over it. 'troth export' writes the model on the way.
@@ -111,11 +121,13 @@ def join(
     transport = TRANSPORTS["libp2p"](**libp2p_options) if libp2p else TRANSPORTS[DEFAULT_TRANSPORT]()
     founder = run.founder(me.peer)
     endpoint = founder.endpoint if founder is not None else None
+    named = listen if listen and not listen.startswith(("0.0.0.0:", "[::]:", ":")) and not listen.endswith(":0") else ""
     place = folder or Path("runs") / f"{run.name}-{me.peer.hex()[:8]}"
     options = NodeOptions(
         place,
         listen=listen or transport.listen_address(endpoint[1] if endpoint is not None else None),
         addresses=addresses,
+        at=at or named,
         founding_s=founding_s,
         restart_with=restart_with,
         bytes_per_second=None if bandwidth is None else bandwidth * 1e6,

@@ -48,6 +48,12 @@ def new(
             "all, so audits are exact, and all members need machines of one class ('troth doctor' shows it)."
         ),
     ] = None,
+    probation: Annotated[
+        int,
+        typer.Option(
+            help="Open the door: strangers may join, and are members after so many steps of audited work. 0: founders only."
+        ),
+    ] = 0,
     projections: Annotated[int, typer.Option(help="Numbers that a report holds for each part.")] = 16,
     steps: Annotated[int | None, typer.Option(help="How many steps. Default: the task's.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the initial parameters.")] = 0,
@@ -125,6 +131,7 @@ def new(
         tau_auto=tau_auto,
         deviation=hardware_deviation,
         beyond_guarantee=beyond_guarantee,
+        probation=probation,
         device=device.value,
         one_by_one=one_by_one,
         delta_s=delta,

@@ -17,7 +17,7 @@ from troth.protocol.core.door import (
     probe_bytes,
     ticket_hash,
 )
-from troth.protocol.core.records import Candidate, Judgement
+from troth.protocol.core.records import Candidate, Judgement, Newcomer
 from troth.protocol.core.roles import CYCLE_AUDITORS, PendingAudits, draw_roles
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Parameters, Run, RunError
@@ -43,7 +43,7 @@ def tickets_of(key: PeerId, count: int, door: Door = OPEN) -> list[Ticket]:
 def goes_on(door: Door, step: int, *probed: PeerId, **more: Any) -> tuple[tuple[Candidate, ...], tuple[PeerId, ...]]:
     given: dict[str, Any] = {"tickets": [], "members": 8, "room": 100, "out": (), "lenient": False, **more}
     found = decide(door, step, probed, **given)
-    return found.candidates, found.admitted
+    return found.candidates, tuple(PeerId(newcomer.key) for newcomer in found.admitted)
 
 
 # Tickets
@@ -68,7 +68,10 @@ def test_the_smallest_tickets_count_one_for_each_key() -> None:
     known = best_tickets(RUN, OPEN, heard, {PeerId(ticket.key) for ticket in best})
     assert not {ticket.key for ticket in known} & {ticket.key for ticket in best}
     assert best_tickets(RUN, replace(OPEN, ticket_bits=0), [Ticket(bytes(32), 1), Ticket(b"\xff" * 32, 1)], ()) == []
-    assert best_tickets(RUN, replace(OPEN, candidates=(Candidate(KEYS[0], 0, None),)), tickets_of(KEYS[0], 1), ()) == []
+    assert (
+        best_tickets(RUN, replace(OPEN, candidates=(Candidate(KEYS[0], "", 0, None),)), tickets_of(KEYS[0], 1), ())
+        == []
+    )
 
 
 def test_slots_are_given_away_four_times_in_a_probation() -> None:
@@ -78,7 +81,7 @@ def test_slots_are_given_away_four_times_in_a_probation() -> None:
     won = best_tickets(RUN, OPEN, [*tickets_of(KEYS[0], 1), *tickets_of(KEYS[1], 1)], ())
     assert goes_on(OPEN, 2, tickets=won) == ((), ())
     seated, _ = goes_on(OPEN, 3, tickets=won)
-    assert seated == (Candidate(KEYS[0], 3, None), Candidate(KEYS[1], 3, None))
+    assert seated == (Candidate(KEYS[0], "", 3, None), Candidate(KEYS[1], "", 3, None))
     full = replace(OPEN, candidates=seated)
     assert goes_on(full, 5, tickets=tickets_of(KEYS[2], 1))[0] == seated
 
@@ -88,26 +91,26 @@ def test_slots_are_given_away_four_times_in_a_probation() -> None:
 
 def test_a_miss_ends_probation_and_so_does_never_beginning() -> None:
     """[J5] A candidate has as many steps to fetch the state as its probation lasts."""
-    waiting, working = Candidate(KEYS[0], 3, None), Candidate(KEYS[1], 3, 4)
+    waiting, working = Candidate(KEYS[0], "", 3, None), Candidate(KEYS[1], "", 3, 4)
     door = replace(OPEN, candidates=(waiting, working))
     assert goes_on(door, 6) == ((waiting,), ())
     assert goes_on(door, 10, KEYS[1])[0] == (waiting, working)
     assert goes_on(door, 11, KEYS[1])[0][:1] == ()
-    assert goes_on(door, 6, KEYS[0], KEYS[1])[0] == (Candidate(KEYS[0], 3, 6), working)
+    assert goes_on(door, 6, KEYS[0], KEYS[1])[0] == (Candidate(KEYS[0], "", 3, 6), working)
     assert goes_on(door, 6, KEYS[0], KEYS[1], out={KEYS[0]})[0] == (working,)
 
 
 def test_after_a_restart_nobody_is_blamed_for_a_miss() -> None:
     """[J5] It begins again."""
-    door = replace(OPEN, candidates=(Candidate(KEYS[1], 3, 4),))
-    assert goes_on(door, 60, lenient=True)[0] == (Candidate(KEYS[1], 3, None),)
+    door = replace(OPEN, candidates=(Candidate(KEYS[1], "", 3, 4),))
+    assert goes_on(door, 60, lenient=True)[0] == (Candidate(KEYS[1], "", 3, None),)
 
 
 def test_admission_comes_after_the_last_step_of_probation() -> None:
     """[J7] Not a step sooner; the first to begin come first; one in eight members within a probation."""
-    door = replace(OPEN, candidates=(Candidate(KEYS[0], 3, 5), Candidate(KEYS[1], 3, 4)))
+    door = replace(OPEN, candidates=(Candidate(KEYS[0], "", 3, 5), Candidate(KEYS[1], "", 3, 4)))
     assert goes_on(door, 10, *KEYS[:2])[1] == ()
-    assert goes_on(door, 11, *KEYS[:2]) == ((Candidate(KEYS[0], 3, 5),), (KEYS[1],))
+    assert goes_on(door, 11, *KEYS[:2]) == ((Candidate(KEYS[0], "", 3, 5),), (KEYS[1],))
     assert goes_on(door, 12, *KEYS[:2])[1] == (KEYS[1],)
     assert goes_on(door, 12, *KEYS[:2], members=16)[1] == (KEYS[0], KEYS[1])
     assert goes_on(door, 12, *KEYS[:2], members=16, room=1)[1] == (KEYS[1],)
@@ -118,7 +121,7 @@ def test_admission_comes_after_the_last_step_of_probation() -> None:
 
 def test_admissions_count_for_one_probation() -> None:
     """[J7]"""
-    record = roster_after(roster_of(), step=9, admitted=(KEYS[0],)).door
+    record = roster_after(roster_of(), step=9, admitted=(Newcomer(KEYS[0], ""),)).door
     assert record.admissions == (9,)
     assert roster_after(replace(roster_of(), door=record), step=16).door.admissions == (9,)
     assert roster_after(replace(roster_of(), door=record), step=17).door.admissions == ()
@@ -139,7 +142,7 @@ def probe(identity: Identity, slot: Slot, root: bytes) -> Probe:
 def test_one_voice_is_enough_for_a_probe_and_two_probes_are_none() -> None:
     """[J5] Signed by a candidate, for this step and incarnation; whoever signs two has committed to nothing."""
     slot, one, other = Slot(RUN, 6, Phase.COMMIT), STRANGERS[0], STRANGERS[1]
-    door = replace(OPEN, candidates=tuple(Candidate(each.peer, 3, None) for each in (one, other)))
+    door = replace(OPEN, candidates=tuple(Candidate(each.peer, "", 3, None) for each in (one, other)))
     right = probe(one, slot, b"1" * 32)
     found = agreed_probes(slot, door, [(), (right,), (right,)], Primitives())
     assert list(found) == [one.peer]
@@ -207,7 +210,7 @@ def test_admissions_raise_the_number_of_liars_by_the_founders_share() -> None:
     roster = Roster.founding(run_with(byzantine=2))
     shares = [(roster.admitted, roster.liars, roster.quorum)]
     for number, key in enumerate(KEYS):
-        roster = roster_after(roster, step=number, admitted=(key,))
+        roster = roster_after(roster, step=number, admitted=(Newcomer(key, ""),))
         shares.append((roster.admitted, roster.liars, roster.quorum))
     founders = len(PEERS)
     assert [liars for _, liars, _ in shares] == [2 * admitted // founders for admitted, _, _ in shares]
@@ -217,7 +220,7 @@ def test_admissions_raise_the_number_of_liars_by_the_founders_share() -> None:
 
 def test_a_banned_candidate_makes_no_liar_less() -> None:
     """[J6, G1] It never was a member: else liars would send strangers to be banned until honest votes count for nothing."""
-    roster = replace(roster_of(), door=replace(roster_of().door, candidates=(Candidate(KEYS[0], 3, 4),)))
+    roster = replace(roster_of(), door=replace(roster_of().door, candidates=(Candidate(KEYS[0], "", 3, 4),)))
     ban = Judgement(PEERS[0], KEYS[0], Kind.GRADIENT, 4, None, 0, Verdict.ACCUSED)
     after = roster_after(roster, step=5, judgements=(ban,))
     assert (after.liars, after.quorum) == (roster.liars, roster.quorum)
@@ -225,8 +228,10 @@ def test_a_banned_candidate_makes_no_liar_less() -> None:
     assert KEYS[0] in after.known
     follower = roster_after(roster_of(), step=5, judgements=(ban,))  # of records that change the roster
     assert (follower.liars, follower.door.turned_away) == (after.liars, after.door.turned_away)
-    member = roster_after(roster_after(roster_of(), step=4, admitted=(KEYS[0],)), step=5, judgements=(ban,))
-    assert member.liars == roster_after(roster_of(), step=4, admitted=(KEYS[0],)).liars - 1
+    member = roster_after(
+        roster_after(roster_of(), step=4, admitted=(Newcomer(KEYS[0], ""),)), step=5, judgements=(ban,)
+    )
+    assert member.liars == roster_after(roster_of(), step=4, admitted=(Newcomer(KEYS[0], ""),)).liars - 1
 
 
 # The run

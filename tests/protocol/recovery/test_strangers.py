@@ -26,7 +26,7 @@ def world_of(*behaviours: str, steps: int = 26, content_every: int = 1) -> World
 
 def joined(seen: WorldRun) -> dict[int, int]:
     """By number, the step in which somebody was admitted."""
-    return {seen.world.numbers[PeerId(key)]: record.step for record in seen.records for key in record.admitted}
+    return {seen.world.numbers[PeerId(one.key)]: record.step for record in seen.records for one in record.admitted}
 
 
 def banned(seen: WorldRun) -> dict[int, int]:

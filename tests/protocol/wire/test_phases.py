@@ -9,6 +9,7 @@ from troth.crypto import Digest, Slot
 from troth.protocol.core.channel import Channel, ForwardingChannel
 from troth.protocol.wire.messages import (
     MOST_ACCUSATIONS,
+    MOST_CANDIDATES,
     MOST_CHARGES,
     MOST_MEMBERS,
     MOST_MILLISECONDS,
@@ -25,9 +26,11 @@ from troth.protocol.wire.messages import (
     Measured,
     Message,
     Phase,
+    Probe,
     Report,
     Reveal,
     SignedRejoin,
+    Ticket,
     Verdict,
     Vote,
 )
@@ -38,13 +41,23 @@ KEYS, LAST_PART = (KEY,) * MOST_MEMBERS, MOST_MEMBERS - 1
 SLOWEST = Measured(MOST_MILLISECONDS, MOST_MILLISECONDS, MOST_MILLISECONDS)
 REPORT_BYTES = 8 * MOST_MEMBERS * 66
 LONGEST: list[Message] = [
-    Commit(KEY, KEY, KEY, KEY, (SignedRejoin(KEY, KEY, SIGNATURE),) * MOST_REJOINS, SLOWEST, 1.5, SIGNATURE),
+    Commit(
+        KEY,
+        KEY,
+        KEY,
+        KEY,
+        (SignedRejoin(KEY, KEY, SIGNATURE),) * MOST_REJOINS,
+        SLOWEST,
+        1.5,
+        SIGNATURE,
+        (Ticket(KEY, LATE, "x" * 128),) * MOST_CANDIDATES,
+    ),
     Clip((Center(LAST_PART, KEY, 1.5),) * MOST_MEMBERS, KEY, KEY, KEYS, bytes(MOST_MEMBERS**2 // 8), KEY),
-    Reveal(KEY, bytes(MOST_MEMBERS // 8)),
+    Reveal(KEY, bytes(MOST_MEMBERS // 8), (Probe(KEY, KEY, SIGNATURE),) * MOST_CANDIDATES),
     Confirm(bytes(MOST_MEMBERS // 8)),
     Report(bytes(REPORT_BYTES), KEY),
     Accuse((Accusation(KEY, Kind.REPORT, LATE, LAST_PART, KEY),) * MOST_ACCUSATIONS, KEY, KEYS, KEYS, KEY),
-    Vote((Ballot(KEY, KEY, Kind.COVER, LATE, LAST_PART, Verdict.WITHHELD, KEY),) * MOST_CHARGES),
+    Vote((Ballot(KEY, KEY, Kind.COVER, LATE, LAST_PART, Verdict.WITHHELD, KEY, KEY),) * MOST_CHARGES),
     Close(SIGNATURE),
 ]
 

@@ -52,6 +52,7 @@ class ManifestOptions:
     tau_auto: float | None = None
     deviation: float | None = None
     beyond_guarantee: bool = False
+    probation: int = 0  # steps that strangers work before they are members; 0: the door is closed
     device: Literal["cpu", "cuda"] = "cpu"
     one_by_one: bool = False
     delta_s: float = 2.0
@@ -144,6 +145,7 @@ def _parameters(task: Task, options: ManifestOptions, founders: int, size: int) 
             tau_auto=options.tau_auto,
             deviation=options.deviation,
             content_every=usual_content_every(size),
+            probation=options.probation,
         )
     except RunError as error:
         raise ManifestError(str(error)) from error

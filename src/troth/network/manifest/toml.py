@@ -70,6 +70,9 @@ class ProtocolSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     tau_most: float = Parameters.tau_most
     deviation: float | None = None
     content_every: int = 1
+    probation: int = 0
+    slots: int = Parameters.slots
+    ticket_bits: int = Parameters.ticket_bits
 
 
 class TimeoutsSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -134,6 +137,9 @@ _COMMENTS = {
     "protocol.beyond_guarantee": "for research: more liars than can be withstood for sure",
     "protocol.deviation": "allowed between classes of hardware: see 'troth doctor'",
     "protocol.content_every": "steps between records that name the content of model and optimizer",
+    "protocol.probation": "steps that a stranger works before it is a member; 0: founders only",
+    "protocol.slots": "strangers on probation at a time",
+    "protocol.ticket_bits": "work in a stranger's ticket: 2 to this power hashes",
     "timeouts.delta_s": "for a message between honest peers",
     "timeouts.compute_s": "for a gradient, an audit, a trial",
     "timeouts.bulk_s": "for the model's parts on their way",

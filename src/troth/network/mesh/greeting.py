@@ -25,9 +25,16 @@ _ADVICE = {
 
 
 def check_greeting(
-    heard: tuple[Lane, Received], peer: PeerId, mine: Hello, members: Set[PeerId], banned: Set[PeerId]
+    heard: tuple[Lane, Received],
+    peer: PeerId,
+    mine: Hello,
+    members: Set[PeerId],
+    banned: Set[PeerId],
+    *,
+    strangers: bool = False,
 ) -> Hello | str:
-    """The greeting of `peer`, which said this first; or why its connection is refused."""
+    """The greeting of `peer`, which said this first; or why its connection is refused. `strangers`: the run's door is open, and
+    any key may come."""
     lane, raw = heard
     said = (
         decode_session_message(bytes(raw[1:])) if lane == Lane.CONTROL and bytes(raw[:1]) == CONTROL_SESSION else None
@@ -43,7 +50,7 @@ def check_greeting(
         differing = [name for name in mine.sections if mine.sections[name] != theirs.get(name)]
         return f"another run: the manifests differ in {', '.join(differing) or 'founders or nonce'}"
     member = PeerId(said.member)
-    if member not in members:
+    if member not in members and not strangers:
         return "its key is not in this run"
     if {member, peer} & banned:
         return "it is banned from this run"

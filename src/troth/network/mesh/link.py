@@ -15,6 +15,7 @@ from typing import Any
 from troth.crypto import PeerId
 from troth.network.mesh.inbox import Inbox
 from troth.network.mesh.mesh import Mesh
+from troth.network.mesh.neighbour import Expected
 from troth.network.mesh.session import Standing
 from troth.network.transport.base import Lane, Message
 from troth.protocol.wire.frames import (
@@ -108,8 +109,8 @@ class NetworkThread:
     def stand(self, standing: Standing) -> None:
         self._loop.call_soon_threadsafe(self.mesh.stand, standing)
 
-    def expect(self, members: frozenset[PeerId]) -> None:
-        self._loop.call_soon_threadsafe(self.mesh.expect, members)
+    def expect(self, expected: Expected) -> None:
+        self._loop.call_soon_threadsafe(self.mesh.expect, expected)
 
     def leave(self) -> None:
         """Say goodbye, if the network still runs: a peer whose network failed has its state to save all the same."""

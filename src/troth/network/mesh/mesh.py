@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from troth.crypto import PeerId
 from troth.network.mesh.greeting import check_greeting
 from troth.network.mesh.inbox import Inbox
-from troth.network.mesh.neighbour import Neighbour, Neighbours, Redial
+from troth.network.mesh.neighbour import Expected, Neighbour, Neighbours, Redial
 from troth.network.mesh.one_process import REFUSAL, KeyUse, is_second_process
 from troth.network.mesh.refusals import Refusals
 from troth.network.mesh.session import (
@@ -36,6 +36,7 @@ _REFUSED_RETRY_S = 5.0  # somebody may mend it there
 _REDIAL_S = 2.0  # for a peer that gave no address: it dials by itself, or is gone
 _LOOK_EVERY_S = 0.05
 _MOST_UNGREETED = 64
+_MOST_STRANGERS = 64  # connected at a time
 
 
 class Mesh:
@@ -51,6 +52,7 @@ class Mesh:
         *,
         hold_s: float,
         liars: int = 0,
+        strangers: bool = False,  # may connect too
         note: Callable[[str], None] = lambda _: None,
         name_of: Callable[[PeerId], str] = lambda peer: peer.hex()[:8],
     ) -> None:
@@ -59,6 +61,7 @@ class Mesh:
         self._me = me
         self._inbox = inbox
         self._hold_s = hold_s  # how long messages wait for a connection
+        self._open = strangers
         self._neighbours = Neighbours(me, addresses)
         self._mine = NOWHERE
         self._left = False
@@ -127,9 +130,10 @@ class Mesh:
         for connection in self._neighbours.connections:
             self._say(connection, standing)
 
-    def expect(self, members: frozenset[PeerId]) -> None:
-        """Set the members of the run as it is now."""
-        self._neighbours.expect(members)
+    def expect(self, expected: Expected) -> None:
+        """Take note of the run as it is now; members who were strangers are dialled where they said."""
+        for peer in self._neighbours.expect(expected):
+            self._start(self._keep_up(peer, self._neighbours.of(peer)))
 
     def leave(self) -> None:
         """Say goodbye to everyone, and hang up: they go on without this peer at once."""
@@ -208,7 +212,8 @@ class Mesh:
                 why = "it hung up"
                 return
             peer = connection.peer
-            greeting = check_greeting(heard, peer, self._hello, self._neighbours.founders, self._banned)
+            known = self._neighbours.founders
+            greeting = check_greeting(heard, peer, self._hello, known, self._banned, strangers=self._open)
             if isinstance(greeting, str):
                 why = greeting
                 self._say(connection, Refused(why[:500]))
@@ -222,6 +227,7 @@ class Mesh:
                 return
             self._ungreeted = deque(task for task in self._ungreeted if task is not asyncio.current_task())
             self._take(peer, connection, greeting.process)
+            self._crowd_out()
             left = False
             try:
                 left = await self._read(connection, PeerId(greeting.member))
@@ -231,6 +237,13 @@ class Mesh:
             pass
         finally:
             connection.close(why)
+
+    def _crowd_out(self) -> None:
+        """Hang up on the strangers that came first, if there are too many: a crowd of them only crowds out itself."""
+        for peer in self._neighbours.strangers()[:-_MOST_STRANGERS]:
+            connection = self._neighbours.of(peer).connection
+            if connection is not None:
+                connection.close("too many strangers")
 
     def _note_refusal(self, peer: PeerId, why: str) -> None:
         if self._neighbours.has_seat(peer) and peer not in self._banned:

@@ -17,7 +17,7 @@ _MOST_HELD = 1 << 23  # bytes for one neighbour that is not connected
 
 @dataclass
 class Neighbour:
-    """A member, or the successor of one, connected or not."""
+    """A member, the successor of one, or a stranger, connected or not."""
 
     address: str
     connection: Connection | None = None
@@ -86,12 +86,22 @@ class Redial:
         return time.monotonic() >= max(lost_at + max(self._yielding_s, least_s), self._again)
 
 
+@dataclass(frozen=True)
+class Expected:
+    """The run as it is now, as far as connections go."""
+
+    members: frozenset[PeerId]
+    candidates: frozenset[PeerId] = frozenset()
+    addresses: Mapping[PeerId, str] = field(default_factory=dict)  # of members that were strangers
+
+
 class Neighbours:
     """All neighbours of one peer, by key. The event loop changes the table; its properties may be read from any thread."""
 
     def __init__(self, me: PeerId, addresses: Mapping[PeerId, str]) -> None:
         self.founders = frozenset(addresses)
-        self._expected = self.founders  # in the run now
+        self._expected = Expected(self.founders)
+        self._me = me
         self._table = {peer: Neighbour(address) for peer, address in addresses.items() if peer != me}
 
     def __iter__(self) -> Iterator[tuple[PeerId, Neighbour]]:
@@ -101,16 +111,20 @@ class Neighbours:
         return self._table.get(peer)
 
     def of(self, peer: PeerId) -> Neighbour:
-        """The neighbour with this key: a founder, or the successor of one, which has to dial."""
+        """The neighbour with this key: a founder, or somebody else, who has to dial."""
         return self._table.setdefault(peer, Neighbour(""))
 
     def has_seat(self, peer: PeerId) -> bool:
-        """Whether this key is a founder's or a member's, and not just any to which somebody delegates its seat."""
-        return peer in self.founders or peer in self._expected
+        """Whether this key is a founder's, a member's or a candidate's, and not just any that somebody made."""
+        return peer in self.founders or peer in self._expected.members | self._expected.candidates
 
     def stands(self, peer: PeerId, standing: Standing) -> None:
         if peer in self._table:
             self._table[peer].standing = standing
+
+    def strangers(self) -> list[PeerId]:
+        """Connected peers without a seat, the first to come first."""
+        return [peer for peer, one in self if one.up and not self.has_seat(peer)]
 
     @property
     def connections(self) -> list[Connection]:
@@ -137,7 +151,7 @@ class Neighbours:
         gone = frozenset(peer for peer, one in self if one.gone)
         if not gone:  # as nearly always, and this is asked for every packet
             return gone
-        members = [one for peer, one in self if peer in self._expected]
+        members = [one for peer, one in self if peer in self._expected.members]
         return frozenset() if 2 * sum(one.up for one in members) < len(members) else gone
 
     def begin(self) -> None:
@@ -145,11 +159,16 @@ class Neighbours:
         for _, neighbour in self:
             neighbour.gone = not neighbour.up
 
-    def expect(self, members: frozenset[PeerId]) -> None:
-        """Set the members of the run as it is now."""
-        self._expected = members
+    def expect(self, expected: Expected) -> list[PeerId]:
+        """Take note of the run as it is now; return members that are to be dialled from now on."""
+        self._expected, new = expected, []
+        for peer, address in expected.addresses.items():
+            if peer != self._me and peer in expected.members and address and not self.of(peer).address:
+                self._table[peer].address = address
+                new.append(peer)
         for peer, _ in self:
             self.forget(peer)
+        return new
 
     def forget(self, peer: PeerId) -> None:
         """Drop a successor that is neither connected nor a member: anybody can make keys and delegate a seat to them."""

@@ -1,17 +1,19 @@
 """A peer's network: a transport and the connections of a mesh, in a thread of their own, and the protocol's link to them."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from troth.crypto import CHUNK_BYTES, Digest, Identity, PeerId
 from troth.network.manifest.manifest import Manifest
 from troth.network.mesh.inbox import Inbox, StoppedError
 from troth.network.mesh.link import NetworkLink, NetworkThread
 from troth.network.mesh.mesh import Mesh
+from troth.network.mesh.neighbour import Expected
 from troth.network.mesh.session import VERSION, Hello, Standing, delegation_bytes
 from troth.network.node.events import Traffic
 from troth.network.node.founding import Presence
 from troth.network.node.options import NodeOptions
 from troth.network.transport.base import Lane, Limits, LocalPeer
+from troth.protocol.core.roster import Roster
 
 _MOST_CONTROL_BYTES = 1 << 25  # a peer that comes back is told everyone's announcements and the records of many steps
 
@@ -58,6 +60,7 @@ class NodeNetwork:
                 inbox,
                 hold_s=manifest.timeouts.delta,
                 liars=manifest.parameters.byzantine,
+                strangers=manifest.parameters.probation > 0,
                 note=note,
                 name_of=manifest.name_of,
             )
@@ -71,9 +74,9 @@ class NodeNetwork:
         """Tell the others how far this peer is."""
         self._thread.stand(standing)
 
-    def expect(self, members: Iterable[PeerId]) -> None:
-        """Set the members of the run as it is now."""
-        self._thread.expect(frozenset(members))
+    def expect(self, roster: Roster) -> None:
+        """Take note of the members and candidates of the run as it is now."""
+        self._thread.expect(Expected(frozenset(roster.members), roster.door.keys, dict(roster.addresses)))
 
     def stop(self) -> None:
         """Let the protocol's thread stop with `StoppedError` when it next waits; may be called from any thread."""

@@ -80,6 +80,7 @@ class Node:
         self._metrics = Metrics(options.folder, port=options.metrics_port, tensorboard=options.tensorboard)
         self._watch = QuietWatch(self.waits_for, self.note)
         self._paused: str | None = None  # why the last step did not move the model, for people
+        self._standing = ""  # of a stranger, as it was told last
         self._process = secrets.token_bytes(32)
         self._stop_asked = False
         self._network: NodeNetwork | None = None
@@ -102,7 +103,7 @@ class Node:
         me = self._folder.current_identity(self._seat)
         try:
             self._open_network(me)
-            if not known and not begin_with_the_others(self._connected, self._founding, self._events.note):
+            if not (known or self._stranger or begin_with_the_others(self._connected, self._founding, self.note)):
                 self.note("the run began without this peer, or its folder was lost: it comes back under a new key")
                 self._connected.close()
                 self._folder.make_successor()
@@ -111,7 +112,7 @@ class Node:
             self._folder.open_slots(signed)
             try:
                 with self._watch:
-                    return drive(self._train(me, comes_back=known))
+                    return drive(self._train(me, comes_back=known or self._stranger))
             finally:
                 self._connected.leave()  # before it saves: the others need not wait for that
                 self._save_when_stopping()
@@ -127,7 +128,7 @@ class Node:
     async def _train(self, me: Identity, *, comes_back: bool) -> State[Training]:
         """Train as a member from the beginning, or come back into a run that goes on."""
         member = self._member = self._make_member(me)
-        self._connected.expect(member.state.roster.members)
+        self._connected.expect(member.state.roster)
         if not comes_back:
             try:
                 await self._follow(member, member.take_part(self._own_channel))
@@ -136,7 +137,7 @@ class Node:
         while not member.over:
             self._connected.stand(Standing(True, True, member.state.step))
             try:
-                await self._follow(member, member.come_back(me))
+                await self._follow(member, member.come_back(me) if member.has_seat else self._join(member))
             except (LeftOutError, StalledError) as why:
                 self.note(f"{why}; trying again")
         last = member.certified[-1] if member.certified else None
@@ -144,6 +145,14 @@ class Node:
             self.note("the run ends unclosed: too few signed its last record, so nobody can prove this model")
         await self._wait_for_stragglers(member)
         return member.state
+
+    def _join(self, member: Member[Training]) -> AsyncIterator[Outcome[Training]]:
+        """The way in of a stranger, told step by step."""
+        probation = self._manifest.parameters.probation
+        self.note(
+            f"no founder of this run: follows it, and asks for one of its places on probation ({probation} steps)"
+        )
+        return member.join(self._options.at)
 
     async def _follow(self, member: Member[Training], steps: AsyncIterator[Outcome[Training]]) -> None:
         """Keep and tell every step as it ends."""
@@ -153,10 +162,11 @@ class Node:
             self._evidence.add(outcome)
             self._folder.save_step(outcome.state, whole=outcome.state.scales.updates >= self._manifest.steps)
             self._connected.stand(Standing(True, True, outcome.state.step))
-            self._connected.expect(outcome.state.roster.members)
+            self._connected.expect(outcome.state.roster)
             if outcome.record.banned:
                 self._connected.ban(frozenset(outcome.state.roster.banned))
             self._tell(outcome, time.monotonic() - started)
+            self._tell_standing(member)
             started = time.monotonic()
             if {member.peer.me, self._seat.peer} & set(outcome.state.roster.banned):
                 raise BannedError(f"this peer was banned in step {outcome.record.step}")
@@ -184,6 +194,20 @@ class Node:
         self._metrics.stepped(event)
         self._events.stepped(event, record)
 
+    def _tell_standing(self, member: Member[Training]) -> None:
+        """Tell people how far a stranger is on its way in, when that has changed."""
+        roster, me = member.state.roster, member.peer.me
+        mine = next((candidate for candidate in roster.door.candidates if candidate.key == me), None)
+        text = "a member" if me in roster.members else None
+        if mine is not None:
+            done = 0 if mine.first is None else member.state.step - mine.first
+            text = f"on probation: {done} of {roster.door.probation} steps"
+            quarter = max(1, roster.door.probation // 4)
+            text = None if done % quarter else text
+        if self._stranger and text is not None and text != self._standing:
+            self._standing = text
+            self.note(text)
+
     async def _wait_for_stragglers(self, member: Member[Training]) -> None:
         """Stay for peers that are still on their way: they need a majority of the others to tell them how the run ended."""
         wanted, last = set(member.state.roster.may_ask) - {member.peer.me}, member.state.step
@@ -200,6 +224,11 @@ class Node:
             self._folder.save_when_stopping(self._member.state)
 
     # The parts
+
+    @property
+    def _stranger(self) -> bool:
+        """Whether this peer is none of the founders."""
+        return self._seat.peer not in self._manifest.run.founders
 
     @property
     def _founding(self) -> Founding:
@@ -311,8 +340,8 @@ def _own_sections(manifest: Manifest, work: TrainingWork, first: State[Training]
 def _check_fit(manifest: Manifest, identity: Identity, differences: list[str]) -> None:
     if differences:
         raise ManifestError("; ".join(differences))
-    if identity.peer not in manifest.run.founders:
+    if identity.peer not in manifest.run.founders and not manifest.parameters.probation:
         raise ManifestError(
-            f"the key {identity.peer.hex()[:8]}… is not among the founders of this run: use the one whose public key is "
-            "in the manifest (troth key show FILE)"
+            f"the key {identity.peer.hex()[:8]}… is not among the founders of this run, and its door is closed: use the key "
+            "whose public half is in the manifest (troth key show FILE), or found a run with troth new --probation"
         )

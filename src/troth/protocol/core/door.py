@@ -8,8 +8,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+import msgspec
+
 from troth.crypto import Digest, PeerId, Signature, Slot, signed_bytes, tagged_hash, valid_peer
-from troth.protocol.core.records import Candidate, StepRecord
+from troth.protocol.core.records import Candidate, Newcomer, StepRecord
 from troth.protocol.core.run import Parameters, Run
 from troth.protocol.wire.messages import (
     MOST_MEMBERS,
@@ -84,7 +86,8 @@ CLOSED: Final = Door()
 
 def ticket_hash(run: Digest, seed: Digest, ticket: Ticket) -> int:
     """The number that a ticket is drawn by: the smallest ones get the free slots."""
-    digest = tagged_hash("troth/ticket/1", run, seed, ticket.key, ticket.nonce.to_bytes(8, "big"))
+    nonce, address = ticket.nonce.to_bytes(8, "big"), ticket.address.encode()
+    digest = tagged_hash("troth/ticket/1", run, seed, ticket.key, nonce, address)
     return int.from_bytes(digest, "big")
 
 
@@ -154,7 +157,7 @@ class Entrance:
     """Who is on probation after a step, and who is a member from then on."""
 
     candidates: tuple[Candidate, ...] = ()
-    admitted: tuple[PeerId, ...] = ()
+    admitted: tuple[Newcomer, ...] = ()
 
 
 def decide(
@@ -180,20 +183,24 @@ def decide(
         if key in out:
             continue
         if key in probed:
-            staying.append(Candidate(key, candidate.seated, step if first is None else first))
+            staying.append(msgspec.structs.replace(candidate, first=step if first is None else first))
         elif lenient or (first is None and step - candidate.seated < door.probation):
-            staying.append(Candidate(key, candidate.seated, None))
+            staying.append(msgspec.structs.replace(candidate, first=None))
     done = sorted(
-        (candidate.first, candidate.key)
+        (candidate.first, candidate.key, candidate.address)
         for candidate in staying
         if candidate.first is not None and step - candidate.first + 1 >= door.probation
     )
-    admitted = tuple(PeerId(key) for _, key in done[: min(room, door.most_admitted(members))])
-    staying = [candidate for candidate in staying if candidate.key not in admitted]
+    admitted = [Newcomer(key, address) for _, key, address in done[: min(room, door.most_admitted(members))]]
+    keys = {newcomer.key for newcomer in admitted}
+    staying = [candidate for candidate in staying if candidate.key not in keys]
     if door.is_lottery(step):
         free = door.slots - len(staying)
-        staying += [Candidate(ticket.key, step, None) for ticket in tickets[: max(0, free)]]
-    return Entrance(tuple(sorted(staying, key=lambda candidate: candidate.key)), tuple(sorted(admitted)))
+        staying += [Candidate(ticket.key, ticket.address, step, None) for ticket in tickets[: max(0, free)]]
+    return Entrance(
+        tuple(sorted(staying, key=lambda candidate: candidate.key)),
+        tuple(sorted(admitted, key=lambda newcomer: newcomer.key)),
+    )
 
 
 def most_members(parameters: Parameters) -> int:

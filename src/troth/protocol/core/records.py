@@ -15,6 +15,7 @@ from troth.protocol.wire.messages import (
     MOST_MEMBERS,
     MOST_REJOINS,
     NO_BASIS,
+    Address,
     Bytes32,
     Incarnation,
     Keys,
@@ -67,8 +68,16 @@ class Candidate(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     """A stranger on probation (SPEC J5)."""
 
     key: Bytes32
+    address: Address
     seated: Step  # in which it got its slot
     first: Step | None  # since when it has committed to a gradient in every step; None: it has not begun
+
+
+class Newcomer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A candidate that is a member from now on (SPEC J7)."""
+
+    key: Bytes32
+    address: Address
 
 
 class Returned(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -117,7 +126,7 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     probed: Annotated[
         tuple[tuple[Bytes32, Bytes32], ...], msgspec.Meta(max_length=MOST_CANDIDATES)
     ] = ()  # keys and roots
-    admitted: Keys = ()  # candidates that are members after this step (SPEC J7)
+    admitted: Annotated[tuple[Newcomer, ...], msgspec.Meta(max_length=MOST_CANDIDATES)] = ()  # members after this step
     content: bool = True  # `state_after` is the digest of model and optimizer themselves; else it is chained (SPEC U5)
 
     @property

@@ -50,6 +50,7 @@ class Roster:
     paused: bool = False  # the step before made no update (SPEC G2)
     founders: tuple[int, int] = (0, 0)  # their number, and b among them: b grows with admissions (SPEC J7)
     door: Door = CLOSED
+    addresses: tuple[tuple[PeerId, str], ...] = ()  # of members that were strangers
 
     @classmethod
     def founding(cls, run: Run) -> "Roster":
@@ -63,7 +64,7 @@ class Roster:
         step, oldest = record.step, record.step - STRIKE_STEPS
         back = [(PeerId(rejoin.member), PeerId(rejoin.key)) for rejoin in record.returned]
         successors = (*self.successors, *(pair for pair in back if pair[0] != pair[1]))
-        newcomers = [PeerId(key) for key in record.admitted]
+        newcomers = [PeerId(newcomer.key) for newcomer in record.admitted]
         admitted = self.admitted + len(newcomers)
 
         def now(peer: PeerId) -> PeerId:
@@ -101,6 +102,7 @@ class Roster:
             updates=record.updates,
             paused=not record.updated,
             founders=self.founders,
+            addresses=(*self.addresses, *((PeerId(one.key), one.address) for one in record.admitted)),
             door=self.door.after(record, set(record.banned) - self._ever_members - set(self.banned)),
         )
 

@@ -25,9 +25,10 @@ class DoorClosedError(CannotGoOnError):
 class Tickets:
     """The search for a ticket: the smaller its number, the better its chance."""
 
-    def __init__(self, run: Digest, key: bytes) -> None:
+    def __init__(self, run: Digest, key: bytes, address: str) -> None:
         self._run = run
         self._key = key
+        self._address = address
         self._nonce = 0
         self._seed: Digest | None = None
         self._best: Ticket | None = None
@@ -38,7 +39,7 @@ class Tickets:
             self._seed, self._best = door.seed, None
         for _ in range(hashes):
             self._nonce += 1
-            found = Ticket(self._key, self._nonce)
+            found = Ticket(self._key, self._nonce, self._address)
             if self._best is None or self._number(found, door) < self._number(self._best, door):
                 self._best = found
         return self._best if self._best is not None and is_ticket(self._run, door, self._best) else None
@@ -51,14 +52,20 @@ class Knocking(Generic[T]):
     """One stay before the door, over one channel."""
 
     def __init__(
-        self, peer: Peer[T], requests: Requests, ledger: Ledger[T], channel: BroadcastChannel, hashes: int = _HASHES
+        self,
+        peer: Peer[T],
+        requests: Requests,
+        ledger: Ledger[T],
+        channel: BroadcastChannel,
+        address: str,
+        hashes: int = _HASHES,
     ) -> None:
         self._peer = peer
         self._requests = requests
         self._ledger = ledger
         self._channel = channel
         self._hashes = hashes
-        self._tickets = Tickets(peer.run.id, peer.me)
+        self._tickets = Tickets(peer.run.id, peer.me, address)
 
     async def run(self) -> None:
         """Follow the records until this peer is a candidate, or a member already. Raises if the run will not have it."""

@@ -92,6 +92,12 @@ class Member(Generic[T]):
     def over(self) -> bool:
         return self._ledger.over
 
+    @property
+    def has_seat(self) -> bool:
+        """Whether this peer is a member, or was one and may come back; a stranger is not, nor is a candidate."""
+        roster = self.state.roster
+        return self._seat.peer in roster.may_ask - roster.door.keys
+
     # The happy path
 
     async def take_part(self, channel: BroadcastChannel) -> AsyncIterator[Outcome[T]]:
@@ -174,15 +180,15 @@ class Member(Generic[T]):
 
     # The way in
 
-    async def join(self, tries: int = 8) -> AsyncIterator[Outcome[T]]:
+    async def join(self, address: str = "", tries: int = 8) -> AsyncIterator[Outcome[T]]:
         """Come in as a stranger: follow the run, win a slot, work on probation until this peer is a member, and take part.
-        Whoever misses a step on probation starts over (SPEC J3–J7)."""
+        Whoever misses a step on probation starts over (SPEC J3–J7). `address` is where members will find it."""
         key = self.peer.identity
         for _ in range(tries):
             channel = self._open_channel(key)
             outside = self._wrap(channel, key)
             self.peer = replace(self.peer, channel=outside, noticed=channel, observing=True)
-            await Knocking(self.peer, self._requests, self._ledger, channel).run()
+            await Knocking(self.peer, self._requests, self._ledger, channel, address).run()
             try:
                 await self._catch_up(channel)
                 async for outcome in self._observe(channel):
@@ -193,7 +199,7 @@ class Member(Generic[T]):
                     yield outcome
                 return
             except (LeftOutError, StalledError, SignedBeforeError):
-                if self.peer.me in self.state.roster.may_ask - self.state.roster.door.keys:
+                if self.has_seat:
                     raise  # it is a member, and comes back as such
         raise LeftOutError("this peer did not find its way in")
 

@@ -32,6 +32,8 @@ MOST_ACCUSATIONS = 2 * MOST_MEMBERS  # an honest owner must be able to name ever
 MOST_CHARGES = 32 * MOST_MEMBERS  # each of 250 owners may name every liar
 MOST_REJOINS = 32  # in one step
 MOST_CANDIDATES = 16  # on probation at a time (SPEC J3)
+_MOST_ADDRESS = 128  # bytes
+Address = Annotated[str, msgspec.Meta(max_length=_MOST_ADDRESS, pattern=r"^[!-~]*$")]  # of printable characters
 ATTEMPTS_PER_MEMBER = 2  # no step takes more (SPEC N1)
 _MOST_WITNESSED = MOST_MEMBERS**2 // 8  # bytes: with fewer, liars' complaints could make honest messages too long
 LARGEST_NUMBER = 2.0**400  # no honest number comes near it, and no sum of squares of such numbers overflows (SPEC M3)
@@ -90,6 +92,7 @@ class Ticket(_Message, frozen=True):
 
     key: Bytes32
     nonce: Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+    address: Address = ""  # where members will find it; empty: it dials
 
 
 class Probe(_Message, frozen=True):

@@ -88,8 +88,8 @@ def most_encoded_bytes(kind: Any) -> int:
             return _header(most, short=15) + most * most_encoded_bytes(item)
         case msgspec.inspect.UnionType(types=types):
             return max(map(most_encoded_bytes, types))
-        case msgspec.inspect.BytesType(max_length=int(most)):
-            return _header(most, short=0) - (most < 1 << 8) + most
+        case msgspec.inspect.BytesType(max_length=int(most)) | msgspec.inspect.StrType(max_length=int(most)):
+            return _header(most, short=0) - (most < 1 << 8) + most  # our texts are ASCII
         case msgspec.inspect.IntType(ge=int(least), lt=lt, le=le) if least >= 0 and not (lt is None and le is None):
             return _number(lt - 1 if lt is not None else le or 0)
         case msgspec.inspect.EnumType(cls=cls):
