@@ -21,7 +21,10 @@ from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.primitives import Primitives
 
 _OF_SCALES = frozenset({"tau", "factor", "state after"})
-_OF_ROSTER = frozenset({"slowed", "link disputes", "expelled", "absent"})
+_OF_ROSTER = frozenset({"slowed", "link disputes", "expelled", "absent", "standing"})
+_OF_DOOR = frozenset(
+    {"candidates", "admitted"}
+)  # for a probation: who was admitted lately, and what tickets were made for
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,8 @@ class Gap:
         found: frozenset[str] = frozenset()
         if not self._knows_scales(state):
             found |= _OF_SCALES
+        if state.step <= self.step + 2 * state.roster.door.probation:
+            found |= _OF_DOOR
         return found | _OF_ROSTER if state.step <= self.step + STRIKE_STEPS else found
 
     def _knows_scales(self, state: State[Updates]) -> bool:

@@ -166,7 +166,7 @@ def _fetch_from(liar_sends: Sequence[float]) -> float:
         ledger = Ledger(peer, Known(State.first(RUN, b"")), lambda _certified: None, lambda _record: None)
         restart = Restart(peer, channel, 30.0, lambda: None)
         requests = Requests(RUN, mine, mine.peer)
-        catch_up = CatchUp(peer, requests, ledger, Observers(ledger, 1), channel, restart, 30.0)
+        catch_up = CatchUp(peer, requests, ledger, Observers(ledger, 1, lambda _since: ()), channel, restart, 30.0)
         assert await catch_up._reach([liar.peer, honest.peer], blob_digest(b"state"), ()) == b"state"
         return link.now()
 

@@ -34,6 +34,10 @@ class RosterChanges:
         """The changes before this step, in order."""
         return [record for at, record in sorted(self._records.items()) if at < step]
 
+    def since(self, step: int) -> list[CertifiedRecord]:
+        """The changes from this step on, in order."""
+        return [record for at, record in sorted(self._records.items()) if at >= step]
+
     def add(self, certified: Sequence[CertifiedRecord]) -> None:
         """Note certified records. One of a step that was made again replaces the old one and all after it (SPEC B6)."""
         records = dict(self._records)

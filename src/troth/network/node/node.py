@@ -279,6 +279,7 @@ class Node:
             restart_with=lambda: self._options.restart_with,
             on_certified=self._folder.recorded,
             on_discarded=self._evidence.discarded,
+            changes=self._folder.journal.roster_changes.since,
         )
 
     def _open_channel(self, me: Identity, *, observing: bool = False) -> BroadcastChannel:

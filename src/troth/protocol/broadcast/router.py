@@ -6,7 +6,7 @@ from troth.protocol.broadcast.early_frames import EarlyFrameBuffer
 from troth.protocol.broadcast.exchange import PartExchange
 from troth.protocol.broadcast.link import Outlet, PacketLink
 from troth.protocol.broadcast.outside.catch_up_server import Asked, CatchUpServer
-from troth.protocol.broadcast.outside.doorkeeper import Doorkeeper, Knock
+from troth.protocol.broadcast.outside.doorkeeper import Doorkeeper
 from troth.protocol.broadcast.position import Position
 from troth.protocol.wire.frames import (
     AGREEMENT,
@@ -14,6 +14,7 @@ from troth.protocol.wire.frames import (
     BlobWanted,
     Busy,
     Certificate,
+    Knock,
     Packet,
     RestartCertificate,
     Waiting,

@@ -127,6 +127,7 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
         tuple[tuple[Bytes32, Bytes32], ...], msgspec.Meta(max_length=MOST_CANDIDATES)
     ] = ()  # keys and roots
     admitted: Annotated[tuple[Newcomer, ...], msgspec.Meta(max_length=MOST_CANDIDATES)] = ()  # members after this step
+    standing: Bytes32 = NO_BASIS  # digest of all that members have in common after this step but the model (SPEC J8)
     content: bool = True  # `state_after` is the digest of model and optimizer themselves; else it is chained (SPEC U5)
 
     @property

@@ -21,6 +21,7 @@ from troth.protocol.core.records import (
 from troth.protocol.core.roles import PendingAudits
 from troth.protocol.core.roster import Roster, scales_after
 from troth.protocol.core.run import Run
+from troth.protocol.core.standing import standing_digest
 from troth.protocol.core.state import LastRecord, State
 from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.primitives import Primitives
@@ -60,6 +61,8 @@ def follow(
         here = (known.step + len(records), roster.members, model, seeds, scales.tau, scales.updates + record.updated)
         if flaw_of(run, signed, record, Continued(*here, incarnation), roster, tools) is not None:
             return None
+        if record.standing != standing_digest(record, roster, scales, roles, run):
+            return None  # [J8]
         records.append(record)
         incarnation = record.incarnation
         roster, scales = roster.after(record), scales_after(scales, record, roster, run)

@@ -19,9 +19,11 @@ from troth.protocol.core.parts import commit_parts
 from troth.protocol.core.records import StepRecord
 from troth.protocol.core.state import Outcome, Peer, State
 from troth.protocol.recovery.catch_up import CatchUp
+from troth.protocol.recovery.following import Following
+from troth.protocol.recovery.history import record_of
 from troth.protocol.recovery.knocking import Knocking
 from troth.protocol.recovery.ledger import Known, Ledger
-from troth.protocol.recovery.observers import OBSERVING, Observers
+from troth.protocol.recovery.observers import OBSERVING, Changed, Observers
 from troth.protocol.recovery.requests import Requests
 from troth.protocol.recovery.restart import Restart
 from troth.protocol.step.ahead import own_seed
@@ -57,6 +59,7 @@ class Member(Generic[T]):
         wrap: Callable[[BroadcastChannel, Identity], Channel] = lambda channel, _identity: channel,  # for steps
         on_certified: Callable[[Sequence[CertifiedRecord]], None] = lambda _certified: None,
         on_discarded: Callable[[StepRecord], None] = lambda _record: None,  # called with a record that nobody can prove
+        changes: Changed | None = None,  # records that changed the members, from a step on; None: those held here
     ) -> None:
         self.peer = replace(peer, certified=self._certify)
         self._seat = peer.identity  # the key that the others know this peer by
@@ -66,7 +69,7 @@ class Member(Generic[T]):
         self._patience = patience
         self._restart_with = restart_with
         self._ledger = Ledger(peer, Known(state, certified, lacks, past), on_certified, on_discarded)
-        self._observers = Observers(self._ledger, peer.run.parameters.size)
+        self._observers = Observers(self._ledger, peer.run.parameters.size, changes or self._held_changes)
         self._serving: BroadcastChannel | None = None  # channel to observers, while this peer is a member
         self.restart: Restart[T] | None = None  # while this peer is in no step
 
@@ -178,6 +181,11 @@ class Member(Generic[T]):
                 continue  # it missed something, and catches up again
         raise LeftOutError("this peer did not find its way back")
 
+    def _held_changes(self, since: int) -> Sequence[CertifiedRecord]:
+        """Records that changed the members, as far as this peer holds them in memory."""
+        made = [(record_of(signed), signed) for signed in self._ledger.certified]
+        return [s for record, s in made if record is not None and record.changes_roster and record.step >= since]
+
     # The way in
 
     async def join(self, address: str = "", tries: int = 8) -> AsyncIterator[Outcome[T]]:
@@ -188,6 +196,8 @@ class Member(Generic[T]):
             channel = self._open_channel(key)
             outside = self._wrap(channel, key)
             self.peer = replace(self.peer, channel=outside, noticed=channel, observing=True)
+            if self._ledger.state.last is None:
+                await self._follow_from_the_founders(channel)
             await Knocking(self.peer, self._requests, self._ledger, channel, address).run()
             try:
                 await self._catch_up(channel)
@@ -202,6 +212,11 @@ class Member(Generic[T]):
                 if self.has_seat:
                     raise  # it is a member, and comes back as such
         raise LeftOutError("this peer did not find its way in")
+
+    async def _follow_from_the_founders(self, channel: BroadcastChannel) -> None:
+        tip = await Following(self.peer, channel).run()
+        state = tip.state(self._ledger.state, self.peer.tools)
+        self._ledger.begin_at(state, (*tip.changes.certified, tip.signed))
 
     async def _probe(self, channel: BroadcastChannel) -> None:
         """Commit to a gradient of this step as a candidate, if it has signed nothing for it yet (SPEC J5)."""

@@ -1,20 +1,25 @@
 """A member's service to observers: for some steps they hear every decision, and get the records that they lack (SPEC B2)."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
-from troth.crypto import PeerId, Slot
+from troth.crypto import Digest, PeerId, Slot
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.broadcast.outside.catch_up_server import Served
+from troth.protocol.core.standing import Standing
 from troth.protocol.core.state import Peer
 from troth.protocol.recovery.aggregates import KeptAggregates
+from troth.protocol.recovery.following import confirmed, shown_history, tip_bytes
+from troth.protocol.recovery.history import step_of
 from troth.protocol.recovery.ledger import Ledger
-from troth.protocol.wire.frames import SyncShown
+from troth.protocol.wire.frames import CertifiedRecord, SyncShown, TipSigned
 from troth.protocol.wire.messages import Phase
 
 T = TypeVar("T")
 _RECORDS = 64  # that a stranger gets at once
+Changed = Callable[[int], Sequence[CertifiedRecord]]
 OBSERVING = 20  # steps that a peer may observe (SPEC B7): two are enough, if its link is quick and nothing goes wrong
 
 
@@ -28,8 +33,9 @@ class _Observer:
 class Observers(Generic[T]):
     """Peers that hear every decision from this member."""
 
-    def __init__(self, ledger: Ledger[T], size: int) -> None:
+    def __init__(self, ledger: Ledger[T], size: int, changes: Changed) -> None:
         self._ledger = ledger
+        self._changes = changes  # records that changed the members, from a step on
         self._aggregates = KeptAggregates(size)
         self._observers: dict[PeerId, _Observer] = {}
 
@@ -64,6 +70,23 @@ class Observers(Generic[T]):
                 channel.outlet.send(key, slot, shown)
         channel.catch_up.strangers.clear()
 
+    def _answer_strangers(self, channel: BroadcastChannel, peer: Peer[T]) -> None:
+        """Show strangers how the run came to where it is, and sign that it is here (SPEC J8)."""
+        door, certified, state = channel.doorkeeper, self._ledger.certified, self._ledger.state
+        tip = certified[-1] if certified and step_of(certified[-1]) == state.step - 1 else None
+        standing = Standing(state.roster, state.scales, state.randomness, state.earlier_randomness) if tip else None
+        slot = Slot(peer.run.id, state.step, Phase.REJOIN)
+        for key, asked in door.histories.items():
+            changes = [one for one in self._changes(asked.since) if step_of(one) < state.step - 1]
+            channel.outlet.send(key, slot, shown_history(changes, tip, standing, _RECORDS))
+        for key, wanted in door.tips.items():
+            if not peer.observing and confirmed(certified, self._ledger.oldest, wanted, peer.tools):
+                about = Slot(peer.run.id, wanted.step, Phase.REJOIN)
+                signed = peer.identity.sign(tip_bytes(about, peer.me, wanted.nonce, Digest(wanted.digest)))
+                channel.outlet.send(key, slot, TipSigned(wanted.nonce, signed))
+        door.histories.clear()
+        door.tips.clear()
+
     def show(self, channel: BroadcastChannel, peer: Peer[T], *, waits: bool) -> None:
         """Send observers the records that they lack: in a step, as soon as the last record is certified, so that they stand
         where the step began."""
@@ -71,6 +94,7 @@ class Observers(Generic[T]):
         slot, states = Slot(peer.run.id, state.step, Phase.REJOIN), (*self._ledger.past, state)
         self._aggregates.add(states)
         self._show_strangers(channel, slot, waits=waits)
+        self._answer_strangers(channel, peer)
         if not self._observers:
             channel.catch_up.forget_states()
             return

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Generic, TypeVar
 
+import msgspec
+
 from troth.crypto import Digest, PeerId
 from troth.protocol.core.channel import Said
 from troth.protocol.core.coins import combine
@@ -12,6 +14,7 @@ from troth.protocol.core.records import Owed, StepRecord, aggregates_digest, cha
 from troth.protocol.core.roles import PendingAudits
 from troth.protocol.core.roster import scales_after
 from troth.protocol.core.scales import pooled_norm
+from troth.protocol.core.standing import standing_digest
 from troth.protocol.core.state import AuditRecord, LastRecord, Outcome, State
 from troth.protocol.step.ahead import NextModel
 from troth.protocol.step.attempt import Attempt, Reduced, Reported
@@ -88,7 +91,14 @@ class Ending(Generic[T]):
 
     @cached_property
     def record(self) -> StepRecord:
-        """Everything that all members agree on (SPEC R1, U1)."""
+        """Everything that all members agree on, and the digest of what they have in common after it (SPEC R1, U1, J8)."""
+        state, record = self.attempt.context.state, self._record
+        run = self.attempt.context.peer.run
+        standing = standing_digest(record, state.roster, state.scales, state.randomness, run)
+        return msgspec.structs.replace(record, standing=standing)
+
+    @property
+    def _record(self) -> StepRecord:
         attempt, trials, disputes = self.attempt, self.trials, self.link_disputes
         context, state = attempt.context, attempt.context.state
         coins = {sender: said_as(said, Accuse).coin for sender, said in self.accuses.items()}

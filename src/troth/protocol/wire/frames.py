@@ -218,6 +218,35 @@ class RejoinRequest(_Frame, frozen=True):
     signature: Bytes64
 
 
+class HistoryWanted(_Frame, frozen=True):
+    """A stranger's request for the records that changed the members, from this step on, and the newest record (SPEC J8)."""
+
+    since: Step
+
+
+class HistoryShown(_Frame, frozen=True):
+    """The answer: some of these records or, with the last of them, the newest one and the standing after it."""
+
+    changes: Annotated[tuple[CertifiedRecord, ...], msgspec.Meta(max_length=MOST_CERTIFIED_RECORDS)]
+    tip: CertifiedRecord | None
+    standing: Annotated[bytes, msgspec.Meta(max_length=1 << 22)]
+
+
+class TipWanted(_Frame, frozen=True):
+    """A stranger's question whether this record is part of the member's history now."""
+
+    nonce: Bytes32
+    step: Step
+    digest: Bytes32
+
+
+class TipSigned(_Frame, frozen=True):
+    """A member's word that it is."""
+
+    nonce: Bytes32
+    signature: Bytes64
+
+
 class TicketShown(_Frame, frozen=True):
     """A stranger's ticket for a slot (SPEC J4)."""
 
@@ -248,8 +277,11 @@ class Busy(_Frame, frozen=True):
 
 Agreement = Value | View | Certificate | Chained | Relayed | Decided
 Bulk = PartSent | BlobSent | BlobWanted | PartShown
-Answer = SyncShown | StateIndex | ChunkShown | Waiting | Busy | RestartCertificate  # to a peer that is in no step
-Outside = SyncWanted | StateWanted | ChunkWanted | RejoinRequest | TicketShown | ProbeShown | Answer
+Answer = (  # to a peer that is in no step
+    SyncShown | StateIndex | ChunkShown | HistoryShown | TipSigned | Waiting | Busy | RestartCertificate
+)
+Knock = HistoryWanted | TipWanted | TicketShown | ProbeShown  # of strangers and candidates
+Outside = SyncWanted | StateWanted | ChunkWanted | RejoinRequest | Knock | Answer
 Frame = Agreement | Bulk | Outside
 AGREEMENT = (Value, View, Certificate, Chained, Relayed, Decided)
 

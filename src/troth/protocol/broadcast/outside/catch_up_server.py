@@ -124,7 +124,7 @@ class CatchUpServer:
     @property
     def wanted(self) -> bool:
         """Whether a peer asks for records, or observes: it needs steps to come back."""
-        return bool(self.asking or self.observers or self.strangers)
+        return bool(self.asking or self.observers)
 
     def rejoins(self, step: int) -> list[SignedRejoin]:
         return [rejoin for _, rejoin in sorted(self._rejoins.get(step, {}).items())]

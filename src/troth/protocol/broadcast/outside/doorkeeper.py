@@ -5,10 +5,10 @@ from collections import defaultdict
 from troth.crypto import Digest, PeerId, Slot
 from troth.protocol.core.door import best_tickets
 from troth.protocol.core.roster import Roster
-from troth.protocol.wire.frames import ProbeShown, TicketShown
+from troth.protocol.wire.frames import HistoryWanted, Knock, ProbeShown, TicketShown, TipWanted
 from troth.protocol.wire.messages import Probe, Ticket
 
-Knock = TicketShown | ProbeShown
+_MOST_ASKING = 8  # strangers that are answered in a step
 
 
 class Doorkeeper:
@@ -18,6 +18,8 @@ class Doorkeeper:
         self._run = Digest(bytes(32))
         self._roster = Roster(())
         self._tickets: list[Ticket] = []
+        self.histories: dict[PeerId, HistoryWanted] = {}  # asked for, by strangers
+        self.tips: dict[PeerId, TipWanted] = {}
         self._probes: dict[int, dict[PeerId, Probe]] = defaultdict(dict)  # by step and candidate
 
     def stand(self, run: Digest, roster: Roster) -> None:
@@ -27,11 +29,18 @@ class Doorkeeper:
 
     def hear(self, sender: PeerId, slot: Slot, frame: Knock, step: int) -> None:
         """Take a frame; `step` is the one that this member is in."""
+        if not self._roster.door.probation:
+            return
         match frame:
+            case HistoryWanted():
+                if sender in self.histories or len(self.histories) < _MOST_ASKING:
+                    self.histories[sender] = frame
+            case TipWanted():
+                if sender in self.tips or len(self.tips) < _MOST_ASKING:
+                    self.tips[sender] = frame
             case TicketShown(ticket=ticket):
-                if self._roster.door.probation:
-                    heard = [*self._tickets, ticket]
-                    self._tickets = best_tickets(self._run, self._roster.door, heard, self._roster.known)
+                heard = [*self._tickets, ticket]
+                self._tickets = best_tickets(self._run, self._roster.door, heard, self._roster.known)
             case ProbeShown(probe=probe):
                 if step <= slot.step <= step + 1 and sender == probe.key and sender in self._roster.door.keys:
                     self._probes[slot.step].setdefault(sender, probe)
