@@ -12,7 +12,7 @@ from troth.evidence.recompute import Recomputed, recompute
 from troth.evidence.verify import verify_ban
 from troth.protocol.wire.messages import Kind
 from troth.simulation.chaos.checkers.agreement import agreement
-from troth.simulation.chaos.stranger import BEHAVIOURS
+from troth.simulation.chaos.plan import BEHAVIOURS
 
 FOUNDERS, PROBATION = 5, 8
 

@@ -14,6 +14,8 @@ TASKS = (  # that a world may train; the first unless its plan says otherwise
     "quadratic:dimension=24,noise=0.00001",
 )
 TAU = 0.1
+HONEST = "honest"
+BEHAVIOURS = (HONEST, "noise", "zeros", "old", "copy", "turns")  # of strangers
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from troth.attacks.wire.behaviours import WIRE_BEHAVIOURS
 from troth.errors import OperatorError
 from troth.protocol.core.run import most_byzantine
 from troth.simulation.chaos.draws.wide import WIDE_ATTACKS
-from troth.simulation.chaos.plan import TASKS, Plan
+from troth.simulation.chaos.plan import BEHAVIOURS, TASKS, Plan
 from troth.specs import parse_spec
 
 FORMAT = "troth/chaos/2"
@@ -94,7 +94,12 @@ def flaw(plan: Plan) -> str | None:
         return f"peers must be from 1 to {DIMENSIONS[plan.task]}, got {plan.peers}"
     if not 1 <= plan.steps <= MOST_STEPS:
         return f"steps must be from 1 to {MOST_STEPS}, got {plan.steps}"
-    strangers = sorted(peers_in(plan) - set(range(plan.peers)))
+    if set(plan.strangers) != set(range(plan.peers, plan.peers + len(plan.strangers))):
+        return f"strangers are numbered from {plan.peers} on"
+    unknown = sorted({how for _, how in plan.strangers.values()} - set(BEHAVIOURS))
+    if unknown:
+        return f"no stranger behaves like '{_printable(unknown[0])}'"
+    strangers = sorted(peers_in(dataclasses.replace(plan, strangers={})) - set(range(plan.peers)))
     if strangers:
         return f"there is no peer {strangers[0]} among {plan.peers}"
     most = most_byzantine(plan.peers, 1)

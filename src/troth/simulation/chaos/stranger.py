@@ -13,14 +13,12 @@ from troth.protocol.core.errors import LeftOutError, StalledError
 from troth.protocol.core.roles import gradient_seed
 from troth.protocol.core.state import Peer
 from troth.protocol.recovery.member import Member
+from troth.simulation.chaos.plan import HONEST
 from troth.simulation.chaos.stage import FreshCoins, Stage
 from troth.simulation.chaos.world import FORGED
 from troth.training.work import Training, TrainingWork
 
 # D coordinates
-
-HONEST = "honest"
-BEHAVIOURS = (HONEST, "noise", "zeros", "old", "copy", "turns")  # of strangers
 
 
 class StrangeWork(TrainingWork):

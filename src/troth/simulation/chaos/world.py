@@ -15,7 +15,7 @@ from troth.protocol.core.roles import gradient_seed
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Run
 from troth.protocol.core.state import Outcome
-from troth.simulation.chaos.plan import Plan
+from troth.simulation.chaos.plan import HONEST, Plan
 from troth.training.work import Training, TrainingWork
 
 BOUNDS = Timeouts(stretch=4.0, memory=1 << 22)
@@ -58,7 +58,7 @@ class World:
 
     @cached_property
     def honest(self) -> frozenset[PeerId]:
-        lying = self.plan.lying | {number for number, (_, how) in self.plan.strangers.items() if how != "honest"}
+        lying = self.plan.lying | {number for number, (_, how) in self.plan.strangers.items() if how != HONEST}
         return frozenset(peer for peer, number in self.numbers.items() if number not in lying)
 
     @cached_property

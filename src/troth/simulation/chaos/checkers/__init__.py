@@ -7,6 +7,7 @@ from troth.simulation.chaos.checkers.audits import audits, caught
 from troth.simulation.chaos.checkers.bans import bans, evidence, no_honest_ban
 from troth.simulation.chaos.checkers.bounds import bounds, memory
 from troth.simulation.chaos.checkers.coins import coins
+from troth.simulation.chaos.checkers.door import door
 from troth.simulation.chaos.checkers.progress import progress, standing
 from troth.simulation.chaos.checkers.returns import comeback, follows, rejoins
 from troth.simulation.chaos.checkers.signatures import signed, slots
@@ -23,6 +24,7 @@ CHECKERS: dict[str, Callable[[World], list[str]]] = {
     "caught": caught,
     "audits": audits,
     "coins": coins,
+    "door": door,
     "aggregates": aggregates,
     "harm": harm,
     "progress": progress,
