@@ -36,6 +36,7 @@ class StepEvent:
     left: tuple[str, ...] = ()  # without a ban; they may come back
     expelled: tuple[str, ...] = ()  # without a ban; they may not come back
     returned: tuple[str, ...] = ()
+    joined: tuple[str, ...] = ()  # strangers that are members from now on
     new_keys: tuple[str, ...] = ()  # of those, in the same order; empty where it is the old one
     updates: int | None = None  # made so far, if they are not as many as steps
     paused_for: tuple[str, ...] | None = None  # the model did not move; these are gone and may come back
@@ -54,6 +55,7 @@ class StepEvent:
             *(f"{name} is banned: {reason}" for name, reason in self.banned),
             *(f"{name} is absent, and no longer a member" for name in self.left),
             *(f"{name} is expelled: its connection failed too often" for name in self.expelled),
+            *(f"{name} joined, after its probation" for name in self.joined),
             *(f"{name} is back" + (f" (new key {key})" if key else "") for name, key in self._back()),
             *(["the last step is audited, and the run is closed"] if self.closing else []),
         ]
@@ -175,6 +177,7 @@ def step_event(
         left=tuple(name(PeerId(peer)) for peer in record.absent),
         expelled=tuple(name(PeerId(peer)) for peer in record.expelled),
         returned=tuple(name(PeerId(rejoin.member)) for rejoin in record.returned),
+        joined=tuple(name(PeerId(newcomer.key)) for newcomer in record.admitted),
         new_keys=tuple(
             PeerId(rejoin.key).hex()[:8] if rejoin.key != rejoin.member else "" for rejoin in record.returned
         ),

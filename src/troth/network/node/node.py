@@ -280,6 +280,7 @@ class Node:
             on_certified=self._folder.recorded,
             on_discarded=self._evidence.discarded,
             changes=self._folder.journal.roster_changes.since,
+            on_followed=self._folder.journal.roster_changes.add,
         )
 
     def _open_channel(self, me: Identity, *, observing: bool = False) -> BroadcastChannel:
@@ -298,6 +299,11 @@ class Node:
         if member is None:
             return None if self._folder.has_slots else self._first
         return member.state if member.lacks is None else None
+
+    @property
+    def is_member(self) -> bool:
+        """Whether this peer is a member now; a stranger on probation is not."""
+        return self._member is not None and self._member.peer.me in self._member.state.roster.members
 
     # People
 

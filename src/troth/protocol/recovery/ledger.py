@@ -212,12 +212,12 @@ class Ledger(Generic[T]):
         if begun is not None and begun.incarnation > self.state.incarnation and self._is_proved(begun, self.state):
             self.restart(begun.incarnation)  # the step in progress is the first after a restart
 
-    def begin_at(self, state: State[T], certified: Sequence[CertifiedRecord]) -> None:
-        """Begin from a state that a stranger followed the run to; its last record is the last of these (SPEC J8)."""
-        self._stand_at(Known(state, certified[-1:], None))
+    def begin_at(self, state: State[T], tip: CertifiedRecord) -> None:
+        """Begin from a state that a stranger followed the run to, after this record (SPEC J8)."""
+        self._stand_at(Known(state, (tip,), None))
         last = Digest(state.last.record.state_after) if state.last is not None else state.model
         self.lacks = None if state.model == last else last
-        self._on_certified(certified)
+        self._on_certified((tip,))
 
     def stand_at_tip(self, shown: Shown[T]) -> None:
         """Take over records for good, without their model: a stranger has nothing to go back to (SPEC J3)."""

@@ -60,6 +60,7 @@ class Member(Generic[T]):
         on_certified: Callable[[Sequence[CertifiedRecord]], None] = lambda _certified: None,
         on_discarded: Callable[[StepRecord], None] = lambda _record: None,  # called with a record that nobody can prove
         changes: Changed | None = None,  # records that changed the members, from a step on; None: those held here
+        on_followed: Callable[[Sequence[CertifiedRecord]], None] = lambda _changes: None,  # by a stranger
     ) -> None:
         self.peer = replace(peer, certified=self._certify)
         self._seat = peer.identity  # the key that the others know this peer by
@@ -68,6 +69,7 @@ class Member(Generic[T]):
         self._ends = ends
         self._patience = patience
         self._restart_with = restart_with
+        self._on_followed = on_followed
         self._ledger = Ledger(peer, Known(state, certified, lacks, past), on_certified, on_discarded)
         self._observers = Observers(self._ledger, peer.run.parameters.size, changes or self._held_changes)
         self._serving: BroadcastChannel | None = None  # channel to observers, while this peer is a member
@@ -216,7 +218,8 @@ class Member(Generic[T]):
     async def _follow_from_the_founders(self, channel: BroadcastChannel) -> None:
         tip = await Following(self.peer, channel).run()
         state = tip.state(self._ledger.state, self.peer.tools)
-        self._ledger.begin_at(state, (*tip.changes.certified, tip.signed))
+        self._on_followed(tip.changes.certified)
+        self._ledger.begin_at(state, tip.signed)
 
     async def _probe(self, channel: BroadcastChannel) -> None:
         """Commit to a gradient of this step as a candidate, if it has signed nothing for it yet (SPEC J5)."""
