@@ -14,9 +14,8 @@ import torch
 from troth.protocol.step import audits, disputes, step
 from troth.protocol.step.attempt import Attempt
 from troth.protocol.wire.primitives import Primitives
-from troth.simulation.lockstep import reliable
 from troth.simulation.lockstep.memo import MemoPrimitives
-from troth.simulation.lockstep.pool import GradientPool
+from troth.simulation.lockstep.pool import GradientPool, PooledWork
 from troth.simulation.lockstep.reliable import ReliableExchange
 from troth.training.work import TrainingWork
 
@@ -24,6 +23,8 @@ REST = "rest"
 # What is timed, and as what. A timed function inside another counts for its own phase alone.
 PHASES: tuple[tuple[Any, str, str], ...] = (
     (GradientPool, "answer", "gradients"),
+    (PooledWork, "expect", "gradients: begun ahead"),
+    (GradientPool, "digests", "aggregates: norms, digests"),
     (step, "commit_parts", "hashing: parts"),
     (Attempt, "arrived", "hashing: Merkle paths"),
     (step, "rows_of", "clipping: rows"),
@@ -39,9 +40,8 @@ PHASES: tuple[tuple[Any, str, str], ...] = (
     (TrainingWork, "gradient_now", "audits: gradients"),
     (audits, "commit_parts", "audits: hashing"),
     (audits, "make_report", "audits: reports"),
-    (reliable, "seal", "announcements: signing"),
     (MemoPrimitives, "open_all", "announcements: opening"),
-    (ReliableExchange, "_announce", "announcements: exchange"),
+    (ReliableExchange, "_announce", "announcements: signing"),
     (ReliableExchange, "_scatter", "blobs: exchange"),
     (ReliableExchange, "_gather", "blobs: exchange"),
     (step, "conclude", "update and record"),

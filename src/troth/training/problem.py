@@ -86,6 +86,11 @@ class Problem:
         return self.layout.size
 
     @property
+    def recorded(self) -> bool:
+        """Whether one gradient is a recording of kernels, which is begun without waiting for an accelerator."""
+        return self._graph is not None and self.task.clip_norm is None
+
+    @property
     def frozen(self) -> int:
         """Number of parameters with `requires_grad=False`: constants that `model()` makes, equal for everyone."""
         return sum(p.numel() for p in self._template.parameters() if not p.requires_grad)

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 from weakref import ref
 
@@ -14,7 +15,8 @@ from torch import Tensor
 
 from troth import kernels
 from troth.aggregation import all_finite, flush_subnormals, ordinary
-from troth.crypto import Digest, Seed, blob_digest, tagged_hash
+from troth.crypto import Digest, Seed, blob_digests, tagged_hash
+from troth.protocol.wire.blob import Copy
 from troth.protocol.wire.messages import Malformed
 from troth.protocol.wire.primitives import Primitives
 from troth.resting import give_back_pages
@@ -41,6 +43,11 @@ class Training:
     def vectors(self) -> tuple[Tensor, ...]:
         """All that it is made of."""
         return (self.parameters_D, *self.optimizer.values())
+
+    @property
+    def named(self) -> dict[str, Tensor]:
+        """The same, by the names under which it is saved."""
+        return {"parameters": self.parameters_D, **{f"optimizer.{name}": v for name, v in self.optimizer.items()}}
 
 
 class TrainingWork:
@@ -110,13 +117,13 @@ class TrainingWork:
         return save(_on_host(training))
 
     def index(self, training: Training) -> bytes:
-        return encode_index(index_of(_named(training)))
+        return encode_index(index_of(training.named))
 
     def length(self, training: Training) -> int:
         return sum(vector_D.nbytes for vector_D in training.vectors)
 
     def chunk(self, training: Training, number: int) -> memoryview | None:
-        return chunk_of(_named(training), number)
+        return chunk_of(training.named, number)
 
     def collect(self, index: bytes, digest: Digest) -> "CollectedState | Malformed":
         found = decode_index(index)
@@ -168,11 +175,14 @@ class TensorDigest(NamedTuple):
     digest: Digest
 
 
-def tensor_digests(training: Training) -> dict[str, TensorDigest]:
-    """Digests of the model and of every tensor of the optimizer, by name."""
+def tensor_digests(training: Training, known: Mapping[str, Digest] = MappingProxyType({})) -> dict[str, TensorDigest]:
+    """Digests of the model and of every tensor of the optimizer, by name; some may be known."""
+    named = training.named
+    copies = {name: Copy(tensor) for name, tensor in named.items() if name not in known}  # all of them set out first
+    found = dict(zip(copies, blob_digests([_bytes(copy) for copy in copies.values()]), strict=True))
     return {
-        name: TensorDigest(str(tensor.dtype), tuple(tensor.shape), blob_digest(_raw(tensor)))
-        for name, tensor in _named(training).items()
+        name: TensorDigest(str(tensor.dtype), tuple(tensor.shape), known[name] if name in known else found[name])
+        for name, tensor in named.items()
     }
 
 
@@ -202,11 +212,7 @@ def training_of(named: Mapping[str, Tensor]) -> Training | Malformed:
 
 
 def _on_host(training: Training) -> dict[str, Tensor]:
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in _named(training).items()}
-
-
-def _named(training: Training) -> dict[str, Tensor]:
-    return {"parameters": training.parameters_D, **{f"optimizer.{k}": v for k, v in training.optimizer.items()}}
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in training.named.items()}
 
 
 def finite_or_zero(gradient_D: Tensor) -> Tensor:
@@ -228,7 +234,6 @@ def finite_or_zero_rows(gradients_PD: Tensor) -> list[Tensor]:
     return [finite_or_zero(gradient_D) for gradient_D in gradients_PD]
 
 
-def _raw(tensor: Tensor) -> memoryview:
-    """View the tensor's bytes without a copy; numbers little-endian."""
-    numbers = tensor.detach().cpu().contiguous().numpy()
-    return numbers.astype(numbers.dtype.newbyteorder("<"), copy=False).reshape(-1).view(np.uint8).data
+def _bytes(copy: Copy) -> memoryview:
+    """View the bytes of a tensor on the host."""
+    return copy.on_host().reshape(-1).view(np.uint8).data
