@@ -14,6 +14,7 @@ import torch
 from troth.protocol.step import audits, disputes, step
 from troth.protocol.step.attempt import Attempt
 from troth.protocol.wire.primitives import Primitives
+from troth.simulation.lockstep import reliable
 from troth.simulation.lockstep.memo import MemoPrimitives
 from troth.simulation.lockstep.pool import GradientPool, PooledWork
 from troth.simulation.lockstep.reliable import ReliableExchange
@@ -41,7 +42,8 @@ PHASES: tuple[tuple[Any, str, str], ...] = (
     (audits, "commit_parts", "audits: hashing"),
     (audits, "make_report", "audits: reports"),
     (MemoPrimitives, "open_all", "announcements: opening"),
-    (ReliableExchange, "_announce", "announcements: signing"),
+    (reliable, "seal", "announcements: signing"),
+    (ReliableExchange, "_announce", "announcements: exchange"),
     (ReliableExchange, "_scatter", "blobs: exchange"),
     (ReliableExchange, "_gather", "blobs: exchange"),
     (step, "conclude", "update and record"),

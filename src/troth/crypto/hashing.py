@@ -77,8 +77,10 @@ def _hashes(chunks: list[memoryview]) -> Iterator[bytes]:
     return map(hashes.__getitem__, range(len(chunks)))
 
 
-def side_by_side(work: Callable[[A], R], questions: Sequence[A]) -> list[R]:
-    """`[work(q) for q in questions]` on threads, for work that leaves the interpreter's lock to others: signatures, ciphers."""
+def side_by_side(work: Callable[[A], R], questions: Sequence[A], most: int = 4) -> list[R]:
+    """`[work(q) for q in questions]` on threads, for work that leaves the interpreter's lock to others: signatures, ciphers.
+
+    `most` threads, few where each piece takes less than a millisecond: waking one takes a good part of that."""
     if _CORES < _FEW_CORES or len(questions) < 2:
         return [work(question) for question in questions]
     answers: dict[int, R] = {}
@@ -88,7 +90,7 @@ def side_by_side(work: Callable[[A], R], questions: Sequence[A]) -> list[R]:
         for number, question in numbered:
             answers[number] = work(question)
 
-    helping = [_threads(os.getpid()).submit(take_turns) for _ in range(min(_CORES, len(questions)) // 2)]
+    helping = [_threads(os.getpid()).submit(take_turns) for _ in range(min(_CORES, len(questions), most) - 1)]
     take_turns()
     for helper in helping:
         if not helper.cancel():

@@ -109,9 +109,12 @@ class TrainingWork:
         """The content's digest, kept for the last few states: a step, its checkpoint and trials ask for the same ones."""
         known = next((digest for state, digest in self._digested if state() is training), None)
         if known is None:
-            known = state_digest(training)
+            known = self._computed(training)
             self._digested.append((ref(training), known))
         return known
+
+    def _computed(self, training: Training) -> Digest:
+        return state_digest(training)
 
     def pack(self, training: Training) -> bytes:
         return save(_on_host(training))

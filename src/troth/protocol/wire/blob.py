@@ -5,7 +5,7 @@ compared or looked up: digests stand for blobs.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
+from functools import cache, cached_property
 from itertools import cycle, islice, pairwise
 from typing import Any
 
@@ -171,12 +171,18 @@ class Hashing:
     before they are needed.
     """
 
-    def __init__(self, vectors: Sequence[Tensor], bounds: Sequence[int]) -> None:
+    def __init__(
+        self, vectors: Sequence[Tensor], bounds: Sequence[int], behind: Sequence[torch.cuda.Event] | None = None
+    ) -> None:
+        """`behind`: what to wait for on the accelerator; without it, for all that the caller's stream has begun."""
         self.bounds = tuple(bounds)
         self._vectors = [vector_D.detach() for vector_D in vectors]
         device = vectors[0].device
         aside = next(_hashing(device))
-        aside.wait_stream(torch.cuda.current_stream(device))
+        if behind is None:
+            aside.wait_stream(torch.cuda.current_stream(device))
+        for event in behind or ():
+            aside.wait_event(event)
         with torch.cuda.stream(aside):
             there_N8 = on_device.begin_hashes(self._vectors, self.bounds, CHUNK_BYTES // 4)
             self._host_N8 = torch.empty(there_N8.shape, dtype=torch.int32, pin_memory=True)
@@ -186,6 +192,7 @@ class Hashing:
         for vector_D in vectors:
             vector_D.record_stream(aside)  # its memory is not given away before
 
+    @cached_property
     def blobs(self) -> list[tuple[Blob, ...]]:
         """The pieces of every vector, once their digests have arrived."""
         self._arrived.synchronize()

@@ -7,6 +7,7 @@ asks for it, and one that nobody takes was computed in vain.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import cycle
 
 import torch
 from torch import Tensor
@@ -47,7 +48,7 @@ class BegunGradient:
 
     def cut(self) -> tuple[Bounds, tuple[Blob, ...]] | None:
         """Its parts, hashed, if hashing was begun; waits for the end of it."""
-        return None if self.hashing is None else (self.hashing.bounds, self.hashing.blobs()[self.place])
+        return None if self.hashing is None else (self.hashing.bounds, self.hashing.blobs[self.place])
 
 
 class Ahead:
@@ -58,20 +59,20 @@ class Ahead:
         self._problem = problem
         self._unhashed: list[BegunGradient] = []
         self._states: list[tuple[Training, Hashing]] = []
-        self._stream = torch.cuda.Stream(problem.device)  # type: ignore[no-untyped-call]
+        self._streams = cycle(problem.streams)
 
     @staticmethod
     def possible(problem: Problem, peers: int) -> bool:
         """Whether gradients are computed one by one, without waiting for each, and two steps' gradients fit into memory."""
-        if problem.device.type != "cuda" or not problem.recorded:
+        if not problem.streams or problem.task.clip_norm is not None:
             return False
         memory = torch.cuda.get_device_properties(problem.device).total_memory
         there = on_device.hashes_there(torch.empty(0, device=problem.device))
         return there and 2 * peers * 4 * problem.size <= memory // _SHARE
 
     def begin(self, training: Training, seed: Seed) -> BegunGradient:
-        """Begin a gradient behind those that were begun before."""
-        problem, aside = self._problem, self._stream
+        """Begin a gradient beside those that were begun before."""
+        problem, aside = self._problem, next(self._streams)
         batch = problem.batch(seed)  # on the caller's stream: drawing it waits for its indices
         aside.wait_stream(torch.cuda.current_stream(problem.device))
         with torch.cuda.stream(aside):
@@ -92,8 +93,8 @@ class Ahead:
         """Begin to hash the gradients that were begun since the last call."""
         some, self._unhashed = self._unhashed, []
         if some:
-            with torch.cuda.stream(self._stream):
-                hashing = Hashing([one.row_D for one in some], part_bounds(self._problem.size, self.parts))
+            bounds = part_bounds(self._problem.size, self.parts)
+            hashing = Hashing([one.row_D for one in some], bounds, behind=[one.computed for one in some])
             for place, one in enumerate(some):
                 one.hashing, one.place = hashing, place
 
@@ -108,7 +109,7 @@ class Ahead:
         hashing = next((found for known, found in self._states if known is training), None)
         if hashing is None:
             return None
-        there = {name: blob.digest for name, (blob,) in zip(_on_device(training), hashing.blobs(), strict=True)}
+        there = {name: blob.digest for name, (blob,) in zip(_on_device(training), hashing.blobs, strict=True)}
         return digest_of_tensors(tensor_digests(training, there))
 
 
@@ -122,4 +123,4 @@ def parts_of(rows: Sequence[Tensor], bounds: Bounds) -> list[tuple[Blob, ...]] |
     """Parts of gradients that were not begun ahead, hashed together where they lie; None where only the host can."""
     if not rows or not all(on_device.hashes_there(row_D) for row_D in rows):
         return None
-    return Hashing(rows, bounds).blobs()
+    return Hashing(rows, bounds).blobs

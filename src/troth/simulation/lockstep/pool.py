@@ -94,9 +94,9 @@ class PooledWork(TrainingWork):
         self._begun = [one for one in self._begun if one is not begun]
         return begun
 
-    def digest(self, training: Training) -> Digest:
-        known = None if self.ahead is None else self.ahead.digest(training)
-        return super().digest(training) if known is None else known
+    def _computed(self, training: Training) -> Digest:
+        begun = None if self.ahead is None else self.ahead.digest(training)
+        return super()._computed(training) if begun is None else begun
 
     def update(self, training: Training, aggregate_D: Tensor, step: int) -> Training:
         """Peers that hold the same bits make the same step with them: computed once, like a digest (SPEC S1)."""
@@ -169,21 +169,25 @@ class GradientPool:
     ) -> tuple[Tensor, list[Tensor]]:
         """Gradients on an accelerator, some of which were begun before; hashed there too, all together."""
         bounds, tools = part_bounds(self._problem.size, len(batches)), self._tools
+        used = [
+            one if one is not None and one.batch is batch else None for batch, one in zip(batches, begun, strict=True)
+        ]
+        others = [batch for batch, one in zip(batches, used, strict=True) if one is None]
+        fresh = iter(self._problem.begin_gradients(parameters_D, others))
         losses, rows, cuts = [], [], []
-        for batch, one in zip(batches, begun, strict=True):
-            if one is not None and one.batch is batch:
-                rows.append(one.take())
-                losses.append(one.loss)
-                cuts.append(one.cut())
-            else:
-                loss, gradient_D = self._problem.begin_gradient(parameters_D, batch)
+        for one in used:
+            if one is None:
+                loss, gradient_D = next(fresh)
                 rows.append(finite_or_zero(gradient_D))
-                losses.append(loss)
-                cuts.append(None)
+            else:
+                loss = one.loss
+                rows.append(one.take())
+            losses.append(loss)
+            cuts.append(None if one is None else one.cut())
         if isinstance(tools, MemoPrimitives):
             known = {place: cut[1] for place, cut in enumerate(cuts) if cut is not None and cut[0] == bounds}
-            others = [place for place in range(len(rows)) if place not in known]
-            known |= dict(zip(others, parts_of([rows[place] for place in others], bounds) or (), strict=False))
+            left = [place for place in range(len(rows)) if place not in known]
+            known |= dict(zip(left, parts_of([rows[place] for place in left], bounds) or (), strict=False))
             for place, blobs in known.items():
                 tools.was_cut(rows[place], bounds, blobs)
         return torch.stack(losses), rows
@@ -192,7 +196,7 @@ class GradientPool:
         """Hash the aggregates of all owners, and measure them: threads of the host share the work."""
         blobs = [blob for ask in asks.values() for blob in ask.blobs]
         digest_all(blobs)
-        side_by_side(self._tools.aggregate_norm, blobs)
+        side_by_side(self._tools.aggregate_norm, blobs, most=8)
         return dict.fromkeys(asks)
 
     def _batch(self, peer: PeerId, ask: AskGradient) -> Batch:

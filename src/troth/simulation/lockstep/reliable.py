@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from troth.crypto import Digest, Identity, PeerId, Slot, side_by_side, signed_bytes
+from troth.crypto import Digest, Identity, PeerId, Slot, signed_bytes
 from troth.protocol.core.channel import (
     AttemptView,
     Delivery,
@@ -69,7 +68,8 @@ class ReliableChannel:
         self._tools = tools
 
     async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Said:
-        return self._tools.open_all(slot, await AskAnnounce(slot, lambda _: seal(self._identity, slot, message)))
+        envelope = seal(self._identity, slot, message)
+        return self._tools.open_all(slot, await AskAnnounce(slot, lambda _: envelope))
 
     async def announce_last(self, slot: Slot, choose: Callable[[Said], Message | None], view: AttemptView) -> Said:
         """For liars: say something, or nothing, knowing what the others have said."""
@@ -115,11 +115,9 @@ class ReliableExchange:
         said: dict[PeerId, Envelope] = {}
         for last in (False, True):
             before = MappingProxyType(dict(said))
-            senders = sorted(peer for peer, ask in asks.items() if ask.last == last)
-            choices = [partial(asks[sender].choose, before) for sender in senders]
-            # Signing leaves the interpreter to others. Liars choose one after the other, as they may look at each other.
-            chosen = [choose() for choose in choices] if last else side_by_side(_called, choices)
-            said |= {sender: envelope for sender, envelope in zip(senders, chosen, strict=True) if envelope is not None}
+            for sender in sorted(peer for peer, ask in asks.items() if ask.last == last):
+                envelope = asks[sender].choose(before)
+                said |= {sender: envelope} if envelope is not None else {}
         first, slot = min(asks), slots.pop()
         for sender, envelope in said.items():
             if sender != first:
@@ -180,10 +178,6 @@ class ReliableExchange:
 
     def _handed(self, proven: ProvenPart) -> ProvenPart:
         return proven if self._share else ProvenPart(proven.blob.anew(), proven.path)
-
-
-def _called(choose: Callable[[], Envelope | None]) -> Envelope | None:
-    return choose()
 
 
 def _header_bytes(slot: Slot, sender: PeerId) -> int:
