@@ -51,6 +51,21 @@ def flush(numbers_D: Tensor) -> None:
     bits_D.masked_fill_((bits_D & _EXPONENT) == 0, 0)
 
 
+def finite_or_zero(numbers_D: Tensor) -> Tensor:
+    """Numbers without subnormals; all zeros unless all are finite. Nothing waits for the device."""
+    if _in_triton(numbers_D[None]) and (loops := _loops()) is not None:
+        clean_D: Tensor = loops.finite_or_zero(numbers_D.detach().view(torch.int32)).view(torch.float32)
+        return clean_D
+    return finite_or_zero_by_torch(numbers_D)
+
+
+def finite_or_zero_by_torch(numbers_D: Tensor) -> Tensor:
+    """The same in PyTorch's operations."""
+    bits_D = numbers_D.detach().contiguous().view(torch.int32)
+    flushed_D = torch.where((bits_D & _EXPONENT) == 0, 0, bits_D).view(torch.float32)
+    return torch.where(torch.isfinite(numbers_D).all(), flushed_D, numbers_D.new_zeros(()))
+
+
 def tree_sum(terms: Tensor) -> Tensor:
     """Sums along the last axis, the second half added to the first until one is left; `terms` is used up."""
     width = terms.shape[-1]

@@ -26,6 +26,7 @@ from troth.training.layout import Layout
 from troth.training.randomness.first_values import FirstValues
 from troth.training.randomness.noise import Noise, seed_tensor
 from troth.training.task import Batch, Task, draw_batch
+from troth.training.uploads import upload
 from troth.training.user_code import calling
 from troth.training.weights import complete_state, flat_of
 
@@ -151,10 +152,7 @@ class Problem:
             return torch.stack([loss for loss, _ in results]), _rows([gradient_D for _, gradient_D in results])
         with calling("loss"):
             losses_P, gradients_PD = self._together(flat_D, padded(batches, self.lanes.width(len(batches))))
-        losses_P, gradients_PD = losses_P[: len(batches)], gradients_PD[: len(batches)]
-        for gradient_D in gradients_PD:
-            clipped(gradient_D, self.task.clip_norm)
-        return losses_P, gradients_PD
+        return losses_P[: len(batches)], _clipped_rows(gradients_PD[: len(batches)], self.task.clip_norm)
 
     def begin_gradients(self, flat_D: Tensor, batches: Sequence[Batch]) -> list[tuple[Tensor, Tensor]]:
         """Losses and gradients one by one, without waiting; recorded ones on several streams of the accelerator."""
@@ -206,7 +204,7 @@ class Problem:
         if not isinstance(batch, Mapping) or not all(isinstance(value, Tensor) for value in batch.values()):
             raise TaskError("batch() returns something else than a dict of tensors: name every tensor of the batch")
         placed: Batch = {name: self._place(tensor) for name, tensor in batch.items()}
-        return placed | {_NOISE: seed_tensor(seed).to(self.device)}
+        return placed | {_NOISE: upload(seed_tensor(seed), self.device)}
 
     def _loss(self, parameters: dict[str, Tensor], batch: Batch) -> Tensor:
         seen = self.task_part(batch)
@@ -301,6 +299,12 @@ def clipped(gradient_D: Tensor, most: float | None) -> Tensor:
     if most is not None and (length := exact_norm(gradient_D)) > most:
         gradient_D.mul_(most / length)
     return gradient_D
+
+
+def _clipped_rows(gradients_PD: Tensor, most: float | None) -> Tensor:
+    for gradient_D in gradients_PD:
+        clipped(gradient_D, most)
+    return gradients_PD
 
 
 def _check_differentiable(problem: Problem, flat_D: Tensor, batch: Batch) -> None:

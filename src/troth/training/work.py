@@ -16,6 +16,7 @@ from torch import Tensor
 from troth import kernels
 from troth.aggregation import all_finite, flush_subnormals, ordinary
 from troth.crypto import Digest, Seed, blob_digests, tagged_hash
+from troth.kernels import on_device
 from troth.protocol.wire.blob import Copy
 from troth.protocol.wire.messages import Malformed
 from troth.protocol.wire.primitives import Primitives
@@ -223,9 +224,8 @@ def finite_or_zero(gradient_D: Tensor) -> Tensor:
 
     Fixed rules, so that auditor and contributor agree: some hardware flushes subnormals by itself, and some does not.
     """
-    if gradient_D.is_cuda:  # without waiting for it
-        zero = gradient_D.new_zeros(())
-        return torch.where(torch.isfinite(gradient_D).all(), flush_subnormals(gradient_D), zero)
+    if gradient_D.is_cuda and gradient_D.dtype == torch.float32:
+        return on_device.finite_or_zero(gradient_D)
     return flush_subnormals(gradient_D) if all_finite(gradient_D) else torch.zeros_like(gradient_D)
 
 

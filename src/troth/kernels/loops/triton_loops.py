@@ -158,6 +158,23 @@ def odd_numbers(words_D: Tensor) -> Tensor:
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _cleaned(words, found, clean, size, width: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Numbers with zeros in place of subnormals, or zeros alone where `_odd` has found an infinity or a NaN."""
+    at = tl.program_id(0).to(tl.int64) * width + tl.arange(0, width)
+    word = tl.load(words + at, mask=at < size, other=0)
+    word = tl.where((word & 0x7F800000) == 0, 0, word)
+    tl.store(clean + at, tl.where((tl.load(found) & 2) == 2, 0, word), mask=at < size)
+
+
+def finite_or_zero(words_D: Tensor) -> Tensor:
+    """Float32 numbers, seen as int32, without subnormals; all zeros unless all are finite."""
+    found_1, clean_D, width = odd_numbers(words_D), torch.empty_like(words_D), 4 * _WIDTH
+    with torch.cuda.device(words_D.device):
+        _cleaned[(max(1, -(-len(words_D) // width)),)](words_D, found_1, clean_D, len(words_D), width=width)
+    return clean_D
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _combine(  # type: ignore[no-untyped-def]
     rows, weights, center, value, sums, rest, count, size, row_stride, peers: tl.constexpr, width: tl.constexpr
 ):

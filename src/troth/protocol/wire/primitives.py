@@ -4,7 +4,7 @@ A peer on its own uses this class as it is. A simulation may pass a subclass tha
 identical answers, so no decision depends on it, and a test that switches the memory off gets the same trace.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from types import MappingProxyType
@@ -60,6 +60,9 @@ class Primitives:
     def verify_all(self, questions: Sequence[tuple[PeerId, bytes, bytes]]) -> list[bool]:
         """`verify` of many, on threads."""
         return side_by_side(lambda question: verify(*question), questions)
+
+    def verify_soon(self, about: Digest, questions: Callable[[], Sequence[tuple[PeerId, bytes, bytes]]]) -> None:
+        """Take note that these will be asked for one by one; a memory may check them together, once for each `about`."""
 
     def digest(self, blob: bytes | memoryview) -> Digest:
         return blob_digest(blob)

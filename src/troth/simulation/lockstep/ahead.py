@@ -5,7 +5,8 @@ beside the protocol's. Digests follow on the same device. Nothing is decided by 
 asks for it, and one that nobody takes was computed in vain.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle
 
@@ -60,6 +61,7 @@ class Ahead:
         self._unhashed: list[BegunGradient] = []
         self._states: list[tuple[Training, Hashing]] = []
         self._streams = cycle(problem.streams)
+        self._foremost = torch.cuda.Stream(problem.device, priority=-1)  # type: ignore[no-untyped-call]
 
     @staticmethod
     def possible(problem: Problem, peers: int) -> bool:
@@ -69,6 +71,15 @@ class Ahead:
         memory = torch.cuda.get_device_properties(problem.device).total_memory
         there = on_device.hashes_there(torch.empty(0, device=problem.device))
         return there and 2 * peers * 4 * problem.size <= memory // _SHARE
+
+    @contextmanager
+    def served_first(self) -> Iterator[None]:
+        """Whatever is computed inside goes before gradients that are begun ahead."""
+        here = torch.cuda.current_stream(self._problem.device)
+        self._foremost.wait_stream(here)
+        with torch.cuda.stream(self._foremost):
+            yield
+        here.wait_stream(self._foremost)
 
     def begin(self, training: Training, seed: Seed) -> BegunGradient:
         """Begin a gradient beside those that were begun before."""

@@ -76,6 +76,9 @@ class MemoPrimitives(Primitives):
             self._known["verify", *question] = answer
         return [self._known["verify", *question] for question in questions]
 
+    def verify_soon(self, about: Digest, questions: Callable[[], Sequence[tuple[PeerId, bytes, bytes]]]) -> None:
+        self.once(("verified", about), lambda: self.verify_all(questions()))
+
     def digest(self, blob: bytes | memoryview) -> Digest:
         if len(blob) > _SHORT:
             return super().digest(blob)

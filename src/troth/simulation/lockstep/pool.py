@@ -1,15 +1,17 @@
 """One batched gradient call for all peers of a process that ask for their gradient at the same moment."""
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from troth.attacks import Coalition
-from troth.crypto import Digest, PeerId, Seed, side_by_side
+from troth.crypto import Digest, PeerId, Seed
 from troth.protocol.core.parts import part_bounds
 from troth.protocol.wire.blob import Blob, digest_all
 from troth.protocol.wire.primitives import Primitives
@@ -22,6 +24,7 @@ from troth.training.work import Training, TrainingWork, finite_or_zero, finite_o
 
 # P peers, D coordinates
 
+_ASIDE = 4  # threads that wait for aggregates on their way to the host; hashing has threads of its own
 _AT_ONCE = 2  # gradients that a peer may have begun: an audit's and its own
 
 
@@ -36,7 +39,7 @@ class AskGradient(Ask):
 
 @dataclass
 class AskDigests(Ask):
-    blobs: Sequence[Blob]
+    under_way: Sequence[Future[None]]
 
 
 class LockstepPrimitives(MemoPrimitives):
@@ -46,7 +49,17 @@ class LockstepPrimitives(MemoPrimitives):
         if self.device.type == "cpu":
             await super().hashed(blobs)
         else:
-            await AskDigests(blobs)
+            await AskDigests([_aside().submit(self._measure, blob) for blob in blobs])
+
+    def _measure(self, blob: Blob) -> None:
+        """Hash an aggregate, and compute its norm, once it is on the host."""
+        digest_all([blob])
+        self.aggregate_norm(blob)
+
+
+@cache
+def _aside() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_ASIDE, thread_name_prefix="aggregates")
 
 
 class PooledWork(TrainingWork):
@@ -193,10 +206,10 @@ class GradientPool:
         return torch.stack(losses), rows
 
     def digests(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, None]:
-        """Hash the aggregates of all owners, and measure them: threads of the host share the work."""
-        blobs = [blob for ask in asks.values() for blob in ask.blobs]
-        digest_all(blobs)
-        side_by_side(self._tools.aggregate_norm, blobs, most=8)
+        """Wait until the aggregates of all owners are hashed."""
+        for ask in asks.values():
+            for one in ask.under_way:
+                one.result()
         return dict.fromkeys(asks)
 
     def _batch(self, peer: PeerId, ask: AskGradient) -> Batch:

@@ -6,6 +6,7 @@ here: this file builds peers, lets them run, and looks at what they agreed on.
 
 import json
 from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from torch import Tensor
@@ -165,7 +166,8 @@ class ProtocolSimulation:
         """All members run one step together; peers that were banned or are gone are not asked again."""
         members = [peer for peer in self.states[self._witness()].roster.members if peer not in self.gone]
         coroutines = {peer: run(self.peers[peer], self.states[peer]) for peer in members}
-        ended = run_together(coroutines, self._answers())
+        with self._ahead.served_first() if self._ahead is not None else nullcontext():
+            ended = run_together(coroutines, self._answers())
         self.states |= {peer: outcome.state for peer, outcome in ended.results.items()}
         self.gone |= ended.stopped
         if isinstance(self.tools, MemoPrimitives):

@@ -30,7 +30,7 @@ class ServerSimulation:
     def __init__(self, scenario: Scenario) -> None:
         task = scenario.make_task()
         self.scenario = scenario.resolved(task)
-        self.problem = Problem(task, device=scenario.device, one_by_one=scenario.one_by_one, recorded=False)
+        self.problem = Problem(task, device=scenario.device, one_by_one=scenario.one_by_one)
         check_pure(task, self.problem)
         self.byzantine = self.scenario.byzantine_peers()
         self.honest = [peer for peer in range(scenario.peers) if peer not in self.byzantine]

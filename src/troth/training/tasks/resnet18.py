@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from troth.crypto import Stream
 from troth.training.datasets import ImageSet, cifar10, cifar10_files
 from troth.training.tasks.images import ImageTask, Normalise
+from troth.training.uploads import upload
 
 # B images of a batch, C channels, S rows and columns of pixels
 
@@ -51,11 +53,21 @@ def cropped(images: Tensor, shifts_2B: Tensor, turned_B: Tensor) -> Tensor:
     along_S = torch.arange(size)
     rows_BS = shifts_2B[0][:, None] + along_S
     columns_BS = shifts_2B[1][:, None] + torch.where(turned_B[:, None] == 1, size - 1 - along_S, along_S)
-    rows_BS, columns_BS = torch.stack([rows_BS, columns_BS]).to(images.device)
+    rows_BS, columns_BS = upload(torch.stack([rows_BS, columns_BS]), images.device)
     bordered = F.pad(images, (_PADDING,) * 4)
-    which = torch.arange(count, device=images.device)[:, None, None, None]
-    colours = torch.arange(channels, device=images.device)[None, :, None, None]
-    return bordered[which, colours, rows_BS[:, None, :, None], columns_BS[:, None, None, :]]
+    which, colours = _numbers(count, images.device), _numbers(channels, images.device)
+    places = (
+        which[:, None, None, None],
+        colours[None, :, None, None],
+        rows_BS[:, None, :, None],
+        columns_BS[:, None, None, :],
+    )
+    return bordered[places]
+
+
+@lru_cache(maxsize=16)
+def _numbers(count: int, device: torch.device) -> Tensor:
+    return torch.arange(count, device=device)
 
 
 class _ResNet(nn.Module):
