@@ -258,18 +258,21 @@ def hashes_there(vector_D: Tensor) -> bool:
     return fits and _loops("triton_sha256") is not None
 
 
-def begin_hashes(vectors: Sequence[Tensor], bounds: Sequence[int], width: int) -> Tensor:
+def chunk_places(vectors: Sequence[Tensor], bounds: Sequence[int], width: int) -> Tensor:
+    """2×N: places and lengths of all chunks, for `begin_hashes`, on their way to the device."""
+    starts_C, lengths_C = _chunks(tuple(bounds), width)
+    first = vectors[0].data_ptr()
+    away_V = np.array([vector_D.data_ptr() - first for vector_D in vectors], dtype=np.int64) // 4
+    places_2N = np.stack([(away_V[:, None] + starts_C).reshape(-1), np.tile(lengths_C, len(vectors))])
+    return torch.from_numpy(places_2N).pin_memory().to(vectors[0].device, non_blocking=True)
+
+
+def begin_hashes(vectors: Sequence[Tensor], places_2N: Tensor) -> Tensor:
     """N×8 int32, the eight words of SHA-256: of one vector after the other, span by span, every `width` numbers.
 
     Nothing waits for the device, on which they are computed: all together take as long as one. The vectors are float32, their
     memory has to stay until then, and `hashes_there` holds for them."""
-    first, device = vectors[0].detach().view(torch.int32), vectors[0].device
-    starts_C, lengths_C = _chunks(tuple(bounds), width)
-    away_V = np.array([vector_D.data_ptr() - first.data_ptr() for vector_D in vectors], dtype=np.int64) // 4
-    starts_N = (away_V[:, None] + starts_C).reshape(-1)
-    places = (starts_N, np.tile(lengths_C, len(vectors)))
-    there = (torch.from_numpy(array).pin_memory().to(device, non_blocking=True) for array in places)
-    hashes_N8: Tensor = _loops("triton_sha256").sha256(first, *there)
+    hashes_N8: Tensor = _loops("triton_sha256").sha256(vectors[0].detach().view(torch.int32), *places_2N)
     return hashes_N8
 
 
@@ -285,11 +288,11 @@ def hashes_on_host(vectors: Sequence[Tensor], bounds: Sequence[int], width: int)
 
 
 @lru_cache(maxsize=64)
-def _chunks(bounds: tuple[int, ...], width: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+def _chunks(bounds: tuple[int, ...], width: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Places and lengths of the chunks of every span."""
     starts = [first for start, stop in pairwise(bounds) for first in range(start, stop, width)]
     stops = [min(first + width, stop) for start, stop in pairwise(bounds) for first in range(start, stop, width)]
-    return np.array(starts, dtype=np.int64), (np.array(stops, dtype=np.int64) - starts).astype(np.int32)
+    return np.array(starts, dtype=np.int64), np.array(stops, dtype=np.int64) - np.array(starts, dtype=np.int64)
 
 
 def _blocks(rows_PD: Tensor, at_least: int = 0) -> list[slice]:

@@ -26,7 +26,7 @@ def _differences(  # type: ignore[no-untyped-def]
     first = tl.load(bounds + span) + block * (width * times)
     at_sum = sums + ((span * blocks + block) * tl.num_programs(2) + row) * 18
     lane, bits = tl.arange(0, width), tl.arange(0, 16)
-    signed = tl.zeros([16], tl.float64)
+    signed = tl.zeros([width, 16], tl.float64)
     squares = tl.zeros([width], tl.float64)
     lengths = tl.zeros([width], tl.float64)
     for turn in range(times):
@@ -38,8 +38,8 @@ def _differences(  # type: ignore[no-untyped-def]
         lengths += number * number
         squares += away * away
         minus = ((word[:, None] >> bits[None, :]) & 1) == 1
-        signed += tl.sum(tl.where(minus, -away[:, None], away[:, None]), 0)
-    tl.store(at_sum + bits, signed)
+        signed += tl.where(minus, -away[:, None], away[:, None])
+    tl.store(at_sum + bits, tl.sum(signed, 0))
     tl.store(at_sum + 16, tl.sum(squares, 0))
     tl.store(at_sum + 17, tl.sum(lengths, 0))
 

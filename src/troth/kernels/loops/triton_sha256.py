@@ -111,7 +111,7 @@ def _sha256(words, starts, lengths, constants, hashes, count, lanes: tl.constexp
     """Hashes of as many pieces as there are lanes. The next block is read while this one is taken in."""
     number, column, state = tl.program_id(0) * lanes + tl.arange(0, lanes), tl.arange(0, 16), tl.arange(0, 8)
     at = words + tl.load(starts + number, mask=number < count, other=0)
-    length = tl.load(lengths + number, mask=number < count, other=0)
+    length = tl.load(lengths + number, mask=number < count, other=0).to(tl.int32)
     blocks = (length + 18) // 16  # a bit and the length are added
     first = tl.load(constants + 64 + state).to(tl.uint32, bitcast=True)  # behind the constants of the rounds
     total = tl.zeros([lanes, 8], tl.uint32) + first[None, :]

@@ -172,31 +172,29 @@ class Hashing:
     """
 
     def __init__(
-        self, vectors: Sequence[Tensor], bounds: Sequence[int], behind: Sequence[torch.cuda.Event] | None = None
+        self, vectors: Sequence[Tensor], bounds: Sequence[int], behind: Sequence[torch.cuda.Event] = ()
     ) -> None:
-        """`behind`: what to wait for on the accelerator; without it, for all that the caller's stream has begun."""
+        """`behind`: what to wait for on the accelerator, beside all that the caller's stream has begun."""
         self.bounds = tuple(bounds)
         self._vectors = [vector_D.detach() for vector_D in vectors]
-        device = vectors[0].device
-        aside = next(_hashing(device))
-        if behind is None:
-            aside.wait_stream(torch.cuda.current_stream(device))
-        for event in behind or ():
+        aside, places_2N = next(_hashing(vectors[0].device)), on_device.chunk_places(vectors, bounds, CHUNK_BYTES // 4)
+        # No copy is queued behind something that takes long: in the same queue, all other copies would wait behind it.
+        brought = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        brought.record()
+        for event in (brought, *behind):
             aside.wait_event(event)
         with torch.cuda.stream(aside):
-            there_N8 = on_device.begin_hashes(self._vectors, self.bounds, CHUNK_BYTES // 4)
-            self._host_N8 = torch.empty(there_N8.shape, dtype=torch.int32, pin_memory=True)
-            self._host_N8.copy_(there_N8, non_blocking=True)
-            self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._arrived.record()
-        for vector_D in vectors:
-            vector_D.record_stream(aside)  # its memory is not given away before
+            self._there_N8 = on_device.begin_hashes(self._vectors, places_2N)
+            self._computed = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._computed.record()
+        for tensor in (places_2N, *vectors):
+            tensor.record_stream(aside)  # its memory is not given away before
 
     @cached_property
     def blobs(self) -> list[tuple[Blob, ...]]:
         """The pieces of every vector, once their digests have arrived."""
-        self._arrived.synchronize()
-        raw = self._host_N8.numpy().astype(">i4").tobytes()
+        self._computed.synchronize()
+        raw = self._there_N8.cpu().numpy().astype(">i4").tobytes()
         hashes = (raw[at : at + 32] for at in range(0, len(raw), 32))
         return [tuple(self._pieces(vector_D, hashes)) for vector_D in self._vectors]
 

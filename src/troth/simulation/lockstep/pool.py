@@ -1,7 +1,7 @@
 """One batched gradient call for all peers of a process that ask for their gradient at the same moment."""
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass
 from functools import cache
@@ -24,7 +24,7 @@ from troth.training.work import Training, TrainingWork, finite_or_zero, finite_o
 
 # P peers, D coordinates
 
-_ASIDE = 4  # threads that wait for aggregates on their way to the host; hashing has threads of its own
+_ASIDE = 4  # threads that compute norms while others hash
 _AT_ONCE = 2  # gradients that a peer may have begun: an audit's and its own
 
 
@@ -39,7 +39,7 @@ class AskGradient(Ask):
 
 @dataclass
 class AskDigests(Ask):
-    under_way: Sequence[Future[None]]
+    blobs: Sequence[Blob]
 
 
 class LockstepPrimitives(MemoPrimitives):
@@ -49,12 +49,14 @@ class LockstepPrimitives(MemoPrimitives):
         if self.device.type == "cpu":
             await super().hashed(blobs)
         else:
-            await AskDigests([_aside().submit(self._measure, blob) for blob in blobs])
+            await AskDigests(blobs)
 
-    def _measure(self, blob: Blob) -> None:
-        """Hash an aggregate, and compute its norm, once it is on the host."""
-        digest_all([blob])
-        self.aggregate_norm(blob)
+    def measure(self, blobs: Sequence[Blob]) -> None:
+        """Hash aggregates, and compute their norms, on all threads of the host."""
+        norms = _aside().map(super().aggregate_norm, blobs)  # on their way, while this thread helps to hash
+        digest_all(blobs)
+        for blob, norm in zip(blobs, norms, strict=True):
+            self._known["aggregate norm", blob.digest] = norm
 
 
 @cache
@@ -206,10 +208,9 @@ class GradientPool:
         return torch.stack(losses), rows
 
     def digests(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, None]:
-        """Wait until the aggregates of all owners are hashed."""
-        for ask in asks.values():
-            for one in ask.under_way:
-                one.result()
+        """Hash the aggregates of all owners together."""
+        assert isinstance(self._tools, LockstepPrimitives)
+        self._tools.measure([blob for ask in asks.values() for blob in ask.blobs])
         return dict.fromkeys(asks)
 
     def _batch(self, peer: PeerId, ask: AskGradient) -> Batch:
