@@ -71,7 +71,7 @@ class Stopwatch:
 
     def _charge(self) -> None:
         if self._accelerated:
-            torch.cuda.synchronize()
+            torch.cuda.current_stream().synchronize()  # gradients that were begun ahead go on beside it
         now = time.perf_counter()
         self.seconds[self._running[-1]] += now - self._since
         self._since = now
@@ -91,7 +91,7 @@ def timed(function: Callable[..., Any], watch: Stopwatch, phase: str) -> Callabl
 
 @contextmanager
 def by_phase(device: torch.device | str) -> Iterator[dict[str, float]]:
-    """Seconds by phase of everything that runs inside; on an accelerator, which is waited for wherever a phase ends."""
+    """Seconds by phase of everything that runs inside; an accelerator is waited for wherever a phase ends."""
     watch = Stopwatch(device)
     with ExitStack() as stack:
         for owner, name, phase in PHASES:

@@ -89,7 +89,8 @@ def _phase_table(task: str, *, peers: int, device: str, steps: int) -> list[str]
     lines = [
         f"{peers} peers, {simulation.problem.size:,} parameters, {device}; gradients: {how}; {ready:.1f} s to get ready. "
         f"A step takes **{1e3 * whole:.1f} ms**; the trusted server's {1e3 * _time(server, steps, device):.1f} ms. By phase, "
-        "with timers in between" + (", and the device waited for at each:" if device != "cpu" else ":"),
+        "with timers in between"
+        + (", and the device waited for at each, but for gradients that are begun ahead:" if device != "cpu" else ":"),
         "",
         "| phase | ms a step |",
         "| --- | --- |",

@@ -77,10 +77,10 @@ def _hashes(chunks: list[memoryview]) -> Iterator[bytes]:
     return map(hashes.__getitem__, range(len(chunks)))
 
 
-def side_by_side(work: Callable[[A], R], questions: Sequence[A], most: int = 4) -> list[R]:
+def side_by_side(work: Callable[[A], R], questions: Sequence[A], most: int = 8) -> list[R]:
     """`[work(q) for q in questions]` on threads, for work that leaves the interpreter's lock to others: signatures, ciphers.
 
-    `most` threads, few where each piece takes less than a millisecond: waking one takes a good part of that."""
+    At most `most` threads: where a piece takes less than a millisecond, waking one takes a good part of that."""
     if _CORES < _FEW_CORES or len(questions) < 2:
         return [work(question) for question in questions]
     answers: dict[int, R] = {}

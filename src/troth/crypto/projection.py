@@ -68,7 +68,7 @@ def _words(
     def fill(first: int) -> None:
         _fill(key, block + first // _CIPHER_BYTES, stream.data[first : min(first + _STRETCH, count)])
 
-    side_by_side(fill, range(0, count, _STRETCH), most=8)
+    side_by_side(fill, range(0, count, _STRETCH))
     return stream[skipped:count].view("<u2").reshape(stop - start, width // 2)
 
 

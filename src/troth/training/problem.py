@@ -2,7 +2,7 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from math import inf
 from typing import Any
@@ -145,16 +145,17 @@ class Problem:
     def _one(self, flat_D: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         return self._computed(self._one_gradient, flat_D, batch, leading=0)
 
-    def gradients(self, flat_D: Tensor, batches: Sequence[Batch]) -> tuple[Tensor, Tensor]:
+    def gradients(self, flat_D: Tensor, batches: Iterable[Batch]) -> tuple[Tensor, Tensor]:
         """Losses and gradients of many peers at the same parameters: one call where the task allows."""
         if self.why_one_by_one:
             results = self.begin_gradients(flat_D, batches)
             return torch.stack([loss for loss, _ in results]), _rows([gradient_D for _, gradient_D in results])
+        drawn = list(batches)
         with calling("loss"):
-            losses_P, gradients_PD = self._together(flat_D, padded(batches, self.lanes.width(len(batches))))
-        return losses_P[: len(batches)], _clipped_rows(gradients_PD[: len(batches)], self.task.clip_norm)
+            losses_P, gradients_PD = self._together(flat_D, padded(drawn, self.lanes.width(len(drawn))))
+        return losses_P[: len(drawn)], _clipped_rows(gradients_PD[: len(drawn)], self.task.clip_norm)
 
-    def begin_gradients(self, flat_D: Tensor, batches: Sequence[Batch]) -> list[tuple[Tensor, Tensor]]:
+    def begin_gradients(self, flat_D: Tensor, batches: Iterable[Batch]) -> list[tuple[Tensor, Tensor]]:
         """Losses and gradients one by one, without waiting; recorded ones on several streams of the accelerator."""
         if self._graph is None or self.task.clip_norm is not None:
             return [self.begin_gradient(flat_D, batch) for batch in batches]

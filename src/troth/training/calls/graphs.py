@@ -4,7 +4,7 @@ A small batch keeps a GPU busy for less time than Python takes to launch its ker
 busy: so there are several recordings, each with memory and a stream of its own, which run side by side.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import cycle
 
 import torch
@@ -71,15 +71,18 @@ class GradientGraph:
         return [recording.stream for recording in self._recordings]
 
     def spread(
-        self, begin: Callable[[Batch], tuple[Tensor, Tensor]], batches: Sequence[Batch]
+        self, begin: Callable[[Batch], tuple[Tensor, Tensor]], batches: Iterable[Batch]
     ) -> list[tuple[Tensor, Tensor]]:
-        """`begin` of every batch, one stream after the other; the caller's stream waits for all of them."""
+        """`begin` of every batch, one stream after the other; the caller's stream waits for all of them.
+
+        Batches may be drawn one by one: the first gradients are computed meanwhile."""
         here, found = torch.cuda.current_stream(self.streams[0].device), []
-        for stream in self.streams:
-            stream.wait_stream(here)
         for batch, stream in zip(batches, cycle(self.streams), strict=False):
+            stream.wait_stream(here)
             with torch.cuda.stream(stream):
                 found.append(begin(batch))
+            for tensor in batch.values():
+                tensor.record_stream(stream)
         for stream in self.streams:
             here.wait_stream(stream)
         for tensor in (tensor for one in found for tensor in one):

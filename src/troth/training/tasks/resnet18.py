@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -50,10 +51,10 @@ class ResNet18(ImageTask):
 def cropped(images: Tensor, shifts_2B: Tensor, turned_B: Tensor) -> Tensor:
     """Windows of images with a black border, from a row and a column on, mirrored where `turned_B` is 1. Only gathers."""
     count, channels, size, _ = images.shape
-    along_S = torch.arange(size)
-    rows_BS = shifts_2B[0][:, None] + along_S
-    columns_BS = shifts_2B[1][:, None] + torch.where(turned_B[:, None] == 1, size - 1 - along_S, along_S)
-    rows_BS, columns_BS = upload(torch.stack([rows_BS, columns_BS]), images.device)
+    along_S, shifted_2B1 = np.arange(size), shifts_2B.numpy()[..., None]
+    across_BS = np.where(turned_B.numpy()[:, None] == 1, along_S[::-1], along_S)
+    places_2BS = np.stack([shifted_2B1[0] + along_S, shifted_2B1[1] + across_BS])
+    rows_BS, columns_BS = upload(torch.from_numpy(places_2BS), images.device)
     bordered = F.pad(images, (_PADDING,) * 4)
     which, colours = _numbers(count, images.device), _numbers(channels, images.device)
     places = (
