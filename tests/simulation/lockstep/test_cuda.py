@@ -51,7 +51,7 @@ def test_every_audit_is_a_computation_of_its_own(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(TrainingWork, "gradient_now", counted)
     for _ in simulation.steps():
         pass
-    assert computed + len(begun) >= simulation.audits + ATTACKED.steps
+    assert computed + len(begun) >= simulation.audits + simulation.steps_done
     assert len({id(one.row_D) for one in begun}) == len(begun)
 
 
