@@ -5,5 +5,7 @@ from torch import Tensor
 
 
 def upload(tensor: Tensor, device: torch.device) -> Tensor:
-    """Copy a tensor on the host to a device. A GPU is not waited for: it reads memory that stays in its place until then."""
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+    """Copy a tensor to a device, if it is not there. A GPU is not waited for: the memory that it reads stays in its place."""
+    if device.type == "cuda" and not tensor.is_cuda:
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)

@@ -37,21 +37,27 @@ class _Recording:
             self._loss, self._gradient_D = compute(self._flat_D, self._batch)
 
     def __call__(self, flat_D: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The same from any stream, which waits for it."""
         here = torch.cuda.current_stream(flat_D.device)
+        if here == self.stream:
+            return self.begin(flat_D, batch)
         self.stream.wait_stream(here)
         with torch.cuda.stream(self.stream):
-            self._flat_D.copy_(flat_D)
-            for name, tensor in batch.items():
-                self._batch[name].copy_(tensor)
-            self._graph.replay()
-            found = self._loss.clone(), self._gradient_D.clone()
-        if here != self.stream:
-            here.wait_stream(self.stream)
-            for tensor in (flat_D, *batch.values()):
-                tensor.record_stream(self.stream)
-            for tensor in found:
-                tensor.record_stream(here)
+            found = self.begin(flat_D, batch)
+        here.wait_stream(self.stream)
+        for tensor in (flat_D, *batch.values()):
+            tensor.record_stream(self.stream)
+        for tensor in found:
+            tensor.record_stream(here)
         return found
+
+    def begin(self, flat_D: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Loss and gradient, on this recording's own stream."""
+        self._flat_D.copy_(flat_D)
+        for name, tensor in batch.items():
+            self._batch[name].copy_(tensor)
+        self._graph.replay()
+        return self._loss.clone(), self._gradient_D.clone()
 
 
 class GradientGraph:

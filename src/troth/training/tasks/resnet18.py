@@ -49,7 +49,23 @@ class ResNet18(ImageTask):
 
 
 def cropped(images: Tensor, shifts_2B: Tensor, turned_B: Tensor) -> Tensor:
-    """Windows of images with a black border, from a row and a column on, mirrored where `turned_B` is 1. Only gathers."""
+    """Windows of images with a black border, from a row and a column on, mirrored where `turned_B` is 1."""
+    if images.is_cuda:
+        return gathered(images, shifts_2B, turned_B)
+    count, channels, size, _ = images.shape
+    bordered = np.zeros((count, channels, size + 2 * _PADDING, size + 2 * _PADDING), images.numpy().dtype)
+    bordered[..., _PADDING:-_PADDING, _PADDING:-_PADDING] = images.numpy()
+    windows = np.empty(images.shape, bordered.dtype)
+    for window, image, row, column, turned in zip(
+        windows, bordered, *shifts_2B.tolist(), turned_B.tolist(), strict=True
+    ):
+        seen = image[:, row : row + size, column : column + size]
+        window[:] = seen[..., ::-1] if turned == 1 else seen
+    return torch.from_numpy(windows)
+
+
+def gathered(images: Tensor, shifts_2B: Tensor, turned_B: Tensor) -> Tensor:
+    """The same in few operations, for an accelerator."""
     count, channels, size, _ = images.shape
     along_S, shifted_2B1 = np.arange(size), shifts_2B.numpy()[..., None]
     across_BS = np.where(turned_B.numpy()[:, None] == 1, along_S[::-1], along_S)
