@@ -5,8 +5,6 @@
 
 import hashlib
 import os
-from collections.abc import Iterator
-from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -30,15 +28,6 @@ DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
 PROPERTY = hypothesis_settings(max_examples=8, deadline=None, derandomize=True)
 sizes = st.sampled_from([1, 63, 64, 257, 4097, 9001])
 KEY = tagged_hash("key")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _on_the_host_too() -> Iterator[None]:
-    """The interpreter computes on the host, which is no CUDA device."""
-    with pytest.MonkeyPatch.context() as patch:
-        if INTERPRETED:
-            patch.setattr(torch.cuda, "device", lambda _: nullcontext())
-        yield
 
 
 def there(array: np.ndarray) -> torch.Tensor:

@@ -3,6 +3,8 @@
 Imported only where a tensor lies on a GPU; `on_device` holds the same in PyTorch's operations, and is what this is held to.
 """
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 import triton
 import triton.language as tl
@@ -14,6 +16,12 @@ _WIDTH = 256  # coordinates at a time …
 _TIMES = 16  # … and how often in one block
 _SIGNS = 16  # bits of a word
 _SUMS = _SIGNS + 2  # and the squares of the distance and of the row
+
+
+def on(device: torch.device) -> AbstractContextManager[object]:
+    """Launch what is inside on this device; most often it is the one in use, and nothing has to be changed."""
+    used = device.type != "cuda" or device.index == torch.cuda.current_device()
+    return nullcontext() if used else torch.cuda.device(device)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -51,7 +59,7 @@ def differences(rows_RD: Tensor, center_D: Tensor, words_D: Tensor, bounds_S: Te
     """
     spans, blocks = len(bounds_S) - 1, -(-longest // (_WIDTH * _TIMES))
     sums_SBRK = torch.empty(spans, blocks, len(rows_RD), _SUMS, dtype=torch.float64, device=rows_RD.device)
-    with torch.cuda.device(rows_RD.device):
+    with on(rows_RD.device):
         _differences[(spans, blocks, len(rows_RD))](
             rows_RD, center_D, words_D, bounds_S, sums_SBRK, rows_RD.stride(0), blocks, width=_WIDTH, times=_TIMES
         )
@@ -92,7 +100,7 @@ def gram(rows_PD: Tensor, center_D: Tensor) -> Tensor:
     runs = min(max(1, size // (tiles * _BLOCKS)), _MOST_RUNS)
     blocks = -(-size // (tiles * runs))
     sums_BPP = torch.empty(blocks, peers, peers, dtype=torch.float64, device=rows_PD.device)
-    with torch.cuda.device(rows_PD.device):
+    with on(rows_PD.device):
         _gram[(blocks,)](
             rows_PD,
             center_D,
@@ -127,7 +135,7 @@ def squared_parts(vector_D: Tensor, bounds_S: Tensor, longest: int) -> Tensor:
     """Squared lengths of a vector's spans in float64; arguments as those of `differences`."""
     spans, blocks = len(bounds_S) - 1, -(-longest // (_WIDTH * _TIMES))
     sums_SB = torch.empty(spans, blocks, dtype=torch.float64, device=vector_D.device)
-    with torch.cuda.device(vector_D.device):
+    with on(vector_D.device):
         _squares[(spans, blocks)](vector_D, bounds_S, sums_SB, blocks, width=_WIDTH, times=_TIMES)
     return sums_SB.sum(dim=1)
 
@@ -152,7 +160,7 @@ def odd_numbers(words_D: Tensor) -> Tensor:
     """One int32: 1 if there is a subnormal, and 2 more if there is an infinity or a NaN, in float32 numbers seen as int32."""
     found_1 = torch.zeros(1, dtype=torch.int32, device=words_D.device)
     blocks = -(-len(words_D) // (_WIDTH * _TIMES))
-    with torch.cuda.device(words_D.device):
+    with on(words_D.device):
         _odd[(max(1, blocks),)](words_D, found_1, len(words_D), width=_WIDTH, times=_TIMES)
     return found_1
 
@@ -169,7 +177,7 @@ def _cleaned(words, found, clean, size, width: tl.constexpr):  # type: ignore[no
 def finite_or_zero(words_D: Tensor) -> Tensor:
     """Float32 numbers, seen as int32, without subnormals; all zeros unless all are finite."""
     found_1, clean_D, width = odd_numbers(words_D), torch.empty_like(words_D), 4 * _WIDTH
-    with torch.cuda.device(words_D.device):
+    with on(words_D.device):
         _cleaned[(max(1, -(-len(words_D) // width)),)](words_D, found_1, clean_D, len(words_D), width=width)
     return clean_D
 
@@ -205,7 +213,7 @@ def combine(rows_PD: Tensor, weights_P: Tensor, center_D: Tensor, rest: float) -
     peers, blocks = max(2, triton.next_power_of_2(count)), -(-size // _WIDTH)
     value_D = torch.empty_like(center_D)
     sums_B3 = torch.empty(blocks, 3, dtype=torch.float64, device=rows_PD.device)
-    with torch.cuda.device(rows_PD.device):
+    with on(rows_PD.device):
         _combine[(blocks,)](
             rows_PD,
             weights_P,

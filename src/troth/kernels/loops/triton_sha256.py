@@ -12,6 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from troth.kernels.loops.triton_loops import on
+
 # N pieces of memory, each a whole number of 32-bit words
 
 _LANES = 8  # pieces of one warp: of more, their scattered reads would hold up each other
@@ -144,7 +146,7 @@ def sha256(words_W: Tensor, starts_N: Tensor, lengths_N: Tensor) -> Tensor:
 
     A piece may lie in other memory of the same device: then it starts before `words_W`, or behind its end."""
     hashes_N8 = torch.empty(len(starts_N), 8, dtype=torch.int32, device=words_W.device)
-    with torch.cuda.device(words_W.device):
+    with on(words_W.device):
         _sha256[(-(-len(starts_N) // _LANES),)](
             words_W,
             starts_N,
