@@ -16,7 +16,7 @@ from troth.protocol.step.attempt import Attempt
 from troth.protocol.wire.primitives import Primitives
 from troth.simulation.lockstep import reliable
 from troth.simulation.lockstep.memo import MemoPrimitives
-from troth.simulation.lockstep.pool import GradientPool
+from troth.simulation.lockstep.pool import GradientPool, PooledWork
 from troth.simulation.lockstep.reliable import ReliableExchange
 from troth.training.work import TrainingWork
 
@@ -24,6 +24,8 @@ REST = "rest"
 # What is timed, and as what. A timed function inside another counts for its own phase alone.
 PHASES: tuple[tuple[Any, str, str], ...] = (
     (GradientPool, "answer", "gradients"),
+    (PooledWork, "expect", "gradients: begun ahead"),
+    (GradientPool, "digests", "aggregates: norms, digests"),
     (step, "commit_parts", "hashing: parts"),
     (Attempt, "arrived", "hashing: Merkle paths"),
     (step, "rows_of", "clipping: rows"),
@@ -39,8 +41,8 @@ PHASES: tuple[tuple[Any, str, str], ...] = (
     (TrainingWork, "gradient_now", "audits: gradients"),
     (audits, "commit_parts", "audits: hashing"),
     (audits, "make_report", "audits: reports"),
-    (reliable, "seal", "announcements: signing"),
     (MemoPrimitives, "open_all", "announcements: opening"),
+    (reliable, "seal", "announcements: signing"),
     (ReliableExchange, "_announce", "announcements: exchange"),
     (ReliableExchange, "_scatter", "blobs: exchange"),
     (ReliableExchange, "_gather", "blobs: exchange"),
@@ -69,7 +71,7 @@ class Stopwatch:
 
     def _charge(self) -> None:
         if self._accelerated:
-            torch.cuda.synchronize()
+            torch.cuda.current_stream().synchronize()  # gradients that were begun ahead go on beside it
         now = time.perf_counter()
         self.seconds[self._running[-1]] += now - self._since
         self._since = now
@@ -89,7 +91,7 @@ def timed(function: Callable[..., Any], watch: Stopwatch, phase: str) -> Callabl
 
 @contextmanager
 def by_phase(device: torch.device | str) -> Iterator[dict[str, float]]:
-    """Seconds by phase of everything that runs inside; on an accelerator, which is waited for wherever a phase ends."""
+    """Seconds by phase of everything that runs inside; an accelerator is waited for wherever a phase ends."""
     watch = Stopwatch(device)
     with ExitStack() as stack:
         for owner, name, phase in PHASES:

@@ -1,5 +1,8 @@
 """PyTorch's operations in place of loops, here on CPU tensors: bits or digits of the reference."""
 
+from hashlib import sha256
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -26,6 +29,35 @@ def test_checks_and_flushing(size: int, seed: int) -> None:
         on_device.flush(flushed_D)
         kernels.flush(numbers_D)
         assert np.array_equal(flushed_D.numpy().view(np.uint32), numbers_D.view(np.uint32))
+
+
+@PROPERTY
+@given(sizes, seeds)
+def test_gradients_are_finite_or_zero(size: int, seed: int) -> None:
+    for numbers_D in (any_bits(size, seed), finite(size, seed)):
+        clean_D = on_device.finite_or_zero(torch.from_numpy(numbers_D))
+        right_D = np.zeros_like(numbers_D) if kernels.odd_numbers(numbers_D)[1] else numbers_D.copy()
+        kernels.flush(right_D)
+        assert np.array_equal(clean_D.numpy().view(np.uint32), right_D.view(np.uint32))
+
+
+@PROPERTY
+@given(sizes, seeds)
+def test_squared_parts(size: int, seed: int) -> None:
+    numbers_D, bounds = moderate(size, seed), (0, size // 3, size)
+    found_S = on_device.squared_parts(torch.from_numpy(numbers_D), bounds)
+    np.testing.assert_allclose(found_S, kernels.squared_lengths(numbers_D[None], bounds)[:, 0], rtol=1e-12)
+
+
+@PROPERTY
+@given(st.integers(1, 1000), st.sampled_from([1, 16, 33]), seeds)
+def test_hashes_are_those_of_chunks(size: int, width: int, seed: int) -> None:
+    """What a blob's digest is made of, span by span and vector by vector."""
+    vectors, bounds = [torch.from_numpy(any_bits(size, seed + k)) for k in range(2)], (0, size // 3, size)
+    raw = [v.numpy()[start:stop].tobytes() for v in vectors for start, stop in pairwise(bounds)]
+    right = [sha256(some[at : at + 4 * width]).digest() for some in raw for at in range(0, len(some), 4 * width)]
+    found_N8 = on_device.hashes_on_host(vectors, bounds, width).numpy()
+    assert [row.astype(">i4").tobytes() for row in found_N8] == right
 
 
 @PROPERTY

@@ -7,6 +7,7 @@ from troth.crypto.hashing import (
     blob_digests,
     chunk_hashes,
     digest_of_chunks,
+    side_by_side,
     tagged_hash,
 )
 from troth.crypto.identity import Identity, KeyFileError, PeerId, Signature, valid_peer, verify
@@ -38,6 +39,7 @@ __all__ = [
     "project",
     "projection_signs",
     "root_from_path",
+    "side_by_side",
     "sign_bytes",
     "signed_bytes",
     "stream",

@@ -5,17 +5,20 @@ rows a multiple of that), and bit k stands for its sign in row k. The coins are 
 check was committed (SPEC A4).
 """
 
+from collections.abc import Callable
+
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
-from troth.crypto.hashing import Digest
+from troth.crypto.hashing import Digest, side_by_side
 
 # P vectors, K rows, D coordinates, W words of 16 rows for each of them
 
 MOST_ROWS = 64
 _ROWS = 16  # in a word
 _CIPHER_BYTES = 16  # in a block, and the counter counts blocks
+_STRETCH = 1 << 20  # bytes of the keystream that one thread makes: the counter can begin anywhere
 _ZEROS = memoryview(bytes(1 << 19))  # to encrypt; fresh memory for as many takes nearly as long as the cipher
 
 
@@ -42,25 +45,43 @@ def project(key: Digest, rows: int, start: int, vectors_PD: NDArray[np.float64])
     return np.concatenate(products, axis=1)[:, :rows]
 
 
-def sign_bytes(key: Digest, rows: int, start: int, stop: int) -> NDArray[np.uint8]:
-    """D×2W bytes of the keystream, from coordinate `start` on: bit k of a coordinate's bytes is its sign in row k, set is −1."""
-    return _words(key, rows, start, stop).view(np.uint8)
+def sign_bytes(
+    key: Digest, rows: int, start: int, stop: int, allocate: Callable[[int], NDArray[np.uint8]] | None = None
+) -> NDArray[np.uint8]:
+    """D×2W bytes of the keystream, from coordinate `start` on: bit k of a coordinate's bytes is its sign in row k, set is −1.
+
+    `allocate` gives memory for so many bytes, where that must not be any memory."""
+    return _words(key, rows, start, stop, allocate).view(np.uint8)
 
 
-def _words(key: Digest, rows: int, start: int, stop: int) -> NDArray[np.uint16]:
+def _words(
+    key: Digest, rows: int, start: int, stop: int, allocate: Callable[[int], NDArray[np.uint8]] | None = None
+) -> NDArray[np.uint16]:
     """D×W words of the keystream, from coordinate `start` on."""
     if not 0 < rows <= MOST_ROWS or not 0 <= start <= stop:
         raise ValueError(f"needs 1 to {MOST_ROWS} rows and a range, got {rows} rows of {start}…{stop}")
     width = 2 * -(-rows // _ROWS)
     block, skipped = divmod(width * start, _CIPHER_BYTES)
     count = skipped + width * (stop - start)
-    cipher = Cipher(algorithms.AES(key), modes.CTR(block.to_bytes(_CIPHER_BYTES, "big")))
-    stream = np.empty(count + _CIPHER_BYTES, dtype=np.uint8)
-    encryptor, out = cipher.encryptor(), stream.data
-    for first in range(0, count, len(_ZEROS)):
-        some = min(len(_ZEROS), count - first)
-        encryptor.update_into(_ZEROS[:some], out[first : first + some + _CIPHER_BYTES - 1])
+    stream = np.empty(count + _CIPHER_BYTES, dtype=np.uint8) if allocate is None else allocate(count + _CIPHER_BYTES)
+
+    def fill(first: int) -> None:
+        _fill(key, block + first // _CIPHER_BYTES, stream.data[first : min(first + _STRETCH, count)])
+
+    side_by_side(fill, range(0, count, _STRETCH))
     return stream[skipped:count].view("<u2").reshape(stop - start, width // 2)
+
+
+def _fill(key: Digest, block: int, out: memoryview) -> None:
+    """Write the keystream from this block of the cipher on."""
+    encryptor = Cipher(algorithms.AES(key), modes.CTR(block.to_bytes(_CIPHER_BYTES, "big"))).encryptor()
+    last = bytearray(2 * _CIPHER_BYTES)  # the library wants room for another block behind what it writes
+    whole = max(0, len(out) - _CIPHER_BYTES)
+    for first in range(0, whole, len(_ZEROS)):
+        some = min(len(_ZEROS), whole - first)
+        encryptor.update_into(_ZEROS[:some], out[first : first + some + _CIPHER_BYTES - 1])
+    encryptor.update_into(_ZEROS[: len(out) - whole], last)
+    out[whole:] = last[: len(out) - whole]
 
 
 def _signs(words_DW: NDArray[np.uint16]) -> NDArray[np.int8]:

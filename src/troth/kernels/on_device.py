@@ -6,7 +6,8 @@ there as here. Matrix products are right to a tolerance.
 
 import math
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
+from hashlib import sha256
 from importlib import import_module
 from itertools import pairwise
 from typing import Any
@@ -30,6 +31,14 @@ _LEAST_NORMAL = 0x00800000
 
 def odd_numbers(numbers_D: Tensor) -> tuple[bool, bool]:
     """Whether there is a subnormal, and whether there is an infinity or a NaN; by their bits."""
+    if numbers_D.is_cuda and (loops := _loops()) is not None:
+        found = int(loops.odd_numbers(numbers_D.detach().contiguous().view(torch.int32)))
+        return bool(found & 1), bool(found & 2)
+    return odd_numbers_by_torch(numbers_D)
+
+
+def odd_numbers_by_torch(numbers_D: Tensor) -> tuple[bool, bool]:
+    """The same in PyTorch's operations."""
     magnitude_D = numbers_D.detach().contiguous().view(torch.int32) & _MAGNITUDE
     subnormal = ((magnitude_D > 0) & (magnitude_D < _LEAST_NORMAL)).any()
     subnormal_here, endless_here = torch.stack([subnormal, (magnitude_D >= _EXPONENT).any()]).tolist()
@@ -40,6 +49,21 @@ def flush(numbers_D: Tensor) -> None:
     """Replace every float32 below 2⁻¹²⁶ by 0, in place."""
     bits_D = numbers_D.detach().view(torch.int32)
     bits_D.masked_fill_((bits_D & _EXPONENT) == 0, 0)
+
+
+def finite_or_zero(numbers_D: Tensor) -> Tensor:
+    """Numbers without subnormals; all zeros unless all are finite. Nothing waits for the device."""
+    if _in_triton(numbers_D[None]) and (loops := _loops()) is not None:
+        clean_D: Tensor = loops.finite_or_zero(numbers_D.detach().view(torch.int32)).view(torch.float32)
+        return clean_D
+    return finite_or_zero_by_torch(numbers_D)
+
+
+def finite_or_zero_by_torch(numbers_D: Tensor) -> Tensor:
+    """The same in PyTorch's operations."""
+    bits_D = numbers_D.detach().contiguous().view(torch.int32)
+    flushed_D = torch.where((bits_D & _EXPONENT) == 0, 0, bits_D).view(torch.float32)
+    return torch.where(torch.isfinite(numbers_D).all(), flushed_D, numbers_D.new_zeros(()))
 
 
 def tree_sum(terms: Tensor) -> Tensor:
@@ -98,19 +122,25 @@ def differences(rows_PD: Tensor, center_D: Tensor, bounds: Sequence[int], signs_
     """Compare rows with a centre, span by span; `signs_DB` are the bytes of their signs, there too."""
     if rows_PD.is_cuda and signs_DB.shape[1] == 2 and (loops := _loops()) is not None:
         rows_PD = rows_PD if rows_PD.stride(1) == 1 else rows_PD.contiguous()
-        bounds_S = torch.tensor(bounds, dtype=torch.int64).to(rows_PD.device, non_blocking=True)
-        longest = max(stop - start for start, stop in pairwise(bounds))
+        bounds_S, longest = _spans(tuple(bounds), rows_PD.device)
         words_D = signs_DB.view(torch.int16).view(-1)
         sums_SPK = loops.differences(rows_PD.detach(), center_D.detach(), words_D, bounds_S, longest).cpu().numpy()
         return Differences(sums_SPK[..., -2], sums_SPK[..., -1], sums_SPK[..., :-2])
     return differences_by_torch(rows_PD, center_D, bounds, signs_DB)
 
 
+@lru_cache(maxsize=64)
+def _spans(bounds: tuple[int, ...], device: torch.device) -> tuple[Tensor, int]:
+    """Bounds of spans on the device, and the length of the longest."""
+    longest = max((stop - start for start, stop in pairwise(bounds)), default=0)
+    return torch.tensor(bounds, dtype=torch.int64).to(device), longest
+
+
 @cache
-def _loops() -> Any:
+def _loops(name: str = "triton_loops") -> Any:
     """Loops in Triton, if it is there: it comes with PyTorch for CUDA."""
     try:
-        return import_module("troth.kernels.loops.triton_loops")
+        return import_module(f"troth.kernels.loops.{name}")
     except ImportError:
         return None
 
@@ -142,6 +172,16 @@ def _span(rows_PD: Tensor, center_D: Tensor, signs_DB: Tensor) -> tuple[Tensor, 
 
 def squared_parts(vector_D: Tensor, bounds: Sequence[int]) -> NDArray[np.float64]:
     """Squared lengths of a vector's parts, in float64."""
+    if _in_triton(vector_D[None]) and (loops := _loops()) is not None:
+        exact: NDArray[np.float64] = (
+            loops.squared_parts(vector_D.detach(), *_spans(tuple(bounds), vector_D.device)).cpu().numpy()
+        )
+        return exact
+    return squared_parts_by_torch(vector_D, bounds)
+
+
+def squared_parts_by_torch(vector_D: Tensor, bounds: Sequence[int]) -> NDArray[np.float64]:
+    """The same in PyTorch's operations."""
     sums = [vector_D[start:stop].detach().double().square_().sum() for start, stop in pairwise(bounds)]
     found: NDArray[np.float64] = torch.stack(sums).cpu().numpy()
     return found
@@ -210,6 +250,49 @@ def combine_by_torch(
         )
     lost, length, reach = sums_3.tolist()
     return value_D, lost, length, reach
+
+
+def hashes_there(vector_D: Tensor) -> bool:
+    """Whether `begin_hashes` takes this vector."""
+    fits = vector_D.is_cuda and vector_D.dtype == torch.float32 and vector_D.is_contiguous()
+    return fits and _loops("triton_sha256") is not None
+
+
+def chunk_places(vectors: Sequence[Tensor], bounds: Sequence[int], width: int) -> Tensor:
+    """2×N: places and lengths of all chunks, for `begin_hashes`, on their way to the device."""
+    starts_C, lengths_C = _chunks(tuple(bounds), width)
+    first = vectors[0].data_ptr()
+    away_V = np.array([vector_D.data_ptr() - first for vector_D in vectors], dtype=np.int64) // 4
+    places_2N = np.stack([(away_V[:, None] + starts_C).reshape(-1), np.tile(lengths_C, len(vectors))])
+    return torch.from_numpy(places_2N).pin_memory().to(vectors[0].device, non_blocking=True)
+
+
+def begin_hashes(vectors: Sequence[Tensor], places_2N: Tensor) -> Tensor:
+    """N×8 int32, the eight words of SHA-256: of one vector after the other, span by span, every `width` numbers.
+
+    Nothing waits for the device, on which they are computed: all together take as long as one. The vectors are float32, their
+    memory has to stay until then, and `hashes_there` holds for them."""
+    hashes_N8: Tensor = _loops("triton_sha256").sha256(vectors[0].detach().view(torch.int32), *places_2N)
+    return hashes_N8
+
+
+def hashes_on_host(vectors: Sequence[Tensor], bounds: Sequence[int], width: int) -> Tensor:
+    """The same by the library."""
+    starts_C, lengths_C = _chunks(tuple(bounds), width)
+    hashes = [
+        sha256(vector_D[start : start + length].detach().cpu().numpy().tobytes()).digest()
+        for vector_D in vectors
+        for start, length in zip(starts_C.tolist(), lengths_C.tolist(), strict=True)
+    ]
+    return torch.from_numpy(np.frombuffer(b"".join(hashes), ">i4").astype(np.int32).reshape(-1, 8))
+
+
+@lru_cache(maxsize=64)
+def _chunks(bounds: tuple[int, ...], width: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Places and lengths of the chunks of every span."""
+    starts = [first for start, stop in pairwise(bounds) for first in range(start, stop, width)]
+    stops = [min(first + width, stop) for start, stop in pairwise(bounds) for first in range(start, stop, width)]
+    return np.array(starts, dtype=np.int64), np.array(stops, dtype=np.int64) - np.array(starts, dtype=np.int64)
 
 
 def _blocks(rows_PD: Tensor, at_least: int = 0) -> list[slice]:

@@ -32,6 +32,8 @@ from troth.training.errors import TaskError
 from troth.training.user_code import place_of
 
 _WORKSPACE_NAME, _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+# Streams of a GPU share as many queues as this says, eight if nothing does; in one queue the first to wait holds up the others.
+_QUEUES_NAME, _QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS", "32"
 _NO_VERSION = " does not have a deterministic implementation"
 _INHERITED, _IEEE = "none", "ieee"  # PyTorch's names for the precision of float32
 _WARN, _ERROR = 1, 2  # of PyTorch's deterministic debug mode
@@ -250,3 +252,4 @@ class _Held:
 _HELD = _Held()
 _TOO_LATE = os.environ.get(_WORKSPACE_NAME) is None and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
 os.environ.setdefault(_WORKSPACE_NAME, _WORKSPACE)
+os.environ.setdefault(_QUEUES_NAME, _QUEUES)  # for speed alone: no bits depend on it

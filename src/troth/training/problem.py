@@ -1,9 +1,8 @@
 """A task as functions of a flat vector: first parameters, gradients, evaluation, and the trained module."""
 
-import inspect
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from math import inf
 from typing import Any
@@ -13,19 +12,21 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, replace_all_batch_norm_modules_, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
-from torch.utils._pytree import tree_map_only
 
 from troth.aggregation import exact_norm
 from troth.crypto import Seed, derive, stream
 from troth.training import file_reads
+from troth.training.calls.accumulation import mean_of
 from troth.training.calls.graphs import GradientGraph, record
 from troth.training.calls.lanes import Lanes, padded, settle
+from troth.training.calls.placed import Placed
 from troth.training.determinism import NotRepeatableError, check_environment, repeatable
 from troth.training.errors import TaskError
 from troth.training.layout import Layout
 from troth.training.randomness.first_values import FirstValues
 from troth.training.randomness.noise import Noise, seed_tensor
 from troth.training.task import Batch, Task, draw_batch
+from troth.training.uploads import upload
 from troth.training.user_code import calling
 from troth.training.weights import complete_state, flat_of
 
@@ -86,6 +87,11 @@ class Problem:
         return self.layout.size
 
     @property
+    def streams(self) -> Sequence[torch.cuda.Stream]:
+        """Streams on which gradients run side by side; none where a gradient is not a recording of kernels."""
+        return () if self._graph is None else self._graph.streams
+
+    @property
     def frozen(self) -> int:
         """Number of parameters with `requires_grad=False`: constants that `model()` makes, equal for everyone."""
         return sum(p.numel() for p in self._template.parameters() if not p.requires_grad)
@@ -129,7 +135,7 @@ class Problem:
         loss, gradient_D = self.begin_gradient(flat_D, batch)
         return float(loss), gradient_D
 
-    def begin_gradient(self, flat_D: Tensor, batch: Batch, graph: GradientGraph | None = None) -> tuple[Tensor, Tensor]:
+    def begin_gradient(self, flat_D: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """The same, without waiting for an accelerator."""
         with calling("loss"), repeatable(self.device, tf32=self.task.tf32):
             compute = self._graph or self._one
@@ -139,17 +145,21 @@ class Problem:
     def _one(self, flat_D: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         return self._computed(self._one_gradient, flat_D, batch, leading=0)
 
-    def gradients(self, flat_D: Tensor, batches: Sequence[Batch]) -> tuple[Tensor, Tensor]:
+    def gradients(self, flat_D: Tensor, batches: Iterable[Batch]) -> tuple[Tensor, Tensor]:
         """Losses and gradients of many peers at the same parameters: one call where the task allows."""
         if self.why_one_by_one:
-            results = [self.begin_gradient(flat_D, batch) for batch in batches]
+            results = self.begin_gradients(flat_D, batches)
             return torch.stack([loss for loss, _ in results]), _rows([gradient_D for _, gradient_D in results])
+        drawn = list(batches)
         with calling("loss"):
-            losses_P, gradients_PD = self._together(flat_D, padded(batches, self.lanes.width(len(batches))))
-        losses_P, gradients_PD = losses_P[: len(batches)], gradients_PD[: len(batches)]
-        for gradient_D in gradients_PD:
-            clipped(gradient_D, self.task.clip_norm)
-        return losses_P, gradients_PD
+            losses_P, gradients_PD = self._together(flat_D, padded(drawn, self.lanes.width(len(drawn))))
+        return losses_P[: len(drawn)], _clipped_rows(gradients_PD[: len(drawn)], self.task.clip_norm)
+
+    def begin_gradients(self, flat_D: Tensor, batches: Iterable[Batch]) -> list[tuple[Tensor, Tensor]]:
+        """Losses and gradients one by one, without waiting; recorded ones on several streams of the accelerator."""
+        if self._graph is None or self.task.clip_norm is not None:
+            return [self.begin_gradient(flat_D, batch) for batch in batches]
+        return self._graph.spread(lambda batch: self.begin_gradient(flat_D, batch), batches)
 
     @torch.no_grad()
     def evaluate(self, flat_D: Tensor) -> dict[str, float]:
@@ -157,7 +167,7 @@ class Problem:
         module = self._trained(flat_D)
         plain = self.device.type == "cpu" and self.dtype == torch.float32
         with _fixed_generator(), calling("evaluate"):
-            return self.task.evaluate(module if plain else _Placed(module, self._place))
+            return self.task.evaluate(module if plain else Placed(module, self._place))
 
     @torch.no_grad()
     def module(self, flat_D: Tensor) -> nn.Module:
@@ -195,7 +205,7 @@ class Problem:
         if not isinstance(batch, Mapping) or not all(isinstance(value, Tensor) for value in batch.values()):
             raise TaskError("batch() returns something else than a dict of tensors: name every tensor of the batch")
         placed: Batch = {name: self._place(tensor) for name, tensor in batch.items()}
-        return placed | {_NOISE: seed_tensor(seed).to(self.device)}
+        return placed | {_NOISE: upload(seed_tensor(seed), self.device)}
 
     def _loss(self, parameters: dict[str, Tensor], batch: Batch) -> Tensor:
         seen = self.task_part(batch)
@@ -218,15 +228,7 @@ class Problem:
             gradients, loss = computes(views, batch)
             flat = self.layout.flatten(gradients, leading) if leading else self.layout.moved(gradients)
             return loss.detach(), flat
-        losses: list[Tensor] = []
-        total: Tensor | None = None
-        for k in range(count):
-            gradients, loss = computes(views, {name: tensor.select(leading, k) for name, tensor in batch.items()})
-            flat = self.layout.flatten(gradients, leading)
-            total = flat if total is None else total.add_(flat)
-            losses.append(loss.detach())
-        assert total is not None
-        return torch.stack(losses).mean(dim=0), total.mul_(1 / count)
+        return mean_of(lambda one: computes(views, one), batch, count, self.layout, leading)
 
     def _recorded(self) -> GradientGraph | str:
         """A recording of one gradient, or the reason why the task's loss does not allow it."""
@@ -298,6 +300,12 @@ def clipped(gradient_D: Tensor, most: float | None) -> Tensor:
     if most is not None and (length := exact_norm(gradient_D)) > most:
         gradient_D.mul_(most / length)
     return gradient_D
+
+
+def _clipped_rows(gradients_PD: Tensor, most: float | None) -> Tensor:
+    for gradient_D in gradients_PD:
+        clipped(gradient_D, most)
+    return gradients_PD
 
 
 def _check_differentiable(problem: Problem, flat_D: Tensor, batch: Batch) -> None:
@@ -376,23 +384,3 @@ class _LossOf(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         return self.loss_of_task.loss(self.model, batch)
-
-
-class _Placed:
-    """A module in evaluation whose inputs are moved to its device and number format, and whose outputs come back."""
-
-    def __init__(self, module: nn.Module, place: Callable[[Any], Any]) -> None:
-        self._module, self._place_one = module, place
-
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        return self._call(self._module, arguments, named)
-
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(self._module, name)
-        if not inspect.ismethod(value):
-            return value
-        return lambda *arguments, **named: self._call(value, arguments, named)
-
-    def _call(self, function: Callable[..., Any], arguments: Any, named: Any) -> Any:
-        arguments, named = tree_map_only(Tensor, self._place_one, (arguments, named))
-        return tree_map_only(Tensor, Tensor.cpu, function(*arguments, **named))

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 from weakref import ref
 
@@ -14,7 +15,9 @@ from torch import Tensor
 
 from troth import kernels
 from troth.aggregation import all_finite, flush_subnormals, ordinary
-from troth.crypto import Digest, Seed, blob_digest, tagged_hash
+from troth.crypto import Digest, Seed, blob_digests, tagged_hash
+from troth.kernels import on_device
+from troth.protocol.wire.blob import Copy
 from troth.protocol.wire.chunks import CollectedVectors, chunk_of, decode_index, encode_index, index_of
 from troth.protocol.wire.messages import Malformed
 from troth.protocol.wire.primitives import Primitives
@@ -41,6 +44,11 @@ class Training:
     def vectors(self) -> tuple[Tensor, ...]:
         """All that it is made of."""
         return (self.parameters_D, *self.optimizer.values())
+
+    @property
+    def named(self) -> dict[str, Tensor]:
+        """The same, by the names under which it is saved."""
+        return {"parameters": self.parameters_D, **{f"optimizer.{name}": v for name, v in self.optimizer.items()}}
 
 
 class TrainingWork:
@@ -102,21 +110,24 @@ class TrainingWork:
         """The content's digest, kept for the last few states: a step, its checkpoint and trials ask for the same ones."""
         known = next((digest for state, digest in self._digested if state() is training), None)
         if known is None:
-            known = state_digest(training)
+            known = self._computed(training)
             self._digested.append((ref(training), known))
         return known
+
+    def _computed(self, training: Training) -> Digest:
+        return state_digest(training)
 
     def pack(self, training: Training) -> bytes:
         return save(_on_host(training))
 
     def index(self, training: Training) -> bytes:
-        return encode_index(index_of(_named(training)))
+        return encode_index(index_of(training.named))
 
     def length(self, training: Training) -> int:
         return sum(vector_D.nbytes for vector_D in training.vectors)
 
     def chunk(self, training: Training, number: int) -> memoryview | None:
-        return chunk_of(_named(training), number)
+        return chunk_of(training.named, number)
 
     def collect(self, index: bytes, digest: Digest) -> "CollectedState | Malformed":
         found = decode_index(index)
@@ -170,11 +181,14 @@ class TensorDigest(NamedTuple):
     digest: Digest
 
 
-def tensor_digests(training: Training) -> dict[str, TensorDigest]:
-    """Digests of the model and of every tensor of the optimizer, by name."""
+def tensor_digests(training: Training, known: Mapping[str, Digest] = MappingProxyType({})) -> dict[str, TensorDigest]:
+    """Digests of the model and of every tensor of the optimizer, by name; some may be known."""
+    named = training.named
+    copies = {name: Copy(tensor) for name, tensor in named.items() if name not in known}  # all of them set out first
+    found = dict(zip(copies, blob_digests([_bytes(copy) for copy in copies.values()]), strict=True))
     return {
-        name: TensorDigest(str(tensor.dtype), tuple(tensor.shape), blob_digest(_raw(tensor)))
-        for name, tensor in _named(training).items()
+        name: TensorDigest(str(tensor.dtype), tuple(tensor.shape), known[name] if name in known else found[name])
+        for name, tensor in named.items()
     }
 
 
@@ -204,11 +218,7 @@ def training_of(named: Mapping[str, Tensor]) -> Training | Malformed:
 
 
 def _on_host(training: Training) -> dict[str, Tensor]:
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in _named(training).items()}
-
-
-def _named(training: Training) -> dict[str, Tensor]:
-    return {"parameters": training.parameters_D, **{f"optimizer.{k}": v for k, v in training.optimizer.items()}}
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in training.named.items()}
 
 
 def finite_or_zero(gradient_D: Tensor) -> Tensor:
@@ -216,9 +226,8 @@ def finite_or_zero(gradient_D: Tensor) -> Tensor:
 
     Fixed rules, so that auditor and contributor agree: some hardware flushes subnormals by itself, and some does not.
     """
-    if gradient_D.is_cuda:  # without waiting for it
-        zero = gradient_D.new_zeros(())
-        return torch.where(torch.isfinite(gradient_D).all(), flush_subnormals(gradient_D), zero)
+    if gradient_D.is_cuda and gradient_D.dtype == torch.float32:
+        return on_device.finite_or_zero(gradient_D)
     return flush_subnormals(gradient_D) if all_finite(gradient_D) else torch.zeros_like(gradient_D)
 
 
@@ -230,7 +239,6 @@ def finite_or_zero_rows(gradients_PD: Tensor) -> list[Tensor]:
     return [finite_or_zero(gradient_D) for gradient_D in gradients_PD]
 
 
-def _raw(tensor: Tensor) -> memoryview:
-    """View the tensor's bytes without a copy; numbers little-endian."""
-    numbers = tensor.detach().cpu().contiguous().numpy()
-    return numbers.astype(numbers.dtype.newbyteorder("<"), copy=False).reshape(-1).view(np.uint8).data
+def _bytes(copy: Copy) -> memoryview:
+    """View the bytes of a tensor on the host."""
+    return copy.on_host().reshape(-1).view(np.uint8).data

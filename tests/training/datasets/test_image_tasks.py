@@ -1,5 +1,6 @@
 """`cnn` and `resnet18` on tiny data: models, batches, augmentation, files, and one run of the protocol."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from troth.simulation import ProtocolSimulation, Scenario
 from troth.specs import SpecError
 from troth.training import Problem, TaskError, check_pure, make_task
 from troth.training.fingerprint import data_digest
-from troth.training.tasks.resnet18 import ResNet18, cropped
+from troth.training.tasks.resnet18 import ResNet18, cropped, gathered
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
@@ -80,13 +81,14 @@ def plainly_cropped(image: Tensor, top: int, left: int, turned: bool) -> Tensor:
     return window.flip(2) if turned else window
 
 
+@pytest.mark.parametrize("crop", [cropped, gathered])
 @pytest.mark.parametrize("device", DEVICES)
-def test_crop_and_flip(device: str) -> None:
+def test_crop_and_flip(device: str, crop: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
     images = torch.from_numpy(cifar_arrays()["x_train"][:18]).permute(0, 3, 1, 2).contiguous()
     draw = stream(5, "crop")
     shifts_2B, turned_B = draw.integers(9, 36).reshape(2, 18), draw.integers(2, 18)
     assert {*shifts_2B.flatten().tolist()} == set(range(9)), "every shift is tried"
-    found = cropped(images.to(device), torch.from_numpy(shifts_2B), torch.from_numpy(turned_B)).cpu()
+    found = crop(images.to(device), torch.from_numpy(shifts_2B), torch.from_numpy(turned_B)).cpu()
     for k, image in enumerate(images):
         top, left = shifts_2B[:, k].tolist()
         assert torch.equal(found[k], plainly_cropped(image, top, left, bool(turned_B[k])))

@@ -15,6 +15,7 @@ from troth.protocol.core.parts import ProvenPart, opens
 from troth.protocol.core.records import Returned, aggregates_basis, record_bytes_to_sign, reports_basis, roots_basis
 from troth.protocol.core.rejoin import returning, right_requests
 from troth.protocol.core.scales import lower_median, whole_norm
+from troth.protocol.core.state import LastRecord
 from troth.protocol.step.context import StepContext
 from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.messages import Announced, Center, Clip, Commit, Phase, ReportNumbers, said_as
@@ -62,6 +63,8 @@ class Attempt(Generic[T]):
         """The first attempt, without members that did not commit as their role asks (SPEC N1, U2, B3)."""
         members, owners = frozenset(context.state.roster.members), context.roles.owners
         heard = {peer: commits[peer] for peer in sorted(members & commits.keys())}
+        if (last := context.state.last) is not None:
+            context.peer.tools.verify_soon(last.digest, lambda: signatures_of_last(context, heard))
         counted = {
             peer: said
             for peer, said in heard.items()
@@ -330,8 +333,21 @@ def signs_last(context: StepContext[T], commit: Announced) -> bool:
     last, signature = context.state.last, said_as(commit, Commit).signature
     if last is None or commit.sender not in last.record.members:
         return signature is None
-    signed = record_bytes_to_sign(context.peer.run.id, last.record.step, commit.sender, last.digest)
-    return signature is not None and context.peer.tools.verify(commit.sender, signed, signature)
+    return signature is not None and context.peer.tools.verify(*_signed_last(context, last, commit.sender, signature))
+
+
+def signatures_of_last(context: StepContext[T], commits: Said) -> list[tuple[PeerId, bytes, bytes]]:
+    """Signatures under the last record that are to be verified, with all that it takes."""
+    last, told = context.state.last, {peer: said_as(said, Commit).signature for peer, said in commits.items()}
+    assert last is not None
+    members = set(last.record.members)
+    return [_signed_last(context, last, peer, s) for peer, s in told.items() if s is not None and peer in members]
+
+
+def _signed_last(
+    context: StepContext[T], last: LastRecord, sender: PeerId, signature: bytes
+) -> tuple[PeerId, bytes, bytes]:
+    return sender, record_bytes_to_sign(context.peer.run.id, last.record.step, sender, last.digest), signature
 
 
 def lists_requests(context: StepContext[T], commit: Announced) -> bool:

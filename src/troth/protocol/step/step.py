@@ -211,6 +211,7 @@ async def clip(attempt: Attempt[T]) -> Clipped:
     device = context.peer.tools.device
     rows = {part: rows_of(list(proven_parts.values()), device) for part, proven_parts in whole.items()}
     blobs = {part: Blob.of(centered_clip(rows_PD, tau=context.taus[part])) for part, rows_PD in rows.items()}  # [A1]
+    await context.peer.tools.hashed(list(blobs.values()))
     message = clip_message(attempt, blobs, missing)
     said = await channel.announce(attempt.slot(Phase.CLIP), message, attempt.view)  # [A2, N2]
     clips = {peer: clip for peer, clip in said.items() if counts_as_clip(attempt, said_as(clip, Clip))}

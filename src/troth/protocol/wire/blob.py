@@ -4,50 +4,59 @@ The bytes stay where they are, in a message that came off the network or in a te
 compared or looked up: digests stand for blobs.
 """
 
-from collections.abc import Iterable, Sequence
-from functools import cache
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache, cached_property
+from itertools import cycle, islice, pairwise
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from troth.crypto import Digest, blob_digest, blob_digests
+from troth.crypto import CHUNK_BYTES, Digest, blob_digest, blob_digests, digest_of_chunks
+from troth.kernels import on_device
 
 # D coordinates
 
 SETTLES_BYTES = 1 << 24  # from here on, blobs that are put together give up the memory that they came in
+_HASHING = 4  # streams: hashes on an accelerator that were begun one after the other do not wait for each other
 
 
 class Blob:
     """Bytes that are never changed, read as little-endian float32 where they stand for numbers."""
 
-    __slots__ = ("_digest", "_numbers_D", "_place", "_view")
+    __slots__ = ("_copy", "_digest", "_numbers_D", "_place", "_view")
 
     def __init__(self, data: bytes | bytearray | memoryview) -> None:
         self._view: memoryview | None = memoryview(data)
         self._numbers_D: Tensor | None = None
-        self._place: tuple[Tensor, int, int] | None = None  # a vector on the host, and where in it the numbers lie
+        self._place: tuple[Tensor, int, int] | None = None  # a vector, and where in it the numbers lie
+        self._copy: Copy | None = None  # the numbers on their way to the host
         self._digest: Digest | None = None
 
     @classmethod
     def of(cls, numbers_D: Tensor) -> "Blob":
-        """A blob of float32 numbers, without a copy: the tensor must not be changed any more."""
-        return cls.cut(numbers_D, (0, len(numbers_D)))[0]
+        """A blob of float32 numbers, without a copy: the tensor must not be changed any more. Numbers on an accelerator set out
+        for the host, and are waited for when their bytes are wanted."""
+        if not numbers_D.is_cuda:
+            return cls.cut(numbers_D, (0, len(numbers_D)))[0]
+        blob = cls.placed(numbers_D.detach().contiguous(), 0, len(numbers_D))
+        blob._copy = Copy(numbers_D)
+        return blob
+
+    @classmethod
+    def placed(cls, whole_D: Tensor, start: int, stop: int, digest: Digest | None = None) -> "Blob":
+        """A blob of numbers that stay where they are in a vector; bytes are copied to the host whenever they are asked for."""
+        blob = cls(b"")
+        blob._place, blob._view, blob._digest = (whole_D, start, stop), None, digest
+        return blob
 
     @classmethod
     def cut(cls, numbers_D: Tensor, bounds: Sequence[int]) -> tuple["Blob", ...]:
         """Blobs of the pieces between bounds. Numbers on an accelerator are copied to the host once, as a whole."""
         copy = Copy(numbers_D)
         return cls._pieces(copy.numbers_D, copy.on_host(), bounds)
-
-    @classmethod
-    def cut_copy(cls, copy: "Copy", bounds: Sequence[int]) -> tuple["Blob", ...]:
-        """Pieces of a vector that is on its way to the host, hashed."""
-        pieces = cls._pieces(copy.numbers_D, copy.on_host(), bounds)
-        digest_all(pieces)
-        return pieces
 
     @classmethod
     def _pieces(cls, numbers_D: Tensor, host_D: NDArray[np.float32], bounds: Sequence[int]) -> tuple["Blob", ...]:
@@ -58,6 +67,8 @@ class Blob:
         return blobs
 
     def __len__(self) -> int:
+        if self._place is not None:
+            return 4 * (self._place[2] - self._place[1])
         return len(self.view)
 
     def __eq__(self, other: object) -> bool:
@@ -74,6 +85,9 @@ class Blob:
         """The bytes, on the host."""
         if self._view is not None:
             return self._view
+        if (copy := self._copy) is not None:
+            view = self._view = copy.on_host().data.cast("B")
+            return view
         assert self._place is not None
         whole_D, start, stop = self._place
         return Copy(whole_D[start:stop]).on_host().data.cast("B")
@@ -108,7 +122,7 @@ class Blob:
         The blob looks them up there from then on, so where the vector moves, to a file for instance, the blob moves too."""
         stop = start + len(self) // 4
         whole_D[start:stop].numpy()[:] = self.array_D
-        self._place, self._view, self._numbers_D = (whole_D, start, stop), None, None
+        self._place, self._view, self._numbers_D, self._copy = (whole_D, start, stop), None, None, None
 
     def anew(self) -> "Blob":
         """The same bytes as another peer receives them: it has to hash them itself."""
@@ -142,12 +156,58 @@ class Copy:
             self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._arrived.record()
 
-    def on_host(self) -> NDArray[np.float32]:
-        """The numbers, once they have arrived."""
+    def on_host(self) -> NDArray[Any]:
+        """The numbers, little-endian, once they have arrived."""
         if self._arrived is not None:
             self._arrived.synchronize()
-        numbers: NDArray[np.float32] = self._host_D.numpy().astype("<f4", copy=False)
-        return numbers
+        numbers: NDArray[Any] = self._host_D.numpy()
+        return numbers.astype(numbers.dtype.newbyteorder("<"), copy=False)
+
+
+class Hashing:
+    """Digests of pieces of vectors that are computed on the accelerator on which these lie, beside everything else there.
+
+    As many pieces as there are take as long as one, longer than the host takes for a few. So this is for many at once, begun
+    before they are needed.
+    """
+
+    def __init__(
+        self, vectors: Sequence[Tensor], bounds: Sequence[int], behind: Sequence[torch.cuda.Event] = ()
+    ) -> None:
+        """`behind`: what to wait for on the accelerator, beside all that the caller's stream has begun."""
+        self.bounds = tuple(bounds)
+        self._vectors = [vector_D.detach() for vector_D in vectors]
+        aside, places_2N = next(_hashing(vectors[0].device)), on_device.chunk_places(vectors, bounds, CHUNK_BYTES // 4)
+        # No copy is queued behind something that takes long: in the same queue, all other copies would wait behind it.
+        brought = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        brought.record()
+        for event in (brought, *behind):
+            aside.wait_event(event)
+        with torch.cuda.stream(aside):
+            self._there_N8 = on_device.begin_hashes(self._vectors, places_2N)
+            self._computed = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._computed.record()
+        for tensor in (places_2N, *vectors):
+            tensor.record_stream(aside)  # its memory is not given away before
+
+    @cached_property
+    def blobs(self) -> list[tuple[Blob, ...]]:
+        """The pieces of every vector, once their digests have arrived."""
+        self._computed.synchronize()
+        raw = self._there_N8.cpu().numpy().astype(">i4").tobytes()
+        hashes = (raw[at : at + 32] for at in range(0, len(raw), 32))
+        return [tuple(self._pieces(vector_D, hashes)) for vector_D in self._vectors]
+
+    def _pieces(self, vector_D: Tensor, hashes: Iterator[bytes]) -> Iterator[Blob]:
+        for start, stop in pairwise(self.bounds):
+            length = 4 * (stop - start)
+            some = list(islice(hashes, -(-length // CHUNK_BYTES)))
+            yield Blob.placed(vector_D, start, stop, digest_of_chunks(length, some))
+
+
+@cache
+def _hashing(device: torch.device) -> Iterator[torch.cuda.Stream]:
+    return cycle([torch.cuda.Stream(device) for _ in range(_HASHING)])  # type: ignore[no-untyped-call]
 
 
 @cache

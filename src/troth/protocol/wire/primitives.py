@@ -4,7 +4,7 @@ A peer on its own uses this class as it is. A simulation may pass a subclass tha
 identical answers, so no decision depends on it, and a test that switches the memory off gets the same trace.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from types import MappingProxyType
@@ -28,6 +28,7 @@ from troth.crypto import (
     node_hash,
     project,
     projection_signs,
+    side_by_side,
     sign_bytes,
     signed_bytes,
     verify,
@@ -55,6 +56,13 @@ class Primitives:
 
     def verify(self, peer: PeerId, message: bytes, signature: bytes) -> bool:
         return verify(peer, message, signature)
+
+    def verify_all(self, questions: Sequence[tuple[PeerId, bytes, bytes]]) -> list[bool]:
+        """`verify` of many, on threads."""
+        return side_by_side(lambda question: verify(*question), questions)
+
+    def verify_soon(self, about: Digest, questions: Callable[[], Sequence[tuple[PeerId, bytes, bytes]]]) -> None:
+        """Take note that these will be asked for one by one; a memory may check them together, once for each `about`."""
 
     def digest(self, blob: bytes | memoryview) -> Digest:
         return blob_digest(blob)
@@ -99,7 +107,12 @@ class Primitives:
 
     def signs_on_device(self, key: Digest, rows: int, size: int, start: int, stop: int) -> Tensor:
         """The same bytes, on the device."""
-        return torch.from_numpy(self.sign_bytes(key, rows, size, start, stop)).to(self.device)
+        if self.device.type != "cuda":
+            return torch.from_numpy(self.sign_bytes(key, rows, size, start, stop)).to(self.device)
+        pinned_DB = sign_bytes(
+            key, rows, start, stop, lambda count: torch.empty(count, dtype=torch.uint8, pin_memory=True).numpy()
+        )
+        return torch.from_numpy(pinned_DB).to(self.device, non_blocking=True)
 
     def projector(self, key: Digest, rows: int, size: int) -> "Projector":
         """The K sign rows of a step, over `size` coordinates (SPEC A5)."""
@@ -114,6 +127,10 @@ class Primitives:
         blobs = Blob.cut(numbers_D, bounds)
         digest_all(blobs)
         return blobs
+
+    async def hashed(self, blobs: Sequence[Blob]) -> None:
+        """Compute the digests of these blobs. Others may work meanwhile."""
+        digest_all(blobs)
 
     def joined(self, blobs: Sequence[Blob]) -> Tensor:
         """The numbers of several blobs, one after the other. Large ones lie there from then on."""
@@ -134,9 +151,13 @@ class Primitives:
 
     def open(self, slot: Slot, sender: PeerId, envelope: Envelope) -> Announced | Malformed:
         """Check the signature over this slot and sender, then decode."""
-        if not self.verify(sender, signed_bytes(slot, sender, self.digest(envelope.payload)), envelope.signature):
+        if not self.verify(*self._signed(slot, sender, envelope)):
             return Malformed("the signature does not fit")
         return self.read(slot, sender, envelope)
+
+    def _signed(self, slot: Slot, sender: PeerId, envelope: Envelope) -> tuple[PeerId, bytes, bytes]:
+        """What `verify` asks for."""
+        return sender, signed_bytes(slot, sender, self.digest(envelope.payload)), envelope.signature
 
     def read(self, slot: Slot, sender: PeerId, envelope: Envelope) -> Announced | Malformed:
         """Decode a message whose signature was checked."""
@@ -145,7 +166,9 @@ class Primitives:
 
     def open_all(self, slot: Slot, envelopes: Mapping[PeerId, Envelope]) -> Mapping[PeerId, Announced]:
         """All messages of a slot: anything malformed, or not signed by its sender, was not said (SPEC M3)."""
-        opened = {sender: self.open(slot, sender, envelope) for sender, envelope in envelopes.items()}
+        right = self.verify_all([self._signed(slot, sender, envelope) for sender, envelope in envelopes.items()])
+        signed = [item for item, fits in zip(envelopes.items(), right, strict=True) if fits]
+        opened = {sender: self.read(slot, sender, envelope) for sender, envelope in signed}
         return MappingProxyType({peer: said for peer, said in opened.items() if not isinstance(said, Malformed)})
 
 

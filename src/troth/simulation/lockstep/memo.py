@@ -70,6 +70,15 @@ class MemoPrimitives(Primitives):
         known: bool = self._known[key]
         return known
 
+    def verify_all(self, questions: Sequence[tuple[PeerId, bytes, bytes]]) -> list[bool]:
+        new = [question for question in dict.fromkeys(questions) if ("verify", *question) not in self._known]
+        for question, answer in zip(new, super().verify_all(new), strict=True):
+            self._known["verify", *question] = answer
+        return [self._known["verify", *question] for question in questions]
+
+    def verify_soon(self, about: Digest, questions: Callable[[], Sequence[tuple[PeerId, bytes, bytes]]]) -> None:
+        self.once(("verified", about), lambda: self.verify_all(questions()))
+
     def digest(self, blob: bytes | memoryview) -> Digest:
         if len(blob) > _SHORT:
             return super().digest(blob)

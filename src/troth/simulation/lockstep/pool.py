@@ -2,17 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from troth.attacks import Coalition
-from troth.crypto import PeerId, Seed
+from troth.crypto import Digest, PeerId, Seed
 from troth.protocol.core.parts import part_bounds
-from troth.protocol.wire.blob import Blob, Copy
+from troth.protocol.wire.blob import Blob, digest_all
 from troth.protocol.wire.primitives import Primitives
+from troth.simulation.lockstep.ahead import Ahead, BegunGradient, parts_of
 from troth.simulation.lockstep.lockstep import Ask
 from troth.simulation.lockstep.memo import MemoPrimitives
 from troth.training import Batch, Problem
@@ -21,7 +24,8 @@ from troth.training.work import Training, TrainingWork, finite_or_zero, finite_o
 
 # P peers, D coordinates
 
-_ARRIVING = 4  # threads that wait for gradients on their way to the host; hashing has threads of its own
+_ASIDE = 4  # threads that compute norms while others hash
+_AT_ONCE = 2  # gradients that a peer may have begun: an audit's and its own
 
 
 @dataclass
@@ -30,14 +34,84 @@ class AskGradient(Ask):
     seed: Seed
     step: int
     hardware: str
+    begun: BegunGradient | None = None  # by this very peer
+
+
+@dataclass
+class AskDigests(Ask):
+    blobs: Sequence[Blob]
+
+
+class LockstepPrimitives(MemoPrimitives):
+    """Peers in lockstep also wait together: one hashes its aggregate while others compute theirs."""
+
+    async def hashed(self, blobs: Sequence[Blob]) -> None:
+        if self.device.type == "cpu":
+            await super().hashed(blobs)
+        else:
+            await AskDigests(blobs)
+
+    def measure(self, blobs: Sequence[Blob]) -> None:
+        """Hash aggregates, and compute their norms, on all threads of the host."""
+        norms = _aside().map(super().aggregate_norm, blobs)  # on their way, while this thread helps to hash
+        digest_all(blobs)
+        for blob, norm in zip(blobs, norms, strict=True):
+            self._known["aggregate norm", blob.digest] = norm
+
+
+@cache
+def _aside() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_ASIDE, thread_name_prefix="aggregates")
 
 
 class PooledWork(TrainingWork):
     """A peer's work in a simulation: its own gradient comes from the pool, everything else it computes itself."""
 
+    ahead: Ahead | None = None
+    _begun: Sequence[BegunGradient] = ()
+
+    def for_one(self, ahead: Ahead | None) -> "PooledWork":
+        """The same for a single peer, which expects gradients of its own; digests are remembered for all."""
+        work = copy(self)
+        work.ahead = None if self.hardware else ahead
+        return work
+
+    @property
+    def looks_ahead(self) -> bool:
+        return self.ahead is not None
+
+    def expect(self, gradients: Sequence[tuple[Training, Seed]]) -> None:
+        if self.ahead is None:
+            return
+        for training, _ in gradients:
+            self.ahead.begin_digest(training)
+        before = self._begun
+        self._begun = [_found(before, *one) or self.ahead.begin(*one) for one in gradients[:_AT_ONCE]]
+
     async def gradient(self, training: Training, seed: Seed, step: int) -> Tensor:
-        gradient_D: Tensor = await AskGradient(training, seed, step, self.hardware)
+        begun = self._take(training, seed)
+        gradient_D: Tensor = await AskGradient(training, seed, step, self.hardware, begun)
         return gradient_D
+
+    def gradient_now(self, training: Training, seed: Seed) -> Tensor:
+        begun = self._take(training, seed)
+        if begun is None:
+            return super().gradient_now(training, seed)
+        row_D, cut = begun.take(), begun.cut()
+        self.loss = float(begun.loss)
+        if cut is not None and isinstance(self._tools, MemoPrimitives):
+            self._tools.was_cut(row_D, *cut)
+        return row_D
+
+    def _take(self, training: Training, seed: Seed) -> BegunGradient | None:
+        """A gradient that this peer began; nobody gets it twice."""
+        begun = _found(self._begun, training, seed)
+        self._begun = [one for one in self._begun if one is not begun]
+        return begun
+
+    def _computed(self, training: Training) -> Digest:
+        begun = None if self.ahead is None else self.ahead.digest(training)
+        return super()._computed(training) if begun is None else begun
 
     def update(self, training: Training, aggregate_D: Tensor, step: int) -> Training:
         """Peers that hold the same bits make the same step with them: computed once, like a digest (SPEC S1)."""
@@ -51,11 +125,16 @@ class GradientPool:
     """Answers `AskGradient`; members of the coalition get the gradients that they want to send instead of their own."""
 
     def __init__(
-        self, problem: Problem, coalition: Coalition, numbers: Mapping[PeerId, int], tools: Primitives
+        self,
+        problem: Problem,
+        coalition: Coalition,
+        numbers: Mapping[PeerId, int],
+        tools: Primitives,
+        ahead: Ahead | None = None,
     ) -> None:
         self._problem = problem
+        self._ahead = ahead
         self._tools = tools
-        self._arriving = ThreadPoolExecutor(_ARRIVING, thread_name_prefix="arriving")
         self._coalition = coalition
         self._numbers = numbers
         self.attackers: set[int] = set()  # peers that have sent a forged gradient so far
@@ -69,6 +148,8 @@ class GradientPool:
     def answer(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, Tensor]:
         rows: dict[PeerId, Tensor] = {}
         self._losses = []
+        if self._ahead is not None:
+            self._ahead.parts = len(asks)
         for peers in _same_parameters(asks):
             rows |= self._batched({peer: asks[peer] for peer in peers})
         for peer, ask in asks.items():
@@ -90,30 +171,50 @@ class GradientPool:
         batches = [self._batch(peer, ask) for peer, ask in asks.items()]
         parameters_D, numbers = next(iter(asks.values())).training.parameters_D, [self._numbers[p] for p in asks]
         if self._problem.device.type != "cpu" and self._problem.why_one_by_one:
-            losses_P, rows = self._one_after_the_other(parameters_D, batches)
+            begun = [ask.begun for ask in asks.values()]
+            losses_P, rows = self._one_after_the_other(parameters_D, batches, begun)
         else:
             losses_P, gradients_PD = self._problem.gradients(parameters_D, batches)
             rows = list(finite_or_zero_rows(gradients_PD))
         self._losses.append((numbers, losses_P))
         return dict(zip(asks, rows, strict=True))
 
-    def _one_after_the_other(self, parameters_D: Tensor, batches: Sequence[Batch]) -> tuple[Tensor, list[Tensor]]:
-        """Gradients on an accelerator: the first are copied and hashed while the last are computed."""
+    def _one_after_the_other(
+        self, parameters_D: Tensor, batches: Sequence[Batch], begun: Sequence[BegunGradient | None]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Gradients on an accelerator, some of which were begun before; hashed there too, all together."""
         bounds, tools = part_bounds(self._problem.size, len(batches)), self._tools
-        losses, rows, arriving = [], [], []
-        for batch in batches:
-            loss, gradient_D = self._problem.begin_gradient(parameters_D, batch)
+        used = [
+            one if one is not None and one.batch is batch else None for batch, one in zip(batches, begun, strict=True)
+        ]
+        others = [batch for batch, one in zip(batches, used, strict=True) if one is None]
+        fresh = iter(self._problem.begin_gradients(parameters_D, others))
+        losses, rows, cuts = [], [], []
+        for one in used:
+            if one is None:
+                loss, gradient_D = next(fresh)
+                rows.append(finite_or_zero(gradient_D))
+            else:
+                loss = one.loss
+                rows.append(one.take())
             losses.append(loss)
-            rows.append(finite_or_zero(gradient_D))
-            if isinstance(tools, MemoPrimitives):
-                arriving.append(self._arriving.submit(Blob.cut_copy, Copy(rows[-1]), bounds))
-        for row_D, cut in zip(rows, arriving, strict=False):
-            assert isinstance(tools, MemoPrimitives)
-            tools.was_cut(row_D, bounds, cut.result())
+            cuts.append(None if one is None else one.cut())
+        if isinstance(tools, MemoPrimitives):
+            known = {place: cut[1] for place, cut in enumerate(cuts) if cut is not None and cut[0] == bounds}
+            left = [place for place in range(len(rows)) if place not in known]
+            known |= dict(zip(left, parts_of([rows[place] for place in left], bounds) or (), strict=False))
+            for place, blobs in known.items():
+                tools.was_cut(rows[place], bounds, blobs)
         return torch.stack(losses), rows
 
+    def digests(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, None]:
+        """Hash the aggregates of all owners together."""
+        assert isinstance(self._tools, LockstepPrimitives)
+        self._tools.measure([blob for ask in asks.values() for blob in ask.blobs])
+        return dict.fromkeys(asks)
+
     def _batch(self, peer: PeerId, ask: AskGradient) -> Batch:
-        batch = self._problem.batch(ask.seed)
+        batch = self._problem.batch(ask.seed) if ask.begun is None else ask.begun.batch
         if self._numbers[peer] in self._coalition.members:
             batch = self._coalition.batch(ask.step, self._problem.task, batch, self._numbers[peer])
         return batch
@@ -147,3 +248,8 @@ def _same_parameters(asks: Mapping[PeerId, AskGradient]) -> list[Sequence[PeerId
         else:
             groups.append([peer])
     return list(groups)
+
+
+def _found(among: Sequence[BegunGradient], training: Training, seed: Seed) -> BegunGradient | None:
+    """The one at this very state."""
+    return next((one for one in among if one.training is training and one.seed == seed), None)

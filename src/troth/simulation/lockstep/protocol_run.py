@@ -5,7 +5,8 @@ here: this file builds peers, lets them run, and looks at what they agreed on.
 """
 
 import json
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from torch import Tensor
@@ -22,10 +23,18 @@ from troth.protocol.core.state import Outcome, Peer, State
 from troth.protocol.step.closing import close_run
 from troth.protocol.step.step import run_step
 from troth.protocol.wire.primitives import Primitives
+from troth.simulation.lockstep.ahead import Ahead
 from troth.simulation.lockstep.drop_outs import DroppingChannel, draw_drop_outs
-from troth.simulation.lockstep.lockstep import run_together
+from troth.simulation.lockstep.lockstep import Answer, Ask, run_together
 from troth.simulation.lockstep.memo import MemoPrimitives
-from troth.simulation.lockstep.pool import AskGradient, GradientPool, PooledWork, same_bits
+from troth.simulation.lockstep.pool import (
+    AskDigests,
+    AskGradient,
+    GradientPool,
+    LockstepPrimitives,
+    PooledWork,
+    same_bits,
+)
 from troth.simulation.lockstep.reliable import ReliableChannel, ReliableExchange
 from troth.simulation.lockstep.report import Ban, StepReport
 from troth.simulation.lockstep.scenario import Scenario, ScenarioError
@@ -56,9 +65,11 @@ class ProtocolSimulation:
         self.coalition = Coalition(
             scenario.make_attacks(), scenario.attack_schedule(), self.byzantine, derive(scenario.seed, "coalition")
         )
-        self.tools = MemoPrimitives(self.problem.device) if share else Primitives(self.problem.device)
+        self.tools = LockstepPrimitives(self.problem.device) if share else Primitives(self.problem.device)
+        possible = share and Ahead.possible(self.problem, scenario.peers)
+        self._ahead = Ahead(self.problem, scenario.peers) if possible else None
         self._build_peers(run)
-        self.pool = GradientPool(self.problem, self.coalition, self.numbers, self.tools)
+        self.pool = GradientPool(self.problem, self.coalition, self.numbers, self.tools, self._ahead)
         self.exchange = ReliableExchange(share=share)
         self.history = History(self.run)
         self.bans: list[Ban] = []
@@ -101,7 +112,7 @@ class ProtocolSimulation:
                 channel = attack.behaviour(reliable, identity.peer, collusion)
             elif identity.peer in drop_outs:
                 channel = DroppingChannel(reliable, drop_outs[identity.peer])
-            work, entropy = works[number % len(works)], SeededEntropy(scenario.seed, number)
+            work, entropy = works[number % len(works)].for_one(self._ahead), SeededEntropy(scenario.seed, number)
             self.peers[identity.peer] = Peer(identity, self.run, work, channel, entropy, self.tools)
         self.states: dict[PeerId, State[Training]] = dict.fromkeys(self.peers, first)
 
@@ -155,12 +166,29 @@ class ProtocolSimulation:
         """All members run one step together; peers that were banned or are gone are not asked again."""
         members = [peer for peer in self.states[self._witness()].roster.members if peer not in self.gone]
         coroutines = {peer: run(self.peers[peer], self.states[peer]) for peer in members}
-        ended = run_together(coroutines, {AskGradient: self.pool.answer, **self.exchange.answers()})
+        with self._ahead.served_first() if self._ahead is not None else nullcontext():
+            ended = run_together(coroutines, self._answers())
         self.states |= {peer: outcome.state for peer, outcome in ended.results.items()}
         self.gone |= ended.stopped
         if isinstance(self.tools, MemoPrimitives):
             self.tools.forget()
         return ended.results
+
+    def _answers(self) -> dict[type[Ask], Answer]:
+        """All that peers may ask for. When all of them wait, they have begun all that they will begin."""
+        answers: dict[type[Ask], Answer] = {AskGradient: self.pool.answer, AskDigests: self.pool.digests}
+        answers |= self.exchange.answers()
+        if (ahead := self._ahead) is None:
+            return answers
+
+        def behind(answer: Answer) -> Answer:
+            def hash_first(asks: Mapping[PeerId, Ask]) -> Mapping[PeerId, Any]:
+                ahead.hash_begun()
+                return answer(asks)
+
+            return hash_first
+
+        return {kind: behind(answer) for kind, answer in answers.items()}
 
     def _look_at(self, outcomes: dict[PeerId, Outcome[Training]]) -> Outcome[Training] | None:
         """Check agreement, count, and write down evidence, all as the first honest peer saw it; None if nobody went on."""

@@ -16,7 +16,7 @@ from troth.protocol.wire.primitives import Primitives
 from troth.simulation.lockstep.defences import apply_rule
 from troth.simulation.lockstep.report import StepReport
 from troth.simulation.lockstep.scenario import Scenario
-from troth.training import Problem, check_pure, rate_at
+from troth.training import Batch, Problem, check_pure, rate_at
 from troth.training.optimizers import bound
 from troth.training.states.initial_state import load_initial_state
 from troth.training.work import TrainingWork
@@ -30,7 +30,7 @@ class ServerSimulation:
     def __init__(self, scenario: Scenario) -> None:
         task = scenario.make_task()
         self.scenario = scenario.resolved(task)
-        self.problem = Problem(task, device=scenario.device, one_by_one=scenario.one_by_one, recorded=False)
+        self.problem = Problem(task, device=scenario.device, one_by_one=scenario.one_by_one)
         check_pure(task, self.problem)
         self.byzantine = self.scenario.byzantine_peers()
         self.honest = [peer for peer in range(scenario.peers) if peer not in self.byzantine]
@@ -79,14 +79,17 @@ class ServerSimulation:
 
     def _sent_gradients(self, step: int) -> tuple[Tensor, Tensor]:
         """All peers' honest computations in one call, then the colluders replace their rows."""
-        problem, coalition = self.problem, self.coalition
-        batches = [problem.batch(derive(self.scenario.seed, "gradient", step, p)) for p in range(self.scenario.peers)]
-        for peer in self.byzantine:
-            batches[peer] = coalition.batch(step, problem.task, batches[peer], peer)
-        losses_P, sent_PD = problem.gradients(self.parameters_D, batches)
+        batches = (self._batch(step, peer) for peer in range(self.scenario.peers))
+        losses_P, sent_PD = self.problem.gradients(self.parameters_D, batches)
         if self.byzantine:
-            sent_PD[self.byzantine] = coalition.gradients(step, sent_PD[self.byzantine], sent_PD[self.honest])
+            sent_PD[self.byzantine] = self.coalition.gradients(step, sent_PD[self.byzantine], sent_PD[self.honest])
         return losses_P, sent_PD
+
+    def _batch(self, step: int, peer: int) -> Batch:
+        batch = self.problem.batch(derive(self.scenario.seed, "gradient", step, peer))
+        if peer not in self.byzantine:
+            return batch
+        return self.coalition.batch(step, self.problem.task, batch, peer)
 
     def _aggregate(self, sent_PD: Tensor, finite: list[bool]) -> Tensor:
         """Leave out what is not finite (a lie, since honest rows are), then apply the rule to the rest."""

@@ -7,6 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from troth.training.uploads import upload
+
 _MOST_BYTES = 4 << 30  # a larger array stays where it is, and its rows travel
 
 
@@ -29,4 +31,4 @@ class Table:
             return torch.from_numpy(np.asarray(self._array[indices])).to(device)
         if device not in self._copies:
             self._copies[device] = torch.from_numpy(np.array(self._array)).to(device)
-        return self._copies[device][torch.from_numpy(indices).to(device)]
+        return self._copies[device][upload(torch.from_numpy(indices), device)]

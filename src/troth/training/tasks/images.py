@@ -13,11 +13,13 @@ from torch import Tensor, nn
 from troth.crypto import Stream
 from troth.training.datasets import ImageSet
 from troth.training.task import Batch, Model, Task
+from troth.training.uploads import upload
 
 # B images of a batch, C channels
 
 _CPU = torch.device("cpu")
 _AT_ONCE = 250  # images of the test set
+_FEW = 64  # images of a batch
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,10 @@ class ImageTask(Task):
     def batch_on(self, device: torch.device, draw: Stream) -> Batch:
         train = self.images().train
         rows_B = draw.integers(len(train.labels), self.batch_size)
-        images = self.augmented(train.images.rows(rows_B, device), draw)
-        return {"images": images, "labels": train.labels.rows(rows_B, device)}
+        # A few images are gathered on the host, in less time than it takes to launch the same on an accelerator.
+        where = _CPU if self.batch_size <= _FEW else device
+        images = self.augmented(train.images.rows(rows_B, where), draw)
+        return {"images": upload(images, device), "labels": upload(train.labels.rows(rows_B, where), device)}
 
     def augmented(self, images: Tensor, draw: Stream) -> Tensor:
         """The images as training sees them."""

@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -11,6 +13,7 @@ from torch import Tensor, nn
 from troth.crypto import Stream
 from troth.training.datasets import ImageSet, cifar10, cifar10_files
 from troth.training.tasks.images import ImageTask, Normalise
+from troth.training.uploads import upload
 
 # B images of a batch, C channels, S rows and columns of pixels
 
@@ -46,16 +49,42 @@ class ResNet18(ImageTask):
 
 
 def cropped(images: Tensor, shifts_2B: Tensor, turned_B: Tensor) -> Tensor:
-    """Windows of images with a black border, from a row and a column on, mirrored where `turned_B` is 1. Only gathers."""
+    """Windows of images with a black border, from a row and a column on, mirrored where `turned_B` is 1."""
+    if images.is_cuda:
+        return gathered(images, shifts_2B, turned_B)
     count, channels, size, _ = images.shape
-    along_S = torch.arange(size)
-    rows_BS = shifts_2B[0][:, None] + along_S
-    columns_BS = shifts_2B[1][:, None] + torch.where(turned_B[:, None] == 1, size - 1 - along_S, along_S)
-    rows_BS, columns_BS = torch.stack([rows_BS, columns_BS]).to(images.device)
+    bordered = np.zeros((count, channels, size + 2 * _PADDING, size + 2 * _PADDING), images.numpy().dtype)
+    bordered[..., _PADDING:-_PADDING, _PADDING:-_PADDING] = images.numpy()
+    windows = np.empty(images.shape, bordered.dtype)
+    for window, image, row, column, turned in zip(
+        windows, bordered, *shifts_2B.tolist(), turned_B.tolist(), strict=True
+    ):
+        seen = image[:, row : row + size, column : column + size]
+        window[:] = seen[..., ::-1] if turned == 1 else seen
+    return torch.from_numpy(windows)
+
+
+def gathered(images: Tensor, shifts_2B: Tensor, turned_B: Tensor) -> Tensor:
+    """The same in few operations, for an accelerator."""
+    count, channels, size, _ = images.shape
+    along_S, shifted_2B1 = np.arange(size), shifts_2B.numpy()[..., None]
+    across_BS = np.where(turned_B.numpy()[:, None] == 1, along_S[::-1], along_S)
+    places_2BS = np.stack([shifted_2B1[0] + along_S, shifted_2B1[1] + across_BS])
+    rows_BS, columns_BS = upload(torch.from_numpy(places_2BS), images.device)
     bordered = F.pad(images, (_PADDING,) * 4)
-    which = torch.arange(count, device=images.device)[:, None, None, None]
-    colours = torch.arange(channels, device=images.device)[None, :, None, None]
-    return bordered[which, colours, rows_BS[:, None, :, None], columns_BS[:, None, None, :]]
+    which, colours = _numbers(count, images.device), _numbers(channels, images.device)
+    places = (
+        which[:, None, None, None],
+        colours[None, :, None, None],
+        rows_BS[:, None, :, None],
+        columns_BS[:, None, None, :],
+    )
+    return bordered[places]
+
+
+@lru_cache(maxsize=16)
+def _numbers(count: int, device: torch.device) -> Tensor:
+    return torch.arange(count, device=device)
 
 
 class _ResNet(nn.Module):
