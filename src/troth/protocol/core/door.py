@@ -28,6 +28,9 @@ from troth.protocol.wire.primitives import Primitives
 
 AUDITS: Final = 6  # of a candidate's gradients, in expectation, while it is on probation (SPEC J6)
 _LOTTERIES = 4  # within one probation
+_LEAST_BETWEEN = (
+    2  # steps from one lottery to the next: a record is certified, and strangers know its draw, in the step after it
+)
 _SEATS_AT_ONCE = 8  # one seat in so many may go to newcomers within one probation (SPEC J7)
 
 
@@ -56,16 +59,17 @@ class Door:
 
     def is_lottery(self, step: int) -> bool:
         """Whether slots are given away in this step (SPEC J4)."""
-        return self.probation > 0 and (step + 1) % max(1, self.probation // _LOTTERIES) == 0
+        return self.probation > 0 and (step + 1) % max(_LEAST_BETWEEN, self.probation // _LOTTERIES) == 0
 
-    def after(self, record: StepRecord, turned_away: Collection[PeerId]) -> "Door":
-        """The door of the next step; candidates that this record bans are turned away."""
+    def after(self, record: StepRecord, turned_away: Collection[PeerId], members: Collection[PeerId]) -> "Door":
+        """The door of the next step; candidates that this record bans are turned away. Nobody is a member and a candidate at
+        once: it would commit to two gradients in a step, a right one for audits and another one for the aggregate (SPEC J5)."""
         if not self.probation:
             return self
         return replace(
             self,
             seed=Digest(record.randomness) if self.is_lottery(record.step) else self.seed,
-            candidates=record.candidates,
+            candidates=tuple(candidate for candidate in record.candidates if candidate.key not in members),
             admissions=(
                 *(step for step in self.admissions if step > record.step - self.probation),
                 *(record.step for _ in record.admitted),

@@ -1,7 +1,7 @@
 """The members of a step, what is held against keys, and the guarantee that follows."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -37,7 +37,7 @@ class Roster:
 
     members: tuple[PeerId, ...]
     banned: tuple[PeerId, ...] = ()
-    byzantine: int = 0  # b, the most liars among all peers that were ever members
+    byzantine: int = 0  # b, the most liars among all seats
     admitted: int = 0  # number of peers that were ever members
     strikes: tuple[tuple[int, PeerId], ...] = ()  # step of the strike, member
     link_disputes: tuple[tuple[int, PeerId, PeerId], ...] = ()  # step in which it began, pair of members
@@ -78,10 +78,10 @@ class Roster:
         }
         away = [gone for gone in self.away if gone.peer not in dict(back)]
         absent = [Away(step, PeerId(peer), record.updates) for peer in record.absent]
-        return Roster(
+        following = Roster(
             members=tuple(sorted(staying - banned)),
             banned=tuple(sorted(banned)),
-            byzantine=self._byzantine_among(admitted),
+            byzantine=self.byzantine,
             admitted=admitted,
             strikes=(
                 *(strike for strike in self.strikes if strike[0] > oldest),
@@ -103,8 +103,9 @@ class Roster:
             paused=not record.updated,
             founders=self.founders,
             addresses=(*self.addresses, *((PeerId(one.key), one.address) for one in record.admitted)),
-            door=self.door.after(record, set(record.banned) - self._ever_members - set(self.banned)),
+            door=self.door.after(record, set(record.banned) - self._ever_members - set(self.banned), staying),
         )
+        return replace(following, byzantine=following._byzantine_among(following.seats))
 
     def expelled(self, step: int, struck: Iterable[PeerId], pairs: Iterable[Pair]) -> tuple[PeerId, ...]:
         """Members to expel: three strikes, or link disputes with half of the roster (SPEC N3, F3)."""
@@ -145,10 +146,10 @@ class Roster:
                 found.setdefault(other, set()).add(one)
         return {peer: frozenset(others) for peer, others in found.items()}
 
-    def _byzantine_among(self, admitted: int) -> int:
-        """`b` among so many that were ever members: the same share as among the founders (SPEC J7)."""
+    def _byzantine_among(self, seats: int) -> int:
+        """`b` among so many: the same share as among the founders (SPEC J7)."""
         count, byzantine = self.founders
-        return max(self.byzantine, byzantine * admitted // count) if count else self.byzantine
+        return byzantine * seats // count if count else self.byzantine
 
     @property
     def may_ask(self) -> frozenset[PeerId]:
@@ -208,14 +209,30 @@ class Roster:
 
     @property
     def liars_gone(self) -> int:
-        """Number of banned peers that were members; one banned under two keys counts once."""
+        """Number of banned founders. Whoever came in by the door takes its seat along instead, and the share that the seat had in
+        `b`: else strangers could come in to be banned, until nobody counts on the liars that are left (SPEC J7)."""
+        return len(self._banned_members - self._came_in)
+
+    @property
+    def seats(self) -> int:
+        """Number of peers that were ever members, less those that came in by the door and were banned (SPEC J7)."""
+        return self.admitted - len(self._banned_members & self._came_in)
+
+    @property
+    def _banned_members(self) -> frozenset[PeerId]:
+        """Banned peers that were members; of one banned under two keys, the first."""
         again = {new for old, new in self.successors if old in self.banned}
-        return len(set(self.banned) - again - set(self.door.turned_away))
+        return frozenset(set(self.banned) - again - set(self.door.turned_away))
+
+    @property
+    def _came_in(self) -> frozenset[PeerId]:
+        """Keys of members that were strangers, and their successor keys."""
+        return frozenset(_with_successors({key for key, _ in self.addresses}, self.successors))
 
     def moves(self, members: int, contributors: int) -> bool:
         """Whether a step may change the model (SPEC G2): at most `b` are gone, for whatever reason, since those may be the
         liars; or liars cannot be half of the contributors. With more gone, the run pauses until some are back."""
-        return self.admitted - members <= self.byzantine or 2 * self.liars < contributors
+        return self.seats - members <= self.byzantine or 2 * self.liars < contributors
 
 
 def scales_after(scales: Scales, record: StepRecord, roster: Roster, run: Run) -> Scales:
@@ -224,12 +241,12 @@ def scales_after(scales: Scales, record: StepRecord, roster: Roster, run: Run) -
     return scales.after(record.spread, record.applied, run.parameters, outnumbered=outnumbered)
 
 
-def _with_successors(banned: set[PeerId], successors: Iterable[Pair]) -> set[PeerId]:
-    """Add the successor keys of banned peers (SPEC B8)."""
+def _with_successors(peers: set[PeerId], successors: Iterable[Pair]) -> set[PeerId]:
+    """Add the successor keys of these peers (SPEC B8)."""
     for old, new in successors:
-        if old in banned:
-            banned = banned | {new}
-    return banned
+        if old in peers:
+            peers = peers | {new}
+    return peers
 
 
 def _ancestors(peer: PeerId, successors: Iterable[Pair]) -> set[PeerId]:

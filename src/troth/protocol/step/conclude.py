@@ -136,12 +136,12 @@ class Ending(Generic[T]):
         attempt, roster, step = self.attempt, self.attempt.context.state.roster, self.attempt.context.state.step
         run = attempt.context.peer.run
         listed = [ticket for said in attempt.commits.values() for ticket in said_as(said, Commit).tickets]
-        after = len(roster.members) + len(attempt.returned)
+        after, known = len(roster.members) + len(attempt.returned), roster.known | attempt.admitted
         return decide(
             roster.door,
             step,
             self.reduced.probed.keys(),
-            best_tickets(run.id, roster.door, listed, roster.known) if roster.door.is_lottery(step) else [],
+            best_tickets(run.id, roster.door, listed, known) if roster.door.is_lottery(step) else [],
             members=len(roster.members),
             room=max(0, most_members(run.parameters) - after),
             out=self.trials.banned,
