@@ -3,7 +3,7 @@
 from collections import defaultdict
 
 from troth.crypto import Digest, PeerId, Slot
-from troth.protocol.core.door import best_tickets
+from troth.protocol.core.door import best_tickets, is_ticket
 from troth.protocol.core.roster import Roster
 from troth.protocol.wire.frames import ProbeShown, TicketShown
 from troth.protocol.wire.messages import Probe, Ticket
@@ -29,9 +29,10 @@ class Doorkeeper:
         """Take a frame; `step` is the one that this member is in."""
         match frame:
             case TicketShown(ticket=ticket):
-                if self._roster.door.probation:
-                    heard = [*self._tickets, ticket]
-                    self._tickets = best_tickets(self._run, self._roster.door, heard, self._roster.known)
+                # Strangers may repeat themselves, and make up tickets, as often as they like: both cost next to nothing.
+                door, heard = self._roster.door, [*self._tickets, ticket]
+                if door.probation and ticket not in self._tickets and is_ticket(self._run, door, ticket):
+                    self._tickets = best_tickets(self._run, door, heard, self._roster.known)
             case ProbeShown(probe=probe):
                 if step <= slot.step <= step + 1 and sender == probe.key and sender in self._roster.door.keys:
                     self._probes[slot.step].setdefault(sender, probe)
