@@ -41,7 +41,9 @@ def tickets_of(key: PeerId, count: int, door: Door = OPEN) -> list[Ticket]:
 
 
 def goes_on(door: Door, step: int, *probed: PeerId, **more: Any) -> tuple[tuple[Candidate, ...], tuple[PeerId, ...]]:
-    given: dict[str, Any] = {"tickets": [], "members": 8, "room": 100, "out": (), "lenient": False, **more}
+    members, room = more.pop("members", 8), more.pop("room", 100)
+    most = min(room, door.most_admitted(members))
+    given: dict[str, Any] = {"tickets": [], "most": most, "out": (), "lenient": False, **more}
     found = decide(door, step, probed, **given)
     return found.candidates, tuple(PeerId(newcomer.key) for newcomer in found.admitted)
 

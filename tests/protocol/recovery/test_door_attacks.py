@@ -1,5 +1,6 @@
 """Attacks on the door: by strangers, by candidates, and by members who help them (SPEC J3–J7, G1)."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
 
@@ -7,13 +8,15 @@ import pytest
 
 from tests.protocol.core.test_door import KEYS, OPEN, roster_of
 from tests.protocol.returning_members import PEERS, roster_after
-from troth.crypto import PeerId
-from troth.protocol.core.records import Candidate, Judgement, Newcomer, Returned
+from tests.protocol.samples import quiet_record
+from troth.crypto import Digest, PeerId, Stream, stream
+from troth.protocol.core.records import Candidate, Judgement, Newcomer, Returned, StepRecord
+from troth.protocol.core.rejoin import returning
 from troth.protocol.core.roles import PendingAudits
-from troth.protocol.core.roster import Roster
+from troth.protocol.core.roster import MOST_AWAY, Roster
 from troth.protocol.step.closing import spoiled
 from troth.protocol.step.trials import Trials
-from troth.protocol.wire.messages import Kind, Verdict
+from troth.protocol.wire.messages import Announced, Commit, Envelope, Kind, SignedRejoin, Verdict
 
 
 def conviction(target: PeerId, step: int, kind: Kind = Kind.GRADIENT) -> Judgement:
@@ -78,3 +81,105 @@ def test_no_slot_is_drawn_before_strangers_can_know_the_draw(probation: int) -> 
     door = replace(OPEN, probation=probation)
     lotteries = [step for step in range(60) if door.is_lottery(step)]
     assert all(later - earlier >= 2 for earlier, later in pairwise(lotteries))
+
+
+# Seats without work
+
+
+def with_absent_newcomers(count: int, updates: int = 0) -> Roster:
+    """A run of seven that took in so many, one after another, each of whom went away at once."""
+    roster = roster_of(byzantine=2)
+    for number, key in enumerate(KEYS[:count]):
+        roster = roster_after(roster, step=20 * number, admitted=(Newcomer(key, ""),), updates=updates)
+        roster = roster_after(roster, step=20 * number + 1, absent=(key,), updates=updates)
+    return roster
+
+
+def commits_that_list(*rejoins: SignedRejoin) -> dict[PeerId, Announced]:
+    commit = Commit(None, bytes(32), bytes(32), rejoins=rejoins)
+    return {PEERS[0]: Announced(PEERS[0], commit, Envelope(b"", bytes(64)))}
+
+
+def test_seats_that_cost_no_work_do_not_come_back_all_at_once() -> None:
+    """[J7, B3] One machine passes probation again and again, and each name goes away once it is in. Would all of them come back
+    in one step, they would be a quorum, for the work of one member."""
+    roster, step = roster_after(with_absent_newcomers(8), step=399), 400
+    everyone = roster_after(roster, step=step, returned=tuple(Returned(key, key) for key in KEYS))
+    assert everyone.quorum <= len(KEYS)
+    listed = commits_that_list(*(SignedRejoin(key, key, bytes(64)) for key in KEYS))
+    for _ in range(3):
+        back = returning(listed, roster, step)
+        assert len(back) == 1
+        assert back[0].member == roster.away[0].peer, "the longest away comes first"
+        roster = roster_after(roster, step=step, returned=back)
+        soon = roster_after(roster, step=step + OPEN.probation - 1)
+        assert returning(listed, soon, step + OPEN.probation) == ()
+        roster, step = roster_after(soon, step=step + OPEN.probation), step + OPEN.probation + 1
+    founder = roster_after(roster, step=step, absent=(PEERS[1],))
+    again = returning(commits_that_list(SignedRejoin(PEERS[1], PEERS[1], bytes(64))), founder, step + 4)
+    assert [PeerId(one.member) for one in again] == [PEERS[1]], "founders come back as ever"
+
+
+def test_whoever_comes_back_takes_the_place_of_somebody_who_comes_in() -> None:
+    """[J7]"""
+    roster = roster_after(with_absent_newcomers(1), step=30, returned=(Returned(KEYS[0], KEYS[0]),))
+    assert roster.door.most_admitted(len(roster.members)) == 0
+    assert roster_after(roster, step=30 + OPEN.probation).door.most_admitted(len(roster.members)) == 1
+
+
+def test_strangers_that_come_and_go_do_not_stop_the_run() -> None:
+    """[J7, G1, G2] Those who cannot come back any more are counted on no longer; else everyone who ever came would raise `L` and
+    the number of those who are missing, until the founders are no quorum among themselves."""
+    founding, gone = roster_of(byzantine=2), with_absent_newcomers(8)
+    assert gone.seats == 15
+    assert not gone.moves(len(PEERS), len(PEERS)), "they may still come back"
+    change = {"absent": (PEERS[0],), "updates": MOST_AWAY + 1}
+    later = roster_after(gone, step=900, **change)
+    assert (later.seats, later.liars, later.byzantine) == (founding.seats, founding.liars, founding.byzantine)
+    assert later.moves(len(PEERS) - 1, len(PEERS) - 1)
+    quiet = roster_after(gone, step=900, updates=MOST_AWAY + 1)
+    assert quiet.seats == gone.seats, "followers of changes alone see no quiet records"
+
+
+def next_record(roster: Roster, step: int, updates: int, draw: Stream) -> StepRecord:
+    """A step in which anything may happen at the door and to the members."""
+
+    def pick(peers: Iterable[PeerId], often: float) -> list[PeerId]:
+        found = sorted(peers)
+        return [found[int(draw.integers(len(found), 1)[0])]] if found and draw.uniform(1)[0] < often else []
+
+    new = sorted(set(KEYS) - roster.known)
+    seated = [Candidate(key, "", step, None) for key in pick(new, 0.5)]
+    going = [one for one in roster.door.candidates if draw.uniform(1)[0] < 0.9]
+    admitted = pick([PeerId(one.key) for one in going], 0.3)
+    banned = pick({*roster.members, *roster.door.keys, *(gone.peer for gone in roster.away)} - set(admitted), 0.1)
+    back = [Returned(gone.peer, key) for gone in roster.away[:1] for key in pick({gone.peer, *new[1:2]}, 0.3)]
+    absent = [peer for peer in pick(roster.members, 0.2) if peer not in banned]
+    return quiet_record(
+        step,
+        roster.members,
+        updates=updates,
+        judgements=tuple(conviction(peer, step - 1) for peer in banned),
+        absent=tuple(absent),
+        returned=tuple(one for one in back if not {one.key, one.member} & {*banned, *(c.key for c in seated)}),
+        admitted=tuple(Newcomer(key, "") for key in admitted),
+        candidates=tuple(one for one in (*going, *seated) if one.key not in {*admitted, *banned}),
+    )
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_followers_of_changes_count_the_same_quorum_as_members(seed: int) -> None:
+    """[E1, E4, J7] Whoever is shown only the records that changed the roster, as evidence and proofs of models do."""
+    draw, member, follower = stream(Digest(seed.to_bytes(32)), "door"), roster_of(byzantine=2), roster_of(byzantine=2)
+    updates = 0
+    for step in range(150):
+        record = next_record(member, step, updates := updates + 9, draw)
+        member = member.after(record)
+        if record.changes_roster:
+            follower = follower.after(record)
+        counted = [
+            (one.members, one.banned, one.seats, one.byzantine, one.liars, one.quorum) for one in (member, follower)
+        ]
+        assert counted[0] == counted[1]
+        assert member.door.keys.isdisjoint({*member.members, *member.banned})
+        assert member.liars <= member.byzantine <= 2 * member.seats // len(PEERS)

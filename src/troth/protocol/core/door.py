@@ -43,7 +43,7 @@ class Door:
     ticket_bits: int = 0  # zeros that a ticket's hash begins with
     seed: Digest = NO_BASIS  # that tickets are made for
     candidates: tuple[Candidate, ...] = ()
-    admissions: tuple[int, ...] = ()  # steps of the last ones
+    admissions: tuple[int, ...] = ()  # steps of the last ones, and of returns of those who were admitted once
     turned_away: tuple[PeerId, ...] = ()  # candidates that were banned: they never were members, so no liar is gone
 
     @classmethod
@@ -61,9 +61,12 @@ class Door:
         """Whether slots are given away in this step (SPEC J4)."""
         return self.probation > 0 and (step + 1) % max(_LEAST_BETWEEN, self.probation // _LOTTERIES) == 0
 
-    def after(self, record: StepRecord, turned_away: Collection[PeerId], members: Collection[PeerId]) -> "Door":
-        """The door of the next step; candidates that this record bans are turned away. Nobody is a member and a candidate at
-        once: it would commit to two gradients in a step, a right one for audits and another one for the aggregate (SPEC J5)."""
+    def after(
+        self, record: StepRecord, *, turned_away: Collection[PeerId], members: Collection[PeerId], entered: int
+    ) -> "Door":
+        """The door of the next step. `turned_away`: candidates that this record bans; `entered`: how many that came, or once had
+        come, in by the door are members from now on. Nobody is a member and a candidate at once: it would commit to two
+        gradients in a step, a right one for audits and another one for the aggregate (SPEC J5)."""
         if not self.probation:
             return self
         return replace(
@@ -72,7 +75,7 @@ class Door:
             candidates=tuple(candidate for candidate in record.candidates if candidate.key not in members),
             admissions=(
                 *(step for step in self.admissions if step > record.step - self.probation),
-                *(record.step for _ in record.admitted),
+                *(record.step for _ in range(entered)),
             ),
             turned_away=tuple(sorted({*self.turned_away, *turned_away})),
         )
@@ -170,14 +173,13 @@ def decide(
     probed: Collection[PeerId],
     tickets: list[Ticket],
     *,
-    members: int,
-    room: int,
+    most: int,
     out: Collection[PeerId],
     lenient: bool,
 ) -> Entrance:
     """Let candidates go on, out, or in, and give free slots away (SPEC J4, J5, J7).
 
-    `tickets` are the best ones that members listed, `room` is how many more members the run has room for, `out` are the banned.
+    `tickets` are the best ones that members listed, `most` is how many may be admitted, `out` are the banned.
     `lenient`: the run has just restarted, and nobody is blamed for a miss."""
     if not door.probation:
         return Entrance()
@@ -195,7 +197,7 @@ def decide(
         for candidate in staying
         if candidate.first is not None and step - candidate.first + 1 >= door.probation
     )
-    admitted = [Newcomer(key, address) for _, key, address in done[: min(room, door.most_admitted(members))]]
+    admitted = [Newcomer(key, address) for _, key, address in done[:most]]
     keys = {newcomer.key for newcomer in admitted}
     staying = [candidate for candidate in staying if candidate.key not in keys]
     if door.is_lottery(step):

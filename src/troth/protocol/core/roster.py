@@ -76,7 +76,7 @@ class Roster:
             *(key for _, key in back),
             *newcomers,
         }
-        away = [gone for gone in self.away if gone.peer not in dict(back)]
+        away = [gone for gone in self.away if gone.peer not in dict(back) and not self._gave_up(gone, record)]
         absent = [Away(step, PeerId(peer), record.updates) for peer in record.absent]
         following = Roster(
             members=tuple(sorted(staying - banned)),
@@ -103,7 +103,12 @@ class Roster:
             paused=not record.updated,
             founders=self.founders,
             addresses=(*self.addresses, *((PeerId(one.key), one.address) for one in record.admitted)),
-            door=self.door.after(record, set(record.banned) - self._ever_members - set(self.banned), staying),
+            door=self.door.after(
+                record,
+                turned_away=set(record.banned) - self._ever_members - set(self.banned),
+                members=staying,
+                entered=len(newcomers) + sum(old in self.came_in for old, _ in back),
+            ),
         )
         return replace(following, byzantine=following._byzantine_among(following.seats))
 
@@ -151,6 +156,11 @@ class Roster:
         count, byzantine = self.founders
         return byzantine * seats // count if count else self.byzantine
 
+    def _gave_up(self, gone: Away, record: StepRecord) -> bool:
+        """Whether an absent peer that came in by the door has lost its seat: else strangers who come and go would be counted on
+        for ever, and the run pause (SPEC J7). Only where a record changes the roster, since followers of those see no others."""
+        return record.changes_roster and gone.peer in self.came_in and record.updates - gone.updates > MOST_AWAY
+
     @property
     def may_ask(self) -> frozenset[PeerId]:
         """Keys whose requests are heard: members, absent peers, earlier keys of both, and candidates."""
@@ -168,6 +178,8 @@ class Roster:
         gone = next((gone for gone in self.away if gone.peer == member), None)
         if gone is None or (key != member and (key in self.known or not valid_peer(key))):
             return False
+        if member in self.came_in and not self.door.most_admitted(len(self.members)):
+            return False  # seats of the absent cost no work: they fill no faster than others [J7]
         waits = step < gone.step + self._wait(member, step)
         return self.paused or not (waits or self.updates - gone.updates > MOST_AWAY)
 
@@ -209,23 +221,21 @@ class Roster:
 
     @property
     def liars_gone(self) -> int:
-        """Number of banned founders. Whoever came in by the door takes its seat along instead, and the share that the seat had in
-        `b`: else strangers could come in to be banned, until nobody counts on the liars that are left (SPEC J7)."""
-        return len(self._banned_members - self._came_in)
+        """Number of banned founders, one under two keys counts once. Whoever came in by the door takes its seat along instead,
+        and the share that the seat had in `b`: else strangers could come in to be banned, until nobody counts on the liars that
+        are left (SPEC J7)."""
+        again = {new for old, new in self.successors if old in self.banned}
+        return len(set(self.banned) - again - set(self.door.turned_away) - self.came_in)
 
     @property
     def seats(self) -> int:
-        """Number of peers that were ever members, less those that came in by the door and were banned (SPEC J7)."""
-        return self.admitted - len(self._banned_members & self._came_in)
+        """Number of founders, and of those who came in by the door and are members, or may be again (SPEC J7)."""
+        count, _ = self.founders
+        here = {*self.members, *(gone.peer for gone in self.away)}
+        return count + len(here & self.came_in) if count else self.admitted
 
-    @property
-    def _banned_members(self) -> frozenset[PeerId]:
-        """Banned peers that were members; of one banned under two keys, the first."""
-        again = {new for old, new in self.successors if old in self.banned}
-        return frozenset(set(self.banned) - again - set(self.door.turned_away))
-
-    @property
-    def _came_in(self) -> frozenset[PeerId]:
+    @cached_property
+    def came_in(self) -> frozenset[PeerId]:
         """Keys of members that were strangers, and their successor keys."""
         return frozenset(_with_successors({key for key, _ in self.addresses}, self.successors))
 
