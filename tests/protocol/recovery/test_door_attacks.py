@@ -6,17 +6,21 @@ from itertools import pairwise
 
 import pytest
 
-from tests.protocol.core.test_door import KEYS, OPEN, roster_of
-from tests.protocol.returning_members import PEERS, roster_after
+from tests.protocol.core.test_door import KEYS, OPEN, RUN, roster_of, tickets_of
+from tests.protocol.returning_members import PEERS, SUCCESSORS, rejoin_request, rejoin_slot, roster_after
 from tests.protocol.samples import quiet_record
+from tests.protocol.scripted_world import plan, run_world
 from troth.crypto import Digest, PeerId, Stream, stream
+from troth.protocol.core.door import best_tickets
 from troth.protocol.core.records import Candidate, Judgement, Newcomer, Returned, StepRecord
-from troth.protocol.core.rejoin import returning
+from troth.protocol.core.rejoin import is_request, returning
 from troth.protocol.core.roles import PendingAudits
-from troth.protocol.core.roster import MOST_AWAY, Roster
+from troth.protocol.core.roster import MOST_AWAY, Away, Roster
+from troth.protocol.recovery import ledger as ledger_module
 from troth.protocol.step.closing import spoiled
 from troth.protocol.step.trials import Trials
 from troth.protocol.wire.messages import Announced, Commit, Envelope, Kind, SignedRejoin, Verdict
+from troth.protocol.wire.primitives import Primitives
 
 
 def conviction(target: PeerId, step: int, kind: Kind = Kind.GRADIENT) -> Judgement:
@@ -183,3 +187,40 @@ def test_followers_of_changes_count_the_same_quorum_as_members(seed: int) -> Non
         assert counted[0] == counted[1]
         assert member.door.keys.isdisjoint({*member.members, *member.banned})
         assert member.liars <= member.byzantine <= 2 * member.seats // len(PEERS)
+
+
+# Names that somebody else made
+
+
+@pytest.mark.xfail(strict=True, reason="a rejoin request is signed by the old key alone: the new one has no say")
+def test_nobody_comes_back_under_the_key_of_a_stranger() -> None:
+    """[B3, B8, J3] A liar that is absent names the key of an honest stranger at the door as its own from now on. When the liar is
+    convicted, that key is banned with it."""
+    liar, stranger = PEERS[-1], SUCCESSORS[0]
+    roster = replace(roster_of(), members=tuple(PEERS[:-1]), away=(Away(3, liar, 0),))
+    request = rejoin_request(liar, stranger)  # nothing in it is signed by the stranger
+    assert not is_request(rejoin_slot(6), request, roster, Primitives())
+
+
+@pytest.mark.xfail(strict=True, reason="a ticket is not signed: whoever does the work may put any key into it")
+def test_nobody_makes_tickets_for_the_key_of_somebody_else() -> None:
+    """[J4, B8] A liar makes a ticket for the successor key under which an absent member asks to come back. Once that key has a
+    slot, it was seen, and cannot be anybody's successor: the member has to go through probation."""
+    absent, successor = PEERS[-1], SUCCESSORS[0]
+    roster = replace(roster_of(), members=tuple(PEERS[:-1]), away=(Away(3, absent, 0),))
+    assert roster.may_return(Returned(absent, successor), 8)
+    won = best_tickets(RUN, OPEN, tickets_of(successor, 1), roster.known)
+    seated = tuple(Candidate(ticket.key, "", 7, None) for ticket in won)
+    after = roster_after(replace(roster, door=OPEN), step=7, candidates=seated)
+    assert after.may_return(Returned(absent, successor), 8)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="members hold the last 512 records: a stranger needs all of them, from the founders on"
+)
+def test_the_door_stays_open_however_long_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[J3] With the first record that members hold no longer, no stranger can follow the run any more."""
+    monkeypatch.setattr(ledger_module, "MOST_CERTIFIED_RECORDS", 4)
+    late = replace(plan(liars=(), steps=20), byzantine=1, probation=4, strangers={5: (20.0, "honest")})
+    seen = run_world(late)
+    assert any(record.admitted for record in seen.records)
