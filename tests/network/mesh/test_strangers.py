@@ -15,7 +15,7 @@ from troth.network.mesh.inbox import Inbox
 from troth.network.mesh.mesh import Mesh
 from troth.network.mesh.neighbour import MOST_OF_STRANGERS, STRANGERS_ROOM, Expected, Neighbours
 from troth.network.mesh.session import CONTROL_PACKET, Hello, KeyInUse, Refused, delegation_bytes
-from troth.network.transport.base import Connection, Lane, Limits
+from troth.network.transport.base import Connection, Lane, Limits, UnreachableError
 from troth.network.transport.tcp import TcpTransport
 
 IDS = sorted((Identity.from_secret(Seed(derive(0, "strangers", k))) for k in range(8)), key=lambda one: one.peer)
@@ -130,3 +130,28 @@ def test_whoever_may_have_come_in_meanwhile_is_heard() -> None:
         seated: dict[str, Any] = {"members": frozenset[PeerId](), "current": True, **given}
         table.expect(Expected(**seated))
         assert table.most_waiting(stranger) is None
+
+
+def test_whoever_was_a_member_is_not_dialled_for_ever() -> None:
+    """A stranger says where it is dialled: it could come in, go away, and have everyone knock at somebody else's door."""
+
+    async def part(member: _Member) -> None:
+        here, newcomer = free_address(), STRANGERS[0]
+        seen: list[str] = []
+
+        async def dial(address: str, _peer: PeerId) -> Connection:
+            seen.append(address)
+            raise UnreachableError("nobody is there")
+
+        member.mesh._transport.dial = dial  # type: ignore[method-assign, assignment]
+        founders = frozenset({MEMBER.peer, FOUNDER.peer})
+        inside = Expected(founders | {newcomer.peer}, addresses={newcomer.peer: here}, current=True)
+        outside = Expected(founders, addresses={newcomer.peer: here}, current=True)
+        for _ in range(2):  # and when it is a member again, it is dialled again
+            member.mesh.expect(inside)
+            seen.clear()
+            await until(lambda: here in seen)
+            member.mesh.expect(outside)
+            await until(lambda: not member.mesh._neighbours.of(newcomer.peer).address)
+
+    play(part)

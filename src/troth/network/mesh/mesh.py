@@ -175,7 +175,7 @@ class Mesh:
             neighbour.trouble = "it gave no address, so it has to dial"
             return
         redial = Redial(_YIELDING_AT_FIRST_S, _YIELDING_S) if self._me > peer else Redial(0.0, 0.0)
-        while not self._left and peer not in self._banned:
+        while not self._left and peer not in self._banned and self._neighbours.is_dialled(peer):
             if neighbour.up:
                 redial.connected()
                 await neighbour.goes_down()
@@ -191,6 +191,7 @@ class Mesh:
                     self._start(self._greet_and_read(connection))
                     await neighbour.comes_up(_GREETING_S)
                 redial.tried()
+        neighbour.address = neighbour.address if peer in self._neighbours.founders else ""
 
     def _start(self, coroutine: "asyncio._CoroutineLike[None]") -> "asyncio.Task[None]":
         task = asyncio.get_running_loop().create_task(coroutine)

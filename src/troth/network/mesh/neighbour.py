@@ -132,6 +132,11 @@ class Neighbours:
         seat = self._table[peer].seat if peer in self._table else None
         return not (self.has_seat(peer) or (seat is not None and self.has_seat(seat)))
 
+    def is_dialled(self, peer: PeerId) -> bool:
+        """Whether it is dialled while it is not connected: founders, and members that were strangers. Those said where, so
+        whoever is gone must not have everyone dial there for ever."""
+        return peer in self.founders or peer in self._expected.members
+
     def most_waiting(self, peer: PeerId) -> int | None:
         """Bytes of a stranger that may wait to be read; None: it is none, as far as this peer knows."""
         return STRANGERS_ROOM if self._expected.current and self.is_stranger(peer) else None
