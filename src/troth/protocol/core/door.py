@@ -26,7 +26,7 @@ from troth.protocol.wire.messages import (
 from troth.protocol.wire.phases import encode
 from troth.protocol.wire.primitives import Primitives
 
-AUDITS: Final = 6  # of a candidate's gradients, in expectation, while it is on probation (SPEC J6)
+AUDITS: Final = 6  # of a candidate's gradients by honest members, in expectation, while it is on probation (SPEC J6)
 _LOTTERIES = 4  # within one probation
 _LEAST_BETWEEN = (
     2  # steps from one lottery to the next: a record is certified, and strangers know its draw, in the step after it
