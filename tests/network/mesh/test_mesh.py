@@ -11,6 +11,7 @@ import pytest
 from troth.crypto import Digest, Identity, Seed, derive
 from troth.network.mesh.inbox import Inbox
 from troth.network.mesh.mesh import Mesh
+from troth.network.mesh.neighbour import Expected
 from troth.network.mesh.session import (
     CONTROL_SESSION,
     VERSION,
@@ -93,7 +94,7 @@ def test_a_peer_that_hangs_up_and_cannot_be_dialled_is_gone_until_it_is_back() -
             neighbours = pair.meshes[1]._neighbours
             third = neighbours.of(IDS[2].peer)
             third.connection = neighbours.of(IDS[0].peer).connection  # somebody else is still there
-            pair.meshes[1].expect(frozenset(one.peer for one in IDS))
+            pair.meshes[1].expect(Expected(frozenset(one.peer for one in IDS)))
             pair.stop(0)
             await pair.until(lambda: pair.meshes[1].gone == {IDS[0].peer})
             assert pair.inboxes[1].get(time.monotonic() + 60) is None

@@ -3,6 +3,7 @@
 from tests.protocol.returning_members import IDENTITIES, IDENTITY_OF, PEERS, SUCCESSORS, rejoin_request, rejoin_slot
 from troth.crypto import Digest, Identity, PeerId, Signature, Slot, derive, signed_bytes
 from troth.protocol.broadcast.outside.catch_up_server import MOST_AHEAD, CatchUpServer, Served
+from troth.protocol.core.door import Door
 from troth.protocol.core.rejoin import request_bytes
 from troth.protocol.core.roster import Away, Roster
 from troth.protocol.wire.frames import (
@@ -150,3 +151,26 @@ def test_one_seat_has_one_request_and_is_shown_records_once() -> None:
     assert (honest, honest) in {(rejoin.member, rejoin.key) for rejoin in listed}
     assert len(catch_up.asking) <= len(PEERS)
     assert len(catch_up.rejoins(6)) <= len(PEERS)
+
+
+def test_no_signature_of_a_stranger_is_looked_at_when_enough_are_served() -> None:
+    """[J3] A thousand names cost a member some records in a step, and no time."""
+    looked: list[PeerId] = []
+
+    class Counting(Primitives):
+        def verify(self, peer: PeerId, message: bytes, signature: bytes) -> bool:
+            looked.append(peer)
+            return super().verify(peer, message, signature)
+
+    catch_up = CatchUpServer(lambda _to, _slot, _frame: None, Counting())
+    catch_up.roster = Roster((), away=(Away(3, PEERS[0]),), door=Door(probation=8, slots=1))
+    for number in range(1000):
+        key = PeerId(derive(number, "stranger"))
+        catch_up.hear(key, rejoin_slot(0), SyncWanted(0, key, bytes(64)), 5)
+    assert catch_up.strangers == {}
+    identities = [Identity.from_secret(derive(number, "stranger")) for number in range(30)]
+    looked.clear()
+    for one in (*identities, IDENTITY_OF[PEERS[0]]):
+        catch_up.hear(one.peer, rejoin_slot(0), SyncWanted(0, one.peer, _delegation(one, one.peer, rejoin_slot(0))), 5)
+    assert len(looked) == len(catch_up.strangers) + 1 == 9
+    assert PEERS[0] in catch_up.asking, "absent members are heard, whatever crowd stands at the door"

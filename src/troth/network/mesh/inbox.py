@@ -29,17 +29,18 @@ class Inbox:
         self._woken = False
         self._stop: Exception | None = None
 
-    def put(self, sender: PeerId, message: Received) -> bool:
-        """Add a message. False if this sender's room is full: read no more from it until `has_room`."""
+    def put(self, sender: PeerId, message: Received, most: int | None = None) -> bool:
+        """Add a message. False if this sender's room, or the `most` that it may have of it, is full: read no more from it until
+        `has_room`."""
         with self._change:
             self._messages.setdefault(sender, deque()).append(message)
             self._taken[sender] += len(message) + _OVERHEAD
             self._change.notify()
-            return self._taken[sender] < self._room
+            return self._taken[sender] < min(self._room, most or self._room)
 
-    def has_room(self, sender: PeerId) -> bool:
+    def has_room(self, sender: PeerId, most: int | None = None) -> bool:
         with self._change:
-            return self._taken[sender] < self._room // 2
+            return self._taken[sender] < min(self._room, most or self._room) // 2
 
     def fail(self, failure: BaseException) -> None:
         """Let the reader fail: nothing will arrive any more."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from troth.crypto import PeerId
 from troth.network.mesh.greeting import check_greeting
 from troth.network.mesh.inbox import Inbox
-from troth.network.mesh.neighbour import Expected, Neighbour, Neighbours, Redial
+from troth.network.mesh.neighbour import MOST_OF_STRANGERS, Expected, Neighbour, Neighbours, Redial
 from troth.network.mesh.one_process import REFUSAL, KeyUse, is_second_process
 from troth.network.mesh.refusals import Refusals
 from troth.network.mesh.session import (
@@ -175,7 +175,7 @@ class Mesh:
             neighbour.trouble = "it gave no address, so it has to dial"
             return
         redial = Redial(_YIELDING_AT_FIRST_S, _YIELDING_S) if self._me > peer else Redial(0.0, 0.0)
-        while not self._left and peer not in self._banned:
+        while not self._left and peer not in self._banned and self._neighbours.is_dialled(peer):
             if neighbour.up:
                 redial.connected()
                 await neighbour.goes_down()
@@ -191,6 +191,7 @@ class Mesh:
                     self._start(self._greet_and_read(connection))
                     await neighbour.comes_up(_GREETING_S)
                 redial.tried()
+        neighbour.address = neighbour.address if peer in self._neighbours.founders else ""
 
     def _start(self, coroutine: "asyncio._CoroutineLike[None]") -> "asyncio.Task[None]":
         task = asyncio.get_running_loop().create_task(coroutine)
@@ -226,8 +227,8 @@ class Mesh:
                     self._say(first, KeyInUse())
                 return
             self._ungreeted = deque(task for task in self._ungreeted if task is not asyncio.current_task())
-            self._take(peer, connection, greeting.process)
-            self._crowd_out()
+            self._take(connection, greeting)
+            self._neighbours.crowd_out(_MOST_STRANGERS)
             left = False
             try:
                 left = await self._read(connection, PeerId(greeting.member))
@@ -238,21 +239,14 @@ class Mesh:
         finally:
             connection.close(why)
 
-    def _crowd_out(self) -> None:
-        """Hang up on the strangers that came first, if there are too many: a crowd of them only crowds out itself."""
-        for peer in self._neighbours.strangers()[:-_MOST_STRANGERS]:
-            connection = self._neighbours.of(peer).connection
-            if connection is not None:
-                connection.close("too many strangers")
-
     def _note_refusal(self, peer: PeerId, why: str) -> None:
         if self._neighbours.has_seat(peer) and peer not in self._banned:
             self._refusals.add(peer, why)
 
-    def _take(self, peer: PeerId, connection: Connection, process: bytes) -> None:
+    def _take(self, connection: Connection, greeting: Hello) -> None:
         """Send on the newest connection from now on; messages that still arrive on an older one are heard."""
-        neighbour = self._neighbours.of(peer)
-        neighbour.connect(connection, process)
+        neighbour = self._neighbours.of(connection.peer)
+        neighbour.connect(connection, greeting.process, PeerId(greeting.member))
         self._say(connection, self._mine)
         for lane, message in neighbour.release(time.monotonic() - self._hold_s):
             self._send(connection, lane, message)
@@ -275,8 +269,9 @@ class Mesh:
             self._inbox.wake()
 
     async def _read(self, connection: Connection, seat: PeerId) -> bool:
-        """Hear a connection to its end; return whether the other side said goodbye. About keys in use each seat has one voice."""
-        peer = connection.peer
+        """Hear a connection to its end; return whether the other side said goodbye. About keys in use each founder has one voice,
+        and nobody else: keys cost nothing."""
+        peer, founder = connection.peer, seat in self._neighbours.founders
         while (heard := await connection.receive()) is not None:
             lane, raw = heard
             self.received[lane] += len(raw)
@@ -288,16 +283,19 @@ class Mesh:
                     self._key_use.welcomed(seat)
                 elif isinstance(said, Refused):
                     self._note_refusal(peer, f"it refuses this peer: {said.why}")
-                    if said.key_in_use:
+                    if said.key_in_use and founder:
                         self._key_use.refused(seat)
                     return False
-                elif isinstance(said, KeyInUse):
+                elif isinstance(said, KeyInUse) and founder:
                     self._key_use.warned(seat)
                 elif isinstance(said, Goodbye):
                     return True
                 continue
             message = bytes(raw[1:]) if lane == Lane.CONTROL else raw
-            if not self._inbox.put(peer, message):
-                while not self._inbox.has_room(peer):  # nothing more is read, so that its sender has to wait
+            most = self._neighbours.most_waiting(peer)
+            if most is not None and len(message) > MOST_OF_STRANGERS:
+                continue
+            if not self._inbox.put(peer, message, most):
+                while not self._inbox.has_room(peer, most):  # nothing more is read, so that its sender has to wait
                     await asyncio.sleep(_LOOK_EVERY_S)
         return False

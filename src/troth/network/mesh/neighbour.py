@@ -13,6 +13,8 @@ from troth.network.transport.base import Connection, Lane, Message, pieces_of
 _LOOK_EVERY_S = 0.05
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.2, 10.0
 _MOST_HELD = 1 << 23  # bytes for one neighbour that is not connected
+MOST_OF_STRANGERS = 1 << 12  # bytes of a stranger's message: requests and tickets are short
+STRANGERS_ROOM = 1 << 16  # bytes of one stranger that may wait to be read
 
 
 @dataclass
@@ -20,6 +22,7 @@ class Neighbour:
     """A member, the successor of one, or a stranger, connected or not."""
 
     address: str
+    seat: PeerId | None = None  # that it has, or was delegated, as its last greeting says
     connection: Connection | None = None
     standing: Standing = NOWHERE
     process: bytes = b""  # at the other end of the last connection, as it says
@@ -34,8 +37,8 @@ class Neighbour:
     def up(self) -> bool:
         return self.connection is not None
 
-    def connect(self, connection: Connection, process: bytes) -> None:
-        self.connection, self.process, self.gone = connection, process, False
+    def connect(self, connection: Connection, process: bytes, seat: PeerId) -> None:
+        self.connection, self.process, self.seat, self.gone = connection, process, seat, False
         self._down.clear()
 
     def lose(self) -> None:
@@ -93,6 +96,7 @@ class Expected:
     members: frozenset[PeerId]
     candidates: frozenset[PeerId] = frozenset()
     addresses: Mapping[PeerId, str] = field(default_factory=dict)  # of members that were strangers
+    current: bool = False  # this peer is in a step; else somebody may have come in whom it does not know yet
 
 
 class Neighbours:
@@ -115,16 +119,33 @@ class Neighbours:
         return self._table.setdefault(peer, Neighbour(""))
 
     def has_seat(self, peer: PeerId) -> bool:
-        """Whether this key is a founder's, a member's or a candidate's, and not just any that somebody made."""
-        return peer in self.founders or peer in self._expected.members | self._expected.candidates
+        """Whether this key is a candidate's or that of somebody who was ever a member, and not just any that somebody made."""
+        now = self._expected
+        return any(peer in keys for keys in (self.founders, now.members, now.candidates, now.addresses))
 
     def stands(self, peer: PeerId, standing: Standing) -> None:
         if peer in self._table:
             self._table[peer].standing = standing
 
-    def strangers(self) -> list[PeerId]:
-        """Connected peers without a seat, the first to come first."""
-        return [peer for peer, one in self if one.up and not self.has_seat(peer)]
+    def is_stranger(self, peer: PeerId) -> bool:
+        """Whether it has no seat, nor is the successor of somebody who has one: a crowd must not keep those from coming back."""
+        seat = self._table[peer].seat if peer in self._table else None
+        return not (self.has_seat(peer) or (seat is not None and self.has_seat(seat)))
+
+    def is_dialled(self, peer: PeerId) -> bool:
+        """Whether it is dialled while it is not connected: founders, and members that were strangers. Those said where, so
+        whoever is gone must not have everyone dial there for ever."""
+        return peer in self.founders or peer in self._expected.members
+
+    def most_waiting(self, peer: PeerId) -> int | None:
+        """Bytes of a stranger that may wait to be read; None: it is none, as far as this peer knows."""
+        return STRANGERS_ROOM if self._expected.current and self.is_stranger(peer) else None
+
+    def crowd_out(self, most: int) -> None:
+        """Hang up on the strangers that came first, if there are too many: a crowd of them only crowds out itself."""
+        strangers = [one.connection for peer, one in self if one.connection is not None and self.is_stranger(peer)]
+        for connection in strangers[:-most]:
+            connection.close("too many strangers")
 
     @property
     def connections(self) -> list[Connection]:

@@ -74,9 +74,9 @@ class NodeNetwork:
         """Tell the others how far this peer is."""
         self._thread.stand(standing)
 
-    def expect(self, roster: Roster) -> None:
-        """Take note of the members and candidates of the run as it is now."""
-        self._thread.expect(Expected(frozenset(roster.members), roster.door.keys, dict(roster.addresses)))
+    def expect(self, roster: Roster, *, current: bool) -> None:
+        """Take note of the members and candidates of the run as it is now, or as it was when this peer last was in a step."""
+        self._thread.expect(Expected(frozenset(roster.members), roster.door.keys, dict(roster.addresses), current))
 
     def stop(self) -> None:
         """Let the protocol's thread stop with `StoppedError` when it next waits; may be called from any thread."""

@@ -128,7 +128,7 @@ class Node:
     async def _train(self, me: Identity, *, comes_back: bool) -> State[Training]:
         """Train as a member from the beginning, or come back into a run that goes on."""
         member = self._member = self._make_member(me)
-        self._connected.expect(member.state.roster)
+        self._connected.expect(member.state.roster, current=not comes_back)
         if not comes_back:
             try:
                 await self._follow(member, member.take_part(self._own_channel))
@@ -136,6 +136,7 @@ class Node:
                 self.note(f"{why}; looking for the others")
         while not member.over:
             self._connected.stand(Standing(True, True, member.state.step))
+            self._connected.expect(member.state.roster, current=False)
             try:
                 await self._follow(member, member.come_back(me) if member.has_seat else self._join(member))
             except (LeftOutError, StalledError) as why:
@@ -162,7 +163,7 @@ class Node:
             self._evidence.add(outcome)
             self._folder.save_step(outcome.state, whole=outcome.state.scales.updates >= self._manifest.steps)
             self._connected.stand(Standing(True, True, outcome.state.step))
-            self._connected.expect(outcome.state.roster)
+            self._connected.expect(outcome.state.roster, current=True)
             if outcome.record.banned:
                 self._connected.ban(frozenset(outcome.state.roster.banned))
             self._tell(outcome, time.monotonic() - started)

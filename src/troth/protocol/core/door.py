@@ -26,8 +26,11 @@ from troth.protocol.wire.messages import (
 from troth.protocol.wire.phases import encode
 from troth.protocol.wire.primitives import Primitives
 
-AUDITS: Final = 6  # of a candidate's gradients, in expectation, while it is on probation (SPEC J6)
+AUDITS: Final = 6  # of a candidate's gradients by honest members, in expectation, while it is on probation (SPEC J6)
 _LOTTERIES = 4  # within one probation
+_LEAST_BETWEEN = (
+    2  # steps from one lottery to the next: a record is certified, and strangers know its draw, in the step after it
+)
 _SEATS_AT_ONCE = 8  # one seat in so many may go to newcomers within one probation (SPEC J7)
 
 
@@ -40,7 +43,7 @@ class Door:
     ticket_bits: int = 0  # zeros that a ticket's hash begins with
     seed: Digest = NO_BASIS  # that tickets are made for
     candidates: tuple[Candidate, ...] = ()
-    admissions: tuple[int, ...] = ()  # steps of the last ones
+    admissions: tuple[int, ...] = ()  # steps of the last ones, and of returns of those who were admitted once
     turned_away: tuple[PeerId, ...] = ()  # candidates that were banned: they never were members, so no liar is gone
 
     @classmethod
@@ -56,19 +59,23 @@ class Door:
 
     def is_lottery(self, step: int) -> bool:
         """Whether slots are given away in this step (SPEC J4)."""
-        return self.probation > 0 and (step + 1) % max(1, self.probation // _LOTTERIES) == 0
+        return self.probation > 0 and (step + 1) % max(_LEAST_BETWEEN, self.probation // _LOTTERIES) == 0
 
-    def after(self, record: StepRecord, turned_away: Collection[PeerId]) -> "Door":
-        """The door of the next step; candidates that this record bans are turned away."""
+    def after(
+        self, record: StepRecord, *, turned_away: Collection[PeerId], members: Collection[PeerId], entered: int
+    ) -> "Door":
+        """The door of the next step. `turned_away`: candidates that this record bans; `entered`: how many that came, or once had
+        come, in by the door are members from now on. Nobody is a member and a candidate at once: it would commit to two
+        gradients in a step, a right one for audits and another one for the aggregate (SPEC J5)."""
         if not self.probation:
             return self
         return replace(
             self,
             seed=Digest(record.randomness) if self.is_lottery(record.step) else self.seed,
-            candidates=record.candidates,
+            candidates=tuple(candidate for candidate in record.candidates if candidate.key not in members),
             admissions=(
                 *(step for step in self.admissions if step > record.step - self.probation),
-                *(record.step for _ in record.admitted),
+                *(record.step for _ in range(entered)),
             ),
             turned_away=tuple(sorted({*self.turned_away, *turned_away})),
         )
@@ -166,14 +173,13 @@ def decide(
     probed: Collection[PeerId],
     tickets: list[Ticket],
     *,
-    members: int,
-    room: int,
+    most: int,
     out: Collection[PeerId],
     lenient: bool,
 ) -> Entrance:
     """Let candidates go on, out, or in, and give free slots away (SPEC J4, J5, J7).
 
-    `tickets` are the best ones that members listed, `room` is how many more members the run has room for, `out` are the banned.
+    `tickets` are the best ones that members listed, `most` is how many may be admitted, `out` are the banned.
     `lenient`: the run has just restarted, and nobody is blamed for a miss."""
     if not door.probation:
         return Entrance()
@@ -191,7 +197,7 @@ def decide(
         for candidate in staying
         if candidate.first is not None and step - candidate.first + 1 >= door.probation
     )
-    admitted = [Newcomer(key, address) for _, key, address in done[: min(room, door.most_admitted(members))]]
+    admitted = [Newcomer(key, address) for _, key, address in done[:most]]
     keys = {newcomer.key for newcomer in admitted}
     staying = [candidate for candidate in staying if candidate.key not in keys]
     if door.is_lottery(step):

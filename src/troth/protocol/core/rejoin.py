@@ -34,10 +34,13 @@ def right_requests(
 
 
 def returning(commits: Mapping[PeerId, Announced], roster: Roster, step: int) -> tuple[Returned, ...]:
-    """Peers that may come back and are listed by anyone: a request proves itself, and silence keeps nobody out (SPEC B3)."""
+    """Peers that may come back and are listed by anyone: a request proves itself, and silence keeps nobody out (SPEC B3). Of
+    those that came in by the door, only as many as may be admitted, the longest away first (SPEC J7)."""
     listed = {
         Returned(rejoin.member, rejoin.key) for said in commits.values() for rejoin in said_as(said, Commit).rejoins
     }
     may = sorted((back for back in listed if roster.may_return(back, step)), key=lambda back: (back.member, back.key))
-    once = {back.member: back for back in reversed(may)}
-    return tuple(once[member] for member in sorted(once))[:MOST_REJOINS]
+    once = {PeerId(back.member): back for back in reversed(may)}
+    by_the_door = sorted(once.keys() & roster.came_in, key=lambda member: (roster.absent_since(member), member))
+    late = by_the_door[roster.door.most_admitted(len(roster.members)) :]
+    return tuple(once[member] for member in sorted(once.keys() - set(late)))[:MOST_REJOINS]

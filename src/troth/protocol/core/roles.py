@@ -167,12 +167,14 @@ def _of_candidates(
     roster: Roster, due: PendingAudits, randomness: Digest, *, everyone: bool
 ) -> Iterator[tuple[PeerId, Audit]]:
     """Draw, for each candidate apart, whether its last gradient is audited, and by whom among those who have what they need: a
-    budget of its own, so that strangers take nothing from the audits of members (SPEC J6)."""
+    budget of its own, so that strangers take nothing from the audits of members. As many audits as are wanted are by honest
+    members: liars would let their fellows pass (SPEC J6)."""
     since = {peer: when for when, peer in roster.returns}
+    members, honest = len(roster.members), len(roster.members) - roster.liars
     for key in due.probed:
         able = [peer for peer in roster.members if since.get(peer, -1) < due.step and peer != key]
         draw = stream(randomness, "probation", key)
-        audited = everyone or draw.uniform(1)[0] * roster.door.probation < AUDITS
+        audited = everyone or draw.uniform(1)[0] * roster.door.probation * honest < AUDITS * members
         order = [able[k] for k in draw.permutation(len(able))]
         for auditor in order[: CYCLE_AUDITORS if everyone else 1] if audited and key not in roster.banned else ():
             yield auditor, Audit(key, due.step)

@@ -1,7 +1,7 @@
 """The members of a step, what is held against keys, and the guarantee that follows."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -37,7 +37,7 @@ class Roster:
 
     members: tuple[PeerId, ...]
     banned: tuple[PeerId, ...] = ()
-    byzantine: int = 0  # b, the most liars among all peers that were ever members
+    byzantine: int = 0  # b, the most liars among all seats
     admitted: int = 0  # number of peers that were ever members
     strikes: tuple[tuple[int, PeerId], ...] = ()  # step of the strike, member
     link_disputes: tuple[tuple[int, PeerId, PeerId], ...] = ()  # step in which it began, pair of members
@@ -76,12 +76,12 @@ class Roster:
             *(key for _, key in back),
             *newcomers,
         }
-        away = [gone for gone in self.away if gone.peer not in dict(back)]
+        away = [gone for gone in self.away if gone.peer not in dict(back) and not self._gave_up(gone, record)]
         absent = [Away(step, PeerId(peer), record.updates) for peer in record.absent]
-        return Roster(
+        following = Roster(
             members=tuple(sorted(staying - banned)),
             banned=tuple(sorted(banned)),
-            byzantine=self._byzantine_among(admitted),
+            byzantine=self.byzantine,
             admitted=admitted,
             strikes=(
                 *(strike for strike in self.strikes if strike[0] > oldest),
@@ -103,8 +103,14 @@ class Roster:
             paused=not record.updated,
             founders=self.founders,
             addresses=(*self.addresses, *((PeerId(one.key), one.address) for one in record.admitted)),
-            door=self.door.after(record, set(record.banned) - self._ever_members - set(self.banned)),
+            door=self.door.after(
+                record,
+                turned_away=set(record.banned) - self._ever_members - set(self.banned),
+                members=staying,
+                entered=len(newcomers) + sum(old in self.came_in for old, _ in back),
+            ),
         )
+        return replace(following, byzantine=following._byzantine_among(following.seats))
 
     def expelled(self, step: int, struck: Iterable[PeerId], pairs: Iterable[Pair]) -> tuple[PeerId, ...]:
         """Members to expel: three strikes, or link disputes with half of the roster (SPEC N3, F3)."""
@@ -145,10 +151,15 @@ class Roster:
                 found.setdefault(other, set()).add(one)
         return {peer: frozenset(others) for peer, others in found.items()}
 
-    def _byzantine_among(self, admitted: int) -> int:
-        """`b` among so many that were ever members: the same share as among the founders (SPEC J7)."""
+    def _byzantine_among(self, seats: int) -> int:
+        """`b` among so many: the same share as among the founders (SPEC J7)."""
         count, byzantine = self.founders
-        return max(self.byzantine, byzantine * admitted // count) if count else self.byzantine
+        return byzantine * seats // count if count else self.byzantine
+
+    def _gave_up(self, gone: Away, record: StepRecord) -> bool:
+        """Whether an absent peer that came in by the door has lost its seat: else strangers who come and go would be counted on
+        for ever, and the run pause (SPEC J7). Only where a record changes the roster, since followers of those see no others."""
+        return record.changes_roster and gone.peer in self.came_in and record.updates - gone.updates > MOST_AWAY
 
     @property
     def may_ask(self) -> frozenset[PeerId]:
@@ -167,6 +178,8 @@ class Roster:
         gone = next((gone for gone in self.away if gone.peer == member), None)
         if gone is None or (key != member and (key in self.known or not valid_peer(key))):
             return False
+        if member in self.came_in and not self.door.most_admitted(len(self.members)):
+            return False  # seats of the absent cost no work: they fill no faster than others [J7]
         waits = step < gone.step + self._wait(member, step)
         return self.paused or not (waits or self.updates - gone.updates > MOST_AWAY)
 
@@ -208,14 +221,28 @@ class Roster:
 
     @property
     def liars_gone(self) -> int:
-        """Number of banned peers that were members; one banned under two keys counts once."""
+        """Number of banned founders, one under two keys counts once. Whoever came in by the door takes its seat along instead,
+        and the share that the seat had in `b`: else strangers could come in to be banned, until nobody counts on the liars that
+        are left (SPEC J7)."""
         again = {new for old, new in self.successors if old in self.banned}
-        return len(set(self.banned) - again - set(self.door.turned_away))
+        return len(set(self.banned) - again - set(self.door.turned_away) - self.came_in)
+
+    @property
+    def seats(self) -> int:
+        """Number of founders, and of those who came in by the door and are members, or may be again (SPEC J7)."""
+        count, _ = self.founders
+        here = {*self.members, *(gone.peer for gone in self.away)}
+        return count + len(here & self.came_in) if count else self.admitted
+
+    @cached_property
+    def came_in(self) -> frozenset[PeerId]:
+        """Keys of members that were strangers, and their successor keys."""
+        return frozenset(_with_successors({key for key, _ in self.addresses}, self.successors))
 
     def moves(self, members: int, contributors: int) -> bool:
         """Whether a step may change the model (SPEC G2): at most `b` are gone, for whatever reason, since those may be the
         liars; or liars cannot be half of the contributors. With more gone, the run pauses until some are back."""
-        return self.admitted - members <= self.byzantine or 2 * self.liars < contributors
+        return self.seats - members <= self.byzantine or 2 * self.liars < contributors
 
 
 def scales_after(scales: Scales, record: StepRecord, roster: Roster, run: Run) -> Scales:
@@ -224,12 +251,12 @@ def scales_after(scales: Scales, record: StepRecord, roster: Roster, run: Run) -
     return scales.after(record.spread, record.applied, run.parameters, outnumbered=outnumbered)
 
 
-def _with_successors(banned: set[PeerId], successors: Iterable[Pair]) -> set[PeerId]:
-    """Add the successor keys of banned peers (SPEC B8)."""
+def _with_successors(peers: set[PeerId], successors: Iterable[Pair]) -> set[PeerId]:
+    """Add the successor keys of these peers (SPEC B8)."""
     for old, new in successors:
-        if old in banned:
-            banned = banned | {new}
-    return banned
+        if old in peers:
+            peers = peers | {new}
+    return peers
 
 
 def _ancestors(peer: PeerId, successors: Iterable[Pair]) -> set[PeerId]:

@@ -90,7 +90,7 @@ def closed(attempt: Attempt[T], trials: Trials) -> State[T]:
     no step is made twice, or liars could choose how often."""
     context, peer, state = attempt.context, attempt.context.peer, attempt.context.state
     owed, unaudited = trials.lost_audits(context.roles, state.pending_audits)
-    training, undone = state.training, spoiled(trials, state.step - 1)
+    training, undone = state.training, spoiled(trials, state.pending_audits)
     if undone:
         if state.step - 1 not in state.audit_records:
             raise LeftOutError("the last step was taken back, and this peer does not have the model before it")
@@ -131,10 +131,12 @@ def closed(attempt: Attempt[T], trials: Trials) -> State[T]:
     )
 
 
-def spoiled(trials: Trials, step: int) -> bool:
-    """Tell whether a member was convicted of work of this step."""
-    kinds = (*AUDIT_KINDS, Kind.COVER)
-    return any(j.step == step and j.kind in kinds and j.banned == j.target for j in trials.judgements)
+def spoiled(trials: Trials, last: PendingAudits) -> bool:
+    """Tell whether a contributor was convicted of work of the last step. A candidate's gradient went into nothing (SPEC J5), so
+    nothing is taken back for it: else any stranger could have the last update taken back."""
+    kinds, worked = (*AUDIT_KINDS, Kind.COVER), set(last.contributors)
+    convicted = (j for j in trials.judgements if j.step == last.step and j.kind in kinds and j.banned == j.target)
+    return any(j.target in worked for j in convicted)
 
 
 async def sign(attempt: Attempt[T], last: LastRecord) -> Mapping[PeerId, Signature]:

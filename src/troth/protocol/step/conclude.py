@@ -146,14 +146,16 @@ class Ending(Generic[T]):
         attempt, roster, step = self.attempt, self.attempt.context.state.roster, self.attempt.context.state.step
         run = attempt.context.peer.run
         listed = [ticket for said in attempt.commits.values() for ticket in said_as(said, Commit).tickets]
-        after = len(roster.members) + len(attempt.returned)
+        after, known = len(roster.members) + len(attempt.returned), roster.known | attempt.admitted
+        back = sum(PeerId(returned.member) in roster.came_in for returned in attempt.returned)
         return decide(
             roster.door,
             step,
             self.reduced.probed.keys(),
-            best_tickets(run.id, roster.door, listed, roster.known) if roster.door.is_lottery(step) else [],
-            members=len(roster.members),
-            room=max(0, most_members(run.parameters) - after),
+            best_tickets(run.id, roster.door, listed, known) if roster.door.is_lottery(step) else [],
+            most=max(
+                0, min(most_members(run.parameters) - after, roster.door.most_admitted(len(roster.members)) - back)
+            ),
             out=self.trials.banned,
             lenient=attempt.context.began,
         )

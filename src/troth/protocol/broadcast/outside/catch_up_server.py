@@ -72,11 +72,13 @@ class CatchUpServer:
         """Take a request; `step` is the one that this member is in."""
         match frame:
             case SyncWanted():
-                if slot.step != frame.since or not self._signs_for(sender, slot, frame):
+                seated = frame.member in self.roster.may_ask
+                crowded = len(self.strangers) >= _MOST_STRANGERS  # and then no signature is looked at
+                if slot.step != frame.since or (crowded and not seated) or not self._signs_for(sender, slot, frame):
                     return
-                if frame.member in self.roster.may_ask:
+                if seated:
                     self.asking[PeerId(frame.member)] = Asking(sender, frame.since)
-                elif self.roster.door.probation and len(self.strangers) < _MOST_STRANGERS:
+                else:
                     self.strangers[sender] = Asking(sender, frame.since)
             case StateWanted():
                 self._show_index(sender, slot, Digest(frame.digest))

@@ -3,7 +3,7 @@
 from collections import defaultdict
 
 from troth.crypto import Digest, PeerId, Slot
-from troth.protocol.core.door import best_tickets
+from troth.protocol.core.door import best_tickets, is_ticket
 from troth.protocol.core.roster import Roster
 from troth.protocol.wire.frames import HistoryWanted, Knock, ProbeShown, TicketShown, TipWanted
 from troth.protocol.wire.messages import Probe, Ticket
@@ -39,8 +39,10 @@ class Doorkeeper:
                 if sender in self.tips or len(self.tips) < _MOST_ASKING:
                     self.tips[sender] = frame
             case TicketShown(ticket=ticket):
-                heard = [*self._tickets, ticket]
-                self._tickets = best_tickets(self._run, self._roster.door, heard, self._roster.known)
+                # Strangers may repeat themselves, and make up tickets, as often as they like: both cost next to nothing.
+                door, heard = self._roster.door, [*self._tickets, ticket]
+                if ticket not in self._tickets and is_ticket(self._run, door, ticket):
+                    self._tickets = best_tickets(self._run, door, heard, self._roster.known)
             case ProbeShown(probe=probe):
                 if step <= slot.step <= step + 1 and sender == probe.key and sender in self._roster.door.keys:
                     self._probes[slot.step].setdefault(sender, probe)
