@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: promises nettest bench-audit bench-hostile bench-memory bench-network bench-overlap help demo test test-docs check bench ban-law drop-outs attack-pages attack-studies fuzz audit-flips vectors clean
+.PHONY: promises nettest bench-audit bench-door bench-hostile bench-memory bench-network bench-overlap help demo test test-docs check bench ban-law drop-outs attack-pages attack-studies fuzz audit-flips vectors clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -47,6 +47,9 @@ bench-hostile: .venv/installed-dev ## 10,000 hostile connections against a peer 
 
 bench-audit: .venv/installed-dev ## an audit of 1,000 steps of 16 peers (some minutes); rewrites benchmarks/results-audit.md
 	$(BIN)/python -m benchmarks.audit
+
+bench-door: .venv/installed-dev ## seats of an attacker with many names (some minutes); rewrites benchmarks/results-door.md and the table in docs/door.md
+	$(BIN)/python -m benchmarks.door
 
 bench-overlap: .venv/installed-dev ## gradients beside the protocol, on lines with delay (as root, with iproute2); rewrites benchmarks/results-overlap.md
 	$(BIN)/python -m benchmarks.overlap

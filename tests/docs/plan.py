@@ -17,6 +17,7 @@ SLOW: dict[str, tuple[str, ...]] = {
     "docs/verify.md": ("troth ", "import troth"),
     "docs/audit.md": ("troth ",),
     "docs/friends.md": ("troth join", "troth export", "troth verify", "echo $?", "sed ", "grep "),
+    "docs/door.md": ("troth join",),
     "examples/own_attack.py": ("troth simulate",),
     "examples/own_task.py": ("troth simulate",),
     "examples/huggingface_model.py": ("troth swarm",),

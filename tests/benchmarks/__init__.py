@@ -1,0 +1,1 @@
+"""Benchmarks whose rules are worth a test."""
