@@ -20,7 +20,7 @@ from typing import Any
 
 from torch import Tensor
 
-from troth.crypto import Identity, Seed
+from troth.crypto import Identity, PeerId, Seed
 from troth.network.manifest.manifest import Manifest
 from troth.network.node.ahead import GradientsAhead
 from troth.network.node.factory import PeerFactory
@@ -45,10 +45,11 @@ class _StrangeWork(TrainingWork):
     how = "honest"
     node: Node | None = None
     founder: bytes = b""
+    me: PeerId | None = None
 
     async def gradient(self, training: Training, seed: Seed, step: int) -> Tensor:
         state = self.node.state if self.node is not None else None
-        member = self.node is not None and self.node.is_member
+        member = state is not None and self.me in state.roster.members
         if self.how == "copies" and state is not None:
             other = gradient_seed(state.earlier_randomness, Identity.from_secret(self.founder).peer)
             return await super().gradient(training, other, step)
@@ -88,7 +89,7 @@ def _be_stranger(how: str, folder: Path, name: str, port: int) -> None:
     options = NodeOptions(folder / name, listen=here, at=here, evaluate_every=1_000_000)
     node = Node(Manifest.load(folder / "run.toml"), Identity.load(folder / f"{name}.key"), options, _Quiet(), factory)
     assert factory.made is not None
-    factory.made.node = node
+    factory.made.node, factory.made.me = node, Identity.load(folder / f"{name}.key").peer
     node.live()
 
 

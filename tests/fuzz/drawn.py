@@ -1,6 +1,7 @@
 """Values of any message type, drawn from the type itself: a field or frame that is added is fuzzed without being told."""
 
 import math
+import re
 from functools import cache
 from random import Random
 from typing import Any
@@ -42,7 +43,8 @@ def _value(info: inspect.Type, random: Random) -> Any:
         case inspect.FloatType():
             return random.choice([0.0, -0.0, 1.5, -1.0, 5e-324, 1e308, 2.0**400, math.inf, math.nan, random.random()])
         case inspect.StrType():
-            return random.choice(["", "0", "00ff", "ünïcode", random.randbytes(32).hex()])
+            texts = ["", "0", "00ff", "ünïcode", random.randbytes(32).hex()]
+            return random.choice([text for text in texts if info.pattern is None or re.search(info.pattern, text)])
         case inspect.BytesType():
             return random.randbytes(_length(info, random, MOST_BYTES))
         case inspect.MemoryViewType():

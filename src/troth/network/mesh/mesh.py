@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from troth.crypto import PeerId
 from troth.network.mesh.greeting import check_greeting
 from troth.network.mesh.inbox import Inbox
-from troth.network.mesh.neighbour import MOST_OF_STRANGERS, Expected, Neighbour, Neighbours, Redial
+from troth.network.mesh.neighbour import Expected, Neighbour, Neighbours, Redial
 from troth.network.mesh.one_process import REFUSAL, KeyUse, is_second_process
+from troth.network.mesh.reader import Reader
 from troth.network.mesh.refusals import Refusals
 from troth.network.mesh.session import (
     CONTROL_PACKET,
@@ -24,7 +25,6 @@ from troth.network.mesh.session import (
     Refused,
     SessionMessage,
     Standing,
-    decode_session_message,
     encode_session_message,
 )
 from troth.network.transport.base import Connection, Lane, Message, Transport, UnreachableError, pieces_of
@@ -70,7 +70,8 @@ class Mesh:
         self._key_use = KeyUse(liars, inbox.stop, note)
         self._banned: frozenset[PeerId] = frozenset()
         self._tasks: set[asyncio.Task[None]] = set()
-        self.received = dict.fromkeys(Lane, 0)  # bytes
+        self._reader = Reader(inbox, self._neighbours, self._refusals, self._key_use, self._note_refusal)
+        self.received = self._reader.received  # bytes
         self.sent = 0
 
     # For the protocol's thread
@@ -231,7 +232,7 @@ class Mesh:
             self._neighbours.crowd_out(_MOST_STRANGERS)
             left = False
             try:
-                left = await self._read(connection, PeerId(greeting.member))
+                left = await self._reader.read(connection, PeerId(greeting.member))
             finally:
                 self._lose(peer, connection, left=left)
         except TimeoutError:
@@ -267,35 +268,3 @@ class Mesh:
         if not neighbour.up and not neighbour.gone:
             neighbour.gone = True
             self._inbox.wake()
-
-    async def _read(self, connection: Connection, seat: PeerId) -> bool:
-        """Hear a connection to its end; return whether the other side said goodbye. About keys in use each founder has one voice,
-        and nobody else: keys cost nothing."""
-        peer, founder = connection.peer, seat in self._neighbours.founders
-        while (heard := await connection.receive()) is not None:
-            lane, raw = heard
-            self.received[lane] += len(raw)
-            if lane == Lane.CONTROL and bytes(raw[:1]) == CONTROL_SESSION:
-                said = decode_session_message(bytes(raw[1:]))
-                if isinstance(said, Standing):
-                    self._neighbours.stands(peer, said)
-                    self._refusals.forget(peer)
-                    self._key_use.welcomed(seat)
-                elif isinstance(said, Refused):
-                    self._note_refusal(peer, f"it refuses this peer: {said.why}")
-                    if said.key_in_use and founder:
-                        self._key_use.refused(seat)
-                    return False
-                elif isinstance(said, KeyInUse) and founder:
-                    self._key_use.warned(seat)
-                elif isinstance(said, Goodbye):
-                    return True
-                continue
-            message = bytes(raw[1:]) if lane == Lane.CONTROL else raw
-            most = self._neighbours.most_waiting(peer)
-            if most is not None and len(message) > MOST_OF_STRANGERS:
-                continue
-            if not self._inbox.put(peer, message, most):
-                while not self._inbox.has_room(peer, most):  # nothing more is read, so that its sender has to wait
-                    await asyncio.sleep(_LOOK_EVERY_S)
-        return False

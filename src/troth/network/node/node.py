@@ -30,6 +30,7 @@ from troth.network.node.narrator import QuietWatch
 from troth.network.node.network import NodeNetwork
 from troth.network.node.options import NodeOptions
 from troth.network.node.waiting import farewell, waiting_for
+from troth.network.node.way_in import WayIn
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.core.errors import CannotGoOnError, LeftOutError, StalledError
 from troth.protocol.core.state import Outcome, Peer, State
@@ -64,6 +65,7 @@ class Node:
         self._seat = identity  # the key in the manifest
         self._options = options
         self._events = LoggedEvents(events, LogFile(options.folder / "log.txt"))
+        self.log = self._events.log  # for people, and not on the screen
         self._names = Names(manifest.name_of)
         self._factory = factory or PeerFactory()
         self._tools = Primitives(problem.device)
@@ -80,7 +82,7 @@ class Node:
         self._metrics = Metrics(options.folder, port=options.metrics_port, tensorboard=options.tensorboard)
         self._watch = QuietWatch(self.waits_for, self.note)
         self._paused: str | None = None  # why the last step did not move the model, for people
-        self._standing = ""  # of a stranger, as it was told last
+        self._way_in = WayIn(manifest.run, identity.peer, self.note)
         self._process = secrets.token_bytes(32)
         self._stop_asked = False
         self._network: NodeNetwork | None = None
@@ -103,7 +105,9 @@ class Node:
         me = self._folder.current_identity(self._seat)
         try:
             self._open_network(me)
-            if not (known or self._stranger or begin_with_the_others(self._connected, self._founding, self.note)):
+            if not (
+                known or self._way_in.stranger or begin_with_the_others(self._connected, self._founding, self.note)
+            ):
                 self.note("the run began without this peer, or its folder was lost: it comes back under a new key")
                 self._connected.close()
                 self._folder.make_successor()
@@ -112,7 +116,7 @@ class Node:
             self._folder.open_slots(signed)
             try:
                 with self._watch:
-                    return drive(self._train(me, comes_back=known or self._stranger))
+                    return drive(self._train(me, comes_back=known or self._way_in.stranger))
             finally:
                 self._connected.leave()  # before it saves: the others need not wait for that
                 self._save_when_stopping()
@@ -138,7 +142,8 @@ class Node:
             self._connected.stand(Standing(True, True, member.state.step))
             self._connected.expect(member.state.roster, current=False)
             try:
-                await self._follow(member, member.come_back(me) if member.has_seat else self._join(member))
+                seated = member.has_seat or self._way_in.begins()
+                await self._follow(member, member.come_back(me) if seated else member.join(self._options.at))
             except (LeftOutError, StalledError) as why:
                 self.note(f"{why}; trying again")
         last = member.certified[-1] if member.certified else None
@@ -146,14 +151,6 @@ class Node:
             self.note("the run ends unclosed: too few signed its last record, so nobody can prove this model")
         await self._wait_for_stragglers(member)
         return member.state
-
-    def _join(self, member: Member[Training]) -> AsyncIterator[Outcome[Training]]:
-        """The way in of a stranger, told step by step."""
-        probation = self._manifest.parameters.probation
-        self.note(
-            f"no founder of this run: follows it, and asks for one of its places on probation ({probation} steps)"
-        )
-        return member.join(self._options.at)
 
     async def _follow(self, member: Member[Training], steps: AsyncIterator[Outcome[Training]]) -> None:
         """Keep and tell every step as it ends."""
@@ -167,7 +164,7 @@ class Node:
             if outcome.record.banned:
                 self._connected.ban(frozenset(outcome.state.roster.banned))
             self._tell(outcome, time.monotonic() - started)
-            self._tell_standing(member)
+            self._way_in.stepped(member.state, member.peer.me)
             started = time.monotonic()
             if {member.peer.me, self._seat.peer} & set(outcome.state.roster.banned):
                 raise BannedError(f"this peer was banned in step {outcome.record.step}")
@@ -195,20 +192,6 @@ class Node:
         self._metrics.stepped(event)
         self._events.stepped(event, record)
 
-    def _tell_standing(self, member: Member[Training]) -> None:
-        """Tell people how far a stranger is on its way in, when that has changed."""
-        roster, me = member.state.roster, member.peer.me
-        mine = next((candidate for candidate in roster.door.candidates if candidate.key == me), None)
-        text = "a member" if me in roster.members else None
-        if mine is not None:
-            done = 0 if mine.first is None else member.state.step - mine.first
-            text = f"on probation: {done} of {roster.door.probation} steps"
-            quarter = max(1, roster.door.probation // 4)
-            text = None if done % quarter else text
-        if self._stranger and text is not None and text != self._standing:
-            self._standing = text
-            self.note(text)
-
     async def _wait_for_stragglers(self, member: Member[Training]) -> None:
         """Stay for peers that are still on their way: they need a majority of the others to tell them how the run ended."""
         wanted, last = set(member.state.roster.may_ask) - {member.peer.me}, member.state.step
@@ -225,11 +208,6 @@ class Node:
             self._folder.save_when_stopping(self._member.state)
 
     # The parts
-
-    @property
-    def _stranger(self) -> bool:
-        """Whether this peer is none of the founders."""
-        return self._seat.peer not in self._manifest.run.founders
 
     @property
     def _founding(self) -> Founding:
@@ -301,20 +279,11 @@ class Node:
             return None if self._folder.has_slots else self._first
         return member.state if member.lacks is None else None
 
-    @property
-    def is_member(self) -> bool:
-        """Whether this peer is a member now; a stranger on probation is not."""
-        return self._member is not None and self._member.peer.me in self._member.state.roster.members
-
     # People
 
     def note(self, text: str) -> None:
         """Tell people, on the screen and in the log."""
         self._events.note(text)
-
-    def log(self, text: str) -> None:
-        """Write into the log alone."""
-        self._events.log(text)
 
     def waits_for(self) -> str | None:
         """The reason why nothing happens, for people; may be called from any thread."""

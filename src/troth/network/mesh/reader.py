@@ -1,0 +1,65 @@
+"""Reading a connection to its end: session messages are heard here, packets wait for the protocol's thread."""
+
+import asyncio
+from collections.abc import Callable
+
+from troth.crypto import PeerId
+from troth.network.mesh.inbox import Inbox
+from troth.network.mesh.neighbour import MOST_OF_STRANGERS, Neighbours
+from troth.network.mesh.one_process import KeyUse
+from troth.network.mesh.refusals import Refusals
+from troth.network.mesh.session import CONTROL_SESSION, Goodbye, KeyInUse, Refused, Standing, decode_session_message
+from troth.network.transport.base import Connection, Lane
+
+_LOOK_EVERY_S = 0.05
+
+
+class Reader:
+    """Reads the connections of one mesh."""
+
+    def __init__(
+        self,
+        inbox: Inbox,
+        neighbours: Neighbours,
+        refusals: Refusals,
+        key_use: KeyUse,
+        refused: Callable[[PeerId, str], None],  # called with whoever refuses this peer, and why
+    ) -> None:
+        self._inbox = inbox
+        self._neighbours = neighbours
+        self._refusals = refusals
+        self._key_use = key_use
+        self._refused = refused
+        self.received = dict.fromkeys(Lane, 0)  # bytes
+
+    async def read(self, connection: Connection, seat: PeerId) -> bool:
+        """Hear a connection to its end; return whether the other side said goodbye. About keys in use each founder has one voice,
+        and nobody else: keys cost nothing."""
+        peer, founder = connection.peer, seat in self._neighbours.founders
+        while (heard := await connection.receive()) is not None:
+            lane, raw = heard
+            self.received[lane] += len(raw)
+            if lane == Lane.CONTROL and bytes(raw[:1]) == CONTROL_SESSION:
+                said = decode_session_message(bytes(raw[1:]))
+                if isinstance(said, Standing):
+                    self._neighbours.stands(peer, said)
+                    self._refusals.forget(peer)
+                    self._key_use.welcomed(seat)
+                elif isinstance(said, Refused):
+                    self._refused(peer, f"it refuses this peer: {said.why}")
+                    if said.key_in_use and founder:
+                        self._key_use.refused(seat)
+                    return False
+                elif isinstance(said, KeyInUse) and founder:
+                    self._key_use.warned(seat)
+                elif isinstance(said, Goodbye):
+                    return True
+                continue
+            message = bytes(raw[1:]) if lane == Lane.CONTROL else raw
+            most = self._neighbours.most_waiting(peer)
+            if most is not None and len(message) > MOST_OF_STRANGERS:
+                continue
+            if not self._inbox.put(peer, message, most):
+                while not self._inbox.has_room(peer, most):  # nothing more is read, so that its sender has to wait
+                    await asyncio.sleep(_LOOK_EVERY_S)
+        return False
