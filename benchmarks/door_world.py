@@ -216,8 +216,10 @@ class World:
             step,
             probed,
             self._tickets() if roster.door.is_lottery(step) else [],
-            members=len(roster.members),
-            room=most_members(scene.run.parameters) - len(roster.members),
+            most=min(
+                most_members(scene.run.parameters) - len(roster.members),
+                roster.door.most_admitted(len(roster.members)),
+            ),
             out=guilty,
             lenient=False,
         )

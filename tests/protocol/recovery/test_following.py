@@ -16,7 +16,7 @@ from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.broadcast.timeouts import Timeouts
 from troth.protocol.core.coins import SeededEntropy
 from troth.protocol.core.errors import CannotGoOnError
-from troth.protocol.core.records import decode_record, encode_record
+from troth.protocol.core.records import Newcomer, decode_record, encode_record
 from troth.protocol.core.standing import Standing, decode_standing
 from troth.protocol.core.state import Outcome, Peer
 from troth.protocol.recovery.following import (
@@ -29,6 +29,7 @@ from troth.protocol.recovery.following import (
     shown_history,
     tip_bytes,
 )
+from troth.protocol.recovery.history import record_of
 from troth.protocol.wire.frames import CertifiedRecord, HistoryShown, HistoryWanted, Packet, TipSigned, TipWanted
 from troth.protocol.wire.messages import Malformed, Phase
 from troth.protocol.wire.primitives import Primitives
@@ -123,6 +124,14 @@ def test_changes_that_no_quorum_signed_lead_nowhere(wrong: Callable[[], tuple[Ce
     assert changes.step < right.step
     assert Tip.of(changes, history(), TOOLS) is None
     assert changes.follow(history(changes.step + 1).changes, TOOLS) == right, "somebody else goes on from there"
+
+
+def test_a_record_with_an_address_that_is_no_text_is_none() -> None:
+    """[J8, B2]"""
+    record = msgspec.structs.replace(decode_record(certified()[0].record), admitted=(Newcomer(bytes(32), "host:1"),))
+    raw = encode_record(record)
+    assert record_of(CertifiedRecord(raw, {})) == record
+    assert record_of(CertifiedRecord(raw.replace(b"host:1", b"host\xff1"), {})) is None
 
 
 def test_another_standing_or_record_is_no_tip() -> None:

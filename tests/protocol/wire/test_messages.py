@@ -20,6 +20,7 @@ from troth.protocol.wire.messages import (
     Message,
     Phase,
     Report,
+    Ticket,
     Verdict,
     Vote,
 )
@@ -125,3 +126,13 @@ def test_numbers_that_are_too_large_or_none_are_malformed(phase: Phase, payload:
     result = decode(phase, payload)
     assert isinstance(result, Malformed)
     assert why in result.reason
+
+
+def test_an_address_that_is_no_text_is_malformed() -> None:
+    """[M3, J4] And not an error in whoever reads it: any stranger's ticket goes into everybody's Commit."""
+    right = encode(Commit(None, bytes(32), bytes(32), tickets=(Ticket(bytes(32), 7, "host:1"),)))
+    wrong = right.replace(b"host:1", b"host\xff1")
+    assert right != wrong
+    assert not isinstance(decode(Phase.COMMIT, right), Malformed)
+    assert isinstance(decode(Phase.COMMIT, wrong), Malformed)
+    assert isinstance(decode(Phase.COMMIT, right.replace(b"host:1", b"ho t\n1")), Malformed)

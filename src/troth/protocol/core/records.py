@@ -170,7 +170,10 @@ def encode_record(record: StepRecord) -> bytes:
 
 def decode_record(raw: bytes) -> StepRecord:
     """Decode a record; raise msgspec.MsgspecError on anything else."""
-    return _DECODER.decode(raw)
+    try:
+        return _DECODER.decode(raw)
+    except UnicodeDecodeError as error:  # an address that is no text
+        raise msgspec.ValidationError(str(error)) from error
 
 
 @lru_cache(maxsize=MOST_MEMBERS)  # every step verifies all members' signatures under the same record

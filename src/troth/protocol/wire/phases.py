@@ -140,7 +140,7 @@ def decode(phase: Phase, payload: bytes) -> Message | Malformed:
         return Malformed(f"{len(payload)} bytes, at most {most_bytes(phase)}")
     try:
         message: Message = _DECODERS[phase].decode(payload)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:  # an address that is no text
         return Malformed(str(error))
     flaw = _wrong_numbers(message)
     return message if flaw is None else Malformed(flaw)
