@@ -15,7 +15,6 @@ from troth.protocol.wire.messages import Phase, Ticket
 T = TypeVar("T")
 _PATIENCE = 2  # time before asking again, in units of the least delta
 _ASKING = 400  # times that members are asked without an answer
-_HASHES = 1 << 12  # between two answers
 
 
 class DoorClosedError(CannotGoOnError):
@@ -31,7 +30,7 @@ class Tickets:
         self._address = address
         self._nonce = 0
         self._seed: Digest | None = None
-        self._best: Ticket | None = None
+        self._best: tuple[int, Ticket] | None = None  # its number, and the ticket
 
     def search(self, door: Door, hashes: int) -> Ticket | None:
         """The best ticket for this draw after so many more hashes; None if none has enough work in it yet."""
@@ -40,12 +39,10 @@ class Tickets:
         for _ in range(hashes):
             self._nonce += 1
             found = Ticket(self._key, self._nonce, self._address)
-            if self._best is None or self._number(found, door) < self._number(self._best, door):
-                self._best = found
-        return self._best if self._best is not None and is_ticket(self._run, door, self._best) else None
-
-    def _number(self, ticket: Ticket, door: Door) -> int:
-        return ticket_hash(self._run, door.seed, ticket)
+            number = ticket_hash(self._run, door.seed, found)
+            if self._best is None or number < self._best[0]:
+                self._best = number, found
+        return self._best[1] if self._best is not None and is_ticket(self._run, door, self._best[1]) else None
 
 
 class Knocking(Generic[T]):
@@ -58,7 +55,7 @@ class Knocking(Generic[T]):
         ledger: Ledger[T],
         channel: BroadcastChannel,
         address: str,
-        hashes: int = _HASHES,
+        hashes: int,
     ) -> None:
         self._peer = peer
         self._requests = requests

@@ -35,6 +35,7 @@ from troth.protocol.wire.messages import Phase, Probe
 
 T = TypeVar("T")
 _PATIENCE = 30.0
+_HASHES = 1 << 16  # less than a second's work
 
 
 class RemovedError(CannotGoOnError):
@@ -190,9 +191,10 @@ class Member(Generic[T]):
 
     # The way in
 
-    async def join(self, address: str = "", tries: int = 8) -> AsyncIterator[Outcome[T]]:
+    async def join(self, address: str = "", hashes: int = _HASHES, tries: int = 8) -> AsyncIterator[Outcome[T]]:
         """Come in as a stranger: follow the run, win a slot, work on probation until this peer is a member, and take part.
-        Whoever misses a step on probation starts over (SPEC J3–J7). `address` is where members will find it."""
+        Whoever misses a step on probation starts over (SPEC J3–J7). `address` is where members will find it,
+        `hashes` the work on its ticket between two answers."""
         key = self.peer.identity
         for _ in range(tries):
             channel = self._open_channel(key)
@@ -200,7 +202,7 @@ class Member(Generic[T]):
             self.peer = replace(self.peer, channel=outside, noticed=channel, observing=True)
             if self._ledger.state.last is None:
                 await self._follow_from_the_founders(channel)
-            await Knocking(self.peer, self._requests, self._ledger, channel, address).run()
+            await Knocking(self.peer, self._requests, self._ledger, channel, address, hashes).run()
             try:
                 await self._catch_up(channel)
                 async for outcome in self._observe(channel):

@@ -20,6 +20,8 @@ from troth.training.work import Training, TrainingWork
 
 # D coordinates
 
+_HASHES = 1 << 8  # its world asks for little work
+
 
 class StrangeWork(TrainingWork):
     """Gradients as a stranger hands them in: nothing, noise, an old one, one of somebody else's seed, or a lie once it is in."""
@@ -86,7 +88,7 @@ class Stranger:
         if self._arrives:
             await self._link.off(self._arrives)
         while True:
-            steps = self._member.come_back(self._identity) if self.is_member else self._member.join()
+            steps = self._member.come_back(self._identity) if self.is_member else self._member.join(hashes=_HASHES)
             try:
                 async for outcome in steps:
                     if self.behaviour == HONEST:
