@@ -167,8 +167,7 @@ Why it is missed: honest machines that wait outside are missing among the seats.
 order of the rows. At 10% and 20% it wins more slots than it has machines, and leaves them empty (works) or sends names through them that are banned later (turns). At 40% it works in nearly every slot
 it wins, but wins most of them, since few strangers wait at a time and only they hash against it.
 
-The last column has two reasons. At 40% the attacker is near what {FOUNDERS} founders with one validator withstand at all (7 of them, 44%). At 20% it is L that falls (G1, J7): a newcomer's
-admission raises b by the founders' share, 7/16, and its ban as a member lowers L by one, so each name that works through probation and is banned afterwards leaves the run reckoning with 9/16 of a liar fewer.
+The last column: at 40% the attacker is near what {FOUNDERS} founders with one validator withstand at all (7 of them, 44%).
 
 ## The attacker has α of the hash rate at the door
 
