@@ -143,4 +143,4 @@ def test_safety_alone_is_promised_beyond() -> None:
 
 
 def test_each_draw_has_a_name() -> None:
-    assert list(DRAWS) == ["classic", "wide", "beyond"]
+    assert list(DRAWS) == ["classic", "wide", "beyond", "door"]
