@@ -8,6 +8,7 @@ from troth.crypto.hashing import (
     chunk_hashes,
     digest_of_chunks,
     side_by_side,
+    smallest_hash,
     tagged_hash,
 )
 from troth.crypto.identity import Identity, KeyFileError, PeerId, Signature, valid_peer, verify
@@ -42,6 +43,7 @@ __all__ = [
     "side_by_side",
     "sign_bytes",
     "signed_bytes",
+    "smallest_hash",
     "stream",
     "tagged_hash",
     "valid_peer",

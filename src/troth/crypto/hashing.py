@@ -1,7 +1,7 @@
 """Digests: SHA-256 with domain separation, and a tree over chunks for large blobs."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from hashlib import sha256 as _sha256
@@ -25,6 +25,26 @@ def tagged_hash(tag: str, *parts: bytes) -> Digest:
         length = len(part)
         framed += (_LENGTHS[length] if length < 256 else length.to_bytes(8, "big"), part)
     return Digest(_sha256(b"".join(framed)).digest())
+
+
+def smallest_hash(
+    numbers: Iterable[int], before: tuple[bytes, ...], after: tuple[bytes, ...], tag: str
+) -> tuple[Digest, int]:
+    """The smallest `tagged_hash(tag, *before, number, *after)` for these numbers, in eight bytes each, and its number: what comes
+    before the number is hashed once."""
+    start = _sha256(_framed_tag(tag) + _framed(before))
+    length, end = _LENGTHS[8], _framed(after)
+    best, at = b"\xff" * 33, -1
+    for number in numbers:
+        tried = start.copy()
+        tried.update(length + number.to_bytes(8, "big") + end)
+        if (digest := tried.digest()) < best:
+            best, at = digest, number
+    return Digest(best), at
+
+
+def _framed(parts: tuple[bytes, ...]) -> bytes:
+    return b"".join(len(part).to_bytes(8, "big") + part for part in parts)
 
 
 @lru_cache(maxsize=1024)

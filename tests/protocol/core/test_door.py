@@ -11,6 +11,7 @@ from troth.protocol.core.door import (
     AUDITS,
     Door,
     agreed_probes,
+    best_nonce,
     best_tickets,
     decide,
     is_ticket,
@@ -58,6 +59,17 @@ def test_a_ticket_costs_work_for_one_key_and_one_draw() -> None:
     others = [is_ticket(RUN, replace(OPEN, seed=Digest(bytes([k]) * 32), ticket_bits=40), ticket) for k in range(20)]
     assert not any(others)
     assert is_ticket(RUN, replace(OPEN, ticket_bits=0), Ticket(KEYS[0], 5))
+
+
+@pytest.mark.parametrize("address", ["", "127.0.0.1:7000", "x" * 128])
+def test_the_quick_search_finds_what_the_plain_one_finds(address: str) -> None:
+    """[J4]"""
+    for first in (0, 1000, 2**61):
+        plain = min(
+            (Ticket(KEYS[0], nonce, address) for nonce in range(first, first + 300)),
+            key=lambda ticket: ticket_hash(RUN, OPEN.seed, ticket),
+        )
+        assert best_nonce(RUN, OPEN.seed, KEYS[0], address, range(first, first + 300)) == plain
 
 
 def test_the_smallest_tickets_count_one_for_each_key() -> None:

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from troth.crypto import Digest, PeerId, Signature, Slot, signed_bytes, tagged_hash, valid_peer
+from troth.crypto import Digest, PeerId, Signature, Slot, signed_bytes, smallest_hash, tagged_hash, valid_peer
 from troth.protocol.core.records import Candidate, Newcomer, StepRecord
 from troth.protocol.core.run import Parameters, Run
 from troth.protocol.wire.messages import (
@@ -26,6 +26,7 @@ from troth.protocol.wire.messages import (
 from troth.protocol.wire.phases import encode
 from troth.protocol.wire.primitives import Primitives
 
+_TICKET: Final = "troth/ticket/1"
 AUDITS: Final = 6  # of a candidate's gradients by honest members, in expectation, while it is on probation (SPEC J6)
 _LOTTERIES = 4  # within one probation
 _LEAST_BETWEEN = (
@@ -94,8 +95,14 @@ CLOSED: Final = Door()
 def ticket_hash(run: Digest, seed: Digest, ticket: Ticket) -> int:
     """The number that a ticket is drawn by: the smallest ones get the free slots."""
     nonce, address = ticket.nonce.to_bytes(8, "big"), ticket.address.encode()
-    digest = tagged_hash("troth/ticket/1", run, seed, ticket.key, nonce, address)
+    digest = tagged_hash(_TICKET, run, seed, ticket.key, nonce, address)
     return int.from_bytes(digest, "big")
+
+
+def best_nonce(run: Digest, seed: Digest, key: bytes, address: str, nonces: range) -> Ticket:
+    """The ticket with the smallest number among these: `ticket_hash`, at five times its speed."""
+    _, nonce = smallest_hash(nonces, (run, seed, key), (address.encode(),), _TICKET)
+    return Ticket(key, nonce, address)
 
 
 def is_ticket(run: Digest, door: Door, ticket: Ticket) -> bool:

@@ -4,7 +4,7 @@ from typing import Generic, TypeVar
 
 from troth.crypto import Digest, Slot
 from troth.protocol.broadcast.channel import BroadcastChannel
-from troth.protocol.core.door import Door, is_ticket, ticket_hash
+from troth.protocol.core.door import Door, best_nonce, is_ticket, ticket_hash
 from troth.protocol.core.errors import CannotGoOnError, LeftOutError
 from troth.protocol.core.state import Peer
 from troth.protocol.recovery.ledger import Ledger
@@ -36,12 +36,12 @@ class Tickets:
         """The best ticket for this draw after so many more hashes; None if none has enough work in it yet."""
         if door.seed != self._seed:
             self._seed, self._best = door.seed, None
-        for _ in range(hashes):
-            self._nonce += 1
-            found = Ticket(self._key, self._nonce, self._address)
-            number = ticket_hash(self._run, door.seed, found)
-            if self._best is None or number < self._best[0]:
-                self._best = number, found
+        nonces = range(self._nonce, self._nonce + hashes)
+        self._nonce += hashes
+        found = best_nonce(self._run, door.seed, self._key, self._address, nonces)
+        number = ticket_hash(self._run, door.seed, found)
+        if self._best is None or number < self._best[0]:
+            self._best = number, found
         return self._best[1] if self._best is not None and is_ticket(self._run, door, self._best[1]) else None
 
 
