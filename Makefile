@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: promises nettest bench-audit bench-door bench-hostile bench-memory bench-network bench-overlap help demo test test-docs check bench ban-law drop-outs attack-pages attack-studies fuzz audit-flips vectors clean
+.PHONY: promises nettest bench-audit bench-door bench-hostile bench-memory bench-newcomers bench-network bench-overlap help demo test test-docs test-following check bench ban-law drop-outs attack-pages attack-studies fuzz audit-flips vectors clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -36,6 +36,9 @@ check: .venv/installed-dev ## lint, types and import rules
 test: check ## everything that must hold: check, then the test suite
 	$(BIN)/python -m pytest -n 2
 
+test-following: .venv/installed-dev ## 500 strangers whose contacts lie, all but one: none comes to a wrong state (some minutes)
+	$(BIN)/python -m tests.protocol.recovery.lying_contacts --seeds 0..500
+
 test-docs: .venv/installed-dev ## type every command of README and docs, and compare (about twenty minutes)
 	$(BIN)/python -m pytest -m slow_docs tests/docs -s --durations=0
 
@@ -50,6 +53,9 @@ bench-audit: .venv/installed-dev ## an audit of 1,000 steps of 16 peers (some mi
 
 bench-door: .venv/installed-dev ## seats of an attacker with many names (some minutes); rewrites benchmarks/results-door.md and the table in docs/door.md
 	$(BIN)/python -m benchmarks.door
+
+bench-newcomers: .venv/installed-dev ## a stranger, a state of 200 MB and a donor that is killed (a quarter of an hour); rewrites benchmarks/results-newcomers.md
+	$(BIN)/python -m benchmarks.newcomers_large
 
 bench-overlap: .venv/installed-dev ## gradients beside the protocol, on lines with delay (as root, with iproute2); rewrites benchmarks/results-overlap.md
 	$(BIN)/python -m benchmarks.overlap

@@ -14,10 +14,11 @@ from statistics import mean
 import numpy as np
 from rich.progress import Progress
 
-from benchmarks.door_world import FETCH, FOUNDERS, HASHES, STEPS, STRATEGIES, Course, Scene, World, without_door
-from troth.crypto import Digest, derive
+from benchmarks.door_world import FETCH, FOUNDERS, HASHES, STEPS, Course, Scene, World, without_door
+from troth.crypto import Digest, Identity, derive
 from troth.protocol.core.door import Door
 from troth.protocol.recovery.knocking import Tickets
+from troth.simulation.lockstep.door.strategies import STRATEGIES
 
 ROOT = Path(__file__).parent.parent
 PAGE, RESULTS, PICTURE = ROOT / "docs/door.md", ROOT / "benchmarks/results-door.md", ROOT / "docs/images/door.png"
@@ -118,7 +119,10 @@ def play_all() -> dict[str, list[Outcome]]:
 
 def hashes_per_second() -> float:
     """Of the search that `troth join` makes, on one core of this machine."""
-    door, tickets = Door(128, 4, 16, Digest(derive(0, "seed"))), Tickets(Digest(derive(0, "run")), derive(0, "key"), "")
+    door, tickets = (
+        Door(128, 4, 16, Digest(derive(0, "seed"))),
+        Tickets(Digest(derive(0, "run")), Identity.from_secret(derive(0, "key")), ""),
+    )
     began = time.perf_counter()
     tickets.search(door, 1 << 14)
     return (1 << 14) / (time.perf_counter() - began)

@@ -19,13 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from troth.crypto import Digest, PeerId, derive
-from troth.protocol.core.door import best_tickets, decide, most_members
+from troth.protocol.core.door import best_nonce, best_tickets, decide, most_members
 from troth.protocol.core.records import Judgement, StepRecord
 from troth.protocol.core.roles import NO_PENDING_AUDITS, PendingAudits, Roles, draw_roles, first_randomness
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Parameters, Run, most_byzantine
-from troth.protocol.recovery.knocking import Tickets
 from troth.protocol.wire.messages import NO_BASIS, Kind, Ticket, Verdict
+from troth.protocol.wire.primitives import Primitives
+from troth.simulation.lockstep.door.strategies import STRATEGIES, Due
 
 FOUNDERS: Final = 16  # all of them honest
 STEPS: Final = 2000
@@ -83,52 +84,6 @@ class Scene:
         return self.share / (1 - self.share) * (FOUNDERS + self.arrived(step))
 
 
-# What the attacker does with the gradients that are due
-
-
-@dataclass(frozen=True)
-class Due:
-    """Gradients that the attacker's names owe in a step."""
-
-    seats: int  # of members, validators of this step included
-    contributors: list[PeerId]  # members that must commit
-    begun: list[PeerId]  # candidates that have committed in every step so far
-    fresh: list[PeerId]  # candidates that have not begun
-
-
-@dataclass(frozen=True)
-class Committed:
-    """Names that commit in this step; others of the attacker's candidates stay silent."""
-
-    worked: frozenset[PeerId] = frozenset()
-    faked: frozenset[PeerId] = frozenset()
-
-
-Strategy = Callable[[Due, int], Committed]
-
-
-def works(due: Due, machines: int) -> Committed:
-    """Begin no more than can be worked to the end, and leave the other slots empty: that keeps others out."""
-    begin = max(0, machines - due.seats - len(due.begun))
-    return Committed(worked=frozenset((*due.contributors, *due.begun, *due.fresh[:begin])))
-
-
-def fakes(due: Due, machines: int) -> Committed:
-    """Work nothing, under every name there is, and hope."""
-    del machines
-    return Committed(faked=frozenset((*due.contributors, *due.begun, *due.fresh)))
-
-
-def turns(due: Due, machines: int) -> Committed:
-    """Work through probation first of all, then for as many seats as machines are left, and fake the others."""
-    candidates = [*due.begun, *due.fresh][:machines]
-    left = machines - len(candidates)
-    return Committed(frozenset((*candidates, *due.contributors[:left])), frozenset(due.contributors[left:]))
-
-
-STRATEGIES: Final[dict[str, Strategy]] = {"works": works, "fakes": fakes, "turns": turns}
-
-
 # The race for slots
 
 
@@ -140,14 +95,26 @@ def drawn_race(run: Run, roster: Roster, spent: Spent, generator: np.random.Gene
     hashes_N = np.array([spent[key] for key in names])
     smallest_N = -np.expm1(np.log1p(-generator.random(len(names))) / np.maximum(hashes_N, 1e-9))
     enough = [k for k in np.argsort(smallest_N) if smallest_N[k] < 2.0**-roster.door.ticket_bits]
-    return [Ticket(names[k], 0) for k in enough[: roster.door.slots]]
+    return [Ticket(names[k], 0, "", bytes(64)) for k in enough[: roster.door.slots]]
 
 
 def mined_race(run: Run, roster: Roster, spent: Spent, generator: np.random.Generator) -> list[Ticket]:
     """The same with real tickets, searched as `troth join` does."""
     del generator
-    found = [Tickets(run.id, key, "").search(roster.door, round(hashes)) for key, hashes in spent.items()]
-    return best_tickets(run.id, roster.door, [ticket for ticket in found if ticket is not None], roster.known)
+    seed = roster.door.seed
+    found = [
+        Ticket(key, best_nonce(run.id, seed, key, "", range(round(hashes)))[1], "", bytes(64))
+        for key, hashes in spent.items()
+        if round(hashes)
+    ]
+    return best_tickets(run.id, roster.door, found, roster.known, NamesThatSign())
+
+
+class NamesThatSign(Primitives):
+    """The names here are no keys: whatever is in their name counts as signed by them."""
+
+    def verify(self, peer: PeerId, message: bytes, signature: bytes) -> bool:
+        return True
 
 
 # The run

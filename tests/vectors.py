@@ -115,7 +115,7 @@ def messages() -> Any:
             b"b" * 32,
             b"c" * 32,
             None,
-            (SignedRejoin(b"p" * 32, b"q" * 32, b"s" * 64),),
+            (SignedRejoin(b"p" * 32, b"q" * 32, b"s" * 64, b"a" * 64),),
             Measured(7, 300, 2**31 - 1),
         ),
         Clip((Center(3, b"d" * 32, 1.5),)),

@@ -17,6 +17,7 @@ from troth.errors import OperatorError
 
 T = TypeVar("T")
 
+ALSO = " + "  # between several specs in one string
 _SIMPLE = {"int": int, "float": float, "str": str, "bool": bool, "Path": Path}
 _FILE = re.compile(r"\s*(?P<file>.*?\.py)\s*(?::(?P<rest>.*))?", re.DOTALL)
 

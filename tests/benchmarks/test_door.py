@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from benchmarks import door as page
-from benchmarks.door_world import FOUNDERS, Due, Scene, World, drawn_race, fakes, mined_race, turns, without_door, works
+from benchmarks.door_world import FOUNDERS, Scene, World, drawn_race, mined_race, without_door
 from troth.crypto import Digest, PeerId, derive
 from troth.protocol.core.roster import Roster
+from troth.simulation.lockstep.door.strategies import Due, fakes, turns, works
 
 SMALL = Scene(0.3, 20, probation=16, ticket_bits=4, every=16, edge=1.0, hashes=8, steps=160)
 

@@ -25,7 +25,8 @@ def measured(deviation: float, largest: float = 1e-6) -> Measurement:
 class TestResults:
     def test_json_and_nothing_else(self, troth: Troth) -> None:
         done = troth(*SHORT, "--json")
-        assert (done.code, done.err) == (0, "")
+        assert done.code == 0
+        assert done.err.replace("measuring: 100%\n", "") == "", "a slow machine says how far it is"
         found = json.loads(done.out)
         problem = Problem(make_task("quadratic:dimension=40"), lanes_for=4)
         assert found["class"] == class_digest(problem).hex()

@@ -9,12 +9,16 @@ from safetensors.torch import load_file
 
 from tests.audit.folders import witnessed
 from tests.cli.conftest import Troth
+from tests.network.disk.slots import RUN
+from tests.network.disk.test_roster_changes import certified
 from troth.crypto import Identity
 from troth.network.disk.checkpoints import Checkpoints
+from troth.network.disk.journal import Journal
 from troth.network.disk.lock import lock_folder
 from troth.network.manifest.builder import build_manifest
 from troth.network.manifest.founder import Founder
 from troth.network.manifest.manifest import Manifest
+from troth.protocol.recovery.invitation import Invitation
 from troth.protocol.wire.primitives import Primitives
 from troth.simulation import Scenario
 
@@ -115,3 +119,19 @@ def test_the_model_of_a_closed_run_comes_with_its_certificate(troth: Troth, tmp_
     assert "there.json exists already" in done.err
     done = troth("export", "closed/peer", *run, "--out", "weights.bin")
     assert "with an --out that ends in .safetensors they are" in done.out
+
+
+def test_people_get_an_invitation_to_send(troth: Troth, tmp_path: Path) -> None:
+    """[J9]"""
+    (tmp_path / "run").write_text(RUN.hex())
+    journal = Journal(tmp_path / "journal", RUN)
+    journal.recorded([certified(0)])
+    done = troth("invite", str(tmp_path))
+    journal.close()
+    assert done.code == 0
+    assert f"--invitation {Invitation.to(RUN, 0, [])}" in done.out
+    wrong = troth("invite", str(tmp_path / "nowhere"))
+    assert wrong.code == 2
+    assert "troth join" in wrong.err
+    unread = troth("join", "run.toml", "--identity", "a.key", "--invitation", "7")
+    assert unread.code == 2

@@ -42,6 +42,11 @@ def manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (None, ("--metrics-port", "-1"), "--metrics-port needs"),
         (None, ("--address", "eve=h:1"), "--address eve=h:1: write name=host:port with one of me"),
         (None, ("--libp2p", "--relay", "h:1"), "'h:1' is no address of a relay: write /ip4/"),
+        (
+            None,
+            ("--libp2p", "--address", "me=", "--relay", "me"),
+            "--relay me: the manifest has no address of me; add --address",
+        ),
     ],
 )
 def test_a_mistake_ends_in_one_line_that_names_the_option(

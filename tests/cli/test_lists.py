@@ -9,6 +9,7 @@ import pytest
 from tests.cli.conftest import Troth
 from troth.aggregation import RULES
 from troth.attacks import ATTACKS
+from troth.simulation.lockstep.door.specs import STRANGERS
 from troth.training import TASKS
 
 TASK = """
@@ -33,7 +34,9 @@ class Lines(Task):
 """
 
 
-@pytest.mark.parametrize(("command", "names"), [("attacks", ATTACKS), ("defences", RULES), ("tasks", TASKS)])
+@pytest.mark.parametrize(
+    ("command", "names"), [("attacks", [*ATTACKS, *STRANGERS]), ("defences", RULES), ("tasks", TASKS)]
+)
 def test_every_name_has_its_line(troth: Troth, command: str, names: Iterable[str]) -> None:
     done = troth(command)
     assert (done.code, done.err) == (0, "")

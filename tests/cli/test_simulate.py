@@ -87,6 +87,36 @@ class TestResults:
         assert "under attack" in done.err
 
 
+class TestStrangers:
+    def test_their_way_is_told_and_summed_up(self, troth: Troth) -> None:
+        few = ("--task", "quadratic:dimension=40", "--peers", "5", "--steps", "10", "--probation", "4")
+        done = troth("simulate", *few, "--strangers", "honest", "--strangers", "zeros:at=1", "--out", "here")
+        assert done.code == 0
+        for line in (
+            "step 0: peer 5 knocks at the door (honest)",
+            "step 1: peer 5 has a slot: 4 steps on probation",
+            "step 4: peer 5 is on probation: 2 of 4 steps",
+            "step 6: peer 5 has worked through its probation, and is a member",
+            "peer 6 is banned: its gradient of step",
+        ):
+            assert line in done.err
+        assert "strangers   honest: of 1, 1 had a slot, 1 were admitted, 0 banned; members in the end: 1\n" in done.out
+        assert (
+            "strangers   zeros:at=1: of 1, 1 had a slot, 0 were admitted, 1 banned; members in the end: 0\n" in done.out
+        )
+        summary = json.loads(Path("here/summary.json").read_text(encoding="utf-8"))
+        assert [one["peer"] for one in summary["door"]["strangers"]] == [5, 6]
+        assert summary["config"]["strangers"] == "honest + zeros:at=1"
+        assert summary["honest_banned"] == 0
+        (proof,) = Path("here/evidence").glob("ban-*.json")
+        assert troth("verify", str(proof), "--run", "here/evidence/run").code == 0
+
+    def test_a_closed_door_is_named_as_an_option(self, troth: Troth) -> None:
+        done = troth("simulate", "--strangers", "honest")
+        assert done.code == 2
+        assert done.err.startswith("troth: --strangers need an open door: set --probation, the steps that they work")
+
+
 LINES = """
 from dataclasses import dataclass
 import torch

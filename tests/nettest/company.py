@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.nettest.peer import Peer, found_run
+from troth.crypto import Identity
 from troth.network.manifest.builder import ManifestOptions
 from troth.network.manifest.manifest import Manifest
 
@@ -17,13 +18,17 @@ _TAIL = 12  # lines of each log, when something took too long
 
 
 class Company:
-    """p0, p1, … of one run; use it as a context manager: whatever happens, no process is left behind."""
+    """p0, p1, … of one run, the founders first; use it as a context manager: whatever happens, no process is left behind."""
 
-    def __init__(self, home: Path, addresses: Sequence[str], options: ManifestOptions, task: str = "digits") -> None:
+    def __init__(
+        self, home: Path, addresses: Sequence[str], options: ManifestOptions, task: str = "digits", strangers: int = 0
+    ) -> None:
         self.home = home
-        self.count = len(addresses)
+        self.count = len(addresses) + strangers
         self.manifest: Manifest = found_run(home, {f"p{k}": where for k, where in enumerate(addresses)}, task, options)
         self.peers = [Peer(f"p{k}", home) for k in range(self.count)]
+        for stranger in self.peers[len(addresses) :]:
+            Identity.generate().save(home / f"{stranger.name}.key")
 
     def __enter__(self) -> Self:
         return self

@@ -61,6 +61,21 @@ def test_peers_find_each_other_in_the_dht() -> None:
     run(main())
 
 
+def test_a_clock_that_is_wrong_is_told_by_those_one_enters_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with peer() as first:
+            intro = await first.listen(ANYWHERE)
+            async with peer(initial_peers=[intro]) as right:
+                await right.listen(ANYWHERE)
+            seconds = import_module("hivemind.dht.protocol")
+            monkeypatch.setattr(seconds, "get_dht_time", lambda: time.time() - 1000)  # of the other side
+            async with peer(initial_peers=[intro]) as wrong:
+                with pytest.raises(ListenError, match=r"clock is 1000 s ahead of .* set the clock"):
+                    await wrong.listen(ANYWHERE)
+
+    run(main())
+
+
 def test_forged_records_are_neither_kept_nor_believed() -> None:
     """A node of the DHT that keeps to no rule: it stores and serves lies about honest peers, made to outlast the truth."""
 

@@ -89,9 +89,10 @@ class World(Company):
         delay_s: float = 0.0,  # from every peer to every other
         jitter_s: float = 0.0,
         behind_nat: Collection[int] = (),  # these have no address
+        strangers: int = 0,  # the last of them, which the manifest does not name
     ) -> None:
-        addresses = ["" if k in behind_nat else f"{_address(k)}:{PORT}" for k in range(count)]
-        super().__init__(home, addresses, options, task)
+        addresses = ["" if k in behind_nat else f"{_address(k)}:{PORT}" for k in range(count - strangers)]
+        super().__init__(home, addresses, options, task, strangers)
         self._cables = (delay_s / 2, jitter_s / 2)  # two cables between any two
         self._behind_nat = frozenset(behind_nat)
         self._name = f"troth-{os.getpid()}-{secrets.token_hex(3)}"

@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.protocol.samples import quiet_record
 from troth.crypto import Digest, Identity, PeerId, Slot, derive
-from troth.protocol.core.rejoin import request_bytes
+from troth.protocol.core.rejoin import signed_request
 from troth.protocol.core.roster import Away, Roster
 from troth.protocol.core.run import Parameters, Run
 from troth.protocol.wire.frames import Packet
@@ -47,7 +47,7 @@ def rejoin_slot(step: int, run: Digest = RUN.id) -> Slot:
 def rejoin_request(member: PeerId, key: PeerId, *, at: int = 6, since: int = 3, incarnation: int = 0) -> SignedRejoin:
     """A rejoin request as a member signs it that fell out in that step."""
     slot = rejoin_slot(at)._replace(incarnation=incarnation)
-    return SignedRejoin(member, key, IDENTITY_OF[member].sign(request_bytes(slot, member, key, since)))
+    return signed_request(slot, IDENTITY_OF[member], IDENTITY_OF[key], since)
 
 
 def roster_with_one_absent(**given: Any) -> Roster:

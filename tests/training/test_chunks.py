@@ -5,14 +5,14 @@ import pytest
 import torch
 
 from troth.crypto import CHUNK_BYTES, Digest, stream
-from troth.protocol.wire.chunks import decode_index
+from troth.protocol.wire.chunks import decode_index, encode_index, index_of
 from troth.protocol.wire.messages import Malformed
 from troth.protocol.wire.primitives import Primitives
 from troth.training import Problem
 from troth.training.optimizers import SGD, AdamW, Optimizer
 from troth.training.schedules import constant
 from troth.training.tasks.quadratic import Quadratic
-from troth.training.work import CollectedState, Training, TrainingWork
+from troth.training.work import CollectedState, Training, TrainingWork, state_digest
 
 SIZE = CHUNK_BYTES // 4 * 2 + 3  # numbers: three chunks, of which the last is short
 
@@ -41,6 +41,15 @@ def _chunk(work: TrainingWork, training: Training, number: int) -> memoryview:
     chunk = work.chunk(training, number)
     assert chunk is not None
     return chunk
+
+
+def test_index_and_digest_are_hashed_once_and_are_those_of_the_vectors(work: TrainingWork, training: Training) -> None:
+    """[J1, U5] Whether the digest was asked for before the index or not."""
+    again = Training(training.parameters_D.clone(), {name: v.clone() for name, v in training.optimizer.items()})
+    plain = work.index(again)
+    assert work.digest(again) == state_digest(again) == work.digest(training)
+    assert work.index(again) == plain == encode_index(index_of(training.named))
+    assert work.index(again) is work.index(again), "as it was computed with the digest"
 
 
 def test_chunks_in_any_order_make_the_state(work: TrainingWork, training: Training) -> None:

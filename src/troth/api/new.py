@@ -1,6 +1,7 @@
 """`troth.new`: write down what the members of a run agree on."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Literal, TypedDict, Unpack
@@ -8,9 +9,10 @@ from typing import Literal, TypedDict, Unpack
 from troth.api.keys import load_public
 from troth.errors import OperatorError
 from troth.files import write_bytes, write_text
-from troth.network.manifest.builder import BuiltManifest, ManifestOptions, build_manifest, task_beside
+from troth.network.disk.proofs import proven_state
+from troth.network.manifest.builder import BuiltManifest, ManifestOptions, Origin, build_manifest, task_beside
 from troth.network.manifest.founder import Founder
-from troth.network.manifest.initial_state import initial_state_file
+from troth.network.manifest.initial_state import initial_state_file, origin_file
 from troth.network.manifest.manifest import Manifest
 
 
@@ -29,6 +31,7 @@ class NewOptions(TypedDict, total=False):
     warmup: int
     seed: int
     initial_state: Path | None  # a checkpoint, a peer's folder, or a model, to begin from
+    continues: Path | None  # manifest of the run that it comes from: then its members' signatures go along
     byzantine: int | None
     validators: int
     projections: int
@@ -72,7 +75,14 @@ def write_new(
     """Build a manifest, and write it with what has to lie beside it."""
     _check_free(path, overwrite=overwrite)
     given = [one if isinstance(one, Founder) else _founder(one) for one in founders]
-    built = build_manifest(task_beside(task, path.parent), given, options, path.parent)
+    origin = None
+    if options.continues is not None:
+        if options.initial_state is None or not options.initial_state.is_dir():
+            raise NewRunError("`continues` needs `from`, with the folder of a member of that run")
+        old = Manifest.load(options.continues).run
+        state, proof = proven_state(options.initial_state, old)
+        options, origin = replace(options, initial_state=state), Origin(old.id, proof)
+    built = build_manifest(task_beside(task, path.parent), given, options, path.parent, origin=origin)
     _write(path, built)
     return built
 
@@ -103,6 +113,8 @@ def _write(path: Path, built: BuiltManifest) -> None:
     try:
         if built.initial_state is not None and built.manifest.initial_state is not None:
             write_bytes(initial_state_file(path.parent, built.manifest.initial_state), built.initial_state)
+            if built.origin is not None:
+                write_text(origin_file(path.parent, built.manifest.initial_state), built.origin.proof)
         write_text(path, built.manifest.to_toml())
     except OSError as error:
         raise NewRunError(f"cannot write {path}: {error.strerror}; choose another place") from error

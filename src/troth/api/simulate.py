@@ -34,6 +34,9 @@ class SimulationOptions(TypedDict, total=False):
     hardware: int  # classes of hardware to simulate, which compute other bits
     deviation: float | None  # that audits allow for between them
     drop_outs: int  # honest peers that vanish
+    probation: int  # steps that strangers work before they are members; 0: the door is closed
+    slots: int  # strangers on probation at a time
+    strangers: str | Sequence[str]  # who comes to the door: "honest:at=20", or several (see `troth attacks`)
     optimizer: str | None
     rate: float | None
     schedule: str

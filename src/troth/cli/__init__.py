@@ -11,7 +11,7 @@ from troth.cli.audit import audit
 from troth.cli.chaos import chaos
 from troth.cli.demo import demo
 from troth.cli.doctor import doctor
-from troth.cli.export import export
+from troth.cli.export import export, invite
 from troth.cli.join import join
 from troth.cli.key import key
 from troth.cli.lists import attacks, defences, example, tasks
@@ -39,6 +39,7 @@ app.add_typer(key, name="key")
 app.command()(new)
 app.command()(join)
 app.command()(export)
+app.command()(invite)
 app.command()(swarm)
 app.command()(verify)
 app.command()(audit)

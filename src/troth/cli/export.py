@@ -1,4 +1,4 @@
-"""`troth export`: the model of a checkpoint, for its users; also while the peer is training."""
+"""`troth export` and `troth invite`: what others get out of a peer's folder, also while the peer is training."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -69,6 +69,25 @@ def export(
     elif certificate is not None:
         typer.echo("The members' signatures are not beside it: with an --out that ends in .safetensors they are")
     typer.echo(f"Load it: {how_to_load(out)}")
+
+
+def invite(
+    folder: Annotated[Path, typer.Argument(help="Your folder, as `troth join` writes it; a peer may train in it.")],
+) -> None:
+    """Print an invitation: with it, a newcomer knows this run from every other history that stolen keys could sign.
+
+    Send it with run.toml, over a way that you trust. It names how the members changed up to now, holds for as long as the run
+    lasts, lets nobody in by itself, and is no secret.
+
+    Example: troth invite runs/digits-1a2b3c4d
+    """
+    from troth.network.disk.proofs import invitation_from
+
+    run, invitation = invitation_from(folder)
+    typer.echo(
+        f"Run {run.hex()[:16]}, as it was after step {invitation.step}. A newcomer who should come into this one types:"
+    )
+    typer.echo(f"troth join run.toml --identity KEY-FILE --invitation {invitation}")
 
 
 def _certificate(place: Path, run: "Digest", state: "Digest") -> str | None:

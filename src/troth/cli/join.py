@@ -3,7 +3,7 @@
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +15,7 @@ from troth.errors import OperatorError
 
 if TYPE_CHECKING:
     from troth.crypto import PeerId
+    from troth.network.manifest.manifest import Manifest
     from troth.network.node.events import StepEvent
     from troth.network.node.node import Node
     from troth.protocol.core.records import StepRecord
@@ -40,6 +41,13 @@ def join(
             "that names a host; else you dial them."
         ),
     ] = "",
+    invitation: Annotated[
+        str,
+        typer.Option(
+            help="What 'troth invite' printed for somebody of this run whom you trust: you follow that history and no other. For "
+            "those who are none of the founders."
+        ),
+    ] = "",
     folder: Annotated[
         Path | None, typer.Option(help="For journal, checkpoints, evidence and the model; default: runs/NAME-KEY.")
     ] = None,
@@ -60,10 +68,16 @@ def join(
     ] = False,
     initial_peer: Annotated[
         list[str] | None,
-        typer.Option(help="libp2p: address of a peer that anyone can dial, to find the others by. Repeatable."),
+        typer.Option(
+            help="libp2p: address of a peer that anyone can dial, to find the others by; by default the founders that have one. "
+            "Repeatable."
+        ),
     ] = None,
     relay: Annotated[
-        list[str] | None, typer.Option(help="libp2p: address of a relay, if nobody can dial you. Repeatable.")
+        list[str] | None,
+        typer.Option(
+            help="libp2p: a founder that serves as a relay, or a relay's address, if nobody can dial you. Repeatable."
+        ),
     ] = None,
     announce: Annotated[
         list[str] | None,
@@ -105,6 +119,7 @@ def join(
     from troth.network.node.node import Node
     from troth.network.node.options import NodeOptions
     from troth.network.transport.registry import DEFAULT_TRANSPORT, TRANSPORTS
+    from troth.protocol.recovery.invitation import Invitation
     from troth.training.weights import how_to_load
 
     if threads:
@@ -114,7 +129,7 @@ def join(
     addresses = _addresses(address or [], {one.name: one.key for one in run.founders})
     libp2p_options = {
         "initial_peers": tuple(initial_peer or ()),
-        "relays": tuple(relay or ()),
+        "relays": tuple(_relay_address(one, run, addresses) for one in relay or ()),
         "announce": tuple(announce or ()),
         "serves_relay": serve_relay,
     }
@@ -128,6 +143,7 @@ def join(
         listen=listen or transport.listen_address(endpoint[1] if endpoint is not None else None),
         addresses=addresses,
         at=at or named,
+        invitation=Invitation.read(invitation) if invitation else None,
         founding_s=founding_s,
         restart_with=restart_with,
         bytes_per_second=None if bandwidth is None else bandwidth * 1e6,
@@ -135,10 +151,14 @@ def join(
         tensorboard=tensorboard,
         transport=transport,
     )
+    if founder is None:
+        say_now("checking this machine: task, data, hardware, disk and port, against the manifest")
     screen = _Screen(every_s=float("inf") if quiet else 0.0 if verbose else 2.0)
     with _naming_folder(), as_options({"metrics_port", "tensorboard"}):
         node = Node(run, me, options, screen)
     node.note(f"run {run.run.id.hex()[:16]} “{run.name}”, as {run.name_of(me.peer)}; everything goes to {place}")
+    if run.continues is not None:
+        node.note(f"it continues run {run.continues.hex()[:16]}: the signatures over its first state are right")
     _live(node, place)
     typer.echo(f"The run is over. Model: {place / 'model.safetensors'}; signatures over it: {place / 'model.json'}")
     typer.echo(f"Load it: {how_to_load(place / 'model.safetensors')}")
@@ -148,6 +168,8 @@ def _live(node: "Node", place: Path) -> None:
     """Train to the end, or exit with what people need to know."""
     from troth.network.mesh.inbox import StoppedError
     from troth.network.node.node import BannedError
+    from troth.protocol.recovery.following import TwoHistoriesError
+    from troth.protocol.recovery.knocking import DoorClosedError
     from troth.protocol.recovery.ledger import ForkedError
     from troth.protocol.recovery.member import RemovedError
 
@@ -160,6 +182,9 @@ def _live(node: "Node", place: Path) -> None:
         sys.exit(stop.exit_code)
     except ForkedError as why:
         node.note(f"{why} (this peer's is in {place}/journal)")
+        raise typer.Exit(1) from why
+    except (TwoHistoriesError, DoorClosedError) as why:
+        node.note(str(why))
         raise typer.Exit(1) from why
     except (BannedError, RemovedError) as why:
         node.note(f"{why}: see {place}/journal for what the others say")
@@ -223,6 +248,19 @@ def _addresses(given: list[str], names: "dict[str, PeerId]") -> "dict[PeerId, st
         if not equals or name not in names:
             raise OperatorError(f"--address {item}: write name=host:port with one of {', '.join(sorted(names))}")
         found[names[name]] = where
+    return found
+
+
+def _relay_address(given: str, run: "Manifest", addresses: "Mapping[PeerId, str]") -> str:
+    """The address of a relay that is given by a founder's name, or as it is."""
+    from troth.network.transport.registry import libp2p_address
+
+    founder = next((one for one in run.founders if one.name == given), None)
+    if founder is None:
+        return given
+    found = libp2p_address(addresses.get(founder.key, founder.address), founder.key)
+    if found is None:
+        raise OperatorError(f"--relay {given}: the manifest has no address of {given}; add --address {given}=host:port")
     return found
 
 

@@ -30,8 +30,11 @@ _EXAMPLES = {
 def attacks() -> None:
     """List the attacks, with their options."""
     from troth.attacks import ATTACK, ATTACK_PLUGINS, ATTACKS
+    from troth.simulation.lockstep.door.specs import STRANGERS
 
     _print((name, _line(kind)) for name, kind in ATTACKS.items())
+    typer.echo("\nStrangers at the door, for --probation 32 --strangers noise:at=20 (troth simulate):")
+    _print((name, _line(kind)) for name, kind in STRANGERS.items())
     _print_offered(ATTACK_PLUGINS, ATTACK)
     _print_own(_Example.ATTACK)
 

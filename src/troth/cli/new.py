@@ -65,6 +65,13 @@ def new(
             "form, as safetensors. It is put beside the manifest, and everybody needs both.",
         ),
     ] = None,
+    continues: Annotated[
+        Path | None,
+        typer.Option(
+            help="Manifest of the run that --from comes from, to go on with other settings or members: the newest state in that "
+            "folder that enough of its members signed is taken, and whoever joins checks their signatures."
+        ),
+    ] = None,
     optimizer: Annotated[
         str | None, typer.Option(help="sgd, adamw or lamb; options as in sgd:momentum=0.9. Default: the task's.")
     ] = None,
@@ -124,6 +131,7 @@ def new(
         warmup=warmup,
         seed=seed,
         initial_state=start,
+        continues=continues,
         byzantine=byzantine,
         validators=validators,
         projections=projections,
@@ -140,7 +148,7 @@ def new(
         stretch=stretch,
         data_where=data_where,
     )
-    with as_options(("founder", "overwrite")):
+    with as_options(("founder", "overwrite", "continues", "from")):
         built = write_new(manifest, task, founder, options, overwrite=overwrite)
     _print(manifest, built)
 
@@ -151,6 +159,10 @@ def _print(path: Path, built: "BuiltManifest") -> None:
     manifest, timeouts = built.manifest, built.manifest.timeouts
     typer.echo(f"Wrote {path}: {manifest.task}, {manifest.parameters.size:,} parameters, {manifest.steps:,} steps.")
     typer.echo(f"Run {manifest.run.id.hex()[:8]}, in full {manifest.run.id.hex()}")
+    if built.origin is not None:
+        from troth.evidence.verify_model import verify_state
+
+        typer.echo(f"It continues run {built.origin.run.hex()[:8]}: {verify_state(built.origin.proof).sentence()}.")
     typer.echo(f"A gradient took {_milliseconds(built.gradient_s)} here; members have {timeouts.compute:g} s for it.")
     typer.echo("\n" + "\n".join([*Resilience.of(manifest.run).sentences(), *_warnings(built)]))
     typer.echo("\nNext: send to everybody, to put into one folder (there is no secret in it):\n")
@@ -164,12 +176,14 @@ def _print(path: Path, built: "BuiltManifest") -> None:
 
 def _parcel(path: Path, built: "BuiltManifest") -> list[str]:
     """The files that everybody needs, one line for each."""
-    from troth.network.manifest.initial_state import initial_state_file
+    from troth.network.manifest.initial_state import initial_state_file, origin_file
 
     manifest = built.manifest
     lines = [path.name, *map(str, built.code)]
     if manifest.initial_state is not None:
         lines.append(initial_state_file(Path(), manifest.initial_state).name)
+    if manifest.initial_state is not None and manifest.continues is not None:
+        lines.append(origin_file(Path(), manifest.initial_state).name)
     if built.data and manifest.data_where:
         count = f"{len(built.data)} data file{'' if len(built.data) == 1 else 's'}"
         return [*lines, f"(the task's {count}: members get them from {manifest.data_where})"]

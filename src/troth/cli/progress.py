@@ -69,6 +69,10 @@ class Live:
             self._words += f"  withstands {report.guarantee}{' (beyond the guarantee)' if self._beyond else ''}"
         if report.attacked:
             self._words += "  under attack"
+        if report.probation:
+            self._words += "  on probation " + ", ".join(f"{peer}: {done}" for peer, done in report.probation)
+        for event in report.door:
+            self._console.print(f"  step {event.step}: {event.words}", highlight=False, soft_wrap=True)
         for ban in report.bans:
             self._console.print(
                 f"  step {ban.step}: peer {ban.peer} is banned: {ban.reason}", highlight=False, soft_wrap=True

@@ -3,7 +3,7 @@
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -67,6 +67,20 @@ _TauAuto = Annotated[
 ]
 _DropOuts = Annotated[int, typer.Option(help="So many honest peers vanish, each at a random moment.")]
 
+# Strangers
+_Probation = Annotated[
+    int, typer.Option(help="Open the door: strangers work so many steps, and are checked, before they are members.")
+]
+_Slots = Annotated[int, typer.Option(help="How many strangers are on probation at a time.")]
+_Strangers = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Who comes to the door: honest, zeros, noise, old, copies, turns, leaves or names, as 'troth attacks' explains; "
+        "with options: noise:at=20,count=3. Can be given several times.",
+        show_default="nobody",
+    ),
+]
+
 # Hardware
 _Hardware = Annotated[int, typer.Option(help="Simulate so many classes of hardware, which compute other bits.")]
 _HardwareDeviation = Annotated[
@@ -109,6 +123,9 @@ def simulate(
     hardware: _Hardware = 1,
     hardware_deviation: _HardwareDeviation = None,
     drop_outs: _DropOuts = 0,
+    probation: _Probation = 0,
+    slots: _Slots = 4,
+    strangers: _Strangers = None,
     steps: _Steps = None,
     seed: _Seed = 0,
     optimizer: _Optimizer = None,
@@ -160,6 +177,9 @@ def simulate(
             hardware=hardware,
             deviation=hardware_deviation,
             drop_outs=drop_outs,
+            probation=probation,
+            slots=slots,
+            strangers=tuple(strangers or ()),
             steps=steps,
             seed=seed,
             optimizer=optimizer,
@@ -252,6 +272,8 @@ def _protocol_rows(summary: "RunSummary", folder: Path) -> list[tuple[str, str]]
     banned = [ban["peer"] for ban in details["banned"]]
     caught = len(set(banned) & set(summary.byzantine))
     rows = [("banned", f"{caught} of {liars} liars, {details['honest_banned']} honest")]
+    if "door" in details:
+        rows += _door_rows(details["door"])
     if details["absent"]:
         rows.append(("absent", f"{len(details['absent'])} left without a ban: {details['absent']}"))
     if details["stalled"] is not None:
@@ -270,3 +292,15 @@ def _protocol_rows(summary: "RunSummary", folder: Path) -> list[tuple[str, str]]
         check = f"troth verify FILE --run {folder / 'evidence' / 'run'}"
         rows.append(("evidence", f"{folder / 'evidence'} (check one with: {check})"))
     return rows
+
+
+def _door_rows(door: dict[str, Any]) -> list[tuple[str, str]]:
+    """A row for each kind of strangers that came."""
+    return [
+        (
+            "strangers",
+            f"{came['strangers']}: of {came['names']}, {came['seated']} had a slot, {came['admitted']} were admitted, "
+            f"{came['banned']} banned; members in the end: {came['members']}",
+        )
+        for came in door["came"]
+    ]

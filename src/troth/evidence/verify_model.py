@@ -59,7 +59,7 @@ class ModelProof:
         back = ", the last of which was taken back" if self.record.undone else ""
         return (
             f"{self.signers} of {len(self.roster.members)} members signed the state {self.state.hex()[:8]}… that the run{beyond} "
-            f"ended with after {self.record.updates} updates{back}"
+            f"{'ended with' if self.record.closing else 'had'} after {self.record.updates} updates{back}"
         )
 
     def rests_on(self) -> str:
@@ -72,17 +72,26 @@ class ModelProof:
 def verify_model(text: str, run: Digest | None = None) -> ModelProof:
     """Return what the file proves of this run, or raise `UnprovedError`. Without a run given, it proves something about a run
     that may be invented: then the caller has to look at `ModelProof.run`."""
+    return _verified(text, run, closed=True)
+
+
+def _verified(text: str, run: Digest | None, *, closed: bool) -> ModelProof:
     try:
         file = from_text(text)
         expect(file.format == FORMAT, "unknown format")
         founded = founded_run(file.founding)
         if run is not None and founded.id != run:
             raise UnprovedError(f"the file is about run {founded.id.hex()}, not about run {run.hex()}")
-        return _prove(file, founded)
+        return _prove(file, founded, closed=closed)
     except UnprovedError:
         raise
     except (ValueError, OverflowError, msgspec.MsgspecError) as error:
         raise UnprovedError(str(error)) from error
+
+
+def verify_state(text: str, run: Digest | None = None) -> ModelProof:
+    """The same for a state on the way: members signed it, though its last steps may not be audited yet."""
+    return _verified(text, run, closed=False)
 
 
 def proves_model(file: ModelFile) -> bool:
@@ -94,7 +103,7 @@ def proves_model(file: ModelFile) -> bool:
     return True
 
 
-def _prove(file: ModelFile, run: Run) -> ModelProof:
+def _prove(file: ModelFile, run: Run, *, closed: bool) -> ModelProof:
     tools = Primitives()
     expect(file.run == run.id.hex(), "the file names another run than its founders found")
     expect(bool(file.record), "no record was signed")
@@ -102,17 +111,26 @@ def _prove(file: ModelFile, run: Run) -> ModelProof:
     record = open_record(run, SignedRecord(file.record, file.signatures), roster, tools)
     expect(record.step > last_step, "the history goes beyond the last record")
     expect(
-        record.closing,
+        record.closing or not closed,
         f"the run ended unclosed: the last record that enough members signed is that of step {record.step}, whose work nobody "
         "had audited yet",
     )
-    expect(file.closed and file.step == record.step + 1, "the file says something else than its record")
+    expect(
+        file.closed == record.closing and file.step == record.step + 1, "the file says something else than its record"
+    )
     expect(digest_of(file.state_digest) == record.state_after, "the members signed another state than the file names")
     expect(all(name.isascii() and one.dtype.isascii() for name, one in file.tensors.items()), "odd names of tensors")
     tensors = {
         name: TensorDigest(one.dtype, tuple(one.shape), digest_of(one.digest)) for name, one in file.tensors.items()
     }
     return ModelProof(run, record, roster, len(file.signatures), tensors)
+
+
+def check_parameters(proof: ModelProof, training: Training) -> None:
+    """Raise `UnprovedError` unless these are the parameters of the signed state. Its optimizer may be another one."""
+    ours = tensor_digests(Training(training.parameters_D, {}))
+    same = digest_of_tensors({**proof.tensors, **ours}) == proof.state
+    expect(same, "these are other parameters than those that the members signed")
 
 
 def check_weights(proof: ModelProof, problem: Problem, weights: Path) -> None:

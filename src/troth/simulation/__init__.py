@@ -4,8 +4,9 @@ from troth.simulation.lockstep.defences import TROTH, DefenceError, make_rule
 from troth.simulation.lockstep.protocol_run import ProtocolSimulation
 from troth.simulation.lockstep.report import Ban, StepReport
 from troth.simulation.lockstep.run import Finished, Started, simulate, start
-from troth.simulation.lockstep.scenario import ALSO, Scenario, ScenarioError
+from troth.simulation.lockstep.scenario import Scenario, ScenarioError
 from troth.simulation.lockstep.server import ServerSimulation
+from troth.specs import ALSO
 
 __all__ = [
     "ALSO",

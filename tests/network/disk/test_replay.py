@@ -1,16 +1,21 @@
 """Models that nobody saved, made again from the aggregates since an earlier one (SPEC B6, U1)."""
 
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.network.disk.test_audit_records import world
-from troth.crypto import Digest
-from troth.network.disk.aggregates import AggregateFiles
+from troth.crypto import CHUNK_BYTES, Digest
+from troth.network.disk.aggregates import AggregateFiles, _chunk_of
 from troth.network.disk.replay import Base, Replay
 from troth.protocol.core.records import StepRecord
 from troth.protocol.core.state import State
+from troth.protocol.recovery.aggregates import served_aggregate
 from troth.training.work import Training
 
 STATES = [outcome.state for outcome in world().witness if not outcome.record.closing]
@@ -78,6 +83,38 @@ def test_nothing_is_made_from_a_damaged_or_missing_aggregate_or_other_records(tm
     assert not replayed(files, last, {step: one for step, one in RECORDS.items() if step != 1})
     other = replace(last, model=Digest(bytes(32)))
     assert not replayed(files, other)
+
+
+def test_aggregates_on_disk_are_handed_out_like_those_in_memory(tmp_path: Path) -> None:
+    """[J2] Index and every chunk, until their file is deleted; a file that was cut gives nothing."""
+    files = written(tmp_path)
+    for state in (state for state in STATES if state.last is not None and state.last.record.updated):
+        assert state.last is not None
+        record, kept = state.last.record, state.audit_records[state.last.record.step]
+        in_memory, on_disk = served_aggregate(kept.aggregate_D, kept.bounds), files.served(Digest(record.aggregates))
+        assert on_disk is not None
+        assert on_disk.index == in_memory.index
+        assert [on_disk.chunk(number) for number in range(9)] == [in_memory.chunk(number) for number in range(9)]
+    assert files.served(Digest(bytes(32))) is None
+    assert on_disk is not None
+    path = tmp_path / f"step-{record.step:09}.aggregate"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert on_disk.chunk(len(kept.bounds) - 2) is None
+    files.prune(STATES[-1].step)
+    assert files.served(Digest(record.aggregates)) is None
+    assert on_disk.chunk(0) is None
+
+
+@given(st.lists(st.integers(1, 3 * CHUNK_BYTES // 8), min_size=1, max_size=4), st.integers(0, 9))
+def test_a_chunk_is_read_without_the_rest_of_the_file(
+    tmp_path_factory: pytest.TempPathFactory, parts: list[int], number: int
+) -> None:
+    """[J2] The same bytes as those of the vector in memory, however it is cut."""
+    bounds = tuple(accumulate(parts, initial=0))
+    aggregate_D = torch.arange(bounds[-1], dtype=torch.float32)
+    path = tmp_path_factory.mktemp("aggregate") / "file"
+    path.write_bytes(aggregate_D.numpy().tobytes())
+    assert _chunk_of(path, bounds, number) == served_aggregate(aggregate_D, bounds).chunk(number)
 
 
 def test_a_gap_asks_for_the_model(tmp_path: Path) -> None:

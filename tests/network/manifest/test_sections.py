@@ -30,6 +30,7 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "data_files": ({"data_files": (("a.bin", Digest(bytes([9]) * 32)), ("b c.bin", Digest(bytes(32))))}, "data"),
     "seed": ({"seed": 1}, "initialisation"),
     "initial_state": ({"initial_state": Digest(bytes([9]) * 32)}, "initialisation"),
+    "continues": ({"continues": Digest(bytes([9]) * 32)}, "initialisation"),
     "steps": ({"steps": 11}, "training options"),
     "optimizer": ({"optimizer": "adamw"}, "training options"),
     "rate": ({"rate": 0.1000000000000001}, "training options"),

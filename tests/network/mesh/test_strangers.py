@@ -11,6 +11,7 @@ from tests.network.mesh.test_mesh import HELLO, free_address
 from tests.network.mesh.test_one_process import say, until
 from troth.crypto import Identity, PeerId, Seed, derive
 from troth.network.mesh import mesh as mesh_module
+from troth.network.mesh import neighbour as neighbour_module
 from troth.network.mesh.inbox import Inbox
 from troth.network.mesh.mesh import Mesh
 from troth.network.mesh.neighbour import MOST_OF_STRANGERS, STRANGERS_ROOM, Expected, Neighbours
@@ -99,6 +100,31 @@ def test_strangers_take_up_little_memory() -> None:
     play(part)
 
 
+def test_answers_to_a_stranger_that_never_reads_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection stays, since it may be slow; a founder that never reads is hung up on as ever."""
+    most, answer = 1 << 20, bytes(1 << 18)
+    monkeypatch.setattr(neighbour_module, "STRANGERS_QUEUE", most)
+
+    async def part(member: _Member) -> None:
+        queued = dict[PeerId, int]()
+        for one in (STRANGERS[0], FOUNDER):
+            near = await member.greeted_by(one)
+            (far,) = [connection for connection in member.mesh._neighbours.connections if connection.peer == one.peer]
+            for _ in range(200):  # more than the system's buffers hold
+                member.mesh.post(one.peer, Lane.CONTROL, answer)
+                await asyncio.sleep(0.001)
+                queued[one.peer] = max(queued.get(one.peer, 0), far.queued_bytes)
+            stays = one.peer in member.mesh.connected
+            assert stays == (one is not FOUNDER)
+            near.close()
+            await near.closed()
+            await far.closed()
+        assert most < queued[STRANGERS[0].peer] <= most + len(answer) + 64
+        assert queued[FOUNDER.peer] > most + len(answer) + 64
+
+    play(part)
+
+
 def test_a_crowd_does_not_keep_a_member_from_coming_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """[B8] A founder's successor key has no seat until it is back; the crowd crowds out itself."""
     monkeypatch.setattr(mesh_module, "_MOST_STRANGERS", 2)
@@ -155,3 +181,19 @@ def test_whoever_was_a_member_is_not_dialled_for_ever() -> None:
             await until(lambda: not member.mesh._neighbours.of(newcomer.peer).address)
 
     play(part)
+
+
+def test_a_candidate_is_dialled_while_it_is_one() -> None:
+    """It may be unable to dial a member that nobody reaches; one that lost its slot is forgotten, and nobody dials it twice."""
+    table = Neighbours(MEMBER.peer, {MEMBER.peer: "", FOUNDER.peer: ""})
+    members, key = frozenset({MEMBER.peer, FOUNDER.peer}), STRANGERS[0].peer
+    slot = Expected(members, frozenset({key}), {key: "here:1"}, current=True)
+    assert table.expect(slot) == [key]
+    first = table.of(key)
+    assert (first.address, table.is_dialled(key, first)) == ("here:1", True)
+    assert table.expect(slot) == []
+    table.expect(Expected(members, current=True))
+    assert not table.is_dialled(key)
+    assert table.expect(slot) == [key]
+    assert table.is_dialled(key, table.of(key))
+    assert not table.is_dialled(key, first), "whoever still dials it for the slot that it lost must end"

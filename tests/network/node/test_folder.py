@@ -1,5 +1,6 @@
 """A peer's folder: claimed for one run, and found again as it was left."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -92,6 +93,24 @@ def test_a_folder_in_which_nothing_was_done_is_taken_over(tmp_path: Path) -> Non
     assert not list((tmp_path / "checkpoints").iterdir())
     again.close()
     assert (tmp_path / "run").read_text().strip() == OTHER_RUN.hex()
+
+
+def test_a_stranger_without_the_model_finds_where_it_had_followed_the_run_to(tmp_path: Path) -> None:
+    """[J1, J2] From there on, records lead from the content that it fetches to wherever the run is."""
+    followed, lacks = dataclasses.replace(first_state(), step=7), Digest(b"m" * 32)
+    folder = open_folder(tmp_path)
+    folder.open_slots(Marks())
+    folder.chunks.begin(lacks, b"index")
+    folder.save_standing(followed, lacks)
+    folder.close()
+    again = open_folder(tmp_path)
+    found = again.last(first_state())
+    assert (found.state.step, found.lacks, found.state.model) == (7, lacks, first_state().model)
+    assert again.chunks.begun == lacks
+    again.open_slots(Marks())
+    again.save_step(dataclasses.replace(first_state(), step=9), whole=True)
+    assert list((tmp_path / "download").iterdir()) == [], "the model is in a checkpoint"
+    again.close()
 
 
 def test_one_process_uses_a_folder_at_a_time(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from troth.crypto import Identity, PeerId, derive
 from troth.network.manifest.errors import ManifestError
 from troth.network.mesh.session import Standing
 from troth.network.node import founding
-from troth.network.node.founding import Founding, Presence, Verdict, begin_with_the_others, decide
+from troth.network.node.founding import Founding, Presence, Verdict, begin_with_the_others, decide, meet_members
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Parameters, Run
 
@@ -140,3 +140,76 @@ def test_the_loop_ends_where_there_is_nothing_to_begin() -> None:
     assert network.stood == []
     with pytest.raises(ManifestError, match=r"everybody needs the same run\.toml"):
         begin_with_the_others(_Network(seen({}, refused=OTHERS)), founders(), lambda _: None)
+
+
+# A stranger
+
+
+class _Members(_Network):
+    """Members that answer a stranger as they are told to."""
+
+    def __init__(self, *views: Presence, answers: Mapping[PeerId, bool | None] | None = None) -> None:
+        super().__init__(*views)
+        self._answers = answers or {}
+        self.asked: list[str] = []
+
+    def presence(self) -> Presence:
+        return self._views.pop(0) if len(self._views) > 1 else self._views[0]
+
+    def ask_whether_reached(self, address: str) -> bool:
+        self.asked.append(address)
+        return True
+
+    def reached(self) -> Mapping[PeerId, bool | None]:
+        return self._answers
+
+
+STRANGER = Founding(
+    Identity.from_secret(derive(0, "stranger")).peer, ROSTER, 60.0, None, lambda peer: f"p{KEYS.index(peer)}"
+)
+
+
+def test_a_stranger_waits_for_a_member_and_tells_whom_it_cannot_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(founding, "_TELL_EVERY_S", 0.0)
+    notes = list[str]()
+    network = _Members(Presence({}, {}, {OTHERS[0]: "connection refused"}), seen(all_of(GONE_ON, 1)))
+    meet_members(network, STRANGER, notes.append, "")
+    assert notes == ["no member answers yet; waiting for p1 (connection refused)"]
+    assert network.asked == [], "it gave no address, so there is nothing to check"
+
+
+def test_a_stranger_that_nobody_will_train_with_is_told_why() -> None:
+    with pytest.raises(
+        ManifestError, match=r"cannot train with this peer: another run; everybody needs the same run\.toml"
+    ):
+        meet_members(_Members(seen({}, refused=KEYS)), STRANGER, lambda _: None, "")
+
+
+YES, UNCHECKED = (
+    "others can reach this peer at here:1",
+    "whether others can reach this peer at here:1 was not checked: too few",
+)
+
+
+@pytest.mark.parametrize(
+    ("answers", "says"),
+    [
+        ((True, False, None), YES),
+        ((False, False, False, True), YES),
+        ((None,), UNCHECKED),
+        ((), UNCHECKED),
+        ((False, False), UNCHECKED),  # as many as may lie
+    ],
+)
+def test_one_member_that_reached_it_is_enough(answers: tuple[bool | None, ...], says: str) -> None:
+    notes = list[str]()
+    network = _Members(seen(all_of(GONE_ON, 4)), answers=dict(zip(OTHERS, answers, strict=False)))
+    meet_members(network, STRANGER, notes.append, "here:1", answers_s=0.1)
+    assert [note.startswith(says) for note in notes] == [True]
+    assert set(network.asked) == {"here:1"}
+
+
+def test_a_stranger_that_nobody_reaches_is_told_how_to_mend_it() -> None:
+    network = _Members(seen(all_of(GONE_ON, 4)), answers=dict.fromkeys(OTHERS[: ROSTER.liars + 1], False))
+    with pytest.raises(ManifestError, match=r"that tried \(3\) cannot reach this peer at here:1: let that port"):
+        meet_members(network, STRANGER, lambda _: None, "here:1", answers_s=5.0)

@@ -5,8 +5,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from tests.network.manifest.plans import KEYS, PLAN
+from troth.crypto import Digest, PeerId
 from troth.network.mesh.session import Standing
 from troth.network.node.waiting import farewell, waiting_for
+from troth.protocol.core.door import Door
+from troth.protocol.core.records import Candidate
 from troth.protocol.core.roster import Roster
 
 
@@ -16,7 +19,17 @@ def member(*, missing: int = 0, busy: int = 0, members: int = 4, waits: bool = T
     restart = SimpleNamespace(
         waits=waits, missing=frozenset(KEYS[4 - missing : 4]), busy=frozenset(KEYS[1 : 1 + busy]), least=3
     )
-    return SimpleNamespace(restart=restart, state=SimpleNamespace(step=817, roster=roster))
+    return SimpleNamespace(restart=restart, state=SimpleNamespace(step=817, roster=roster), has_seat=True)
+
+
+def stranger(*, candidate: bool, lacks: bool, step: int) -> Any:
+    """One that follows the run and has come to this step, with a slot or without."""
+    key = PeerId(bytes(32))
+    slot = (Candidate(key, "", 5, None),) if candidate else ()
+    roster = replace(Roster.founding(PLAN.run), door=Door(probation=16, slots=4, candidates=slot))
+    state = SimpleNamespace(step=step, roster=roster, last=object() if step else None)
+    peer, missing = SimpleNamespace(me=key), Digest(bytes(32)) if lacks else None
+    return SimpleNamespace(restart=None, state=state, has_seat=False, peer=peer, lacks=missing)
 
 
 def test_too_few_are_there_and_those_who_are_missing_are_named() -> None:
@@ -47,6 +60,21 @@ def test_a_pause_without_steps_has_the_same_words_as_one_with_steps() -> None:
         waiting_for(member(waits=False), resting, {}, "paused: 2 of 4 are gone", PLAN.name_of)
         == "paused: 2 of 4 are gone"
     )
+
+
+def test_a_stranger_is_told_how_far_it_is() -> None:
+    told = {
+        (False, True, 0): "following the run: asks the members that answer for its records",
+        (False, True, 40): "knocking at step 40: 4 of 4 places are free, and go to the best tickets",
+        (True, True, 40): "has a place on probation; fetches the model, and catches up from step 40 on",
+        (True, False, 40): None,
+    }
+    for (candidate, lacks, step), words in told.items():
+        who = stranger(candidate=candidate, lacks=lacks, step=step)
+        reached = {KEYS[1]: Standing(True, True, 41)}
+        assert waiting_for(who, None, reached, None, PLAN.name_of) == words
+        alone = waiting_for(who, None, {}, None, PLAN.name_of)
+        assert words is None or alone == f"{words}; but no member can be reached now: the run may be over"
 
 
 def test_nothing_to_wait_for() -> None:

@@ -8,9 +8,9 @@ from tests.network.transport.endpoints import LIMITS, anyone
 from troth.crypto import Digest, Identity
 from troth.errors import OperatorError
 from troth.network.transport.base import LocalPeer, Transport
-from troth.network.transport.registry import DEFAULT_TRANSPORT, TRANSPORTS
+from troth.network.transport.registry import DEFAULT_TRANSPORT, TRANSPORTS, libp2p_address
 
-LOCAL = LocalPeer(Identity.from_secret(b"l" * 32), LIMITS, anyone, Digest(bytes(32)), frozenset())
+LOCAL = LocalPeer(Identity.from_secret(b"l" * 32), LIMITS, anyone, Digest(bytes(32)), anyone)
 
 
 @pytest.mark.parametrize("name", TRANSPORTS)
@@ -36,3 +36,12 @@ def test_where_to_listen_if_the_manifest_gives_no_port() -> None:
         "libp2p": "",
     }
     assert DEFAULT_TRANSPORT == "tcp"
+
+
+def test_the_address_of_a_relay_names_its_key() -> None:
+    me = LOCAL.identity.peer
+    address = libp2p_address("203.0.113.5:4001", me)
+    assert address is not None
+    assert address.startswith("/ip4/203.0.113.5/tcp/4001/p2p/12D3Koo")
+    assert TRANSPORTS["libp2p"](relays=(address,)).lookup_address == "dht:"
+    assert libp2p_address("", me) is None

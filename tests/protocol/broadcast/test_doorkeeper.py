@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from tests.protocol.core.test_door import KEYS, OPEN, RUN, roster_of, tickets_of
+from tests.protocol.core.test_door import KEYS, OPEN, RUN, TOOLS, roster_of, tickets_of, unsigned
 from troth.crypto import Slot
 from troth.protocol.broadcast.outside import doorkeeper
 from troth.protocol.broadcast.outside.doorkeeper import Doorkeeper
-from troth.protocol.core.door import best_tickets, is_ticket
+from troth.protocol.core.door import best_tickets, has_work
 from troth.protocol.core.records import Candidate
 from troth.protocol.wire.frames import ProbeShown, TicketShown
 from troth.protocol.wire.messages import Phase, Probe, Ticket
@@ -18,7 +18,7 @@ SLOT = Slot(RUN, 6, Phase.REJOIN)
 
 def doorkeeper_at(step: int = 6) -> Doorkeeper:
     """One who stands at an open door with a candidate."""
-    made = Doorkeeper()
+    made = Doorkeeper(TOOLS)
     made.stand(RUN, replace(roster_of(), door=replace(OPEN, candidates=(Candidate(KEYS[7], "", step - 1, None),))))
     return made
 
@@ -36,9 +36,9 @@ def test_the_best_tickets_are_kept_and_others_cost_one_hash(monkeypatch: pytest.
     good = [ticket for key in KEYS[:3] for ticket in tickets_of(key, 2)]
     for ticket in good:
         made.hear(KEYS[0], SLOT, TicketShown(ticket), 6)
-    assert made.tickets == best_tickets(RUN, OPEN, good, ())
+    assert made.tickets == best_tickets(RUN, OPEN, good, (), TOOLS)
     before = ranked
-    bad = [Ticket(KEYS[4], nonce) for nonce in range(100) if not is_ticket(RUN, OPEN, Ticket(KEYS[4], nonce))]
+    bad = [unsigned(KEYS[4], nonce) for nonce in range(100) if not has_work(RUN, OPEN, unsigned(KEYS[4], nonce))]
     for ticket in (*bad, *made.tickets * 50):
         made.hear(KEYS[4], SLOT, TicketShown(ticket), 6)
     assert ranked == before

@@ -328,6 +328,6 @@ def test_a_commit_with_times_that_are_none_is_malformed(took: object) -> None:
 
 def test_the_longest_commit_is_not_too_long() -> None:
     """[Q8, M3]"""
-    rejoins = (SignedRejoin(b"k" * 32, b"l" * 32, b"s" * 64),) * MOST_REJOINS
+    rejoins = (SignedRejoin(b"k" * 32, b"l" * 32, b"s" * 64, b"a" * 64),) * MOST_REJOINS
     longest = Commit(b"a" * 32, b"b" * 32, b"c" * 32, b"d" * 32, rejoins, MOST, 2.0**400, b"s" * 64)
     assert decode(Phase.COMMIT, encode(longest)) == longest

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.protocol.returning_members import PEERS, roster_after
+from tests.protocol.returning_members import IDENTITIES, PEERS, roster_after
 from troth.crypto import Digest, Identity, PeerId, Slot, derive
 from troth.protocol.core.door import (
     AUDITS,
@@ -14,8 +14,9 @@ from troth.protocol.core.door import (
     best_nonce,
     best_tickets,
     decide,
-    is_ticket,
+    has_work,
     probe_bytes,
+    signed_ticket,
     ticket_hash,
 )
 from troth.protocol.core.records import Candidate, Judgement, Newcomer
@@ -27,6 +28,8 @@ from troth.protocol.wire.primitives import Primitives
 
 RUN = Digest(b"r" * 32)
 STRANGERS = [Identity.from_secret(derive(7, "stranger", number)) for number in range(8)]
+IDENTITY_OF = {identity.peer: identity for identity in (*STRANGERS, *IDENTITIES)}
+TOOLS = Primitives()
 KEYS = sorted(identity.peer for identity in STRANGERS)
 OPEN = Door(probation=8, slots=2, ticket_bits=3, seed=Digest(b"s" * 32))
 
@@ -37,8 +40,12 @@ def run_with(founders: tuple[PeerId, ...] = tuple(sorted(PEERS)), **parameters: 
 
 
 def tickets_of(key: PeerId, count: int, door: Door = OPEN) -> list[Ticket]:
-    right = (ticket for nonce in range(10_000) if is_ticket(RUN, door, ticket := Ticket(key, nonce)))
-    return [next(right) for _ in range(count)]
+    right = (ticket for nonce in range(10_000) if has_work(RUN, door, ticket := unsigned(key, nonce)))
+    return [signed_ticket(RUN, door.seed, IDENTITY_OF[key], next(right).nonce, "") for _ in range(count)]
+
+
+def unsigned(key: bytes, nonce: int, address: str = "") -> Ticket:
+    return Ticket(key, nonce, address, bytes(64))
 
 
 def goes_on(door: Door, step: int, *probed: PeerId, **more: Any) -> tuple[tuple[Candidate, ...], tuple[PeerId, ...]]:
@@ -56,9 +63,9 @@ def test_a_ticket_costs_work_for_one_key_and_one_draw() -> None:
     """[J4]"""
     (ticket,) = tickets_of(KEYS[0], 1)
     assert ticket_hash(RUN, OPEN.seed, ticket) < 1 << 253
-    others = [is_ticket(RUN, replace(OPEN, seed=Digest(bytes([k]) * 32), ticket_bits=40), ticket) for k in range(20)]
+    others = [has_work(RUN, replace(OPEN, seed=Digest(bytes([k]) * 32), ticket_bits=40), ticket) for k in range(20)]
     assert not any(others)
-    assert is_ticket(RUN, replace(OPEN, ticket_bits=0), Ticket(KEYS[0], 5))
+    assert has_work(RUN, replace(OPEN, ticket_bits=0), unsigned(KEYS[0], 5))
 
 
 @pytest.mark.parametrize("address", ["", "127.0.0.1:7000", "x" * 128])
@@ -66,24 +73,32 @@ def test_the_quick_search_finds_what_the_plain_one_finds(address: str) -> None:
     """[J4]"""
     for first in (0, 1000, 2**61):
         plain = min(
-            (Ticket(KEYS[0], nonce, address) for nonce in range(first, first + 300)),
+            (unsigned(KEYS[0], nonce, address) for nonce in range(first, first + 300)),
             key=lambda ticket: ticket_hash(RUN, OPEN.seed, ticket),
         )
-        assert best_nonce(RUN, OPEN.seed, KEYS[0], address, range(first, first + 300)) == plain
+        assert best_nonce(RUN, OPEN.seed, KEYS[0], address, range(first, first + 300)) == (
+            ticket_hash(RUN, OPEN.seed, plain).to_bytes(32, "big"),
+            plain.nonce,
+        )
 
 
 def test_the_smallest_tickets_count_one_for_each_key() -> None:
     """[J4] However many a key has; keys that were ever seen, and bytes that are no key, win nothing."""
     heard = [ticket for key in KEYS[:4] for ticket in tickets_of(key, 3)]
-    best = best_tickets(RUN, OPEN, heard, ())
+    best = best_tickets(RUN, OPEN, heard, (), TOOLS)
     ranked = sorted(heard, key=lambda ticket: ticket_hash(RUN, OPEN.seed, ticket))
     assert best[0] == ranked[0]
     assert len({ticket.key for ticket in best}) == len(best) == OPEN.slots
-    known = best_tickets(RUN, OPEN, heard, {PeerId(ticket.key) for ticket in best})
+    known = best_tickets(RUN, OPEN, heard, {PeerId(ticket.key) for ticket in best}, TOOLS)
     assert not {ticket.key for ticket in known} & {ticket.key for ticket in best}
-    assert best_tickets(RUN, replace(OPEN, ticket_bits=0), [Ticket(bytes(32), 1), Ticket(b"\xff" * 32, 1)], ()) == []
     assert (
-        best_tickets(RUN, replace(OPEN, candidates=(Candidate(KEYS[0], "", 0, None),)), tickets_of(KEYS[0], 1), ())
+        best_tickets(RUN, replace(OPEN, ticket_bits=0), [unsigned(bytes(32), 1), unsigned(b"\xff" * 32, 1)], (), TOOLS)
+        == []
+    )
+    assert (
+        best_tickets(
+            RUN, replace(OPEN, candidates=(Candidate(KEYS[0], "", 0, None),)), tickets_of(KEYS[0], 1), (), TOOLS
+        )
         == []
     )
 
@@ -92,7 +107,7 @@ def test_slots_are_given_away_four_times_in_a_probation() -> None:
     """[J4] In between nobody gets one: else whoever is quickest would, and not whoever worked most."""
     assert [step for step in range(17) if OPEN.is_lottery(step)] == [1, 3, 5, 7, 9, 11, 13, 15]
     assert not any(Door().is_lottery(step) for step in range(50))
-    won = best_tickets(RUN, OPEN, [*tickets_of(KEYS[0], 1), *tickets_of(KEYS[1], 1)], ())
+    won = best_tickets(RUN, OPEN, [*tickets_of(KEYS[0], 1), *tickets_of(KEYS[1], 1)], (), TOOLS)
     assert goes_on(OPEN, 2, tickets=won) == ((), ())
     seated, _ = goes_on(OPEN, 3, tickets=won)
     assert seated == (Candidate(KEYS[0], "", 3, None), Candidate(KEYS[1], "", 3, None))

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+from msgspec.structs import replace
+
 from tests.protocol.returning_members import (
     PEERS,
     SUCCESSORS,
@@ -49,8 +51,8 @@ def test_a_request_is_for_one_step_of_one_absence_in_one_incarnation() -> None:
             rejoin_request(absent, successor, at=9, since=5),
             rejoin_request(absent, successor, at=8, since=4),
             rejoin_request(absent, successor, at=8, since=5, incarnation=1),
-            SignedRejoin(absent, SUCCESSORS[1], right.signature),
-            SignedRejoin(PEERS[0], successor, right.signature),
+            SignedRejoin(absent, SUCCESSORS[1], right.signature, right.accepted),
+            SignedRejoin(PEERS[0], successor, right.signature, right.accepted),
         ]
         assert [is_request(slot, one, roster, tools) for one in wrong] == [False] * len(wrong)
         back = roster_after(roster, 8, returned=(Returned(absent, successor),))
@@ -64,6 +66,24 @@ def test_a_request_is_for_one_step_of_one_absence_in_one_incarnation() -> None:
                 "kept from last time"
             )
             assert is_request(rejoin_slot(10), rejoin_request(absent, successor, at=10, since=9), again, tools)
+
+
+def test_a_key_that_is_named_as_successor_has_signed_too() -> None:
+    """[B3, B8] For the same step of the same absence; whoever comes back under its own key needs no consent."""
+    absent, slot, roster, tools = PEERS[-1], rejoin_slot(8), roster_with_one_absent(), Primitives()
+    right, own = (rejoin_request(absent, key, at=8, since=5) for key in (SUCCESSORS[0], absent))
+    assert is_request(slot, right, roster, tools)
+    assert is_request(slot, own, roster, tools)
+    earlier = (rejoin_request(absent, SUCCESSORS[0], at=at, since=since) for at, since in ((7, 5), (8, 4)))
+    wrong = [
+        replace(right, accepted=None),
+        replace(right, accepted=right.signature),
+        replace(right, key=SUCCESSORS[1]),
+        replace(own, accepted=right.accepted),
+        replace(own, accepted=own.signature),
+        *(replace(right, accepted=other.accepted) for other in earlier),
+    ]
+    assert not any(is_request(slot, one, roster, tools) for one in wrong)
 
 
 def test_requests_are_listed_once_for_each_who_is_absent() -> None:

@@ -104,18 +104,21 @@ def test_the_way_begins_at_the_latest_model_that_is_here(ended: ProtocolSimulati
     assert way_from(models, ()) is None
 
 
-@pytest.mark.parametrize(("size", "most"), [(1, 64), (1 << 18, 64), (1 << 20, 16), (1 << 24, 2), (10**9, 2)])
-def test_how_many_are_kept_depends_on_their_length_alone(size: int, most: int) -> None:
+@pytest.mark.parametrize(
+    ("size", "every", "most"),
+    [(1, 1, 64), (1 << 18, 1, 64), (1 << 20, 1, 16), (1 << 22, 1, 8), (1 << 24, 16, 16), (10**9, 16, 16), (1, 20, 64)],
+)
+def test_how_many_are_kept_follows_from_the_run(size: int, every: int, most: int) -> None:
     """[J2] Who asks knows what there is."""
-    assert most_kept(size) == most
+    assert most_kept(size, every) == most
 
 
 def test_aggregates_are_kept_for_a_bounded_time(ended: ProtocolSimulation) -> None:
-    """[J2] Of large ones none beside those of the audit records."""
+    """[J2] Of large ones none in memory beside those of the audit records."""
     last = ended.states[ended.honest[0]]
     kept = max(last.audit_records)
     states = [_after(last, kept, number) for number in range(100)]
-    small, large = KeptAggregates(1 << 20), KeptAggregates(1 << 26)
+    small, large = KeptAggregates(1 << 20, 1), KeptAggregates(1 << 26, 16)
     for state in states:
         small.add([state])
         large.add([state])

@@ -17,7 +17,7 @@ from troth.evidence.recompute import Recomputed, recompute
 from troth.evidence.verify import verify_ban
 from troth.protocol.core.records import StepRecord, aggregates_digest, chained_state, decode_record
 from troth.protocol.core.state import State
-from troth.protocol.recovery import catch_up
+from troth.protocol.recovery import models
 from troth.protocol.recovery.history import Followed, follow
 from troth.protocol.step.conclude import Ending
 from troth.protocol.wire.frames import CertifiedRecord
@@ -123,7 +123,7 @@ def test_whoever_comes_back_makes_the_updates_that_it_missed(*, journal: bool) -
 
 def test_whoever_is_too_far_behind_waits_for_a_state_that_is_named_by_content(monkeypatch: pytest.MonkeyPatch) -> None:
     """[U5, J2] Where members keep no aggregates that it needs, it takes the model at step 4k."""
-    monkeypatch.setattr(catch_up, "most_kept", lambda _size: 0)
+    monkeypatch.setattr(models, "most_kept", lambda _size, _every: 0)
     made = dataclasses.replace(plan(liars=(), steps=14, crashes={4: DropOut(1, 4, 5.0)}), content_every=4)
     seen = run_world(made).check_promises()
     (back,) = [record for record in seen.records if record.returned]

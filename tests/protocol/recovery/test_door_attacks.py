@@ -4,16 +4,17 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
 
+import msgspec
 import pytest
 
-from tests.protocol.core.test_door import KEYS, OPEN, RUN, roster_of, tickets_of
+from tests.protocol.core.test_door import IDENTITY_OF, KEYS, OPEN, RUN, roster_of, tickets_of
 from tests.protocol.returning_members import PEERS, SUCCESSORS, rejoin_request, rejoin_slot, roster_after
 from tests.protocol.samples import quiet_record
 from tests.protocol.scripted_world import plan, run_world
 from troth.crypto import Digest, PeerId, Stream, stream
-from troth.protocol.core.door import best_tickets
+from troth.protocol.core.door import best_tickets, ticket_bytes
 from troth.protocol.core.records import Candidate, Judgement, Newcomer, Returned, StepRecord
-from troth.protocol.core.rejoin import is_request, returning
+from troth.protocol.core.rejoin import acceptance_bytes, is_request, returning
 from troth.protocol.core.roles import PendingAudits
 from troth.protocol.core.roster import MOST_AWAY, Away, Roster
 from troth.protocol.recovery import ledger as ledger_module
@@ -192,24 +193,33 @@ def test_followers_of_changes_count_the_same_quorum_as_members(seed: int) -> Non
 # Names that somebody else made
 
 
-@pytest.mark.xfail(strict=True, reason="a rejoin request is signed by the old key alone: the new one has no say")
 def test_nobody_comes_back_under_the_key_of_a_stranger() -> None:
     """[B3, B8, J3] A liar that is absent names the key of an honest stranger at the door as its own from now on. When the liar is
     convicted, that key is banned with it."""
     liar, stranger = PEERS[-1], SUCCESSORS[0]
     roster = replace(roster_of(), members=tuple(PEERS[:-1]), away=(Away(3, liar, 0),))
-    request = rejoin_request(liar, stranger)  # nothing in it is signed by the stranger
-    assert not is_request(rejoin_slot(6), request, roster, Primitives())
+    slot, right = rejoin_slot(6), rejoin_request(liar, stranger)
+    assert is_request(slot, right, roster, Primitives()), "with the stranger's consent"
+    mine = IDENTITY_OF[liar].sign(acceptance_bytes(slot, liar, stranger, 3))
+    for accepted in (None, mine, right.signature, bytes(64)):
+        assert not is_request(slot, msgspec.structs.replace(right, accepted=accepted), roster, Primitives())
 
 
-@pytest.mark.xfail(strict=True, reason="a ticket is not signed: whoever does the work may put any key into it")
 def test_nobody_makes_tickets_for_the_key_of_somebody_else() -> None:
     """[J4, B8] A liar makes a ticket for the successor key under which an absent member asks to come back. Once that key has a
     slot, it was seen, and cannot be anybody's successor: the member has to go through probation."""
     absent, successor = PEERS[-1], SUCCESSORS[0]
     roster = replace(roster_of(), members=tuple(PEERS[:-1]), away=(Away(3, absent, 0),))
     assert roster.may_return(Returned(absent, successor), 8)
-    won = best_tickets(RUN, OPEN, tickets_of(successor, 1), roster.known)
+    (right,) = tickets_of(successor, 1)
+    assert best_tickets(RUN, OPEN, [right], roster.known, Primitives()) == [right]
+    mine = IDENTITY_OF[PEERS[0]].sign(ticket_bytes(RUN, OPEN.seed, right))
+    forged = [
+        msgspec.structs.replace(right, signature=bytes(64)),
+        msgspec.structs.replace(right, signature=mine),
+        msgspec.structs.replace(right, address="elsewhere:1"),
+    ]
+    won = best_tickets(RUN, replace(OPEN, ticket_bits=0), forged, roster.known, Primitives())
     seated = tuple(Candidate(ticket.key, "", 7, None) for ticket in won)
     after = roster_after(replace(roster, door=OPEN), step=7, candidates=seated)
     assert after.may_return(Returned(absent, successor), 8)

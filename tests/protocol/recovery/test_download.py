@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from tests.protocol.returning_members import IDENTITIES, rejoin_slot
 from troth.crypto import Digest, PeerId
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.broadcast.timeouts import Timeouts
-from troth.protocol.recovery.download import Download
+from troth.protocol.recovery.download import Download, Fetched
 from troth.protocol.wire.frames import ChunkShown, ChunkWanted, Packet, StateIndex, StateWanted
 from troth.protocol.wire.messages import Malformed
 from troth.protocol.wire.primitives import Primitives
@@ -29,6 +29,9 @@ class _Chunks:
 
     def __init__(self) -> None:
         self.missing = set(range(len(CHUNKS)))
+
+    def length(self, number: int) -> int:
+        return len(CHUNKS[number])
 
     def put(self, number: int, chunk: memoryview) -> bool:
         right = bytes(chunk) == CHUNKS[number]
@@ -155,3 +158,41 @@ def test_another_attempt_goes_on_where_the_last_one_ended() -> None:
     second = Scene(honest)
     assert second.download(download) == "state"
     assert second.sent[DONORS[0]] <= len(CHUNKS) - came + 8
+
+
+class _Disk:
+    """Chunks that outlast a process."""
+
+    def __init__(self) -> None:
+        self.begun: Digest | None = None
+        self.kept: dict[int, bytes] = {}
+
+    def begin(self, digest: Digest, index: bytes) -> None:
+        self.begun, self.kept = digest, {}
+
+    def put(self, digest: Digest, number: int, chunk: memoryview) -> None:
+        self.kept[number] = bytes(chunk)
+
+    def index(self, digest: Digest) -> bytes | None:
+        return b"index" if digest == self.begun else None
+
+    def chunks(self, digest: Digest, lengths: Mapping[int, int]) -> Iterable[tuple[int, memoryview]]:
+        return [(number, memoryview(chunk)) for number, chunk in self.kept.items() if number in lengths]
+
+
+def test_another_process_goes_on_where_the_last_one_ended() -> None:
+    """[J1] With what is on disk, of which each chunk is checked: one that has changed there is fetched again."""
+    disk, told = _Disk(), list[Fetched]()
+    first = Scene(killed_half_way)
+    assert first.download(Download(DIGEST, _collect, disk)) is None
+    came = len(disk.kept)
+    assert 10 < came < len(CHUNKS)
+    disk.kept[min(disk.kept)] = bytes(32)
+    second = Scene(honest)
+    assert second.download(Download(DIGEST, _collect, disk, told.append)) == "state"
+    assert second.sent[DONORS[0]] <= len(CHUNKS) - came + 1 + 8
+    assert [one.here for one in told] == [32 * (came - 1 + k) for k in range(1, len(CHUNKS) - came + 2)]
+    assert {(one.of, one.donors) for one in told} == {(32 * len(CHUNKS), 1)}
+    third = Scene(silent)
+    assert third.download(Download(DIGEST, _collect, disk)) == "state", "all of it is here"
+    assert third.sent.total() == 0

@@ -7,6 +7,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from tests.protocol.recovery.certified_records import MemberBehind, signed_again
 from tests.protocol.returning_members import IDENTITIES, LOST, RUN, rejoin_slot
 from tests.protocol.scripted_world import LiarLink, LiarScript, WorldRun, peer_ids, plan, run_world
 from troth.crypto import Digest, PeerId, Slot, blob_digest
@@ -15,11 +16,8 @@ from troth.protocol.broadcast.timeouts import Timeouts
 from troth.protocol.core.coins import SeededEntropy
 from troth.protocol.core.records import decode_record, encode_record, record_bytes_to_sign
 from troth.protocol.core.state import Peer, State
-from troth.protocol.recovery.catch_up import CatchUp
-from troth.protocol.recovery.ledger import Known, Ledger
-from troth.protocol.recovery.observers import Observers
-from troth.protocol.recovery.requests import Requests
-from troth.protocol.recovery.restart import Restart
+from troth.protocol.recovery.ledger import ForkedError, Known, Ledger
+from troth.protocol.recovery.models import Downloads, Models
 from troth.protocol.wire.frames import (
     CertifiedRecord,
     ChunkShown,
@@ -144,6 +142,9 @@ class _OneChunk:
         self._digest = digest
         self.missing, self._state = {0}, b""
 
+    def length(self, _number: int) -> int:
+        return len(b"state")
+
     def put(self, number: int, chunk: memoryview) -> bool:
         if blob_digest(chunk) != self._digest:
             return False
@@ -164,10 +165,8 @@ def _fetch_from(liar_sends: Sequence[float]) -> float:
         channel = BroadcastChannel(mine, link, Timeouts(), tools, observing=True)
         peer: Peer[bytes] = Peer(mine, RUN, cast(Any, _Bytes()), channel, SeededEntropy(0, 0), tools)
         ledger = Ledger(peer, Known(State.first(RUN, b"")), lambda _certified: None, lambda _record: None)
-        restart = Restart(peer, channel, 30.0, lambda: None)
-        requests = Requests(RUN, mine, mine.peer)
-        catch_up = CatchUp(peer, requests, ledger, Observers(ledger, 1, lambda _since: ()), channel, restart, 30.0)
-        assert await catch_up._reach([liar.peer, honest.peer], blob_digest(b"state"), ()) == b"state"
+        models = Models(peer, ledger, channel, Downloads(), lambda _sender, _frame: None)
+        assert await models.reach([liar.peer, honest.peer], blob_digest(b"state"), ()) == b"state"
         return link.now()
 
     async def lies() -> float:
@@ -216,3 +215,15 @@ def test_a_returning_member_asks_again_whatever_keeps_coming() -> None:
     for lies in (LiarScript(), Floods()):
         seen = run_world(plan(steps=24, network=cut), lies).check_promises()
         assert list(seen.returned.values()) == [[LOST]]
+
+
+def test_a_forged_record_behind_a_right_one_stops_nobody() -> None:
+    """[B2, J8] A quorum signed the first record, which continues what the peer knows: that a later one leads nowhere is one
+    liar's doing, and no fork. Else any member could keep out every stranger, and everyone who lost its disk."""
+    behind = MemberBehind()
+    forged = signed_again(behind.shown[1], list(behind.who.values())[:1], randomness=bytes(32))
+    assert behind.shows(behind.shown[0], forged) is None
+    assert behind.shows(*behind.shown[:2]) is not None
+    fork = signed_again(behind.shown[0], behind.who.values(), seed_randomness=bytes(32))
+    with pytest.raises(ForkedError):
+        behind.shows(fork, forged)

@@ -31,7 +31,7 @@ EXAMPLES: list[Message] = [
     Clip((), missing=(b"j" * 32,), basis=b"k" * 32),
     Reveal(b"e" * 32, b"\xff"),
     Reveal(b"e" * 32, b"\xff", (Probe(b"p" * 32, b"q" * 32, b"s" * 64),)),
-    Commit(None, b"b" * 32, b"c" * 32, tickets=(Ticket(b"p" * 32, 77, "host:1"),)),
+    Commit(None, b"b" * 32, b"c" * 32, tickets=(Ticket(b"p" * 32, 77, "host:1", b"s" * 64),)),
     Confirm(b"\xff"),
     Report(struct.pack("<3d", 1.0, -2.0, 3.0), b"l" * 32),
     Accuse((Accusation(b"f" * 32, Kind.GRADIENT, 6, None, b"m" * 32),), b"g" * 32, basis=b"n" * 32),

@@ -107,7 +107,7 @@ def test_garbage_never_crashes(phase: Phase, payload: bytes) -> None:
 @pytest.mark.parametrize(
     ("phase", "payload", "why"),
     [
-        (Phase.COMMIT, bytes(10_000), "bytes"),
+        (Phase.COMMIT, bytes(20_000), "bytes"),
         (Phase.COMMIT, encode(Commit(b"short", b"b" * 32, b"c" * 32)), "length"),
         (Phase.COMMIT, encode(EXAMPLES[3]), ""),
         (Phase.CLIP, encode(Clip((Center(0, b"d" * 32, float("nan")),))), "finite"),
@@ -130,7 +130,7 @@ def test_numbers_that_are_too_large_or_none_are_malformed(phase: Phase, payload:
 
 def test_an_address_that_is_no_text_is_malformed() -> None:
     """[M3, J4] And not an error in whoever reads it: any stranger's ticket goes into everybody's Commit."""
-    right = encode(Commit(None, bytes(32), bytes(32), tickets=(Ticket(bytes(32), 7, "host:1"),)))
+    right = encode(Commit(None, bytes(32), bytes(32), tickets=(Ticket(bytes(32), 7, "host:1", bytes(64)),)))
     wrong = right.replace(b"host:1", b"host\xff1")
     assert right != wrong
     assert not isinstance(decode(Phase.COMMIT, right), Malformed)

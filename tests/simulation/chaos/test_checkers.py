@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
 from typing import Any
 from unittest.mock import patch
 
@@ -12,7 +14,8 @@ from torch import Tensor
 from tests.simulation.chaos.planted import PLANTED
 from troth.crypto import Identity
 from troth.protocol.broadcast.router import Router
-from troth.protocol.core.records import Judgement, Returned
+from troth.protocol.core.errors import LeftOutError
+from troth.protocol.core.records import Candidate, Judgement, Returned, StepRecord
 from troth.protocol.core.roster import Roster
 from troth.protocol.wire.frames import Packet, Relayed, Value
 from troth.protocol.wire.messages import Envelope, Kind, Verdict
@@ -109,11 +112,11 @@ def test_safety_sees_a_record_that_liars_made() -> None:
     assert "no honest peer signed" in CHECKERS["safety"](world)[0]
 
 
-def test_bans_alone_finds_who_was_banned_and_stays() -> None:
+def test_bans_and_seats_find_who_was_banned_and_stays() -> None:
     """It votes as the honest do, so that nothing else shows it."""
     liar = {0: frozenset({"equivocate"})}
     with PLANTED["votes counted from those already out"]():
-        assert failing(play(plan(7, 4, liars=liar))) == {"bans"}
+        assert failing(play(plan(7, 4, liars=liar))) == {"bans", "seats"}, "whoever is banned has no seat"
     assert failing(play(plan(7, 4, liars=liar))) == set()
 
 
@@ -158,6 +161,61 @@ def test_held_bytes_counts_what_frames_hold_and_each_once() -> None:
     assert 1000 < held_bytes({"early": [(b"", frame)]}) < 1300
     assert held_bytes([frame, frame]) == held_bytes([frame])
     assert held_bytes([Value(envelope), Relayed(bytes(32), Value(envelope))]) > 2000
+
+
+# The door
+
+
+@cache
+def with_a_stranger() -> World:
+    """Somebody honest comes in."""
+    return play(plan(steps=14, byzantine=1, probation=4, strangers={5: (0.1, "honest")}))
+
+
+def changed(world: World, records: list[StepRecord]) -> World:
+    """The same world with other records."""
+    other = replace(world)
+    other.records = records
+    return other
+
+
+def test_nothing_is_wrong_with_a_stranger_that_works_for_its_seat() -> None:
+    world = with_a_stranger()
+    assert sum(len(record.admitted) for record in world.records) == 1
+    assert failing(world) == set()
+
+
+def test_the_door_is_watched_step_by_step() -> None:
+    """A probation with a hole in it; a slot too many; a key that was banned; somebody who missed a step and stays."""
+    world = with_a_stranger()
+    (entry,) = [k for k, record in enumerate(world.records) if record.admitted]
+    key = world.records[entry].admitted[0].key
+    slots = tuple(Candidate(bytes([k]) * 32, "", 0, None) for k in range(world.run.parameters.slots + 1))
+    banned = Judgement(None, key, Kind.EQUIVOCATION, 0, None, 0, Verdict.ACCUSED)
+    changes: dict[str, tuple[int, dict[str, Any]]] = {
+        "without 4 steps of work": (entry - 1, {"probed": ()}),
+        "candidates under": (entry, {"candidates": slots}),
+        "is on probation, and a member or banned": (0, {"judgements": (banned,)}),
+        "missed it, and is a candidate": (entry - 1, {"probed": ()}),
+    }
+    for text, (step, fields) in changes.items():
+        records = list(world.records)
+        records[step] = msgspec.structs.replace(records[step], **fields)
+        found = CHECKERS["door"](changed(world, records))
+        assert any(text in one for one in found), text
+
+
+def test_honest_strangers_are_not_made_to_stop_and_keep_slots_and_seats() -> None:
+    world = with_a_stranger()
+    (entry,) = [k for k, record in enumerate(world.records) if record.admitted]
+    key = world.records[entry].admitted[0].key
+    assert CHECKERS["welcome"](replace(world, stopped={5: LeftOutError("it had enough")}))
+    lost = list(world.records)
+    lost[entry - 1] = msgspec.structs.replace(lost[entry - 1], candidates=())
+    assert any("lost its slot" in one for one in CHECKERS["welcome"](changed(world, lost)))
+    gone = list(world.records)
+    gone[entry + 1] = msgspec.structs.replace(gone[entry + 1], absent=(key,))
+    assert any("came in, is honest, and absent" in one for one in CHECKERS["welcome"](changed(world, gone)))
 
 
 # Promises that earlier versions of the protocol did not keep

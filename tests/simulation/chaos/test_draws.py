@@ -3,21 +3,24 @@
 import hashlib
 from collections import Counter
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
-from troth.simulation.chaos.draws import DRAWS, draw_beyond, draw_plan, draw_wide
+from troth.attacks.wire.door import DOOR_LIES
+from troth.simulation.chaos.draws import DRAWS, draw_beyond, draw_door, draw_plan, draw_wide
 from troth.simulation.chaos.draws.classic import LATER_BEHAVIOURS
 from troth.simulation.chaos.draws.wide import WIDE_ATTACKS
 from troth.simulation.chaos.faults import Network
 from troth.simulation.chaos.judge import judge
-from troth.simulation.chaos.plan import TASKS, Plan
+from troth.simulation.chaos.plan import BEHAVIOURS, TASKS, Leave, Plan
 from troth.simulation.chaos.plan_file import FORMAT, PlanFile, flaw, from_bytes, to_text
 from troth.simulation.chaos.shrink import shrink
 from troth.simulation.lockstep.drop_outs import DropOut
 
 WIDE = [draw_wide(seed) for seed in range(400)]
 BEYOND = [draw_beyond(seed) for seed in range(200)]
+DOOR = [draw_door(seed) for seed in range(200)]
 
 
 def test_the_worlds_of_old_stay_as_they_were() -> None:
@@ -32,7 +35,7 @@ def test_the_worlds_of_old_stay_as_they_were() -> None:
     assert digest == "29ce4c5b69360ce8911f4a2bda1d60e8ae815dd0c55ccb5e33a49dbe362af63a"
 
 
-@pytest.mark.parametrize("plans", [WIDE, BEYOND], ids=["wide", "beyond"])
+@pytest.mark.parametrize("plans", [WIDE, BEYOND, DOOR], ids=["wide", "beyond", "door"])
 def test_every_world_can_be_played_and_written_down(plans: list[Plan]) -> None:
     assert [flaw(plan) for plan in plans if flaw(plan)] == []
     for plan in plans[:40]:
@@ -66,6 +69,29 @@ def test_beyond_the_guarantee_are_all_liars_and_a_crash() -> None:
     assert all(plan.crashes and len(plan.lying) == plan.promised for plan in BEYOND)
     assert all(set(range(plan.peers)) - plan.lying - plan.shaky for plan in BEYOND), "somebody stays to tell"
     assert sum(plan.fair for plan in BEYOND) < len(BEYOND) / 5
+
+
+def test_at_the_door_everything_comes_together() -> None:
+    """Strangers of every kind, that stay or leave and come again; liars at the door; power cuts, crashes, key changes inside."""
+    strangers = [how for plan in DOOR for _, how in plan.strangers.values()]
+    assert set(strangers) == set(BEHAVIOURS)
+    assert 0.4 < strangers.count("honest") / len(strangers) < 0.7
+    assert {lie for plan in DOOR for liar in plan.liars.values() for lie in liar} >= set(DOOR_LIES)
+    leaves = [leave for plan in DOOR for leave in plan.leaves.values()]
+    assert {(leave.inside, leave.down is None, leave.journal) for leave in leaves} == set(
+        product((False, True), repeat=3)
+    )
+    back = [cut for plan in DOOR for cut in plan.crashes.values() if cut.down is not None]
+    assert len(back) / 3 < sum(not cut.journal for cut in back) < len(back)
+    counts = Counter(
+        within=sum(plan.within for plan in DOOR),
+        turned=sum(plan.within and bool(plan.turncoats) for plan in DOOR),
+        left=sum(plan.within and bool(plan.leaves) for plan in DOOR),
+        dark=sum(bool(plan.blackout) for plan in DOOR),
+        both=sum(bool(plan.crashes and plan.leaves) for plan in DOOR),
+    )
+    assert min(counts.values()) > 5
+    assert min(plan.steps for plan in DOOR) == 32
 
 
 def test_some_go_one_by_one_until_liars_are_most_of_those_left() -> None:
@@ -106,6 +132,11 @@ def test_a_plan_knows_its_tier() -> None:
     assert plan_of().within
     assert not plan_of(crashes=one_gone).within
     assert plan_of(crashes=one_gone, liars={0: frozenset()}, intensity={0: (1.0, 1)}, byzantine=2).within
+    assert not plan_of(probation=4, strangers={7: (0.0, "turns")}).within, (
+        "whoever turns once it is in is a liar like others"
+    )
+    assert not plan_of(probation=4, strangers={7: (0.0, "honest")}, leaves={7: Leave(1.0)}).within
+    assert plan_of(probation=4, strangers={7: (0.0, "noise")}).within, "the lazy never are members"
     assert not plan_of(blackout={number: DropOut(1, 0, 5.0) for number in range(2, 7)}).within
 
 
@@ -118,6 +149,9 @@ def test_a_plan_knows_its_tier() -> None:
         ({"tau": 0.0}, "tau must be above 0"),
         ({"tau_auto": 0.7}, "tau must be above 0"),
         ({"peers": 25}, "peers must be from 1 to 24"),
+        ({"strangers": {7: (0.0, "honest")}}, "strangers need a probation"),
+        ({"probation": 4, "leaves": {3: Leave(1.0)}}, "nobody else leaves"),
+        ({"probation": 4, "strangers": {7: (0.0, "polite")}}, "no stranger behaves like 'polite'"),
     ],
 )
 def test_plans_that_cannot_be_played_are_refused(given: dict[str, object], why: str) -> None:
@@ -132,6 +166,15 @@ def test_shrinking_takes_away_what_is_new_and_promises_no_less() -> None:
     assert not small.waits
     assert not small.liars_return
     assert small.within
+
+
+def test_shrinking_takes_strangers_away() -> None:
+    """Whoever is left is numbered anew, and leaves as before."""
+    strangers = {7: (1.0, "noise"), 8: (2.0, "honest"), 9: (3.0, "zeros")}
+    large = plan_of(probation=4, strangers=strangers, leaves={8: Leave(5.0, inside=True)}, byzantine=2)
+    small = shrink(large, lambda plan: any(leave.inside for leave in plan.leaves.values()), most_worlds=300)
+    assert [how for _, how in small.strangers.values()] == ["honest"]
+    assert small.leaves.keys() == small.strangers.keys() == {small.peers}
 
 
 def test_safety_alone_is_promised_beyond() -> None:

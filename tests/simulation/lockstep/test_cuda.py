@@ -3,9 +3,12 @@
 Run on a machine with a GPU: `python -m pytest -q -p no:cacheprovider tests/simulation/lockstep/test_cuda.py`.
 """
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from troth.protocol.core.records import decode_record
 from troth.simulation import ProtocolSimulation, Scenario
 from troth.training.work import TrainingWork, state_digest
 
@@ -62,3 +65,12 @@ def test_a_states_digest_from_the_device_is_the_hosts() -> None:
     training = next(iter(simulation.states.values())).training
     simulation._ahead.begin_digest(training)
     assert simulation._ahead.digest(training) == state_digest(training)
+
+
+def test_strangers_change_nothing_of_that() -> None:
+    """[S1, J5] Candidates' gradients are cut as contributors' are, though they are no part of the aggregate."""
+    scenario = replace(ATTACKED, probation=4, strangers="honest + noise + turns", steps=14, evaluate_every=14)
+    together, alone = finished(scenario), finished(scenario, share=False)
+    assert together.trace == alone.trace
+    assert {ban.peer for ban in together.bans} <= together.liars
+    assert any(decode_record(raw).admitted for raw in together.trace)

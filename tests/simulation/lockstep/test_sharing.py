@@ -1,5 +1,6 @@
 """Many peers in one process share nothing that could decide anything."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from tests.protocol.small_runs import SMALL, finished
 from troth.crypto import Identity, PeerId, Slot, derive, leaf_hash, tagged_hash
+from troth.protocol.core.records import decode_record
 from troth.protocol.wire.messages import Envelope, Phase, ReportNumbers, Reveal
 from troth.protocol.wire.phases import seal
 from troth.protocol.wire.primitives import Primitives
@@ -20,6 +22,18 @@ def test_with_the_memo_off_the_trace_is_the_same(attacked: ProtocolSimulation) -
     assert type(alone.tools) is Primitives
     assert alone.trace == attacked.trace
     assert [e.text for e in alone.evidence] == [e.text for e in attacked.evidence]
+
+
+def test_with_strangers_too_the_trace_is_the_same_without_the_memo() -> None:
+    """[S1, J5] Candidates' gradients come with everyone's in one call, and their commitments are verified by each member."""
+    strangers = "honest + noise + turns + leaves:stay=2"
+    scenario = replace(SMALL, peers=5, byzantine=1, attack_start=6, probation=4, strangers=strangers, steps=24)
+    together, alone = finished(scenario), finished(scenario, share=False)
+    assert alone.trace == together.trace
+    assert [e.text for e in alone.evidence] == [e.text for e in together.evidence]
+    seen = [decode_record(raw) for raw in together.trace]
+    assert any(record.admitted for record in seen)
+    assert any(record.banned for record in seen)
 
 
 def test_gradients_computed_one_by_one_give_the_same_trace(attacked: ProtocolSimulation) -> None:

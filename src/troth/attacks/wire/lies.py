@@ -118,9 +118,8 @@ def not_finite(message: Message, draw: Stream) -> Message:
 def false_rejoin(message: Commit, gone: PeerId, draw: Stream) -> Commit:
     """A Commit with a request to rejoin for a member that is gone, under a key that is none of its own."""
     key = Identity.from_secret(draw.words(4).tobytes()).peer
-    return msgspec.structs.replace(
-        message, rejoins=(*message.rejoins, SignedRejoin(gone, key, draw.words(8).tobytes()))
-    )
+    rejoin = SignedRejoin(gone, key, draw.words(8).tobytes(), draw.words(8).tobytes())
+    return msgspec.structs.replace(message, rejoins=(*message.rejoins, rejoin))
 
 
 def false_signature(message: Commit, identity: Identity, slot: Slot) -> Commit:

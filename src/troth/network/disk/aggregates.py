@@ -6,18 +6,23 @@ but each update is a pure function of the model before it and the aggregate, and
 
 import os
 import threading
+from contextlib import suppress
+from functools import partial
 from io import FileIO
+from itertools import pairwise
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from troth.crypto import Digest
+from troth.crypto import CHUNK_BYTES, Digest
 from troth.files import read_into, write_by
 from troth.network.disk.step_files import step_files
+from troth.protocol.broadcast.outside.catch_up_server import Served
 from troth.protocol.core.parts import Bounds, part_bounds
 from troth.protocol.core.records import StepRecord, aggregates_digest
 from troth.protocol.core.state import State
+from troth.protocol.recovery.aggregates import served_aggregate
 from troth.protocol.wire.blob import Blob, digest_all
 from troth.training.work import Training
 
@@ -32,6 +37,7 @@ class AggregateFiles:
         self._size = size  # D
         self._since = self._next = 0  # the files reach from a saved model, or the first, to the step before `_next`
         self._models: dict[int, Digest] = {}  # digests of the states that they lead to, by the step that begins there
+        self._named: dict[Digest, tuple[int, Bounds]] = {}  # steps and parts, by the aggregate's digest in its record
         self._writer: threading.Thread | None = None
         self._failure: OSError | None = None
 
@@ -46,6 +52,8 @@ class AggregateFiles:
         kept = state.audit_records.get(record.step)
         if kept is not None:
             self._start(record.step, kept.aggregate_D)  # without an update too: audits need it (SPEC K1)
+            self._named = {name: one for name, one in self._named.items() if one[0] != record.step}
+            self._named[Digest(record.aggregates)] = record.step, kept.bounds
         elif record.updated:
             return False
         self._next = record.step + 1
@@ -62,6 +70,7 @@ class AggregateFiles:
         for step, path in step_files(self._folder, "aggregate").items():
             if step < base:
                 path.unlink()
+        self._named = {name: one for name, one in self._named.items() if one[0] >= base}
 
     def wait(self) -> None:
         """Wait until everything is on disk. Raises OSError if it could not be written."""
@@ -93,6 +102,20 @@ class AggregateFiles:
         digest_all(blobs)
         return aggregate_D, blobs
 
+    def served(self, digest: Digest) -> Served | None:
+        """An aggregate for peers that catch up, read as they ask for it (SPEC J2). They check it: a disk that failed costs them
+        a chunk. None once its file is gone."""
+        if digest not in self._named:
+            return None
+        step, bounds = self._named[digest]
+        if not self._path(step).exists():
+            return None
+        return Served(partial(self._index, step, bounds), partial(_chunk_of, self._path(step), bounds))
+
+    def _index(self, step: int, bounds: Bounds) -> bytes:
+        found = self.read_parts(step, bounds)
+        return b"" if found is None else served_aggregate(found[0], bounds).index
+
     def _start(self, step: int, aggregate_D: Tensor) -> None:
         numbers = Blob.of(aggregate_D).view
         self._writer = threading.Thread(target=self._write, args=(self._path(step), numbers), name="aggregates")
@@ -106,3 +129,18 @@ class AggregateFiles:
 
     def _path(self, step: int) -> Path:
         return self._folder / f"step-{step:09}.aggregate"
+
+
+def _chunk_of(path: Path, bounds: Bounds, number: int) -> memoryview | None:
+    """A chunk of the aggregate in a file, without the rest of it: what `served_aggregate` gives by the same number."""
+    for start, stop in pairwise(bounds):
+        chunks = -(-4 * (stop - start) // CHUNK_BYTES)
+        if number < chunks:
+            at = 4 * start + number * CHUNK_BYTES
+            length = min(CHUNK_BYTES, 4 * stop - at)
+            with suppress(OSError), FileIO(path) as file:
+                raw = os.pread(file.fileno(), length, at)
+                return memoryview(raw) if len(raw) == length else None
+            return None
+        number -= chunks
+    return None

@@ -153,7 +153,29 @@ class Checkpoints:
         name = f"step-{state.step:09}"
         writes = whole or self._saves_model(state)
         content = state.model if state.content else self._work.digest(state.training) if writes else None
-        saved = SavedState(
+        saved = self._saved(state, content, marks or Marks())
+        try:
+            if writes:
+                began = self._clock()
+                self._write(state.step, state.training)
+                self._next, self._saved_at = self._clock() + _SELDOM * (self._clock() - began), state.step
+            write_bytes(self._folder / f"{name}.json", _text(saved))
+            self._prune(owed)
+        except OSError as error:
+            raise self._cannot_write(error) from error
+        return writes
+
+    def save_standing(self, state: State[Training], lacks: Digest, marks: Marks) -> None:
+        """Write a checkpoint of a state whose model, with this digest, is not here yet."""
+        try:
+            saved = self._saved(replace(state, model=lacks), None, marks)
+            write_bytes(self._folder / f"step-{state.step:09}.json", _text(saved))
+            self._prune(())
+        except OSError as error:
+            raise self._cannot_write(error) from error
+
+    def _saved(self, state: State[Training], content: Digest | None, marks: Marks) -> SavedState:
+        return SavedState(
             FORMAT,
             self._run,
             state.step,
@@ -166,20 +188,13 @@ class Checkpoints:
             content,
             state.incarnation,
             state.last,
-            marks or Marks(),
+            marks,
         ).checked()
-        try:
-            if writes:
-                began = self._clock()
-                self._write(state.step, state.training)
-                self._next, self._saved_at = self._clock() + _SELDOM * (self._clock() - began), state.step
-            write_bytes(self._folder / f"{name}.json", _text(saved))
-            self._prune(owed)
-        except OSError as error:
-            raise CheckpointError(
-                f"cannot write a checkpoint to {self._folder}: {error.strerror}; make room there and join again"
-            ) from error
-        return writes
+
+    def _cannot_write(self, error: OSError) -> CheckpointError:
+        return CheckpointError(
+            f"cannot write a checkpoint to {self._folder}: {error.strerror}; make room there and join again"
+        )
 
     def _saves_model(self, state: State[Training]) -> bool:
         """A small model always; a large one where its record names its content, so that others can take it from this peer after a

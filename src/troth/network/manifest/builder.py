@@ -45,6 +45,7 @@ class ManifestOptions:
     warmup: int = 0
     seed: int = 0
     initial_state: Path | None = None  # a checkpoint, a peer's folder, or a model
+    continues: Path | None = None  # manifest of the run that it comes from: then its members' signatures go along
     byzantine: int | None = None
     validators: int = 1
     projections: int = 16
@@ -64,20 +65,35 @@ class ManifestOptions:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """A run whose members signed an initial state, and the proof of that, for the file beside the manifest."""
+
+    run: Digest
+    proof: str
+
+
+@dataclass(frozen=True)
 class BuiltManifest:
     """A manifest, and what was found out while it was built."""
 
     manifest: Manifest
     gradient_s: float  # that one gradient took on this machine
     initial_state: bytes | None = None  # for the file beside the manifest
+    origin: Origin | None = None
     code: tuple[Path, ...] = ()  # files that everybody needs beside the manifest
     data: tuple[Path, ...] = ()  # data files, as this machine names them
 
 
 def build_manifest(
-    task: str, founders: Sequence[Founder], options: ManifestOptions | None = None, folder: Path | None = None
+    task: str,
+    founders: Sequence[Founder],
+    options: ManifestOptions | None = None,
+    folder: Path | None = None,
+    *,
+    origin: "Origin | None" = None,
 ) -> BuiltManifest:
-    """A manifest that will lie in `folder`, where the task's file, if it has one, must lie too.
+    """A manifest that will lie in `folder`, where the task's file, if it has one, must lie too. `origin`: the run that the
+    initial state comes from.
 
     The nonce is fresh, so every manifest is another run. A gradient is computed a few times to see how long it takes.
     """
@@ -117,7 +133,9 @@ def build_manifest(
     if options.initial_state is None:
         return built
     digest, raw = import_initial_state(manifest.work(problem, Primitives()), options.initial_state)
-    return replace(built, manifest=replace(manifest, initial_state=digest), initial_state=raw)
+    continues = None if origin is None else origin.run
+    manifest = replace(manifest, initial_state=digest, continues=continues)
+    return replace(built, manifest=manifest, initial_state=raw, origin=origin)
 
 
 def _data_files(task: Task) -> tuple[tuple[str, Digest], ...]:

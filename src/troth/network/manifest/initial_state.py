@@ -6,15 +6,49 @@ The state lies beside the manifest, in a file named after its digest; the manife
 from pathlib import Path
 
 from troth.crypto import Digest
+from troth.evidence.errors import UnprovedError
+from troth.evidence.model_file import MOST_BYTES
+from troth.evidence.verify_model import ModelProof, check_parameters, verify_state
 from troth.protocol.wire.messages import Malformed
 from troth.training.states.initial_state import InitialStateError, checked, import_initial_state
 from troth.training.work import Training, TrainingWork
 
-__all__ = ["InitialStateError", "import_initial_state", "initial_state_file", "read_initial_state"]
+__all__ = [
+    "InitialStateError",
+    "check_origin",
+    "import_initial_state",
+    "initial_state_file",
+    "origin_file",
+    "read_initial_state",
+]
 
 
 def initial_state_file(folder: Path, digest: Digest) -> Path:
     return folder / f"initial-state-{digest.hex()[:16]}.safetensors"
+
+
+def origin_file(folder: Path, digest: Digest) -> Path:
+    """The signatures over a state that comes from another run."""
+    return initial_state_file(folder, digest).with_suffix(".json")
+
+
+def check_origin(folder: Path, digest: Digest, run: Digest, training: Training) -> ModelProof:
+    """What proves that the initial state comes from that run: the file beside it, trusting nothing in it but signatures."""
+    path = origin_file(folder, digest)
+    try:
+        with path.open(encoding="utf-8") as file:
+            proof = verify_state(file.read(MOST_BYTES + 1), run)
+        check_parameters(proof, training)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InitialStateError(
+            f"this run continues another, whose signatures are not here: get {path.name} from whoever sent the manifest, and put "
+            "it beside it"
+        ) from error
+    except UnprovedError as error:
+        raise InitialStateError(
+            f"{path.name} does not prove that this run continues run {run.hex()[:16]}: {error}; ask whoever sent the manifest"
+        ) from error
+    return proof
 
 
 def read_initial_state(work: TrainingWork, folder: Path, digest: Digest) -> Training:

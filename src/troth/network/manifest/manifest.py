@@ -26,7 +26,7 @@ from troth.network.manifest.checks import check_manifest
 from troth.network.manifest.errors import ManifestError
 from troth.network.manifest.fit import and_more, code_mismatch, data_hint
 from troth.network.manifest.founder import Founder
-from troth.network.manifest.initial_state import read_initial_state
+from troth.network.manifest.initial_state import check_origin, read_initial_state
 from troth.network.manifest.resilience import Resilience
 from troth.network.manifest.sections import description, section_digests
 from troth.network.manifest.toml import (
@@ -72,6 +72,7 @@ class Manifest:
     warmup: int = 0
     seed: int = 0  # of the initial parameters
     initial_state: Digest | None = None  # of the state that the run begins from, if not from the seed
+    continues: Digest | None = None  # the run whose members signed that state, if any
     data_where: str = ""  # for people to read: where to get the data
     data_files: tuple[tuple[str, Digest], ...] = ()  # name and SHA-256 of each, in the task's order: which one differs?
     device: Literal["cpu", "cuda"] = "cpu"
@@ -127,6 +128,7 @@ class Manifest:
                 warmup=training.warmup,
                 seed=training.seed,
                 initial_state=None if training.initial_state is None else Digest(bytes.fromhex(training.initial_state)),
+                continues=None if training.continues is None else Digest(bytes.fromhex(training.continues)),
                 data_where=data.where,
                 data_files=tuple((name, Digest(bytes.fromhex(digest))) for name, digest in data.files.items()),
                 device=task.device,
@@ -159,6 +161,7 @@ class Manifest:
                     warmup=self.warmup,
                     seed=self.seed,
                     initial_state=None if self.initial_state is None else self.initial_state.hex(),
+                    continues=None if self.continues is None else self.continues.hex(),
                 ),
                 protocol=ProtocolSection(**dataclasses.asdict(self.parameters)),
                 timeouts=TimeoutsSection(
@@ -229,6 +232,8 @@ class Manifest:
             training = work.first(self.model_seed)
         else:
             training = read_initial_state(work, self.folder, self.initial_state)
+            if self.continues is not None:
+                check_origin(self.folder, self.initial_state, self.continues, training)
         return State.first(self.run, training, work.digest(training))
 
     @property

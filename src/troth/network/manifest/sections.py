@@ -62,7 +62,11 @@ def _sections(manifest: "Manifest") -> dict[str, Plain]:
             "data_where": manifest.data_where,
             "data_files": [[name, digest.hex()] for name, digest in manifest.data_files],
         },
-        "initialisation": {"seed": manifest.seed, "initial_state": "" if start is None else start.hex()},
+        "initialisation": {
+            "seed": manifest.seed,
+            "initial_state": "" if start is None else start.hex(),
+            **({} if manifest.continues is None else {"continues": manifest.continues.hex()}),
+        },
         "training options": {
             "steps": manifest.steps,
             "optimizer": manifest.optimizer,

@@ -54,6 +54,7 @@ class TrainingSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     warmup: int = 0
     seed: int = 0
     initial_state: Hex32 | None = None
+    continues: Hex32 | None = None
 
 
 class ProtocolSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -125,6 +126,7 @@ _COMMENTS = {
     "data.where": "where people get them",
     "training.warmup": "steps until the full rate",
     "training.seed": "seed of the initial parameters",
+    "training.continues": "the run that this state comes from: its members' signatures are in the .json file beside it",
     "training.initial_state": "digest of model and optimizer to begin from: the file initial-state-… beside this one",
     "protocol.size": "the model's parameters; follows from the task",
     "protocol.tau": "clipping radius; where it starts if tau_auto is set",

@@ -30,6 +30,7 @@ from troth.protocol.wire.frames import (
 )
 from troth.protocol.wire.messages import Malformed
 
+_END_S = 2.0  # for tasks to end in
 _BULK = (PartSent, BlobSent, PartShown, StateIndex, ChunkShown)
 
 
@@ -112,6 +113,9 @@ class NetworkThread:
     def expect(self, expected: Expected) -> None:
         self._loop.call_soon_threadsafe(self.mesh.expect, expected)
 
+    def ask_whether_reached(self, address: str) -> None:
+        self._loop.call_soon_threadsafe(self.mesh.ask_whether_reached, address)
+
     def leave(self) -> None:
         """Say goodbye, if the network still runs: a peer whose network failed has its state to save all the same."""
         with suppress(RuntimeError):  # the loop is closed
@@ -133,7 +137,15 @@ class NetworkThread:
             self._inbox.fail(error)
         finally:
             self._started.set()
+            self._end_tasks()
             self._loop.close()
+
+    def _end_tasks(self) -> None:
+        """Cancel what a library has left behind (hivemind its searches): tasks that are merely dropped complain on the screen."""
+        if left := asyncio.all_tasks(self._loop):
+            for task in left:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.wait(left, timeout=_END_S))
 
     async def _work(self) -> None:
         self.mesh = await self._make()

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from troth.crypto import PeerId
+from troth.network.mesh.dial_back import DialBacks
 from troth.network.mesh.greeting import check_greeting
 from troth.network.mesh.inbox import Inbox
 from troth.network.mesh.neighbour import Expected, Neighbour, Neighbours, Redial
@@ -19,6 +20,7 @@ from troth.network.mesh.session import (
     CONTROL_PACKET,
     CONTROL_SESSION,
     NOWHERE,
+    DialBack,
     Goodbye,
     Hello,
     KeyInUse,
@@ -70,7 +72,9 @@ class Mesh:
         self._key_use = KeyUse(liars, inbox.stop, note)
         self._banned: frozenset[PeerId] = frozenset()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._reader = Reader(inbox, self._neighbours, self._refusals, self._key_use, self._note_refusal)
+        self.dial_backs = DialBacks(transport.dial, self._say)
+        given = inbox, self._neighbours, self._refusals, self._key_use, self._note_refusal
+        self._reader = Reader(*given, self.dial_backs, self._start)
         self.received = self._reader.received  # bytes
         self.sent = 0
 
@@ -116,7 +120,7 @@ class Mesh:
 
     def post(self, to: PeerId, lane: Lane, message: Message) -> None:
         """Send, or hold for a moment: a lost connection is soon back, or its peer is gone."""
-        neighbour = self._neighbours.get(to)
+        neighbour = self._neighbours.get(to) if self._neighbours.takes(to) else None
         connection = neighbour.connection if neighbour is not None else None
         if neighbour is not None and (connection is None or not self._send(connection, lane, message)):
             neighbour.hold(lane, message)
@@ -135,6 +139,14 @@ class Mesh:
         """Take note of the run as it is now; members who were strangers are dialled where they said."""
         for peer in self._neighbours.expect(expected):
             self._start(self._keep_up(peer, self._neighbours.of(peer)))
+
+    def ask_whether_reached(self, address: str) -> None:
+        """Ask the members that are connected, each once, whether they reach this peer at its address: see `dial_backs`."""
+        for peer, neighbour in self._neighbours:
+            new = self._neighbours.has_seat(peer) and peer not in self.dial_backs.answers
+            if neighbour.connection is not None and new:
+                self.dial_backs.asked(peer)
+                self._say(neighbour.connection, DialBack(address))
 
     def leave(self) -> None:
         """Say goodbye to everyone, and hang up: they go on without this peer at once."""
@@ -176,7 +188,7 @@ class Mesh:
             neighbour.trouble = "it gave no address, so it has to dial"
             return
         redial = Redial(_YIELDING_AT_FIRST_S, _YIELDING_S) if self._me > peer else Redial(0.0, 0.0)
-        while not self._left and peer not in self._banned and self._neighbours.is_dialled(peer):
+        while not self._left and peer not in self._banned and self._neighbours.is_dialled(peer, neighbour):
             if neighbour.up:
                 redial.connected()
                 await neighbour.goes_down()

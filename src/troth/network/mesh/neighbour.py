@@ -15,6 +15,7 @@ _FIRST_RETRY_S, _LAST_RETRY_S = 0.2, 10.0
 _MOST_HELD = 1 << 23  # bytes for one neighbour that is not connected
 MOST_OF_STRANGERS = 1 << 12  # bytes of a stranger's message: requests and tickets are short
 STRANGERS_ROOM = 1 << 16  # bytes of one stranger that may wait to be read
+STRANGERS_QUEUE = 1 << 22  # bytes for one stranger that wait to be sent; beyond them it gets no answer
 
 
 @dataclass
@@ -95,7 +96,9 @@ class Expected:
 
     members: frozenset[PeerId]
     candidates: frozenset[PeerId] = frozenset()
-    addresses: Mapping[PeerId, str] = field(default_factory=dict)  # of members that were strangers
+    addresses: Mapping[PeerId, str] = field(
+        default_factory=dict
+    )  # of members and candidates; and those that strangers gave
     current: bool = False  # this peer is in a step; else somebody may have come in whom it does not know yet
 
 
@@ -132,14 +135,23 @@ class Neighbours:
         seat = self._table[peer].seat if peer in self._table else None
         return not (self.has_seat(peer) or (seat is not None and self.has_seat(seat)))
 
-    def is_dialled(self, peer: PeerId) -> bool:
-        """Whether it is dialled while it is not connected: founders, and members that were strangers. Those said where, so
-        whoever is gone must not have everyone dial there for ever."""
-        return peer in self.founders or peer in self._expected.members
+    def is_dialled(self, peer: PeerId, neighbour: Neighbour | None = None) -> bool:
+        """Whether it is dialled while it is not connected: founders, members that were strangers, and candidates, so that members
+        that nobody can reach know them before they need them. Strangers said where, so whoever is gone must not have everyone
+        dial there for ever: one that is silent soon has no seat, and no slot. `neighbour`: not if it was forgotten meanwhile."""
+        if neighbour is not None and self._table.get(peer) is not neighbour:
+            return False
+        return any(peer in keys for keys in (self.founders, self._expected.members, self._expected.candidates))
 
     def most_waiting(self, peer: PeerId) -> int | None:
         """Bytes of a stranger that may wait to be read; None: it is none, as far as this peer knows."""
         return STRANGERS_ROOM if self._expected.current and self.is_stranger(peer) else None
+
+    def takes(self, peer: PeerId) -> bool:
+        """Whether another message may be queued for it. A crowd that asks and never reads must not fill memory with answers,
+        and a connection may queue several aggregates."""
+        connection = self._table[peer].connection if peer in self._table else None
+        return connection is None or self.most_waiting(peer) is None or connection.queued_bytes <= STRANGERS_QUEUE
 
     def crowd_out(self, most: int) -> None:
         """Hang up on the strangers that came first, if there are too many: a crowd of them only crowds out itself."""
@@ -181,10 +193,10 @@ class Neighbours:
             neighbour.gone = not neighbour.up
 
     def expect(self, expected: Expected) -> list[PeerId]:
-        """Take note of the run as it is now; return members that are to be dialled from now on."""
+        """Take note of the run as it is now; return members and candidates that are to be dialled from now on."""
         self._expected, new = expected, []
         for peer, address in expected.addresses.items():
-            if peer != self._me and peer in expected.members and address and not self.of(peer).address:
+            if peer != self._me and self.is_dialled(peer) and address and not self.of(peer).address:
                 self._table[peer].address = address
                 new.append(peer)
         for peer, _ in self:

@@ -1,14 +1,25 @@
 """Reading a connection to its end: session messages are heard here, packets wait for the protocol's thread."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from troth.crypto import PeerId
+from troth.network.mesh.dial_back import DialBacks
 from troth.network.mesh.inbox import Inbox
 from troth.network.mesh.neighbour import MOST_OF_STRANGERS, Neighbours
 from troth.network.mesh.one_process import KeyUse
 from troth.network.mesh.refusals import Refusals
-from troth.network.mesh.session import CONTROL_SESSION, Goodbye, KeyInUse, Refused, Standing, decode_session_message
+from troth.network.mesh.session import (
+    CONTROL_SESSION,
+    DialBack,
+    Goodbye,
+    KeyInUse,
+    Reached,
+    Refused,
+    Standing,
+    decode_session_message,
+)
 from troth.network.transport.base import Connection, Lane
 
 _LOOK_EVERY_S = 0.05
@@ -24,18 +35,22 @@ class Reader:
         refusals: Refusals,
         key_use: KeyUse,
         refused: Callable[[PeerId, str], None],  # called with whoever refuses this peer, and why
+        dial_backs: DialBacks,
+        start: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         self._inbox = inbox
         self._neighbours = neighbours
         self._refusals = refusals
         self._key_use = key_use
         self._refused = refused
+        self._dial_backs = dial_backs
+        self._start = start
         self.received = dict.fromkeys(Lane, 0)  # bytes
 
     async def read(self, connection: Connection, seat: PeerId) -> bool:
         """Hear a connection to its end; return whether the other side said goodbye. About keys in use each founder has one voice,
         and nobody else: keys cost nothing."""
-        peer, founder = connection.peer, seat in self._neighbours.founders
+        peer, founder, dialled_back = connection.peer, seat in self._neighbours.founders, False
         while (heard := await connection.receive()) is not None:
             lane, raw = heard
             self.received[lane] += len(raw)
@@ -54,6 +69,11 @@ class Reader:
                     self._key_use.warned(seat)
                 elif isinstance(said, Goodbye):
                     return True
+                elif isinstance(said, Reached):
+                    self._dial_backs.heard(peer, said)
+                elif isinstance(said, DialBack) and not dialled_back:
+                    dialled_back = True
+                    self._start(self._dial_backs.dial(connection, said.address))
                 continue
             message = bytes(raw[1:]) if lane == Lane.CONTROL else raw
             most = self._neighbours.most_waiting(peer)

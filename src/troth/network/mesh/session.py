@@ -7,7 +7,7 @@ import msgspec
 from troth.crypto import Digest, PeerId, tagged_hash
 from troth.protocol.wire.messages import Bytes32, Bytes64, Malformed, Step
 
-VERSION = 8
+VERSION = 9
 MOST_BYTES = 1 << 14
 CONTROL_SESSION, CONTROL_PACKET = b"\x00", b"\x01"  # first byte of a control message: a session's, or the protocol's
 _Text = Annotated[str, msgspec.Meta(max_length=500)]
@@ -53,7 +53,19 @@ class Goodbye(_SessionMessage, frozen=True):
     """The sender leaves on purpose: nobody needs to wait for it, or to dial it."""
 
 
-SessionMessage = Hello | Standing | Refused | KeyInUse | Goodbye
+class DialBack(_SessionMessage, frozen=True):
+    """The sender asks whether the receiver reaches it at this address."""
+
+    address: Annotated[str, msgspec.Meta(max_length=128, pattern=r"^[!-~]+$")]
+
+
+class Reached(_SessionMessage, frozen=True):
+    """The answer to `DialBack`."""
+
+    yes: bool
+
+
+SessionMessage = Hello | Standing | Refused | KeyInUse | Goodbye | DialBack | Reached
 NOWHERE = Standing(ready=False, begun=False, step=0)
 
 _ENCODER = msgspec.msgpack.Encoder()

@@ -6,6 +6,7 @@ log.txt             everything that people were told, and every step
 checkpoints/        the last states, audit records of the last steps, aggregates since the last saved model if it is large;
                     and whatever audits need that are owed from earlier steps
 journal/            everything that was agreed on, and every change of the members
+download/           chunks of the model, while this peer fetches it
 signed-slots        the slots that this peer has signed (SPEC B1)
 successor.key       the successor key, if this peer lost its slots
 evidence/           evidence of bans
@@ -24,11 +25,13 @@ from troth.files import write_text
 from troth.network.disk.aggregates import AggregateFiles
 from troth.network.disk.audit_records import AuditRecordFiles
 from troth.network.disk.checkpoints import CheckpointError, Checkpoints, Found, Marks
+from troth.network.disk.chunks import ChunkFiles
 from troth.network.disk.errors import DiskError
 from troth.network.disk.journal import Journal
 from troth.network.disk.lock import Lock, lock_folder
 from troth.network.disk.replay import Base, Replay
 from troth.network.disk.signed_slots import SignedSlotsFile
+from troth.protocol.broadcast.outside.catch_up_server import Served
 from troth.protocol.core.records import StepRecord, decode_record
 from troth.protocol.core.run import Run
 from troth.protocol.core.state import LastRecord, State
@@ -45,12 +48,20 @@ class PeerFolder:
     """Claims a folder for one run and opens its files, except the signed slots, which `open_slots` opens."""
 
     def __init__(
-        self, path: Path, run: Digest, work: TrainingWork, *, keep_checkpoints: int, note: Callable[[str], None]
+        self,
+        path: Path,
+        run: Digest,
+        work: TrainingWork,
+        *,
+        keep_checkpoints: int,
+        note: Callable[[str], None],
+        keep_aggregates: int = 0,  # of the last steps, if the model is large, for others (SPEC J2)
     ) -> None:
         self.path = path
         self._run = run
         self._work = work
         self._note = note
+        self._keep_aggregates = keep_aggregates
         self._lock = _claim(path, run, note)
         self._checkpoints = Checkpoints(path / "checkpoints", run, work, keep=keep_checkpoints)
         self._aggregates = AggregateFiles(path / "checkpoints", work.problem.size)
@@ -59,12 +70,14 @@ class PeerFolder:
         self.journal = Journal(path / "journal", run, after=self._checkpoints.marks().journal)
         if self.journal.cut:
             note(f"the journal's last line was torn: {self.journal.cut} bytes of it are cut off")
+        self.chunks = ChunkFiles(path / "download", note)
         self.slots: SignedSlotsFile | None = None
 
     def close(self) -> None:
         if self.slots is not None:
             self.slots.close()
             self.slots = None
+        self.chunks.close()
         self.journal.close()
         self._lock.release()
 
@@ -147,12 +160,24 @@ class PeerFolder:
         aggregate until the next time."""
         small, owed = self._checkpoints.is_small(state.training), self._audit_records.save(state)
         follows = small or self._on_disk(lambda: self._aggregates.add(state))
-        if self._checkpoints.save(state, self._settled(), whole=whole or not follows, owed=owed) and not small:
-            self._aggregates.saved(state)
+        if self._checkpoints.save(state, self._settled(), whole=whole or not follows, owed=owed):
+            self.chunks.clear()  # whatever was fetched is in a checkpoint
+            if not small:
+                self._aggregates.saved(state)
         # The last record may not be certified, so the peer may go back by a step, and audit the one before (SPEC B2, B6).
         oldest = min((*owed, state.step - 2))
-        self._on_disk(lambda: self._aggregates.prune(self._checkpoints.base_of(oldest)))
+        needed = min(self._checkpoints.base_of(oldest), state.step - self._keep_aggregates)
+        self._on_disk(lambda: self._aggregates.prune(needed))
         self._rest(state)
+
+    def save_standing(self, state: State[Training], lacks: Digest) -> None:
+        """Save where a stranger has followed the run to, while its model is on its way: the records from here on lead from the
+        content that it fetches to wherever the run is when it comes back."""
+        self._checkpoints.save_standing(state, lacks, self._settled())
+
+    def served_aggregate(self, digest: Digest) -> Served | None:
+        """An aggregate of one of the last steps of a large model, for peers that catch up (SPEC J2)."""
+        return self._aggregates.served(digest)
 
     def _rest(self, state: State[Training], *earlier: State[Training]) -> None:
         """Move earlier states, and the states and aggregates that audits may still need, from memory to files, if they are large

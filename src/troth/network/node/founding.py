@@ -1,4 +1,4 @@
-"""The beginning of a run: wait for the other founders, and decide when to begin without the rest (SPEC B5)."""
+"""The beginning: a founder waits for the others, and decides when to begin without the rest (SPEC B5); a stranger for members."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -13,6 +13,7 @@ from troth.protocol.core.roster import Roster
 
 _LOOK_EVERY_S = 0.02
 _TELL_EVERY_S = 3.0
+_ANSWERS_S = 8.0  # for members to say whether they reach this peer
 
 
 class Verdict(Enum):
@@ -65,12 +66,7 @@ def decide(waited_s: float, seen: Presence, founding: Founding) -> Decision:
     founders, mine = set(roster.members), {founding.me}
     here = founders & (seen.standings.keys() | mine)
     others = here - mine
-    refused = {peer: why for peer, why in seen.refused.items() if peer in founders - here}
-    if refused and not others and (len(refused) >= roster.quorum or refused.keys() == founders - mine):
-        names = ", ".join(founding.name_of(peer) for peer in sorted(refused))
-        why = next(iter(refused.values()))
-        remedy = "; everybody needs the same run.toml" if "another run" in why else ""
-        reason = f"{names} cannot train with this peer: {why}{remedy}"
+    if (reason := _refusal(seen, founding)) is not None:
         return Decision(Verdict.REFUSED, False, reason)
     begun = {peer for peer in others if seen.standings[peer].begun}
     # More than the liars among the founders could invent.
@@ -83,6 +79,20 @@ def decide(waited_s: float, seen: Presence, founding: Founding) -> Decision:
     if ready and (all_agree or (len(agreed) + 1 >= enough and (begun or not complete))):
         return Decision(Verdict.BEGIN, True, "everyone is here" if all_agree else "enough are here")
     return Decision(Verdict.WAIT, ready, _reason(here, agreed | mine, seen, founding))
+
+
+def _refusal(seen: Presence, founding: Founding) -> str | None:
+    """The reason why nobody will ever train with this peer, in the words of one of those who refuse; None if somebody may."""
+    others = set(founding.roster.members) - {founding.me}
+    if others & seen.standings.keys():
+        return None
+    refused = {peer: why for peer, why in seen.refused.items() if peer in others}
+    if not refused or (len(refused) < founding.roster.quorum and refused.keys() != others):
+        return None
+    names = ", ".join(founding.name_of(peer) for peer in sorted(refused))
+    why = next(iter(refused.values()))
+    remedy = "; everybody needs the same run.toml" if "another run" in why else ""
+    return f"{names} cannot train with this peer: {why}{remedy}"
 
 
 def _reason(here: set[PeerId], agreed: set[PeerId], seen: Presence, founding: Founding) -> str:
@@ -124,3 +134,54 @@ def begin_with_the_others(network: FoundingNetwork, founding: Founding, note: Ca
             told = now
             note(decision.reason)
         time.sleep(_LOOK_EVERY_S)
+
+
+class MembersNetwork(Protocol):
+    """The network, as far as a stranger uses it before it follows the run."""
+
+    def presence(self) -> Presence: ...
+
+    def ask_whether_reached(self, address: str) -> bool: ...
+
+    def reached(self) -> Mapping[PeerId, bool | None]: ...
+
+
+def meet_members(
+    network: MembersNetwork, founding: Founding, note: Callable[[str], None], at: str, answers_s: float = _ANSWERS_S
+) -> None:
+    """Wait, as a stranger, until a founder answers, and find out whether others can dial this peer `at` its address, if it has
+    one. Raises `ManifestError` if nobody will ever train with this peer, or if nobody reaches it there."""
+    told, founders = time.monotonic(), set(founding.roster.members)
+    while not founders & (seen := network.presence()).standings.keys():
+        if (reason := _refusal(seen, founding)) is not None:
+            raise ManifestError(reason)
+        if (now := time.monotonic()) >= told + _TELL_EVERY_S:
+            told = now
+            missing = (f"{founding.name_of(peer)} ({why})" for peer, why in sorted(seen.troubles.items()))
+            note(f"no member answers yet; waiting for {', '.join(missing)}")
+        time.sleep(_LOOK_EVERY_S)
+    if at:
+        _check_reached(network, founding, note, at, answers_s)
+
+
+def _check_reached(
+    network: MembersNetwork, founding: Founding, note: Callable[[str], None], at: str, answers_s: float
+) -> None:
+    """One member that reached this peer is enough to go on; it takes more than may lie to stop it."""
+    until, failed, open_questions = time.monotonic() + answers_s, 0, 1
+    while time.monotonic() < until and (failed <= founding.roster.liars or open_questions):
+        if not network.ask_whether_reached(at):  # also those that have connected meanwhile
+            break
+        time.sleep(_LOOK_EVERY_S)
+        network.presence()  # raises if this peer is to stop
+        answers = list(network.reached().values())
+        failed, open_questions = answers.count(False), answers.count(None)
+        if any(answers):
+            note(f"others can reach this peer at {at}")
+            return
+    if failed > founding.roster.liars:
+        raise ManifestError(
+            f"the members that tried ({failed}) cannot reach this peer at {at}: let that port through your router and firewall, "
+            "or give the address that others see; or give none, and this peer dials the others"
+        )
+    note(f"whether others can reach this peer at {at} was not checked: too few members said")

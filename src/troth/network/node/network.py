@@ -40,12 +40,13 @@ class NodeNetwork:
         delegation = None if me is seat else seat.sign(delegation_bytes(manifest.run.id, me.peer))
         sections: dict[str, bytes] = {**manifest.digests(), **own_sections}
         hello = Hello(VERSION, manifest.run.id, sections, seat.peer, delegation, process, machine)
-        addresses = {
-            founder.key: options.addresses.get(founder.key, founder.address or options.transport.lookup_address)
-            for founder in manifest.founders
-        }
+        self._founders = {one.key: options.addresses.get(one.key, one.address) for one in manifest.founders}
+        self._lookup = options.transport.lookup_address
+        self._belonging = frozenset(self._founders)  # members and candidates
+        addresses = {founder: address or self._lookup for founder, address in self._founders.items()}
+        known = {founder: address for founder, address in self._founders.items() if address}
         # Anyone may connect: the mesh asks who it is.
-        local = LocalPeer(me, limits, lambda _: True, manifest.run.id, frozenset(manifest.run.founders))
+        local = LocalPeer(me, limits, lambda _: True, manifest.run.id, lambda peer: peer in self._belonging, known)
 
         async def make_mesh() -> Mesh:
             transport = options.transport.make(local)
@@ -76,7 +77,21 @@ class NodeNetwork:
 
     def expect(self, roster: Roster, *, current: bool) -> None:
         """Take note of the members and candidates of the run as it is now, or as it was when this peer last was in a step."""
-        self._thread.expect(Expected(frozenset(roster.members), roster.door.keys, dict(roster.addresses), current))
+        members, candidates = frozenset(roster.members), roster.door.keys
+        self._belonging = members | candidates | self._founders.keys()
+        addresses = member_addresses(roster, self._founders, self._lookup)
+        self._thread.expect(Expected(members, candidates, addresses, current))
+
+    def ask_whether_reached(self, address: str) -> bool:
+        """Ask the members that are connected to dial this peer; `reached` has their answers. False where that would prove
+        nothing: libp2p takes the way on which it is connected already."""
+        if not self._lookup:
+            self._thread.ask_whether_reached(address)
+        return not self._lookup
+
+    def reached(self) -> Mapping[PeerId, bool | None]:
+        """For each member that was asked whether it has reached this peer; None: it has not answered."""
+        return self._thread.mesh.dial_backs.answers
 
     def stop(self) -> None:
         """Let the protocol's thread stop with `StoppedError` when it next waits; may be called from any thread."""
@@ -105,6 +120,21 @@ class NodeNetwork:
 
     def close(self) -> None:
         self._thread.stop()
+
+
+def member_addresses(roster: Roster, founders: Mapping[PeerId, str], lookup: str) -> dict[PeerId, str]:
+    """Where to dial members and candidates, and what strangers said who were members once. A successor key is where the key
+    before it was; whoever gave no address is looked up, where the transport can."""
+    said = dict(roster.addresses)
+    known = {**founders, **said}
+    for old, successor in roster.successors:
+        known[successor] = known.get(old, "")
+    candidates = {candidate.key: candidate.address or lookup for candidate in roster.door.candidates}
+    return (
+        said
+        | {PeerId(key): address for key, address in candidates.items()}
+        | {peer: known.get(peer) or lookup for peer in roster.members}
+    )
 
 
 def limits_for(parameters: int, bytes_per_second: float | None) -> Limits:

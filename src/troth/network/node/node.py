@@ -5,7 +5,7 @@ The protocol itself is `protocol.recovery.member` and `protocol.step`; a node gi
 
 import secrets
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
 from troth.crypto import Digest, Identity
@@ -22,20 +22,24 @@ from troth.network.node.events import EventSink, paused, step_event
 from troth.network.node.evidence import EvidenceFiles
 from troth.network.node.factory import PeerFactory
 from troth.network.node.folder import PeerFolder
-from troth.network.node.founding import Founding, begin_with_the_others
+from troth.network.node.founding import Founding, begin_with_the_others, meet_members
 from troth.network.node.log import LogFile, LoggedEvents
 from troth.network.node.metrics import Metrics
 from troth.network.node.names import Names
 from troth.network.node.narrator import QuietWatch
 from troth.network.node.network import NodeNetwork
 from troth.network.node.options import NodeOptions
-from troth.network.node.waiting import farewell, waiting_for
-from troth.network.node.way_in import WayIn
+from troth.network.node.waiting import farewell, wait_for_stragglers, waiting_for
+from troth.network.node.way_in import Arrival, WayIn, check_machine
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.core.errors import CannotGoOnError, LeftOutError, StalledError
+from troth.protocol.core.roster import Roster
 from troth.protocol.core.state import Outcome, Peer, State
+from troth.protocol.recovery.aggregates import most_kept
 from troth.protocol.recovery.member import Member
+from troth.protocol.recovery.models import Downloads
 from troth.protocol.wire.primitives import Primitives
+from troth.training import Task
 from troth.training.hardware import describe
 from troth.training.work import Training, TrainingWork
 
@@ -72,12 +76,9 @@ class Node:
         self.work = self._factory.work(manifest, problem, self._tools)
         self._ahead = self._factory.ahead(self.work, lambda: self._own_channel.pacing.next_timeouts.compute)
         # Until this peer knows where it stands: it is as large as the model, and nobody needs it later.
-        self._first: State[Training] | None = manifest.first_state(self.work)
-        self._founders = self._first.roster
+        self._first: State[Training] | None = _first_state(manifest, self.work, task, identity, options)
         self._key_lock = lock_key(manifest.run.id, identity.peer)
-        self._folder = PeerFolder(
-            options.folder, manifest.run.id, self.work, keep_checkpoints=options.keep_checkpoints, note=self.note
-        )
+        self._folder = _folder(manifest, self.work, options, self.note)
         self._evidence = EvidenceFiles(options.folder / "evidence", manifest.run, self._names, self.note)
         self._metrics = Metrics(options.folder, port=options.metrics_port, tensorboard=options.tensorboard)
         self._watch = QuietWatch(self.waits_for, self.note)
@@ -105,9 +106,10 @@ class Node:
         me = self._folder.current_identity(self._seat)
         try:
             self._open_network(me)
-            if not (
-                known or self._way_in.stranger or begin_with_the_others(self._connected, self._founding, self.note)
-            ):
+            given = self._connected, self._founding, self.note
+            if self._way_in.stranger and not known:
+                meet_members(*given, self._options.at)
+            elif not (known or begin_with_the_others(*given)):
                 self.note("the run began without this peer, or its folder was lost: it comes back under a new key")
                 self._connected.close()
                 self._folder.make_successor()
@@ -143,13 +145,14 @@ class Node:
             self._connected.expect(member.state.roster, current=False)
             try:
                 seated = member.has_seat or self._way_in.begins()
-                await self._follow(member, member.come_back(me) if seated else member.join(self._options.at))
+                join = member.join(self._options.at, invitation=self._options.invitation)
+                await self._follow(member, member.come_back(me) if seated else join)
             except (LeftOutError, StalledError) as why:
                 self.note(f"{why}; trying again")
         last = member.certified[-1] if member.certified else None
         if not self._folder.save_model(self._manifest.run, member.state, last):
             self.note("the run ends unclosed: too few signed its last record, so nobody can prove this model")
-        await self._wait_for_stragglers(member)
+        await wait_for_stragglers(member, self._own_channel, self._connected.presence, self._manifest.timeouts.delta)
         return member.state
 
     async def _follow(self, member: Member[Training], steps: AsyncIterator[Outcome[Training]]) -> None:
@@ -192,17 +195,6 @@ class Node:
         self._metrics.stepped(event)
         self._events.stepped(event, record)
 
-    async def _wait_for_stragglers(self, member: Member[Training]) -> None:
-        """Stay for peers that are still on their way: they need a majority of the others to tell them how the run ended."""
-        wanted, last = set(member.state.roster.may_ask) - {member.peer.me}, member.state.step
-        delta = self._manifest.timeouts.delta
-        until = time.monotonic() + 10 * delta
-        while time.monotonic() < until:
-            standings = self._connected.presence().standings
-            if all(standings[peer].step >= last for peer in wanted & standings.keys()):
-                return
-            await member.linger(self._own_channel, delta / 4)
-
     def _save_when_stopping(self) -> None:
         if self._member is not None and self._member.lacks is None:
             self._folder.save_when_stopping(self._member.state)
@@ -212,7 +204,8 @@ class Node:
     @property
     def _founding(self) -> Founding:
         options = self._options
-        return Founding(self._seat.peer, self._founders, options.founding_s, options.restart_with, self._names)
+        founders = Roster.founding(self._manifest.run)
+        return Founding(self._seat.peer, founders, options.founding_s, options.restart_with, self._names)
 
     def _open_network(self, me: Identity) -> None:
         assert self._first is not None
@@ -260,6 +253,9 @@ class Node:
             on_discarded=self._evidence.discarded,
             changes=self._folder.journal.roster_changes.since,
             on_followed=self._folder.journal.roster_changes.add,
+            on_candidate=self._folder.save_standing,
+            downloads=Downloads(self._folder.chunks, Arrival(self.note, self._watch.stepped)),
+            archive=self._folder.served_aggregate,
         )
 
     def _open_channel(self, me: Identity, *, observing: bool = False) -> BroadcastChannel:
@@ -304,6 +300,27 @@ def drive(coroutine: Coroutine[Any, Any, R]) -> R:
     except StopIteration as done:
         return done.value  # type: ignore[no-any-return]
     raise AssertionError("the protocol waits for nothing but its link")
+
+
+def _first_state(
+    manifest: Manifest, work: TrainingWork, task: Task, identity: Identity, options: NodeOptions
+) -> State[Training]:
+    """The state before the first step. A stranger checks its machine first: it has nothing to lose yet."""
+    first = manifest.first_state(work)
+    if identity.peer not in manifest.run.founders:
+        check_machine(task, work.problem, first.training, options)
+    return first
+
+
+def _folder(manifest: Manifest, work: TrainingWork, options: NodeOptions, note: Callable[[str], None]) -> PeerFolder:
+    return PeerFolder(
+        options.folder,
+        manifest.run.id,
+        work,
+        keep_checkpoints=options.keep_checkpoints,
+        keep_aggregates=most_kept(manifest.parameters.size, manifest.parameters.content_every),
+        note=note,
+    )
 
 
 def _own_sections(manifest: Manifest, work: TrainingWork, first: State[Training]) -> dict[str, Digest]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from troth.crypto import PeerId
 from troth.network.transport.base import TransportOptions
 from troth.network.transport.registry import DEFAULT_TRANSPORT, TRANSPORTS
+from troth.protocol.recovery.invitation import Invitation
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,7 @@ class NodeOptions:
     listen: str  # host:port
     addresses: dict[PeerId, str] = field(default_factory=dict)  # where they differ from the manifest's
     at: str = ""  # host:port where members find a peer that is no founder; empty: it dials
+    invitation: Invitation | None = None  # of a peer that is no founder, into the history that it follows
     founding_s: float = 120.0  # after this time enough members begin, or restart the run, without the rest
     restart_with: int | None = None  # members that are enough for that; None: so many that no certified record is lost
     evaluate_every: int = 10

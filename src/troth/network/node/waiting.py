@@ -1,14 +1,18 @@
-"""A peer's answer to people who ask why nothing happens."""
+"""A peer's answer to people who ask why nothing happens, and its patience with others at the end."""
 
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from troth.crypto import PeerId
 from troth.network.manifest.resilience import least_to_move
 from troth.network.mesh.session import Standing
+from troth.network.node.founding import Presence
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.recovery.member import Member
 from troth.protocol.wire.messages import Phase
 from troth.training.work import Training
+
+_FOR_STRANGERS = 3  # times delta: they ask every two of them how far the run is
 
 
 def waiting_for(
@@ -23,6 +27,8 @@ def waiting_for(
     def names(peers: Iterable[PeerId]) -> str:
         return ", ".join(name_of(peer) for peer in sorted(peers))
 
+    if member is not None and (way := _on_the_way_in(member)) is not None:
+        return way if standings else f"{way}; but no member can be reached now: the run may be over"
     if member is not None and member.restart is not None and member.restart.waits:
         ahead = {peer: at.step for peer, at in standings.items() if at.begun and at.step > member.state.step}
         if ahead:
@@ -41,6 +47,20 @@ def waiting_for(
     slot, missing = where
     phase = Phase(slot.phase).name.lower()
     return f"step {slot.step}, {phase}: waits for {names(missing) or 'data on its way, or its own computations'}"
+
+
+def _on_the_way_in(member: Member[Training]) -> str | None:
+    """What a stranger waits for; None if this peer has a seat, or is in the steps of its probation."""
+    state = member.state
+    door = state.roster.door
+    if member.has_seat or (member.peer.me in door.keys and member.lacks is None):
+        return None
+    if member.peer.me in door.keys:
+        return f"has a place on probation; fetches the model, and catches up from step {state.step} on"
+    if state.last is None:
+        return "following the run: asks the members that answer for its records"
+    free = door.slots - len(door.candidates)
+    return f"knocking at step {state.step}: {free} of {door.slots} places are free, and go to the best tickets"
 
 
 def _waiting_outside(member: Member[Training], names: Callable[[Iterable[PeerId]], str]) -> str:
@@ -79,3 +99,16 @@ def farewell(member: Member[Training] | None, seat: PeerId, validators: int, nam
         f"the {len(others)} others cannot train without it ({max(needed, roster.quorum)} are needed): the run waits until "
         "enough are back, and nothing is lost"
     )
+
+
+async def wait_for_stragglers(
+    member: Member[Training], channel: BroadcastChannel, presence: Callable[[], Presence], delta: float
+) -> None:
+    """Stay for peers that are still on their way: they need a majority of the others to tell them how the run ended."""
+    wanted, last = set(member.state.roster.may_ask) - {member.peer.me}, member.state.step
+    began = time.monotonic()
+    while time.monotonic() < began + 10 * delta:
+        behind = {peer for peer, at in presence().standings.items() if at.step < last}
+        if not behind & wanted and (not behind or time.monotonic() > began + _FOR_STRANGERS * delta):
+            return
+        await member.linger(channel, delta / 4)

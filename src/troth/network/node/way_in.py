@@ -1,13 +1,29 @@
-"""A stranger's way into a run, told to people: following it, a place on probation, and the seat (SPEC J3–J8)."""
+"""A peer's way into a run, told to people: a stranger follows it, gets a place on probation, and the seat (SPEC J3–J8); whoever
+lacks the model fetches it, and catches up (SPEC J1, J2)."""
 
+import time
 from collections.abc import Callable
 
 from troth.crypto import PeerId
+from troth.network.disk.room import check_room, least_room
+from troth.network.node.options import NodeOptions
 from troth.protocol.core.run import Run
 from troth.protocol.core.state import State
+from troth.protocol.recovery.download import Fetched
+from troth.protocol.recovery.models import StepsLeft
+from troth.training import Problem, Task, check_pure
 from troth.training.work import Training
 
 _TOLD = 4  # times in a probation
+_QUICK_S = 2.0  # nothing is said about what takes less
+_EVERY_S = 5.0  # between two lines about a download
+
+
+def check_machine(task: Task, problem: Problem, first: Training, options: NodeOptions) -> None:
+    """Check, before a stranger asks anybody for anything, what would keep it out later: a task that does not repeat itself here,
+    and too little room on the disk. Raises an OperatorError."""
+    check_pure(task, problem)
+    check_room(options.folder, least_room(first, options.keep_checkpoints))
 
 
 class WayIn:
@@ -22,7 +38,7 @@ class WayIn:
     def begins(self) -> bool:
         """Tell that it is on its way; it has no seat yet."""
         steps = f"{self._probation} steps of audited work"
-        self._tell(f"no founder of this run: follows it, and asks for a place on probation ({steps})")
+        self._tell(f"following the run from its founders on, to ask for a place on probation ({steps})")
         return False
 
     def stepped(self, state: State[Training], me: PeerId) -> None:
@@ -34,10 +50,76 @@ class WayIn:
             self._tell("a member")
         elif mine is not None:
             done = 0 if mine.first is None else state.step - mine.first
-            if done % max(1, self._probation // _TOLD) == 0:
+            if done >= self._probation:
+                self._tell(
+                    "probation is over: waits for a seat, as others came before (at most one seat in eight is new)"
+                )
+            elif done % max(1, self._probation // _TOLD) == 0:
                 self._tell(f"on probation: {done} of {self._probation} steps")
 
     def _tell(self, text: str) -> None:
         if text != self._told:
             self._told = text
             self._note(text)
+
+
+class Arrival:
+    """Says lines about one download after another; nothing about short ones."""
+
+    def __init__(
+        self,
+        note: Callable[[str], None],
+        lives: Callable[[], None] = lambda: None,  # called whenever something has come
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._note = note
+        self._lives = lives
+        self._clock = clock
+        self._doing: type[Fetched | StepsLeft] | None = None
+        self._began = 0.0  # of what is being done
+        self._had = 0  # bytes that were here then
+        self._told = 0.0
+        self._last = 0.0
+
+    def __call__(self, how_far: Fetched | StepsLeft) -> None:
+        """Take note of a chunk, or of an update that is made again."""
+        now = self._clock()
+        self._lives()
+        if type(how_far) is not self._doing or now > self._last + 12 * _EVERY_S:
+            self._doing, self._began, self._told = type(how_far), now, now - _EVERY_S + _QUICK_S
+            self._had = how_far.here if isinstance(how_far, Fetched) else 0
+        self._last = now
+        over = isinstance(how_far, Fetched) and how_far.here >= how_far.of
+        said = self._told >= self._began
+        if (over and said) or (not over and now >= self._told + _EVERY_S):
+            self._told = now
+            self._note(self._fetched(how_far, now) if isinstance(how_far, Fetched) else _steps(how_far))
+        if over:
+            self._doing = None
+
+    def _fetched(self, how_far: Fetched, now: float) -> str:
+        seconds = max(1e-9, now - self._began)
+        rate = max(1.0, (how_far.here - self._had) / seconds)
+        if how_far.here >= how_far.of:
+            return f"the model is here: {_mb(how_far.of)} in {duration(seconds)}"
+        members = f"{how_far.donors} member{'' if how_far.donors == 1 else 's'}"
+        left = duration((how_far.of - how_far.here) / rate)
+        return (
+            f"downloading the model: {_mb(how_far.here)} of {_mb(how_far.of)}, {rate / 1e6:.1f} MB/s from {members}, "
+            f"{left} left"
+        )
+
+
+def _mb(count: int) -> str:
+    return f"{count / 1e6:.0f} MB" if count >= 10_000_000 else f"{count / 1e6:.1f} MB"
+
+
+def _steps(left: StepsLeft) -> str:
+    return f"catching up: {left.count} step{'' if left.count == 1 else 's'} left, as far as this peer knows"
+
+
+def duration(seconds: float) -> str:
+    """A time for people: seconds, minutes or hours."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

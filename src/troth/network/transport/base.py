@@ -4,8 +4,8 @@ A connection is to a *key*: its other side has proved to own `peer`. It promises
 none; it does not promise delivery. A message that must arrive is asked for again by the layers above.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import IntEnum
 from math import isfinite
 from typing import Protocol
@@ -104,6 +104,10 @@ class Connection(Protocol):
     @property
     def bytes_out(self) -> int: ...
 
+    @property
+    def queued_bytes(self) -> int:
+        """Of messages that have not left yet."""
+
     def send(self, lane: Lane, message: Message) -> bool:
         """Queue a message; never blocks.
 
@@ -149,7 +153,10 @@ class LocalPeer:
     limits: Limits
     admits: Callable[[PeerId], bool]  # whose connections are accepted
     run: Digest
-    members: frozenset[PeerId]
+    belongs: Callable[
+        [PeerId], bool
+    ]  # whether a key is that of a member or a candidate, as far as this peer has followed the run
+    addresses: Mapping[PeerId, str] = field(default_factory=dict)  # of founders, where they are known
 
 
 class TransportOptions(Protocol):

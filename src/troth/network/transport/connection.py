@@ -105,6 +105,10 @@ class StreamConnection(asyncio.BufferedProtocol):
         return self._writer.bytes_out
 
     @property
+    def queued_bytes(self) -> int:
+        return self._writer.queued_bytes
+
+    @property
     def waiting_bytes(self) -> int:
         """Received, and not taken yet."""
         return self._received.bytes

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Mapping
 
+from troth.crypto.identity import PeerId
 from troth.network.transport.base import TransportOptions
+from troth.network.transport.libp2p.addresses import entrances_of
 from troth.network.transport.libp2p.transport import Libp2pOptions
 from troth.network.transport.tcp import TcpOptions
 
@@ -12,3 +14,8 @@ TRANSPORTS: Mapping[str, Callable[..., TransportOptions]] = {
     "tcp": TcpOptions,
     "libp2p": Libp2pOptions,
 }
+
+
+def libp2p_address(address: str, peer: PeerId) -> str | None:
+    """The address of a relay as libp2p wants it, with the relay's key in it; None if nobody can dial there."""
+    return next(iter(entrances_of({peer: address})), None)

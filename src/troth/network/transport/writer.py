@@ -40,6 +40,10 @@ class ChunkWriter:
         self._outbox.drop(Lane.CONTROL)
         self._outbox.drop(Lane.BULK)
 
+    @property
+    def queued_bytes(self) -> int:
+        return self._outbox.waiting_bytes
+
     def send(self, lane: Lane, message: Message) -> bool:
         """Queue a message. False, and nothing is queued, if that would exceed the bound."""
         if not self._outbox.put(lane, message):

@@ -71,8 +71,9 @@ class BroadcastChannel:
         self.position = Position(observing=observing)
         self.pacing = Pacing(bounds)
         self.outlet = Outlet(link, identity.peer)
-        self.catch_up = CatchUpServer(self.outlet.send, tools)
-        self.doorkeeper = Doorkeeper()
+        secret = identity.sign(b"troth/few/1")  # never sent
+        self.catch_up = CatchUpServer(self.outlet.send, tools, secret)
+        self.doorkeeper = Doorkeeper(tools, secret)
         self._quota = MemoryQuota(bounds.memory)  # for all frames of others that are kept here
         self._early_frames = EarlyFrameBuffer(self._quota)
         self._announcer = Announcer(identity, self.position, self.pacing, link, self.outlet, self.catch_up, tools)

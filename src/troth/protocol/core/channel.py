@@ -177,6 +177,10 @@ class Collected(Protocol[T_co]):
         """Numbers of chunks that are not here."""
         ...
 
+    def length(self, number: int) -> int:
+        """Bytes of one of these chunks."""
+        ...
+
     def put(self, number: int, chunk: memoryview) -> bool:
         """Take a chunk, if it is the right one; False if it is wrong."""
         ...

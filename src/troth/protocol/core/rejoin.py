@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from troth.crypto import PeerId, Slot, signed_bytes, tagged_hash
+from troth.crypto import Identity, PeerId, Slot, signed_bytes, tagged_hash
 from troth.protocol.core.records import Returned
 from troth.protocol.core.roster import Roster
 from troth.protocol.wire.messages import MOST_REJOINS, Announced, Commit, Phase, SignedRejoin, said_as
@@ -17,12 +17,28 @@ def request_bytes(slot: Slot, member: PeerId, key: PeerId, since: int) -> bytes:
     return signed_bytes(slot._replace(phase=Phase.REJOIN, attempt=0), member, what)
 
 
+def acceptance_bytes(slot: Slot, member: PeerId, key: PeerId, since: int) -> bytes:
+    """Bytes that a successor key signs to take over the seat after this step: a ban of the seat bans it too (SPEC B8)."""
+    what = tagged_hash("troth/return/accepted/1", since.to_bytes(8, "big"), member)
+    return signed_bytes(slot._replace(phase=Phase.REJOIN, attempt=0), key, what)
+
+
+def signed_request(slot: Slot, seat: Identity, successor: Identity, since: int) -> SignedRejoin:
+    """A request of the seat to come back after the step of this slot, under its own key or a successor key."""
+    member, key = seat.peer, successor.peer
+    signature = seat.sign(request_bytes(slot, member, key, since))
+    accepted = None if key == member else successor.sign(acceptance_bytes(slot, member, key, since))
+    return SignedRejoin(member, key, signature, accepted)
+
+
 def is_request(slot: Slot, rejoin: SignedRejoin, roster: Roster, tools: Primitives) -> bool:
-    """Tell whether the peer is absent, and signed this request for the step of this slot."""
-    member, since = PeerId(rejoin.member), roster.absent_since(PeerId(rejoin.member))
-    if since is None or not 0 <= slot.incarnation < 1 << 32:
+    """Tell whether the peer is absent, and signed this request for the step of this slot, as did the key that it names."""
+    member, key, since = PeerId(rejoin.member), PeerId(rejoin.key), roster.absent_since(PeerId(rejoin.member))
+    if since is None or not 0 <= slot.incarnation < 1 << 32 or (rejoin.accepted is None) != (key == member):
         return False
-    return tools.verify(member, request_bytes(slot, member, PeerId(rejoin.key), since), rejoin.signature)
+    return tools.verify(member, request_bytes(slot, member, key, since), rejoin.signature) and (
+        rejoin.accepted is None or tools.verify(key, acceptance_bytes(slot, member, key, since), rejoin.accepted)
+    )
 
 
 def right_requests(

@@ -22,24 +22,31 @@ T = TypeVar("T")
 
 # D coordinates
 
-_LEAST_KEPT = 2  # those of the last two steps are in the audit records anyway (SPEC K1)
+_IN_AUDIT_RECORDS = 2  # aggregates that are there anyway (SPEC K1)
+_LEAST_KEPT = 8  # of a model whose contents are named in every step: a state is as long as three aggregates, or fewer
 _MOST_KEPT = 64
-_KEPT_BYTES = 1 << 26  # of those that are kept beside the last two
+_KEPT_BYTES = 1 << 26
 
 
-def most_kept(size: int) -> int:
-    """How many of the last steps' aggregates of so many numbers every member keeps for others."""
-    return max(_LEAST_KEPT, min(_MOST_KEPT, _KEPT_BYTES // (4 * size)))
+def most_kept(size: int, content_every: int) -> int:
+    """How many of the last steps' aggregates of so many numbers every member keeps for others: as many as fit into memory, and
+    where contents are named seldom, on disk, those since the last of them. A newcomer whose link is quick enough to be a member
+    is never as far behind when it has the state."""
+    return max(_in_memory(size, content_every), content_every, _IN_AUDIT_RECORDS)
+
+
+def _in_memory(size: int, content_every: int) -> int:
+    least = (
+        _LEAST_KEPT if content_every == 1 else 0
+    )  # of a large model none: those of audit records, and on disk, have to do
+    return max(least, min(_MOST_KEPT, _KEPT_BYTES // (4 * size)))
 
 
 class KeptAggregates:
     """Aggregates of the last steps at one member."""
 
-    def __init__(self, size: int) -> None:
-        self._size = size  # D
-        self._most = min(
-            _MOST_KEPT, _KEPT_BYTES // (4 * size)
-        )  # of a large model none: those of audit records have to do
+    def __init__(self, size: int, content_every: int) -> None:
+        self._most = _in_memory(size, content_every)
         self._kept: dict[Digest, Served] = {}
 
     def add(self, states: Sequence[State[T]]) -> None:

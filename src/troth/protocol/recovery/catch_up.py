@@ -1,30 +1,25 @@
 """Catching up: a peer in no step follows the records to where the run goes on, or restarts (SPEC B2, B5–B7)."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
-from troth.crypto import Digest, PeerId, Slot
+from troth.crypto import Digest, PeerId
 from troth.protocol.broadcast.channel import BroadcastChannel
-from troth.protocol.core.channel import Collected
 from troth.protocol.core.errors import LeftOutError
 from troth.protocol.core.records import StepRecord
 from troth.protocol.core.state import Peer
-from troth.protocol.recovery.aggregates import CollectedAggregate, most_kept, updated, way_from
-from troth.protocol.recovery.download import Download
 from troth.protocol.recovery.history import record_of
 from troth.protocol.recovery.ledger import Ledger, Shown
-from troth.protocol.recovery.observers import Observers
+from troth.protocol.recovery.models import Downloads, Models
+from troth.protocol.recovery.observers import OBSERVING, Observers
 from troth.protocol.recovery.requests import Requests
 from troth.protocol.recovery.restart import Restart
 from troth.protocol.wire.frames import Answer, Busy, RestartCertificate, SyncShown, Waiting
-from troth.protocol.wire.messages import Malformed, Phase
 
 T = TypeVar("T")
-R = TypeVar("R")
 _ASKING = 400  # times that everyone is asked
 _PATIENCE = 2  # time before asking again, in units of the least delta
+_FOLLOWS = 16  # steps that a peer may be behind when it has the model: it makes up for them as an observer
 
 
 @dataclass
@@ -48,8 +43,9 @@ class Voices(Generic[T]):
         return best if len(voices) > best.followed.roster.liars or now >= self.first + patience else None
 
     def tellers(self, best: Shown[T]) -> list[PeerId]:
-        """Members to ask for the state: first those that showed this very history."""
-        return sorted(self.said, key=lambda peer: (self.said[peer].followed.tip != best.followed.tip, peer))
+        """Members to ask for the state: first those that showed this very history, last those that have shown none yet."""
+        told = sorted(self.said, key=lambda peer: (self.said[peer].followed.tip != best.followed.tip, peer))
+        return [*told, *(peer for peer in best.followed.roster.members if peer not in self.said)]
 
     def forget(self) -> None:
         self.said.clear()
@@ -67,6 +63,7 @@ class CatchUp(Generic[T]):
         observers: Observers[T],
         channel: BroadcastChannel,
         restart: Restart[T],
+        downloads: Downloads[T],
         patience: float,
     ) -> None:
         self._peer = peer
@@ -76,8 +73,14 @@ class CatchUp(Generic[T]):
         self._channel = channel
         self._restart = restart
         self._patience = patience  # seconds to wait for missing members before a restart
+        self._downloads = downloads
         self._voices: Voices[T] = Voices()
-        self._downloads: dict[Digest, Download[Any]] = {}  # the last one, if it is not complete
+        self._models = Models(peer, ledger, channel, downloads, self._hear_meanwhile)
+        self._meanwhile: dict[
+            PeerId, SyncShown
+        ] = {}  # last records that members showed during a download; not checked yet
+        self._asked = ledger.state.step  # step of the others, as far as known, when this peer last asked to observe
+        self._first = 0  # the first step whose frames are kept for this peer
 
     async def run(self) -> bool:
         """Ask everyone for records, and adopt the longest history. True if the run restarts instead: nobody is in a step, and
@@ -138,16 +141,64 @@ class CatchUp(Generic[T]):
         best = voices.newest(channel.listener.now(), channel.pacing.bounds.quiet_step)
         if best is None:
             return False
-        channel.position.observe_from(best.followed.step)
-        last = best.followed.records[-1]
-        if not last.content and self._way(best.followed.records) is None:
+        self._observe_from(best.followed.step)
+        records = self._records(best)
+        if self._models.way(records) is None:
             return False  # nobody can tell whether a model is the one: one of the next records names its content [U5]
-        training = await self._reach(voices.tellers(best), Digest(last.state_after), best.followed.records)
-        if training is None:
+        training = await self._models.reach(voices.tellers(best), Digest(records[-1].state_after), records)
+        if training is None or best.followed.step < self._first:  # the others are far ahead: on from where it is
             voices.forget()
+            self._hear_what_came()
             return False
         self._ledger.adopt(best, training)
+        self._downloads.forget()
         return True
+
+    def _records(self, best: Shown[T]) -> list[StepRecord]:
+        """Records up to the end of this history, without a gap: with those before this peer's own state, if its model, or one
+        that it has begun to fetch, is of an earlier step."""
+        certified = () if self._ledger.lacks is None and not self._downloads.models else self._ledger.certified
+        own = [record for signed in certified if (record := record_of(signed)) is not None]
+        return [*(record for record in own if record.step < best.known.step), *best.followed.records]
+
+    def _observe_from(self, step: int) -> None:
+        self._first = step
+        self._channel.position.observe_from(step)
+
+    # During a download
+
+    def _hear_meanwhile(self, sender: PeerId, frame: Answer) -> None:
+        if isinstance(frame, Waiting | Busy | RestartCertificate):
+            self._restart.hear(sender, frame)
+        if not isinstance(frame, SyncShown) or frame.waits or not frame.certified:
+            return
+        if sender in self._ledger.state.roster.members:
+            self._meanwhile[sender] = frame
+        step = self._others_at()
+        if step >= self._first + _FOLLOWS:
+            self._observe_from(step)  # frames of earlier steps would fill the memory that these need
+        if step >= self._asked + OBSERVING // 2:
+            self._asked = step
+            self._requests.ask(self._channel, sorted(self._ledger.state.roster.members), self._ledger.state.step)
+
+    def _others_at(self) -> int:
+        """The step that an honest member is at, by the records that members have shown: `L` of them may have made theirs up."""
+        tips = [record_of(frame.certified[-1]) for frame in self._meanwhile.values()]
+        steps = sorted((tip.step + 1 for tip in tips if tip is not None), reverse=True)
+        liars = self._ledger.state.roster.liars
+        return steps[liars] if len(steps) > liars else 0
+
+    def _hear_what_came(self) -> None:
+        """Examine the records that came during a download. Those that several members showed alike are checked once."""
+        now, checked = self._channel.listener.now(), dict[tuple[int, tuple[bytes, ...]], Shown[T] | None]()
+        for sender, frame in self._meanwhile.items():
+            begun = -1 if frame.begun is None else frame.begun.incarnation
+            key = begun, tuple(signed.record for signed in frame.certified)
+            if key not in checked or checked[key] is None:
+                checked[key] = self._ledger.examine(frame)
+            if (shown := checked[key]) is not None:
+                self._voices.hear(sender, shown, now)
+        self._meanwhile = {}
 
     # Restart (SPEC B5, B6)
 
@@ -172,55 +223,8 @@ class CatchUp(Generic[T]):
         if ledger.lacks is None:
             return
         records = [record for signed in ledger.certified if (record := record_of(signed)) is not None]
-        training = await self._reach(self._restart.waiting_at(ledger.state.step), ledger.lacks, records)
+        training = await self._models.reach(self._restart.waiting_at(ledger.state.step), ledger.lacks, records)
         if training is not None:
             ledger.complete(training)
+            self._downloads.forget()
             self._wait_in_restart()
-
-    # The model that records lead to (SPEC J1, J2)
-
-    async def _reach(self, backers: Sequence[PeerId], digest: Digest, records: Sequence[StepRecord]) -> T | None:
-        """The model with this digest, to which these records lead, with the help of these members: it is here already, is
-        fetched by its content, or made again from one that is here."""
-        state, work = self._ledger.state, self._peer.work
-        if self._ledger.lacks is None and state.model == digest:
-            return state.training
-        if not records or records[-1].content:
-            return await self._fetch(backers, digest, partial(work.collect, digest=digest))
-        way = self._way(records)
-        return None if way is None else await self._replay(backers, *way)
-
-    def _way(self, records: Sequence[StepRecord]) -> tuple[T, Sequence[StepRecord]] | None:
-        """A model that is here and the records that lead on from it, if members keep the aggregates of all of them."""
-        ledger = self._ledger
-        way = way_from({state.model: state.training for state in (*ledger.past, ledger.state)}, records)
-        return way if way is not None and len(way[1]) <= most_kept(self._peer.run.parameters.size) else None
-
-    async def _replay(self, backers: Sequence[PeerId], training: T, records: Sequence[StepRecord]) -> T | None:
-        """Make these updates, each from its aggregate. A content on the way shows whether this peer's memory failed."""
-        peer, size = self._peer, self._peer.run.parameters.size
-        for record in records:
-            if record.updated:
-                collect = partial(CollectedAggregate.of, record, size)
-                aggregate_D = await self._fetch(backers, Digest(record.aggregates), collect)
-                if aggregate_D is None:
-                    return None
-                training = updated(peer.work, peer.tools, training, record, aggregate_D)
-            if record.content and peer.work.digest(training) != record.state_after:
-                return None
-        return training
-
-    async def _fetch(
-        self, backers: Sequence[PeerId], digest: Digest, collect: Callable[[bytes], Collected[R] | Malformed]
-    ) -> R | None:
-        """Fetch what has this digest, in chunks from several of these members; what has come is kept for another attempt."""
-        download = self._downloads.pop(digest, None) or Download(digest, collect)
-        slot = Slot(self._peer.run.id, self._ledger.state.step, Phase.REJOIN)
-        found: R | None = await download.run(self._channel, slot, backers, self._hear_meanwhile)
-        if found is None:
-            self._downloads = {digest: download}
-        return found
-
-    def _hear_meanwhile(self, sender: PeerId, frame: Answer) -> None:
-        if isinstance(frame, Waiting | Busy | RestartCertificate):
-            self._restart.hear(sender, frame)

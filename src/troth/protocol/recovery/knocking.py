@@ -2,9 +2,9 @@
 
 from typing import Generic, TypeVar
 
-from troth.crypto import Digest, Slot
+from troth.crypto import Digest, Identity, Slot
 from troth.protocol.broadcast.channel import BroadcastChannel
-from troth.protocol.core.door import Door, best_nonce, is_ticket, ticket_hash
+from troth.protocol.core.door import Door, best_nonce, has_work, signed_ticket
 from troth.protocol.core.errors import CannotGoOnError, LeftOutError
 from troth.protocol.core.state import Peer
 from troth.protocol.recovery.ledger import Ledger
@@ -24,13 +24,13 @@ class DoorClosedError(CannotGoOnError):
 class Tickets:
     """The search for a ticket: the smaller its number, the better its chance."""
 
-    def __init__(self, run: Digest, key: bytes, address: str) -> None:
+    def __init__(self, run: Digest, key: Identity, address: str) -> None:
         self._run = run
         self._key = key
         self._address = address
         self._nonce = 0
         self._seed: Digest | None = None
-        self._best: tuple[int, Ticket] | None = None  # its number, and the ticket
+        self._best: tuple[Digest, Ticket] | None = None  # its hash, and the ticket
 
     def search(self, door: Door, hashes: int) -> Ticket | None:
         """The best ticket for this draw after so many more hashes; None if none has enough work in it yet."""
@@ -38,11 +38,10 @@ class Tickets:
             self._seed, self._best = door.seed, None
         nonces = range(self._nonce, self._nonce + hashes)
         self._nonce += hashes
-        found = best_nonce(self._run, door.seed, self._key, self._address, nonces)
-        number = ticket_hash(self._run, door.seed, found)
-        if self._best is None or number < self._best[0]:
-            self._best = number, found
-        return self._best[1] if self._best is not None and is_ticket(self._run, door, self._best[1]) else None
+        found, nonce = best_nonce(self._run, door.seed, self._key.peer, self._address, nonces)
+        if self._best is None or found < self._best[0]:
+            self._best = found, signed_ticket(self._run, door.seed, self._key, nonce, self._address)
+        return self._best[1] if has_work(self._run, door, self._best[1]) else None
 
 
 class Knocking(Generic[T]):
@@ -62,13 +61,15 @@ class Knocking(Generic[T]):
         self._ledger = ledger
         self._channel = channel
         self._hashes = hashes
-        self._tickets = Tickets(peer.run.id, peer.me, address)
+        self._tickets = Tickets(peer.run.id, peer.identity, address)
 
     async def run(self) -> None:
         """Follow the records until this peer is a candidate, or a member already. Raises if the run will not have it."""
         ledger, listener, me, unanswered = self._ledger, self._channel.listener, self._peer.me, 0
         while me not in {*ledger.state.roster.door.keys, *ledger.state.roster.members}:
             roster = ledger.state.roster
+            if ledger.over:
+                raise DoorClosedError("the run is over: it ended before this peer had a place")
             if not roster.door.probation:
                 raise DoorClosedError("this run takes in nobody but its founders")
             if me in roster.known:

@@ -166,12 +166,15 @@ class Ledger(Generic[T]):
         if first is None:
             return None
         known = earlier if earlier is not None and first.step == earlier.step else self.state
-        followed = follow(self._run, known, self.model_of(known), certified, self._tools)
+        followed = self._follow(known, certified)
         if followed is None and first.step == known.step and (known is earlier or earlier is None):
             self._stop_if_forked(known, certified[0], first)
         if followed is None or (known is earlier and not self._is_superseded(first, frame.begun)):
             return None
         return Shown(known, followed, certified, frame.begun)
+
+    def _follow(self, known: State[T], certified: Sequence[CertifiedRecord]) -> Followed | None:
+        return follow(self._run, known, self.model_of(known), certified, self._tools)
 
     def _is_superseded(self, by: StepRecord, begun: RestartCertificate | None) -> bool:
         """Whether another record of the last step replaces this peer's: it is of a later incarnation, and comes with the
@@ -187,6 +190,8 @@ class Ledger(Generic[T]):
 
     def _stop_if_forked(self, known: State[T], signed: CertifiedRecord, record: StepRecord) -> None:
         """Stop if a quorum signed this record: it does not continue this peer's history, so the histories part earlier."""
+        if self._follow(known, (signed,)) is not None:
+            return  # a later one was wrong: else one liar could stop whoever asks it
         if has_quorum(self._run, signed, record, known.roster, self._tools):
             raise ForkedError(
                 f"two histories: a quorum signed a record of step {record.step} (incarnation {record.incarnation}) that does "

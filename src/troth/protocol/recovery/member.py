@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from troth.crypto import Digest, Identity, PeerId, Signature, Slot
 from troth.protocol.broadcast.channel import BroadcastChannel
-from troth.protocol.broadcast.outside.catch_up_server import MOST_AHEAD
+from troth.protocol.broadcast.outside.catch_up_server import MOST_AHEAD, Archive
 from troth.protocol.broadcast.signed_slots import SignedBeforeError
 from troth.protocol.core.channel import Channel
 from troth.protocol.core.door import probe_bytes
@@ -21,8 +21,10 @@ from troth.protocol.core.state import Outcome, Peer, State
 from troth.protocol.recovery.catch_up import CatchUp
 from troth.protocol.recovery.following import Following
 from troth.protocol.recovery.history import record_of
+from troth.protocol.recovery.invitation import Invitation
 from troth.protocol.recovery.knocking import Knocking
 from troth.protocol.recovery.ledger import Known, Ledger
+from troth.protocol.recovery.models import Downloads
 from troth.protocol.recovery.observers import OBSERVING, Changed, Observers
 from troth.protocol.recovery.requests import Requests
 from troth.protocol.recovery.restart import Restart
@@ -30,7 +32,7 @@ from troth.protocol.step.ahead import own_seed
 from troth.protocol.step.closing import close_run
 from troth.protocol.step.context import StepContext
 from troth.protocol.step.step import run_step
-from troth.protocol.wire.frames import CertifiedRecord, ProbeShown
+from troth.protocol.wire.frames import MOST_CERTIFIED_RECORDS, CertifiedRecord, ProbeShown
 from troth.protocol.wire.messages import Phase, Probe
 
 T = TypeVar("T")
@@ -62,6 +64,9 @@ class Member(Generic[T]):
         on_discarded: Callable[[StepRecord], None] = lambda _record: None,  # called with a record that nobody can prove
         changes: Changed | None = None,  # records that changed the members, from a step on; None: those held here
         on_followed: Callable[[Sequence[CertifiedRecord]], None] = lambda _changes: None,  # by a stranger
+        on_candidate: Callable[[State[T], Digest], None] = lambda _state, _lacks: None,  # without the model
+        downloads: Downloads[T] | None = None,
+        archive: Archive = lambda _aggregate: None,  # older aggregates than those in memory
     ) -> None:
         self.peer = replace(peer, certified=self._certify)
         self._seat = peer.identity  # the key that the others know this peer by
@@ -71,8 +76,10 @@ class Member(Generic[T]):
         self._patience = patience
         self._restart_with = restart_with
         self._on_followed = on_followed
+        self._on_candidate = on_candidate
+        self._downloads: Downloads[T] = downloads or Downloads()
         self._ledger = Ledger(peer, Known(state, certified, lacks, past), on_certified, on_discarded)
-        self._observers = Observers(self._ledger, peer.run.parameters.size, changes or self._held_changes)
+        self._observers = Observers(self._ledger, peer.run.parameters, changes or self._held_changes, archive)
         self._serving: BroadcastChannel | None = None  # channel to observers, while this peer is a member
         self.restart: Restart[T] | None = None  # while this peer is in no step
 
@@ -191,18 +198,22 @@ class Member(Generic[T]):
 
     # The way in
 
-    async def join(self, address: str = "", hashes: int = _HASHES, tries: int = 8) -> AsyncIterator[Outcome[T]]:
+    async def join(
+        self, address: str = "", hashes: int = _HASHES, tries: int = 8, invitation: Invitation | None = None
+    ) -> AsyncIterator[Outcome[T]]:
         """Come in as a stranger: follow the run, win a slot, work on probation until this peer is a member, and take part.
         Whoever misses a step on probation starts over (SPEC J3–J7). `address` is where members will find it,
         `hashes` the work on its ticket between two answers."""
         key = self.peer.identity
-        for _ in range(tries):
+        for number in range(tries):
             channel = self._open_channel(key)
             outside = self._wrap(channel, key)
             self.peer = replace(self.peer, channel=outside, noticed=channel, observing=True)
-            if self._ledger.state.last is None:
-                await self._follow_from_the_founders(channel)
+            if not number:
+                await self._follow_from_the_founders(channel, invitation)
             await Knocking(self.peer, self._requests, self._ledger, channel, address, hashes).run()
+            if self.lacks is not None:
+                self._on_candidate(self.state, self.lacks)
             try:
                 await self._catch_up(channel)
                 async for outcome in self._observe(channel):
@@ -217,11 +228,13 @@ class Member(Generic[T]):
                     raise  # it is a member, and comes back as such
         raise LeftOutError("this peer did not find its way in")
 
-    async def _follow_from_the_founders(self, channel: BroadcastChannel) -> None:
-        tip = await Following(self.peer, channel).run()
-        state = tip.state(self._ledger.state, self.peer.tools)
-        self._on_followed(tip.changes.certified)
-        self._ledger.begin_at(state, tip.signed)
+    async def _follow_from_the_founders(self, channel: BroadcastChannel, invitation: Invitation | None) -> None:
+        """Follow to where the run is. A stranger that was there before goes on from its own records, which may lead from a model
+        that it has begun to fetch, unless they are so old that members may not keep those in between."""
+        tip, known = await Following(self.peer, channel, invitation).run(), self._ledger.state
+        if known.last is None or not 0 <= tip.record.step + 1 - known.step <= MOST_CERTIFIED_RECORDS // 2:
+            self._on_followed(tip.changes.certified)
+            self._ledger.begin_at(tip.state(known, self.peer.tools), tip.signed)
 
     async def _probe(self, channel: BroadcastChannel) -> None:
         """Commit to a gradient of this step as a candidate, if it has signed nothing for it yet (SPEC J5)."""
@@ -235,15 +248,15 @@ class Member(Generic[T]):
 
     async def _catch_up(self, channel: BroadcastChannel) -> bool:
         restart = self.restart = Restart(self.peer, channel, self._patience, self._restart_with)
-        parts = self.peer, self._requests, self._ledger, self._observers, channel, restart, self._patience
-        restarted = await CatchUp(*parts).run()
+        parts = self.peer, self._requests, self._ledger, self._observers, channel, restart
+        restarted = await CatchUp(*parts, self._downloads, self._patience).run()
         self.restart = None
         return restarted
 
     async def _observe(self, channel: BroadcastChannel) -> AsyncIterator[Outcome[T]]:
         """Observe steps until this peer is a member and has the audit records of the last two (SPEC B3, B4)."""
         observed = requested = 0
-        while self.peer.me not in self.state.roster.members or not self._has_last_audit_records:
+        while not self.over and (self.peer.me not in self.state.roster.members or not self._has_last_audit_records):
             requested += self._requests.rejoin(channel, self.state, min(1 << max(0, requested - 1), MOST_AHEAD))
             observed += 1
             if observed % (OBSERVING // 2) == 0:
@@ -266,4 +279,4 @@ class Member(Generic[T]):
 
     @property
     def _requests(self) -> Requests:
-        return Requests(self.peer.run, self._seat, self.peer.me)
+        return Requests(self.peer.run, self._seat, self.peer.identity)

@@ -7,7 +7,8 @@ from typing import Generic, TypeVar
 
 from troth.crypto import Digest, PeerId, Slot
 from troth.protocol.broadcast.channel import BroadcastChannel
-from troth.protocol.broadcast.outside.catch_up_server import Served
+from troth.protocol.broadcast.outside.catch_up_server import Archive, Served
+from troth.protocol.core.run import Parameters
 from troth.protocol.core.standing import Standing
 from troth.protocol.core.state import Peer
 from troth.protocol.recovery.aggregates import KeptAggregates
@@ -33,10 +34,12 @@ class _Observer:
 class Observers(Generic[T]):
     """Peers that hear every decision from this member."""
 
-    def __init__(self, ledger: Ledger[T], size: int, changes: Changed) -> None:
+    def __init__(self, ledger: Ledger[T], parameters: Parameters, changes: Changed, archive: Archive) -> None:
         self._ledger = ledger
+        self._size = parameters.size  # D
         self._changes = changes  # records that changed the members, from a step on
-        self._aggregates = KeptAggregates(size)
+        self._archive = archive
+        self._aggregates = KeptAggregates(parameters.size, parameters.content_every)
         self._observers: dict[PeerId, _Observer] = {}
 
     def admit(self, channel: BroadcastChannel) -> None:
@@ -53,7 +56,7 @@ class Observers(Generic[T]):
             for peer, observer in sorted(self._observers.items())
             if state.step < observer.first + OBSERVING and oldest <= observer.since and self._is_absent(peer, observer)
         }
-        channel.catch_up.watch(self._observers.keys())
+        channel.catch_up.watch(self._observers.keys(), self._size)
 
     def _is_absent(self, peer: PeerId, observer: _Observer) -> bool:
         state = self._ledger.state
@@ -98,15 +101,15 @@ class Observers(Generic[T]):
         if not self._observers:
             channel.catch_up.forget_states()
             return
-        begun = channel.signed_slots.begun
+        begun, aggregates = channel.signed_slots.begun, self._aggregates.served(states)
         shown = {
             key: SyncShown(certified[max(0, observer.since - oldest) :], waits, begun)
             for key, observer in self._observers.items()
         }
         if not state.content or self._ledger.lacks is not None:
-            channel.catch_up.show(slot, shown, self._aggregates.served(states))  # nobody could check the model [U5]
+            channel.catch_up.show(slot, shown, aggregates, self._archive)  # nobody could check the model [U5]
             return
         work, training = peer.work, state.training
         served = Served(partial(work.index, training), partial(work.chunk, training))
         model = state.model, served, work.length(training)
-        channel.catch_up.show(slot, shown, self._aggregates.served(states), model)
+        channel.catch_up.show(slot, shown, aggregates, self._archive, model)

@@ -144,7 +144,7 @@ class Ending(Generic[T]):
     def entrance(self) -> Entrance:
         """Who goes on, in or out at the door (SPEC J4, J5, J7)."""
         attempt, roster, step = self.attempt, self.attempt.context.state.roster, self.attempt.context.state.step
-        run = attempt.context.peer.run
+        run, tools = attempt.context.peer.run, attempt.context.peer.tools
         listed = [ticket for said in attempt.commits.values() for ticket in said_as(said, Commit).tickets]
         after, known = len(roster.members) + len(attempt.returned), roster.known | attempt.admitted
         back = sum(PeerId(returned.member) in roster.came_in for returned in attempt.returned)
@@ -152,7 +152,7 @@ class Ending(Generic[T]):
             roster.door,
             step,
             self.reduced.probed.keys(),
-            best_tickets(run.id, roster.door, listed, known) if roster.door.is_lottery(step) else [],
+            best_tickets(run.id, roster.door, listed, known, tools) if roster.door.is_lottery(step) else [],
             most=max(
                 0, min(most_members(run.parameters) - after, roster.door.most_admitted(len(roster.members)) - back)
             ),

@@ -124,7 +124,8 @@ def heard_tickets(context: StepContext[T]) -> list[Ticket]:
     roster, step = context.state.roster, context.state.step
     if not roster.door.is_lottery(step):
         return []
-    return best_tickets(context.peer.run.id, roster.door, context.peer.noticed.tickets(), roster.known)
+    peer = context.peer
+    return best_tickets(peer.run.id, roster.door, peer.noticed.tickets(), roster.known, peer.tools)
 
 
 def peers_probes(context: StepContext[T]) -> list[Probe]:

@@ -108,12 +108,15 @@ class CollectedVectors:
     def missing(self) -> Set[int]:
         return self._missing
 
+    def length(self, number: int) -> int:
+        place = self._places[number]
+        return min(CHUNK_BYTES, len(place.vector) - place.start)
+
     def put(self, number: int, chunk: memoryview) -> bool:
         """Take a chunk, if it is the right one; one that is here already stays."""
         if not 0 <= number < len(self._places):
             return False
-        place = self._places[number]
-        length = min(CHUNK_BYTES, len(place.vector) - place.start)
+        place, length = self._places[number], self.length(number)
         if len(chunk) != length or hashlib.sha256(chunk).digest() != place.hash:
             return False
         if number in self._missing:

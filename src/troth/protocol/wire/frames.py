@@ -212,10 +212,11 @@ class ChunkShown(_Frame, frozen=True):
 
 
 class RejoinRequest(_Frame, frozen=True):
-    """An absent peer's request to be a member again (SPEC B3)."""
+    """An absent peer's request to be a member again, under the sender's key (SPEC B3)."""
 
     member: Bytes32
     signature: Bytes64
+    accepted: Bytes64 | None  # by the sender's key, if it is another
 
 
 class HistoryWanted(_Frame, frozen=True):

@@ -80,19 +80,21 @@ class _Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
 
 class SignedRejoin(_Message, frozen=True):
-    """An absent peer's rejoin request, signed by its old key for one step (SPEC B3)."""
+    """An absent peer's rejoin request, signed by its old key for one step, and by a new one that it will have (SPEC B3)."""
 
     member: Bytes32
     key: Bytes32  # that it will have: its own, or a successor key
     signature: Bytes64
+    accepted: Bytes64 | None = None  # by a successor key: nobody's key is named without it
 
 
 class Ticket(_Message, frozen=True):
-    """A stranger's proof of work for a slot at the door (SPEC J4)."""
+    """A stranger's proof of work for a slot at the door, signed by its key (SPEC J4)."""
 
     key: Bytes32
     nonce: Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
-    address: Address = ""  # where members will find it; empty: it dials
+    address: Address  # where members will find it; empty: it dials
+    signature: Bytes64
 
 
 class Probe(_Message, frozen=True):

@@ -37,7 +37,7 @@ class NotedSignedSlots(SignedSlotsInMemory):
         self._note(begun.incarnation)
 
 
-class _NotedLink:
+class NotedLink:
     """Records what was signed for which slot, before and after a power cut."""
 
     def __init__(self, link: PacketLink, me: PeerId, said: dict[tuple[PeerId, Slot], set[Digest]]) -> None:
@@ -180,7 +180,7 @@ class HonestPeer:
         if key is not self._identity:
             link = stage.time.link(key.peer, *self._clock, home=self._identity.peer)
         if self._cut:
-            link = _NotedLink(link, key.peer, stage.world.said)
+            link = NotedLink(link, key.peer, stage.world.said)
         link = MeasuredLink(link, self._measure)
         self._channel = BroadcastChannel(key, link, stage.bounds, stage.tools, self._journal, observing=observing)
         return self._channel

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from troth.attacks import Collusion, make_attack
+from troth.attacks.wire.door import DOOR_LIES, DoorLiar, PoisonedLink
 from troth.attacks.wire.late_channel import LateChannel
 from troth.attacks.wire.link import LyingLink
 from troth.crypto import Identity, PeerId, Seed, stream
@@ -15,7 +16,7 @@ from troth.protocol.broadcast.signed_slots import SignedSlotsInMemory
 from troth.protocol.core.channel import Channel
 from troth.protocol.core.errors import LeftOutError, StalledError
 from troth.protocol.core.state import Peer
-from troth.protocol.recovery.member import Member
+from troth.protocol.recovery.member import Member, RemovedError
 from troth.protocol.step.step import run_step
 from troth.simulation.chaos.stage import FreshCoins, Stage
 from troth.simulation.chaos.world import FORGED
@@ -53,10 +54,14 @@ class Liar:
         self._identity = stage.identities[number]
         me = self._identity.peer
         fellows = {stage.identities[k].peer: stage.identities[k] for k in plan.lying - {number}}
+        self._door_lies = plan.liars.get(number, frozenset()) & DOOR_LIES.keys()
+        self._draw = stream(plan.seed, "liar at the door", number)
+        link = stage.time.link(me)
+        served = PoisonedLink(link, self._identity, self._door_lies, self._draw, fellows) if self._door_lies else link
         self._link = LyingLink(
-            stage.time.link(me),
+            served,
             self._identity,
-            plan.liars.get(number, frozenset()),
+            plan.liars.get(number, frozenset()) - DOOR_LIES.keys(),
             *plan.intensity[number],
             stream(plan.seed, "liar", number),
             fellows,
@@ -71,12 +76,16 @@ class Liar:
         start = plan.forge_from.get(number, plan.steps)
         work = stage.work(partial(_LyingWork, me=me, start=start, forged=stage.world.forged, free=self._free))
         entropy = FreshCoins(plan.seed, number)
-        outside = stage.wrapped(me, channel, inner)
+        outside = stage.wrapped(me, self._about_strangers(channel), inner)
+        self._inner = inner
         self._peer = Peer(self._identity, stage.run, work, outside, entropy, stage.tools, inner)
         self._state = stage.first_state()
 
     async def run(self) -> None:
         plan = self._stage.plan
+        if plan.probation:
+            await self._serve()
+            return
         try:
             for _ in range(plan.steps):
                 self._state = (await run_step(self._peer, self._state)).state
@@ -86,19 +95,38 @@ class Liar:
         except (LeftOutError, StalledError):
             if not (plan.blackout or plan.liars_return):
                 raise
-        await self._come_back()
+        await self._come_back(self._member())
 
-    async def _come_back(self) -> None:
-        plan = self._stage.plan
-        member = Member(self._peer, self._state, self._open_to_observe, plan.steps, wrap=self._wrap)
+    async def _serve(self) -> None:
+        """Take part, and serve those who are outside, as members do: what its links and channels make of it."""
+        plan, member = self._stage.plan, self._member()
+        try:
+            async for outcome in member.take_part(self._inner):
+                self._state = outcome.state
+                if outcome.record.step >= plan.steps - 1:
+                    return
+        except RemovedError:
+            return
+        except (LeftOutError, StalledError):
+            if not (plan.blackout or plan.liars_return):
+                raise
+        await self._come_back(member)
+
+    def _member(self) -> Member[Training]:
+        return Member(self._peer, self._state, self._open_to_observe, self._stage.plan.steps, wrap=self._wrap)
+
+    async def _come_back(self, member: Member[Training]) -> None:
         while True:
             try:
                 async for outcome in member.come_back(self._identity):
                     self._state = outcome.state
                 return
             except (LeftOutError, StalledError):
-                if not plan.liars_return:
+                if not self._stage.plan.liars_return:
                     raise
+
+    def _about_strangers(self, channel: Channel) -> Channel:
+        return DoorLiar(channel, self._door_lies, self._draw, lambda: self._state) if self._door_lies else channel
 
     def _free(self) -> bool:
         """Whether it may lie now: a member that has just come back is audited (SPEC B4), and behaves."""
@@ -126,8 +154,8 @@ class Liar:
 
     def _wrap(self, channel: BroadcastChannel, key: Identity) -> Channel:
         if not self._lies_on_return or self._collusion is None:
-            return channel
-        return self._behaving(channel, key, self._collusion)
+            return self._about_strangers(channel)
+        return self._about_strangers(self._behaving(channel, key, self._collusion))
 
     def _behaving(self, channel: BroadcastChannel, key: Identity, collusion: Collusion) -> Channel:
         behaving: Channel = collusion.attack.behaviour(channel, key.peer, collusion)

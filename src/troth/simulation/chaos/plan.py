@@ -15,7 +15,18 @@ TASKS = (  # that a world may train; the first unless its plan says otherwise
 )
 TAU = 0.1
 HONEST = "honest"
-BEHAVIOURS = (HONEST, "noise", "zeros", "old", "copy", "turns")  # of strangers
+LAZY = frozenset({"noise", "zeros", "old", "copy", "two"})  # strangers that commit to nothing that they computed
+BEHAVIOURS = (HONEST, "noise", "zeros", "old", "copy", "two", "turns", "flood")  # of strangers
+
+
+@dataclass(frozen=True)
+class Leave:
+    """A stranger's machine stops, whatever it is by then: at the door, on probation, or a member."""
+
+    at: float  # seconds after its arrival
+    down: float | None = None  # for so many seconds; None is for good
+    journal: bool = True  # else it comes under another key: a successor key, or that of another stranger
+    inside: bool = False  # seconds count from its admission
 
 
 @dataclass(frozen=True)
@@ -44,6 +55,7 @@ class Plan:
     strangers: Mapping[int, tuple[float, str]] = field(
         default_factory=dict
     )  # numbered after the peers: arrival, behaviour
+    leaves: Mapping[int, Leave] = field(default_factory=dict)  # of strangers
 
     @property
     def lying(self) -> frozenset[int]:
@@ -55,18 +67,25 @@ class Plan:
         return (frozenset(self.crashes) | frozenset(self.blackout) | self.network.unreached) - self.lying
 
     @property
+    def turncoats(self) -> frozenset[int]:
+        """Strangers that lie once they are members. Those who are lazy before are never members."""
+        return frozenset(number for number, (_, how) in self.strangers.items() if how == "turns")
+
+    @property
     def promised(self) -> int:
         return len(self.lying) if self.byzantine is None else self.byzantine
 
     @property
     def within(self) -> bool:
-        """Within the full guarantee: no more members are faulty, lying or gone at any time, than was promised."""
-        return len(self.lying | self.shaky) <= self.promised
+        """Within the full guarantee: no more members are faulty, lying or gone at any time, than was promised. Strangers that
+        come in count like founders, and b never shrinks with them (SPEC J7)."""
+        return len(self.lying | self.shaky | self.turncoats | self.leaves.keys()) <= self.promised
 
     @property
     def fair(self) -> bool:
         """Whether the honest peers that stay outnumber the liars, and a peer that comes back still finds the run."""
-        bad, shaky = len(self.lying), len(self.shaky - self.blackout.keys())
+        bad = len(self.lying | self.turncoats)
+        shaky = len((self.shaky - self.blackout.keys()) | (self.leaves.keys() - self.turncoats))
         back = self.network.unreached or any(drop_out.down is not None for drop_out in self.crashes.values())
         if back and 2 * (bad + shaky) >= self.peers:
             return False
@@ -92,6 +111,7 @@ class Plan:
             "liars come back": self.liars_return,
             f"contents named every {self.content_every} steps": self.content_every > 1,
             f"probation of {self.probation} steps for {dict(self.strangers)}": self.probation > 0,
+            f"of whom go away {dict(self.leaves)}": bool(self.leaves),
             "beyond the full guarantee": not self.within,
         }
         return "".join(f", {text}" for text, applies in shown.items() if applies)

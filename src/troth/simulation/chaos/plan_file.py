@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from troth.attacks.wire.behaviours import WIRE_BEHAVIOURS
+from troth.attacks.wire.door import DOOR_LIES
 from troth.errors import OperatorError
 from troth.protocol.core.run import most_byzantine
 from troth.simulation.chaos.draws.wide import WIDE_ATTACKS
@@ -99,7 +100,9 @@ def flaw(plan: Plan) -> str | None:
     unknown = sorted({how for _, how in plan.strangers.values()} - set(BEHAVIOURS))
     if unknown:
         return f"no stranger behaves like '{_printable(unknown[0])}'"
-    strangers = sorted(peers_in(dataclasses.replace(plan, strangers={})) - set(range(plan.peers)))
+    if not plan.leaves.keys() <= plan.strangers.keys() or (plan.strangers and not plan.probation):
+        return "strangers need a probation, and nobody else leaves"
+    strangers = sorted(peers_in(dataclasses.replace(plan, strangers={}, leaves={})) - set(range(plan.peers)))
     if strangers:
         return f"there is no peer {strangers[0]} among {plan.peers}"
     most = most_byzantine(plan.peers, 1)
@@ -110,7 +113,7 @@ def flaw(plan: Plan) -> str | None:
     liars = plan.liars.keys()
     if not plan.forge_from.keys() | plan.attacks.keys() <= liars or plan.intensity.keys() != liars:
         return "forge_from and attacks must be of liars, and intensity of all of them"
-    behaviours = sorted({name for liar in plan.liars.values() for name in liar} - set(WIRE_BEHAVIOURS))
+    behaviours = sorted({name for liar in plan.liars.values() for name in liar} - {*WIRE_BEHAVIOURS, *DOOR_LIES})
     if behaviours:
         return f"unknown behaviour '{_printable(behaviours[0])}'"
     attacks = sorted(set(plan.attacks.values()) - set(WIDE_ATTACKS))

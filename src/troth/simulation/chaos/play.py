@@ -8,7 +8,7 @@ from troth.simulation.chaos.honest import HonestPeer
 from troth.simulation.chaos.liar import Liar
 from troth.simulation.chaos.plan import Plan
 from troth.simulation.chaos.stage import Stage, Wrap
-from troth.simulation.chaos.stranger import Stranger
+from troth.simulation.chaos.strangers.stranger import run_stranger
 from troth.simulation.chaos.virtual_time import Watch
 from troth.simulation.chaos.world import World
 
@@ -23,7 +23,7 @@ def play(plan: Plan, watch: Watch | None = None, wrap: Wrap | None = None) -> Wo
     for number, identity in enumerate(stage.identities):
         if number in plan.strangers:
             world.outcomes[number] = {}
-            peers[identity.peer] = Stranger(stage, number).run()
+            peers[identity.peer] = run_stranger(stage, number)
         elif number in plan.lying:
             peers[identity.peer] = run_liar(stage, number)
         else:

@@ -49,7 +49,7 @@ def shrink(
         while before != search.best:
             before = search.best
             search.bisect_steps()
-            for smaller in (_fewer_liars, _fewer_peers, _more_intense, _earlier, _simpler):
+            for smaller in (_fewer_liars, _fewer_strangers, _fewer_peers, _more_intense, _earlier, _simpler):
                 search.greedily(smaller)
     except _EnoughError:
         pass
@@ -130,6 +130,13 @@ def _fewer_liars(plan: Plan) -> Iterator[Plan]:
             attacks=_without(plan.attacks, number),
             intensity=_without(plan.intensity, number),
         )
+
+
+def _fewer_strangers(plan: Plan) -> Iterator[Plan]:
+    """Without one stranger, the last first."""
+    for number in sorted(plan.strangers, reverse=True):
+        smaller: Plan = _renumbered(plan, number)
+        yield smaller
 
 
 def _fewer_peers(plan: Plan) -> Iterator[Plan]:

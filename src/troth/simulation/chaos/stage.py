@@ -23,6 +23,7 @@ W = TypeVar("W", bound=TrainingWork)
 
 _RATE = 0.1
 _TICKET_BITS = 4
+_NAMES = 12  # of a stranger that comes under many: more than members answer in a step
 _LATENESS = {"late": (0.0, 4.0), "just-in-time": (0.9, 1.0)}  # deltas that packets of such liars take
 
 
@@ -42,7 +43,14 @@ class Stage:
             for number, cut in plan.crashes.items()
             if not cut.journal
         }
+        self.successors |= {number: Identity.from_secret(derive(plan.seed, "again", number)) for number in plan.leaves}
+        self.names = {  # under which one machine knocks
+            number: [Identity.from_secret(derive(plan.seed, "name", number, k)) for k in range(_NAMES)]
+            for number, (_, how) in plan.strangers.items()
+            if how == "flood"
+        }
         keys = {identity.peer: number for number, identity in enumerate(self.identities)}
+        keys |= {name.peer: number for number, names in self.names.items() for name in names}
         numbers = {**keys, **{identity.peer: number for number, identity in self.successors.items()}}
         parameters = Parameters(
             size=self._problem.size,

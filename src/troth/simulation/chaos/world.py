@@ -81,6 +81,22 @@ class World:
     def records(self) -> list[StepRecord]:
         return [outcome.record for outcome in self.witness]
 
+    @property
+    def held(self) -> dict[int, dict[int, Outcome[Training]]]:
+        """What each honest peer holds of every step, in the end. A stranger may have watched a step whose record nobody could
+        prove, and that a restart made again: it goes on from there, as members do who were in both (SPEC B6)."""
+        made = {outcome.record.step: outcome.record.incarnation for outcome in self.witness}
+
+        def replaced(number: int, step: int, outcomes: dict[int, Outcome[Training]]) -> bool:
+            mine, after = outcomes[step].record.incarnation, outcomes.get(step + 1)
+            goes_on = after is not None and after.record.incarnation == mine
+            return number in self.plan.strangers and mine < made.get(step, 0) and not goes_on
+
+        return {
+            number: {step: one for step, one in outcomes.items() if not replaced(number, step, outcomes)}
+            for number, outcomes in self.outcomes.items()
+        }
+
     def right_gradient(self, outcome: Outcome[Training], peer: PeerId) -> Tensor:
         """Gradient that the peer should have contributed to this step; computed once for all checkers."""
         step = outcome.record.step
@@ -96,7 +112,7 @@ class World:
         roster = self.witness[-1].state.roster if step else Roster.founding(self.run)
         last = self.witness[-1].state.last if step else None
         crashed = {number for number, drop_out in self.plan.crashes.items() if drop_out.step <= step}
-        gone = crashed | self.plan.network.unreached
+        gone = crashed | self.plan.network.unreached | self.plan.leaves.keys()
         steady = {peer for peer in self.honest if self.numbers[peer] not in gone}
         certifies = last is None or len(steady & set(last.record.members)) >= last.quorum
         return len(steady & set(roster.members)) < roster.quorum or not certifies
@@ -107,7 +123,9 @@ class World:
         if not self.records:
             return False
         roster = self.witness[-1].state.roster
-        for_good = {number for number, cut in self.plan.crashes.items() if cut.down is None} | self.plan.lying
+        plan = self.plan
+        for_good = {number for number, cut in plan.crashes.items() if cut.down is None} | plan.lying | plan.turncoats
+        for_good |= {number for number, leave in plan.leaves.items() if leave.down is None}
         back = [
             gone for gone in roster.away if self.numbers.get(gone.peer) not in for_good | self.plan.network.loss.keys()
         ]

@@ -35,6 +35,7 @@ class AskGradient(Ask):
     step: int
     hardware: str
     begun: BegunGradient | None = None  # by this very peer
+    probing: bool = False  # a candidate's: it goes into no aggregate (SPEC J5)
 
 
 @dataclass
@@ -68,12 +69,19 @@ class PooledWork(TrainingWork):
     """A peer's work in a simulation: its own gradient comes from the pool, everything else it computes itself."""
 
     ahead: Ahead | None = None
+    probing: bool = False
     _begun: Sequence[BegunGradient] = ()
 
     def for_one(self, ahead: Ahead | None) -> "PooledWork":
         """The same for a single peer, which expects gradients of its own; digests are remembered for all."""
         work = copy(self)
         work.ahead = None if self.hardware else ahead
+        return work
+
+    def for_candidate(self) -> "PooledWork":
+        """The same for a peer on probation."""
+        work = self.for_one(None)
+        work.probing = True
         return work
 
     @property
@@ -90,7 +98,7 @@ class PooledWork(TrainingWork):
 
     async def gradient(self, training: Training, seed: Seed, step: int) -> Tensor:
         begun = self._take(training, seed)
-        gradient_D: Tensor = await AskGradient(training, seed, step, self.hardware, begun)
+        gradient_D: Tensor = await AskGradient(training, seed, step, self.hardware, begun, self.probing)
         return gradient_D
 
     def gradient_now(self, training: Training, seed: Seed) -> Tensor:
@@ -149,15 +157,18 @@ class GradientPool:
         rows: dict[PeerId, Tensor] = {}
         self._losses = []
         if self._ahead is not None:
-            self._ahead.parts = len(asks)
+            self._ahead.parts = sum(not ask.probing for ask in asks.values())
         for peers in _same_parameters(asks):
-            rows |= self._batched({peer: asks[peer] for peer in peers})
+            widest = max(self._problem.lanes.together, default=len(peers))  # with others, rows may have other bits
+            for start in range(0, len(peers), widest):
+                rows |= self._batched({peer: asks[peer] for peer in peers[start : start + widest]})
         for peer, ask in asks.items():
             if ask.hardware and not self._poisoned(peer, ask):  # another class computes other bits
                 rows[peer] = finite_or_zero(
                     gradient_on(self._problem, ask.hardware, ask.training.parameters_D, ask.seed)
                 )
-        self._forge(rows, next(iter(asks.values())).step)
+        probing = [peer for peer, ask in asks.items() if ask.probing]
+        self._forge(rows, next(iter(asks.values())).step, probing)
         return rows
 
     def _poisoned(self, peer: PeerId, ask: AskGradient) -> bool:
@@ -172,7 +183,8 @@ class GradientPool:
         parameters_D, numbers = next(iter(asks.values())).training.parameters_D, [self._numbers[p] for p in asks]
         if self._problem.device.type != "cpu" and self._problem.why_one_by_one:
             begun = [ask.begun for ask in asks.values()]
-            losses_P, rows = self._one_after_the_other(parameters_D, batches, begun)
+            parts = sum(not ask.probing for ask in asks.values()) or len(asks)
+            losses_P, rows = self._one_after_the_other(parameters_D, batches, begun, parts)
         else:
             losses_P, gradients_PD = self._problem.gradients(parameters_D, batches)
             rows = list(finite_or_zero_rows(gradients_PD))
@@ -180,10 +192,10 @@ class GradientPool:
         return dict(zip(asks, rows, strict=True))
 
     def _one_after_the_other(
-        self, parameters_D: Tensor, batches: Sequence[Batch], begun: Sequence[BegunGradient | None]
+        self, parameters_D: Tensor, batches: Sequence[Batch], begun: Sequence[BegunGradient | None], parts: int
     ) -> tuple[Tensor, list[Tensor]]:
         """Gradients on an accelerator, some of which were begun before; hashed there too, all together."""
-        bounds, tools = part_bounds(self._problem.size, len(batches)), self._tools
+        bounds, tools = part_bounds(self._problem.size, parts), self._tools
         used = [
             one if one is not None and one.batch is batch else None for batch, one in zip(batches, begun, strict=True)
         ]
@@ -219,9 +231,10 @@ class GradientPool:
             batch = self._coalition.batch(ask.step, self._problem.task, batch, self._numbers[peer])
         return batch
 
-    def _forge(self, rows: dict[PeerId, Tensor], step: int) -> None:
+    def _forge(self, rows: dict[PeerId, Tensor], step: int, probing: Sequence[PeerId]) -> None:
+        """Replace the liars' rows, given those of other contributors; candidates' go into nothing, so nothing depends on them."""
         liars = [peer for peer in rows if self._numbers[peer] in self._coalition.members]
-        honest = [peer for peer in rows if peer not in liars]
+        honest = [peer for peer in rows if peer not in liars and peer not in probing]
         if not liars or not honest:
             return
         own_BD, honest_HD = torch.stack([rows[p] for p in liars]), torch.stack([rows[p] for p in honest])

@@ -14,16 +14,20 @@ from torch import Tensor
 from troth.attacks import Coalition, Collusion
 from troth.crypto import Identity, PeerId, derive
 from troth.evidence.bans import BanEvidence, History, evidence_name, reason_for
-from troth.protocol.core.channel import Channel
+from troth.protocol.core.channel import NOTHING_NOTICED, Channel, Noticed
 from troth.protocol.core.coins import SeededEntropy
 from troth.protocol.core.errors import CannotGoOnError, StalledError
 from troth.protocol.core.records import encode_record
+from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Parameters, Run, usual_content_every
 from troth.protocol.core.state import Outcome, Peer, State
 from troth.protocol.step.closing import close_run
 from troth.protocol.step.step import run_step
 from troth.protocol.wire.primitives import Primitives
 from troth.simulation.lockstep.ahead import Ahead
+from troth.simulation.lockstep.door.building import OpenDoor, Stage, expected_strangers
+from troth.simulation.lockstep.door.ears import Ear
+from troth.simulation.lockstep.door.party import TICKET_BITS
 from troth.simulation.lockstep.drop_outs import DroppingChannel, draw_drop_outs
 from troth.simulation.lockstep.lockstep import Answer, Ask, run_together
 from troth.simulation.lockstep.memo import MemoPrimitives
@@ -36,7 +40,7 @@ from troth.simulation.lockstep.pool import (
     same_bits,
 )
 from troth.simulation.lockstep.reliable import ReliableChannel, ReliableExchange
-from troth.simulation.lockstep.report import Ban, StepReport
+from troth.simulation.lockstep.report import Ban, DoorEvent, StepReport
 from troth.simulation.lockstep.scenario import Scenario, ScenarioError
 from troth.training import Problem, check_pure
 from troth.training.states.initial_state import load_initial_state
@@ -56,7 +60,7 @@ class ProtocolSimulation:
             task,
             device=scenario.device,
             one_by_one=scenario.one_by_one,
-            lanes_for=scenario.peers,
+            lanes_for=scenario.at_once,
             pad=scenario.pads,
         )
         _check_size(self.problem.size, scenario.peers)
@@ -68,8 +72,10 @@ class ProtocolSimulation:
         self.tools = LockstepPrimitives(self.problem.device) if share else Primitives(self.problem.device)
         possible = share and Ahead.possible(self.problem, scenario.peers)
         self._ahead = Ahead(self.problem, scenario.peers) if possible else None
+        self.expected = expected_strangers(scenario.make_strangers(), scenario.seed, scenario.peers)
         self._build_peers(run)
         self.pool = GradientPool(self.problem, self.coalition, self.numbers, self.tools, self._ahead)
+        self.door = self._open_door() if scenario.probation else None
         self.exchange = ReliableExchange(share=share)
         self.history = History(self.run)
         self.bans: list[Ban] = []
@@ -96,25 +102,43 @@ class ProtocolSimulation:
         first = State.first(self.run, training, works[0].digest(training))
         colluders = frozenset(peer for peer, number in self.numbers.items() if number in self.byzantine)
         self.honest = sorted(peer for peer in self.numbers if peer not in colluders)
+        self.numbers |= {one.peer: e.first + k for e in self.expected for k, one in enumerate(e.identities)}
+        colluders |= {one.peer for e in self.expected if e.kind.lies for one in e.identities}
+        self.colluders = colluders
+        self.liars = frozenset(self.numbers[peer] for peer in colluders)  # strangers among them
+        self.ears = {peer: Ear(self.tools) for peer in self.numbers} if scenario.probation else {}
         drop_outs = draw_drop_outs(
             derive(scenario.seed, "drop-outs"), self.honest, scenario.drop_outs, scenario.total_steps
         )
-        board: dict[Any, Any] = {}
+        self._board: dict[Any, Any] = {}  # what liars tell each other
         self.peers: dict[PeerId, Peer[Training]] = {}
         for number, identity in enumerate(identities):
             reliable = ReliableChannel(identity, self.tools)
             channel: Channel = reliable
             if identity.peer in colluders:
                 attack = self.coalition.attack_of(number)
-                collusion = Collusion(
-                    attack, colluders, self.run, self.coalition.active, board, self._state_of(identity.peer)
-                )
+                state_of = self._state_of(identity.peer)
+                collusion = Collusion(attack, colluders, self.run, self.coalition.active, self._board, state_of)
                 channel = attack.behaviour(reliable, identity.peer, collusion)
             elif identity.peer in drop_outs:
                 channel = DroppingChannel(reliable, drop_outs[identity.peer])
             work, entropy = works[number % len(works)].for_one(self._ahead), SeededEntropy(scenario.seed, number)
-            self.peers[identity.peer] = Peer(identity, self.run, work, channel, entropy, self.tools)
+            noticed: Noticed = self.ears.get(identity.peer, NOTHING_NOTICED)
+            self.peers[identity.peer] = Peer(identity, self.run, work, channel, entropy, self.tools, noticed)
         self.states: dict[PeerId, State[Training]] = dict.fromkeys(self.peers, first)
+        self._work = works[0]
+
+    def _open_door(self) -> OpenDoor:
+        stage = Stage(
+            run=self.run,
+            seed=self.scenario.seed,
+            work=lambda: self._work.for_one(self._ahead),
+            tools=self.tools,
+            ears=self.ears,
+            colluders=self.colluders,
+            board=self._board,
+        )
+        return stage.open(self.expected, self.problem, self.pool)
 
     def _state_of(self, peer: PeerId) -> Callable[[], State[Training]]:
         return lambda: self.states[peer]
@@ -138,18 +162,20 @@ class ProtocolSimulation:
         """Train, reporting after every step; ends early when too few are left to decide anything."""
         scenario = self.scenario
         for step in range(scenario.total_steps):
+            before = self.states[self._witness()].roster
             seen = self._look_at(self._step(run_step))
             if seen is None:
                 return
-            bans = self._new_bans(seen)
+            bans, at_door = self._new_bans(seen), self._at_door(seen, before)
             if step == scenario.total_steps - 1:
                 ended = self._look_at(self._step(close_run))  # [U4]
                 bans += self._new_bans(ended) if ended is not None else ()
-            attacked = self.coalition.active(step) and bool(self._liars_alive())
+                self._at_door(ended, seen.state.roster)
+            attacked = (self.coalition.active(step) and bool(self._liars_alive())) or self._newcomers_attack
             self.attacked_steps += attacked
             done = self.steps_done = step + 1
             due = done % scenario.evaluate_every == 0 or done == scenario.total_steps
-            honest_losses = [loss for peer, loss in self.pool.losses.items() if peer not in self.byzantine]
+            honest_losses = [loss for peer, loss in self.pool.losses.items() if peer not in self.liars]
             yield StepReport(
                 step=done,
                 loss=sum(honest_losses) / len(honest_losses) if honest_losses else float("nan"),
@@ -160,23 +186,34 @@ class ProtocolSimulation:
                 absent=tuple(self.numbers[peer] for peer in sorted(seen.record.leaving - set(seen.record.banned))),
                 guarantee=seen.state.roster.liars,
                 moved=seen.record.updated,
+                door=at_door,
+                probation=self.door.chronicle.probation(seen.record) if self.door is not None else (),
             )
 
     def _step(self, run: Callable[..., Coroutine[Any, Any, Outcome[Training]]]) -> dict[PeerId, Outcome[Training]]:
-        """All members run one step together; peers that were banned or are gone are not asked again."""
-        members = [peer for peer in self.states[self._witness()].roster.members if peer not in self.gone]
-        coroutines = {peer: run(self.peers[peer], self.states[peer]) for peer in members}
+        """All members run one step together; peers that were banned or are gone are not asked again. Candidates observe it."""
+        state, observing = self.states[self._witness()], {}
+        company = self.door.company if self.door is not None else None
+        if company is not None and run is run_step:
+            company.begin_step(state, self.states)
+            observing = company.observing()
+        self.peers |= company.members() if company is not None else {}
+        members = [peer for peer in state.roster.members if peer not in self.gone]
+        coroutines = {peer: run(self.peers[peer], self.states[peer]) for peer in members} | observing
         with self._ahead.served_first() if self._ahead is not None else nullcontext():
             ended = run_together(coroutines, self._answers())
         self.states |= {peer: outcome.state for peer, outcome in ended.results.items()}
         self.gone |= ended.stopped
+        if company is not None and run is run_step:
+            company.end_step(ended.results)
         if isinstance(self.tools, MemoPrimitives):
             self.tools.forget()
         return ended.results
 
     def _answers(self) -> dict[type[Ask], Answer]:
         """All that peers may ask for. When all of them wait, they have begun all that they will begin."""
-        answers: dict[type[Ask], Answer] = {AskGradient: self.pool.answer, AskDigests: self.pool.digests}
+        gradients = self.pool.answer if self.door is None else self.door.hand_ins.answer
+        answers: dict[type[Ask], Answer] = {AskGradient: gradients, AskDigests: self.pool.digests}
         answers |= self.exchange.answers()
         if (ahead := self._ahead) is None:
             return answers
@@ -192,10 +229,11 @@ class ProtocolSimulation:
 
     def _look_at(self, outcomes: dict[PeerId, Outcome[Training]]) -> Outcome[Training] | None:
         """Check agreement, count, and write down evidence, all as the first honest peer saw it; None if nobody went on."""
-        if not outcomes:
+        took_part = [peer for peer, outcome in outcomes.items() if not outcome.observed]
+        if not took_part:
             self.stalled = "; ".join(sorted({str(why) for why in self.gone.values() if isinstance(why, StalledError)}))
             return None
-        seen = outcomes[min(outcomes, key=lambda peer: (peer not in self.honest, peer))]
+        seen = outcomes[min(took_part, key=lambda peer: (peer not in self.honest, peer))]
         self.agreement = self.agreement and self._agree(outcomes)
         self.trace.append(encode_record(seen.record))
         for auditor, outcome in outcomes.items():
@@ -220,13 +258,22 @@ class ProtocolSimulation:
         self.bans += bans.values()
         return tuple(bans.values())
 
+    def _at_door(self, seen: Outcome[Training] | None, before: Roster) -> tuple[DoorEvent, ...]:
+        if self.door is None or seen is None:
+            return ()
+        return self.door.chronicle.note(seen.record, before, seen.state.roster)
+
+    @property
+    def _newcomers_attack(self) -> bool:
+        return self.door is not None and self.door.company.attacks
+
     def _differ(self, one: PeerId, other: PeerId) -> bool:
         """Whether two peers have hardware of different classes."""
         return (self.numbers[one] - self.numbers[other]) % self.scenario.hardware != 0
 
     def _agree(self, outcomes: dict[PeerId, Outcome[Training]]) -> bool:
-        """Whether every honest peer holds the same record, roster and model, bit for bit."""
-        honest = [outcomes[peer] for peer in self.honest if peer in outcomes]
+        """Whether every honest peer, candidates included, holds the same record, roster and model, bit for bit."""
+        honest = [outcomes[peer] for peer in sorted(outcomes) if peer not in self.colluders]
         if not honest:
             return False
         first = honest[0]
@@ -266,12 +313,15 @@ def _run_of(scenario: Scenario, size: int, founders: tuple[PeerId, ...], origin:
         parameters=Parameters(
             size=size,
             tau=scenario.tau,
-            byzantine=scenario.byzantine,
+            byzantine=scenario.promised,
             validators=scenario.validators,
             beyond_guarantee=scenario.beyond_guarantee,
             tau_auto=scenario.tau_auto,
             deviation=scenario.deviation,
             content_every=usual_content_every(size),
+            probation=scenario.probation,
+            slots=scenario.slots,
+            ticket_bits=TICKET_BITS,
         ),
         nonce=derive(scenario.seed, "run", options),
     )

@@ -29,11 +29,13 @@ class AskAnnounce(Ask):
     slot: Slot
     choose: Callable[[Mapping[PeerId, Envelope]], Envelope | None]  # given what was said before; None is silence
     last: bool = False  # liars may speak last
+    observes: bool = False  # is no member, or leaves: hears everything and says nothing
 
 
 @dataclass
 class AskExchange(Ask):
     blobs: Any
+    observes: bool = False
 
 
 class AskScatter(AskExchange):
@@ -63,6 +65,8 @@ _ASKS: dict[type[Exchange[Any]], type[AskExchange]] = {
 class ReliableChannel:
     """One member's end: it signs what it says, and checks the signature of everything it hears."""
 
+    observes = False
+
     def __init__(self, identity: Identity, tools: Primitives) -> None:
         self._identity = identity
         self._tools = tools
@@ -81,13 +85,25 @@ class ReliableChannel:
         return self._tools.open_all(slot, await AskAnnounce(slot, answer, last=True))
 
     async def exchange(self, slot: Slot, blobs: Exchange[Any], view: AttemptView) -> Any:
-        answer: Any = await _ASKS[type(blobs)](blobs)
+        answer: Any = await _ASKS[type(blobs)](blobs, self.observes)
         if isinstance(blobs, Forward):
             fitting = {
                 delivery: [p for p in answer.get(delivery, ()) if blobs.fits(delivery, p)] for delivery in blobs.wanted
             }
             answer = {delivery: offers[0] for delivery, offers in fitting.items() if offers}
         return answer
+
+
+class ObserverChannel(ReliableChannel):
+    """The end of a peer that is no member: it hears all that members say, and says nothing (SPEC B2)."""
+
+    observes = True
+
+    def __init__(self, tools: Primitives) -> None:
+        self._tools = tools
+
+    async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Said:
+        return self._tools.open_all(slot, await AskAnnounce(slot, lambda _: None, observes=True))
 
 
 class ReliableExchange:
@@ -118,7 +134,7 @@ class ReliableExchange:
             for sender in sorted(peer for peer, ask in asks.items() if ask.last == last):
                 envelope = asks[sender].choose(before)
                 said |= {sender: envelope} if envelope is not None else {}
-        first, slot = min(asks), slots.pop()
+        first, slot = _first(asks), slots.pop()
         for sender, envelope in said.items():
             if sender != first:
                 self.announced_bytes += _header_bytes(slot, sender) + len(wire_bytes(envelope))
@@ -138,7 +154,7 @@ class ReliableExchange:
 
     def _gather(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, dict[int, bytes]]:
         by_digest = {blob.digest: blob for ask in asks.values() for blob in ask.blobs.mine.values()}
-        first = min(asks)
+        first = _first(asks)
         own = {blob.digest for blob in asks[first].blobs.mine.values()}
         fetched = [
             by_digest[digest] for digest in asks[first].blobs.wanted.values() if digest in by_digest.keys() - own
@@ -178,6 +194,11 @@ class ReliableExchange:
 
     def _handed(self, proven: ProvenPart) -> ProvenPart:
         return proven if self._share else ProvenPart(proven.blob.anew(), proven.path)
+
+
+def _first(asks: Mapping[PeerId, Any]) -> PeerId:
+    """The member whose bytes are counted."""
+    return min(asks, key=lambda peer: (asks[peer].observes, peer))
 
 
 def _header_bytes(slot: Slot, sender: PeerId) -> int:

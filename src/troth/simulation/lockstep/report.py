@@ -14,8 +14,18 @@ class Ban:
 
 
 @dataclass(frozen=True)
+class DoorEvent:
+    """Something that happened to a stranger at the door, or to several who come together."""
+
+    peer: int  # the first of them
+    step: int
+    what: str  # knocks, seated, half, waits, admitted, lost, returned
+    words: str  # for people; begins with its name
+
+
+@dataclass(frozen=True)
 class StepReport:
-    """`metrics` only where the model was evaluated; `guarantee` and `bans` only where there is a protocol."""
+    """`metrics` only where the model was evaluated; `guarantee`, `bans` and `door` only where there is a protocol."""
 
     step: int  # updates made so far
     loss: float  # mean over the honest peers' batches
@@ -26,3 +36,5 @@ class StepReport:
     absent: tuple[int, ...] = ()  # peers that left the roster in this step without a ban
     guarantee: int | None = None  # number of liars there may still be
     moved: bool = True  # whether the model moved
+    door: tuple[DoorEvent, ...] = ()
+    probation: tuple[tuple[int, int], ...] = ()  # candidates, and how many steps they have worked without a miss

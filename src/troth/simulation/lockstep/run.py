@@ -115,10 +115,11 @@ def _checked(metrics: Any) -> dict[str, float]:
 
 def _protocol_details(simulation: ProtocolSimulation, steps: int) -> dict[str, Any]:
     banned = {ban.peer for ban in simulation.bans}
+    door = {} if simulation.door is None else {"door": simulation.door.chronicle.summary()}
     return {
         "attackers_active": sorted(simulation.pool.attackers),
         "banned": [asdict(ban) for ban in simulation.bans],
-        "honest_banned": len(banned - set(simulation.byzantine)),
+        "honest_banned": len(banned - simulation.liars),
         "absent": simulation.absent,
         "stalled": simulation.stalled,
         "agreement": simulation.agreement,
@@ -130,4 +131,5 @@ def _protocol_details(simulation: ProtocolSimulation, steps: int) -> dict[str, A
         "attempts": simulation.attempts,
         "beyond_guarantee": simulation.scenario.beyond_guarantee,
         "final_record": simulation.trace[-1].hex() if simulation.trace else None,
+        **door,
     }

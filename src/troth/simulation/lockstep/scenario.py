@@ -17,11 +17,11 @@ from troth.errors import OperatorError
 from troth.plugins import name_of
 from troth.protocol.core.run import most_byzantine
 from troth.simulation.lockstep.defences import TROTH, check_rule, make_rule
-from troth.specs import build, file_of, parse_spec, pick
+from troth.simulation.lockstep.door.specs import Strangers, attacks_of, check_door, check_strangers, make_strangers
+from troth.specs import ALSO, build, file_of, parse_spec, pick
 from troth.training import OPTIMIZERS, SCHEDULES, TASKS, Optimizer, Schedule, Task, make_task, warmed_up
 from troth.training.fingerprint import code_digest
 
-ALSO = " + "  # between several attacks
 AttackLike = str | GradientAttack
 
 
@@ -53,6 +53,9 @@ class Scenario:
     hardware: int = 1
     deviation: float | None = None
     drop_outs: int = 0
+    probation: int = 0  # steps that a stranger works before it is a member; 0: the door is closed
+    slots: int = 4  # strangers on probation at a time
+    strangers: str | Sequence[str] = ""  # who comes to the door: see `STRANGERS`
     steps: int | None = None
     seed: int = 0
     optimizer: str | None = None
@@ -97,7 +100,10 @@ class Scenario:
             self.make_optimizer()
         _check_device(self.device)
         self._check_protocol_options()
+        strangers = self.make_strangers()
+        check_door(self.probation, self.slots, strangers)
         task, attacks, schedule = self.make_task(), self.make_attacks(), self.attack_schedule()
+        check_strangers(strangers, task, steps=self.steps or task.steps, honest=self.peers - self.byzantine)
         if self.byzantine:
             if len(attacks) > self.byzantine:
                 raise ScenarioError(f"`attack` is given {len(attacks)} times, for {self.byzantine} liars")
@@ -136,6 +142,10 @@ class Scenario:
             raise ScenarioError("`hardware` needs `deviation`: 'troth doctor' measures it for a task")
         if self.drop_outs >= self.peers - self.byzantine:
             raise ScenarioError(f"`drop_outs` must leave an honest peer, got {self.drop_outs}")
+        if self.probation and self.deviation is not None:
+            raise ScenarioError("`probation` needs a run without `deviation`: strangers are checked bit by bit")
+        if self.defence != TROTH and self.probation:
+            raise ScenarioError(f"`probation` is the protocol's: use `defence` {TROTH}")
         if self.defence != TROTH and (self.tau_auto or self.deviation or self.drop_outs):
             raise ScenarioError(f"`tau_auto`, `deviation` and `drop_outs` are the protocol's: use `defence` {TROTH}")
 
@@ -151,6 +161,8 @@ class Scenario:
         if not isinstance(self.attack, str | GradientAttack):
             plain = [attack for attack in self._attacks if isinstance(attack, str) and ALSO not in attack]
             object.__setattr__(self, "attack", ALSO.join(plain) if len(plain) == len(self._attacks) else self._attacks)
+        if not isinstance(self.strangers, str):
+            object.__setattr__(self, "strangers", ALSO.join(self.strangers))
 
     # Its parts
 
@@ -165,6 +177,20 @@ class Scenario:
 
     def make_attacks(self) -> list[GradientAttack]:
         return [make_attack(one) if isinstance(one, str) else one for one in self._attacks]
+
+    def make_strangers(self) -> list[tuple[str, Strangers]]:
+        assert isinstance(self.strangers, str)
+        return make_strangers(self.strangers)
+
+    @property
+    def promised(self) -> int:
+        """Liars that the run promises to withstand: those who lie, or, since strangers may, as many as it can."""
+        return max(self.byzantine, most_byzantine(self.peers, self.validators)) if self.probation else self.byzantine
+
+    @property
+    def at_once(self) -> int:
+        """Gradients that may be computed in one call: those of the founders, and of strangers on probation."""
+        return self.peers + min(self.slots, sum(kind.count for _, kind in self.make_strangers()))
 
     def make_rule(self) -> RuleEntry:
         return make_rule(self.defence)
@@ -220,11 +246,14 @@ class Scenario:
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         values |= {"task": self.task_name, "attack": self.attack_name, "defence": self.defence_name}
         start = values.pop("initial_state")
+        if not self.probation:
+            values = {name: value for name, value in values.items() if name not in ("probation", "slots", "strangers")}
         return values if start is None else {**values, "initial_state": str(start)}
 
     def config(self) -> dict[str, Any]:
         """`as_dict`, and the digests of the user's own files, since the result follows from them too."""
-        specs = [spec for spec in (self.task, *self._attacks, self.defence) if isinstance(spec, str)]
+        chosen = (self.task, *self._attacks, self.defence, *attacks_of(self.make_strangers()))
+        specs = [spec for spec in chosen if isinstance(spec, str)]
         files = {file: code_digest(Path(file)).hex()[:16] for spec in specs if (file := file_of(spec)) is not None}
         return {**self.as_dict(), "code": files} if files else self.as_dict()
 

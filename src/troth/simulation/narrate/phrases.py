@@ -9,7 +9,7 @@ from troth.protocol.wire.phases import decode
 from troth.simulation.chaos.plan import Plan
 
 # Names that peers' keys are derived from: the first, and a successor's after a lost journal.
-_KEYS = ("identity", "incarnation")
+_KEYS = ("identity", "incarnation", "again")
 _VERDICTS = {Verdict.ACCUSED: "guilty", Verdict.ACCUSER: "not guilty", Verdict.WITHHELD: "nothing to judge by"}
 _NOT_PEOPLE = ("members", "contributors", "roots")  # fields of a record that are told otherwise, or hold no peers
 
@@ -21,7 +21,7 @@ class Phrases:
         self.numbers = {
             Identity.from_secret(derive(plan.seed, name, number)).peer: number
             for name in _KEYS
-            for number in range(plan.peers)
+            for number in (*range(plan.peers), *plan.strangers)
         }
 
     def number(self, peer: bytes) -> str:

@@ -50,7 +50,9 @@ class Timeline:
             for name, link in list(vars(thing).items()):
                 if _lies_for(peer, link):
                     setattr(thing, name, TracedLink(link, peer, self))
-        number = self.phrases.numbers[peer]
+        number = self.phrases.numbers.get(peer)
+        if number is None:  # one of a stranger's many names
+            return channel
         if number in self._wrapped:
             self.tell(peer, "started again" if number in self._down else "observed, to come back")
         self._wrapped.add(number)

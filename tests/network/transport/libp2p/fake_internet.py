@@ -5,9 +5,12 @@ Real daemons are tested in `tests/nettest/test_libp2p.py`, where hivemind is ins
 
 import asyncio
 import socket
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from troth.crypto.identity import PeerId
 from troth.network.transport.libp2p.bindings import Hivemind
@@ -15,6 +18,7 @@ from troth.network.transport.libp2p.control import DaemonError, Stream
 from troth.network.transport.libp2p.daemon import DaemonOptions
 from troth.network.transport.libp2p.multiaddr import id_of_name, libp2p_id, libp2p_name, peer_of_libp2p
 from troth.network.transport.libp2p.node import NodeSetup
+from troth.network.transport.libp2p.peer_record import dht_id
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,16 @@ HIVEMIND = Hivemind(P2P=None, PeerID=FakeName, Multiaddr=str, DHTNode=None, daem
 
 
 @dataclass(frozen=True)
+class FakeEntry:
+    """A record as a node is asked to keep it."""
+
+    key: bytes
+    value: bytes
+    expiration_time: float
+    subkey: bytes = msgspec.msgpack.encode(None)
+
+
+@dataclass(frozen=True)
 class FakeRecord:
     value: bytes
     until: float
@@ -62,6 +76,7 @@ class Internet:
     older: dict[bytes, FakeRecord] = field(default_factory=dict)  # found by a search that ends early
     next_port: int = 4001
     relay_limit: int = 0  # of every relay
+    clocks: dict[bytes, float] = field(default_factory=dict)  # seconds by which a node's clock is wrong
 
     async def start(self, setup: NodeSetup, options: DaemonOptions) -> "FakeNode":
         listen = []
@@ -134,9 +149,17 @@ class FakeNode:
     async def call_ping(self, other: FakeName) -> object | None:
         return self._internet.nodes.get(other.raw)
 
+    async def clock_of(self, other: FakeName) -> float:
+        return time.time() + self._internet.clocks.get(other.raw, 0.0)
+
     async def store(self, key: bytes, value: bytes, until: float) -> bool:
-        self._internet.records[key] = FakeRecord(value, until)
-        return True
+        """Every node that others can dial is asked to keep it, and one is enough."""
+        entry = FakeEntry(dht_id(key), msgspec.msgpack.encode(value), until)
+        keepers = [node.setup.keeper for node in self._internet.nodes.values() if node.listen]
+        kept = any(keeper.validate(entry) for keeper in keepers)
+        if kept:
+            self._internet.records[key] = FakeRecord(value, until)
+        return kept
 
     async def get_many(self, keys: Sequence[bytes], sufficient_expiration_time: float) -> dict[bytes, Any]:
         older = self._internet.older

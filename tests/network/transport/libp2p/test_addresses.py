@@ -5,7 +5,13 @@ import pytest
 from troth.crypto import Identity
 from troth.errors import OperatorError
 from troth.network.transport.base import ListenError, UnreachableError
-from troth.network.transport.libp2p.addresses import dial_multiaddr, listen_multiaddr, require_peer_id, with_real_port
+from troth.network.transport.libp2p.addresses import (
+    dial_multiaddr,
+    entrances_of,
+    listen_multiaddr,
+    require_peer_id,
+    with_real_port,
+)
 from troth.network.transport.libp2p.multiaddr import libp2p_name
 from troth.network.transport.libp2p.transport import Libp2pOptions
 
@@ -29,6 +35,13 @@ RELAYED = f"/ip4/203.0.113.9/tcp/4001/p2p/{libp2p_name(MALLORY.peer)}/p2p-circui
 )
 def test_addresses_to_dial(given: str, wanted: str) -> None:
     assert dial_multiaddr(given, ALICE.peer) == wanted
+
+
+def test_founders_with_an_address_are_entrances() -> None:
+    """Those that gave none, or one that cannot be dialled, are not."""
+    given = {ALICE.peer: "203.0.113.5:4001", MALLORY.peer: ""}
+    assert entrances_of(given) == (NAMED,)
+    assert entrances_of({ALICE.peer: NAMED, MALLORY.peer: NAMED}) == (NAMED,)
 
 
 def test_an_address_of_another_key_is_not_dialled() -> None:

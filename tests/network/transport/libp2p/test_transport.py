@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
@@ -11,7 +11,8 @@ from tests.network.transport.endpoints import LIMITS, anyone, run, until
 from tests.network.transport.libp2p.fake_internet import HIVEMIND, FakeRecord, Internet
 from troth.crypto import Digest, Identity
 from troth.crypto.identity import PeerId
-from troth.network.transport.base import Lane, ListenError, TransportClosedError, UnreachableError
+from troth.network.transport.base import Lane, ListenError, LocalPeer, TransportClosedError, UnreachableError
+from troth.network.transport.libp2p import discovery
 from troth.network.transport.libp2p import transport as libp2p
 from troth.network.transport.libp2p.multiaddr import libp2p_id, libp2p_name
 from troth.network.transport.libp2p.peer_record import LASTS_S, dht_key, encode_peer_record
@@ -33,9 +34,12 @@ def internet(monkeypatch: pytest.MonkeyPatch) -> Internet:
 
 @asynccontextmanager
 async def peer(
-    identity: Identity, options: Libp2pOptions | None = None, admits: Callable[[PeerId], bool] = anyone
+    identity: Identity,
+    options: Libp2pOptions | None = None,
+    admits: Callable[[PeerId], bool] = anyone,
+    keeps: Callable[[PeerId], bool] = anyone,
 ) -> AsyncIterator[Libp2pTransport]:
-    made = Libp2pTransport(identity, LIMITS, admits, run=RUN, options=options)
+    made = Libp2pTransport(identity, LIMITS, admits, run=RUN, options=options, keeps=keeps)
     try:
         yield made
     finally:
@@ -132,6 +136,69 @@ def test_a_peer_that_nobody_can_dial_is_reached_through_a_relay() -> None:
     run(main())
 
 
+def test_a_stranger_is_found_as_soon_as_it_belongs_to_the_run(internet: Internet) -> None:
+    """Members keep no records of strangers; one that has become a candidate publishes its own at once."""
+    members = {ALICE.peer}
+    where = dht_key(RUN, BOB.peer)
+
+    async def main() -> None:
+        async with peer(ALICE, Libp2pOptions(serves_relay=True), keeps=members.__contains__) as relay:
+            public = await relay.listen(ANYWHERE)
+            async with peer(BOB, Libp2pOptions(relays=(public,)), keeps=members.__contains__) as hidden:
+                await hidden.listen("")
+                with pytest.raises(UnreachableError, match="nobody in the DHT knows"):
+                    await relay.dial("dht:", BOB.peer)
+                members.add(BOB.peer)
+                await until(lambda: where in internet.records)
+                await talk(relay, hidden, "dht:", BOB)
+
+    run(main())
+
+
+def test_a_member_that_has_not_heard_of_the_newcomer_yet_is_asked_again(internet: Internet) -> None:
+    members: set[PeerId] = set()
+
+    async def main() -> None:
+        async with peer(ALICE, Libp2pOptions(serves_relay=True), keeps=members.__contains__) as relay:
+            public = await relay.listen(ANYWHERE)
+            async with peer(BOB, Libp2pOptions(relays=(public,))) as hidden:
+                await hidden.listen("")
+                assert internet.records == {}
+                members.add(BOB.peer)
+                await until(lambda: dht_key(RUN, BOB.peer) in internet.records)
+
+    run(main())
+
+
+def test_a_record_published_alone_is_published_again_when_an_initial_peer_is_there(
+    internet: Internet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discovery, "_REJOIN_S", 0.02)
+
+    async def main() -> None:
+        entrance = f"/ip4/127.0.0.1/tcp/4100/p2p/{libp2p_name(ALICE.peer)}"
+        async with peer(BOB, Libp2pOptions(initial_peers=(entrance,))) as early, peer(ALICE) as late:
+            await early.listen(ANYWHERE)
+            assert internet.records.pop(dht_key(RUN, BOB.peer))  # nobody but itself has kept it
+            await late.listen("127.0.0.1:4100")
+            await until(lambda: dht_key(RUN, BOB.peer) in internet.records)
+
+    run(main())
+
+
+def test_the_manifest_is_a_way_into_the_dht() -> None:
+    """Founders that have an address are the initial peers, unless others are given."""
+    home = f"/ip4/203.0.113.5/tcp/4001/p2p/{libp2p_name(BOB.peer)}"
+    other = f"/ip4/203.0.113.9/tcp/4001/p2p/{libp2p_name(ALICE.peer)}"
+    local = LocalPeer(ALICE, LIMITS, anyone, RUN, anyone, {BOB.peer: "203.0.113.5:4001", ALICE.peer: ""})
+    for options, expected in (
+        (Libp2pOptions(), (home,)),
+        (Libp2pOptions(relays=(other, home)), (other, home)),
+        (Libp2pOptions(initial_peers=(other,)), (other,)),
+    ):
+        assert options.make(local)._discovery_setup.initial_peers == expected
+
+
 def test_a_relay_that_passes_on_too_little_or_is_not_there_is_named(
     internet: Internet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +219,35 @@ def test_a_relay_that_passes_on_too_little_or_is_not_there_is_named(
 
     run(main())
     assert internet.nodes == {}
+
+
+@pytest.mark.parametrize(("off_s", "says"), [(-400.0, "clock is 400 s ahead of"), (400.0, "clock is 400 s behind")])
+def test_a_clock_with_which_nobody_is_found_is_told(internet: Internet, off_s: float, says: str) -> None:
+    async def main() -> None:
+        internet.clocks[libp2p_id(ALICE.peer)] = off_s
+        async with peer(ALICE) as entrance:
+            address = await entrance.listen(ANYWHERE)
+            async with peer(BOB, Libp2pOptions(initial_peers=(address,))) as newcomer:
+                with pytest.raises(ListenError, match=f"{says} .* set the clock"):
+                    await newcomer.listen(ANYWHERE)
+            internet.clocks.clear()
+            async with peer(BOB, Libp2pOptions(initial_peers=(address,))) as newcomer:
+                await newcomer.listen(ANYWHERE)
+
+    run(main())
+
+
+def test_one_wrong_clock_among_several_stops_nobody(internet: Internet) -> None:
+    async def main() -> None:
+        liar, *honest = (Identity.from_secret(bytes([k]) * 32) for k in (1, 2, 3))
+        internet.clocks[libp2p_id(liar.peer)] = 1e9
+        async with AsyncExitStack() as stack:
+            entrances = [await stack.enter_async_context(peer(one)) for one in (liar, *honest)]
+            addresses = tuple([await one.listen(ANYWHERE) for one in entrances])
+            newcomer = await stack.enter_async_context(peer(BOB, Libp2pOptions(initial_peers=addresses)))
+            await newcomer.listen(ANYWHERE)
+
+    run(main())
 
 
 def test_it_listens_once_and_not_after_it_was_closed() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from tests.simulation.chaos.planted import announcing, judging, recovery
+from tests.simulation.chaos.planted import announcing, door, judging, recovery
 
 Plant = Callable[[], AbstractContextManager[Any]]
 
@@ -42,6 +42,19 @@ PLANTED: Mapping[str, Plant] = {
     "a step made again under the same incarnation": recovery.same_incarnation,
     "audits stay due when a run begins anew": recovery.audits_due_after_a_restart,
     "what was signed is not taken from those who wait": recovery.nothing_borrowed,
+    "half a probation is enough": door.half_a_probation,
+    "a miss on probation forgiven": door.misses_forgiven,
+    "candidates are not audited": door.candidates_unaudited,
+    "a candidate's commitment counts whoever signed it": door.probes_unsigned,
+    "seeds not bound to keys": door.seeds_for_all,
+    "tickets without work": door.tickets_without_work,
+    "tickets under somebody else's key": door.tickets_unsigned,
+    "tickets for any draw": door.tickets_for_any_draw,
+    "slots given away in every step": door.slots_in_every_step,
+    "all who are done come in at once": door.all_who_are_done,
+    "banned strangers knock again": door.banned_knock_again,
+    "everyone who ever came in has a seat": door.everyone_who_ever_came,
+    "the ban of a stranger is a liar less": door.strangers_bans_count,
 }
 
 NOT_PLANTED: Mapping[str, str] = {  # with the reason
@@ -54,6 +67,13 @@ NOT_PLANTED: Mapping[str, str] = {  # with the reason
     "back under another three steps later at the earliest, or two if it does not observe. So it takes an audit that was lost "
     "and done in the very step of the return, of a liar that comes back: none is drawn. "
     "tests/protocol/recovery/test_member.py has it.",
+    "b stays when strangers come in": "In a run of eight that withstands three, b is four with the third newcomer; no world "
+    "takes in as many with so many liars. The checker counts it; tests/protocol/recovery/test_door_attacks.py has it.",
+    "who comes back does not count at the door": "Somebody has to go and come back, and another one to be done, within one "
+    "probation, which hardly any world brings together. tests/protocol/recovery/test_door_attacks.py has it.",
+    "a candidate's gradient averaged": "Parts go from contributors to owners, and nothing that a candidate sends is one.",
+    "an old record taken for new, a standing that nobody signed, chunks of a state not checked": "A liar's word has to come "
+    "first, and the next record to fit what it said. tests/protocol/recovery/test_following.py plants them, and finds them.",
 }
 
 

@@ -16,6 +16,8 @@ from troth.simulation.chaos.plan_file import load
 from troth.simulation.chaos.workers import verdict_on
 
 STEPS = 12
+LONGER = {"door": 24}  # a stranger has to follow, wait for a draw, and work
+SMALL = {"door": {"most_peers": 5}}  # else these would take long
 SEEDS = Path(__file__).parent.with_name("planted_seeds.json")
 
 Where = tuple[str, int, int] | str  # kind of worlds, seed and steps to play; or the file of a plan
@@ -45,12 +47,17 @@ class Find:
         return " | ".join(map(str, self.where))
 
 
+def steps_of(worlds: str) -> int:
+    """Most steps to play of such worlds."""
+    return LONGER.get(worlds, STEPS)
+
+
 def plan_of(where: Where) -> Plan:
-    """Drawn for `STEPS` steps, however many are played: else it would be another world."""
+    """Drawn for the most steps, however many are played: else it would be another world."""
     if isinstance(where, str):
         return load(SEEDS.parent / where).smallest
     worlds, seed, steps = where
-    return replace(DRAWS[worlds](seed, steps=STEPS), steps=steps)
+    return replace(DRAWS[worlds](seed, steps=steps_of(worlds), **SMALL.get(worlds, {})), steps=steps)
 
 
 def broken_by(name: str | None, where: Where) -> list[str]:
@@ -66,7 +73,8 @@ def find_at(name: str, where: Where) -> Find | None:
 
 def find(name: str, worlds: str, seed: int) -> Find | None:
     """Find of this seed, if any, in as few steps as show it."""
-    found, least, steps = find_at(name, (worlds, seed, STEPS)), 1, STEPS
+    least, steps = 1, steps_of(worlds)
+    found = find_at(name, (worlds, seed, steps))
     while found and least < steps:
         middle = (least + steps) // 2
         shorter = find_at(name, (worlds, seed, middle))

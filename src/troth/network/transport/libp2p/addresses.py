@@ -1,7 +1,7 @@
 """Addresses as people give them (`host:port` or a multiaddr) turned into the multiaddrs that the daemon wants, and back."""
 
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from troth.crypto.identity import PeerId
@@ -61,6 +61,15 @@ def dial_multiaddr(address: str, peer: PeerId) -> str:
     if not dialable(address):
         raise UnreachableError(f"'{address}' is no address that can be dialled")
     return address
+
+
+def entrances_of(addresses: Mapping[PeerId, str]) -> tuple[str, ...]:
+    """The addresses that can be dialled, with the peer's id at their end: ways into the DHT."""
+    found = []
+    for peer, address in addresses.items():
+        with suppress(UnreachableError):
+            found.append(f"{dial_multiaddr(address, peer)}/p2p/{libp2p_name(peer)}")
+    return tuple(found)
 
 
 async def own_addresses(hivemind: Hivemind, control: Control) -> list[str]:

@@ -5,10 +5,11 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from statistics import median
 
 from troth.crypto.hashing import Digest
 from troth.crypto.identity import Identity, PeerId
-from troth.network.transport.base import UnreachableError
+from troth.network.transport.base import ListenError, UnreachableError
 from troth.network.transport.libp2p.control import DaemonError
 from troth.network.transport.libp2p.multiaddr import libp2p_id
 from troth.network.transport.libp2p.node import Libp2pNode
@@ -23,7 +24,9 @@ from troth.network.transport.libp2p.peer_record import (
 from troth.network.transport.libp2p.relays import circuits
 
 _LOOKUP_S = 8.0
+_REJOIN_S = 3.0  # after which initial peers are tried again, when none has answered
 _REPUBLISH_S = LASTS_S / 4
+_MOST_CLOCK_OFF_S = LASTS_S / 2  # with more, records may seem to be over when they are made
 FRESH_S = LASTS_S - _REPUBLISH_S - 30.0  # the newest record of a peer lasts at least this long
 
 
@@ -48,21 +51,25 @@ class Discovery:
         self._node = node
         self._publish_at = 0.0
         self._join_at = 0.0
+        self._alone = True  # no initial peer has answered
+        self._clocks_off: dict[str, float] = {}  # seconds by which our clock is ahead of initial peers'
         self.published: tuple[str, ...] = ()  # our addresses, as last published
 
     async def publish(self) -> None:
-        """Publish our addresses, when they change and before the record ends."""
+        """Publish our addresses, when they change and before the record ends, if we are of those whose records are kept."""
         setup = self._setup
         through_relays = circuits(setup.relays, self._node.daemon)
         addresses = worth_telling([*through_relays, *await self._node.own_addresses()])
         if addresses == self.published and time.monotonic() < self._publish_at:
             return
         self.published, self._publish_at = addresses, time.monotonic() + _REPUBLISH_S
-        if addresses:
-            until = time.time() + LASTS_S
-            record = encode_peer_record(setup.identity, setup.run, until, addresses)
-            if not await self._node.dht.store(dht_key(setup.run, setup.identity.peer), record, until):
-                self._publish_at = 0.0
+        if addresses and not (setup.keeper.keeps(setup.identity.peer) and await self._store(addresses)):
+            self._publish_at = 0.0
+
+    async def _store(self, addresses: tuple[str, ...]) -> bool:
+        setup, until = self._setup, time.time() + LASTS_S
+        record = encode_peer_record(setup.identity, setup.run, until, addresses)
+        return bool(await self._node.dht.store(dht_key(setup.run, setup.identity.peer), record, until))
 
     async def join_when_due(self) -> None:
         if time.monotonic() >= self._join_at:
@@ -70,15 +77,17 @@ class Discovery:
 
     async def join(self) -> None:
         """Connect to the initial peers, which know the others. If none answers, they are asked again soon."""
-        alone = self._join_at == 0.0
         met = await asyncio.gather(*map(self._meet, self._setup.initial_peers))
         if met and not any(met):
             self._setup.warn("join", "", "none of the initial peers answers; trying again")
-            self._join_at = 0.0
+            self._alone, self._join_at = True, time.monotonic() + _REJOIN_S
             return
         self._join_at = time.monotonic() + _REPUBLISH_S
-        if alone:
-            self._publish_at = 0.0  # a record that was published while alone has to reach the others
+        if self._alone:
+            self._alone, self._publish_at = (
+                False,
+                0.0,
+            )  # a record that was published while alone has to reach the others
 
     async def _meet(self, address: str) -> bool:
         where, _, name = address.rpartition("/p2p/")
@@ -88,8 +97,22 @@ class Discovery:
         with suppress(TimeoutError, OSError, EOFError, DaemonError):
             async with asyncio.timeout(self._setup.handshake_s):
                 await self._node.control.connect(other.to_bytes(), [where], self._setup.handshake_s)
-            return await self._node.dht.protocol.call_ping(other) is not None
+            met = await self._node.dht.protocol.call_ping(other) is not None
+            asked = time.time()
+            if met and (theirs := await self._node.clock_of(other)) is not None:
+                self._clocks_off[name] = (asked + time.time()) / 2 - theirs
+            return met
         return False
+
+    def check_clock(self) -> None:
+        """Raises ListenError if our clock is so far off those of the initial peers, as most of them say, that nobody would find
+        us, nor we them."""
+        off_s = median(self._clocks_off.values()) if self._clocks_off else 0.0
+        if abs(off_s) > _MOST_CLOCK_OFF_S:
+            raise ListenError(
+                f"this machine's clock is {abs(off_s):.0f} s {'ahead of' if off_s > 0 else 'behind'} the clocks of those that it "
+                "finds the others by, and addresses in the DHT end at a given time: set the clock"
+            )
 
     async def look_up(self, peer: PeerId, sufficient: float) -> tuple[str, ...]:
         """The addresses in a peer's record: the first that lasts at least until then, or else the one that lasts longest.

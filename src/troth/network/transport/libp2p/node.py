@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from troth.crypto.identity import Identity
@@ -72,6 +73,15 @@ class Libp2pNode:
         )
         # hivemind lets values be dictionaries, and an empty one passes as valid for ever: it would hide every record.
         self.dht.protocol._validate_dictionary = lambda *_: False
+
+    async def clock_of(self, other: Any) -> float | None:
+        """The Unix time at another node of the DHT, as it says; None if it does not answer."""
+        request = import_module("hivemind.proto.dht_pb2").PingRequest()
+        try:
+            answer = await self.dht.protocol.get_stub(other).rpc_ping(request, timeout=_RPC_S)
+        except Exception:  # hivemind raises what it likes
+            return None
+        return float(answer.dht_time) or None
 
     @property
     def ended(self) -> bool:

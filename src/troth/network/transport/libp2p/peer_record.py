@@ -102,8 +102,8 @@ class Keeper:
 
     def __init__(self, run: Digest, keeps: Callable[[PeerId], bool], now: Callable[[], float]) -> None:
         self.wanted: set[PeerId] = set()  # that we look up at the moment
+        self.keeps = keeps
         self._run = run
-        self._keeps = keeps
         self._now = now
         self._kept: dict[bytes, float] = {}  # until when
 
@@ -113,7 +113,7 @@ class Keeper:
             return False
         if where.peer in self.wanted:
             return True
-        return self._keeps(where.peer) and self._has_place(record.key, where.until)
+        return self.keeps(where.peer) and self._has_place(record.key, where.until)
 
     def sign_value(self, record: DhtRecord) -> bytes:
         return record.value  # it is signed already

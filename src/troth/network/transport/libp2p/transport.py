@@ -25,7 +25,13 @@ from troth.crypto.identity import Identity, PeerId
 from troth.errors import OperatorError
 from troth.network.transport.base import Limits, ListenError, LocalPeer, TransportClosedError, UnreachableError
 from troth.network.transport.connection import StreamConnection
-from troth.network.transport.libp2p.addresses import dial_multiaddr, listen_multiaddr, require_peer_id, with_real_port
+from troth.network.transport.libp2p.addresses import (
+    dial_multiaddr,
+    entrances_of,
+    listen_multiaddr,
+    require_peer_id,
+    with_real_port,
+)
 from troth.network.transport.libp2p.bindings import load_hivemind
 from troth.network.transport.libp2p.control import Control, DaemonError, in_words
 from troth.network.transport.libp2p.daemon import DaemonOptions
@@ -53,7 +59,9 @@ class Libp2pOptions:
     `initial_peers` and `relays` are multiaddrs that end in `/p2p/…`.
     """
 
-    initial_peers: tuple[str, ...] = ()  # peers that anyone can dial, to enter the DHT by
+    initial_peers: tuple[
+        str, ...
+    ] = ()  # that anyone can dial, to enter the DHT by; none: relays, and founders with an address
     relays: tuple[str, ...] = ()  # if there are any, this peer is reached through them only
     announce: tuple[str, ...] = ()  # multiaddrs that others can dial, where they are not those listened on
     serves_relay: bool = False  # for peers behind NATs
@@ -75,13 +83,15 @@ class Libp2pOptions:
         return f"0.0.0.0:{port}" if port else ""
 
     def make(self, local: LocalPeer) -> "Libp2pTransport":
+        """Whoever has the manifest needs nothing else, as long as one founder in it has an address."""
+        entrances = self.initial_peers or tuple(dict.fromkeys((*self.relays, *entrances_of(local.addresses))))
         return Libp2pTransport(
             local.identity,
             local.limits,
             local.admits,
             run=local.run,
-            options=self,
-            keeps=lambda peer: peer in local.members,
+            options=replace(self, initial_peers=entrances),
+            keeps=local.belongs,
         )
 
 
@@ -95,7 +105,8 @@ class _Running(NamedTuple):
 class Libp2pTransport:
     """See Transport. `listen("")` accepts nothing directly: others come through relays, or not at all.
 
-    `keeps` says whose records this peer holds for others: everybody's, within a bound, unless it is told.
+    `keeps` says whose records this peer holds for others: everybody's, within a bound, unless it is told. Its own is
+    published as soon as that names it, since nobody would keep it earlier.
     """
 
     def __init__(
@@ -144,6 +155,7 @@ class Libp2pTransport:
             self._daemon_options = replace(self._daemon_options, listen=listen)
             try:
                 await self._start()
+                self._now_running().discovery.check_clock()
                 found = await self._await_address()
             except (OSError, EOFError, DaemonError, self._node_setup.hivemind.daemon_error) as error:
                 await self._stop()

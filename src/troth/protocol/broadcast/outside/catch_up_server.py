@@ -2,10 +2,11 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from troth.crypto import Digest, PeerId, Slot, signed_bytes
+from troth.protocol.broadcast.outside.few import FewOfMany
 from troth.protocol.core.rejoin import is_request
 from troth.protocol.core.roster import Roster
 from troth.protocol.wire.frames import (
@@ -24,8 +25,12 @@ from troth.protocol.wire.primitives import Primitives
 MOST_AHEAD = 8  # steps ahead for which a rejoin request is taken: more than one for links slower than steps (SPEC B3)
 _MOST_STATES = 16  # states kept for observers: a slow link takes longer than a quick step
 _STATES_BYTES = 1 << 26  # most bytes of these; two states are kept in any case
-_SERVED_BYTES = 1 << 25  # of chunks and indexes that an observer gets in a step …
-_ALL_SERVED_BYTES = 1 << 26  # … and all observers together: more would hold up the step
+_MOST_FETCHED = 4  # states kept beside these, since an observer is fetching them …
+_FETCHED_FOR = 16  # … for so many steps
+_SERVED_BYTES = 1 << 23  # of chunks and indexes that an observer gets in a step; of a large model more, …
+_SERVED_PER_NUMBER = 8  # … so that all members together hand out two aggregates in the time in which the run makes one
+_INDEXES = 8  # that an observer gets in a step in any case: without one it cannot ask for chunks in the next
+_OBSERVERS_AT_ONCE = 4  # what all observers together get, in units of that: more would hold up the step
 _MOST_STRANGERS = 8  # that get records in a step
 
 
@@ -53,19 +58,35 @@ class Served:
         return self._index()
 
 
+Archive = Callable[[Digest], Served | None]  # older aggregates by their digest, on disk
+
+
+@dataclass
+class _KeptState:
+    """A state for observers."""
+
+    served: Served
+    step: int  # in which it was shown first
+    fetching: set[PeerId] = field(default_factory=set)  # observers that last asked for this one
+
+
 class CatchUpServer:
     """Takes requests of absent peers, and serves observers. Each seat counts once, under whatever keys."""
 
-    def __init__(self, send: Callable[[PeerId, Slot, Frame], None], tools: Primitives) -> None:
+    def __init__(self, send: Callable[[PeerId, Slot, Frame], None], tools: Primitives, secret: bytes = b"") -> None:
         self._send = send
         self._tools = tools
         self.roster = Roster(())  # of the step that this member is in, or of the next
         self.asking: dict[PeerId, Asking] = {}  # by the seat's old key
-        self.strangers: dict[PeerId, Asking] = {}  # at the door: they get records, and no more
+        self.strangers = FewOfMany[Asking](_MOST_STRANGERS, secret)  # at the door: they get records, and no more
         self.observers: frozenset[PeerId] = frozenset()  # in this step
-        self._states: dict[Digest, Served] = {}  # for observers: the model at the start of the last steps
+        self._states: dict[Digest, _KeptState] = {}  # for observers: the model at the start of the last steps
         self._aggregates: Mapping[Digest, Served] = {}  # of the last steps
-        self._served: Counter[PeerId] = Counter()  # bytes that observers got in this step
+        self._archive: Archive = lambda _aggregate: None
+        self._most_served = _SERVED_BYTES  # to one observer in a step
+        self._served: Counter[PeerId] = Counter()  # bytes that observers got in this step …
+        self._indexes: Counter[PeerId] = Counter()  # that they got in this step
+        self._served_before: frozenset[PeerId] = frozenset()  # … and those that asked in the last one
         self._rejoins: dict[int, dict[PeerId, SignedRejoin]] = defaultdict(dict)  # by step and the seat's old key
 
     def hear(self, sender: PeerId, slot: Slot, frame: Asked, step: int) -> None:
@@ -73,19 +94,20 @@ class CatchUpServer:
         match frame:
             case SyncWanted():
                 seated = frame.member in self.roster.may_ask
-                crowded = len(self.strangers) >= _MOST_STRANGERS  # and then no signature is looked at
-                if slot.step != frame.since or (crowded and not seated) or not self._signs_for(sender, slot, frame):
+                drawn = sender not in self.strangers and self.strangers.admits(sender)
+                heard = seated or drawn  # else no signature is looked at
+                if slot.step != frame.since or not heard or not self._signs_for(sender, slot, frame):
                     return
                 if seated:
                     self.asking[PeerId(frame.member)] = Asking(sender, frame.since)
                 else:
-                    self.strangers[sender] = Asking(sender, frame.since)
+                    self.strangers.put(sender, Asking(sender, frame.since))
             case StateWanted():
                 self._show_index(sender, slot, Digest(frame.digest))
             case ChunkWanted():
                 self._show_chunk(sender, slot, frame)
             case RejoinRequest():
-                rejoin = SignedRejoin(frame.member, sender, frame.signature)
+                rejoin = SignedRejoin(frame.member, sender, frame.signature, frame.accepted)
                 if step < slot.step <= step + MOST_AHEAD and is_request(slot, rejoin, self.roster, self._tools):
                     self._rejoins[slot.step][PeerId(frame.member)] = rejoin
 
@@ -100,28 +122,44 @@ class CatchUpServer:
         return self._tools.verify(PeerId(frame.member), signed, frame.signature)
 
     def _show_index(self, sender: PeerId, slot: Slot, digest: Digest) -> None:
-        served = self._of(digest)
-        if sender in self.observers and served is not None and not self._is_spent(sender):
+        served = self._of(sender, digest)
+        if served is not None and (self._indexes[sender] < _INDEXES or not self._is_spent(sender)):
+            self._indexes[sender] += 1
             self._served[sender] += len(served.index)
             self._send(sender, slot, StateIndex(digest, served.index))
 
     def _show_chunk(self, sender: PeerId, slot: Slot, frame: ChunkWanted) -> None:
         """Send a chunk, within what serving may cost in a step; beyond it an empty one, so that others are asked."""
-        served = self._of(Digest(frame.digest))
-        if sender not in self.observers or served is None:
+        served = self._of(sender, Digest(frame.digest))
+        if served is None:
             return
-        chunk = served.chunk(frame.number)
+        chunk = memoryview(b"") if self._is_spent(sender) else served.chunk(frame.number)
         if chunk is None:
             return
-        spent = self._is_spent(sender)
-        self._served[sender] += 0 if spent else len(chunk)
-        self._send(sender, slot, ChunkShown(frame.digest, frame.number, memoryview(b"") if spent else chunk))
+        self._served[sender] += len(chunk)
+        self._send(sender, slot, ChunkShown(frame.digest, frame.number, chunk))
 
-    def _of(self, digest: Digest) -> Served | None:
-        return self._states.get(digest) or self._aggregates.get(digest)
+    def _of(self, sender: PeerId, digest: Digest) -> Served | None:
+        """What an observer may ask for by this digest. A state that it asks for is kept for a while (SPEC J1)."""
+        if sender not in self.observers:
+            return None
+        kept = self._states.get(digest)
+        if kept is None:
+            return self._aggregates.get(digest) or self._archive(digest)
+        if sender not in kept.fetching:
+            for other in self._states.values():
+                other.fetching.discard(sender)
+            kept.fetching.add(sender)
+        return kept.served
 
     def _is_spent(self, sender: PeerId) -> bool:
-        return self._served[sender] >= _SERVED_BYTES or self._served.total() >= _ALL_SERVED_BYTES
+        """Whether serving this observer has cost enough in this step. Those that asked in the last step share alike, or some
+        of them could be first in every step and leave nothing to others."""
+        self._served[sender] += 0  # it asks, and has its share in the next step
+        one = self._most_served
+        most = _OBSERVERS_AT_ONCE * one
+        share = min(one, most // len(self._served_before | {sender}))
+        return self._served[sender] >= share or self._served.total() >= most
 
     @property
     def wanted(self) -> bool:
@@ -137,10 +175,13 @@ class CatchUpServer:
             peer == rejoin.key for rejoins in self._rejoins.values() for rejoin in rejoins.values()
         )
 
-    def watch(self, peers: Collection[PeerId]) -> None:
-        """Set the observers, between two steps: these hear everything from here on."""
+    def watch(self, peers: Collection[PeerId], size: int = 0) -> None:
+        """Set the observers, between two steps: these hear everything from here on. `size` is that of the model, in numbers."""
         self.asking.clear()
+        self._served_before = frozenset(self._served)
         self._served.clear()
+        self._indexes.clear()
+        self._most_served = max(_SERVED_BYTES, _SERVED_PER_NUMBER * size // max(1, len(self.roster.members)))
         self.observers = frozenset(peers)
 
     def show(
@@ -148,23 +189,29 @@ class CatchUpServer:
         slot: Slot,
         shown: Mapping[PeerId, SyncShown],
         aggregates: Mapping[Digest, Served],
+        archive: Archive = lambda _aggregate: None,
         state: tuple[Digest, Served, int] | None = None,
     ) -> None:
         """Send observers the records that they lack, as soon as the last one is certified; they may ask for the aggregates of
         the last steps, and for the model, where that record names its content; its length in bytes comes with it."""
-        self._aggregates = aggregates
+        self._aggregates, self._archive = aggregates, archive
         if state is not None:
-            self._keep_state(*state)
+            self._keep_state(*state, slot.step)
         for peer, frame in shown.items():
             self._send(peer, slot, frame)
 
-    def _keep_state(self, digest: Digest, state: Served, length: int) -> None:
+    def _keep_state(self, digest: Digest, state: Served, length: int, step: int) -> None:
+        """Keep the last ones, and for a while those that observers are fetching: else one whose download takes longer than some
+        steps would begin anew for ever."""
         if digest in self._states:  # in a member that waits it may stay the same for long
             return
-        self._states = {**self._states, digest: state}
+        states = {**self._states, digest: _KeptState(state, step)}
         most = max(2, min(_MOST_STATES, _STATES_BYTES // max(1, length)))
-        while len(self._states) > most:
-            del self._states[next(iter(self._states))]
+        last = list(states)[-most:]
+        fetched = [d for d, one in states.items() if d not in last and one.fetching & self.observers]
+        young = [d for d in fetched if step - states[d].step <= _FETCHED_FOR]
+        kept = {*last, *young[-_MOST_FETCHED:]}
+        self._states = {d: one for d, one in states.items() if d in kept}
 
     def forget_states(self) -> None:
         """Nobody observes any more."""

@@ -3,10 +3,12 @@
 from collections import defaultdict
 
 from troth.crypto import Digest, PeerId, Slot
-from troth.protocol.core.door import best_tickets, is_ticket
+from troth.protocol.broadcast.outside.few import FewOfMany
+from troth.protocol.core.door import best_tickets, has_work
 from troth.protocol.core.roster import Roster
 from troth.protocol.wire.frames import HistoryWanted, Knock, ProbeShown, TicketShown, TipWanted
 from troth.protocol.wire.messages import Probe, Ticket
+from troth.protocol.wire.primitives import Primitives
 
 _MOST_ASKING = 8  # strangers that are answered in a step
 
@@ -14,18 +16,19 @@ _MOST_ASKING = 8  # strangers that are answered in a step
 class Doorkeeper:
     """Keeps the best tickets for the next draw, and one commitment of each candidate for this step and the next."""
 
-    def __init__(self) -> None:
+    def __init__(self, tools: Primitives, secret: bytes = b"") -> None:
+        self._tools = tools
         self._run = Digest(bytes(32))
         self._roster = Roster(())
         self._tickets: list[Ticket] = []
-        self.histories: dict[PeerId, HistoryWanted] = {}  # asked for, by strangers
-        self.tips: dict[PeerId, TipWanted] = {}
+        self.histories = FewOfMany[HistoryWanted](_MOST_ASKING, secret)  # asked for, by strangers
+        self.tips = FewOfMany[TipWanted](_MOST_ASKING, secret)
         self._probes: dict[int, dict[PeerId, Probe]] = defaultdict(dict)  # by step and candidate
 
     def stand(self, run: Digest, roster: Roster) -> None:
         """Stand at the door of the step that this roster begins: tickets for another draw are worth nothing there."""
         self._run, self._roster = run, roster
-        self._tickets = best_tickets(run, roster.door, self._tickets, roster.known)
+        self._tickets = best_tickets(run, roster.door, self._tickets, roster.known, self._tools)
 
     def hear(self, sender: PeerId, slot: Slot, frame: Knock, step: int) -> None:
         """Take a frame; `step` is the one that this member is in."""
@@ -33,16 +36,14 @@ class Doorkeeper:
             return
         match frame:
             case HistoryWanted():
-                if sender in self.histories or len(self.histories) < _MOST_ASKING:
-                    self.histories[sender] = frame
+                self.histories.put(sender, frame)
             case TipWanted():
-                if sender in self.tips or len(self.tips) < _MOST_ASKING:
-                    self.tips[sender] = frame
+                self.tips.put(sender, frame)
             case TicketShown(ticket=ticket):
                 # Strangers may repeat themselves, and make up tickets, as often as they like: both cost next to nothing.
                 door, heard = self._roster.door, [*self._tickets, ticket]
-                if ticket not in self._tickets and is_ticket(self._run, door, ticket):
-                    self._tickets = best_tickets(self._run, door, heard, self._roster.known)
+                if ticket not in self._tickets and has_work(self._run, door, ticket):
+                    self._tickets = best_tickets(self._run, door, heard, self._roster.known, self._tools)
             case ProbeShown(probe=probe):
                 if step <= slot.step <= step + 1 and sender == probe.key and sender in self._roster.door.keys:
                     self._probes[slot.step].setdefault(sender, probe)

@@ -7,12 +7,14 @@ from troth.simulation.chaos.checkers.audits import audits, caught
 from troth.simulation.chaos.checkers.bans import bans, evidence, no_honest_ban
 from troth.simulation.chaos.checkers.bounds import bounds, memory
 from troth.simulation.chaos.checkers.coins import coins
-from troth.simulation.chaos.checkers.door import door
+from troth.simulation.chaos.checkers.door import door, lazy
 from troth.simulation.chaos.checkers.progress import progress, standing
 from troth.simulation.chaos.checkers.returns import comeback, follows, rejoins
+from troth.simulation.chaos.checkers.seats import seats
 from troth.simulation.chaos.checkers.signatures import signed, slots
 from troth.simulation.chaos.checkers.timeouts import timeouts
 from troth.simulation.chaos.checkers.updates import aggregates, harm
+from troth.simulation.chaos.checkers.welcome import welcome
 from troth.simulation.chaos.world import World
 
 CHECKERS: dict[str, Callable[[World], list[str]]] = {
@@ -25,6 +27,9 @@ CHECKERS: dict[str, Callable[[World], list[str]]] = {
     "audits": audits,
     "coins": coins,
     "door": door,
+    "lazy": lazy,
+    "seats": seats,
+    "welcome": welcome,
     "aggregates": aggregates,
     "harm": harm,
     "progress": progress,
@@ -41,7 +46,20 @@ CHECKERS: dict[str, Callable[[World], list[str]]] = {
 
 # Promises that hold with at most b liars, however many honest peers are gone.
 OF_SAFETY = frozenset(
-    {"agreement", "no honest ban", "bans", "evidence", "signed", "slots", "coins", "bounds", "memory", "safety"}
+    {
+        "agreement",
+        "no honest ban",
+        "bans",
+        "evidence",
+        "signed",
+        "slots",
+        "coins",
+        "door",
+        "seats",
+        "bounds",
+        "memory",
+        "safety",
+    }
 )
 
 __all__ = ["CHECKERS", "OF_SAFETY"]

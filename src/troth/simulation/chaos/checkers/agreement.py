@@ -14,13 +14,13 @@ def agreement(world: World) -> list[str]:
 
     Records that a peer could not prove, and gave up, count too: if honest peers write different ones, too few sign either, and a
     liar that can repeat this stops the run. One that the network failed may have missed something, and falls out."""
-    broken, failed = [], world.plan.network.unreached
+    broken, failed, held = [], world.plan.network.unreached, world.held
     for (step, incarnation), written in sorted(world.written.items()):
         different = sum(not who <= failed for who in written.values())
         if different > 1:
             broken.append(f"step {step}, incarnation {incarnation}: honest peers wrote {different} different records")
     for step in range(world.plan.steps):
-        ended = {number: outcomes[step] for number, outcomes in world.outcomes.items() if step in outcomes}
+        ended = {number: outcomes[step] for number, outcomes in held.items() if step in outcomes}
         if len({encode_record(outcome.record) for outcome in ended.values()}) > 1:
             broken.append(f"step {step}: honest peers have different records")
         if len({outcome.state.roster for outcome in ended.values()}) > 1:

@@ -8,7 +8,8 @@ _WORK = 1 << 20  # bytes that honest peers say in a step, with envelopes and cer
 
 def bounds(world: World) -> list[str]:
     """Packets are bounded by attempts, steps and peers."""
-    peers, steps = len(world.numbers), max(1, len(world.records))
+    plan, steps = world.plan, max(1, len(world.records))
+    peers = plan.peers + len(plan.strangers) + len(plan.leaves) + sum(not cut.journal for cut in plan.crashes.values())
     attempts = sum(outcome.attempts for outcome in world.witness) or 1
     broken = []
     # Five announcements and a vote in an attempt; each sends values, views, certificates and chains of up to two values

@@ -1,44 +1,145 @@
-"""The door: whoever is let in has worked for it, and not too many are (SPEC J4–J7)."""
+"""The door: whoever is let in has worked for it, and not too many are (SPEC J4–J7). Everything is computed again, from
+records and from what members listed."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 
-from troth.protocol.core.records import StepRecord
+from troth.crypto import Digest, PeerId, Slot
+from troth.protocol.core.door import Door, probe_bytes, ticket_bytes, ticket_hash
+from troth.protocol.core.roster import Roster
+from troth.protocol.core.state import Outcome
+from troth.protocol.wire.messages import Commit, Phase, Ticket, said_as
+from troth.simulation.chaos.plan import LAZY
 from troth.simulation.chaos.world import World
+from troth.simulation.lockstep.memo import MemoPrimitives
+from troth.training.work import Training
 
-_LAZY = frozenset({"noise", "zeros", "old", "copy"})
+_LEAST_BETWEEN, _LOTTERIES = 2, 4  # steps between two draws; draws in a probation
+_SEATS_AT_ONCE = 8
 
 
 def door(world: World) -> list[str]:
-    """Nobody is admitted without a probation of committed gradients, nor more than there may be; those who did not compute them
-    are not members in the end."""
-    return [*_unearned(world), *_too_many(world), *_lazy(world)] if world.plan.probation else []
+    """Slots go to tickets, seats to a probation of signed commitments without a miss, and neither to more than there may be."""
+    if not world.plan.probation:
+        return []
+    return [
+        *_unearned(world),
+        *_too_many(world),
+        *_slots(world),
+        *_unsigned(world),
+        *_missed(world),
+        *_without_a_ticket(world),
+    ]
+
+
+def lazy(world: World) -> list[str]:
+    """Strangers that did not compute what they committed to are no members in the end."""
+    if not world.plan.within or not world.witness:
+        return []
+    members = {world.numbers.get(peer) for peer in world.witness[-1].state.roster.members}
+    return [
+        f"stranger {number} is a member, and never computed a gradient ({how})"
+        for number, (_, how) in sorted(world.plan.strangers.items())
+        if how in LAZY and number in members
+    ]
 
 
 def _unearned(world: World) -> Iterator[str]:
     probation, by_step = world.plan.probation, {record.step: record for record in world.records}
     for record in world.records:
         for newcomer in record.admitted:
-            steps = [by_step.get(step) for step in range(record.step - probation + 1, record.step + 1)]
-            if not all(one is not None and newcomer.key in dict(one.probed) for one in steps):
+            first = record.step - probation + 1
+            known = [by_step[step] for step in range(first, record.step + 1) if step in by_step]
+            if first < 0 or any(newcomer.key not in dict(one.probed) for one in known):
                 yield f"step {record.step}: {world.name(newcomer.key)} was admitted without {probation} steps of work"
 
 
 def _too_many(world: World) -> Iterator[str]:
-    records: list[StepRecord] = world.records
-    for record in records:
-        if len(record.candidates) > world.run.parameters.slots:
-            yield f"step {record.step}: {len(record.candidates)} candidates for {world.run.parameters.slots} slots"
-        window = [one for one in records if record.step - world.plan.probation < one.step <= record.step]
-        admitted = sum(len(one.admitted) for one in window)
-        most = max(max(1, len(one.members) // 8) for one in window)
-        if admitted > most:
-            yield f"step {record.step}: {admitted} were admitted within one probation, at most {most} may be"
+    """Those who once came in, and come back, count like those who come in (SPEC J7)."""
+    entered, by_the_door = list[tuple[int, int, int]](), set[bytes]()  # step, how many, members
+    for record in world.records:
+        back = [one for one in record.returned if one.member in by_the_door]
+        by_the_door |= {one.key for one in record.admitted} | {one.key for one in back}
+        entered.append((record.step, len(record.admitted) + len(back), len(record.members)))
+        window = [one for one in entered if record.step - world.plan.probation < one[0]]
+        count, most = sum(one[1] for one in window), max(max(1, one[2] // _SEATS_AT_ONCE) for one in window)
+        if count > most:
+            yield f"step {record.step}: {count} came in within one probation, at most {most} may"
 
 
-def _lazy(world: World) -> Iterator[str]:
-    if not world.plan.within or not world.witness:
-        return
-    members = world.witness[-1].state.roster.members
-    for number, (_, how) in world.plan.strangers.items():
-        if how in _LAZY and any(world.numbers.get(peer) == number for peer in members):
-            yield f"stranger {number} is a member, and never computed a gradient ({how})"
+def _slots(world: World) -> Iterator[str]:
+    """A candidate has one slot, is no member, and was never banned."""
+    banned, slots = set[bytes](), world.run.parameters.slots
+    for before, record in pairwise(world.records):
+        banned |= set(before.banned)
+        keys = [candidate.key for candidate in before.candidates]
+        if len(keys) > slots or len(set(keys)) < len(keys):
+            yield f"step {before.step}: {len(keys)} candidates under {len(set(keys))} keys for {slots} slots"
+        if record.step != before.step + 1:
+            continue
+        for key in sorted({key for key, _ in record.probed} & {*record.members, *banned}):
+            yield f"step {record.step}: {world.name(key)} is on probation, and a member or banned"
+
+
+def _unsigned(world: World) -> Iterator[str]:
+    """Commitments that count were signed by candidates, each for this step."""
+    tools = MemoPrimitives()
+    for before, outcome in pairwise(world.witness):
+        record, candidates = outcome.record, {candidate.key for candidate in before.record.candidates}
+        kept = outcome.state.audit_records.get(record.step)
+        if kept is None or record.step != before.record.step + 1:
+            continue
+        slot = Slot(world.run.id, record.step, Phase.COMMIT, incarnation=record.incarnation)
+        for peer, said in sorted(kept.probed.items()):
+            root = said_as(said, Commit).root
+            signed = root is not None and tools.verify(
+                peer, probe_bytes(slot, peer, Digest(root), tools), said.envelope.signature
+            )
+            if not signed or peer not in candidates:
+                yield f"step {record.step}: {world.name(peer)} did not sign the gradient that counts as its own"
+
+
+def _missed(world: World) -> Iterator[str]:
+    """Whoever misses a step is no candidate after it, unless the run has just restarted or it has not begun (SPEC J5)."""
+    for before, record in pairwise(world.records):
+        if record.step != before.step + 1 or record.began:
+            continue
+        staying = {candidate.key for candidate in record.candidates}
+        for candidate in before.candidates:
+            late = candidate.first is not None or record.step - candidate.seated >= world.plan.probation
+            if late and candidate.key in staying and candidate.key not in dict(record.probed):
+                yield f"step {record.step}: {world.name(candidate.key)} missed it, and is a candidate"
+
+
+def _without_a_ticket(world: World) -> Iterator[str]:
+    """Slots are given away every few steps, to the best tickets that anyone listed (SPEC J4)."""
+    between, seed = max(_LEAST_BETWEEN, world.plan.probation // _LOTTERIES), Door.founding(world.run).seed
+    for before, outcome in pairwise(world.witness):
+        record = outcome.record
+        seed = Digest(before.record.randomness) if (before.record.step + 1) % between == 0 else seed
+        new = {candidate.key for candidate in record.candidates} - {one.key for one in before.record.candidates}
+        if not new or record.step != before.record.step + 1:
+            continue
+        if (record.step + 1) % between:
+            yield f"step {record.step}: a slot was given away between two draws"
+            continue
+        listed = _right_tickets(world, before.state.roster, seed, outcome)
+        if not new <= listed.keys():
+            yield f"step {record.step}: a slot went to somebody without a ticket"
+        passed_over = listed.keys() - new - {one.key for one in before.record.candidates}
+        if new and passed_over and max(listed.get(key, 0) for key in new) > min(listed[key] for key in passed_over):
+            yield f"step {record.step}: a slot went to a worse ticket than was listed"
+
+
+def _right_tickets(world: World, roster: Roster, seed: Digest, outcome: Outcome[Training]) -> dict[bytes, int]:
+    """The smallest number of each key that may have a slot, among the tickets that members listed."""
+    found, tools = dict[bytes, int](), MemoPrimitives()
+    tickets: set[Ticket] = {one for said in outcome.commits.values() for one in said_as(said, Commit).tickets}
+    for ticket in tickets:
+        number = ticket_hash(world.run.id, seed, ticket)
+        back = {one.key for one in outcome.record.returned}
+        may = PeerId(ticket.key) not in roster.known and ticket.key not in back
+        signed = tools.verify(PeerId(ticket.key), ticket_bytes(world.run.id, seed, ticket), ticket.signature)
+        if may and signed and number >> (256 - world.run.parameters.ticket_bits) == 0:
+            found[ticket.key] = min(number, found.get(ticket.key, number))
+    return found

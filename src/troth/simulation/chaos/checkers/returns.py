@@ -15,7 +15,8 @@ def rejoins(world: World) -> list[str]:
     Honest peers come back, and liars after a blackout or where the plan says so.
     """
     broken = []
-    expected = world.plan.shaky | (world.plan.lying if world.plan.blackout or world.plan.liars_return else frozenset())
+    expected = {*world.plan.shaky, *world.plan.strangers}
+    expected |= world.plan.lying if world.plan.blackout or world.plan.liars_return else frozenset()
     for record in world.records:
         for rejoin in record.returned:
             gone, back = world.numbers.get(PeerId(rejoin.member)), world.numbers.get(PeerId(rejoin.key))

@@ -9,7 +9,7 @@ from troth.simulation.lockstep.memo import MemoPrimitives
 def signed(world: World) -> list[str]:
     """More than half of a step's members signed the record that an honest peer holds of it."""
     broken, tools = [], MemoPrimitives()
-    for number, outcomes in sorted(world.outcomes.items()):
+    for number, outcomes in sorted(world.held.items()):
         for step, outcome in sorted(outcomes.items()):
             members, raw = tuple(map(PeerId, outcome.record.members)), encode_record(outcome.record)
             after = outcomes.get(step + 1)

@@ -11,6 +11,7 @@ from troth.attacks import ATTACKS
 from troth.crypto import PeerId
 from troth.protocol.core.scales import lower_median, part_taus
 from troth.protocol.core.state import Outcome
+from troth.simulation.chaos.plan import HONEST, LAZY
 from troth.simulation.chaos.world import FORGED, World
 from troth.specs import parse_spec
 from troth.training.work import Training
@@ -29,13 +30,14 @@ def aggregates(world: World) -> list[str]:
     """Every part is the clipped centre of what contributors committed to: clipping bounds the harm of every step.
 
     Colluders that cover for each other pass, for their own parts alone, until they are audited (SPEC T7). `harm` bounds how
-    far those parts may be off.
+    far those parts may be off. What a lazy stranger committed to that liars let in is known to nobody here.
     """
+    lazy = {peer for peer, number in world.numbers.items() if world.plan.strangers.get(number, (0, HONEST))[1] in LAZY}
     covers = {number: ATTACKS[parse_spec(attack)[0]].covers for number, attack in world.plan.attacks.items()}
     covering = {peer for peer, number in world.numbers.items() if covers.get(number)}
     broken = []
     for outcome in world.witness:
-        if not outcome.record.updated:
+        if not outcome.record.updated or lazy & set(map(PeerId, outcome.record.contributors)):
             continue
         record, kept = outcome.record, outcome.state.audit_records[outcome.record.step]
         rows = []

@@ -1,0 +1,104 @@
+"""What a peer's folder proves to others, also while the peer trains: how the members changed, and a state that they signed."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from troth.crypto import Digest, blob_digest
+from troth.evidence.errors import UnprovedError
+from troth.evidence.model_file import model_file, to_text
+from troth.evidence.verify_model import verify_state
+from troth.network.disk.errors import DiskError
+from troth.network.disk.journal import FILE_NAME, LINE
+from troth.network.disk.roster_changes import read_exactly
+from troth.protocol.core.records import decode_record
+from troth.protocol.core.run import Run
+from troth.protocol.recovery.invitation import Invitation
+from troth.protocol.wire.frames import CertifiedRecord
+from troth.protocol.wire.messages import Malformed
+from troth.training.work import digest_of_tensors, tensor_digests, training_of
+
+
+def invitation_from(folder: Path) -> tuple[Digest, Invitation]:
+    """The run that a peer's folder belongs to, and an invitation into it as it was after its last certified record (SPEC J9)."""
+    try:
+        run = _run_of(folder)
+        last = next(_certified(folder), None)
+        named = [(decode_record(one.record).step, blob_digest(one.record)) for one in _changes(folder)]
+    except (OSError, ValueError) as error:
+        raise _no_folder(folder) from error
+    if last is None:
+        raise DiskError(f"{folder}: no step is certified there yet, so there is nothing to invite to; wait for one")
+    return run, Invitation.to(run, decode_record(last.record).step, named)
+
+
+def proven_state(folder: Path, run: Run) -> tuple[Path, str]:
+    """The newest checkpoint in a peer's folder that enough members of this run signed, and the proof of that, as text."""
+    try:
+        other = _run_of(folder) != run.id
+        oldest_first = list(_certified(folder))[::-1]
+        signed = {decode_record(one.record).state_after: one for one in oldest_first}  # by the newest that names it
+        changes = _changes(folder)
+        for path in sorted(folder.glob("checkpoints/step-*.safetensors"), reverse=True):
+            proof = None if other else _proof(path, run, signed, changes)
+            if proof is not None:
+                return path, proof
+    except (OSError, ValueError) as error:
+        raise _no_folder(folder) from error
+    if other:
+        raise DiskError(f"{folder} belongs to another run than the manifest that it should continue")
+    raise DiskError(f"{folder}: enough members signed none of the states there; take another member's folder")
+
+
+def _proof(path: Path, run: Run, signed: dict[bytes, CertifiedRecord], changes: list[CertifiedRecord]) -> str | None:
+    try:
+        training = training_of(load_file(path))
+    except SafetensorError as error:
+        raise ValueError(f"{path}: {error}") from error
+    if isinstance(training, Malformed):
+        return None
+    tensors = tensor_digests(training)
+    last = signed.get(digest_of_tensors(tensors))
+    if last is None:
+        return None
+    step = decode_record(last.record).step
+    before = [change for change in changes if decode_record(change.record).step < step]
+    text = to_text(model_file(run, step + 1, tensors, before, last))
+    try:
+        verify_state(text, run.id)
+    except UnprovedError:
+        return None
+    return text
+
+
+def _run_of(folder: Path) -> Digest:
+    return Digest(bytes.fromhex((folder / "run").read_text(encoding="ascii").strip()))
+
+
+def _changes(folder: Path) -> list[CertifiedRecord]:
+    path = folder / "journal" / "roster-changes.jsonl"
+    return read_exactly(path) if path.exists() else []
+
+
+def _certified(folder: Path) -> Iterator[CertifiedRecord]:
+    """The records over which the journal holds signatures, newest first; the peer may be writing a line meanwhile."""
+    files = (path for path in (folder / "journal").iterdir() if FILE_NAME.fullmatch(path.name))
+    for path in sorted(files, reverse=True):
+        signatures: dict[str, dict[str, str]] = {}
+        for line in reversed(path.read_bytes().splitlines()):
+            found = LINE.fullmatch(line)
+            content = json.loads(found[2]) if found is not None else {}
+            if content.get("kind") == "signatures":
+                signatures[content["of"]] = content["signatures"]
+            elif content.get("kind") == "record":
+                raw = bytes.fromhex(content["record"])
+                signed = signatures.get(blob_digest(raw).hex())
+                if signed is not None:
+                    yield CertifiedRecord(raw, {bytes.fromhex(p): bytes.fromhex(s) for p, s in signed.items()})
+
+
+def _no_folder(folder: Path) -> DiskError:
+    return DiskError(f"{folder} is no peer's folder, or is damaged: name the one that `troth join` writes to")

@@ -1,0 +1,134 @@
+"""A stranger's way through a world: it comes to the door, honestly or to cheat, takes part once it is in, and may go away
+and come again meanwhile (SPEC J3–J7)."""
+
+from functools import partial
+
+from troth.crypto import Identity, Seed
+from troth.protocol.broadcast.channel import BroadcastChannel
+from troth.protocol.broadcast.link import PacketLink
+from troth.protocol.broadcast.signed_slots import SignedSlotsInMemory
+from troth.protocol.core.errors import LeftOutError, StalledError
+from troth.protocol.core.roles import gradient_seed
+from troth.protocol.core.state import Peer
+from troth.protocol.recovery.member import Member, RemovedError
+from troth.simulation.chaos.honest import NotedLink
+from troth.simulation.chaos.plan import HONEST
+from troth.simulation.chaos.stage import FreshCoins, Stage
+from troth.simulation.chaos.strangers.flood import Flood
+from troth.simulation.chaos.strangers.work import StrangeWork, TwoProbesLink
+from troth.simulation.lockstep.drop_outs import PowerCutError
+from troth.training.work import Training
+
+_HASHES = 1 << 8  # its world asks for little work
+
+
+async def run_stranger(stage: Stage, number: int) -> None:
+    """One newcomer from its arrival to the last step."""
+    arrives, how = stage.plan.strangers[number]
+    if arrives:
+        await stage.time.link(stage.identities[number].peer).off(arrives)
+    await (Flood(stage, number) if how == "flood" else Stranger(stage, number)).run()
+
+
+class Stranger:
+    """A newcomer that asks for a seat; `run` is its coroutine."""
+
+    def __init__(self, stage: Stage, number: int) -> None:
+        self._stage = stage
+        self._number = number
+        self.behaviour = stage.plan.strangers[number][1]
+        self._leave = stage.plan.leaves.get(number)
+        self._first = self._identity = stage.identities[number]
+        self._link = stage.time.link(self._first.peer)
+        self._journal = SignedSlotsInMemory()
+        self._entropy = FreshCoins(stage.plan.seed, number)
+        self._member = self._make_member()
+
+    @property
+    def is_member(self) -> bool:
+        return self._identity.peer in self._member.state.roster.members
+
+    async def run(self) -> None:
+        leave, rebuffed = self._leave, False
+        if leave is not None and not leave.inside:
+            self._lose_power_in(leave.at)
+        while True:
+            try:
+                await self._live()
+                return
+            except PowerCutError:
+                if leave is None or leave.down is None:
+                    raise
+                await self._link.off(leave.down)
+                if not leave.journal:
+                    self._change_key()
+            except RemovedError:
+                if rebuffed or self.is_member:
+                    raise
+                rebuffed = True  # once more, under the key that was banned
+            except (LeftOutError, StalledError):
+                if not self._member.has_seat:
+                    raise
+
+    async def _live(self) -> None:
+        """Come in, or come back; take part until the run is over."""
+        member, stage = self._member, self._stage
+        steps = member.come_back(self._identity) if member.has_seat else member.join(hashes=_HASHES)
+        async for outcome in steps:
+            if self.behaviour == HONEST:
+                stage.recorder.step_ended(self._number, outcome, self._channel.pacing.timeouts)
+            if self._leave is not None and self._leave.inside and self.is_member:
+                self._lose_power_in(self._leave.at)
+            if outcome.record.step >= stage.plan.steps - 1:
+                return
+
+    # Power
+
+    def _lose_power_in(self, seconds: float) -> None:
+        self._link.break_in(seconds, PowerCutError("a stranger's machine stopped"))
+
+    def _change_key(self) -> None:
+        """Go on under another key: a successor key, if this peer has a seat, or as somebody else."""
+        self._identity, self._leave = self._stage.successors[self._number], None
+        if not self._member.has_seat:
+            self._journal = SignedSlotsInMemory()
+            self._member = self._make_member()
+
+    # Lies
+
+    def _lies(self, step: int) -> bool:
+        if self.is_member:
+            self._stage.world.forged.add((self._identity.peer, step))
+        return self.is_member
+
+    def _copied_seed(self) -> Seed:
+        """The seed of a founder in this step."""
+        return gradient_seed(self._member.state.earlier_randomness, self._stage.identities[0].peer)
+
+    # Its parts
+
+    def _make_member(self) -> Member[Training]:
+        stage, me = self._stage, self._identity
+        channel = self._open_channel(me)
+        strange = partial(StrangeWork, behaviour=self.behaviour, copied_seed=self._copied_seed, lies=self._lies)
+        outside = stage.wrapped(me.peer, channel, channel)
+        peer = Peer(me, stage.run, stage.work(strange), outside, self._entropy, stage.tools, channel)
+        return Member(
+            peer,
+            stage.first_state(),
+            self._open_channel,
+            wrap=lambda opened, key: stage.wrapped(key.peer, opened, opened),
+            on_certified=partial(stage.recorder.certified, self._number)
+            if self.behaviour == HONEST
+            else lambda _made: None,
+        )
+
+    def _open_channel(self, key: Identity) -> BroadcastChannel:
+        stage, link = self._stage, self._link
+        if key is not self._first:
+            link = stage.time.link(key.peer, home=self._first.peer)
+        packets: PacketLink = NotedLink(link, key.peer, stage.world.said) if self.behaviour == HONEST else link
+        if self.behaviour == "two":
+            packets = TwoProbesLink(packets, key, stage.tools)
+        self._channel = BroadcastChannel(key, packets, stage.bounds, stage.tools, self._journal, observing=True)
+        return self._channel

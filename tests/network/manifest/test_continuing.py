@@ -1,0 +1,122 @@
+"""A run that goes on from the state of another, which that one's members signed."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import troth
+from tests.audit.folders import witnessed
+from troth.api.new import NewRunError
+from troth.crypto import Identity
+from troth.network.disk.errors import DiskError
+from troth.network.manifest.founder import Founder
+from troth.network.manifest.initial_state import InitialStateError, initial_state_file, origin_file
+from troth.network.manifest.manifest import Manifest
+from troth.network.manifest.sections import description
+from troth.protocol.wire.primitives import Primitives
+from troth.simulation import Scenario
+from troth.training.work import Training
+
+TASK = "quadratic:dimension=24"
+FOUNDERS = [Founder(f"p{k}", Identity.generate().peer, "") for k in range(3)]
+OLD = Path("old/run.toml")
+FOLDER = Path("old/peer")
+
+
+@pytest.fixture
+def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Manifest:
+    """A closed run of four members, and the folder of one of them."""
+    monkeypatch.chdir(tmp_path)
+    witnessed(FOLDER, Scenario(task=TASK, peers=4, steps=4, seed=5))
+    return Manifest.load(OLD)
+
+
+def first_of(manifest: Manifest) -> Training:
+    work = manifest.work(manifest.problem(manifest.make_task()), Primitives())
+    return manifest.first_state(work).training
+
+
+def continued(name: str = "new.toml", optimizer: str | None = None) -> Manifest:
+    troth.new(name, TASK, FOUNDERS, steps=3, optimizer=optimizer, initial_state=FOLDER, continues=OLD)
+    return Manifest.load(Path(name))
+
+
+def newest() -> Path:
+    return max(FOLDER.glob("checkpoints/step-*.safetensors"))
+
+
+def test_the_signed_state_goes_on_with_its_optimizer_or_another(old: Manifest) -> None:
+    """[E4] Whoever joins checks the signatures of the old run's members."""
+    for optimizer in (None, "adamw"):
+        new = continued(f"{optimizer}.toml", optimizer)
+        assert new.continues == old.run.id
+        assert torch.equal(first_of(new).parameters_D, load_file(newest())["parameters"])
+        assert new.run.id != dataclasses.replace(new, continues=None).run.id, "members agree on it"
+
+
+@pytest.mark.usefixtures("old")
+def test_a_state_on_the_way_goes_on_too_if_members_signed_it() -> None:
+    """The newest one that enough have signed, where the last record has no signatures yet."""
+    journal = max(FOLDER.glob("journal/steps-*.jsonl"))
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(lines[:-1]))  # the closing record's signatures
+    assert first_of(continued()).parameters_D.isfinite().all()
+    journal.write_bytes(b"".join(line for line in lines if b'"signatures"' not in line))
+    with pytest.raises(DiskError, match="enough members signed none of the states"):
+        continued("none.toml")
+
+
+@pytest.mark.usefixtures("old")
+def test_signatures_that_are_missing_or_do_not_fit_stop_whoever_joins() -> None:
+    """[E4]"""
+    new = continued()
+    assert new.initial_state is not None
+    proof = origin_file(Path(), new.initial_state)
+    text = proof.read_text()
+    for wrong in (text[:-2], text.replace('"closed": true', '"closed": false'), "", "\x00"):
+        proof.write_text(wrong)
+        with pytest.raises(InitialStateError, match="does not prove"):
+            first_of(new)
+    proof.unlink()
+    with pytest.raises(InitialStateError, match="put it beside it"):
+        first_of(new)
+    proof.write_text(text)
+    with pytest.raises(InitialStateError, match="is about run"):
+        first_of(dataclasses.replace(new, continues=new.run.id))
+
+
+@pytest.mark.usefixtures("old")
+def test_other_parameters_than_the_signed_ones_are_refused() -> None:
+    """[E4] Though the manifest names their digest: whoever wrote it lies about where they come from."""
+    new = continued()
+    work = new.work(new.problem(new.make_task()), Primitives())
+    assert new.initial_state is not None
+    state = first_of(new)
+    other = Training(state.parameters_D + 1, state.optimizer)
+    lie = dataclasses.replace(new, initial_state=work.digest(other))
+    assert lie.initial_state is not None
+    initial_state_file(Path(), lie.initial_state).write_bytes(work.pack(other))
+    origin_file(Path(), lie.initial_state).write_text(origin_file(Path(), new.initial_state).read_text())
+    with pytest.raises(InitialStateError, match="other parameters"):
+        first_of(lie)
+
+
+@pytest.mark.usefixtures("old")
+def test_a_checkpoint_that_was_changed_is_not_taken() -> None:
+    """An earlier one is, whose bits are those that members signed."""
+    tensors = load_file(newest())
+    save_file({**tensors, "parameters": tensors["parameters"] + 1}, newest())
+    before = sorted(FOLDER.glob("checkpoints/step-*.safetensors"))[-2]
+    assert torch.equal(first_of(continued()).parameters_D, load_file(before)["parameters"])
+
+
+def test_mistakes_name_the_way_out(old: Manifest) -> None:
+    with pytest.raises(NewRunError, match="folder of a member"):
+        troth.new("new.toml", TASK, FOUNDERS, continues=OLD)
+    continued("again.toml")
+    with pytest.raises(DiskError, match="belongs to another run"):
+        troth.new("new.toml", TASK, FOUNDERS, initial_state=FOLDER, continues=Path("again.toml"))
+    assert b"continues" not in description(old), "runs that continue none have the id that they had"

@@ -1,0 +1,33 @@
+"""Where members are dialled: as the manifest says, as they said themselves, or looked up."""
+
+import pytest
+
+from troth.crypto import PeerId
+from troth.network.node.network import member_addresses
+from troth.protocol.core.roster import Roster
+
+FOUNDER, HIDDEN, NEWCOMER, SILENT, SUCCESSOR = (PeerId(bytes([k]) * 32) for k in range(5))
+FOUNDERS = {FOUNDER: "founder:1", HIDDEN: ""}
+
+
+@pytest.mark.parametrize("lookup", ["", "dht:"])
+def test_members_that_gave_no_address_are_looked_up_where_the_transport_can(lookup: str) -> None:
+    roster = Roster((FOUNDER, HIDDEN, NEWCOMER, SILENT), addresses=((NEWCOMER, "newcomer:1"), (SILENT, "")))
+    assert member_addresses(roster, FOUNDERS, lookup) == {
+        FOUNDER: "founder:1",
+        HIDDEN: lookup,
+        NEWCOMER: "newcomer:1",
+        SILENT: lookup,
+    }
+
+
+def test_a_successor_is_where_the_key_before_it_was() -> None:
+    """Also after several; and a key that is no member any more is not dialled for its address in the manifest."""
+    roster = Roster((HIDDEN, SUCCESSOR), successors=((FOUNDER, SILENT), (SILENT, SUCCESSOR)))
+    assert member_addresses(roster, FOUNDERS, "") == {HIDDEN: "", SUCCESSOR: "founder:1"}
+
+
+def test_a_newcomer_that_left_keeps_what_it_said() -> None:
+    """It may come back; the mesh dials members only."""
+    roster = Roster((FOUNDER,), addresses=((NEWCOMER, "newcomer:1"),))
+    assert member_addresses(roster, FOUNDERS, "dht:") == {FOUNDER: "founder:1", NEWCOMER: "newcomer:1"}
