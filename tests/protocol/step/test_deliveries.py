@@ -101,6 +101,49 @@ def test_an_aggregate_that_is_neither_believed_nor_denied_stays_undecided() -> N
     assert undecided_aggregates(attempt, _held(roster, range(7)), range(1, 14)) == []
 
 
+# An owner of two parts
+
+
+def _complaint_of_an_heir(silent: Collection[int]) -> AttemptAborted:
+    """Of eight, three of them liars, 7 is out and 4 owns its part besides its own. 2 sent the one part and not the other; 5
+    handed its part to nobody, and may be silent."""
+    roster = Roster(tuple(_key(k) for k in range(8)), byzantine=3)
+    first = _attempt(roster, [_key(k) for k in (4, 0, 1, 2, 3, 5, 6, 7)])
+    attempt = first.again(AttemptAborted([_key(7)], disputed=[(0, _key(2)), (0, _key(5))]))
+    assert attempt.owners[7] == _key(4)
+    assert attempt.to_witness(_key(0)) == [(0, _key(2)), (0, _key(5))]
+    clips = {}
+    for peer in sorted(attempt.members - {_key(k) for k in silent}):
+        parts = [part for part, owner in enumerate(attempt.owners) if owner == peer != _key(4)]
+        clips[peer] = Announced(
+            peer,
+            Clip(
+                tuple(Center(part, bytes(32), 1.0) for part in parts),
+                missing=(_key(2), _key(5)) if peer == _key(4) else (),
+                witnessed=bitmap([peer in {_key(k) for k in (0, 1, 2, 3)}, False]),
+            ),
+            NOTHING,
+        )
+    with pytest.raises(AttemptAborted) as found:
+        agreed_centers(attempt, clips)
+    return found.value
+
+
+def test_an_owner_that_lacks_a_new_part_is_not_blamed_for_an_old_one_that_it_was_handed() -> None:
+    """[N5] It names contributors, not parts: 2 is named for the part of 7, and its part that was handed round is believed."""
+    why = _complaint_of_an_heir(silent=())
+    assert why.peers == {_key(5)}
+    assert (7, _key(2)) in why.disputed
+    assert (0, _key(2)) not in why.disputed
+
+
+def test_nor_where_what_it_lacks_of_the_old_part_is_of_a_member_that_is_gone() -> None:
+    """[N5] 5 says nothing more: nothing but the believed part is left of the complaint."""
+    why = _complaint_of_an_heir(silent=(5,))
+    assert why.peers == {_key(5)}
+    assert (7, _key(2)) in why.disputed
+
+
 # Parts, with everything that liars may say drawn from a seed
 
 
@@ -128,7 +171,7 @@ class _Step:
         gone = liars[: draw.randint(0, byzantine)] if draw.random() < 0.5 else []
         self.liars = frozenset(liars) - set(gone)
         self.honest = frozenset(everyone) - set(liars)
-        link_disputes = [(0, a, b) for a in self.liars for b in self.honest if draw.random() < 0.2]
+        link_disputes = [(0, a, b) for a in sorted(self.liars) for b in sorted(self.honest) if draw.random() < 0.2]
         members = tuple(sorted(set(everyone) - set(gone)))
         self.roster = Roster(members, byzantine=byzantine, admitted=size, link_disputes=tuple(link_disputes))
         validator = draw.choice(members) if draw.random() < 0.5 else None

@@ -59,16 +59,18 @@ def agreed_centers(attempt: Attempt[T], clips: Said) -> dict[int, Center]:
     for part, owner in enumerate(attempt.owners):
         if owner in said and part not in centers:
             lost = lost_deliveries(attempt, part, named[owner])
-            if not lost and attempt.roots.keys() & out & set(said[owner].missing):
-                continue
             facts = {d: weigh(len(witnesses[d]), len(clips), roster) for d in lost if d in witnesses}
-            if not lost or roster.is_half(len(lost), len(spoke)) or Fact.BELIEVED in facts.values():
-                # It lacks nothing, or so much that its own link must be bad, or a part that it was handed.
+            # It names contributors, not parts: one whose part it was handed may be named for another part.
+            unproven = {delivery for delivery in lost if facts.get(delivery) != Fact.BELIEVED}
+            if not unproven and attempt.roots.keys() & out & set(said[owner].missing):
+                continue
+            if not unproven or roster.is_half(len(lost), len(spoke)):
+                # It lacks nothing but what it was handed, or so much that its own link must be bad.
                 out.add(owner)
             else:
-                denied = {delivery for delivery in lost if facts.get(delivery) == Fact.DENIED}
+                denied = {delivery for delivery in unproven if facts.get(delivery) == Fact.DENIED}
                 out |= {contributor for _, contributor in denied}  # asked to circulate its part, it sent it to too few
-                disputed |= lost - denied
+                disputed |= unproven - denied
     if out or disputed:
         raise aborted(attempt, clips, out, disputed, witnesses)
     return centers
