@@ -72,6 +72,26 @@ class TestKey:
         assert private.code == 0
         assert Identity.load(Path("me")).peer.hex() in private.out
 
+    def test_a_key_for_the_first_records_of_one_run(self, troth: Troth) -> None:
+        troth("key", "new", "me.key")
+        done = troth("key", "records", "me.key")
+        assert (done.code, done.err) == (0, "")
+        mine, records = Identity.load(Path("me.key")).peer.hex(), Identity.load(Path("me.records.key")).peer.hex()
+        assert Path("me.pub").read_text() == f"{mine}+{records}\n"
+        assert f"record key  {records}\n" in done.out
+        assert troth("key", "show", "me.key") == troth("key", "show", "me.pub")
+        again = troth("key", "records", "me.key")
+        assert again == (
+            2,
+            "",
+            "troth: me.records.key is there already, for a run that has not begun: use it, or remove it\n",
+        )
+        new = ("new", "run.toml", *SMALL, "--founder", "me=me.pub", "--founder", f"you={'ab' * 31}cd")
+        assert troth(*new).code == 0
+        assert [one.record_key is None for one in Manifest.load("run.toml").founders].count(False) == 1
+        Path("me.records.key").unlink()
+        assert "record key" not in troth("key", "show", "me.key").out
+
     def test_a_backup_is_the_same_key(self, troth: Troth) -> None:
         troth("key", "new", "me.key")
         done = troth("key", "backup", "me.key", "copy.key")

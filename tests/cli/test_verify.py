@@ -196,6 +196,7 @@ def framed_ban() -> tuple[PeerId, str]:
             invented.description.decode(),
             [key.hex() for key in keys],
             invented.parameters.plain(),
+            {},
         ),
         history=[],
         before=[],

@@ -5,7 +5,7 @@ The command line imports this for `--help` too, so heavy imports happen inside f
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from troth.errors import OperatorError
 
@@ -19,12 +19,22 @@ class IdentityError(OperatorError):
     """A key that is not there, cannot be used, or is of the wrong kind; the message names the way out."""
 
 
+class PublicKeys(NamedTuple):
+    """What others need to know of somebody: written as KEY, or as KEY+RECORD_KEY."""
+
+    key: "PeerId"
+    record_key: "PeerId | None" = None  # with which it signs the first records of a run, and which it erases then
+
+    def __str__(self) -> str:
+        return self.key.hex() if self.record_key is None else f"{self.key.hex()}+{self.record_key.hex()}"
+
+
 def load_identity(path: Path) -> "Identity":
     """The private key of a member."""
     from troth.crypto import Identity, KeyFileError
 
     content = read_key_file(path)
-    if public_key(content) is not None:
+    if public_keys(content) is not None:
         raise IdentityError(f"{path} is a public key: name the private one, which 'troth key new' wrote beside it")
     if b"PRIVATE KEY" not in content:
         raise IdentityError(f"{path} holds no key: name the file that 'troth key new' wrote")
@@ -34,12 +44,10 @@ def load_identity(path: Path) -> "Identity":
         raise IdentityError(str(error)) from error
 
 
-def load_public(given: str, whose: str) -> "PeerId":
-    """A public key, given in hexadecimal or as a file; `whose` begins the error."""
-    from troth.crypto import PeerId
-
-    if (key := public_key(given.encode(errors="replace"))) is not None:
-        return PeerId(key)
+def load_public(given: str, whose: str) -> PublicKeys:
+    """Public keys, given in hexadecimal or as a file; `whose` begins the error."""
+    if (keys := public_keys(given.encode(errors="replace"))) is not None:
+        return keys
     try:
         with Path(given).open("rb") as file:
             content = file.read(_MOST_BYTES)
@@ -49,20 +57,32 @@ def load_public(given: str, whose: str) -> "PeerId":
         ) from error
     if b"PRIVATE KEY" in content:
         raise IdentityError(f"{whose}: {given} is a private key, which stays at home; use its .pub file")
-    key = public_key(content)
-    if key is None:
+    keys = public_keys(content)
+    if keys is None:
         raise IdentityError(f"{whose}: {given} holds no public key (64 hexadecimal digits): see 'troth key show'")
-    return PeerId(key)
+    return keys
 
 
-def public_key(content: bytes) -> bytes | None:
-    """The key in a .pub file; None if it is something else."""
-    return bytes.fromhex(content.decode()) if re.fullmatch(rb"[0-9a-fA-F]{64}\s*", content) else None
+def public_keys(content: bytes) -> PublicKeys | None:
+    """The keys in a .pub file; None if it is something else."""
+    from troth.crypto import PeerId
+
+    found = re.fullmatch(rb"([0-9a-fA-F]{64})(?:\+([0-9a-fA-F]{64}))?\s*", content)
+    if found is None:
+        return None
+    key, record_key = (None if part is None else PeerId(bytes.fromhex(part.decode())) for part in found.groups())
+    assert key is not None
+    return PublicKeys(key, record_key)
 
 
 def public_path(path: Path) -> Path:
     """`me.key` has its public half in `me.pub`."""
     return path.with_suffix(".pub") if path.suffix == ".key" else path.with_name(path.name + ".pub")
+
+
+def record_key_path(path: Path) -> Path:
+    """`me.key` has the key for the first records of a run in `me.records.key`."""
+    return path.with_suffix(".records.key") if path.suffix == ".key" else path.with_name(path.name + ".records.key")
 
 
 def read_key_file(path: Path) -> bytes:

@@ -11,7 +11,7 @@ from typing import Self
 from torch import Tensor, nn
 
 from troth.api.feed import StepFeed
-from troth.api.keys import load_identity
+from troth.api.keys import load_identity, record_key_path
 from troth.api.steps import Ban, Step
 from troth.api.threads import use_threads
 from troth.crypto import Identity, PeerId
@@ -79,6 +79,7 @@ def join(
         Path(folder) if folder is not None else Path("runs") / f"{agreed.name}-{me.peer.hex()[:8]}",
         listen=listen or way.listen_address(endpoint[1] if endpoint is not None else None),
         addresses=_by_key(addresses or {}, agreed),
+        first_record_key=None if isinstance(identity, Identity) else record_key_path(Path(identity)),
         founding_s=founding_s,
         restart_with=restart_with,
         evaluate_every=evaluate_every,

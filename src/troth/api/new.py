@@ -97,7 +97,8 @@ def _founder(given: str) -> Founder:
         raise NewRunError(
             f"`founder` {name}: no HOST:PORT after the @; leave the @ out for somebody who only dials out"
         )
-    return Founder(name, load_public(key, f"`founder` {name}"), address)
+    public = load_public(key, f"`founder` {name}")
+    return Founder(name, public.key, address, public.record_key)
 
 
 def _check_free(path: Path, *, overwrite: bool) -> None:

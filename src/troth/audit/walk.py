@@ -23,6 +23,7 @@ from troth.audit.unseen import UnseenSteps
 from troth.crypto import Digest, PeerId, Signature, blob_digest, signed_bytes
 from troth.evidence.errors import UnprovedError
 from troth.protocol.core.records import StepRecord, decode_record, encode_record, right_signers
+from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Run
 from troth.protocol.core.state import NO_MODEL, State
 from troth.protocol.recovery.history import Continued, Followed, flaw_of, state_after
@@ -209,7 +210,9 @@ class Walk:
             state.scales.updates + record.updated,
             state.incarnation,
         )
-        flaw = self._misshapen(record, signed) or flaw_of(self._run, signed, record, here, state.roster, self._tools)
+        flaw = self._misshapen(record, signed, state.roster) or flaw_of(
+            self._run, signed, record, here, state.roster, self._tools
+        )
         if flaw is not None:
             self._break(place, f"the record of step {record.step}: {flaw}")
             return
@@ -222,15 +225,14 @@ class Walk:
         walked.keep(walked.state)
         self._report.passed(Check.RECORDS)
 
-    def _misshapen(self, record: StepRecord, signed: CertifiedRecord) -> str | None:
+    def _misshapen(self, record: StepRecord, signed: CertifiedRecord, roster: Roster) -> str | None:
         """What no honest member writes, whoever signed it."""
         if encode_record(record) != signed.record:
             return "it is not written the one way records are written"
         if len(record.roots) != len(record.contributors):
             return "it does not say what everyone committed to"
         signatures = {PeerId(peer): Signature(one) for peer, one in signed.signatures.items()}
-        members = [PeerId(member) for member in record.members]
-        right = right_signers(self._run.id, record.step, signed.record, members, signatures, self._tools)
+        right = right_signers(self._run.id, record.step, signed.record, roster.signers, signatures, self._tools)
         wrong = sorted(signatures.keys() - right.keys())
         return f"the signature of {wrong[0].hex()} does not fit" if wrong else None
 

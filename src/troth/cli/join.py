@@ -113,7 +113,7 @@ def join(
     typer.echo("Starting …", err=True)
     import torch
 
-    from troth.api.keys import load_identity
+    from troth.api.keys import load_identity, record_key_path
     from troth.cli.fields import as_options
     from troth.network.manifest.manifest import Manifest
     from troth.network.node.node import Node
@@ -144,6 +144,7 @@ def join(
         addresses=addresses,
         at=at or named,
         invitation=Invitation.read(invitation) if invitation else None,
+        first_record_key=record_key_path(identity),
         founding_s=founding_s,
         restart_with=restart_with,
         bytes_per_second=None if bandwidth is None else bandwidth * 1e6,

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from troth.api.keys import load_identity, public_key, public_path, read_key_file
+from troth.api.keys import PublicKeys, load_identity, public_keys, public_path, read_key_file, record_key_path
 from troth.errors import OperatorError
 
 key = typer.Typer(
@@ -47,7 +47,7 @@ def new(path: Annotated[Path, typer.Argument(help="Where to keep the private key
     except OSError as error:
         raise KeyCommandError(f"cannot write {error.filename or path}: {error.strerror}") from error
     typer.echo(f"Wrote {path} (private: it never leaves this machine) and {public} (for everybody to see).")
-    _print_public(identity.peer)
+    _print_public(PublicKeys(identity.peer))
     typer.echo(f"\nNext: send {public} to whoever writes the manifest, and keep a copy: troth key backup {path} COPY")
 
 
@@ -59,8 +59,37 @@ def show(
 
     Example: troth key show me.key
     """
-    public = public_key(read_key_file(path))
-    _print_public(load_identity(path).peer if public is None else public)
+    public = public_keys(read_key_file(path))
+    _print_public(_public_of(path) if public is None else public)
+
+
+@key.command()
+def records(path: Annotated[Path, typer.Argument(help="Your private key.")]) -> None:
+    """Make a key that signs the first records of one run, and is erased as soon as they are signed.
+
+    Members change the keys that sign a run's records now and then, and erase the old ones: stolen keys cannot rewrite what was
+    signed. Without a key of this kind the first record is signed with your own key, which stays; a thief who has those of most
+    founders could then tell strangers another history from the beginning on. Worth it for a run that strangers may join. It is
+    good for one run: make another for the next.
+
+    Example: troth key records me.key, then send me.pub to whoever writes the manifest
+    """
+    from troth.crypto import Identity, KeyFileError
+
+    me, place, public = load_identity(path), record_key_path(path), public_path(path)
+    made = Identity.generate()
+    try:
+        made.save(place)
+        public.write_text(f"{PublicKeys(me.peer, made.peer)}\n", encoding="ascii")
+    except KeyFileError as error:
+        raise KeyCommandError(
+            f"{place} is there already, for a run that has not begun: use it, or remove it"
+        ) from error
+    except OSError as error:
+        raise KeyCommandError(f"cannot write {error.filename or place}: {error.strerror}") from error
+    typer.echo(f"Wrote {place} (private; 'troth join --identity {path}' uses it, and erases it) and {public}.")
+    _print_public(PublicKeys(me.peer, made.peer))
+    typer.echo(f"\nNext: send {public} to whoever writes the manifest. It is good for one run.")
 
 
 @key.command()
@@ -86,7 +115,15 @@ def backup(
     typer.echo("Never let both take part at once: two peers with one key contradict each other, and that is banned.")
 
 
-def _print_public(peer: bytes) -> None:
-    typer.echo(f"public key  {peer.hex()}")
-    typer.echo(f"short name  {peer.hex()[:8]}")
-    typer.echo(f"to invite   --founder NAME={peer.hex()}@HOST:PORT")
+def _public_of(path: Path) -> PublicKeys:
+    """The public halves of a private key, and of the record key beside it if there is one."""
+    records = record_key_path(path)
+    return PublicKeys(load_identity(path).peer, load_identity(records).peer if records.exists() else None)
+
+
+def _print_public(public: PublicKeys) -> None:
+    typer.echo(f"public key  {public.key.hex()}")
+    if public.record_key is not None:
+        typer.echo(f"record key  {public.record_key.hex()}")
+    typer.echo(f"short name  {public.key.hex()[:8]}")
+    typer.echo(f"to invite   --founder NAME={public}@HOST:PORT")

@@ -29,6 +29,7 @@ def founding_of(run: Run) -> Founding:
         description=run.description.decode(),
         founders=[peer.hex() for peer in run.founders],
         parameters=run.parameters.plain(),
+        record_keys={founder.hex(): key.hex() for founder, key in run.record_keys},
     )
 
 
@@ -43,6 +44,7 @@ def founded_run(founding: Founding) -> Run:
             description=founding.description.encode(),
             parameters=Parameters.from_plain(founding.parameters),
             nonce=exact_bytes(founding.nonce),
+            record_keys=tuple((key_of(one), key_of(key)) for one, key in sorted(founding.record_keys.items())),
         )
     except RunError as error:
         raise UnprovedError(f"no run can be founded like this: {error}") from error
@@ -66,7 +68,7 @@ def open_record(run: Run, signed: SignedRecord, roster: Roster, tools: Primitive
     expect(len(signed.signatures) <= len(roster.members), f"more signatures than members under step {record.step}")
     expect(len(record.roots) == len(record.contributors), "the record does not say what everyone committed to")
     signatures = {key_of(peer): Signature(exact_bytes(s)) for peer, s in signed.signatures.items()}
-    right = right_signers(run.id, record.step, raw, roster.members, signatures, tools)
+    right = right_signers(run.id, record.step, raw, roster.signers, signatures, tools)
     expect(len(right) == len(signed.signatures), f"a signature of the record of step {record.step} does not fit")
     expect(len(right) >= roster.quorum, f"too few signed the record of step {record.step}")
     return record

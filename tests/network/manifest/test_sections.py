@@ -50,6 +50,7 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "parameters.probation": (parameters(probation=16), "protocol"),
     "parameters.slots": (parameters(probation=16, slots=2), "protocol"),
     "parameters.ticket_bits": (parameters(probation=16, ticket_bits=20), "protocol"),
+    "parameters.rekey_every": (parameters(rekey_every=500), "protocol"),
     "timeouts.delta": (timeouts(delta=2.5), "timeouts"),
     "timeouts.compute": (timeouts(compute=6.0), "timeouts"),
     "timeouts.bulk": (timeouts(bulk=6.0), "timeouts"),
@@ -58,6 +59,7 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "founders.name": (first_founder(name="eve"), "founders"),
     "founders.key": (first_founder(key=KEYS[4]), "founders"),
     "founders.address": (first_founder(address="10.0.0.1:7009"), "founders"),
+    "founders.record_key": (first_founder(record_key=KEYS[4]), "founders"),
 }
 
 

@@ -1,5 +1,6 @@
 """When founders begin: everyone is there, or enough of them and no patience left (SPEC B5)."""
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 
 import pytest
@@ -8,8 +9,17 @@ from troth.crypto import Identity, PeerId, derive
 from troth.network.manifest.errors import ManifestError
 from troth.network.mesh.session import Standing
 from troth.network.node import founding
-from troth.network.node.founding import Founding, Presence, Verdict, begin_with_the_others, decide, meet_members
-from troth.protocol.core.roster import Roster
+from troth.network.node.founding import (
+    Decision,
+    Founding,
+    Presence,
+    Verdict,
+    begin_with_the_others,
+    decide,
+    lacking,
+    meet_members,
+)
+from troth.protocol.core.roster import RecordKey, Roster
 from troth.protocol.core.run import Parameters, Run
 
 KEYS = tuple(sorted(Identity.from_secret(derive(0, "founding", k)).peer for k in range(7)))
@@ -41,6 +51,17 @@ def all_of(standing: Standing, count: int = len(OTHERS)) -> dict[PeerId, Standin
 def test_everyone_is_ready() -> None:
     decision = decide(0.0, seen(all_of(READY)), founders())
     assert (decision.verdict, decision.ready) == (Verdict.BEGIN, True)
+
+
+def test_a_founder_that_lacks_its_record_key_begins_nothing_and_may_come_back() -> None:
+    """[U6, B1] It waits for the others first: they may have begun long ago, and it may have lost its folder."""
+    lacks = dataclasses.replace(founders(), lacks="no key")
+    assert decide(0.0, seen({}), lacks).verdict is Verdict.WAIT
+    assert decide(0.0, seen(all_of(READY)), lacks) == Decision(Verdict.REFUSED, False, "no key")
+    assert decide(0.0, seen(all_of(GONE_ON)), lacks).verdict is Verdict.RUNNING
+    roster = dataclasses.replace(ROSTER, record_keys=(RecordKey(ME, OTHERS[0]),))
+    assert lacking(ROSTER, ME, ()) == lacking(roster, ME, (OTHERS[0],)) == ""
+    assert "troth key records" in lacking(roster, ME, (OTHERS[1],))
 
 
 def test_everyone_is_there_and_not_all_have_said_that_they_are_ready() -> None:

@@ -9,6 +9,8 @@ from unittest.mock import patch
 import pytest
 
 from troth.crypto import Identity, Seed, derive
+from troth.evidence.model_file import from_text
+from troth.evidence.verify_model import proves_model
 from troth.network.manifest.builder import ManifestOptions, build_manifest
 from troth.network.manifest.errors import ManifestError
 from troth.network.manifest.founder import Founder
@@ -137,3 +139,61 @@ def test_a_port_that_is_taken_keeps_neither_folder_nor_key(alone: tuple[Manifest
             node.live()
     assert Node(manifest, IDS[0], options, SilentSink()).live().scales.updates == 50
     del node  # until here it was still there, and held nothing
+
+
+# Record keys
+
+
+class NotingSink(SilentSink):
+    """Looks into a folder after every step."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.kept: list[int] = []
+        self.changes: list[int] = []
+
+    def stepped(self, event: StepEvent, record: StepRecord) -> None:
+        self.kept.append(len(list(self._folder.rglob("*.key"))))
+        self.changes += [record.step] if record.rekeyed else []
+
+
+def test_a_peer_changes_its_record_key_and_erases_the_old_ones(alone: tuple[Manifest, NodeOptions]) -> None:
+    """[U6] The founder's first one too; none is left when the run is over."""
+    plain, options = alone
+    first, options = (
+        Identity.generate(),
+        dataclasses.replace(options, first_record_key=options.folder / "me.records.key"),
+    )
+    options.folder.mkdir()
+    first.save(options.folder / "me.records.key")
+    founder = dataclasses.replace(plain.founders[0], record_key=first.peer)
+    parameters = dataclasses.replace(plain.parameters, rekey_every=10)
+    manifest = dataclasses.replace(plain, founders=(founder,), parameters=parameters)
+    sink = NotingSink(options.folder)
+    assert Node(manifest, IDS[0], options, sink).live().scales.updates == 50
+    assert sink.changes == [0, 10, 20, 30, 40]
+    assert set(sink.kept) == {1, 2}
+    assert sink.kept[-1] == 1
+    assert list(options.folder.rglob("*.key")) == []
+    proof = from_text((options.folder / "model.json").read_text())
+    assert proves_model(proof)
+
+
+def test_a_founder_without_its_first_record_key_does_not_begin(
+    alone: tuple[Manifest, NodeOptions], tmp_path: Path
+) -> None:
+    """[U6] And one that is for another run stays where it is."""
+    plain, options = alone
+    first, others = Identity.generate(), tmp_path / "me.records.key"
+    founder = dataclasses.replace(plain.founders[0], record_key=first.peer)
+    manifest = dataclasses.replace(plain, founders=(founder,))
+    Identity.generate().save(others)
+    for given in (options, dataclasses.replace(options, first_record_key=others)):
+        with pytest.raises(ManifestError, match="Make another with 'troth key records'"):
+            Node(manifest, IDS[0], given, SilentSink()).live()
+    assert others.exists()
+    open_to_all = tmp_path / "open.records.key"
+    first.save(open_to_all)
+    open_to_all.chmod(0o644)
+    with pytest.raises(ManifestError, match="chmod 600"):
+        Node(manifest, IDS[0], dataclasses.replace(options, first_record_key=open_to_all), SilentSink())

@@ -131,4 +131,4 @@ def test_aggregates_are_kept_for_a_bounded_time(ended: ProtocolSimulation) -> No
 def _after(state: State[Any], step: int, number: int) -> State[Any]:
     assert state.last is not None
     made = msgspec.structs.replace(state.last.record, step=step, updated=True, aggregates=bytes([number]) * 32)
-    return replace(state, last=LastRecord(made, state.last.digest, 1))
+    return replace(state, last=LastRecord(made, state.last.digest, 1, {}))

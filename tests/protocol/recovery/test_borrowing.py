@@ -111,7 +111,7 @@ def test_a_member_that_steps_back_forgets_the_record_beyond() -> None:
     """[U2] The journal may still hold an older record of a step that was made again and not certified."""
     behind = member_after(3)
     ledger, again = behind.ledger, made_again(behind, behind.shown[2], 1)[0]
-    last = LastRecord(decode_record(again.record), blob_digest(again.record), 3)
+    last = LastRecord(decode_record(again.record), blob_digest(again.record), 3, {})
     ledger.state = replace(ledger.state, last=last)
     behind.ledger.step_back()
     assert ledger.certified == behind.shown[:2]

@@ -60,7 +60,7 @@ def _check_founders(manifest: "Manifest") -> None:
     if not 1 <= len(founders) <= MOST_FOUNDERS:
         raise ManifestError(f"a run has from 1 to {MOST_FOUNDERS} founders, got {len(founders)}")
     for field, values in (
-        ("key", [founder.key.hex() for founder in founders]),
+        ("key", [one.hex() for founder in founders for one in (founder.key, founder.record_key) if one is not None]),
         ("name", [founder.name.lower() for founder in founders]),
         ("address", [founder.address for founder in founders if founder.address]),
     ):

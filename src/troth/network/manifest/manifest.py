@@ -34,7 +34,6 @@ from troth.network.manifest.toml import (
     MOST_BYTES,
     STRETCH,
     DataSection,
-    FounderSection,
     ProtocolSection,
     RunFile,
     TaskSection,
@@ -85,7 +84,8 @@ class Manifest:
         check_manifest(self)
         keys = tuple(founder.key for founder in self.founders)
         try:
-            run = Run(keys, description(self), self.parameters, self.nonce)
+            records = tuple((one.key, one.record_key) for one in self.founders if one.record_key is not None)
+            run = Run(keys, description(self), self.parameters, self.nonce, records)
         except RunError as error:
             raise ManifestError(str(error)) from error
         object.__setattr__(self, "run", run)
@@ -122,7 +122,7 @@ class Manifest:
                 optimizer=training.optimizer,
                 rate=training.rate,
                 parameters=Parameters(**msgspec.structs.asdict(file.protocol)),
-                founders=tuple(Founder(f.name, PeerId(bytes.fromhex(f.key)), f.address) for f in file.founder),
+                founders=tuple(Founder.of(one) for one in file.founder),
                 timeouts=Timeouts(limits.delta_s, limits.compute_s, limits.bulk_s, limits.memory_bytes, limits.stretch),
                 schedule=training.schedule,
                 warmup=training.warmup,
@@ -171,7 +171,7 @@ class Manifest:
                     stretch=timeouts.stretch,
                     memory_bytes=timeouts.memory,
                 ),
-                founder=[FounderSection(name=f.name, key=f.key.hex(), address=f.address) for f in self.founders],
+                founder=[one.section for one in self.founders],
             ),
             Resilience.of(self.run).sentences(),
         )

@@ -82,7 +82,12 @@ def _sections(manifest: "Manifest") -> dict[str, Plain]:
             "memory": timeouts.memory,
             "stretch": timeouts.stretch.hex(),
         },
-        "founders": {"founders": [[founder.key.hex(), founder.name, founder.address] for founder in manifest.founders]},
+        "founders": {
+            "founders": [
+                [one.key.hex(), one.name, one.address, *([] if one.record_key is None else [one.record_key.hex()])]
+                for one in manifest.founders
+            ]
+        },
     }
 
 

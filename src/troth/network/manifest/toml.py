@@ -74,6 +74,7 @@ class ProtocolSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     probation: int = 0
     slots: int = Parameters.slots
     ticket_bits: int = Parameters.ticket_bits
+    rekey_every: int = Parameters.rekey_every
 
 
 class TimeoutsSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -92,6 +93,7 @@ class FounderSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     name: str
     key: Hex32
     address: str = ""
+    record_key: Hex32 | None = None
 
 
 class RunFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -142,6 +144,7 @@ _COMMENTS = {
     "protocol.probation": "steps that a stranger works before it is a member; 0: founders only",
     "protocol.slots": "strangers on probation at a time",
     "protocol.ticket_bits": "work in a stranger's ticket: 2 to this power hashes",
+    "protocol.rekey_every": "updates between changes of the keys that sign records; old ones are erased",
     "timeouts.delta_s": "for a message between honest peers",
     "timeouts.compute_s": "for a gradient, an audit, a trial",
     "timeouts.bulk_s": "for the model's parts on their way",
@@ -156,7 +159,8 @@ _SECTIONS = {
     "timeouts": "Lower limits of the timeouts, in seconds. A quiet step ends as soon as all have spoken. A peer that\n"
     "# keeps to these is never left out, whatever liars say; a slower one may be, so be generous.",
     "data.files": "SHA-256 of each data file ('sha256sum' shows it), to tell which one differs.",
-    "founder": "Founders: name, public key ('troth key show'), and host:port, or \"\" for a peer that only dials out.",
+    "founder": "Founders: name, public key ('troth key show'), and host:port, or \"\" for a peer that only dials out;\n"
+    "# maybe a key for the first records ('troth key records'), which is erased then.",
 }
 
 
@@ -189,7 +193,7 @@ def write(file: RunFile, summary: Sequence[str] = ()) -> str:
     lines += [""] if summary else []
     for name in ("format", "name", "nonce"):
         lines.append(_line(name, getattr(file, name), _COMMENTS[name]))
-    usual = {"tau_least": Parameters.tau_least, "tau_most": Parameters.tau_most}
+    usual = {name: getattr(Parameters, name) for name in ("tau_least", "tau_most", "rekey_every")}
     for section in ("task", "data", "training", "protocol", "timeouts"):
         lines += ["", f"# {_SECTIONS[section]}", f"[{section}]"]
         for name, value in msgspec.structs.asdict(getattr(file, section)).items():
@@ -201,7 +205,9 @@ def write(file: RunFile, summary: Sequence[str] = ()) -> str:
     lines += ["", f"# {_SECTIONS['founder']}"]
     for founder in file.founder:
         lines.append("[[founder]]")
-        lines += [_line(name, value, "") for name, value in msgspec.structs.asdict(founder).items()]
+        lines += [
+            _line(name, value, "") for name, value in msgspec.structs.asdict(founder).items() if value is not None
+        ]
         lines.append("")
     return "\n".join(lines)
 

@@ -9,6 +9,7 @@ journal/            everything that was agreed on, and every change of the membe
 download/           chunks of the model, while this peer fetches it
 signed-slots        the slots that this peer has signed (SPEC B1)
 successor.key       the successor key, if this peer lost its slots
+record-keys/        the keys with which this peer signs records; old ones are erased
 evidence/           evidence of bans
 model.safetensors, model.json
 """
@@ -29,6 +30,7 @@ from troth.network.disk.chunks import ChunkFiles
 from troth.network.disk.errors import DiskError
 from troth.network.disk.journal import Journal
 from troth.network.disk.lock import Lock, lock_folder
+from troth.network.disk.record_keys import RecordKeyFiles
 from troth.network.disk.replay import Base, Replay
 from troth.network.disk.signed_slots import SignedSlotsFile
 from troth.protocol.broadcast.outside.catch_up_server import Served
@@ -56,6 +58,7 @@ class PeerFolder:
         keep_checkpoints: int,
         note: Callable[[str], None],
         keep_aggregates: int = 0,  # of the last steps, if the model is large, for others (SPEC J2)
+        first_record_key: Path | None = None,  # that a founder made for the beginning of this run
     ) -> None:
         self.path = path
         self._run = run
@@ -71,6 +74,7 @@ class PeerFolder:
         if self.journal.cut:
             note(f"the journal's last line was torn: {self.journal.cut} bytes of it are cut off")
         self.chunks = ChunkFiles(path / "download", note)
+        self.record_keys = RecordKeyFiles(path / "record-keys", first_record_key)
         self.slots: SignedSlotsFile | None = None
 
     def close(self) -> None:
@@ -241,7 +245,7 @@ def _precious(path: Path) -> bool:
 
     A checkpoint of the first state follows from the manifest."""
     files = ["successor.key", "signed-slots.begun", "model.safetensors", "model.json"]
-    patterns = ["journal/*", "evidence/*", "checkpoints/*.audit"]
+    patterns = ["journal/*", "evidence/*", "checkpoints/*.audit", "record-keys/*.key"]
     started = any(one.stem != _FIRST for one in path.glob("checkpoints/step-*"))
     slots = path / "signed-slots"
     signed = slots.exists() and slots.stat().st_size > 0

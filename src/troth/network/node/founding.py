@@ -1,7 +1,7 @@
 """The beginning: a founder waits for the others, and decides when to begin without the rest (SPEC B5); a stranger for members."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Protocol
@@ -52,12 +52,24 @@ class Founding:
     patience_s: float  # for the founders that are missing
     restart_with: int | None
     name_of: Callable[[PeerId], str]
+    lacks: str = ""  # what this peer cannot begin without, for people
 
     @property
     def enough(self) -> int:
         """Founders that may begin without the rest. Without liars a restart would need fewer than a step does."""
         quorum = max(self.roster.quorum, self.roster.restart_quorum)
         return quorum if self.restart_with is None else min(quorum, max(self.roster.quorum, self.restart_with))
+
+
+def lacking(roster: Roster, me: PeerId, held: Collection[PeerId]) -> str:
+    """What a founder cannot begin without, for people: the key that the manifest names for its first records (SPEC U6)."""
+    key = roster.record_key(me)
+    if key == me or key in held:
+        return ""
+    return (
+        f"the manifest names the record key {key.hex()[:8]}… for this peer, which is not beside its key file: such a key is good "
+        "for one run, and then erased. Make another with 'troth key records', and let the manifest be written anew"
+    )
 
 
 def decide(waited_s: float, seen: Presence, founding: Founding) -> Decision:
@@ -74,6 +86,8 @@ def decide(waited_s: float, seen: Presence, founding: Founding) -> Decision:
         return Decision(Verdict.RUNNING, False, "the others have begun without this peer")
     complete = here == founders
     ready = complete or (len(here) >= enough and waited_s >= founding.patience_s)
+    if ready and founding.lacks:
+        return Decision(Verdict.REFUSED, False, founding.lacks)
     agreed = {peer for peer in others if seen.standings[peer].ready}
     all_agree = len(agreed) == len(founders) - 1
     if ready and (all_agree or (len(agreed) + 1 >= enough and (begun or not complete))):

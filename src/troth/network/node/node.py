@@ -6,9 +6,10 @@ The protocol itself is `protocol.recovery.member` and `protocol.step`; a node gi
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
 from typing import Any, TypeVar
 
-from troth.crypto import Digest, Identity
+from troth.crypto import Digest, Identity, KeyFileError
 from troth.network.disk.checkpoints import Marks
 from troth.network.disk.lock import lock_key
 from troth.network.malloc import manage_memory
@@ -22,7 +23,7 @@ from troth.network.node.events import EventSink, paused, step_event
 from troth.network.node.evidence import EvidenceFiles
 from troth.network.node.factory import PeerFactory
 from troth.network.node.folder import PeerFolder
-from troth.network.node.founding import Founding, begin_with_the_others, meet_members
+from troth.network.node.founding import Founding, begin_with_the_others, lacking, meet_members
 from troth.network.node.log import LogFile, LoggedEvents
 from troth.network.node.metrics import Metrics
 from troth.network.node.names import Names
@@ -78,7 +79,7 @@ class Node:
         # Until this peer knows where it stands: it is as large as the model, and nobody needs it later.
         self._first: State[Training] | None = _first_state(manifest, self.work, task, identity, options)
         self._key_lock = lock_key(manifest.run.id, identity.peer)
-        self._folder = _folder(manifest, self.work, options, self.note)
+        self._folder = _folder(manifest, self.work, options, _first_record_key(manifest, identity, options), self.note)
         self._evidence = EvidenceFiles(options.folder / "evidence", manifest.run, self._names, self.note)
         self._metrics = Metrics(options.folder, port=options.metrics_port, tensorboard=options.tensorboard)
         self._watch = QuietWatch(self.waits_for, self.note)
@@ -150,7 +151,9 @@ class Node:
             except (LeftOutError, StalledError) as why:
                 self.note(f"{why}; trying again")
         last = member.certified[-1] if member.certified else None
-        if not self._folder.save_model(self._manifest.run, member.state, last):
+        if self._folder.save_model(self._manifest.run, member.state, last):
+            self._folder.record_keys.erase()  # there is nothing more to sign
+        else:
             self.note("the run ends unclosed: too few signed its last record, so nobody can prove this model")
         await wait_for_stragglers(member, self._own_channel, self._connected.presence, self._manifest.timeouts.delta)
         return member.state
@@ -205,7 +208,8 @@ class Node:
     def _founding(self) -> Founding:
         options = self._options
         founders = Roster.founding(self._manifest.run)
-        return Founding(self._seat.peer, founders, options.founding_s, options.restart_with, self._names)
+        lacks = lacking(founders, self._seat.peer, self._folder.record_keys.held)
+        return Founding(self._seat.peer, founders, options.founding_s, options.restart_with, self._names, lacks)
 
     def _open_network(self, me: Identity) -> None:
         assert self._first is not None
@@ -240,7 +244,15 @@ class Node:
         outside = self._factory.outside(channel, me, self._manifest.run)
         entropy = self._factory.entropy()
         return Member(
-            Peer(self._seat, self._manifest.run, self._ahead, outside, entropy, self._tools),
+            Peer(
+                self._seat,
+                self._manifest.run,
+                self._ahead,
+                outside,
+                entropy,
+                self._tools,
+                record_keys=self._folder.record_keys,
+            ),
             found.state,
             lambda successor: self._open_channel(successor, observing=True),
             self._manifest.steps,
@@ -312,7 +324,25 @@ def _first_state(
     return first
 
 
-def _folder(manifest: Manifest, work: TrainingWork, options: NodeOptions, note: Callable[[str], None]) -> PeerFolder:
+def _first_record_key(manifest: Manifest, identity: Identity, options: NodeOptions) -> Path | None:
+    """The file with the key for this founder's first records, if it is the one that the manifest names: another is for another
+    run, and must not be erased in this one."""
+    founder, path = manifest.founder(identity.peer), options.first_record_key
+    if founder is None or founder.record_key is None or path is None or not path.exists():
+        return None
+    try:
+        return path if Identity.load(path).peer == founder.record_key else None
+    except KeyFileError as error:
+        raise ManifestError(f"{error}: the manifest names it for your first records") from error
+
+
+def _folder(
+    manifest: Manifest,
+    work: TrainingWork,
+    options: NodeOptions,
+    first_record_key: Path | None,
+    note: Callable[[str], None],
+) -> PeerFolder:
     return PeerFolder(
         options.folder,
         manifest.run.id,
@@ -320,6 +350,7 @@ def _folder(manifest: Manifest, work: TrainingWork, options: NodeOptions, note: 
         keep_checkpoints=options.keep_checkpoints,
         keep_aggregates=most_kept(manifest.parameters.size, manifest.parameters.content_every),
         note=note,
+        first_record_key=first_record_key,
     )
 
 

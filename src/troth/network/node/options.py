@@ -18,6 +18,7 @@ class NodeOptions:
     addresses: dict[PeerId, str] = field(default_factory=dict)  # where they differ from the manifest's
     at: str = ""  # host:port where members find a peer that is no founder; empty: it dials
     invitation: Invitation | None = None  # of a peer that is no founder, into the history that it follows
+    first_record_key: Path | None = None  # the file of the key that the manifest names for this founder's first records
     founding_s: float = 120.0  # after this time enough members begin, or restart the run, without the rest
     restart_with: int | None = None  # members that are enough for that; None: so many that no certified record is lost
     evaluate_every: int = 10

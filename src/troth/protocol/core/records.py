@@ -87,6 +87,13 @@ class Returned(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     key: Bytes32
 
 
+class Rekeyed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A member, and the key with which it signs records after this one (SPEC U6)."""
+
+    member: Bytes32
+    key: Bytes32
+
+
 class StepRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Everything a stranger needs to follow the run from one step to the next."""
 
@@ -129,6 +136,7 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     admitted: Annotated[tuple[Newcomer, ...], msgspec.Meta(max_length=MOST_CANDIDATES)] = ()  # members after this step
     standing: Bytes32 = NO_BASIS  # digest of all that members have in common after this step but the model (SPEC J8)
     content: bool = True  # `state_after` is the digest of model and optimizer themselves; else it is chained (SPEC U5)
+    rekeyed: Annotated[tuple[Rekeyed, ...], msgspec.Meta(max_length=MOST_MEMBERS)] = ()  # in the order of keys
 
     @property
     def banned(self) -> tuple[PeerId, ...]:
@@ -152,7 +160,8 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 
     @property
     def changes_roster(self) -> bool:
-        return bool(self.leaving or self.returned or self.admitted)
+        """Whether it changes who the members are, or the keys with which they sign records."""
+        return bool(self.leaving or self.returned or self.admitted or self.rekeyed)
 
     @property
     def commitments(self) -> dict[bytes, bytes]:
@@ -227,14 +236,15 @@ def right_signers(
     run: Digest,
     step: int,
     raw: bytes,
-    members: Sequence[PeerId],
+    record_keys: Mapping[PeerId, PeerId],
     signatures: Mapping[PeerId, Signature],
     tools: Primitives,
 ) -> dict[PeerId, Signature]:
-    """Members' signatures that fit this record, byte for byte."""
+    """Members' signatures that fit this record, byte for byte. `record_keys`: the key of each of its members (SPEC U6)."""
     digest = tools.digest(raw)
     return {
         peer: signature
         for peer, signature in signatures.items()
-        if peer in members and tools.verify(peer, record_bytes_to_sign(run, step, peer, digest), signature)
+        if peer in record_keys
+        and tools.verify(record_keys[peer], record_bytes_to_sign(run, step, peer, digest), signature)
     }

@@ -18,6 +18,7 @@ MOST_AWAY = 500  # updates after which an absent peer cannot come back (SPEC B8)
 MOST_WAIT = 64  # upper limit, in steps, of the wait before a return (SPEC B8)
 
 Pair = tuple[PeerId, PeerId]
+_NEVER = -1  # updates by the time of a change that was none
 
 
 class Away(NamedTuple):
@@ -26,6 +27,14 @@ class Away(NamedTuple):
     step: int  # in which it fell out
     peer: PeerId
     updates: int = 0  # updates of the model by then
+
+
+class RecordKey(NamedTuple):
+    """The key with which a peer signs records, if that is another than its own (SPEC U6)."""
+
+    peer: PeerId
+    key: PeerId
+    updates: int = _NEVER  # updates of the model when it changed to this key; none for what the run was founded with
 
 
 @dataclass(frozen=True)
@@ -51,13 +60,16 @@ class Roster:
     founders: tuple[int, int] = (0, 0)  # their number, and b among them: b grows with admissions (SPEC J7)
     door: Door = CLOSED
     addresses: tuple[tuple[PeerId, str], ...] = ()  # of members that were strangers
+    record_keys: tuple[RecordKey, ...] = ()  # of members and absent peers, in their order
 
     @classmethod
     def founding(cls, run: Run) -> "Roster":
         most = (len(run.founders) - 1) // 2  # upper limit of b, also for a run beyond the guarantee [G1]
         byzantine, count = min(run.parameters.byzantine, most), len(run.founders)
         door = Door.founding(run)
-        return cls(run.founders, byzantine=byzantine, admitted=count, founders=(count, byzantine), door=door)
+        keys = tuple(RecordKey(peer, key) for peer, key in run.record_keys)
+        founders = count, byzantine
+        return cls(run.founders, (), byzantine, count, founders=founders, door=door, record_keys=keys)
 
     def after(self, record: StepRecord) -> "Roster":
         """Roster of the next step (SPEC T5, N1, N3, F3, B3, J7). A key that left before its verdict is banned all the same."""
@@ -78,6 +90,11 @@ class Roster:
         }
         away = [gone for gone in self.away if gone.peer not in dict(back) and not self._gave_up(gone, record)]
         absent = [Away(step, PeerId(peer), record.updates) for peer in record.absent]
+        new_keys = {
+            PeerId(one.member): RecordKey(PeerId(one.member), PeerId(one.key), record.updates) for one in record.rekeyed
+        }
+        keys = {one.peer: one for one in self.record_keys} | new_keys
+        here = (staying | {gone.peer for gone in (*away, *absent)}) - banned
         following = Roster(
             members=tuple(sorted(staying - banned)),
             banned=tuple(sorted(banned)),
@@ -103,6 +120,7 @@ class Roster:
             paused=not record.updated,
             founders=self.founders,
             addresses=(*self.addresses, *((PeerId(one.key), one.address) for one in record.admitted)),
+            record_keys=tuple(keys[peer] for peer in sorted(here & keys.keys())),
             door=self.door.after(
                 record,
                 turned_away=set(record.banned) - self._ever_members - set(self.banned),
@@ -160,6 +178,25 @@ class Roster:
         """Whether an absent peer that came in by the door has lost its seat: else strangers who come and go would be counted on
         for ever, and the run pause (SPEC J7). Only where a record changes the roster, since followers of those see no others."""
         return record.changes_roster and gone.peer in self.came_in and record.updates - gone.updates > MOST_AWAY
+
+    # Keys that sign records
+
+    def record_key(self, peer: PeerId) -> PeerId:
+        """The key with which a peer signs records: its own, until it changes to another (SPEC U6)."""
+        return next((one.key for one in self.record_keys if one.peer == peer), peer)
+
+    @cached_property
+    def signers(self) -> dict[PeerId, PeerId]:
+        """The members, and the keys with which they sign the record of this step."""
+        return {
+            **{peer: peer for peer in self.members},
+            **{k.peer: k.key for k in self.record_keys if k.peer in self.members},
+        }
+
+    def may_rekey(self, peer: PeerId, every: int) -> bool:
+        """Whether a member may change to another record key: once in `every` updates, all at the same time."""
+        last = next((one.updates for one in self.record_keys if one.peer == peer), _NEVER)
+        return self.updates // every > last // every
 
     @property
     def may_ask(self) -> frozenset[PeerId]:

@@ -17,6 +17,7 @@ from troth.protocol.wire.messages import MOST_CANDIDATES
 
 MOST_CONTENT_EVERY = 1024
 MOST_PROBATION = 1 << 16
+MOST_REKEY_EVERY = 1 << 20
 _SMALL = 1 << 22  # parameters of a model whose content is hashed in every step
 _SELDOM = 16  # steps between digests of a larger one
 
@@ -43,6 +44,7 @@ class Parameters:
     probation: int = 0  # T, steps that a stranger works before it is a member (SPEC J5); 0: the door is closed
     slots: int = 4  # strangers on probation at a time
     ticket_bits: int = 16  # work in a ticket: 2 to this power hashes (SPEC J4)
+    rekey_every: int = 1000  # updates between changes of the keys that sign records (SPEC U6)
 
     def __post_init__(self) -> None:
         if self.size < 1 or self.projections < 1 or self.projections > 64:
@@ -68,16 +70,21 @@ class Parameters:
                 f"probation must be 0 to {MOST_PROBATION:,} steps, slots 1 to {MOST_CANDIDATES}, ticket_bits 0 to 64, got "
                 f"{self.probation}, {self.slots} and {self.ticket_bits}"
             )
+        if not 1 <= self.rekey_every <= MOST_REKEY_EVERY:
+            raise RunError(f"rekey_every must be 1 to {MOST_REKEY_EVERY:,} updates, got {self.rekey_every}")
         if self.probation and self.deviation is not None:
             raise RunError("strangers can be checked by their bits alone: probation needs a run without `deviation`")
         if not (0 <= self.byzantine < 1 << 16 and 0 <= self.validators < 1 << 16):
             raise RunError(f"byzantine and validators must not be negative, nor above {(1 << 16) - 1:,}")
 
     def plain(self) -> dict[str, int | bool | str | None]:
-        """Values for JSON, exact: fractions are written in hexadecimal. What a closed door would be like is left out."""
+        """Values for JSON, exact: fractions are written in hexadecimal. What a closed door would be like is left out, and how
+        often keys change, if that is as usual."""
         values = dataclasses.asdict(self)
         if not self.probation:
             values = {name: value for name, value in values.items() if name not in _DOOR}
+        if self.rekey_every == Parameters.rekey_every:
+            del values["rekey_every"]
         return {name: value.hex() if isinstance(value, float) else value for name, value in values.items()}
 
     @classmethod
@@ -110,12 +117,16 @@ class Run:
     description: bytes
     parameters: Parameters
     nonce: bytes  # 32 random bytes: two runs by the same people with the same plan are different runs
+    record_keys: tuple[tuple[PeerId, PeerId], ...] = ()  # of founders that begin with another than their own (SPEC U6)
 
     def __post_init__(self) -> None:
         if len(self.nonce) != 32:
             raise RunError(f"the nonce must have 32 bytes, got {len(self.nonce)}")
         if not self.founders or tuple(sorted(set(self.founders))) != self.founders:
             raise RunError("founders must be distinct and sorted by key")
+        named = tuple(founder for founder, _ in self.record_keys)
+        if tuple(sorted(set(named) & set(self.founders))) != named:
+            raise RunError("record keys must be founders', one for each, sorted by founder")
         if self.parameters.size < len(self.founders):
             raise RunError(f"a model of {self.parameters.size} parameters cannot be split among {len(self.founders)}")
         most = most_byzantine(len(self.founders), self.parameters.validators)
@@ -129,7 +140,10 @@ class Run:
     def id(self) -> Digest:
         """Hash of the founding data. All signed bytes contain it, so nothing from one run counts in another (SPEC M1)."""
         parameters = json.dumps(self.parameters.plain(), sort_keys=True).encode()
-        return tagged_hash("troth/run/2", self.nonce, self.description, parameters, *self.founders)
+        if not self.record_keys:
+            return tagged_hash("troth/run/2", self.nonce, self.description, parameters, *self.founders)
+        keys = tagged_hash("troth/run/record keys/1", *(key for pair in self.record_keys for key in pair))
+        return tagged_hash("troth/run/3", self.nonce, self.description, parameters, keys, *self.founders)
 
 
 def effective_validators(members: int, validators: int) -> int:

@@ -9,7 +9,8 @@ from torch import Tensor
 from troth.crypto import Digest, Identity, PeerId, Signature
 from troth.protocol.core.channel import NOTHING_NOTICED, Channel, Entropy, Equivocations, Noticed, Work
 from troth.protocol.core.parts import Bounds, ProvenPart
-from troth.protocol.core.records import StepRecord, encode_record
+from troth.protocol.core.record_keys import RecordKeys
+from troth.protocol.core.records import StepRecord, encode_record, record_bytes_to_sign
 from troth.protocol.core.roles import NO_PENDING_AUDITS, Audit, PendingAudits, first_randomness
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Run
@@ -44,10 +45,17 @@ class Peer(Generic[T]):
     noticed: Noticed = NOTHING_NOTICED
     observing: bool = False  # hears everything and says nothing, to come back later (SPEC B2)
     certified: Certified = _goes_unheard  # called when a record is certified, whatever becomes of the step (SPEC U2)
+    record_keys: RecordKeys | None = None  # None: it signs records with its own key (SPEC U6)
 
     @property
     def me(self) -> PeerId:
         return self.identity.peer
+
+    def signs(self, last: "LastRecord") -> Signature:
+        """This peer's signature under a record, with the key that it has for that (SPEC U2, U6). Nobody hears an observer's."""
+        message = record_bytes_to_sign(self.run.id, last.record.step, self.me, last.digest)
+        key = last.signers.get(self.me, self.me)
+        return self.identity.sign(message) if key == self.me else (self.record_keys or RecordKeys()).sign(key, message)
 
 
 @dataclass(frozen=True)
@@ -57,11 +65,12 @@ class LastRecord:
     record: StepRecord
     digest: Digest
     quorum: int  # of its own members
+    signers: Mapping[PeerId, PeerId]  # its own members, and the keys with which they sign it (SPEC U6)
 
     @classmethod
     def of(cls, record: StepRecord, roster: Roster, tools: Primitives) -> "LastRecord":
         """Digest and quorum of a record; `roster` is that of the record's own step."""
-        return cls(record, tools.digest(encode_record(record)), roster.quorum)
+        return cls(record, tools.digest(encode_record(record)), roster.quorum, roster.signers)
 
 
 @dataclass(frozen=True)

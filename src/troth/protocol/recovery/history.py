@@ -109,7 +109,7 @@ def names_state(run: Run, record: StepRecord) -> bool:
 def has_quorum(run: Run, signed: CertifiedRecord, record: StepRecord, roster: Roster, tools: Primitives) -> bool:
     """Tell whether a quorum of the roster's members signed the record (SPEC U2)."""
     signatures = {PeerId(peer): Signature(signature) for peer, signature in signed.signatures.items()}
-    return len(right_signers(run.id, record.step, signed.record, roster.members, signatures, tools)) >= roster.quorum
+    return len(right_signers(run.id, record.step, signed.record, roster.signers, signatures, tools)) >= roster.quorum
 
 
 def state_after(

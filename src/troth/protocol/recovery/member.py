@@ -136,6 +136,7 @@ class Member(Generic[T]):
     async def _next_step(self) -> Outcome[T]:
         """Run a step or, after the last update, the closing step (SPEC U4). The next step's Commits certify its record, or the
         closing step's own signatures do (SPEC U2)."""
+        self._erase_old_keys()
         over = self._ends is not None and self.state.scales.updates >= self._ends
         outcome = await (close_run(self.peer, self.state) if over else run_step(self.peer, self.state))
         self._ledger.advance(outcome)
@@ -143,6 +144,14 @@ class Member(Generic[T]):
         if last is not None and len(outcome.closing) >= last.quorum:  # else the run ends unclosed
             self._certify(outcome.record, outcome.closing)
         return outcome
+
+    def _erase_old_keys(self) -> None:
+        """Keep the keys with which this peer may have to sign a record, here or after it went back by a step; now that the last
+        step is on disk, no others are needed any more (SPEC U6)."""
+        if self.peer.record_keys is not None:
+            states, me = (*self.past, self.state), self.peer.me
+            signed = (state.last.signers.get(me, me) for state in states if state.last is not None)
+            self.peer.record_keys.keep({*signed, *(state.roster.record_key(me) for state in states)})
 
     def _certify(self, record: StepRecord, signatures: Mapping[PeerId, Signature]) -> None:
         self._ledger.certify(record, signatures)

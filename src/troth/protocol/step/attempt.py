@@ -7,12 +7,19 @@ from typing import Any, Generic, TypeVar
 
 from torch import Tensor
 
-from troth.crypto import Digest, PeerId, Signature, Slot, derive
+from troth.crypto import Digest, PeerId, Signature, Slot, derive, valid_peer
 from troth.protocol.core.channel import AttemptView, Delivery, Said
 from troth.protocol.core.coins import Coins, right_openings
 from troth.protocol.core.errors import LeftOutError, StalledError, UncertifiedError
 from troth.protocol.core.parts import ProvenPart, opens
-from troth.protocol.core.records import Returned, aggregates_basis, record_bytes_to_sign, reports_basis, roots_basis
+from troth.protocol.core.records import (
+    Rekeyed,
+    Returned,
+    aggregates_basis,
+    record_bytes_to_sign,
+    reports_basis,
+    roots_basis,
+)
 from troth.protocol.core.rejoin import returning, right_requests
 from troth.protocol.core.scales import lower_median, whole_norm
 from troth.protocol.core.state import LastRecord
@@ -71,6 +78,7 @@ class Attempt(Generic[T]):
             if (_root(said) is not None) == (peer in owners)
             and signs_last(context, said)
             and lists_requests(context, said)
+            and may_change_key(context, said)
         }
         attempt = cls(context, 0, members - counted.keys(), coins, counted)
         if attempt.certifies_last and context.state.last is not None:
@@ -113,6 +121,11 @@ class Attempt(Generic[T]):
     def returned(self) -> tuple[Returned, ...]:
         """Peers that are members again after this step (SPEC B3)."""
         return returning(self.commits, self.context.state.roster, self.context.state.step)
+
+    def rekeyed(self, leaving: Collection[PeerId]) -> tuple[Rekeyed, ...]:
+        """Members that stay, and sign later records with another key (SPEC U6)."""
+        said = {peer: said_as(self.commits[peer], Commit).record_key for peer in sorted(self.members - set(leaving))}
+        return tuple(Rekeyed(peer, key) for peer, key in said.items() if key is not None)
 
     @property
     def admitted(self) -> frozenset[PeerId]:
@@ -347,7 +360,8 @@ def signatures_of_last(context: StepContext[T], commits: Said) -> list[tuple[Pee
 def _signed_last(
     context: StepContext[T], last: LastRecord, sender: PeerId, signature: bytes
 ) -> tuple[PeerId, bytes, bytes]:
-    return sender, record_bytes_to_sign(context.peer.run.id, last.record.step, sender, last.digest), signature
+    signed = record_bytes_to_sign(context.peer.run.id, last.record.step, sender, last.digest)
+    return last.signers[sender], signed, signature
 
 
 def lists_requests(context: StepContext[T], commit: Announced) -> bool:
@@ -357,6 +371,13 @@ def lists_requests(context: StepContext[T], commit: Announced) -> bool:
         return True
     right = right_requests(context.slot(Phase.REJOIN), rejoins, context.state.roster, context.peer.tools)
     return len(right) == len(rejoins)
+
+
+def may_change_key(context: StepContext[T], commit: Announced) -> bool:
+    """Tell whether a Commit names no record key, or one that its sender may change to now (SPEC U6)."""
+    key = said_as(commit, Commit).record_key
+    every = context.peer.run.parameters.rekey_every
+    return key is None or (valid_peer(key) and context.state.roster.may_rekey(commit.sender, every))
 
 
 def _root(commit: Announced) -> Digest | None:

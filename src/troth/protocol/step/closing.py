@@ -10,7 +10,7 @@ from typing import TypeVar
 from troth.crypto import PeerId, Signature
 from troth.protocol.core.channel import Said
 from troth.protocol.core.errors import LeftOutError
-from troth.protocol.core.records import StepRecord, record_bytes_to_sign
+from troth.protocol.core.records import StepRecord, encode_record, right_signers
 from troth.protocol.core.roles import PendingAudits, Roles, draw_roles
 from troth.protocol.core.state import LastRecord, Outcome, Peer, State
 from troth.protocol.step.ahead import expect_this_step
@@ -142,14 +142,6 @@ def spoiled(trials: Trials, last: PendingAudits) -> bool:
 async def sign(attempt: Attempt[T], last: LastRecord) -> Mapping[PeerId, Signature]:
     """Announce signatures under the closing record, since no Commit follows. With fewer than a quorum the run is unclosed."""
     peer = attempt.context.peer
-    mine = peer.identity.sign(record_bytes_to_sign(peer.run.id, last.record.step, peer.me, last.digest))
-    announced = await peer.channel.announce(attempt.slot(Phase.CLOSE), Close(mine), attempt.view)
+    announced = await peer.channel.announce(attempt.slot(Phase.CLOSE), Close(peer.signs(last)), attempt.view)
     said = {signer: Signature(said_as(one, Close).signature) for signer, one in announced.items()}
-    return {
-        signer: signature
-        for signer, signature in said.items()
-        if signer in last.record.members
-        and peer.tools.verify(
-            signer, record_bytes_to_sign(peer.run.id, last.record.step, signer, last.digest), signature
-        )
-    }
+    return right_signers(peer.run.id, last.record.step, encode_record(last.record), last.signers, said, peer.tools)

@@ -138,6 +138,7 @@ class Ending(Generic[T]):
             began=context.began,
             aggregates=aggregates_digest(self.reduced.digests),
             content=self.content,
+            rekeyed=attempt.rekeyed(leaving={*trials.banned, *expelled}),  # [U6]
         )
 
     @cached_property

@@ -17,7 +17,6 @@ from troth.protocol.core.coins import combine
 from troth.protocol.core.door import agreed_probes, best_tickets, right_probe
 from troth.protocol.core.errors import LeftOutError, StalledError
 from troth.protocol.core.parts import CommittedParts, ProvenPart, commit_parts, rows_of
-from troth.protocol.core.records import record_bytes_to_sign
 from troth.protocol.core.rejoin import right_requests
 from troth.protocol.core.scales import whole_norm
 from troth.protocol.core.state import Outcome, Peer, State
@@ -108,6 +107,7 @@ async def commit(context: StepContext[T], parts: CommittedParts | None) -> Attem
         length=None if parts is None else whole_norm(parts.part_lengths.tolist()),  # [V3]
         signature=sign_last(context),  # [U2]
         tickets=tuple(heard_tickets(context)),  # [J4]
+        record_key=next_record_key(context),  # [U6]
     )
     view = context.view(frozenset(context.state.roster.members))
     return Attempt.first(context, coins, await peer.channel.announce(slot, message, view))
@@ -142,7 +142,15 @@ def sign_last(context: StepContext[T]) -> Signature | None:
     last, peer = context.state.last, context.peer
     if last is None or peer.me not in last.record.members:
         return None
-    return peer.identity.sign(record_bytes_to_sign(peer.run.id, last.record.step, peer.me, last.digest))
+    return peer.signs(last)
+
+
+def next_record_key(context: StepContext[T]) -> PeerId | None:
+    """The key with which to sign later records, as soon as it may change (SPEC U6)."""
+    peer, roster = context.peer, context.state.roster
+    if peer.record_keys is None or peer.observing or not roster.may_rekey(peer.me, peer.run.parameters.rekey_every):
+        return None
+    return peer.record_keys.next(roster.record_key(peer.me))
 
 
 async def scatter(attempt: Attempt[T], parts: CommittedParts | None) -> Attempt[T]:

@@ -125,6 +125,7 @@ class Commit(_Message, frozen=True):
     length: float | None = None  # of the gradient; present if and only if the root is (SPEC V3)
     signature: Bytes64 | None = None  # under the last record; None if the sender was no member in that step (SPEC U2)
     tickets: Annotated[tuple[Ticket, ...], msgspec.Meta(max_length=MOST_CANDIDATES)] = ()  # the best heard (SPEC J4)
+    record_key: Bytes32 | None = None  # with which the sender signs later records, if that changes (SPEC U6)
 
 
 class Center(_Message, frozen=True):

@@ -79,6 +79,7 @@ class HonestPeer:
         self._journal = NotedSignedSlots(stage.recorder.incarnation_began)
         self._link = stage.time.link(self._identity.peer, *self._clock)
         self._entropy = FreshCoins(plan.seed, number)
+        self._record_keys = stage.record_keys(number)
         self._first = stage.first_state()
         self._first_channel = self._channel = self._open_channel(self._identity, observing=False)
 
@@ -143,6 +144,7 @@ class HonestPeer:
         channel.pacing.next_timeouts = self._first_channel.pacing.next_timeouts  # they last as long as the state does
         if self._cut.journal:
             return self._make_member(member.state, channel, member.certified, member.past)
+        self._record_keys = self._stage.record_keys(self._number, lost=1)
         return self._make_member(self._first, channel)
 
     def _signed_nothing_in(self, state: State[Training]) -> bool:
@@ -163,7 +165,9 @@ class HonestPeer:
         seconds = stage.plan.network.slow.get(self._number, 0.0)
         work = stage.work(partial(SlowWork, seconds=seconds, link=self._link))
         outside = stage.wrapped(me.peer, channel, self._channel)
-        peer = Peer(me, stage.run, work, outside, self._entropy, stage.tools, self._channel)
+        peer = Peer(
+            me, stage.run, work, outside, self._entropy, stage.tools, self._channel, record_keys=self._record_keys
+        )
         return Member(
             peer,
             state,

@@ -78,7 +78,8 @@ class Liar:
         entropy = FreshCoins(plan.seed, number)
         outside = stage.wrapped(me, self._about_strangers(channel), inner)
         self._inner = inner
-        self._peer = Peer(self._identity, stage.run, work, outside, entropy, stage.tools, inner)
+        keys = stage.record_keys(number)
+        self._peer = Peer(self._identity, stage.run, work, outside, entropy, stage.tools, inner, record_keys=keys)
         self._state = stage.first_state()
 
     async def run(self) -> None:

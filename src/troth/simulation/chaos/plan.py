@@ -56,6 +56,7 @@ class Plan:
         default_factory=dict
     )  # numbered after the peers: arrival, behaviour
     leaves: Mapping[int, Leave] = field(default_factory=dict)  # of strangers
+    rekey_every: int = 0  # updates between changes of the keys that sign records; 0: nobody changes them (SPEC U6)
 
     @property
     def lying(self) -> frozenset[int]:
@@ -112,6 +113,7 @@ class Plan:
             f"contents named every {self.content_every} steps": self.content_every > 1,
             f"probation of {self.probation} steps for {dict(self.strangers)}": self.probation > 0,
             f"of whom go away {dict(self.leaves)}": bool(self.leaves),
+            f"record keys change every {self.rekey_every} updates": self.rekey_every > 0,
             "beyond the full guarantee": not self.within,
         }
         return "".join(f", {text}" for text, applies in shown.items() if applies)

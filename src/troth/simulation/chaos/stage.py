@@ -1,12 +1,15 @@
 """Stage: everything that the peers of a world share: run, keys, network, virtual time and the model they train."""
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 from troth.crypto import Identity, PeerId, derive
 from troth.protocol.core.channel import Channel, Noticed
 from troth.protocol.core.coins import Coins, SeededEntropy
+from troth.protocol.core.record_keys import RecordKeys
 from troth.protocol.core.run import Parameters, Run
 from troth.protocol.core.state import State
 from troth.simulation.chaos.faults import Deliver, deliveries
@@ -60,6 +63,7 @@ class Stage:
             content_every=plan.content_every,
             probation=plan.probation,
             ticket_bits=_TICKET_BITS,
+            rekey_every=plan.rekey_every or Parameters.rekey_every,
         )
         founders = sorted(identity.peer for identity in self.identities[: plan.peers])
         self.run = Run(tuple(founders), b"chaos", parameters, derive(plan.seed, "run"))
@@ -71,6 +75,12 @@ class Stage:
     def work(self, kind: Callable[..., W]) -> W:
         rates = SCHEDULES["constant"](_RATE, self.plan.steps)
         return kind(self._problem, OPTIMIZERS["sgd"](), rates, self.tools)
+
+    def record_keys(self, number: int, lost: int = 0) -> RecordKeys | None:
+        """Record keys of a peer that has lost all it had so many times."""
+        made = itertools.count()
+        draw = partial(derive, self.plan.seed, "record key", number, lost)
+        return RecordKeys(make=lambda: Identity.from_secret(draw(next(made)))) if self.plan.rekey_every else None
 
     def first_state(self) -> State[Training]:
         work = self.world.work

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from troth.crypto import PeerId
 from troth.protocol.core.records import StepRecord, encode_record, right_signers
 from troth.simulation.chaos.world import World
 from troth.simulation.lockstep.memo import MemoPrimitives
@@ -50,14 +49,15 @@ def _made_by_liars(world: World) -> Iterator[str]:
     tools, checked = MemoPrimitives(), set[tuple[int, bytes]]()
     for number, outcomes in sorted(world.outcomes.items()):
         for step, outcome in sorted(outcomes.items()):
-            raw, members = encode_record(outcome.record), tuple(map(PeerId, outcome.record.members))
+            raw = encode_record(outcome.record)
             if (step, raw) in checked:
                 continue
             after = outcomes.get(step + 1)
             if after is None or after.record.incarnation != outcome.record.incarnation:
                 continue  # its signatures come with the next step
             checked.add((step, raw))
-            right = right_signers(world.run.id, step, raw, members, after.certificate, tools)
+            assert outcome.state.last is not None
+            right = right_signers(world.run.id, step, raw, outcome.state.last.signers, after.certificate, tools)
             if not right.keys() & world.honest:
                 yield f"step {step}: no honest peer signed the record that {number} holds"
 

@@ -17,6 +17,7 @@ _ARRIVAL = 12.0  # seconds
 _MOST_STRANGERS = 4
 _STAY = 90.0  # seconds until a stranger leaves, at most
 _AWAY = 40.0  # seconds, at most
+_REKEY_EVERY = 8  # updates, at most
 
 
 def draw_door(seed: int, *, least_peers: int = 4, most_peers: int = 8, steps: int = _STEPS) -> Plan:
@@ -38,7 +39,9 @@ def draw_door(seed: int, *, least_peers: int = 4, most_peers: int = 8, steps: in
         for number in range(1 + dice.pick(_MOST_STRANGERS))
     }
     leaves = {number: _leave(dice) for number, (_, how) in strangers.items() if how != "flood" and not dice.pick(4)}
-    plan = replace(plan, probation=probation, strangers=strangers, leaves=leaves)
+    rekeying = Dice(stream(seed, "record keys"))
+    rekey_every = 1 + rekeying.pick(_REKEY_EVERY) if rekeying.pick(2) else 0
+    plan = replace(plan, probation=probation, strangers=strangers, leaves=leaves, rekey_every=rekey_every)
     if not Dice(stream(seed, "calm")).pick(3):
         return _within(_calm(plan))
     return _within(plan) if dice.pick(2) else plan

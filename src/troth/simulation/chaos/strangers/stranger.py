@@ -112,7 +112,8 @@ class Stranger:
         channel = self._open_channel(me)
         strange = partial(StrangeWork, behaviour=self.behaviour, copied_seed=self._copied_seed, lies=self._lies)
         outside = stage.wrapped(me.peer, channel, channel)
-        peer = Peer(me, stage.run, stage.work(strange), outside, self._entropy, stage.tools, channel)
+        work, keys = stage.work(strange), stage.record_keys(self._number)
+        peer = Peer(me, stage.run, work, outside, self._entropy, stage.tools, channel, record_keys=keys)
         return Member(
             peer,
             stage.first_state(),

@@ -1,0 +1,60 @@
+"""Record keys on disk: there before anybody hears of them, and gone when they are old (SPEC U6)."""
+
+from pathlib import Path
+
+import pytest
+
+from troth.crypto import Identity
+from troth.network.disk.errors import DiskError
+from troth.network.disk.record_keys import RecordKeyFiles, erase
+
+
+def test_a_key_is_on_disk_before_it_is_named_and_there_after_a_crash(tmp_path: Path) -> None:
+    """[U6] In the order in which they were made, however many there were."""
+    me, keys = Identity.generate().peer, RecordKeyFiles(tmp_path / "keys")
+    made = [me]
+    for _ in range(12):
+        made.append(keys.next(made[-1]))
+    assert RecordKeyFiles(tmp_path / "keys").held == tuple(made[1:])
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "keys").iterdir())
+    again = RecordKeyFiles(tmp_path / "keys")
+    again.keep({made[-2]})
+    assert RecordKeyFiles(tmp_path / "keys").held == tuple(made[-2:])
+    assert again.next(made[-1]) not in made
+
+
+def test_an_old_key_is_nowhere_in_the_folder(tmp_path: Path) -> None:
+    """[U6] Nor is the one for the first records, wherever it lay."""
+    first = Identity.generate()
+    first.save(tmp_path / "me.records.key")
+    secret = (tmp_path / "me.records.key").read_bytes()
+    keys = RecordKeyFiles(tmp_path / "keys", tmp_path / "me.records.key")
+    assert keys.held == (first.peer,)
+    second = keys.next(first.peer)
+    keys.keep({first.peer})
+    assert (tmp_path / "me.records.key").read_bytes() == secret
+    keys.keep({second})
+    assert keys.held == (second,)
+    assert secret not in [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    keys.erase()
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_erasing_overwrites_first(tmp_path: Path) -> None:
+    """[U6] Somebody who has the file open sees nothing either."""
+    path = tmp_path / "old.key"
+    path.write_bytes(b"secret")
+    with path.open("rb") as held:
+        erase(path)
+        assert held.read() == bytes(6)
+    erase(path)  # it is gone already
+
+
+def test_a_key_of_which_nobody_heard_is_dropped_and_a_damaged_one_is_named(tmp_path: Path) -> None:
+    keys = RecordKeyFiles(tmp_path)
+    held = keys.next(Identity.generate().peer)
+    (tmp_path / "new.partial").write_bytes(b"torn")
+    assert RecordKeyFiles(tmp_path).held == (held,)
+    next(tmp_path.glob("*.key")).write_bytes(b"torn")
+    with pytest.raises(DiskError, match="move the folder away and join again"):
+        RecordKeyFiles(tmp_path)
