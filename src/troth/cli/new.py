@@ -212,6 +212,12 @@ def _warnings(built: "BuiltManifest") -> list[str]:
     hidden = [founder.name for founder in manifest.founders if not founder.address]
     if len(hidden) > 1:
         lines.append(f"{', '.join(sorted(hidden))} have no address, so they cannot reach each other: give all but one.")
+    lasting = sorted(founder.name for founder in manifest.founders if founder.record_key is None)
+    if parameters.probation and lasting:
+        lines.append(
+            f"The first record is signed with keys that stay: {', '.join(lasting)}. Whoever steals most of them one day can tell "
+            "strangers another history; 'troth key records' makes keys that are erased."
+        )
     if parameters.deviation is None:
         lines.append(
             "Audits are exact: all members need machines of one class. "

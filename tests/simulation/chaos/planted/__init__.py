@@ -42,6 +42,7 @@ PLANTED: Mapping[str, Plant] = {
     "a step made again under the same incarnation": recovery.same_incarnation,
     "audits stay due when a run begins anew": recovery.audits_due_after_a_restart,
     "what was signed is not taken from those who wait": recovery.nothing_borrowed,
+    "a record key erased too soon": recovery.keys_erased_too_soon,
     "half a probation is enough": door.half_a_probation,
     "a miss on probation forgiven": door.misses_forgiven,
     "candidates are not audited": door.candidates_unaudited,

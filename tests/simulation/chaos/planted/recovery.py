@@ -17,6 +17,7 @@ from troth.protocol.core.rejoin import is_request
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.state import State
 from troth.protocol.recovery.catch_up import CatchUp
+from troth.protocol.recovery.member import Member
 from troth.protocol.step import step as step_module
 from troth.protocol.step.attempt import Attempt, Clipped, signs_last
 from troth.protocol.wire.messages import SignedRejoin
@@ -103,3 +104,12 @@ def audits_due_after_a_restart() -> Any:
 
 def nothing_borrowed() -> Any:
     return patch.object(CatchUp, "_borrow", lambda *_: None)
+
+
+def keys_erased_too_soon() -> Any:
+    def hasty(self: Member[Any]) -> None:
+        if self.peer.record_keys is not None and self.state.last is not None:
+            me = self.peer.me
+            self.peer.record_keys.keep({self.state.last.signers.get(me, me), self.state.roster.record_key(me)})
+
+    return patch.object(Member, "_erase_old_keys", hasty)
