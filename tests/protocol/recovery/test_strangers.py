@@ -2,15 +2,21 @@
 
 import dataclasses
 from functools import cache
+from typing import Any, cast
 
 import pytest
 
 from tests.protocol.scripted_world import WorldRun, plan, run_world
-from troth.crypto import PeerId
+from troth.crypto import Identity, PeerId, derive
 from troth.evidence.bans import BanEvidence, History
 from troth.evidence.recompute import Recomputed, recompute
 from troth.evidence.verify import verify_ban
+from troth.protocol.core.errors import CannotGoOnError
+from troth.protocol.core.state import Peer, State
+from troth.protocol.recovery.knocking import DoorClosedError, Knocking
+from troth.protocol.recovery.member import Member
 from troth.protocol.wire.messages import Kind
+from troth.protocol.wire.primitives import Primitives
 from troth.simulation.chaos.checkers.agreement import agreement
 from troth.simulation.chaos.plan import LAZY
 
@@ -99,3 +105,31 @@ def test_two_at_once_wait_for_each_other() -> None:
     assert second - first >= PROBATION
     assert agreement(seen.world) == []
     assert banned(seen) == {}
+
+
+def test_a_newcomer_that_lost_its_folder_does_not_sign_under_its_key_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[B1] It finds that it has a seat when it has followed the run, and may have signed any slot: it comes back under a
+    successor key. One that remembers goes on, and so does one without a seat."""
+    seen = world_of("honest")
+    (step,) = joined(seen).values()
+    run, after, before = seen.world.run, seen.world.witness[step].state, seen.world.witness[step - 1].state
+    newcomer, nobody = Identity.from_secret(derive(1, "identity", FOUNDERS)), cast(Any, None)
+    assert newcomer.peer in after.roster.members
+
+    def ends(found: State[Any], *, remembers: bool) -> str:
+        async def followed(self: Member[Any], *_: Any) -> None:
+            self._ledger.state = found
+
+        monkeypatch.setattr(Member, "_follow_from_the_founders", followed)
+        peer = Peer(newcomer, run, nobody, nobody, nobody, Primitives())
+        member = Member(peer, State.first(run, nobody), lambda _key: nobody)
+        with pytest.raises(CannotGoOnError) as why:
+            cast(Any, anext(member.join(remembers=remembers))).send(None)
+        return type(why.value).__name__
+
+    async def knocks(_self: Any) -> None:
+        raise DoorClosedError("it knocked")
+
+    monkeypatch.setattr(Knocking, "run", knocks)
+    assert ends(after, remembers=False) == "LostFolderError"
+    assert ends(after, remembers=True) == ends(before, remembers=False) == "DoorClosedError"

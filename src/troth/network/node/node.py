@@ -6,6 +6,7 @@ The protocol itself is `protocol.recovery.member` and `protocol.step`; a node gi
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -37,7 +38,7 @@ from troth.protocol.core.errors import CannotGoOnError, LeftOutError, StalledErr
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.state import Outcome, Peer, State
 from troth.protocol.recovery.aggregates import most_kept
-from troth.protocol.recovery.member import Member
+from troth.protocol.recovery.member import LostFolderError, Member
 from troth.protocol.recovery.models import Downloads
 from troth.protocol.wire.primitives import Primitives
 from troth.training import Task
@@ -78,6 +79,7 @@ class Node:
         self._ahead = self._factory.ahead(self.work, lambda: self._own_channel.pacing.next_timeouts.compute)
         # Until this peer knows where it stands: it is as large as the model, and nobody needs it later.
         self._first: State[Training] | None = _first_state(manifest, self.work, task, identity, options)
+        self._sections = _own_sections(manifest, self.work, self._first)
         self._key_lock = lock_key(manifest.run.id, identity.peer)
         self._folder = _folder(manifest, self.work, options, _first_record_key(manifest, identity, options), self.note)
         self._evidence = EvidenceFiles(options.folder / "evidence", manifest.run, self._names, self.note)
@@ -90,7 +92,6 @@ class Node:
         self._network: NodeNetwork | None = None
         self._member: Member[Training] | None = None
         self._channel: BroadcastChannel | None = None  # of the member, or the observer's while it comes back
-        self._incarnation = 0  # of the last step
 
     def stop(self) -> None:
         """Let `live` save its state, say goodbye and end with `StoppedError`, as soon as it waits for others; from any thread."""
@@ -111,15 +112,11 @@ class Node:
             if self._way_in.stranger and not known:
                 meet_members(*given, self._options.at)
             elif not (known or begin_with_the_others(*given)):
-                self.note("the run began without this peer, or its folder was lost: it comes back under a new key")
-                self._connected.close()
-                self._folder.make_successor()
-                me, known = self._folder.current_identity(self._seat), True
-                self._open_network(me)
+                me, known = self._succeed("the run began without this peer, or its folder was lost"), True
             self._folder.open_slots(signed)
             try:
                 with self._watch:
-                    return drive(self._train(me, comes_back=known or self._way_in.stranger))
+                    return drive(self._train(me, known=known))
             finally:
                 self._connected.leave()  # before it saves: the others need not wait for that
                 self._save_when_stopping()
@@ -132,9 +129,9 @@ class Node:
             if self._key_lock is not None:
                 self._key_lock.release()
 
-    async def _train(self, me: Identity, *, comes_back: bool) -> State[Training]:
-        """Train as a member from the beginning, or come back into a run that goes on."""
-        member = self._member = self._make_member(me)
+    async def _train(self, me: Identity, *, known: bool) -> State[Training]:
+        """Train as a member from the beginning, or come into a run that goes on. `known`: it knows what it has signed in it."""
+        member, comes_back = self._make_member(me), known or self._way_in.stranger
         self._connected.expect(member.state.roster, current=not comes_back)
         if not comes_back:
             try:
@@ -146,10 +143,13 @@ class Node:
             self._connected.expect(member.state.roster, current=False)
             try:
                 seated = member.has_seat or self._way_in.begins()
-                join = member.join(self._options.at, invitation=self._options.invitation)
-                await self._follow(member, member.come_back(me) if seated else join)
+                join = partial(member.join, self._options.at, invitation=self._options.invitation, remembers=known)
+                await self._follow(member, member.come_back(me) if seated else join())
+            except LostFolderError as why:
+                me = self._succeed(str(why))
             except (LeftOutError, StalledError) as why:
                 self.note(f"{why}; trying again")
+            known = True
         last = member.certified[-1] if member.certified else None
         if self._folder.save_model(self._manifest.run, member.state, last):
             self._folder.record_keys.erase()  # there is nothing more to sign
@@ -180,7 +180,6 @@ class Node:
     def _tell(self, outcome: Outcome[Training], seconds: float) -> None:
         record, updates = outcome.record, outcome.state.scales.updates
         due = updates % self._options.evaluate_every == 0 or updates == self._manifest.steps
-        evaluated = due and not paused(record)
         event = step_event(
             outcome,
             self._manifest,
@@ -189,10 +188,9 @@ class Node:
             seconds=seconds,
             loss=self._ahead.loss,
             delta_s=self._own_channel.pacing.timeouts.delta,
-            restarted=record.incarnation > self._incarnation,
-            metrics=self._ahead.evaluate(outcome.state.training) if evaluated else None,
+            restarted=record.began and record.incarnation > 0,
+            metrics=self._ahead.evaluate(outcome.state.training) if due and not paused(record) else None,
         )
-        self._incarnation = record.incarnation
         self._watch.stepped()
         self._paused = event.pause()
         self._metrics.stepped(event)
@@ -201,6 +199,15 @@ class Node:
     def _save_when_stopping(self) -> None:
         if self._member is not None and self._member.lacks is None:
             self._folder.save_when_stopping(self._member.state)
+
+    def _succeed(self, why: str) -> Identity:
+        """Go on under a successor key (SPEC B1)."""
+        self.note(f"{why}: it comes back under a new key")
+        self._connected.close()
+        self._folder.make_successor()
+        me = self._folder.current_identity(self._seat)
+        self._open_network(me)
+        return me
 
     # The parts
 
@@ -212,7 +219,6 @@ class Node:
         return Founding(self._seat.peer, founders, options.founding_s, options.restart_with, self._names, lacks)
 
     def _open_network(self, me: Identity) -> None:
-        assert self._first is not None
         self._network = NodeNetwork(
             self._manifest,
             self._seat,
@@ -220,7 +226,7 @@ class Node:
             self._options,
             self._events.note,
             self._process,
-            _own_sections(self._manifest, self.work, self._first),
+            self._sections,
             describe(self.work.problem),
         )
         if self._stop_asked:
@@ -239,20 +245,12 @@ class Node:
     def _make_member(self, me: Identity) -> Member[Training]:
         assert self._first is not None
         found, self._first = self._folder.last(self._first), None
-        self._incarnation = found.state.incarnation
         channel = self._open_channel(me)
         outside = self._factory.outside(channel, me, self._manifest.run)
-        entropy = self._factory.entropy()
-        return Member(
-            Peer(
-                self._seat,
-                self._manifest.run,
-                self._ahead,
-                outside,
-                entropy,
-                self._tools,
-                record_keys=self._folder.record_keys,
-            ),
+        entropy, keys = self._factory.entropy(), self._folder.record_keys
+        peer = Peer(self._seat, self._manifest.run, self._ahead, outside, entropy, self._tools, record_keys=keys)
+        self._member = Member(
+            peer,
             found.state,
             lambda successor: self._open_channel(successor, observing=True),
             self._manifest.steps,
@@ -269,6 +267,7 @@ class Node:
             downloads=Downloads(self._folder.chunks, Arrival(self.note, self._watch.stepped)),
             archive=self._folder.served_aggregate,
         )
+        return self._member
 
     def _open_channel(self, me: Identity, *, observing: bool = False) -> BroadcastChannel:
         """The channel that this peer is on from now on: a member's, or an observer's, who only listens."""

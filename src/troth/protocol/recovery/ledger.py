@@ -116,6 +116,12 @@ class Ledger(Generic[T]):
         state = self._unproved
         return state.roster if state is not None and state.step == self.state.step + 1 else None
 
+    def record_keys_of(self, peer: PeerId) -> frozenset[PeerId]:
+        """Keys with which a peer may have to sign a record, here or after it went back a step; all others are old (SPEC U6)."""
+        states = *self.past, self.state
+        last = (state.last.signers.get(peer, peer) for state in states if state.last is not None)
+        return frozenset((*last, *(state.roster.record_key(peer) for state in states)))
+
     # Forward, and back
 
     def advance(self, outcome: Outcome[T]) -> None:

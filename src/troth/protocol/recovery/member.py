@@ -44,6 +44,10 @@ class RemovedError(CannotGoOnError):
     """This peer was banned or expelled: it cannot come back."""
 
 
+class LostFolderError(CannotGoOnError):
+    """This peer has a seat, and does not know what it has signed: it has to come back under a successor key (SPEC B1)."""
+
+
 class Member(Generic[T]):
     """One peer from step to step, and back into the run."""
 
@@ -136,7 +140,8 @@ class Member(Generic[T]):
     async def _next_step(self) -> Outcome[T]:
         """Run a step or, after the last update, the closing step (SPEC U4). The next step's Commits certify its record, or the
         closing step's own signatures do (SPEC U2)."""
-        self._erase_old_keys()
+        if self.peer.record_keys is not None:  # the last step is on disk
+            self.peer.record_keys.keep(self._ledger.record_keys_of(self.peer.me))
         over = self._ends is not None and self.state.scales.updates >= self._ends
         outcome = await (close_run(self.peer, self.state) if over else run_step(self.peer, self.state))
         self._ledger.advance(outcome)
@@ -144,14 +149,6 @@ class Member(Generic[T]):
         if last is not None and len(outcome.closing) >= last.quorum:  # else the run ends unclosed
             self._certify(outcome.record, outcome.closing)
         return outcome
-
-    def _erase_old_keys(self) -> None:
-        """Keep the keys with which this peer may have to sign a record, here or after it went back by a step; now that the last
-        step is on disk, no others are needed any more (SPEC U6)."""
-        if self.peer.record_keys is not None:
-            states, me = (*self.past, self.state), self.peer.me
-            signed = (state.last.signers.get(me, me) for state in states if state.last is not None)
-            self.peer.record_keys.keep({*signed, *(state.roster.record_key(me) for state in states)})
 
     def _certify(self, record: StepRecord, signatures: Mapping[PeerId, Signature]) -> None:
         self._ledger.certify(record, signatures)
@@ -208,11 +205,18 @@ class Member(Generic[T]):
     # The way in
 
     async def join(
-        self, address: str = "", hashes: int = _HASHES, tries: int = 8, invitation: Invitation | None = None
+        self,
+        address: str = "",
+        hashes: int = _HASHES,
+        tries: int = 8,
+        invitation: Invitation | None = None,
+        *,
+        remembers: bool = True,
     ) -> AsyncIterator[Outcome[T]]:
         """Come in as a stranger: follow the run, win a slot, work on probation until this peer is a member, and take part.
         Whoever misses a step on probation starts over (SPEC J3–J7). `address` is where members will find it,
-        `hashes` the work on its ticket between two answers."""
+        `hashes` the work on its ticket between two answers, `remembers` whether it knows what it has signed in this run. Raises
+        `LostFolderError` if it has a seat, and does not."""
         key = self.peer.identity
         for number in range(tries):
             channel = self._open_channel(key)
@@ -220,6 +224,8 @@ class Member(Generic[T]):
             self.peer = replace(self.peer, channel=outside, noticed=channel, observing=True)
             if not number:
                 await self._follow_from_the_founders(channel, invitation)
+                if self.has_seat and not remembers:
+                    raise LostFolderError("this peer has a seat, and its folder was lost")
             await Knocking(self.peer, self._requests, self._ledger, channel, address, hashes).run()
             if self.lacks is not None:
                 self._on_candidate(self.state, self.lacks)

@@ -17,7 +17,7 @@ from troth.protocol.core.rejoin import is_request
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.state import State
 from troth.protocol.recovery.catch_up import CatchUp
-from troth.protocol.recovery.member import Member
+from troth.protocol.recovery.ledger import Ledger
 from troth.protocol.step import step as step_module
 from troth.protocol.step.attempt import Attempt, Clipped, signs_last
 from troth.protocol.wire.messages import SignedRejoin
@@ -107,9 +107,8 @@ def nothing_borrowed() -> Any:
 
 
 def keys_erased_too_soon() -> Any:
-    def hasty(self: Member[Any]) -> None:
-        if self.peer.record_keys is not None and self.state.last is not None:
-            me = self.peer.me
-            self.peer.record_keys.keep({self.state.last.signers.get(me, me), self.state.roster.record_key(me)})
+    def hasty(self: Ledger[Any], peer: PeerId) -> set[PeerId]:
+        last = self.state.last
+        return {self.state.roster.record_key(peer), *(() if last is None else (last.signers.get(peer, peer),))}
 
-    return patch.object(Member, "_erase_old_keys", hasty)
+    return patch.object(Ledger, "record_keys_of", hasty)
