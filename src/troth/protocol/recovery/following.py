@@ -138,6 +138,7 @@ def _agrees(whole: Roster, followed: Roster) -> bool:
         "ever_expelled",
         "successors",
         "addresses",
+        "record_keys",
         "founders",
     )
     return all(getattr(whole, name) == getattr(followed, name) for name in named)
