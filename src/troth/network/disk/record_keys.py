@@ -24,7 +24,8 @@ class RecordKeyFiles(RecordKeys):
         self._folder = folder
         (folder / _PARTIAL).unlink(missing_ok=True)  # nobody has heard of that key
         found = [] if first is None else [first]
-        held = dict(_read((*found, *sorted(folder.glob("*.key")))))
+        paths = [path for path in (*found, *sorted(folder.glob("*.key"))) if not finish_erasing(path)]
+        held = dict(_read(paths))
         self._paths = {identity.peer: path for path, identity in held.items()}
         super().__init__(held.values())
 
@@ -62,6 +63,18 @@ def erase(path: Path) -> None:
         raise DiskError(
             f"cannot erase the old key {path}: {error.strerror}; make the folder writable and join again"
         ) from error
+
+
+def finish_erasing(path: Path) -> bool:
+    """Remove a file that was overwritten when the power went; tell whether it was one. Its key is needed no more."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return False  # whoever reads it says why not
+    if not content or any(content):
+        return False
+    erase(path)
+    return True
 
 
 def _read(paths: Iterable[Path]) -> Iterable[tuple[Path, Identity]]:
