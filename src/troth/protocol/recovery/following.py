@@ -139,6 +139,7 @@ def _agrees(whole: Roster, followed: Roster) -> bool:
         "successors",
         "addresses",
         "founders",
+        "record_keys",
     )
     return all(getattr(whole, name) == getattr(followed, name) for name in named)
 
