@@ -16,7 +16,7 @@ from troth.protocol.wire.messages import Commit, Message
 from troth.protocol.wire.primitives import Primitives
 
 TOOLS = Primitives()
-STEPS, EVERY, ALONE = 10, 4, 6  # the liar changes its key alone, in that step
+STEPS, EVERY, ALONE = 12, 4, 6  # the liar changes its key alone, in that step
 LIAR = peer_ids(1, 5)[0]
 
 
@@ -66,8 +66,8 @@ def test_whoever_follows_changes_alone_knows_the_keys_of_every_step() -> None:
 
 
 def test_nobody_can_leave_out_that_it_changed_its_key() -> None:
-    """[U6, J8, J9] The others' signatures alone would fit. The stranger would see two histories, and stop for one liar's word; and
-    would take the liar's next signature for a wrong one."""
+    """[U6, J8, J9] The others' signatures alone would fit. The stranger would see two histories and stop, for one liar's word;
+    and would take the liar's next signature for a wrong one."""
     changes = [record.step for record in _seen().records if record.rekeyed]
     assert changes == [0, 4, ALONE, 8]
     assert [one.member for one in _seen().records[ALONE].rekeyed] == [LIAR]
@@ -76,3 +76,13 @@ def test_nobody_can_leave_out_that_it_changed_its_key() -> None:
         assert right is not None
         assert [step for step, _ in right.changed] == [0, 4, ALONE]
         assert _followed(_shown(at, without=ALONE)) is None
+
+
+def test_a_change_that_was_left_out_leads_no_stranger_astray() -> None:
+    """[U6, J8] Else it would go on from there, and take what honest members show for another history."""
+    founders = Changes.founding(_seen().world.run)
+    right, wrong = _shown(STEPS - 2).changes, _shown(STEPS - 2, without=ALONE).changes
+    assert len(right) == len(wrong) + 1
+    led = founders.follow(wrong, TOOLS)
+    assert [step for step, _ in led.named] == [0, 4]
+    assert led.follow(right[2:], TOOLS) == founders.follow(right, TOOLS), "somebody else goes on from there"

@@ -139,6 +139,7 @@ class Ending(Generic[T]):
             aggregates=aggregates_digest(self.reduced.digests),
             content=self.content,
             rekeyed=attempt.rekeyed(leaving={*trials.banned, *expelled}),  # [U6]
+            changed=state.roster.changed,  # [J8]
         )
 
     @cached_property
