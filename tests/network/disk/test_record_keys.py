@@ -1,5 +1,6 @@
 """Record keys on disk: there before anybody hears of them, and gone when they are old (SPEC U6)."""
 
+import shutil
 from pathlib import Path
 from unittest.mock import patch
 
@@ -49,6 +50,25 @@ def test_erasing_overwrites_first(tmp_path: Path) -> None:
         erase(path)
         assert held.read() == bytes(6)
     erase(path)  # it is gone already
+
+
+def test_the_folder_of_a_new_key_outlasts_a_power_cut_too(tmp_path: Path) -> None:
+    """[U6] Its own name is on disk before the key is named to anybody."""
+    with patch("troth.network.disk.record_keys.sync_folder") as synced:
+        RecordKeyFiles(tmp_path / "keys").next(Identity.generate().peer)
+    assert [call.args[0] for call in synced.call_args_list] == [tmp_path, tmp_path / "keys"]
+
+
+def test_a_copy_that_somebody_made_stops_nobody(tmp_path: Path) -> None:
+    """[U6] Nor is it erased in place of the key."""
+    keys = RecordKeyFiles(tmp_path)
+    old = keys.next(Identity.generate().peer)
+    shutil.copy(tmp_path / "000000001.key", tmp_path / "copy of 1.key")
+    again = RecordKeyFiles(tmp_path)
+    assert again.held == (old,)
+    new = again.next(old)
+    again.keep({new})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["000000002.key", "copy of 1.key"]
 
 
 class _PowerCutError(BaseException):

@@ -24,16 +24,19 @@ class RecordKeyFiles(RecordKeys):
         self._folder = folder
         (folder / _PARTIAL).unlink(missing_ok=True)  # nobody has heard of that key
         found = [] if first is None else [first]
-        paths = [path for path in (*found, *sorted(folder.glob("*.key"))) if not finish_erasing(path)]
+        paths = [path for path in (*found, *_numbered(folder)) if not finish_erasing(path)]
         held = dict(_read(paths))
         self._paths = {identity.peer: path for path, identity in held.items()}
         super().__init__(held.values())
 
     def _store(self, identity: Identity) -> None:
-        names = [int(path.stem) for path in self._folder.glob("*.key")]
+        names = [int(path.stem) for path in _numbered(self._folder)]
         path = self._folder / f"{max(names, default=0) + 1:09}.key"
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
+            sync_folder(
+                self._folder.parent
+            )  # or a power cut takes the folder along, and a key that others have heard of
             identity.save(self._folder / _PARTIAL)
             (self._folder / _PARTIAL).rename(path)
             sync_folder(self._folder)
@@ -46,6 +49,11 @@ class RecordKeyFiles(RecordKeys):
     def _drop(self, key: PeerId) -> None:
         erase(self._paths.pop(key))
         super()._drop(key)
+
+
+def _numbered(folder: Path) -> list[Path]:
+    """The keys in a folder, oldest first; without copies that people made, or one of those would be erased for the key."""
+    return sorted(path for path in folder.glob("*.key") if path.stem.isdecimal())
 
 
 def erase(path: Path) -> None:
