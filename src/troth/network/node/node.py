@@ -243,17 +243,9 @@ class Node:
         self._incarnation = found.state.incarnation
         channel = self._open_channel(me)
         outside = self._factory.outside(channel, me, self._manifest.run)
-        entropy = self._factory.entropy()
+        given = self._seat, self._manifest.run, self._ahead, outside, self._factory.entropy(), self._tools
         return Member(
-            Peer(
-                self._seat,
-                self._manifest.run,
-                self._ahead,
-                outside,
-                entropy,
-                self._tools,
-                record_keys=self._folder.record_keys,
-            ),
+            Peer(*given, record_keys=self._folder.record_keys),
             found.state,
             lambda successor: self._open_channel(successor, observing=True),
             self._manifest.steps,
