@@ -51,6 +51,7 @@ LONGEST: list[Message] = [
         1.5,
         SIGNATURE,
         (Ticket(KEY, LATE, "x" * 128, SIGNATURE),) * MOST_CANDIDATES,
+        KEY,
     ),
     Clip((Center(LAST_PART, KEY, 1.5),) * MOST_MEMBERS, KEY, KEY, KEYS, bytes(MOST_MEMBERS**2 // 8), KEY),
     Reveal(KEY, bytes(MOST_MEMBERS // 8), (Probe(KEY, KEY, SIGNATURE),) * MOST_CANDIDATES),
