@@ -178,9 +178,12 @@ def test_a_successor_key_takes_the_place_of_the_seat_and_stays(tmp_path: Path) -
     """[B1]"""
     folder = open_folder(tmp_path)
     assert folder.current_identity(SEAT) is SEAT
+    used = folder.record_keys.next(SEAT.peer)
     folder.make_successor()
     successor = folder.current_identity(SEAT)
     assert successor.peer != SEAT.peer
+    assert folder.record_keys.held == ()
+    assert folder.record_keys.next(successor.peer) != used, "that signed records of the past [U6]"
     folder.close()
     again = open_folder(tmp_path)
     assert again.current_identity(SEAT).peer == successor.peer

@@ -188,10 +188,14 @@ def test_a_founder_without_its_first_record_key_does_not_begin(
     founder = dataclasses.replace(plain.founders[0], record_key=first.peer)
     manifest = dataclasses.replace(plain, founders=(founder,))
     Identity.generate().save(others)
-    for given in (options, dataclasses.replace(options, first_record_key=others)):
+    overwritten = tmp_path / "old.records.key"  # and the power went before it was removed
+    overwritten.write_bytes(bytes(119))
+    for place in (None, others, overwritten):
+        given = dataclasses.replace(options, first_record_key=place)
         with pytest.raises(ManifestError, match="Make another with 'troth key records'"):
             Node(manifest, IDS[0], given, SilentSink()).live()
     assert others.exists()
+    assert not overwritten.exists()
     open_to_all = tmp_path / "open.records.key"
     first.save(open_to_all)
     open_to_all.chmod(0o644)

@@ -245,7 +245,9 @@ def _thief(at: int) -> Contact:
     run, roster = world().run, world().witness[at - 1].state.roster
     left = signed_again(certified()[at], stolen, run, absent=tuple(sorted(set(before.members) - set(kept))), **QUIET)
     after = roster.after(decode_record(left.record))
-    latest = msgspec.structs.replace(decode_record(left.record), step=STEPS - 2, members=after.members, absent=())
+    latest = msgspec.structs.replace(
+        decode_record(left.record), step=STEPS - 2, members=after.members, absent=(), changed=at
+    )
     scales, randomness = world().witness[at].state.scales, world().witness[at].state.randomness
     standing = Standing(after.after(latest), scales, randomness, randomness)
     members = [identity for identity in stolen if identity.peer in kept]

@@ -24,15 +24,19 @@ class RecordKeyFiles(RecordKeys):
         self._folder = folder
         (folder / _PARTIAL).unlink(missing_ok=True)  # nobody has heard of that key
         found = [] if first is None else [first]
-        held = dict(_read((*found, *sorted(folder.glob("*.key")))))
+        paths = [path for path in (*found, *_numbered(folder)) if not finish_erasing(path)]
+        held = dict(_read(paths))
         self._paths = {identity.peer: path for path, identity in held.items()}
         super().__init__(held.values())
 
     def _store(self, identity: Identity) -> None:
-        names = [int(path.stem) for path in self._folder.glob("*.key")]
+        names = [int(path.stem) for path in _numbered(self._folder)]
         path = self._folder / f"{max(names, default=0) + 1:09}.key"
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
+            sync_folder(
+                self._folder.parent
+            )  # else a power cut takes the folder along, and a key that others have heard of
             identity.save(self._folder / _PARTIAL)
             (self._folder / _PARTIAL).rename(path)
             sync_folder(self._folder)
@@ -45,6 +49,11 @@ class RecordKeyFiles(RecordKeys):
     def _drop(self, key: PeerId) -> None:
         erase(self._paths.pop(key))
         super()._drop(key)
+
+
+def _numbered(folder: Path) -> list[Path]:
+    """The keys in a folder, oldest first; without copies that people made, or one of those would be erased for the key."""
+    return sorted(path for path in folder.glob("*.key") if path.stem.isdecimal())
 
 
 def erase(path: Path) -> None:
@@ -62,6 +71,18 @@ def erase(path: Path) -> None:
         raise DiskError(
             f"cannot erase the old key {path}: {error.strerror}; make the folder writable and join again"
         ) from error
+
+
+def finish_erasing(path: Path) -> bool:
+    """Remove a file that was overwritten when the power went; tell whether it was one. Its key is needed no more."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return False  # whoever reads it says why not
+    if not content or any(content):
+        return False
+    erase(path)
+    return True
 
 
 def _read(paths: Iterable[Path]) -> Iterable[tuple[Path, Identity]]:

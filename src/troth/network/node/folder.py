@@ -107,6 +107,7 @@ class PeerFolder:
     def make_successor(self) -> None:
         """A new key: slots that the old one may have signed are unknown, and signing one again would be an equivocation."""
         Identity.generate().save(self._successor_path)
+        self.record_keys.erase()  # the old key's: they would be named again, and be there as long as the new ones [U6]
 
     @property
     def _slots_path(self) -> Path:

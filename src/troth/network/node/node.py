@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from troth.crypto import Digest, Identity, KeyFileError
 from troth.network.disk.checkpoints import Marks
 from troth.network.disk.lock import lock_key
+from troth.network.disk.record_keys import finish_erasing
 from troth.network.malloc import manage_memory
 from troth.network.manifest.errors import ManifestError
 from troth.network.manifest.fit import mismatches
@@ -328,6 +329,8 @@ def _first_record_key(manifest: Manifest, identity: Identity, options: NodeOptio
     run, and must not be erased in this one."""
     founder, path = manifest.founder(identity.peer), options.first_record_key
     if founder is None or founder.record_key is None or path is None or not path.exists():
+        return None
+    if finish_erasing(path):
         return None
     try:
         return path if Identity.load(path).peer == founder.record_key else None

@@ -137,6 +137,7 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     standing: Bytes32 = NO_BASIS  # digest of all that members have in common after this step but the model (SPEC J8)
     content: bool = True  # `state_after` is the digest of model and optimizer themselves; else it is chained (SPEC U5)
     rekeyed: Annotated[tuple[Rekeyed, ...], msgspec.Meta(max_length=MOST_MEMBERS)] = ()  # in the order of keys
+    changed: Annotated[int, msgspec.Meta(ge=-1, lt=2**62)] = -1  # step of the last change before it (SPEC J8); −1: none
 
     @property
     def banned(self) -> tuple[PeerId, ...]:

@@ -61,6 +61,7 @@ class Roster:
     door: Door = CLOSED
     addresses: tuple[tuple[PeerId, str], ...] = ()  # of members that were strangers
     record_keys: tuple[RecordKey, ...] = ()  # of members and absent peers, in their order
+    changed: int = -1  # step of the last record that changed members or keys; −1: none
 
     @classmethod
     def founding(cls, run: Run) -> "Roster":
@@ -121,6 +122,7 @@ class Roster:
             founders=self.founders,
             addresses=(*self.addresses, *((PeerId(one.key), one.address) for one in record.admitted)),
             record_keys=tuple(keys[peer] for peer in sorted(here & keys.keys())),
+            changed=step if record.changes_roster else self.changed,
             door=self.door.after(
                 record,
                 turned_away=set(record.banned) - self._ever_members - set(self.banned),

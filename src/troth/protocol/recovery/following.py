@@ -49,9 +49,11 @@ class Changes:
         return cls(run, Roster.founding(run))
 
     def opened(self, signed: CertifiedRecord, tools: Primitives) -> StepRecord | None:
-        """The record, if it is a later one of these members, and a quorum of them signed it."""
+        """The record, if it is a later one of these members with no change in between, and a quorum of them signed it."""
         record = record_of(signed)
-        if record is None or record.step <= self.step or record.members != self.roster.members:
+        if record is None or record.step <= self.step or record.changed != self.step:
+            return None  # a change was left out: the others' signatures may fit all the same
+        if record.members != self.roster.members:
             return None
         return record if has_quorum(self.run, signed, record, self.roster, tools) else None
 
@@ -140,6 +142,7 @@ def _agrees(whole: Roster, followed: Roster) -> bool:
         "addresses",
         "record_keys",
         "founders",
+        "changed",
     )
     return all(getattr(whole, name) == getattr(followed, name) for name in named)
 

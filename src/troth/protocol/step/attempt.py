@@ -123,7 +123,8 @@ class Attempt(Generic[T]):
         return returning(self.commits, self.context.state.roster, self.context.state.step)
 
     def rekeyed(self, leaving: Collection[PeerId]) -> tuple[Rekeyed, ...]:
-        """Members that stay, and sign later records with another key (SPEC U6)."""
+        """Members that were heard to the end, and sign later records with another key; also those that are expelled, which
+        whoever replays the step may not know (SPEC U6)."""
         said = {peer: said_as(self.commits[peer], Commit).record_key for peer in sorted(self.members - set(leaving))}
         return tuple(Rekeyed(peer, key) for peer, key in said.items() if key is not None)
 

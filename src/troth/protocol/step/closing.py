@@ -119,6 +119,7 @@ def closed(attempt: Attempt[T], trials: Trials) -> State[T]:
         incarnation=state.incarnation,
         closing=True,
         undone=undone,
+        changed=state.roster.changed,
     )
     return replace(
         state,

@@ -138,7 +138,8 @@ class Ending(Generic[T]):
             began=context.began,
             aggregates=aggregates_digest(self.reduced.digests),
             content=self.content,
-            rekeyed=attempt.rekeyed(leaving={*trials.banned, *expelled}),  # [U6]
+            rekeyed=attempt.rekeyed(leaving=trials.banned),  # [U6]
+            changed=state.roster.changed,  # [J8]
         )
 
     @cached_property
