@@ -17,7 +17,7 @@ from troth.protocol.core.records import MOST_OWED
 from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.messages import Announced, Envelope
 
-FORMAT = "troth ban evidence 9"
+FORMAT = "troth ban evidence 10"
 MOST_BYTES = 64 << 20  # of a file; honest members' messages come to far less
 LAST_STEPS = MOST_OWED + 1  # whose work may be disputed: an audit comes a step later, and may come to nothing so often
 

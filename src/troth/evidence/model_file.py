@@ -18,7 +18,7 @@ from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.messages import Step
 from troth.training.work import TensorDigest, digest_of_tensors
 
-FORMAT = "troth model 3"
+FORMAT = "troth model 4"
 MOST_BYTES = 64 << 20
 _MOST_TENSORS = 1000  # of an optimizer; AdamW has three
 _MOST_NAME = 1000

@@ -29,7 +29,7 @@ from troth.protocol.wire.messages import Malformed
 from troth.resting import rest
 from troth.training.work import Training, TrainingWork
 
-FORMAT = "troth checkpoint 4"
+FORMAT = "troth checkpoint 5"
 _UNCHECKED = Digest(bytes(32))
 _OTHER_FORMAT = re.compile(r"troth checkpoint [0-9]+")
 _SMALL = 1 << 24  # bytes of a model that is saved with every step

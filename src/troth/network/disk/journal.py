@@ -25,7 +25,7 @@ from troth.protocol.core.records import decode_record
 from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.messages import Announced
 
-FORMAT = "troth journal 5"
+FORMAT = "troth journal 6"
 STEPS_PER_FILE = 100
 KEPT_FILES = 20  # the newest ones
 _FILES_READ = 2  # the last ones, for records that others may ask for

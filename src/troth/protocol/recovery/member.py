@@ -202,7 +202,7 @@ class Member(Generic[T]):
         self, address: str = "", hashes: int = _HASHES, tries: int = 8, invitation: Invitation | None = None
     ) -> AsyncIterator[Outcome[T]]:
         """Come in as a stranger: follow the run, win a slot, work on probation until this peer is a member, and take part.
-        Whoever misses a step on probation starts over (SPEC J3–J7). `address` is where members will find it,
+        Whoever misses too many steps on probation starts over (SPEC J3–J7). `address` is where members will find it,
         `hashes` the work on its ticket between two answers."""
         key = self.peer.identity
         for number in range(tries):
