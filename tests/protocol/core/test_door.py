@@ -17,6 +17,7 @@ from troth.protocol.core.door import (
     best_tickets,
     decide,
     has_work,
+    least_probation,
     probe_bytes,
     signed_ticket,
     ticket_hash,
@@ -345,6 +346,15 @@ def test_a_candidates_gradients_are_audited_six_times_in_expectation(probation: 
     expected = 600 * AUDITS / probation
     assert abs(len(by_honest) - expected) < 5 * (expected * (1 - AUDITS / probation)) ** 0.5
     assert set(auditors) == set(run.founders)
+
+
+@pytest.mark.parametrize(("members", "liars", "least"), [(4, 1, 8), (16, 7, 11), (7, 2, 9), (5, 0, 6), (1, 0, 6)])
+def test_a_probation_of_the_least_length_has_six_audits(members: int, liars: int, least: int) -> None:
+    """[J6] In expectation, by honest members; one step less has fewer, though all of its gradients are audited."""
+    assert least_probation(members, liars) == least
+    for steps, enough in ((least, True), (least - 1, False)):
+        chance = min(1.0, AUDITS / steps * members / (members - liars))
+        assert (steps * chance * (members - liars) / members >= AUDITS - 1e-9) is enough
 
 
 def test_where_everyone_audits_candidates_are_audited_too() -> None:

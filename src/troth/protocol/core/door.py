@@ -266,6 +266,12 @@ def misses_few(candidate: Candidate, more: int = 0) -> bool:
     return missed <= _SPARE_MISSES + (candidate.worked + missed) // _STEPS_A_MISS
 
 
+def least_probation(members: int, liars: int) -> int:
+    """The shortest probation with as many audits by honest members as are wanted. In a shorter one there are fewer, though every
+    gradient is audited (SPEC J6)."""
+    return -(-AUDITS * members // max(1, members - liars))
+
+
 def most_members(parameters: Parameters) -> int:
     """Every contributor owns a part of at least one number."""
     return min(MOST_MEMBERS, parameters.size)
