@@ -245,7 +245,9 @@ def test_admission_comes_after_the_last_step_of_probation() -> None:
     going_on = tuple(replaced(one, worked=one.worked + 1) for one in lately.candidates)
     assert goes_on(lately, 12, *KEYS[:2]) == (going_on, ()), "they go on working"
     assert goes_on(lately, 12, *KEYS[:2], out={KEYS[1]}, members=16)[1] == (KEYS[0],)
-    assert goes_on(door(8), 12, KEYS[0]) == ((Candidate(KEYS[1], "", 3, 8, 1),), (KEYS[0],)), "the other one missed it"
+    waiting = replace(OPEN, candidates=(Candidate(KEYS[0], "", 1, 7, 0), Candidate(KEYS[1], "", 1, 12, 0)))
+    gone = Candidate(KEYS[1], "", 1, 12, 1)
+    assert goes_on(waiting, 12, KEYS[0]) == ((gone,), (KEYS[0],)), "the other one missed the step"
 
 
 def test_admissions_count_for_one_probation() -> None:
