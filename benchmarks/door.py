@@ -1,7 +1,7 @@
 """Seats that an attacker with many names gets, with and without the door: `make bench-door` writes benchmarks/results-door.md,
 docs/images/door.png, and the table in docs/door.md.
 
-`door_world` plays the runs, by the protocol's own rules. Of three strategies the table shows the one that is best for the attacker.
+`door_world` plays the runs, by the protocol's own rules. Of four strategies the table shows the one that is best for the attacker.
 """
 
 import re
@@ -156,7 +156,7 @@ A machine works one gradient in a step. Roles, audits, lotteries, probation, adm
 worked or faked, and a fake that an honest member audits is a ban. An honest stranger fetches the state in {FETCH} steps, never misses a step, and
 never leaves; a machine makes {HASHES:,} hashes in a step, and smallest hashes are drawn from their distribution. The attacker's best strategy is shown, of
 **works** (begins only what it can work for, and leaves its other slots empty, which keeps others out), **turns** (works on probation first, then for as
-many seats as it can, and fakes the others), and **fakes** (all). "Without the door" every name that asks has a seat at once. Bold: the goal is missed, since the share of the seats at the end is above
+many seats as it can, and fakes the others), **stretches** (begins an eighth more than it can work for, and lets candidates miss steps in turn), and **fakes** (all). "Without the door" every name that asks has a seat at once. Bold: the goal is missed, since the share of the seats at the end is above
 {ABOUT} times that of the compute. "More liars than the run withstands": more than L (SPEC G1) seats are the attacker's; where they are half, nobody can ban them any more.
 
 Nobody attacks: an honest laptop is a member {alone:.0f} steps after it came (T = 32: {short:.0f}).

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from troth.crypto import Digest, PeerId, derive
-from troth.protocol.core.door import best_nonce, best_tickets, decide, most_members
+from troth.protocol.core.door import best_nonce, best_tickets, decide, misses_few, most_members
 from troth.protocol.core.records import Judgement, StepRecord
 from troth.protocol.core.roles import NO_PENDING_AUDITS, PendingAudits, Roles, draw_roles, first_randomness
 from troth.protocol.core.roster import Roster
@@ -221,8 +221,9 @@ class World:
         return Due(
             seats=len(self._mine.intersection(self.roster.members)),
             contributors=[peer for peer in roles.owners if peer in self._mine],
-            begun=[PeerId(candidate.key) for candidate in candidates if candidate.first is not None],
-            fresh=[PeerId(candidate.key) for candidate in candidates if candidate.first is None],
+            begun=[PeerId(candidate.key) for candidate in candidates if candidate.worked],
+            fresh=[PeerId(candidate.key) for candidate in candidates if not candidate.worked],
+            spare=[PeerId(candidate.key) for candidate in candidates if candidate.worked and misses_few(candidate, 1)],
         )
 
     def _honest_probes(self, step: int) -> set[PeerId]:

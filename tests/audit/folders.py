@@ -17,6 +17,7 @@ from troth.protocol.core.state import Outcome
 from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.messages import Message
 from troth.simulation import Scenario
+from troth.simulation.lockstep.door.party import TICKET_BITS
 from troth.simulation.lockstep.drop_outs import DroppingChannel
 from troth.simulation.lockstep.protocol_run import ProtocolSimulation
 from troth.training.work import Training
@@ -29,6 +30,9 @@ def manifest_of(scenario: Scenario, steps: int, content_every: int | None = None
     options = ManifestOptions(steps=steps, seed=scenario.seed, byzantine=scenario.byzantine)
     made = build_manifest(str(scenario.task), founders, options).manifest
     made = dataclasses.replace(made, nonce=derive(scenario.seed, "run"))
+    if scenario.probation:
+        door = dataclasses.replace(made.parameters, probation=scenario.probation, ticket_bits=TICKET_BITS)
+        made = dataclasses.replace(made, parameters=door)
     if content_every is None:
         return made
     return dataclasses.replace(made, parameters=dataclasses.replace(made.parameters, content_every=content_every))

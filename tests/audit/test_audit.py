@@ -4,10 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.audit.conftest import SCENARIO, Audit
 from tests.audit.folders import witnessed
+from tests.audit.forger import Forger
 from troth.audit import entries
 from troth.audit.folder import AuditOptions, audit
 from troth.audit.report import Check, Report
@@ -64,6 +66,35 @@ def test_steps_of_all_kinds_are_made_again(attack: str, tmp_path: Path) -> None:
     report = audit(tmp_path / "peer", manifest, AuditOptions(sample=4))
     assert_right(report)
     assert report.retraced == report.counts[Check.RECORDS] > 3
+
+
+def test_probation_is_made_again_with_its_misses(tmp_path: Path) -> None:
+    """[J5, J7] Who worked, who missed and who came in follows from what members listed, also in attempts that were repeated. A
+    record that counts otherwise is named, though all members signed it."""
+    strangers = "honest:misses=5 + honest:misses=2"
+    scenario = Scenario(
+        task="quadratic:dimension=30",
+        peers=7,
+        byzantine=2,
+        attack="reroll",
+        attack_start=2,
+        steps=18,
+        probation=6,
+        strangers=strangers,
+    )
+    manifest = witnessed(tmp_path / "peer", scenario)
+    report = audit(tmp_path / "peer", manifest, AuditOptions(sample=4))
+    assert_right(report)
+    forger = Forger(tmp_path / "peer", manifest, scenario.seed)
+    records = {step: forger.record(step) for step in range(report.retraced - 1)}
+    assert sum(len(record.admitted) for record in records.values()) == 1
+    step, record = next((k, one) for k, one in records.items() if any(c.missed for c in one.candidates))
+    assert len(record.members) <= len(manifest.founders), "founders alone, whose keys the forger has"
+    wrong = tuple(msgspec.structs.replace(candidate, missed=0) for candidate in record.candidates)
+    forger.sign(step, msgspec.structs.replace(record, candidates=wrong))
+    forger.write()
+    found = [one.line() for one in audit(tmp_path / "peer", manifest, AuditOptions(sample=0)).findings]
+    assert any(f"step {step}" in line and "candidates" in line for line in found), found
 
 
 def test_honest_members_that_stop_are_absent_and_no_more(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from benchmarks import door as page
 from benchmarks.door_world import FOUNDERS, Scene, World, drawn_race, mined_race, without_door
 from troth.crypto import Digest, PeerId, derive
 from troth.protocol.core.roster import Roster
-from troth.simulation.lockstep.door.strategies import Due, fakes, turns, works
+from troth.simulation.lockstep.door.strategies import STRATEGIES, Due, fakes, stretches, turns, works
 
 SMALL = Scene(0.3, 20, probation=16, ticket_bits=4, every=16, edge=1.0, hashes=8, steps=160)
 
@@ -74,6 +74,9 @@ def test_strategies_spend_no_more_machines_than_there_are() -> None:
     assert turns(due, 5).worked == {*begun, *fresh, seats[0]}
     assert turns(due, 5).faked == set(seats[1:])
     assert turns(due, 2).worked == {*begun, fresh[0]}
+    busy = Due(seats=3, contributors=seats, begun=names(*range(10, 18)), fresh=fresh, spare=names(10, 11))
+    assert stretches(busy, 11).worked == {*seats, *names(*range(12, 18)), fresh[0], names(10)[0]}
+    assert stretches(due, 4).worked == {*seats, *begun}
 
 
 def test_whoever_works_is_never_banned_and_has_no_more_seats_than_machines() -> None:
@@ -81,6 +84,16 @@ def test_whoever_works_is_never_banned_and_has_no_more_seats_than_machines() -> 
     assert course.banned == 0
     assert max(course.seats) > 0
     assert all(seats <= round(SMALL.machines(step)) for step, seats in enumerate(course.seats))
+
+
+def test_whoever_lets_its_candidates_miss_steps_in_turn_has_no_more_seats() -> None:
+    """[J5, J7] A ninth candidate for eight machines: each takes longer, and a seat costs as many gradients."""
+    rich = replace(SMALL, share=0.5, names=200, hashes=1 << 10, edge=4.0, steps=300)
+    works_best, stretched = (World(replace(rich, strategy=how)).play() for how in ("works", "stretches"))
+    assert stretched.banned == 0
+    assert max(stretched.seats) > 0
+    assert all(seats <= round(rich.machines(step)) for step, seats in enumerate(stretched.seats))
+    assert mean(stretched.shares) <= mean(works_best.shares) * 1.05
 
 
 def test_whoever_fakes_is_banned() -> None:
@@ -123,7 +136,7 @@ def test_best_strategy_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page, "SEEDS", range(2))
     played: list[None] = []
     found = page.best(SMALL, lambda: played.append(None))
-    assert len(played) == 3
+    assert len(played) == len(STRATEGIES)
     assert len(found.courses) == 2
     others = [page.Outcome([World(replace(SMALL, strategy=how)).play()]) for how in ("works", "fakes", "turns")]
     assert found.courses[0].shares[-40:].mean() >= 0.5 * max(other.late_share for other in others)

@@ -292,6 +292,12 @@ class TestNew:
             (("--founder", "e ve=alice.pub@h:1"), "a founder's name has 1 to 32 letters"),
             (("--byzantine", "2"), "2 liars among 4 peers with 1 validators: the guarantee needs 2b < n − m"),
             (("--byzantine", "-1"), "byzantine and validators must not be negative"),
+            (
+                ("--probation", "7"),
+                "--probation must be at least 8 among 4 founders of whom 1 may lie, or 0 for founders only, got 7",
+            ),
+            (("--probation", "5", "--byzantine", "0"), "--probation must be at least 6 among 4 founders of whom 0"),
+            (("--probation", "-1"), "--probation must be 0 to 65,536 steps"),
             (("--task", "digit"), "unknown task 'digit': did you mean digits"),
             (("--task", "../mine.py"), "no task file at '../mine.py'"),
             (("--task", "quadratic:dimension=3"), "4 founders are too many for a model of 3 parameters"),
@@ -345,5 +351,11 @@ class TestNew:
     def test_help_teaches(self, troth: Troth) -> None:
         done = troth("new", "--help")
         assert done.code == 0
-        for words in ("troth key new me.key", "troth doctor --task TASK", "Example: troth new run.toml", "no secret"):
+        for words in (
+            "troth key new me.key",
+            "troth doctor --task TASK",
+            "Example: troth new run.toml",
+            "no secret",
+            "6·n/(n − b)",
+        ):
             assert words in " ".join(done.out.split())

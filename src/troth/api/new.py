@@ -39,7 +39,7 @@ class NewOptions(TypedDict, total=False):
     tau_auto: float | None
     deviation: float | None
     beyond_guarantee: bool
-    probation: int  # steps that strangers work before they are members; 0: the door is closed
+    probation: int  # steps that strangers work before they are members, at least 6·n/(n − b); 0: the door is closed
     device: Literal["cpu", "cuda"]
     one_by_one: bool
     delta_s: float

@@ -51,7 +51,8 @@ def new(
     probation: Annotated[
         int,
         typer.Option(
-            help="Open the door: strangers may join, and are members after so many steps of audited work. 0: founders only."
+            help="Open the door: strangers may join, and are members after so many steps of audited work. At least 6·n/(n − b), "
+            "for n founders of whom b may lie; 8·n/m is usual, with m validators. 0: founders only."
         ),
     ] = 0,
     projections: Annotated[int, typer.Option(help="Numbers that a report holds for each part.")] = 16,
@@ -148,7 +149,7 @@ def new(
         stretch=stretch,
         data_where=data_where,
     )
-    with as_options(("founder", "overwrite", "continues", "from")):
+    with as_options(("founder", "overwrite", "continues", "from", "probation")):
         built = write_new(manifest, task, founder, options, overwrite=overwrite)
     _print(manifest, built)
 

@@ -16,6 +16,7 @@ from troth.network.manifest.errors import ManifestError
 from troth.network.manifest.fit import mismatches
 from troth.network.manifest.founder import Founder
 from troth.protocol.broadcast.timeouts import Timeouts
+from troth.protocol.core.door import least_probation
 from troth.protocol.core.run import Parameters
 from troth.specs import SpecError
 from troth.training.tasks.quadratic import Quadratic
@@ -108,3 +109,12 @@ def test_as_many_liars_as_can_be_withstood(count: int, most: int) -> None:
 def test_options_that_cannot_be_met(make: Callable[[], object]) -> None:
     with pytest.raises(OperatorError):
         make()
+
+
+def test_the_least_probation_is_taken() -> None:
+    """[J6] And one step less is refused, with the number that would be right."""
+    least = least_probation(len(FOUNDERS), 1)
+    made = build_manifest(SPEC, FOUNDERS, ManifestOptions(byzantine=1, probation=least)).manifest
+    assert made.parameters.probation == least
+    with pytest.raises(ManifestError, match=f"^`probation` must be at least {least} "):
+        build_manifest(SPEC, FOUNDERS, ManifestOptions(byzantine=1, probation=least - 1))

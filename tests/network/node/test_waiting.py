@@ -25,7 +25,7 @@ def member(*, missing: int = 0, busy: int = 0, members: int = 4, waits: bool = T
 def stranger(*, candidate: bool, lacks: bool, step: int) -> Any:
     """One that follows the run and has come to this step, with a slot or without."""
     key = PeerId(bytes(32))
-    slot = (Candidate(key, "", 5, None),) if candidate else ()
+    slot = (Candidate(key, "", 5, 0, 0),) if candidate else ()
     roster = replace(Roster.founding(PLAN.run), door=Door(probation=16, slots=4, candidates=slot))
     state = SimpleNamespace(step=step, roster=roster, last=object() if step else None)
     peer, missing = SimpleNamespace(me=key), Digest(bytes(32)) if lacks else None

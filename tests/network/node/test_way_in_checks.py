@@ -46,19 +46,20 @@ def test_people_read_how_far_a_stranger_is() -> None:
     way = WayIn(run, ME, said.append)
     way.begins()
 
-    def at(step: int, members: tuple[PeerId, ...] = tuple(KEYS), first: int | None = 100) -> Any:
-        door = Door(probation=16, slots=4, candidates=() if ME in members else (Candidate(ME, "", 90, first),))
+    def at(step: int, members: tuple[PeerId, ...] = tuple(KEYS), missed: int = 0) -> Any:
+        mine = Candidate(ME, "", 90, max(0, step - 100 - missed), missed)
+        door = Door(probation=16, slots=4, candidates=() if ME in members else (mine,))
         return SimpleNamespace(step=step, roster=replace(Roster(members), door=door))
 
     for step in range(99, 121):
-        way.stepped(at(step, first=None if step == 99 else 100), ME)
+        way.stepped(at(step, missed=2 if step > 110 else 0), ME)
     way.stepped(at(121, (*KEYS, ME)), ME)
     assert said == [
         "following the run from its founders on, to ask for a place on probation (16 steps of audited work)",
         "on probation: 0 of 16 steps",
         "on probation: 4 of 16 steps",
         "on probation: 8 of 16 steps",
-        "on probation: 12 of 16 steps",
+        "on probation: 12 of 16 steps, 2 missed",
         "probation is over: waits for a seat, as others came before (at most one seat in eight is new)",
         "a member",
     ]

@@ -19,7 +19,7 @@ SLOT = Slot(RUN, 6, Phase.REJOIN)
 def doorkeeper_at(step: int = 6) -> Doorkeeper:
     """One who stands at an open door with a candidate."""
     made = Doorkeeper(TOOLS)
-    made.stand(RUN, replace(roster_of(), door=replace(OPEN, candidates=(Candidate(KEYS[7], "", step - 1, None),))))
+    made.stand(RUN, replace(roster_of(), door=replace(OPEN, candidates=(Candidate(KEYS[7], "", step - 1, 0, 0),))))
     return made
 
 

@@ -1,26 +1,29 @@
 """The door as a function of agreed values: tickets, slots, probation, admission, and the guarantee after it (SPEC J3–J7)."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.protocol.returning_members import IDENTITIES, PEERS, roster_after
-from troth.crypto import Digest, Identity, PeerId, Slot, derive
+from troth.crypto import Digest, Identity, PeerId, Slot, derive, stream
 from troth.protocol.core.door import (
     AUDITS,
     Door,
-    agreed_probes,
+    ListedProbes,
     best_nonce,
     best_tickets,
     decide,
     has_work,
+    least_probation,
     probe_bytes,
     signed_ticket,
     ticket_hash,
 )
 from troth.protocol.core.records import Candidate, Judgement, Newcomer
-from troth.protocol.core.roles import CYCLE_AUDITORS, PendingAudits, draw_roles
+from troth.protocol.core.roles import CYCLE_AUDITORS, Audit, PendingAudits, draw_roles
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Parameters, Run, RunError
 from troth.protocol.wire.messages import Commit, Kind, Phase, Probe, Ticket, Verdict
@@ -97,7 +100,7 @@ def test_the_smallest_tickets_count_one_for_each_key() -> None:
     )
     assert (
         best_tickets(
-            RUN, replace(OPEN, candidates=(Candidate(KEYS[0], "", 0, None),)), tickets_of(KEYS[0], 1), (), TOOLS
+            RUN, replace(OPEN, candidates=(Candidate(KEYS[0], "", 0, 0, 0),)), tickets_of(KEYS[0], 1), (), TOOLS
         )
         == []
     )
@@ -110,7 +113,7 @@ def test_slots_are_given_away_four_times_in_a_probation() -> None:
     won = best_tickets(RUN, OPEN, [*tickets_of(KEYS[0], 1), *tickets_of(KEYS[1], 1)], (), TOOLS)
     assert goes_on(OPEN, 2, tickets=won) == ((), ())
     seated, _ = goes_on(OPEN, 3, tickets=won)
-    assert seated == (Candidate(KEYS[0], "", 3, None), Candidate(KEYS[1], "", 3, None))
+    assert seated == (Candidate(KEYS[0], "", 3, 0, 0), Candidate(KEYS[1], "", 3, 0, 0))
     full = replace(OPEN, candidates=seated)
     assert goes_on(full, 5, tickets=tickets_of(KEYS[2], 1))[0] == seated
 
@@ -118,34 +121,133 @@ def test_slots_are_given_away_four_times_in_a_probation() -> None:
 # Probation
 
 
-def test_a_miss_ends_probation_and_so_does_never_beginning() -> None:
-    """[J5] A candidate has as many steps to fetch the state as its probation lasts."""
-    waiting, working = Candidate(KEYS[0], "", 3, None), Candidate(KEYS[1], "", 3, 4)
+def test_a_candidate_has_as_many_steps_to_begin_as_its_probation_lasts() -> None:
+    """[J5] To fetch the state. Until then nothing is a miss; the banned are out at once."""
+    waiting, working = Candidate(KEYS[0], "", 3, 0, 0), Candidate(KEYS[1], "", 3, 1, 0)
     door = replace(OPEN, candidates=(waiting, working))
-    assert goes_on(door, 6) == ((waiting,), ())
-    assert goes_on(door, 10, KEYS[1])[0] == (waiting, working)
-    assert goes_on(door, 11, KEYS[1])[0][:1] == ()
-    assert goes_on(door, 6, KEYS[0], KEYS[1])[0] == (Candidate(KEYS[0], "", 3, 6), working)
-    assert goes_on(door, 6, KEYS[0], KEYS[1], out={KEYS[0]})[0] == (working,)
+    assert goes_on(door, 6)[0] == (waiting, replaced(working, missed=1))
+    assert goes_on(door, 10, KEYS[1])[0] == (waiting, replaced(working, worked=2))
+    assert goes_on(door, 11, KEYS[1])[0] == (replaced(working, worked=2),)
+    assert goes_on(door, 11, KEYS[0])[0] == (replaced(waiting, worked=1), replaced(working, missed=1))
+    assert goes_on(door, 6, KEYS[0], KEYS[1], out={KEYS[0]})[0] == (replaced(working, worked=2),)
+
+
+def replaced(candidate: Candidate, **fields: int) -> Candidate:
+    return msgspec.structs.replace(candidate, **fields)
+
+
+def on_probation(door: Door, says: Callable[[Candidate], bool], **more: Any) -> tuple[Candidate, int | None]:
+    """A candidate from its slot to the end: it commits in the steps in which `says` tells it to. Its last standing, and the step
+    in which it was admitted, if it was."""
+    candidate = Candidate(KEYS[0], "", 0, 0, 0)
+    for step in range(1, 40 * door.probation):
+        probed = [KEYS[0]] if says(candidate) else []
+        candidates, admitted = goes_on(replace(door, candidates=(candidate,)), step, *probed, **more)
+        if not candidates:
+            return candidate, step if admitted else None
+        (candidate,) = candidates
+    raise AssertionError("a slot for ever")
+
+
+@pytest.mark.parametrize("probation", [2, 8, 32, 128])
+def test_whatever_a_candidate_misses_its_seat_costs_a_whole_probation(probation: int) -> None:
+    """[J5, J7] Misses in the first steps or the last, now and then, or as many as it may: T commitments, in at most a seventh
+    more steps and two."""
+    door = replace(OPEN, probation=probation)
+    habits: dict[str, Callable[[Candidate], bool]] = {
+        "none": lambda _: True,
+        "after the first": lambda one: one.worked != 1 or one.missed == 2,
+        "before the last": lambda one: one.worked != probation - 1 or one.missed >= 2,
+        "now and then": lambda one: one.worked == 0 or one.worked % 10 > 0 or one.missed * 10 >= one.worked,
+        "as many as it may": lambda one: not may_miss(door, one),
+    }
+    for name, says in habits.items():
+        last, admitted = on_probation(door, says)
+        assert last.worked == probation - 1, f"{name}: its last commitment is in the step that admits it"
+        assert admitted == probation + last.missed, name
+        assert last.missed <= (probation + 16) / 7, name
+    most, _ = on_probation(door, habits["as many as it may"])
+    assert most.missed == {2: 2, 8: 3, 32: 6, 128: 20}[probation]
+
+
+def may_miss(door: Door, one: Candidate) -> bool:
+    return bool(one.worked and goes_on(replace(door, candidates=(one,)), 1)[0])
+
+
+@pytest.mark.parametrize("worked", [1, 2, 5, 20, 127])
+def test_one_miss_too_many_costs_the_slot(worked: int) -> None:
+    """[J5] Two, and one more in each eight steps since it began; to stop working is to lose the slot, soon in proportion to the
+    work before. So a slot cannot be kept for less than seven gradients in eight steps."""
+    door, habit = replace(OPEN, probation=128), Candidate(KEYS[0], "", 0, worked, 0)
+    idle = 0
+    while (left := goes_on(replace(door, candidates=(habit,)), 999)[0]) != ():
+        (habit,), idle = left, idle + 1
+    assert idle == habit.missed == max(m for m in range(200) if m <= 2 + (worked + m) // 8)
+
+
+@pytest.mark.parametrize("working", [1, 2, 3, 5])
+def test_whoever_misses_more_than_one_step_in_seven_does_not_come_in(working: int) -> None:
+    """[J5] By turns a gradient and a miss, or up to five and one: half the work for twice the time is no bargain on offer."""
+    door = replace(OPEN, probation=128)
+    turn = iter(range(10_000))
+    last, admitted = on_probation(door, lambda _: next(turn) % (working + 1) < working)
+    assert admitted is None
+    assert last.worked < 64
+
+
+def test_an_honest_candidate_that_is_late_now_and_then_comes_in() -> None:
+    """[J5] With one miss in twenty steps, drawn: 99 of 100 in a probation of 128 steps. Before, one in a thousand did."""
+    door, came, rounds = replace(OPEN, probation=128), 0, 300
+    for number in range(rounds):
+        late = iter(stream(Digest(number.to_bytes(32)), "late").uniform(1000) < 0.05)
+        came += on_probation(door, lambda _, late=late: not next(late))[1] is not None  # type: ignore[misc]
+    assert came / rounds > 0.95
+
+
+def test_nobody_is_audited_more_or_less_because_another_misses() -> None:
+    """[J5, J6] Each candidate is drawn apart."""
+    run = run_with(probation=100)
+    roster, due = Roster.founding(run), PendingAudits(5, run.founders, probed=(KEYS[0],))
+    both = replace(due, probed=tuple(KEYS[:2]))
+    for number in range(100):
+        alone, beside = (draw_roles(run, roster, Digest(number.to_bytes(32)), one).audits for one in (due, both))
+        assert audits_of(KEYS[0], alone) == audits_of(KEYS[0], beside)
+
+
+def audits_of(key: PeerId, audits: Mapping[PeerId, tuple[Audit, ...]]) -> list[PeerId]:
+    return [who for who, mine in audits.items() for audit in mine if audit.target == key]
 
 
 def test_after_a_restart_nobody_is_blamed_for_a_miss() -> None:
-    """[J5] It begins again."""
-    door = replace(OPEN, candidates=(Candidate(KEYS[1], "", 3, 4),))
-    assert goes_on(door, 60, lenient=True)[0] == (Candidate(KEYS[1], "", 3, None),)
+    """[J5] It goes on where it was, and has worked no more than before."""
+    working = Candidate(KEYS[1], "", 3, 1, 2)
+    door = replace(OPEN, candidates=(Candidate(KEYS[0], "", 3, 0, 0), working))
+    assert goes_on(door, 60, lenient=True)[0] == door.candidates
+    assert goes_on(door, 60)[0] == ()
+    assert goes_on(door, 60, KEYS[1], lenient=True)[0][1] == replaced(working, worked=2)
 
 
 def test_admission_comes_after_the_last_step_of_probation() -> None:
-    """[J7] Not a step sooner; the first to begin come first; one in eight members within a probation."""
-    door = replace(OPEN, candidates=(Candidate(KEYS[0], "", 3, 5), Candidate(KEYS[1], "", 3, 4)))
-    assert goes_on(door, 10, *KEYS[:2])[1] == ()
-    assert goes_on(door, 11, *KEYS[:2]) == ((Candidate(KEYS[0], "", 3, 5),), (KEYS[1],))
-    assert goes_on(door, 12, *KEYS[:2])[1] == (KEYS[1],)
-    assert goes_on(door, 12, *KEYS[:2], members=16)[1] == (KEYS[0], KEYS[1])
-    assert goes_on(door, 12, *KEYS[:2], members=16, room=1)[1] == (KEYS[1],)
-    lately = replace(door, admissions=(6,))
-    assert goes_on(lately, 12, *KEYS[:2]) == (door.candidates, ()), "they go on working"
+    """[J7] Not a step sooner; those who worked most come first; one in eight members within a probation; and nobody who is gone,
+    though it has worked enough."""
+
+    def door(worked: int, missed: int = 0) -> Door:
+        return replace(
+            OPEN, candidates=(Candidate(KEYS[0], "", 1, worked - 1, missed), Candidate(KEYS[1], "", 3, worked, 0))
+        )
+
+    assert goes_on(door(6), 10, *KEYS[:2])[1] == ()
+    assert goes_on(door(7), 11, *KEYS[:2]) == ((Candidate(KEYS[0], "", 1, 7, 0),), (KEYS[1],))
+    assert goes_on(door(8), 12, *KEYS[:2])[1] == (KEYS[1],)
+    assert goes_on(door(8), 12, *KEYS[:2], members=16)[1] == (KEYS[0], KEYS[1])
+    assert goes_on(door(8), 12, *KEYS[:2], members=16, room=1)[1] == (KEYS[1],)
+    lately = replace(door(8), admissions=(6,))
+    going_on = tuple(replaced(one, worked=one.worked + 1) for one in lately.candidates)
+    assert goes_on(lately, 12, *KEYS[:2]) == (going_on, ()), "they go on working"
     assert goes_on(lately, 12, *KEYS[:2], out={KEYS[1]}, members=16)[1] == (KEYS[0],)
+    waiting = replace(OPEN, candidates=(Candidate(KEYS[0], "", 1, 7, 0), Candidate(KEYS[1], "", 1, 12, 0)))
+    gone = Candidate(KEYS[1], "", 1, 12, 1)
+    assert goes_on(waiting, 12, KEYS[0]) == ((gone,), (KEYS[0],)), "the other one missed the step"
 
 
 def test_admissions_count_for_one_probation() -> None:
@@ -168,24 +270,51 @@ def probe(identity: Identity, slot: Slot, root: bytes) -> Probe:
     return Probe(identity.peer, root, identity.sign(signed))
 
 
+def listed(slot: Slot, door: Door, *attempts: list[tuple[Probe, ...]]) -> ListedProbes:
+    """What counts after so many attempts at a step."""
+    found = ListedProbes(door, Primitives())
+    for number, told in enumerate(attempts):
+        found.hear(slot._replace(attempt=number), told)
+    return found
+
+
 def test_one_voice_is_enough_for_a_probe_and_two_probes_are_none() -> None:
-    """[J5] Signed by a candidate, for this step and incarnation; whoever signs two has committed to nothing."""
+    """[J5] Signed by a candidate, for this step and incarnation; whoever signs two has committed to nothing. So liars who do not
+    pass a commitment on make nobody miss a step."""
     slot, one, other = Slot(RUN, 6, Phase.COMMIT), STRANGERS[0], STRANGERS[1]
-    door = replace(OPEN, candidates=tuple(Candidate(each.peer, "", 3, None) for each in (one, other)))
+    door = replace(OPEN, candidates=tuple(Candidate(each.peer, "", 3, 0, 0) for each in (one, other)))
     right = probe(one, slot, b"1" * 32)
-    found = agreed_probes(slot, door, [(), (right,), (right,)], Primitives())
-    assert list(found) == [one.peer]
-    message = found[one.peer].message
+    found = listed(slot, door, [(), (right,), (right,)])
+    assert list(found.counted) == [one.peer]
+    assert not found.signed_two
+    message = found.counted[one.peer].message
     assert isinstance(message, Commit)
     assert message.root == right.root
-    assert agreed_probes(slot, door, [(right,), (probe(one, slot, b"2" * 32),)], Primitives()) == {}
+    two = listed(slot, door, [(right,), (probe(one, slot, b"2" * 32),)])
+    assert (two.counted, two.signed_two) == ({}, frozenset({one.peer}))
     wrong = [
         probe(STRANGERS[2], slot, b"1" * 32),  # no candidate
         probe(one, slot._replace(step=5), b"1" * 32),
         probe(one, slot._replace(incarnation=1), b"1" * 32),
         Probe(other.peer, right.root, right.signature),  # a copy
     ]
-    assert agreed_probes(slot, door, [tuple(wrong)], Primitives()) == {}
+    none = listed(slot, door, [tuple(wrong)])
+    assert (none.counted, none.signed_two) == ({}, frozenset()), "nobody can make another sign two"
+
+
+def test_a_commitment_that_was_listed_cannot_be_taken_back() -> None:
+    """[J5] A friend lists it in the first attempt, sees the draw, has the attempt repeated, and lists it no more, or a second one
+    beside it: then it would be a miss that spares an audit. It counts, or the slot is lost."""
+    slot, one = Slot(RUN, 6, Phase.COMMIT), STRANGERS[0]
+    door = replace(OPEN, candidates=(Candidate(one.peer, "", 3, 5, 0),))
+    fake, second = probe(one, slot, b"1" * 32), probe(one, slot, b"2" * 32)
+    dropped = listed(slot, door, [(fake,), ()], [(), ()])
+    assert list(dropped.counted) == [one.peer]
+    replaced_by_another = listed(slot, door, [(fake,), ()], [(second,), ()])
+    assert (replaced_by_another.counted, replaced_by_another.signed_two) == ({}, frozenset({one.peer}))
+    for found in (dropped, replaced_by_another):
+        candidates, _ = goes_on(door, 6, *found.counted, out=found.signed_two)
+        assert candidates == ((Candidate(one.peer, "", 3, 6, 0),) if found is dropped else ())
 
 
 def test_what_a_candidate_signs_is_a_commit_of_its_step() -> None:
@@ -221,6 +350,15 @@ def test_a_candidates_gradients_are_audited_six_times_in_expectation(probation: 
     assert set(auditors) == set(run.founders)
 
 
+@pytest.mark.parametrize(("members", "liars", "least"), [(4, 1, 8), (16, 7, 11), (7, 2, 9), (5, 0, 6), (1, 0, 6)])
+def test_a_probation_of_the_least_length_has_six_audits(members: int, liars: int, least: int) -> None:
+    """[J6] In expectation, by honest members; one step less has fewer, though all of its gradients are audited."""
+    assert least_probation(members, liars) == least
+    for steps, enough in ((least, True), (least - 1, False)):
+        chance = min(1.0, AUDITS / steps * members / (members - liars))
+        assert (steps * chance * (members - liars) / members >= AUDITS - 1e-9) is enough
+
+
 def test_where_everyone_audits_candidates_are_audited_too() -> None:
     """[J6, R6] By several; but not by one that has just come, nor by itself."""
     run = run_with(probation=1000)
@@ -252,7 +390,7 @@ def test_admissions_raise_the_number_of_liars_by_the_founders_share() -> None:
 
 def test_a_banned_candidate_makes_no_liar_less() -> None:
     """[J6, G1] It never was a member: else liars would send strangers to be banned until honest votes count for nothing."""
-    roster = replace(roster_of(), door=replace(roster_of().door, candidates=(Candidate(KEYS[0], "", 3, 4),)))
+    roster = replace(roster_of(), door=replace(roster_of().door, candidates=(Candidate(KEYS[0], "", 3, 1, 0),)))
     ban = Judgement(PEERS[0], KEYS[0], Kind.GRADIENT, 4, None, 0, Verdict.ACCUSED)
     after = roster_after(roster, step=5, judgements=(ban,))
     assert (after.liars, after.quorum) == (roster.liars, roster.quorum)

@@ -33,7 +33,7 @@ def test_nobody_is_a_member_and_a_candidate_at_once() -> None:
     step: audits look at the right one, and the wrong one is averaged."""
     roster = roster_after(roster_of(), step=2, absent=(PEERS[0],))
     key = KEYS[0]
-    after = roster_after(roster, step=3, returned=(Returned(PEERS[0], key),), candidates=(Candidate(key, "", 3, None),))
+    after = roster_after(roster, step=3, returned=(Returned(PEERS[0], key),), candidates=(Candidate(key, "", 3, 0, 0),))
     assert key in after.members
     assert after.door.keys.isdisjoint(after.members)
 
@@ -154,7 +154,7 @@ def next_record(roster: Roster, step: int, updates: int, draw: Stream) -> StepRe
         return [found[int(draw.integers(len(found), 1)[0])]] if found and draw.uniform(1)[0] < often else []
 
     new = sorted(set(KEYS) - roster.known)
-    seated = [Candidate(key, "", step, None) for key in pick(new, 0.5)]
+    seated = [Candidate(key, "", step, 0, 0) for key in pick(new, 0.5)]
     going = [one for one in roster.door.candidates if draw.uniform(1)[0] < 0.9]
     admitted = pick([PeerId(one.key) for one in going], 0.3)
     banned = pick({*roster.members, *roster.door.keys, *(gone.peer for gone in roster.away)} - set(admitted), 0.1)
@@ -220,7 +220,7 @@ def test_nobody_makes_tickets_for_the_key_of_somebody_else() -> None:
         msgspec.structs.replace(right, address="elsewhere:1"),
     ]
     won = best_tickets(RUN, replace(OPEN, ticket_bits=0), forged, roster.known, Primitives())
-    seated = tuple(Candidate(ticket.key, "", 7, None) for ticket in won)
+    seated = tuple(Candidate(ticket.key, "", 7, 0, 0) for ticket in won)
     after = roster_after(replace(roster, door=OPEN), step=7, candidates=seated)
     assert after.may_return(Returned(absent, successor), 8)
 

@@ -11,6 +11,7 @@ from troth.crypto import Identity, PeerId, derive
 from troth.evidence.bans import BanEvidence, History
 from troth.evidence.recompute import Recomputed, recompute
 from troth.evidence.verify import verify_ban
+from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.core.errors import CannotGoOnError
 from troth.protocol.core.state import Peer, State
 from troth.protocol.recovery.knocking import DoorClosedError, Knocking
@@ -18,7 +19,10 @@ from troth.protocol.recovery.member import Member
 from troth.protocol.wire.messages import Kind
 from troth.protocol.wire.primitives import Primitives
 from troth.simulation.chaos.checkers.agreement import agreement
+from troth.simulation.chaos.checkers.door import door
 from troth.simulation.chaos.plan import LAZY
+from troth.simulation.chaos.strangers.stranger import Stranger
+from troth.simulation.chaos.virtual_time import VirtualLink
 
 FOUNDERS, PROBATION = 5, 8
 
@@ -46,7 +50,7 @@ def evidence_of(seen: WorldRun) -> list[BanEvidence]:
 
 @pytest.mark.parametrize("content_every", [1, 6])
 def test_an_honest_stranger_becomes_a_member(content_every: int) -> None:
-    """[J3–J7] After its probation, without a miss; then it contributes, and holds the same model."""
+    """[J3–J7] After its probation, of which it misses nothing; then it contributes, and holds the same model."""
     seen = world_of("honest", content_every=content_every)
     newcomer = FOUNDERS
     (step,) = joined(seen).values()
@@ -133,3 +137,33 @@ def test_a_newcomer_that_lost_its_folder_does_not_sign_under_its_key_again(monke
     monkeypatch.setattr(Knocking, "run", knocks)
     assert ends(after, remembers=False) == "LostFolderError"
     assert ends(after, remembers=True) == ends(before, remembers=False) == "DoorClosedError"
+
+
+@pytest.mark.parametrize(("late_by", "missed"), [(1.0, 1), (2.0, 2)])
+def test_a_stranger_whose_machine_stutters_once_becomes_a_member(
+    late_by: float, missed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[J5, J7] Its gradient comes so many steps late; if the next one begins late, that is late too. It keeps its slot, works for
+    as many steps as the others, and comes in so many steps later."""
+    steady = world_of("honest")
+    (usual,) = joined(steady).values()
+    stutters, begun, links, original = usual - 5, Stranger.__init__, list[VirtualLink](), Member._probe
+    ends = steady.world.step_ends
+
+    def begins(self: Stranger, *given: Any) -> None:
+        begun(self, *given)
+        links.append(self._link)
+
+    async def late(self: Member[Any], channel: BroadcastChannel) -> None:
+        if self.state.step == stutters:
+            await links[0].work(late_by * (ends[stutters] - ends[stutters - 1]))
+        await original(self, channel)
+
+    monkeypatch.setattr(Stranger, "__init__", begins)
+    monkeypatch.setattr(Member, "_probe", late)
+    seen = world_of.__wrapped__("honest")
+    assert joined(seen) == {FOUNDERS: usual + missed}
+    assert sum(bool(record.probed) for record in seen.records) == PROBATION
+    assert max(candidate.missed for record in seen.records for candidate in record.candidates) == missed
+    assert agreement(seen.world) == []
+    assert door(seen.world) == []

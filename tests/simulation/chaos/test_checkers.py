@@ -190,17 +190,24 @@ def test_the_door_is_watched_step_by_step() -> None:
     world = with_a_stranger()
     (entry,) = [k for k, record in enumerate(world.records) if record.admitted]
     key = world.records[entry].admitted[0].key
-    slots = tuple(Candidate(bytes([k]) * 32, "", 0, None) for k in range(world.run.parameters.slots + 1))
+    slots = tuple(Candidate(bytes([k]) * 32, "", 0, 0, 0) for k in range(world.run.parameters.slots + 1))
+    careless, idle = Candidate(key, "", 0, 1, 2), Candidate(key, "", 0, 0, 0)
     banned = Judgement(None, key, Kind.EQUIVOCATION, 0, None, 0, Verdict.ACCUSED)
-    changes: dict[str, tuple[int, dict[str, Any]]] = {
-        "without 4 steps of work": (entry - 1, {"probed": ()}),
-        "candidates under": (entry, {"candidates": slots}),
-        "is on probation, and a member or banned": (0, {"judgements": (banned,)}),
-        "missed it, and is a candidate": (entry - 1, {"probed": ()}),
+    changes: dict[str, dict[int, dict[str, Any]]] = {
+        "without 4 steps of work": {entry - 1: {"probed": ()}},
+        "candidates under": {entry: {"candidates": slots}},
+        "is on probation, and a member or banned": {0: {"judgements": (banned,)}},
+        "worked in 2 steps and missed 1, 3 and 0 are counted": {entry - 1: {"probed": ()}},
+        "missed 3 steps of 4, and is a candidate": {entry - 2: {"candidates": (careless,)}, entry - 1: {"probed": ()}},
+        "did not begin, and is a candidate": {
+            entry - 2: {"candidates": (idle,)},
+            entry - 1: {"candidates": (idle,), "probed": ()},
+        },
     }
-    for text, (step, fields) in changes.items():
+    for text, altered in changes.items():
         records = list(world.records)
-        records[step] = msgspec.structs.replace(records[step], **fields)
+        for step, fields in altered.items():
+            records[step] = msgspec.structs.replace(records[step], **fields)
         found = CHECKERS["door"](changed(world, records))
         assert any(text in one for one in found), text
 

@@ -19,6 +19,7 @@ from troth.network.manifest.manifest import Manifest
 from troth.network.manifest.sending import code_files, data_digests, data_files
 from troth.network.manifest.toml import MOST_DATA_FILES, STRETCH
 from troth.protocol.broadcast.timeouts import Timeouts
+from troth.protocol.core.door import AUDITS, least_probation
 from troth.protocol.core.run import Parameters, RunError, most_byzantine, usual_content_every
 from troth.protocol.wire.primitives import Primitives
 from troth.specs import SpecError, file_of, parse_spec
@@ -98,6 +99,7 @@ def build_manifest(
     The nonce is fresh, so every manifest is another run. A gradient is computed a few times to see how long it takes.
     """
     options, folder = options or ManifestOptions(), folder or Path()
+    _check_probation(options, len(founders))
     made = make_task(task, folder)
     _check_machine(made, options)
     problem = Problem(made, device=options.device, one_by_one=options.one_by_one, lanes_for=max(1, len(founders)))
@@ -149,6 +151,19 @@ def _check_machine(task: Task, options: ManifestOptions) -> None:
     for file in task.data_files():
         if not file.is_file():
             raise ManifestError(f"data: {file} is not there; the manifest is written where the data is")
+
+
+def _check_probation(options: ManifestOptions, founders: int) -> None:
+    """Refuse a probation too short for what people are promised of it (SPEC J6)."""
+    liars = _or(options.byzantine, most_byzantine(founders, options.validators))
+    least = least_probation(founders, liars)
+    if 0 < options.probation < least:
+        usual = max(least, 8 * founders // max(1, options.validators))
+        raise ManifestError(
+            f"`probation` must be at least {least} among {founders} founders of whom {liars} may lie, or 0 for founders only, "
+            f"got {options.probation}: honest members would audit fewer than {AUDITS} gradients of a stranger before it is a "
+            f"member; {usual} is usual"
+        )
 
 
 def _parameters(task: Task, options: ManifestOptions, founders: int, size: int) -> Parameters:

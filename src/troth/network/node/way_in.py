@@ -49,13 +49,13 @@ class WayIn:
         if me in state.roster.members:
             self._tell("a member")
         elif mine is not None:
-            done = 0 if mine.first is None else state.step - mine.first
+            done, missed = mine.worked, f", {mine.missed} missed" if mine.missed else ""
             if done >= self._probation:
                 self._tell(
                     "probation is over: waits for a seat, as others came before (at most one seat in eight is new)"
                 )
             elif done % max(1, self._probation // _TOLD) == 0:
-                self._tell(f"on probation: {done} of {self._probation} steps")
+                self._tell(f"on probation: {done} of {self._probation} steps{missed}")
 
     def _tell(self, text: str) -> None:
         if text != self._told:

@@ -33,13 +33,16 @@ _LEAST_BETWEEN = (
     2  # steps from one lottery to the next: a record is certified, and strangers know its draw, in the step after it
 )
 _SEATS_AT_ONCE = 8  # one seat in so many may go to newcomers within one probation (SPEC J7)
+# A machine that stops for longer than a step is late twice in a row: in this step, and in the next, which it begins late.
+_SPARE_MISSES = 2
+_STEPS_A_MISS = 8  # one more miss in so many steps since a candidate began (SPEC J5)
 
 
 @dataclass(frozen=True)
 class Door:
     """The door at the start of a step. `probation` is 0 where it is closed."""
 
-    probation: int = 0  # T, steps without a miss until admission
+    probation: int = 0  # T, commitments until admission
     slots: int = 0  # most candidates at a time
     ticket_bits: int = 0  # zeros that a ticket's hash begins with
     seed: Digest = NO_BASIS  # that tickets are made for
@@ -160,22 +163,38 @@ def right_probe(slot: Slot, probe: Probe, tools: Primitives) -> bool:
     return tools.verify(key, probe_bytes(slot, key, Digest(probe.root), tools), probe.signature)
 
 
-def agreed_probes(
-    slot: Slot, door: Door, listed: Iterable[tuple[Probe, ...]], tools: Primitives
-) -> dict[PeerId, Announced]:
-    """Commits of candidates that a member lists: one voice is enough, since the candidate signed it, and nobody can know the next
-    draw yet. Of a candidate that signed two, none."""
-    found: dict[PeerId, set[Probe]] = {}
-    for probe in {probe for probes in listed for probe in probes if probe.key in door.keys}:
-        if right_probe(slot, probe, tools):
-            found.setdefault(PeerId(probe.key), set()).add(probe)
-    counted = {}
-    for key, probes in sorted(found.items()):
-        if len({probe.root for probe in probes}) == 1:
-            first = min(probes, key=lambda probe: probe.signature)
-            commit = probe_commit(Digest(first.root))
-            counted[key] = Announced(key, commit, Envelope(encode(commit), Signature(first.signature)))
-    return counted
+class ListedProbes:
+    """Commits of candidates that a member listed in Reveal, in any attempt of a step. One voice is enough, since the candidate
+    signed it, and nobody can know the next draw yet. What was listed stays: else a liar that has seen the draw could have the
+    attempt repeated, and say no more of its friend's commitment, which would then be a miss, and not audited."""
+
+    def __init__(self, door: Door, tools: Primitives) -> None:
+        self._keys = door.keys
+        self._tools = tools
+        self._found: dict[PeerId, set[Probe]] = {}
+
+    def hear(self, slot: Slot, listed: Iterable[tuple[Probe, ...]]) -> None:
+        """Take what members listed in an attempt."""
+        for probe in {probe for probes in listed for probe in probes if probe.key in self._keys}:
+            found = self._found.get(PeerId(probe.key), set())
+            if probe not in found and right_probe(slot, probe, self._tools):
+                self._found[PeerId(probe.key)] = {*found, probe}
+
+    @property
+    def counted(self) -> dict[PeerId, Announced]:
+        """One commitment of each candidate; none of a candidate that signed two."""
+        counted = {}
+        for key, probes in sorted(self._found.items()):
+            if key not in self.signed_two:
+                first = min(probes, key=lambda probe: probe.signature)
+                commit = probe_commit(Digest(first.root))
+                counted[key] = Announced(key, commit, Envelope(encode(commit), Signature(first.signature)))
+        return counted
+
+    @property
+    def signed_two(self) -> frozenset[PeerId]:
+        """Candidates that signed two gradients for this step."""
+        return frozenset(key for key, probes in self._found.items() if len({probe.root for probe in probes}) > 1)
 
 
 # Decisions at the end of a step
@@ -201,34 +220,56 @@ def decide(
 ) -> Entrance:
     """Let candidates go on, out, or in, and give free slots away (SPEC J4, J5, J7).
 
-    `tickets` are the best ones that members listed, `most` is how many may be admitted, `out` are the banned.
-    `lenient`: the run has just restarted, and nobody is blamed for a miss."""
+    `tickets` are the best ones that members listed, `most` is how many may be admitted, `out` are the banned, and candidates
+    that signed two commitments. `lenient`: the run has just restarted, and nobody is blamed for a miss."""
     if not door.probation:
         return Entrance()
-    staying: list[Candidate] = []
-    for candidate in door.candidates:
-        key, first = PeerId(candidate.key), candidate.first
-        if key in out:
-            continue
-        if key in probed:
-            staying.append(msgspec.structs.replace(candidate, first=step if first is None else first))
-        elif lenient or (first is None and step - candidate.seated < door.probation):
-            staying.append(msgspec.structs.replace(candidate, first=None))
+    staying = [
+        candidate
+        for candidate in (_counted(one, PeerId(one.key) in probed, lenient=lenient) for one in door.candidates)
+        if candidate.key not in out and (lenient or _may_stay(candidate, door, step))
+    ]
+    # Only with a commitment in this very step: else a seat could go to somebody who is gone.
     done = sorted(
-        (candidate.first, candidate.key, candidate.address)
+        (-candidate.worked, candidate.key, candidate.address)
         for candidate in staying
-        if candidate.first is not None and step - candidate.first + 1 >= door.probation
+        if candidate.worked >= door.probation and candidate.key in probed
     )
     admitted = [Newcomer(key, address) for _, key, address in done[:most]]
     keys = {newcomer.key for newcomer in admitted}
     staying = [candidate for candidate in staying if candidate.key not in keys]
     if door.is_lottery(step):
         free = door.slots - len(staying)
-        staying += [Candidate(ticket.key, ticket.address, step, None) for ticket in tickets[: max(0, free)]]
+        staying += [Candidate(ticket.key, ticket.address, step, 0, 0) for ticket in tickets[: max(0, free)]]
     return Entrance(
         tuple(sorted(staying, key=lambda candidate: candidate.key)),
         tuple(sorted(admitted, key=lambda newcomer: newcomer.key)),
     )
+
+
+def _counted(candidate: Candidate, probed: bool, *, lenient: bool) -> Candidate:
+    """The candidate after a step in which it committed to a gradient, or did not."""
+    if probed:
+        return msgspec.structs.replace(candidate, worked=candidate.worked + 1)
+    missed = candidate.worked > 0 and not lenient
+    return msgspec.structs.replace(candidate, missed=candidate.missed + 1) if missed else candidate
+
+
+def _may_stay(candidate: Candidate, door: Door, step: int) -> bool:
+    """Whether it keeps its slot: it has time to begin, and then so many misses (SPEC J5)."""
+    return misses_few(candidate) if candidate.worked else step - candidate.seated < door.probation
+
+
+def misses_few(candidate: Candidate, more: int = 0) -> bool:
+    """Whether a candidate that has begun keeps its slot, also after so many misses more (SPEC J5)."""
+    missed = candidate.missed + more
+    return missed <= _SPARE_MISSES + (candidate.worked + missed) // _STEPS_A_MISS
+
+
+def least_probation(members: int, liars: int) -> int:
+    """The shortest probation with as many audits by honest members as are wanted. In a shorter one there are fewer, though every
+    gradient is audited (SPEC J6)."""
+    return -(-AUDITS * members // max(1, members - liars))
 
 
 def most_members(parameters: Parameters) -> int:

@@ -70,7 +70,8 @@ class Candidate(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     key: Bytes32
     address: Address
     seated: Step  # in which it got its slot
-    first: Step | None  # since when it has committed to a gradient in every step; None: it has not begun
+    worked: Step  # steps in which it committed to a gradient; 0: it has not begun
+    missed: Step  # steps in which it did not, since it began
 
 
 class Newcomer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -214,8 +214,8 @@ class Member(Generic[T]):
         remembers: bool = True,
     ) -> AsyncIterator[Outcome[T]]:
         """Come in as a stranger: follow the run, win a slot, work on probation until this peer is a member, and take part.
-        Whoever misses a step on probation starts over (SPEC J3–J7). `address` is where members will find it,
-        `hashes` the work on its ticket between two answers, `remembers` whether it knows what it has signed in this run. Raises
+        Whoever misses too many steps on probation starts over (SPEC J3–J7). `address` is where members will find it, `hashes`
+        the work on its ticket between two answers, `remembers` whether it knows what it has signed in this run. Raises
         `LostFolderError` if it has a seat, and does not."""
         key = self.peer.identity
         for number in range(tries):

@@ -312,6 +312,7 @@ class Reduced:
     projection_key: Digest
     tau: float
     probed: Said = field(default_factory=dict)  # commitments of candidates (SPEC J5)
+    signed_two: frozenset[PeerId] = frozenset()  # candidates that signed two commitments
 
     @cached_property
     def basis(self) -> Digest:

@@ -158,7 +158,7 @@ class Ending(Generic[T]):
             most=max(
                 0, min(most_members(run.parameters) - after, roster.door.most_admitted(len(roster.members)) - back)
             ),
-            out=self.trials.banned,
+            out=self.trials.banned | self.reduced.signed_two,
             lenient=attempt.context.began,
         )
 

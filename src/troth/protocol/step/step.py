@@ -14,7 +14,7 @@ from troth.aggregation import centered_clip
 from troth.crypto import Digest, PeerId, Signature, coin_commitment
 from troth.protocol.core.channel import Delivery, Disclose, Forward, Gather, Said, Scatter
 from troth.protocol.core.coins import combine
-from troth.protocol.core.door import agreed_probes, best_tickets, right_probe
+from troth.protocol.core.door import ListedProbes, best_tickets, right_probe
 from troth.protocol.core.errors import LeftOutError, StalledError
 from troth.protocol.core.parts import CommittedParts, ProvenPart, commit_parts, rows_of
 from troth.protocol.core.rejoin import right_requests
@@ -62,13 +62,14 @@ async def run_step(peer: Peer[T], state: State[T]) -> Outcome[T]:
     parts = commit_parts(gradient_D, context.roles.bounds, peer.tools) if gradient_D is not None else None  # [C1]
     attempt = await commit(context, parts)  # [C1, C2]
     trials, link_disputes = Trials(context.state.roster), LinkDisputes(context.state.roster, context.state.step)
+    probes = ListedProbes(context.state.roster.door, peer.tools)
     while True:
         try:
             attempt = await scatter(attempt, parts)  # [C3, N1]
             attempt = await circulate(attempt, parts)  # [N5, F2]
             clipped = await clip(attempt)  # [A1, A2]
             following = expect_next_step(attempt, clipped, audits=trials.audits_are_open)  # [R2, U3]
-            reduced = await reveal(attempt, clipped, link_disputes)  # [A3, A4]
+            reduced = await reveal(attempt, clipped, link_disputes, probes)  # [A3, A4, J5]
             reported = await report(attempt, reduced, parts)  # [A5]
             accuses = await check_and_accuse(attempt, reduced, reported, trials)  # [V1, D1–D3, T1]
             link_disputes.hear(accuses, attempt.members)  # [F1, F3]
@@ -248,19 +249,17 @@ def counts_as_clip(attempt: Attempt[T], said: Clip) -> bool:
     return said.basis == attempt.basis and (attempt.number == 0 or None not in (said.coin_a, said.coin_b))
 
 
-async def reveal(attempt: Attempt[T], clipped: Clipped, link_disputes: LinkDisputes) -> Reduced:
+async def reveal(attempt: Attempt[T], clipped: Clipped, link_disputes: LinkDisputes, probes: ListedProbes) -> Reduced:
     """Open coin A, which gives the projections: only now, so nobody could fit a gradient or an aggregate to them."""
     context, channel, parts = attempt.context, attempt.context.peer.channel, range(len(attempt.owners))
-    probes = tuple(peers_probes(context))
-    message = Reveal(attempt.coins.a, bitmap([part in clipped.held for part in parts]), probes)
+    message = Reveal(attempt.coins.a, bitmap([part in clipped.held for part in parts]), tuple(peers_probes(context)))
     reveals = await channel.announce(attempt.slot(Phase.REVEAL), message, attempt.view)
     coins = attempt.right_coins(
         "A", clipped.clips, {peer: said_as(said, Reveal).coin for peer, said in reveals.items()}
     )
+    probes.hear(attempt.slot(Phase.COMMIT), [said_as(reveals[peer], Reveal).probes for peer in coins])  # [J5]
     attempt.expect(coins)  # [N1]
     held = {peer: said_as(reveals[peer], Reveal).held for peer in coins}
-    listed = [said_as(reveals[peer], Reveal).probes for peer in coins]
-    probed = agreed_probes(attempt.slot(Phase.COMMIT), context.state.roster.door, listed, context.peer.tools)  # [J5]
     # Before disputes are noted: an owner whose machine stopped is out, and in a link dispute with nobody.
     undecided = undecided_aggregates(attempt, held, parts)
     link_disputes.did_not_come(lacking(attempt, held), attempt.members)  # [F1]
@@ -274,7 +273,8 @@ async def reveal(attempt: Attempt[T], clipped: Clipped, link_disputes: LinkDispu
         clipped.aggregate_D,
         combine("projections", context.state.step, attempt.number, coins),
         context.state.scales.tau,
-        probed,
+        probes.counted,
+        probes.signed_two,
     )
 
 

@@ -37,4 +37,4 @@ class StepReport:
     guarantee: int | None = None  # number of liars there may still be
     moved: bool = True  # whether the model moved
     door: tuple[DoorEvent, ...] = ()
-    probation: tuple[tuple[int, int], ...] = ()  # candidates, and how many steps they have worked without a miss
+    probation: tuple[tuple[int, int], ...] = ()  # candidates, and how many steps they have worked

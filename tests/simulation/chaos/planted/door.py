@@ -28,7 +28,7 @@ from troth.protocol.wire.primitives import Primitives
 def half_a_probation() -> Any:
     def soon(door: Door, step: int, *given: Any, most: int, **more: Any) -> Entrance:
         made = decide(door, step, *given, most=most, **more)
-        half = [c for c in made.candidates if c.first is not None and step - c.first + 1 >= door.probation // 2]
+        half = [c for c in made.candidates if c.worked >= max(1, door.probation // 2)]
         half = half[: max(0, most - len(made.admitted))]
         admitted = (*made.admitted, *(Newcomer(candidate.key, candidate.address) for candidate in half))
         return Entrance(tuple(c for c in made.candidates if c not in half), admitted)
@@ -36,10 +36,17 @@ def half_a_probation() -> Any:
     return instead_of(decide, soon)
 
 
-def misses_forgiven() -> Any:
-    def lenient(door: Door, step: int, probed: Collection[PeerId], *given: Any, **more: Any) -> Entrance:
-        begun = {PeerId(candidate.key) for candidate in door.candidates if candidate.first is not None}
+def misses_count_as_work() -> Any:
+    def generous(door: Door, step: int, probed: Collection[PeerId], *given: Any, **more: Any) -> Entrance:
+        begun = {PeerId(candidate.key) for candidate in door.candidates if candidate.worked}
         return decide(door, step, {*probed, *begun}, *given, **more)
+
+    return instead_of(decide, generous)
+
+
+def misses_not_counted() -> Any:
+    def lenient(door: Door, *given: Any, **more: Any) -> Entrance:
+        return decide(door, *given, **{**more, "lenient": True})
 
     return instead_of(decide, lenient)
 

@@ -45,6 +45,7 @@ def test_an_honest_strangers_way_in() -> None:
             "knocked": 2,
             "seated": [3],
             "worked": 4,
+            "missed": 0,
             "lost": [],
             "admitted": 8,
             "left": [],

@@ -34,6 +34,7 @@ from troth.simulation.lockstep.door.strategies import STRATEGIES
         ({"strangers": "noise:when=3"}, "'noise:when=3' has no option 'when' \\(its options: at, count, every\\)"),
         ({"strangers": "noise:at=-1"}, "'noise:at=-1': at and every must not be negative"),
         ({"strangers": "noise:count=0"}, "'noise:count=0': count must be 1 to 4096, got 0"),
+        ({"strangers": "honest:misses=-1"}, "'honest:misses=-1': misses must not be negative, got -1"),
         ({"strangers": "noise:count=4096 + zeros"}, "`strangers` must be at most 4096, got 4097"),
         (
             {"strangers": "noise:at=20"},
@@ -71,11 +72,13 @@ def test_every_kind_says_what_it_does() -> None:
     work, fake, attack, away = Doing.WORK, Doing.FAKE, Doing.ATTACK, Doing.STAY_AWAY
     expected: dict[Strangers, list[Doing]] = {
         Honest(): [work, work, work, work],
+        Honest(misses=4): [away, work, work, work],
+        Honest(misses=5): [work, work, work, work],
         Turns(after=1): [work, work, attack, attack],
         Leaves(stay=2): [work, work, attack, away],
         **{STRANGERS[name](): [fake] * 4 for name in ("zeros", "noise", "old", "copies")},
     }
     for kind, does in expected.items():
-        assert [kind.doing(member_for) for member_for in (None, 0, 1, 2)] == does
+        assert [kind.doing(member_for, 8) for member_for in (None, 0, 1, 2)] == does
     assert {type(kind) for kind in expected} | {Names} == set(STRANGERS.values())
-    assert set(STRATEGIES) == {"works", "fakes", "turns"}
+    assert set(STRATEGIES) == {"works", "fakes", "turns", "stretches"}

@@ -67,6 +67,26 @@ def test_whoever_works_is_a_member_and_contributes() -> None:
     assert equals_trusted_server(simulation)
 
 
+def test_an_honest_candidate_that_misses_a_step_becomes_a_member() -> None:
+    """[J5, J7] A step later than one that misses none; its seat costs as many gradients."""
+    missing, steady = (courses(run(f"honest:misses={misses}", probation=8, steps=16))[5] for misses in (7, 0))
+    assert (missing["missed"], steady["missed"]) == (1, 0)
+    assert missing["admitted"] == steady["admitted"] + 1
+    assert missing["worked"] == steady["worked"] == 8
+    assert missing["member"]
+    assert not missing["lost"]
+
+
+def test_whoever_misses_every_other_step_loses_its_slot_again_and_again() -> None:
+    """[J5] With the third miss, after three steps of work: it would hold a slot for half the gradients."""
+    simulation = run("honest:misses=2 + honest", probation=8, steps=40)
+    careless, steady = courses(simulation)[5], courses(simulation)[6]
+    assert len(careless["lost"]) >= 2
+    assert careless["admitted"] is None
+    assert steady["member"]
+    assert proven(simulation) == {}
+
+
 def test_newcomers_find_liars_too() -> None:
     """[J7, T2] A newcomer's audit and vote count like a founder's."""
     simulation = run("honest", peers=4, byzantine=1, attack_start=7, probation=4, steps=20)

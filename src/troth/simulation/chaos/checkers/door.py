@@ -16,10 +16,11 @@ from troth.training.work import Training
 
 _LEAST_BETWEEN, _LOTTERIES = 2, 4  # steps between two draws; draws in a probation
 _SEATS_AT_ONCE = 8
+_SPARE_MISSES, _STEPS_A_MISS = 2, 8  # misses of a candidate, and steps after which there is one more
 
 
 def door(world: World) -> list[str]:
-    """Slots go to tickets, seats to a probation of signed commitments without a miss, and neither to more than there may be."""
+    """Slots go to tickets, seats to a probation of signed commitments with few misses, and neither to more than there may be."""
     if not world.plan.probation:
         return []
     return [
@@ -45,12 +46,16 @@ def lazy(world: World) -> list[str]:
 
 
 def _unearned(world: World) -> Iterator[str]:
+    """A seat costs as many commitments as probation is long, since the slot was won, and the last of them in this very step; of
+    steps that nobody recorded, each counts as one."""
     probation, by_step = world.plan.probation, {record.step: record for record in world.records}
     for record in world.records:
+        before = by_step.get(record.step - 1)
+        seated = {} if before is None else {candidate.key: candidate.seated for candidate in before.candidates}
         for newcomer in record.admitted:
-            first = record.step - probation + 1
-            known = [by_step[step] for step in range(first, record.step + 1) if step in by_step]
-            if first < 0 or any(newcomer.key not in dict(one.probed) for one in known):
+            steps = range(seated.get(newcomer.key, record.step if before else 0), record.step + 1)
+            worked = sum(step not in by_step or newcomer.key in dict(by_step[step].probed) for step in steps)
+            if worked < probation or newcomer.key not in dict(record.probed):
                 yield f"step {record.step}: {world.name(newcomer.key)} was admitted without {probation} steps of work"
 
 
@@ -100,15 +105,25 @@ def _unsigned(world: World) -> Iterator[str]:
 
 
 def _missed(world: World) -> Iterator[str]:
-    """Whoever misses a step is no candidate after it, unless the run has just restarted or it has not begun (SPEC J5)."""
+    """Work and misses are counted right, and whoever misses too many steps, or does not begin, is no candidate (SPEC J5)."""
     for before, record in pairwise(world.records):
-        if record.step != before.step + 1 or record.began:
+        if record.step != before.step + 1:
             continue
-        staying = {candidate.key for candidate in record.candidates}
-        for candidate in before.candidates:
-            late = candidate.first is not None or record.step - candidate.seated >= world.plan.probation
-            if late and candidate.key in staying and candidate.key not in dict(record.probed):
-                yield f"step {record.step}: {world.name(candidate.key)} missed it, and is a candidate"
+        probed, old = dict(record.probed), {candidate.key: candidate for candidate in before.candidates}
+        for candidate in (candidate for candidate in record.candidates if candidate.key in old):
+            worked, missed = old[candidate.key].worked, old[candidate.key].missed
+            if candidate.key in probed:
+                worked += 1
+            elif worked and not record.began:
+                missed += 1
+            who = f"step {record.step}: {world.name(candidate.key)}"
+            if (candidate.worked, candidate.missed) != (worked, missed):
+                counted = f"{candidate.worked} and {candidate.missed} are counted"
+                yield f"{who} worked in {worked} steps and missed {missed}, {counted}"
+            if missed > _SPARE_MISSES + (worked + missed) // _STEPS_A_MISS:
+                yield f"{who} missed {missed} steps of {worked + missed}, and is a candidate"
+            if not worked and not record.began and record.step - candidate.seated >= world.plan.probation:
+                yield f"{who} did not begin, and is a candidate"
 
 
 def _without_a_ticket(world: World) -> Iterator[str]:

@@ -39,7 +39,7 @@ def _lost_slots(world: World, steady: set[int]) -> Iterator[str]:
         left = {one.key for one in record.candidates} | {one.key for one in record.admitted}
         for candidate in before.candidates:
             number = world.numbers.get(PeerId(candidate.key))
-            if number in steady and candidate.first is not None and candidate.key not in left:
+            if number in steady and candidate.worked and candidate.key not in left:
                 yield f"step {record.step}: {number} is honest, and lost its slot"
 
 

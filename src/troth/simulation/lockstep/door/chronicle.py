@@ -23,6 +23,7 @@ class Course:
     knocked: int
     seated: list[int] = field(default_factory=list)
     worked: int = 0  # gradients that it committed to on probation
+    missed: int = 0  # steps of its probation in which it did not, since it began
     lost: list[int] = field(default_factory=list)  # its slot, without a ban
     admitted: int | None = None
     left: list[int] = field(default_factory=list)  # its seat, without a ban
@@ -54,13 +55,9 @@ class Chronicle:
         return tuple(events)
 
     def probation(self, record: StepRecord) -> tuple[tuple[int, int], ...]:
-        """Candidates, and how many steps they have worked without a miss."""
-        begun = [(self._courses.get(PeerId(c.key)), c.first) for c in record.candidates]
-        return tuple(
-            (course.peer, 0 if first is None else record.step - first + 1)
-            for course, first in begun
-            if course is not None
-        )
+        """Candidates, and how many steps they have worked."""
+        worked = [(self._courses.get(PeerId(c.key)), c.worked) for c in record.candidates]
+        return tuple((course.peer, steps) for course, steps in worked if course is not None)
 
     def _knocks(self, step: int) -> Iterator[DoorEvent]:
         for party in self._parties:
@@ -71,7 +68,7 @@ class Chronicle:
 
     def _events(self, key: PeerId, course: Course, record: StepRecord, before: Roster) -> Iterator[DoorEvent]:
         step, peer, T = record.step, course.peer, self._probation
-        first = {candidate.key: candidate.first for candidate in record.candidates}
+        worked = {candidate.key: candidate.worked for candidate in record.candidates}
         course.worked += key in dict(record.probed)
         if key in record.banned:
             course.banned = step  # reported with all bans
@@ -83,17 +80,19 @@ class Chronicle:
         elif key in {back.key for back in record.returned}:
             course.returned.append(step)
             yield DoorEvent(peer, step, "returned", f"peer {peer} is back, and a member again")
-        elif key in first and key not in before.door.keys:
+        elif key in worked and key not in before.door.keys:
             course.seated.append(step)
             yield DoorEvent(peer, step, "seated", f"peer {peer} has a slot: {T} steps on probation")
-        elif key in before.door.keys and key not in first:
+        elif key in before.door.keys and key not in worked:
             course.lost.append(step)
-            had_begun = any(one.key == key and one.first is not None for one in before.door.candidates)
-            how = "missed a step" if had_begun else "did not begin"
+            had_begun = any(one.key == key and one.worked for one in before.door.candidates)
+            how = "missed too many steps" if had_begun else "did not begin"
             yield DoorEvent(peer, step, "lost", f"peer {peer} {how} on probation, and loses its slot")
-        elif (begun := first.get(key)) is not None and step - begun + 1 == T // 2:
+        elif key not in dict(record.probed):
+            course.missed += worked.get(key, 0) > 0
+        elif worked.get(key) == T // 2:
             yield DoorEvent(peer, step, "half", f"peer {peer} is on probation: {T // 2} of {T} steps")
-        elif begun is not None and step - begun + 1 == T:
+        elif worked.get(key) == T:
             yield DoorEvent(peer, step, "waits", f"peer {peer} has worked for {T} steps, and waits for a seat")
         if key in record.leaving - set(record.banned):
             course.left.append(step)  # reported with all who are absent

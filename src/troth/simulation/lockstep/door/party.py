@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from troth.crypto import PeerId
-from troth.protocol.core.door import Door
+from troth.protocol.core.door import Door, misses_few
 from troth.protocol.core.roles import draw_roles
 from troth.protocol.core.state import State
 from troth.protocol.recovery.knocking import Tickets
@@ -71,7 +71,7 @@ class Party:
             return
         for stranger in self.strangers:
             since = stranger.since
-            stranger.doing = self.kind.doing(None if since is None else state.step - since)
+            stranger.doing = self.kind.doing(None if since is None else state.step - since, state.step)
 
     def _share_machines(self, kind: Names, state: State[Training]) -> None:
         """Spend the machines of an attacker with many names on the gradients that its strategy wants to work."""
@@ -82,8 +82,9 @@ class Party:
         due = Due(
             seats=len(mine.keys() & set(state.roster.members)),
             contributors=[peer for peer in roles.owners if peer in mine],
-            begun=[PeerId(candidate.key) for candidate in candidates if candidate.first is not None],
-            fresh=[PeerId(candidate.key) for candidate in candidates if candidate.first is None],
+            begun=[PeerId(candidate.key) for candidate in candidates if candidate.worked],
+            fresh=[PeerId(candidate.key) for candidate in candidates if not candidate.worked],
+            spare=[PeerId(candidate.key) for candidate in candidates if candidate.worked and misses_few(candidate, 1)],
         )
         chosen = STRATEGIES[kind.strategy](due, kind.machines)
         for peer, stranger in mine.items():

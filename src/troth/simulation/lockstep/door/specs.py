@@ -54,7 +54,7 @@ class Strangers:
         """The step before which one of them comes to the door."""
         return self.at + self.every * number
 
-    def doing(self, member_for: int | None) -> Doing:
+    def doing(self, member_for: int | None, step: int) -> Doing:
         """What one of them does in a step. `member_for`: steps in which it was a member since it came in; None: on probation."""
         raise NotImplementedError
 
@@ -65,19 +65,27 @@ class Strangers:
 
 @dataclass(frozen=True)
 class Honest(Strangers):
-    """works for its seat, and goes on working"""
+    """works for its seat, and goes on working; on probation it misses every `misses`-th step of the run (0: none)"""
+
+    misses: int = 0
 
     lies: ClassVar[bool] = False
 
-    def doing(self, member_for: int | None) -> Doing:
-        return Doing.WORK
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.misses < 0:
+            raise ValueError(f"misses must not be negative, got {self.misses}")
+
+    def doing(self, member_for: int | None, step: int) -> Doing:
+        late = member_for is None and self.misses and step % self.misses == 0
+        return Doing.STAY_AWAY if late else Doing.WORK
 
 
 @dataclass(frozen=True)
 class Lazy(Strangers):
     """Computes nothing, before and after."""
 
-    def doing(self, member_for: int | None) -> Doing:
+    def doing(self, member_for: int | None, step: int) -> Doing:
         return Doing.FAKE
 
 
@@ -117,7 +125,7 @@ class Turns(Strangers):
     def lie(self) -> GradientAttack:
         return make_attack(self.attack)
 
-    def doing(self, member_for: int | None) -> Doing:
+    def doing(self, member_for: int | None, step: int) -> Doing:
         return Doing.WORK if member_for is None or member_for < self.after else Doing.ATTACK
 
 
@@ -137,7 +145,7 @@ class Leaves(Strangers):
     def lie(self) -> GradientAttack:
         return make_attack(self.attack)
 
-    def doing(self, member_for: int | None) -> Doing:
+    def doing(self, member_for: int | None, step: int) -> Doing:
         if member_for is None or member_for + 1 < self.stay:
             return Doing.WORK
         return Doing.ATTACK if member_for + 1 == self.stay else Doing.STAY_AWAY
@@ -145,7 +153,7 @@ class Leaves(Strangers):
 
 @dataclass(frozen=True)
 class Names(Strangers):
-    """one attacker under many names; a machine makes one gradient a step; strategy: works, fakes or turns"""
+    """one attacker under many names; a machine makes one gradient a step; strategy: works, fakes, turns or stretches"""
 
     count: int = 100
     machines: int = 4

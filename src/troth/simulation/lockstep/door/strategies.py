@@ -1,7 +1,7 @@
 """An attacker under many names, with fewer machines than names: which gradients it works, and which it fakes."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from troth.crypto import PeerId
@@ -13,8 +13,11 @@ class Due:
 
     seats: int  # of members, validators of this step included
     contributors: list[PeerId]  # members that must commit
-    begun: list[PeerId]  # candidates that have committed in every step so far
+    begun: list[PeerId]  # candidates that have begun
     fresh: list[PeerId]  # candidates that have not begun
+    spare: list[PeerId] = field(
+        default_factory=list
+    )  # of those who have begun: they keep their slot if they miss this step
 
 
 @dataclass(frozen=True)
@@ -47,4 +50,12 @@ def turns(due: Due, machines: int) -> Committed:
     return Committed(frozenset((*candidates, *due.contributors[:left])), frozenset(due.contributors[left:]))
 
 
-STRATEGIES: Final[dict[str, Strategy]] = {"works": works, "fakes": fakes, "turns": turns}
+def stretches(due: Due, machines: int) -> Committed:
+    """Begin an eighth more than can be worked in every step, and let candidates miss steps in turn."""
+    left = max(0, machines - due.seats)
+    begin = max(0, left * 9 // 8 - len(due.begun))
+    must = [key for key in due.begun if key not in due.spare]
+    return Committed(worked=frozenset((*due.contributors, *[*must, *due.fresh[:begin], *due.spare][:left])))
+
+
+STRATEGIES: Final[dict[str, Strategy]] = {"works": works, "fakes": fakes, "turns": turns, "stretches": stretches}
