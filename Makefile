@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: promises nettest bench-audit bench-door bench-hostile bench-memory bench-newcomers bench-network bench-overlap help demo test test-docs test-following check bench ban-law drop-outs attack-pages attack-studies fuzz audit-flips vectors clean
+.PHONY: promises nettest bench-audit bench-door bench-hostile bench-memory bench-newcomers bench-network bench-overlap help demo test test-docs test-following test-seeds check bench ban-law drop-outs attack-pages attack-studies fuzz audit-flips vectors clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -34,7 +34,10 @@ check: .venv/installed-dev ## lint, types and import rules
 	$(BIN)/lint-imports
 
 test: check ## everything that must hold: check, then the test suite
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal  # neighbours stay together, and share the runs that were made for them
+
+test-seeds: .venv/installed-dev ## promises under more seeds than make test draws (some minutes)
+	TROTH_SEEDS=many $(BIN)/python -m pytest -n 2 --dist worksteal tests/protocol/broadcast tests/simulation/chaos
 
 test-following: .venv/installed-dev ## 500 strangers whose contacts lie, all but one: none comes to a wrong state (some minutes)
 	$(BIN)/python -m tests.protocol.recovery.lying_contacts --seeds 0..500

@@ -34,6 +34,7 @@ SLOW: dict[str, tuple[str, ...]] = {
 NOT_RUN: dict[str, str] = {
     "make test": "it runs these tests",
     "make check": "the first part of make test",
+    "make test-seeds": "minutes, of tests that make test runs with fewer seeds",
     "make bench": "it rewrites the measured figures in benchmarks/",
     "make vectors": "it rewrites tests/golden/",
     ".venv/bin/pre-commit install": "it changes the hooks of the clone that it is typed in",

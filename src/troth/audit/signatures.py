@@ -9,6 +9,7 @@ from typing import NamedTuple, Self
 
 from troth.audit.report import Check, Report
 from troth.crypto import PeerId, verify
+from troth.processes import interrupts_ignored
 
 _BATCH = 2048
 _WORTH_WHILE = 4  # batches that are verified here before another process is started
@@ -48,8 +49,10 @@ class SignatureChecker:
             return
         if self._pool is None:
             # A fork would copy PyTorch's locks, and hang.
-            self._pool = ProcessPoolExecutor(self._processes, get_context("spawn"), _ignore_interrupts)
-        self._waiting.append((batch, self._pool.submit(verified, [claim._replace(where="") for claim in batch])))
+            self._pool = ProcessPoolExecutor(self._processes, get_context("spawn"))
+        with interrupts_ignored():  # the first batches start the processes
+            answer = self._pool.submit(verified, [claim._replace(where="") for claim in batch])
+        self._waiting.append((batch, answer))
         while len(self._waiting) > _WAITING:
             self._collect()
 
@@ -82,10 +85,3 @@ class SignatureChecker:
 
 def verified(claims: Sequence[Claim]) -> list[bool]:
     return [verify(claim.peer, claim.message, claim.signature) for claim in claims]
-
-
-def _ignore_interrupts() -> None:
-    """Ctrl-C is for the process that people see, which ends this one."""
-    import signal
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)

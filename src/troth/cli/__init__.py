@@ -3,6 +3,7 @@
 import os
 import sys
 import warnings
+from typing import NoReturn
 
 import typer
 from typer import Typer
@@ -72,9 +73,6 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         given = sys.argv[1:] if arguments is None else arguments
         code = command.main(args=given or ["--help"], prog_name="troth", standalone_mode=False) or 0
-        if code == _INTERRUPTED:  # some versions of Typer turn Ctrl-C into an exit code
-            _interrupted()
-        sys.exit(code)
     except OperatorError as error:
         _fail(str(error))
     except typer.Abort:
@@ -93,6 +91,9 @@ def main(arguments: list[str] | None = None) -> None:
         if where is None or os.environ.get("TROTH_TRACEBACK"):
             raise
         _fail(f"{where} (with TROTH_TRACEBACK=1 in the environment the whole traceback is shown)")
+    if code == _INTERRUPTED:  # some versions of Typer turn Ctrl-C into an exit code
+        _interrupted()
+    sys.exit(code)
 
 
 def _about_a_key_file(error: Exception) -> bool:
@@ -102,11 +103,11 @@ def _about_a_key_file(error: Exception) -> bool:
     return isinstance(error, KeyFileError)
 
 
-def _fail(message: str) -> None:
+def _fail(message: str) -> NoReturn:
     print(f"troth: {message}", file=sys.stderr)
     sys.exit(2)
 
 
-def _interrupted() -> None:
+def _interrupted() -> NoReturn:
     print("troth: interrupted; nothing was written for the unfinished run", file=sys.stderr)
     sys.exit(_INTERRUPTED)

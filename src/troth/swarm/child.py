@@ -86,41 +86,62 @@ def live(
     """The process's main function. Plans and manifests travel as bytes: nothing is unpickled but that."""
     folder = folder_of(Path(out), number)
     folder.mkdir(parents=True, exist_ok=True)
-    output = os.open(
-        folder / "output.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644
-    )  # of libraries, and tracebacks
-    os.dup2(output, 1)
-    os.dup2(output, 2)
+    _redirect_output(folder / "output.txt")
     log = LogFile(folder / "log.txt")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C, and asks us to stop
-    signal.signal(signal.SIGTERM, _stop)
-    torch.set_num_threads(threads)
-    reporter = _Reporter(number, parent)
+    reporter, stop = _Reporter(number, parent), _Stop()
     try:
+        signal.signal(signal.SIGTERM, stop)
+        torch.set_num_threads(threads)
         plan = msgspec.json.decode(plan_raw, type=SwarmPlan)
-        manifest = Manifest.from_bytes(manifest_raw, Path(manifest_folder))
-        identity = plan.identities()[number]
-        factory = LiarFactory(plan, number) if number in plan.liars else RehearsalFactory(plan, number)
-        founder = manifest.founder(identity.peer)
-        assert founder is not None
-        options = NodeOptions(folder, listen=founder.address, evaluate_every=evaluate_every)
-        node = Node(manifest, identity, options, reporter, factory)
-        state = node.live()
-        reporter.send(Ended(number, "done", state.step, node.work.digest(state.training)))
-    except (BannedError, RemovedError) as why:
-        log.write(str(why))
-        reporter.send(Ended(number, "out"))
+        try:
+            manifest = Manifest.from_bytes(manifest_raw, Path(manifest_folder))
+            _train(plan, manifest, folder, number, reporter, evaluate_every)
+        except (BannedError, RemovedError) as why:
+            log.write(str(why))
+            reporter.send(Ended(number, "out"))
+        except OperatorError as error:
+            log.write(f"ended: {error}")
+            reporter.send(Ended(number, str(error)))
+        except Exception as error:
+            log.write(f"ended by an error: {type(error).__name__}: {error} (see output.txt)")
+            traceback.print_exc()
+            reporter.send(Ended(number, f"{type(error).__name__}: {error}"))
+        stop.late = True
     except KeyboardInterrupt:
+        stop.late = True
         log.write("stopped with the swarm")
         sys.exit(143)
-    except OperatorError as error:
-        log.write(f"ended: {error}")
-        reporter.send(Ended(number, str(error)))
-    except Exception as error:
-        log.write(f"ended by an error: {type(error).__name__}: {error} (see output.txt)")
-        traceback.print_exc()
-        reporter.send(Ended(number, f"{type(error).__name__}: {error}"))
 
 
-def _stop(*_: Any) -> None:
-    raise KeyboardInterrupt
+def _redirect_output(file: Path) -> None:
+    """Output of libraries, and tracebacks."""
+    output = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+
+
+def _train(
+    plan: SwarmPlan, manifest: Manifest, folder: Path, number: int, reporter: _Reporter, evaluate_every: int
+) -> None:
+    identity = plan.identities()[number]
+    factory = LiarFactory(plan, number) if number in plan.liars else RehearsalFactory(plan, number)
+    founder = manifest.founder(identity.peer)
+    assert founder is not None
+    options = NodeOptions(folder, listen=founder.address, evaluate_every=evaluate_every)
+    node = Node(manifest, identity, options, reporter, factory)
+    state = node.live()
+    reporter.send(Ended(number, "done", state.step, node.work.digest(state.training)))
+
+
+class _Stop:
+    """SIGTERM from the parent. Once the peer has ended, or was stopped, there is nothing left to interrupt but the interpreter's
+    way out, which would print a traceback."""
+
+    def __init__(self) -> None:
+        self.late = False
+
+    def __call__(self, *_: Any) -> None:
+        if not self.late:
+            self.late = True
+            raise KeyboardInterrupt

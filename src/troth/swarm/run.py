@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from multiprocessing import get_context
+from multiprocessing import forkserver, get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -16,6 +16,7 @@ from troth.evidence import RunSummary
 from troth.files import write_bytes, write_text
 from troth.network.manifest.manifest import Manifest
 from troth.network.node.events import StepEvent
+from troth.processes import interrupts_ignored
 from troth.protocol.core.records import decode_record
 from troth.swarm.child import Ended, Note, Stepped, Trace, live
 from troth.swarm.plan import SwarmPlan, folder_of
@@ -94,6 +95,8 @@ class Swarm:
 
     def start(self, number: int) -> None:
         """Start a peer, also again after it was killed."""
+        with interrupts_ignored():  # the first one starts the fork server, which imports for seconds
+            forkserver.ensure_running()
         mine, theirs = self._context.Pipe(duplex=False)
         arguments = (*self._raw, str(self.manifest.folder), str(self.out), number, theirs, *self._settings)
         process = self._context.Process(target=live, args=arguments, name=f"peer{number}", daemon=True)

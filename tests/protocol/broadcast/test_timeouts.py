@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.protocol.broadcast.announcement.setting import SLOT
 from tests.protocol.channel_internals import ended_announcement
 from tests.protocol.scripted_world import LiarLink, LiarScript, WorldRun, peer_ids, plan, run_world
+from tests.seeds import drawn
 from troth.crypto import Identity, PeerId, Slot, derive
 from troth.protocol.broadcast.agreement import Timing, view_bytes
 from troth.protocol.broadcast.announcement import Announcement
@@ -175,7 +176,7 @@ def _timeouts_by_step(seen: WorldRun) -> list[Timeouts]:
     return [timeouts for _, held in sorted(seen.world.timeouts.items()) for timeouts in held]
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1 + k for k in drawn(1, many=3)])
 @pytest.mark.parametrize("crashes", [{}, {4: DropOut(4, 3)}], ids=["all there", "one falls silent"])
 def test_delta_grows_where_the_network_is_slower_than_the_least(crashes: dict[int, DropOut], seed: int) -> None:
     """[Q8] Packets take one to two of the least Δ: nobody else is absent or blamed, and no rounds begin without need.
@@ -249,11 +250,11 @@ class _JustInTime(LiarScript):
 @pytest.mark.parametrize("kind", [Value, View, Certificate])
 def test_liars_who_are_late_do_not_slow_the_others_down(kind: type[Value | View | Certificate], every: int) -> None:
     """[Q8] All may wait for them in every announcement; the agreed Δ stays at the least nevertheless."""
-    seen = run_world(plan(peers=6, liars=(0, 1), steps=12, network=QUICK), _JustInTime(kind, every)).check_promises()
+    seen = run_world(plan(peers=6, liars=(0, 1), steps=7, network=QUICK), _JustInTime(kind, every)).check_promises()
     assert seen.slow == {}
     waits = kind is Value or (kind is View and every == 1)  # else a certificate comes from elsewhere
     assert (seen.seconds[-1] > 5 * 1.9) == waits
-    assert _timeouts_by_step(seen)[2:] == [FLOOR] * 10
+    assert _timeouts_by_step(seen)[2:] == [FLOOR] * 5
 
 
 @pytest.mark.parametrize("network", [QUICK, Network(least=0.8, latency=0.19)])

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from tests.simulation.chaos.planted import PLANTED
+from tests.simulation.chaos.planted.search import SEEDS
 from troth.crypto import Identity
 from troth.protocol.broadcast.router import Router
 from troth.protocol.core.errors import LeftOutError
-from troth.protocol.core.records import Candidate, Judgement, Returned, StepRecord
+from troth.protocol.core.records import Candidate, Judgement, Returned, StepRecord, encode_record
 from troth.protocol.core.roster import Roster
 from troth.protocol.wire.frames import Packet, Relayed, Value
 from troth.protocol.wire.messages import Envelope, Kind, Verdict
@@ -24,12 +25,15 @@ from troth.simulation.chaos.checkers.progress import excused
 from troth.simulation.chaos.faults import Network
 from troth.simulation.chaos.memory_probe import held_bytes
 from troth.simulation.chaos.plan import Plan
+from troth.simulation.chaos.plan_file import load
 from troth.simulation.chaos.play import play
 from troth.simulation.chaos.world import World
 from troth.simulation.lockstep.drop_outs import DropOut
 from troth.training.work import Training, TrainingWork
 
 # D coordinates
+
+PLANS = SEEDS.with_name("plans")
 
 
 def plan(peers: int = 5, steps: int = 4, attacks: dict[int, str] | None = None, **given: Any) -> Plan:
@@ -94,6 +98,37 @@ def test_progress_is_excused_beyond_the_guarantee_only() -> None:
     assert len(world.records) < 4
     assert excused(world)
     assert CHECKERS["progress"](world) == []
+
+
+def _with_a_record_of_its_own(world: World) -> StepRecord:
+    """Peer 0 ends step 1 with another record than the rest."""
+    outcome = world.outcomes[0][1]
+    record = msgspec.structs.replace(outcome.record, struck=(world.run.founders[1],))
+    world.outcomes[0] = {**world.outcomes[0], 1: replace(outcome, record=record)}
+    return record
+
+
+def test_agreement_excuses_a_peer_that_the_network_fails_for_what_it_cannot_prove() -> None:
+    """[Q4, U2] Announcements assume that frames between honest members arrive within Δ. A peer that loses them may write a record
+    of its own, which no quorum signs; one that is reached may not, nor may anybody prove a second record."""
+    world = play(plan(steps=3))
+    own = _with_a_record_of_its_own(world)
+    different = ["step 1: honest peers have different records"]
+    assert CHECKERS["agreement"](world) == different, "all are reached"
+    elsewhere = replace(world, plan=replace(world.plan, network=Network(latency=0.3, loss={1: 0.43})))
+    assert CHECKERS["agreement"](elsewhere) == different, "another is not"
+    lossy = replace(world, plan=replace(world.plan, network=Network(latency=0.3, loss={0: 0.43})))
+    assert CHECKERS["agreement"](lossy) == []
+    lossy.histories[1, 0].add(encode_record(own))
+    assert CHECKERS["agreement"](lossy) == different, "it was certified"
+
+
+def test_a_peer_that_loses_four_packets_of_ten_falls_out_and_breaks_nothing() -> None:
+    """[U2] Door 7468: it ends step 0 with a record of its own, that nobody else signs, and is expelled in everybody else's."""
+    world = play(load(PLANS / "lossy-link.json").smallest)
+    assert sorted(map(len, world.written[0, 0].values())) == [1, 5]
+    assert len(world.outcomes[0]) == 1, "and it does not go on from there"
+    assert failing(world) == set()
 
 
 def test_safety_alone_sees_a_history_that_was_given_up() -> None:

@@ -3,15 +3,14 @@
 Stopping takes effect at once and leaves no process behind. A process that dies is a broken world, not a hang.
 """
 
-import signal
 import time
-from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Generator, Iterable
+from contextlib import suppress
 from itertools import islice
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
-from typing import Any
 
+from troth.processes import interrupts_ignored
 from troth.simulation.chaos.judge import Verdict, judge
 from troth.simulation.chaos.plan import Plan
 
@@ -63,7 +62,7 @@ class _Worker:
     def _start(self) -> None:
         self.pipe, theirs = _SPAWN.Pipe()
         self._process = _SPAWN.Process(target=_work, args=(theirs,), daemon=True)
-        with _interrupts_ignored():
+        with interrupts_ignored():
             self._process.start()
         theirs.close()
 
@@ -95,13 +94,3 @@ def _work(pipe: "Connection[Verdict, Plan]") -> None:
             pipe.send(verdict_on(pipe.recv()))
     except (EOFError, OSError):
         return
-
-
-@contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    """Ctrl-C reaches every process of a terminal. Workers started here ignore it, and the parent ends them."""
-    before: Any = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

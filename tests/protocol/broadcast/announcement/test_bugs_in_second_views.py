@@ -49,7 +49,7 @@ class _LeavesThemOut(Announcement):
     def _go_without_broken_off(self, now: float) -> None:
         if self._seen is None or self._quorum is None or self.decision is not None:
             return
-        broken_off = tuple(p for p in self._in_time & self._gone if self._seen not in self._views.get(p, ()))
+        broken_off = tuple(p for p in sorted(self._in_time & self._gone) if self._seen not in self._views.get(p, ()))
         if not self._left_out and broken_off and len(self._in_time) - len(broken_off) >= self._quorum:
             self._left_out = broken_off
             seen = self._without(broken_off)

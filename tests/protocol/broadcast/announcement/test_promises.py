@@ -9,10 +9,11 @@ from tests.protocol.broadcast.announcement import link_dispute_promises as dispu
 from tests.protocol.broadcast.announcement.link_dispute_world import LinkDisputeWorld
 from tests.protocol.broadcast.announcement.promises import broken
 from tests.protocol.broadcast.announcement.world import AnnouncementWorld
+from tests.seeds import drawn
 from troth.protocol.broadcast.announcement import Announcement
 
 
-@pytest.mark.parametrize("hundred", range(30))
+@pytest.mark.parametrize("hundred", drawn(10, many=30))
 def test_promises_hold_whatever_liars_do(hundred: int) -> None:
     """[Q1–Q6] Agreement, validity, termination, proof of lies, ends within Δ of each other, bounded output."""
     runs = {seed: broken(AnnouncementWorld(seed).run()) for seed in range(100 * hundred, 100 * hundred + 100)}
@@ -37,7 +38,7 @@ def test_equal_seeds_give_equal_runs() -> None:
         assert [member.sent for member in one.honest] == [member.sent for member in other.honest]
 
 
-@pytest.mark.parametrize("hundred", range(20))
+@pytest.mark.parametrize("hundred", drawn(8, many=20))
 def test_promises_hold_whatever_members_break_off(hundred: int) -> None:
     """[Q9] Power cuts that all see, or some; in the middle of sending; liars that break off towards some, or claim that others
     have; and members that are back."""
@@ -54,14 +55,14 @@ def _mostly_liars(seed: int, kind: type[Announcement] = Announcement) -> Announc
     return AnnouncementWorld(seed, kind, members=members, liars=Random(-seed).randint(1, members - 1), departures=True)
 
 
-@pytest.mark.parametrize("hundred", range(10))
+@pytest.mark.parametrize("hundred", drawn(4, many=10))
 def test_promises_hold_though_most_who_take_part_lie(hundred: int) -> None:
     """[Q6] The rounds are for so many liars as there may be, not for a share of those who take part."""
     runs = {seed: broken(_mostly_liars(seed).run()) for seed in range(100 * hundred, 100 * hundred + 100)}
     assert {seed: why for seed, why in runs.items() if why is not None} == {}
 
 
-@pytest.mark.parametrize("hundred", range(10))
+@pytest.mark.parametrize("hundred", drawn(4, many=10))
 def test_a_liar_that_breaks_off_towards_some_pays_as_if_it_had_kept_its_value_from_them(hundred: int) -> None:
     """[F1, F3, Q9] No honest member is struck or gets a link dispute with another; all rounds cost a liar one or the other."""
     for seed in range(100 * hundred, 100 * hundred + 100):

@@ -1,9 +1,9 @@
 """Look for the first seed that finds each planted bug, and print name, seed, steps and the broken promise.
 
-`python -m tests.simulation.chaos.planted [A..B] [--only WORD] [--worlds DRAW] [--processes N]`. `--table` prints that for
-docs/chaos.md, `--json` as the tests need it:
+`python -m tests.simulation.chaos.planted [A..B] [--only WORD] [--worlds DRAW] [--most-peers N] [--processes N]`. `--table` prints
+that for docs/chaos.md, `--json` as the tests need it (they play every world twice, so small ones are better):
 
-    python -m tests.simulation.chaos.planted 0..300 --json > planted.json
+    python -m tests.simulation.chaos.planted 0..400 --most-peers 6 --json > planted.json
     mv planted.json tests/simulation/chaos/planted_seeds.json
 
 A bug that needs more than chance brings together has a planned world: a plan in `plans/`, played in place of seeds.
@@ -15,8 +15,9 @@ import os
 from itertools import chain
 
 from tests.simulation.chaos.planted import NOT_PLANTED, PLANTED
-from tests.simulation.chaos.planted.search import Find, find_at, search, seeds_of_tests
+from tests.simulation.chaos.planted.search import Find, find_at, search, seeds_of_tests, world_of
 from troth.simulation.chaos.draws import DRAWS
+from troth.simulation.chaos.plan_file import MOST_PEERS
 
 
 def main() -> None:
@@ -24,6 +25,7 @@ def main() -> None:
     parser.add_argument("seeds", nargs="?", default="0..300")
     parser.add_argument("--only", default="", help="bugs with this in their name")
     parser.add_argument("--worlds", choices=sorted(DRAWS), default="classic", help="how they are drawn")
+    parser.add_argument("--most-peers", type=int, default=MOST_PEERS, help="pass over larger worlds")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--table", action="store_true", help="as markdown")
     parser.add_argument("--json", action="store_true", help="as the tests read it")
@@ -31,7 +33,8 @@ def main() -> None:
     first, last = map(int, asked.seeds.split(".."))
     names, found = [name for name in PLANTED if asked.only in name], dict[str, Find | None]()
     planned = {name: where for name, where in seeds_of_tests().items() if name in names and isinstance(where, str)}
-    drawn = search([name for name in names if name not in planned], asked.worlds, range(first, last), asked.processes)
+    seeds = [seed for seed in range(first, last) if world_of(asked.worlds, seed).peers <= asked.most_peers]
+    drawn = search([name for name in names if name not in planned], asked.worlds, seeds, asked.processes)
     for name, one in chain(((name, find_at(name, where)) for name, where in planned.items()), drawn):
         found[name] = one
         if not asked.table and not asked.json:

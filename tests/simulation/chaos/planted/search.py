@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -52,12 +52,16 @@ def steps_of(worlds: str) -> int:
     return LONGER.get(worlds, STEPS)
 
 
-def plan_of(where: Where) -> Plan:
+def world_of(worlds: str, seed: int) -> Plan:
     """Drawn for the most steps, however many are played: else it would be another world."""
+    return DRAWS[worlds](seed, steps=steps_of(worlds), **SMALL.get(worlds, {}))
+
+
+def plan_of(where: Where) -> Plan:
     if isinstance(where, str):
         return load(SEEDS.parent / where).smallest
     worlds, seed, steps = where
-    return replace(DRAWS[worlds](seed, steps=steps_of(worlds), **SMALL.get(worlds, {})), steps=steps)
+    return replace(world_of(worlds, seed), steps=steps)
 
 
 def broken_by(name: str | None, where: Where) -> list[str]:
@@ -83,7 +87,7 @@ def find(name: str, worlds: str, seed: int) -> Find | None:
     return found
 
 
-def search(names: list[str], worlds: str, seeds: range, processes: int) -> Iterator[tuple[str, Find | None]]:
+def search(names: list[str], worlds: str, seeds: Sequence[int], processes: int) -> Iterator[tuple[str, Find | None]]:
     """First seed of each bug, as they are found; all processes are busy until the last."""
     left = {name: iter(seeds) for name in names}
     tried = Counter[str]()

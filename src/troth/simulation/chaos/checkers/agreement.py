@@ -12,7 +12,8 @@ def agreement(world: World) -> list[str]:
     """Honest peers hold the same roster, randomness, verdicts and model after every step, bit for bit.
 
     Records that a peer could not prove, and gave up, count too: if honest peers write different ones, too few sign either, and a
-    liar that can repeat this stops the run. One that the network failed may have missed something, and falls out."""
+    liar that can repeat this stops the run. A peer that the network fails is beyond what announcements assume (every frame within
+    Δ): it may write a record of its own, which nobody signs, and falls out. What it can prove is what the others hold."""
     broken, failed, held = [], world.plan.network.unreached, world.held
     for (step, incarnation), written in sorted(world.written.items()):
         different = sum(not who <= failed for who in written.values())
@@ -20,6 +21,7 @@ def agreement(world: World) -> list[str]:
             broken.append(f"step {step}, incarnation {incarnation}: honest peers wrote {different} different records")
     for step in range(world.plan.steps):
         ended = {number: outcomes[step] for number, outcomes in held.items() if step in outcomes}
+        ended = {number: one for number, one in ended.items() if number not in failed or _certified(world, one.record)}
         if len({encode_record(outcome.record) for outcome in ended.values()}) > 1:
             broken.append(f"step {step}: honest peers have different records")
         if len({outcome.state.roster for outcome in ended.values()}) > 1:
@@ -28,6 +30,11 @@ def agreement(world: World) -> list[str]:
         if any(not same_bits(models[0], model) for model in models[1:]):
             broken.append(f"step {step}: honest peers have different models")
     return broken
+
+
+def _certified(world: World, record: StepRecord) -> bool:
+    """Whether an honest peer could ever prove this record (SPEC U2)."""
+    return encode_record(record) in world.histories.get((record.step, record.incarnation), ())
 
 
 def safety(world: World) -> list[str]:
