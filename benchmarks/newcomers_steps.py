@@ -21,7 +21,7 @@ SIZE, ROUNDS = 25_000_000, 4
 VICTIM = "founder0"
 _FIRST = 3  # steps that are not counted: memory is taken for the first time
 _QUIET = 4  # steps between two events
-_PROBATION = 8  # slots are given away every two steps, so that not much of the time is spent on waiting for one
+_PROBATION = 16  # a slot is lost if the download takes longer; slots are given away every four steps
 
 QUIET = "quiet: four founders"
 KNOCKING = "a stranger starts, follows, and waits for a slot"
