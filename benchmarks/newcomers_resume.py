@@ -59,7 +59,8 @@ class Resumed:
 
 def caught_up(peers: Peers, name: str, since: float) -> CaughtUp:
     """What this peer has made again since then."""
-    replayed = [one for one in peers.told(name) if one["what"] == "replayed" and one["at"] > since and one["updates"]]
+    told = [one for one in peers.told(name) if one["what"] == "replayed" and one["at"] > since]
+    replayed = [one for one in told if one["updates"] and one["whole"]]
     updates, seconds = sum(one["updates"] for one in replayed), sum(one["seconds"] for one in replayed)
     return CaughtUp(updates, seconds, statistics.median(step.seconds for step in peers.steps if step.ended > since))
 
@@ -101,13 +102,15 @@ def small_run() -> CaughtUp:
 
 def sentences(resumed: Resumed) -> list[str]:
     """For results-newcomers.md."""
-    models = set(resumed.models.values())
+    without = [name for name, model in resumed.models.items() if model == "none"]
+    models = {model for model in resumed.models.values() if model != "none"}
     return [
         f"- {resumed.before / 1e6:.0f} MB had come when it was killed. It was started again at once, and fetched "
         f"{'the rest of the same state' if resumed.same else 'another state'}: {resumed.after / 1e6:.0f} MB. "
         f"{max(0, resumed.again) / 1e6:.1f} MB of {resumed.state / 1e6:.0f} MB came twice.",
         f"- It observed a step {resumed.away} steps after the kill. Before, it caught up: {resumed.caught_up.sentence()}.",
-        f"- Models at the end: {len(models)} different among {len(resumed.models)} (of {', '.join(resumed.models)}).",
+        f"- Models at the end: {len(models)} different among {len(resumed.models) - len(without)}; without one, since they lost their "
+        f"slot before: {', '.join(without) or 'nobody'}.",
     ]
 
 
