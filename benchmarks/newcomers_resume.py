@@ -109,8 +109,8 @@ def sentences(resumed: Resumed) -> list[str]:
         f"{'the rest of the same state' if resumed.same else 'another state'}: {resumed.after / 1e6:.0f} MB. "
         f"{max(0, resumed.again) / 1e6:.1f} MB of {resumed.state / 1e6:.0f} MB came twice.",
         f"- It observed a step {resumed.away} steps after the kill. Before, it caught up: {resumed.caught_up.sentence()}.",
-        f"- Models at the end: {len(models)} different among {len(resumed.models) - len(without)}; without one, since they lost their "
-        f"slot before: {', '.join(without) or 'nobody'}.",
+        f"- Models at the end: {len(models)} different among {len(resumed.models) - len(without)}; without one: "
+        f"{', '.join(without) or 'nobody'}.",
     ]
 
 
