@@ -33,6 +33,8 @@ class CaughtUp:
         return self.updates * self.step_s / max(1e-9, self.seconds)
 
     def sentence(self) -> str:
+        if not self.updates:
+            return f"by a whole content, with no update to be made again (a step of the run took {self.step_s:.2f} s)"
         return (
             f"{self.updates} updates in {self.seconds:.2f} s, while a step of the run took {self.step_s:.2f} s (median): "
             f"{self.rate:.1f} times as fast as the run moves"
