@@ -57,7 +57,7 @@ bench-audit: .venv/installed-dev ## an audit of 1,000 steps of 16 peers (some mi
 bench-door: .venv/installed-dev ## seats of an attacker with many names (some minutes); rewrites benchmarks/results-door.md and the table in docs/door.md
 	$(BIN)/python -m benchmarks.door
 
-bench-newcomers: .venv/installed-dev ## a stranger, a state of 200 MB and a donor that is killed (a quarter of an hour); rewrites benchmarks/results-newcomers.md
+bench-newcomers: .venv/installed-dev ## strangers, a state of 200 MB, and donors and strangers that are killed (half an hour on idle cores); rewrites benchmarks/results-newcomers.md
 	$(BIN)/python -m benchmarks.newcomers_large
 
 bench-overlap: .venv/installed-dev ## gradients beside the protocol, on lines with delay (as root, with iproute2); rewrites benchmarks/results-overlap.md

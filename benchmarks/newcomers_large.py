@@ -1,244 +1,125 @@
-"""`make bench-newcomers`: a stranger joins a run with a state of 200 MB, and one of its donors is killed half-way.
+"""`make bench-newcomers`: strangers fetch a state of 200 MB; donors are killed, and a stranger is; peers that lag behind catch up.
 
-    python -m benchmarks.newcomers_large [PARAMETERS [stranger | nobody]]
+    python -m benchmarks.newcomers_large [PART[=PARAMETERS] …]
 
-Four founders and one stranger, each a process of `troth join`, over TLS on this machine; SGD with momentum, so the state is two
-vectors. When half of the state has come, one founder is killed, or the stranger itself, which is started again at once, or
-nobody. Rewrites benchmarks/results-newcomers.md, if it is a founder of a run of the usual size.
+Each part is a run of processes of `troth join`, over TLS on this machine, and rewrites its section of results-newcomers.md; without
+a name, all of them, one after another. A smaller model makes quicker steps, so that more of them are measured in a given time.
 """
 
-import json
 import os
 import platform
-import shutil
-import signal
-import statistics
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from hashlib import sha256
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from troth.crypto import Identity
+from benchmarks.newcomers_peers import Setting, peers_of
+from benchmarks.newcomers_resume import resume, sentences, small_run
+from benchmarks.newcomers_steps import BOTH, DOWNLOAD, KILLED, QUIET, SIZE, measure, table
 
-FOUNDERS, SIZE = 4, 25_000_000
-WATCHED = "founder1"  # whose steps are measured
-BEFORE = 8  # steps before the stranger comes
-_FIRST = 2  # steps that are not counted: memory is taken for the first time
-_PORT = 7560
-_PATIENCE_S = 3000.0
+_RESULTS = Path(__file__).with_name("results-newcomers.md")
+_HEAD = """# Newcomers and a large state
 
-
-@dataclass(frozen=True)
-class Setting:
-    """The run, and who is killed in it."""
-
-    size: int
-    victim: str
-    steps: int = 44
-    probation: int = 16
-    content_every: int = 4
-
-    @classmethod
-    def of(cls, size: int, victim: str) -> "Setting":
-        """A stranger that is killed takes some steps to start again, and must not have lost its slot by then."""
-        if victim == "nobody":
-            return cls(size, victim, 27)  # what a download costs alone
-        return cls(size, victim, 70, 32, 16) if victim == "stranger" else cls(size, victim)
+Written by `make bench-newcomers`, part by part; each part names its command and its size. All peers are processes of `troth join` on one machine, over TLS, and
+share its cores: whatever a stranger computes itself (imports, tickets, TLS, hashes, updates, gradients) slows the others too. Models are float32, with SGD and
+momentum, so a state is eight bytes for each parameter; gradients cost next to nothing, so that a step is the protocol's own work. Founders are four.
+"""
 
 
-@dataclass(frozen=True)
-class Moments:
-    """Steps that the founders had made."""
-
-    came: int  # when the stranger came
-    download: int  # when its first chunk had come
-    killed: int  # when a donor was killed
-    whole: int  # when the state was whole
-    caught_up: int  # when it observed its first step
-    seconds: float  # from the first chunk to the last
-
-
-@contextmanager
-def _all_ended() -> Iterator[dict[str, subprocess.Popen[bytes]]]:
-    processes: dict[str, subprocess.Popen[bytes]] = {}
-    try:
-        yield processes
-    finally:
-        for process in processes.values():
-            process.kill()
-            process.wait()
-
-
-def main(size: int = SIZE, victim: str = "founder") -> None:
-    with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as temporary, _all_ended() as processes:
-        folder = Path(temporary)
-        keys = sorted((Identity.generate() for _ in range(FOUNDERS)), key=lambda identity: identity.peer)
-        founders = {f"founder{number}": identity for number, identity in enumerate(keys)}
-        # Who lacks a state asks the members with the smallest keys first, so the first founder hands it out.
-        setting = Setting.of(size, victim if victim in ("stranger", "nobody") else "founder0")
-        _found(folder, founders, setting)
-        for name in founders:
-            processes[name] = _join(folder, name)
-        moments = _let_a_stranger_in(folder, processes, setting)
-        for process in processes.values():
-            process.wait(timeout=_PATIENCE_S)
-        report = _report(folder, sorted(processes), moments, setting)
-    print(report)
-    if size == SIZE and setting.victim in founders:
-        Path(__file__).with_name("results-newcomers.md").write_text(report, encoding="utf-8")
-
-
-def _found(folder: Path, founders: dict[str, Identity], setting: Setting) -> None:
-    for name, identity in {**founders, "stranger": Identity.generate()}.items():
-        identity.save(folder / f"{name}.key")
-        (folder / f"{name}.pub").write_text(identity.peer.hex() + "\n")
-    shutil.copy(Path(__file__).with_name("flat_task.py"), folder)
-    named = [f"{name}={name}.pub@127.0.0.1:{_PORT + number}" for number, name in enumerate(founders)]
-    task = ["--task", f"flat_task.py:dimension={setting.size}", "--optimizer", "sgd:momentum=0.9"]
-    length = ["--steps", str(setting.steps), "--probation", str(setting.probation)]
-    times = ["--delta", "10", "--compute", "120", "--bulk", "120"]
-    command = [
-        "-m",
-        "troth",
-        "new",
-        "run.toml",
-        *task,
-        *length,
-        *times,
-        *(part for one in named for part in ("--founder", one)),
+def _steps(size: int) -> list[str]:
+    measured = measure(size)
+    alone, both = measured.ratio(KILLED, QUIET), measured.ratio(BOTH, QUIET)
+    return [
+        _state(size),
+        "",
+        "In one run, over and over, with quiet steps between: a stranger fetches the state; another one does, and a founder is killed with SIGKILL when half",
+        "has come; a founder is killed at the same moment of a step while nobody fetches anything. Contents are named every four steps.",
+        "",
+        *table(measured),
+        "",
+        f"Plainly: steps beside a download are {measured.ratio(DOWNLOAD, QUIET):.2f} times as long as quiet ones. A step in which a founder is killed is {alone:.2f} times",
+        f"as long, since a part of it is repeated without the dead (SPEC N1); with a download {both:.2f} times, which is {measured.ratio(BOTH, KILLED):.2f} times that of a kill alone.",
     ]
-    subprocess.run([sys.executable, *command], cwd=folder, check=True, capture_output=True)
-    manifest = folder / "run.toml"
-    text = manifest.read_text()
-    assert "content_every = 16" in text, "a large model"
-    manifest.write_text(text.replace("content_every = 16", f"content_every = {setting.content_every}"))
 
 
-def _join(folder: Path, name: str, *more: str) -> "subprocess.Popen[bytes]":
-    key, place = str(folder / f"{name}.key"), str(folder / name)
-    command = ["-m", "troth", "join", "run.toml", "--identity", key, "--folder", place, "--quiet", *more]
-    log = (folder / f"{name}.out").open("wb")
-    return subprocess.Popen([sys.executable, *command], cwd=folder, stdout=log, stderr=log)
+def _state(size: int) -> str:
+    return f"{size:,} parameters: a state of {8 * size / 1e6:.0f} MB."
 
 
-def _let_a_stranger_in(folder: Path, processes: "dict[str, subprocess.Popen[bytes]]", setting: Setting) -> Moments:
-    """Start a stranger in the midst of the run, and kill the victim when half of the state has come."""
-
-    def now() -> int:
-        return len(_metrics(folder / WATCHED))
-
-    def until(what: Callable[[], object]) -> int:
-        end = time.monotonic() + _PATIENCE_S
-        while not what():
-            assert time.monotonic() < end, "the run does not get there"
-            assert all(process.poll() is None for process in processes.values()), "a process ended"
-            time.sleep(0.02)
-        print(f"step {now()}", flush=True)
-        return now()
-
-    def join() -> None:
-        processes["stranger"] = _join(folder, "stranger", "--listen", f"127.0.0.1:{_PORT + FOUNDERS}")
-
-    state, place = 8 * setting.size, folder / "stranger"
-    came = until(lambda: now() >= BEFORE)
-    join()
-    download = until(lambda: _on_disk(place))
-    began = time.monotonic()
-    until(lambda: _on_disk(place) >= state / 2)
-    killed = now()
-    if setting.victim in processes:
-        processes.pop(setting.victim).send_signal(signal.SIGKILL)
-    if setting.victim == "stranger":
-        print(f"{_on_disk(place):,} bytes are on disk when it is started again", flush=True)
-        join()
-    whole = until(lambda: _on_disk(place) >= state or _metrics(place))
-    seconds = time.monotonic() - began
-    caught_up = until(lambda: _metrics(place))
-    return Moments(came, download, killed, whole, caught_up, seconds)
+def _resume(size: int) -> list[str]:
+    head = "A stranger is killed with SIGKILL when half of the state has come, and the same command is started again. Contents are named every 16 steps."
+    return [f"{_state(size)} {head}", "", *sentences(resume(size))]
 
 
-def _on_disk(place: Path) -> int:
-    """Bytes of chunks that a stranger has kept."""
-    try:
-        return sum(path.stat().st_blocks * 512 for path in place.glob("download/*.chunks"))
-    except FileNotFoundError:
-        return 0
-
-
-def _metrics(folder: Path) -> list[dict[str, Any]]:
-    path = folder / "metrics.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("}")]
-
-
-def _digest(folder: Path) -> str:
-    path = folder / "model.safetensors"
-    return sha256(path.read_bytes()).hexdigest() if path.exists() else "none"
-
-
-def _report(folder: Path, ended: list[str], moments: Moments, setting: Setting) -> str:
-    """`ended`: the peers that saw the end of the run."""
-    size, victim = setting.size, setting.victim
-    seconds = [float(line["seconds"]) for line in _metrics(folder / WATCHED)]
-    news = (folder / WATCHED / "log.txt").read_text().splitlines()
-    told = (folder / "stranger" / "log.txt").read_text().splitlines()
-    before = statistics.median(seconds[_FIRST : moments.came])
-    during = seconds[moments.download : moments.caught_up + 1]
-    digests = {_digest(folder / name) for name in ended}
-    joined = [line.split(" ", 1)[1] for line in news if "joined" in line]
-    arrival = [
-        line.split(" ", 1)[1] for line in told if "download" in line or "model is here" in line or "catching" in line
+def _donor(size: int) -> list[str]:
+    """A stranger loses a donor half-way, and becomes a member all the same."""
+    setting = Setting.large(size, 44)
+    with tempfile.TemporaryDirectory() as temporary, peers_of(setting, Path(temporary)) as peers:
+        name = "stranger0"
+        peers.let_steps_pass(2)
+        peers.start(name)
+        peers.until(lambda: peers.chunk_bytes(name) >= 4 * size)
+        peers.kill("founder0")
+        peers.wait_for_the_end()
+        models = peers.models()
+        joined = [line for line in peers.log(peers.watched) if "joined" in line]
+        told = [line for line in peers.log(name) if "download" in line or "model is here" in line or "catching" in line]
+    return [
+        f"{_state(size)} A founder that hands out the state is killed when half of it has come; the run goes on to its end, {setting.steps} steps, with a probation of {setting.probation}.",
+        "",
+        f"- {'; '.join(joined) or 'The stranger did not become a member'}.",
+        f"- Models at the end: {len(set(models.values()))} different among {len(models)} (of {', '.join(models)}).",
+        "",
+        "```text",
+        *told,
+        "```",
     ]
-    machine = f"{platform.machine()}, {os.cpu_count()} cores, PyTorch {torch.__version__}"
-    periods = {
-        "before the stranger came": seconds[_FIRST : moments.came],
-        "while it knocked": seconds[moments.came : moments.download],
-        "from its first chunk until it had caught up": during,
-        "on probation": seconds[moments.caught_up + 1 : moments.caught_up + 1 + setting.probation],
-    }
-    rows = [
-        f"| {what} | {len(some)} | {statistics.median(some):.2f} | {max(some):.2f} | {statistics.median(some) / before:.2f} |"
-        for what, some in periods.items()
-        if some
-    ]
-    return "\n".join(
-        [
-            "# A stranger, a large state, and a donor that dies",
-            "",
-            f"Written by `make bench-newcomers` on {machine}. {FOUNDERS} founders, as many as two cores bear, and one stranger; "
-            f"{size:,} float32 parameters, SGD with momentum: a state of {8 * size / 1e6:.0f} MB. Each is a process of "
-            f"`troth join`, over TLS on this machine; probation {setting.probation}, contents named every {setting.content_every} "
-            "steps. All share the two cores, so whatever the stranger computes (TLS, hashes, updates, gradients) slows the others too.",
-            "",
-            f"When {moments.killed} steps were made and half of the state had come, {victim} was killed"
-            + ("." if victim == "stranger" else ", one of those that handed it out."),
-            "",
-            "| steps of a founder | number | median, s | longest, s | median, in times of before |",
-            "| --- | --- | --- | --- | --- |",
-            *rows,
-            "",
-            f"- Steps from the first chunk on: {', '.join(f'{one:.1f}' for one in during)} s.",
-            f"- The state came in {moments.seconds:.1f} s; {moments.whole - moments.download} steps were made meanwhile, and "
-            f"{moments.caught_up - moments.whole} more until it had caught up.",
-            f"- {'; '.join(joined) if joined else 'It did not become a member'}.",
-            f"- Models at the end: {len(digests)} different among {len(ended)} (of {', '.join(ended)}).",
-            "- What the stranger was told:",
-            "",
-            "```text",
-            *arrival,
-            "```",
-            "",
-        ]
-    )
+
+
+def _digits(_size: int) -> list[str]:
+    head = "A founder of a run of digits (four founders, contents named every 16 steps) is killed, and started again some steps later."
+    return [head, "", f"- It caught up: {small_run().sentence()}."]
+
+
+_PARTS: Mapping[str, tuple[str, Callable[[int], list[str]]]] = {
+    "steps": ("Founders' steps", _steps),
+    "resume": ("A stranger that is killed half-way", _resume),
+    "digits": ("Catching up with a small model", _digits),
+    "donor": ("To the end of a run, with a donor that dies", _donor),
+}
+
+
+def main(*parts: str) -> None:
+    for wanted in parts or _PARTS:
+        part, _, size = wanted.partition("=")
+        title, make = _PARTS[part]
+        before = os.getloadavg()[2]
+        lines = make(int(size or SIZE))
+        load = f"{before:.0f} before, {os.getloadavg()[2]:.0f} after it"
+        machine = f"{platform.machine()}, {os.cpu_count()} cores, PyTorch {torch.__version__}"
+        where = f"`python -m benchmarks.newcomers_large {wanted}`, on {machine}; load of the machine: {load}."
+        _rewrite(part, [f"## {title}", "", where, "", *lines])
+
+
+def _rewrite(part: str, lines: list[str]) -> None:
+    """Put this section into the results; the others stay as they were."""
+    text = _RESULTS.read_text(encoding="utf-8") if _RESULTS.exists() else ""
+    sections = dict.fromkeys(_PARTS, "")
+    for name in sections:
+        begin, end = _marks(name)
+        if begin in text:
+            sections[name] = text.split(begin)[1].split(end)[0].strip("\n")
+    sections[part] = "\n".join(lines)
+    print(sections[part], flush=True)
+    marked = ["\n".join([_marks(name)[0], said, _marks(name)[1]]) for name, said in sections.items() if said]
+    _RESULTS.write_text("\n\n".join([_HEAD.strip("\n"), *marked]) + "\n", encoding="utf-8")
+
+
+def _marks(part: str) -> tuple[str, str]:
+    return f"<!-- {part} -->", f"<!-- end of {part} -->"
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else SIZE, *sys.argv[2:3])
+    main(*sys.argv[1:])

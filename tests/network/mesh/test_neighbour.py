@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from troth.network.mesh import neighbour
+from troth.network.mesh import mesh, neighbour
 from troth.network.mesh.neighbour import Neighbour
 from troth.network.transport.base import Lane
 
@@ -29,3 +29,14 @@ def test_held_messages_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [len(message) for _, message in other.release(0.0)] == [6, 4]
     other.hold(Lane.BULK, bytes(10))
     assert len(other.release(0.0)) == 1, "room comes back"
+
+
+def test_a_peer_that_yields_dials_soon_after_a_connection_was_lost_as_at_the_beginning() -> None:
+    """[Q9] Members wait for a dead one until they have dialled it in vain: what the larger key waits is the step's time."""
+    redial = neighbour.Redial(mesh._YIELDING_S)
+    assert not redial.is_due(time.monotonic(), 0.0)
+    assert redial.is_due(time.monotonic() - 0.3, 0.0)
+    redial.tried()
+    redial.connected()
+    assert not redial.is_due(time.monotonic(), 0.0)
+    assert redial.is_due(time.monotonic() - 0.3, 0.0)

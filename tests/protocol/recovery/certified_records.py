@@ -55,12 +55,14 @@ class MemberBehind:
     What it knows is in its ledger.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tools: Primitives | None = None) -> None:
         self.run, self.shown, self.who = past_steps()
         self.time, self.written = 0.0, list[CertifiedRecord]()
         records = [decode_record(signed.record) for signed in self.shown]
         self.first: State[Any] = State.first(self.run, "first", Digest(records[0].state_before))
-        peer: Any = Peer(IDENTITIES[0], self.run, cast(Any, None), cast(Any, None), cast(Any, None), Primitives())
+        peer: Any = Peer(
+            IDENTITIES[0], self.run, cast(Any, None), cast(Any, None), cast(Any, None), tools or Primitives()
+        )
         self.ledger: Ledger[Any] = Ledger(peer, Known(self.first), self.written.extend, lambda _record: None)
 
     def shows(self, *certified: CertifiedRecord, begun: RestartCertificate | None = None) -> Shown[Any] | None:

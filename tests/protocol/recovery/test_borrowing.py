@@ -1,9 +1,11 @@
 """Members between steps: they stand at the last certified record, and borrow those of others (SPEC B5, U2)."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from tests.protocol.recovery.certified_records import MemberBehind, made_again, member_after, signed_again
@@ -151,3 +153,44 @@ def test_records_of_others_are_written_down_once_the_model_is_here() -> None:
     behind.time = 1000.0
     behind.give_up_borrowing()
     assert behind.ledger.state.step == 5
+
+
+class _Counting(Primitives):
+    """Counts the signatures that are verified."""
+
+    verified = 0
+
+    def verify(self, peer: PeerId, message: bytes, signature: bytes) -> bool:
+        self.verified += 1
+        return super().verify(peer, message, signature)
+
+    def verify_all(self, questions: Sequence[tuple[PeerId, bytes, bytes]]) -> list[bool]:
+        return [self.verify(*question) for question in questions]
+
+
+def test_records_that_members_show_again_are_not_verified_again() -> None:
+    """[B2] They show all of them in every step, and one more: a peer far behind would verify nothing else, and never catch up."""
+    tools = _Counting()
+    behind = MemberBehind(tools)
+    assert behind.shows(*behind.shown[:4]) is not None
+    four = tools.verified
+    shown = behind.shows(*behind.shown[:4])
+    assert (shown is not None and shown.followed.step, tools.verified) == (4, four)
+    shown = behind.shows(*behind.shown[:5])
+    assert (shown is not None and shown.followed.step, tools.verified) == (5, four + four // 4)
+    shown = behind.shows(*behind.shown[:2])
+    assert (shown is not None and shown.followed.step, tools.verified) == (2, four + four // 4)
+
+
+def test_a_record_that_is_shown_with_other_signatures_is_verified() -> None:
+    """[B2] What was verified before vouches for exactly that, and for nothing that a liar puts in its place."""
+    behind = MemberBehind()
+    first, second, third = behind.shown[:3]
+    assert behind.shows(first, second, third) is not None
+    unsigned = msgspec.structs.replace(second, signatures=dict.fromkeys(second.signatures, bytes(64)))
+    assert behind.shows(first, unsigned, third) is None
+    assert behind.shows(first, third) is None
+    fewer = signed_again(second, list(behind.who.values())[:1])
+    assert behind.shows(first, fewer, third) is None
+    everyone = signed_again(second, behind.who.values())
+    assert behind.shows(first, everyone, third) is not None

@@ -12,7 +12,7 @@ from troth.crypto import Digest, PeerId
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.broadcast.timeouts import Timeouts
 from troth.protocol.recovery.download import Download, Fetched
-from troth.protocol.wire.frames import ChunkShown, ChunkWanted, Packet, StateIndex, StateWanted
+from troth.protocol.wire.frames import ChunkShown, ChunkWanted, Packet, StateIndex, StateWanted, SyncShown
 from troth.protocol.wire.messages import Malformed
 from troth.protocol.wire.primitives import Primitives
 from troth.simulation.chaos.virtual_time import VirtualLink, VirtualTime
@@ -69,11 +69,12 @@ def killed_half_way(number: int, now: float) -> bytes | None:
 class Scene:
     """Donors that answer in their own ways, and a peer that downloads from them, once or more often."""
 
-    def __init__(self, *donors: Answers, index: bytes = b"index") -> None:
+    def __init__(self, *donors: Answers, index: bytes = b"index", step_s: float = 10_000.0) -> None:
         self.sent: Counter[PeerId] = Counter()  # chunks that a donor was asked for
         self.seconds = 0.0
         self._donors = dict(zip(DONORS, donors, strict=False))
         self._index = index
+        self._step_s = step_s  # after which donors show their records again, as in every step
 
     def download(self, download: "Download[Any]") -> object:
         time: VirtualTime[object] = VirtualTime(lambda *_: (0.1,))
@@ -93,9 +94,12 @@ class Scene:
         return time.results[ME]
 
     async def _answers(self, me: PeerId, link: VirtualLink, how: Answers) -> object:
+        step = self._step_s
         while link.now() < 10_000.0:
-            heard = await link.receive(10_000.0)
+            heard = await link.receive(step)
             if heard is None:
+                step += self._step_s
+                link.send(ME, Packet(rejoin_slot(3), SyncShown(())))
                 continue
             sender, packet = heard
             if isinstance(packet.frame, StateWanted):
@@ -132,6 +136,19 @@ def test_one_honest_member_is_enough(other: Answers, count: int) -> None:
     assert scene.seconds < 3 * (2 * BOUNDS.delta + BOUNDS.bulk) + 10.0
     if other is lying:
         assert max(scene.sent[peer] for peer in DONORS[:count]) <= 4, "a liar is not asked again"
+
+
+def test_a_member_that_has_handed_out_its_share_is_asked_again_in_its_next_step() -> None:
+    """[J1] And not a delta later: where that is longer than a step, a newcomer would catch up no faster than the run moves."""
+    step_s, handed_out = BOUNDS.delta / 2, Counter[int]()
+
+    def two_a_step(number: int, now: float) -> bytes | None:
+        handed_out[int(now / step_s)] += 1
+        return CHUNKS[number] if handed_out[int(now / step_s)] <= 2 else b""
+
+    scene = Scene(two_a_step, step_s=step_s)
+    assert scene.download(fresh()) == "state"
+    assert scene.seconds < 1.2 * step_s * len(CHUNKS) / 2
 
 
 @pytest.mark.parametrize("other", [silent, lying, later])

@@ -32,8 +32,7 @@ from troth.network.mesh.session import (
 from troth.network.transport.base import Connection, Lane, Message, Transport, UnreachableError, pieces_of
 
 _GREETING_S = 5.0
-_YIELDING_S = 1.0  # when a connection is lost the smaller key dials at once, the larger only after this
-_YIELDING_AT_FIRST_S = 0.3  # others may have given up for a while on a peer that was away
+_YIELDING_S = 0.3  # when a connection is lost the smaller key dials at once, the larger only after this
 _REFUSED_RETRY_S = 5.0  # somebody may mend it there
 _REDIAL_S = 2.0  # for a peer that gave no address: it dials by itself, or is gone
 _LOOK_EVERY_S = 0.05
@@ -187,7 +186,7 @@ class Mesh:
         if not neighbour.address:
             neighbour.trouble = "it gave no address, so it has to dial"
             return
-        redial = Redial(_YIELDING_AT_FIRST_S, _YIELDING_S) if self._me > peer else Redial(0.0, 0.0)
+        redial = Redial(_YIELDING_S if self._me > peer else 0.0)
         while not self._left and peer not in self._banned and self._neighbours.is_dialled(peer, neighbour):
             if neighbour.up:
                 redial.connected()

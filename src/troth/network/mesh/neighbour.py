@@ -75,13 +75,13 @@ class Neighbour:
 class Redial:
     """The times at which a neighbour is dialled: it waits longer after every failure, until it is connected."""
 
-    def __init__(self, at_first_s: float, later_s: float) -> None:
-        """`at_first_s` and `later_s`: seconds in which the other side should dial, if that is its turn."""
-        self._yielding_s, self._later_s = at_first_s, later_s
+    def __init__(self, yielding_s: float) -> None:
+        """`yielding_s`: seconds in which the other side should dial, if that is its turn."""
+        self._yielding_s = yielding_s
         self._retry_s, self._again = _FIRST_RETRY_S, 0.0
 
     def connected(self) -> None:
-        self._yielding_s, self._retry_s, self._again = self._later_s, _FIRST_RETRY_S, 0.0
+        self._retry_s, self._again = _FIRST_RETRY_S, 0.0
 
     def tried(self) -> None:
         self._again, self._retry_s = time.monotonic() + self._retry_s, min(_LAST_RETRY_S, self._retry_s * 1.5)

@@ -8,7 +8,7 @@ from typing import Generic, Protocol, TypeVar
 from troth.crypto import Digest, PeerId, Slot
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.core.channel import Collected
-from troth.protocol.wire.frames import Answer, ChunkShown, ChunkWanted, StateIndex, StateWanted
+from troth.protocol.wire.frames import Answer, ChunkShown, ChunkWanted, StateIndex, StateWanted, SyncShown
 from troth.protocol.wire.messages import Malformed
 
 T = TypeVar("T")
@@ -79,7 +79,8 @@ class _Donor:
     )  # the same, too long ago: others are asked, but these count too
     slower: float = 0.0  # seconds after which a chunk of its is late, if that is more than for others
     most: int = _CHUNKS_AT_ONCE
-    rests_until: float = 0.0  # it said that it hands out no more for now
+    rests_until: float = 0.0  # it said that it hands out no more for now, or it is late
+    spent: bool = False  # it said so: in its next step it hands out more
 
 
 class Download(Generic[T]):
@@ -134,6 +135,8 @@ class Download(Generic[T]):
             if heard is None:
                 continue
             sender, frame = heard
+            if isinstance(frame, SyncShown):
+                self._ask_again(sender)
             if not isinstance(frame, StateIndex | ChunkShown):
                 hear(sender, frame)
             elif sender in backers and self._take(sender, frame, listener.now()):
@@ -174,7 +177,7 @@ class Download(Generic[T]):
             return False  # nobody asked for it
         donor.slower = max(donor.slower, _LATER * (now - asked))
         if not len(frame.blob):
-            donor.rests_until = now + self._pause
+            donor.rests_until, donor.spent = now + self._pause, True
             return False
         missing = frame.number in self._collected.missing
         if not self._collected.put(frame.number, frame.blob):
@@ -200,6 +203,12 @@ class Download(Generic[T]):
                 self._kept.begin(self.digest, frame.index)
         self._donors[sender], self.found = _Donor(), True
         return first
+
+    def _ask_again(self, sender: PeerId) -> None:
+        """Ask a member again that has handed out all that it may in a step: it shows its records at the beginning of the next."""
+        donor = self._donors.get(sender)
+        if donor is not None and donor.spent:
+            donor.rests_until, donor.spent = 0.0, False
 
     def _drop(self, liar: PeerId) -> None:
         self._liars.add(liar)
@@ -229,7 +238,7 @@ class Download(Generic[T]):
             late = [number for number, when in donor.asked.items() if when + self._due(donor) <= now]
             donor.late |= {number: donor.asked.pop(number) for number in late}
             if late:
-                donor.most, donor.rests_until = 1, now + self._delay
+                donor.most, donor.rests_until, donor.spent = 1, now + self._delay, False
         able = {p: d for p, d in self._donors.items() if len(d.asked) < d.most and d.rests_until <= now}
         if not able:  # as after most frames
             return []

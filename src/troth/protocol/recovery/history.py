@@ -3,9 +3,12 @@
 A quorum of its own members signed each record, and the last one holds the digest of the model.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from itertools import takewhile
+from typing import Generic, NamedTuple, TypeVar
+from weakref import ref
 
 import msgspec
 
@@ -21,6 +24,7 @@ from troth.protocol.core.records import (
 from troth.protocol.core.roles import PendingAudits
 from troth.protocol.core.roster import Roster, scales_after
 from troth.protocol.core.run import Run
+from troth.protocol.core.scales import Scales
 from troth.protocol.core.standing import standing_digest
 from troth.protocol.core.state import LastRecord, State
 from troth.protocol.wire.frames import CertifiedRecord
@@ -46,28 +50,87 @@ class Followed:
         return encode_record(self.records[-1])
 
 
+class _Place(NamedTuple):
+    """Where a history stands after some of its records."""
+
+    model: Digest
+    incarnation: int
+    roster: Roster
+    scales: Scales
+    seeds: Digest
+    roles: Digest
+
+
+_Way = list[
+    tuple[CertifiedRecord, StepRecord, _Place]
+]  # records that were followed, each with the place that it led to
+
+
+class FollowedBefore(Generic[T]):
+    """The longest histories that were followed from the last two states. Members show the same records in every step, and one
+    more: a peer that verified all of them each time would fall behind a quick run for ever."""
+
+    def __init__(self) -> None:
+        self._ways: deque[tuple[ref[State[T]], Digest, _Way]] = deque(maxlen=2)  # not the states: they are large
+
+    def of(self, known: State[T], model: Digest) -> _Way:
+        return next((way for state, name, way in self._ways if state() is known and name == model), [])
+
+    def put(self, known: State[T], model: Digest, way: _Way) -> None:
+        """Keep a history, if it is longer than the one kept: liars that show short ones must not have the rest verified anew."""
+        before = self.of(known, model)
+        if len(way) > len(before):
+            kept = [one for one in self._ways if one[2] is not before]
+            self._ways = deque([*kept, (ref(known), model, way)], maxlen=2)
+
+
 def follow(
-    run: Run, known: State[T], model: Digest, certified: Sequence[CertifiedRecord], tools: Primitives
+    run: Run,
+    known: State[T],
+    model: Digest,
+    certified: Sequence[CertifiedRecord],
+    tools: Primitives,
+    before: FollowedBefore[T] | None = None,
 ) -> Followed | None:
     """Records, if they continue this state and its model: each follows from the one before, and a quorum of its members signed
-    it. A step that was made again has two records: those that continue the other one lead elsewhere (SPEC B5)."""
-    records: list[StepRecord] = []
-    incarnation = known.incarnation
-    roster, scales, seeds, roles = known.roster, known.scales, known.earlier_randomness, known.randomness
-    for signed in certified:
-        record = record_of(signed)
-        if record is None:
+    it. A step that was made again has two records: those that continue the other one lead elsewhere (SPEC B5).
+
+    Those that are the same, signatures included, as the ones followed `before` are not verified again."""
+    known_way = [] if before is None else before.of(known, model)
+    pairs = zip(known_way, certified, strict=False)
+    way = [passed for passed, _ in takewhile(lambda pair: pair[0][0] == pair[1], pairs)]
+    first = _Place(model, known.incarnation, known.roster, known.scales, known.earlier_randomness, known.randomness)
+    for signed in certified[len(way) :]:
+        place = _place_after(run, known.step + len(way), way[-1][2] if way else first, signed, tools)
+        if place is None:
             return None
-        here = (known.step + len(records), roster.members, model, seeds, scales.tau, scales.updates + record.updated)
-        if flaw_of(run, signed, record, Continued(*here, incarnation), roster, tools) is not None:
-            return None
-        if record.standing != standing_digest(record, roster, scales, roles, run):
-            return None  # [J8]
-        records.append(record)
-        incarnation = record.incarnation
-        roster, scales = roster.after(record), scales_after(scales, record, roster, run)
-        model, seeds, roles = Digest(record.state_after), roles, Digest(record.randomness)
-    return Followed(tuple(records), roster) if records else None
+        way.append((signed, *place))
+    if before is not None:
+        before.put(known, model, way)
+    return Followed(tuple(record for _, record, _ in way), way[-1][2].roster) if way else None
+
+
+def _place_after(
+    run: Run, step: int, place: _Place, signed: CertifiedRecord, tools: Primitives
+) -> tuple[StepRecord, _Place] | None:
+    """The next record of a history that stands here, and where it leads; None if it does not continue it."""
+    record = record_of(signed)
+    if record is None:
+        return None
+    model, incarnation, roster, scales, seeds, roles = place
+    here = (step, roster.members, model, seeds, scales.tau, scales.updates + record.updated)
+    if flaw_of(run, signed, record, Continued(*here, incarnation), roster, tools) is not None:
+        return None
+    if record.standing != standing_digest(record, roster, scales, roles, run):
+        return None  # [J8]
+    return record, _Place(
+        Digest(record.state_after),
+        record.incarnation,
+        roster.after(record),
+        scales_after(scales, record, roster, run),
+        seeds=roles,
+        roles=Digest(record.randomness),
+    )
 
 
 class Continued(NamedTuple):

@@ -12,7 +12,15 @@ from troth.protocol.core.records import StepRecord, encode_record
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Run
 from troth.protocol.core.state import Outcome, Peer, State
-from troth.protocol.recovery.history import Followed, follow, has_quorum, record_of, state_after, step_of
+from troth.protocol.recovery.history import (
+    Followed,
+    FollowedBefore,
+    follow,
+    has_quorum,
+    record_of,
+    state_after,
+    step_of,
+)
 from troth.protocol.recovery.restart_quorum import proven, tip_of
 from troth.protocol.wire.frames import MOST_CERTIFIED_RECORDS, CertifiedRecord, RestartCertificate, SyncShown
 
@@ -74,6 +82,7 @@ class Ledger(Generic[T]):
         self._hopeless: set[bytes] = set()  # last records whose model no member hands out
         self._unproved: State[T] | None = None  # state after a record that this peer could not prove, and discarded
         self._borrowed: _Borrowed[T] | None = None  # standing before it took over records whose model it lacks
+        self._followed: FollowedBefore[T] = FollowedBefore()
         self._stand_at(known)
 
     def _stand_at(self, known: Known[T]) -> None:
@@ -180,7 +189,7 @@ class Ledger(Generic[T]):
         return Shown(known, followed, certified, frame.begun)
 
     def _follow(self, known: State[T], certified: Sequence[CertifiedRecord]) -> Followed | None:
-        return follow(self._run, known, self.model_of(known), certified, self._tools)
+        return follow(self._run, known, self.model_of(known), certified, self._tools, self._followed)
 
     def _is_superseded(self, by: StepRecord, begun: RestartCertificate | None) -> bool:
         """Whether another record of the last step replaces this peer's: it is of a later incarnation, and comes with the
