@@ -111,6 +111,13 @@ def test_options_that_cannot_be_met(make: Callable[[], object]) -> None:
         make()
 
 
+def test_a_probation_leaves_time_to_fetch_a_large_model() -> None:
+    """[J6, U5] Its content is named every 16 steps, and nobody takes a model by a chained digest."""
+    large = "quadratic:dimension=5000000"
+    with pytest.raises(ManifestError, match=r"^`probation` must be at least 32 for a model of 5,000,000 parameters"):
+        build_manifest(large, FOUNDERS, ManifestOptions(byzantine=1, probation=31))
+
+
 def test_the_least_probation_is_taken() -> None:
     """[J6] And one step less is refused, with the number that would be right."""
     least = least_probation(len(FOUNDERS), 1)

@@ -49,6 +49,11 @@ def test_an_owner_shows_what_counts_and_nothing_else() -> None:
     assert judge(draw_plan(239, most_peers=16, steps=7)).broken == []
 
 
+def test_a_silent_owner_cannot_stop_the_model() -> None:
+    """[T6] Door 8323: it was not heard in Accuse, and showed its disputed part to two of three."""
+    assert judge(load(PLANS / "silent-owner.json").smallest).broken == []
+
+
 @pytest.mark.parametrize("seed", [47, 66, 91, 115])
 def test_seeds_that_once_broke_something(seed: int) -> None:
     """47: an owner split the jury by showing its parts to some. 66: a juror fell over a verdict. 91: deadlines that did not

@@ -99,7 +99,6 @@ def build_manifest(
     The nonce is fresh, so every manifest is another run. A gradient is computed a few times to see how long it takes.
     """
     options, folder = options or ManifestOptions(), folder or Path()
-    _check_probation(options, len(founders))
     made = make_task(task, folder)
     _check_machine(made, options)
     problem = Problem(made, device=options.device, one_by_one=options.one_by_one, lanes_for=max(1, len(founders)))
@@ -108,6 +107,7 @@ def build_manifest(
             f"{len(founders)} founders are too many for a model of {problem.size} parameters: every peer looks after a part "
             f"of it; take at most {problem.size}, or a larger model"
         )
+    _check_probation(options, len(founders), problem.size)
     check_pure(made, problem)
     gradient_s = _gradient_s(problem)
     manifest = Manifest(
@@ -153,8 +153,8 @@ def _check_machine(task: Task, options: ManifestOptions) -> None:
             raise ManifestError(f"data: {file} is not there; the manifest is written where the data is")
 
 
-def _check_probation(options: ManifestOptions, founders: int) -> None:
-    """Refuse a probation too short for what people are promised of it (SPEC J6)."""
+def _check_probation(options: ManifestOptions, founders: int, size: int) -> None:
+    """Refuse a probation too short for what people are promised of it, or for fetching the model (SPEC J5, J6)."""
     liars = _or(options.byzantine, most_byzantine(founders, options.validators))
     least = least_probation(founders, liars)
     if 0 < options.probation < least:
@@ -163,6 +163,13 @@ def _check_probation(options: ManifestOptions, founders: int) -> None:
             f"`probation` must be at least {least} among {founders} founders of whom {liars} may lie, or 0 for founders only, "
             f"got {options.probation}: honest members would audit fewer than {AUDITS} gradients of a stranger before it is a "
             f"member; {usual} is usual"
+        )
+    wait = 2 * usual_content_every(size)
+    if 0 < options.probation < wait:
+        raise ManifestError(
+            f"`probation` must be at least {wait} for a model of {size:,} parameters, or 0 for founders only, got "
+            f"{options.probation}: its content is named every {wait // 2} steps, and a stranger that could not fetch it within "
+            "its probation loses its place"
         )
 
 

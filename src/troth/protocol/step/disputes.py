@@ -90,6 +90,7 @@ def docket_of(attempt: Attempt[T], reduced: Reduced, reported: Reported, accuses
         aggregates={part: aggregate_message(clips[owner], heard.get(owner)) for part, owner in owners.items()},
         reports={peer: message_of(report, tools) for peer, report in reports.items()} if owners else {},
         peers=state.roster.admitted,
+        silent=frozenset(owners.values()) - accuses.keys(),
     )
 
 

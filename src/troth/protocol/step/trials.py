@@ -70,6 +70,7 @@ class Docket:
     aggregates: Mapping[int, Digest] = field(default_factory=dict)  # messages that owners are judged by, by part
     reports: Mapping[PeerId, Digest] = field(default_factory=dict)  # messages that contributors are judged by
     peers: int = 0  # peers that were ever members: the most parts that an earlier step can have
+    silent: frozenset[PeerId] = frozenset()  # owners of disputed parts that were not heard in Accuse
 
     def admits(self, charge: Charge) -> bool:
         """Whether ballots on this charge count: others are dropped, so that padding costs nobody time (SPEC T4)."""
@@ -228,6 +229,8 @@ def judge(attempt: int, votes: Mapping[PeerId, Announced], roster: Roster, docke
                     _voters(tally[other], Verdict.ACCUSER) for other in docket.brought if other.is_brought_by(charge)
                 )
                 against = _voters(voters, Verdict.ACCUSED).union(_voters(voters, Verdict.WITHHELD), *brought)
+                if charge.target in docket.silent:
+                    against |= _voters(voters, Verdict.ACCUSER)  # it covers nobody, so its jury says only what it saw
                 decided = Verdict.WITHHELD if len(against) >= roster.quorum else None
             about = charge.accuser, charge.target, charge.kind, charge.step, charge.part
             judgements.append(Judgement(*about, attempt, decided, charge.message, state))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from contextlib import nullcontext
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ from tests.protocol.samples import CLOSE, announced
 from troth.crypto import Digest, Identity, PeerId, blob_digest, derive
 from troth.protocol.core.roles import Audit, PendingAudits, Roles
 from troth.protocol.core.roster import Roster
+from troth.protocol.step.attempt import AttemptAborted
 from troth.protocol.step.trials import AUDIT_KINDS, Charge, Docket, Trials, heard_audits, heard_owners, judge
 from troth.protocol.wire.messages import NO_BASIS, Accusation, Accuse, Announced, Envelope, Kind, Report, Verdict, Vote
 from troth.protocol.wire.primitives import Primitives
@@ -249,6 +251,29 @@ def test_an_aggregate_whose_numbers_look_wrong_and_that_no_quorum_judged_is_unde
     assert not trials.undecided(2)
     record = msgspec.structs.replace(CLOSE, judgements=trials.judgements, updated=not undecided)
     assert PendingAudits.after(record).everyone is undecided
+
+
+@pytest.mark.parametrize(
+    ("cleared", "withheld", "silent", "out"),
+    [(2, 2, True, True), (2, 2, False, False), (2, 1, True, False), (4, 3, True, False)],
+)
+def test_a_silent_owner_that_shows_its_part_to_some_is_out(
+    cleared: int, withheld: int, silent: bool, out: bool
+) -> None:
+    """[T6, N3] It covers nobody (T7), so those who saw the part find it right; a split jury would stop the model for a step.
+    Against an owner that spoke, liars could make the same of a few honest voices."""
+    against = Charge(None, OWNERS[0], Kind.AGGREGATE, STEP, 0)
+    verdicts = (Verdict.ACCUSER,) * cleared + (Verdict.WITHHELD,) * withheld
+    cast = {
+        voter: announced(voter, Vote((against.cast(verdict),))) for voter, verdict in zip(KEYS, verdicts, strict=False)
+    }
+    quiet = frozenset(OWNERS[:1] if silent else ())
+    this = Docket(STEP, (), {0: OWNERS[0]}, frozenset({0}), frozenset(OWNERS), peers=len(KEYS), silent=quiet)
+    trials = Trials(Roster(KEYS, byzantine=3, admitted=7))
+    with pytest.raises(AttemptAborted) if out else nullcontext() as why:
+        trials.judge(0, {}, cast, this)
+    assert (why is not None and why.value.peers == {OWNERS[0]}) is out
+    assert (OWNERS[0] in trials.struck) is out
 
 
 @pytest.mark.parametrize(("false", "withheld", "out"), [(2, 2, True), (2, 1, False), (0, 4, True), (3, 0, False)])

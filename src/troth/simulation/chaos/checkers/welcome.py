@@ -52,8 +52,11 @@ def _lost_seats(world: World, steady: set[int]) -> Iterator[str]:
 
 
 def _outside(world: World, steady: set[int]) -> Iterator[str]:
-    """Of several who work at once, one comes in after the other; those at the door before it may take the slots for as long."""
+    """Of several who work at once, one comes in after the other; those at the door before it may take the slots for as long.
+    With a shorter probation than `troth new` takes, it may be over before a content is named that can be fetched (SPEC J6)."""
     probation, strangers = world.plan.probation, len(world.plan.strangers)
+    if probation < 2 * world.plan.content_every:
+        return
     roster = world.witness[-1].state.roster
     inside = {world.numbers.get(peer) for peer in (*roster.members, *(gone.peer for gone in roster.away))}
     many = any(how == "flood" for _, how in world.plan.strangers.values())
