@@ -27,6 +27,9 @@ def people(purpose: str, count: int) -> list[Identity]:
     return sorted((Identity.from_secret(derive(0, purpose, k)) for k in range(count)), key=lambda one: one.peer)
 
 
+CHANGES = (3, 5, 9)  # steps in which the members change
+
+
 def described(names: Sequence[str] = NAMES, task: str = TASK) -> bytes:
     return json.dumps({"task": task, "device": "cpu", "one_by_one": False, "founders": list(names)}).encode()
 
@@ -82,7 +85,8 @@ class ClosedRun:
             1.0,
             (),
         )
-        return msgspec.structs.replace(usual, **changes)
+        changed = max((change for change in CHANGES if change < step), default=-1)
+        return msgspec.structs.replace(usual, **{"changed": changed, **changes})
 
     def signed(
         self, record: StepRecord, signers: Sequence[Identity] | None = None, run: Digest | None = None

@@ -15,7 +15,7 @@ from troth.crypto import Digest, Stream
 from troth.evidence.errors import UnprovedError
 from troth.evidence.model_file import ListedTensor
 from troth.evidence.verify_model import check_weights, verify_model
-from troth.protocol.core.records import Judgement, decode_record, encode_record
+from troth.protocol.core.records import Judgement, Rekeyed, decode_record, encode_record
 from troth.protocol.core.run import Parameters, Run
 from troth.protocol.wire.messages import Kind, Verdict
 from troth.training.task import Batch, Model, Task
@@ -81,7 +81,7 @@ def test_a_banned_founder_counts_no_longer(closed: ClosedRun) -> None:
     banned, *rest = closed.founders
     signers = [banned, *rest[1:4]]
     assert "does not fit" in refusal(closed.text(last=closed.signed(closed.closing, signers)))
-    early = msgspec.structs.replace(closed.closing, members=closed.run.founders, step=2)
+    early = msgspec.structs.replace(closed.closing, members=closed.run.founders, step=2, changed=-1)
     assert "too few" in refusal(closed.text(last=closed.signed(early, signers[:3]), history=[]))
 
 
@@ -90,10 +90,22 @@ def test_a_change_of_the_members_cannot_be_left_out_added_or_moved(closed: Close
     banned, gone, back = (closed.signed(one) for one in closed.changes)
     for history in ([], [banned], [banned, gone], [gone, back], [gone, banned, back]):
         assert "another roster" in refusal(closed.text(history=history))
-    again = closed.signed(msgspec.structs.replace(closed.changes[-1], members=closed.members, returned=()))
+    again = closed.signed(msgspec.structs.replace(closed.changes[-1], members=closed.members, returned=(), changed=9))
     assert "more than changes" in refusal(closed.text(history=[banned, gone, back, again]))
     late = closed.signed(msgspec.structs.replace(closed.changes[-1], step=30))
     assert "beyond the last record" in refusal(closed.text(history=[banned, gone, late]))
+
+
+def test_a_change_of_record_keys_cannot_be_left_out(closed: ClosedRun) -> None:
+    """[U6, J8] The members are the same after it, and all but one sign as before."""
+    changes = [closed.signed(one) for one in closed.changes]
+    last = msgspec.structs.replace(closed.closing, changed=12)
+    assert "left out" in refusal(closed.text(history=changes, last=closed.signed(last)))
+    rekeyed = closed.record(12, closed.members, rekeyed=(Rekeyed(closed.members[0], people("other", 1)[0].peer),))
+    signers = [one for one in (*closed.founders, closed.successor) if one.peer in closed.members[1:]]
+    told = closed.text(history=[*changes, closed.signed(rekeyed)], last=closed.signed(last, signers))
+    assert verify_model(told).sentence().startswith("5 of 6 members signed")
+    assert "does not fit" in refusal(closed.text(history=[*changes, closed.signed(rekeyed)], last=closed.signed(last)))
 
 
 def test_a_ban_that_a_minority_invents_does_not_remove_honest_members(closed: ClosedRun) -> None:

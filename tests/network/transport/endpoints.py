@@ -37,6 +37,7 @@ def run(main: Coroutine[Any, Any, Result], within_s: float = 20.0) -> Result:
         assert not left, f"tasks left behind: {left}"
         return result
 
+    gc.collect()  # what earlier tests left is not this one's
     before = open_files()
     result = asyncio.run(watched())
     gc.collect()

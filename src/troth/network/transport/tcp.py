@@ -220,7 +220,8 @@ class TcpTransport:
                 ssl_shutdown_timeout=CLOSE_S,
             )
         except OSError as error:
-            if not self._pool.closed:
+            # A connection that the other side lost is nobody's fault: peers dial each other while a run ends.
+            if not self._pool.closed and not isinstance(error, ConnectionError):
                 self._pool.warnings.warn("handshake", source, f"no handshake: {_short(error)}")
             connection.abandon()
             _let_go(error)
