@@ -93,7 +93,8 @@ def test_a_change_of_the_members_cannot_be_left_out_added_or_moved(closed: Close
     again = closed.signed(msgspec.structs.replace(closed.changes[-1], members=closed.members, returned=(), changed=9))
     assert "more than changes" in refusal(closed.text(history=[banned, gone, back, again]))
     late = closed.signed(msgspec.structs.replace(closed.changes[-1], step=30))
-    assert "beyond the last record" in refusal(closed.text(history=[banned, gone, late]))
+    last = closed.signed(msgspec.structs.replace(closed.closing, changed=30))
+    assert "beyond the last record" in refusal(closed.text(history=[banned, gone, late], last=last))
 
 
 def test_a_change_of_record_keys_cannot_be_left_out(closed: ClosedRun) -> None:
