@@ -101,12 +101,12 @@ def survived(stop: _Stop, numbers: list[signal.Signals]) -> int:
 def test_a_signal_asks_to_stop_and_later_ones_do_not_cut_off_the_saving(
     number: signal.Signals, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    node = StoppableNode()
+    node, before = StoppableNode(), signal.getsignal(signal.SIGINT)
     stop = _Stop(cast(Node, node))
     assert survived(stop, [number, signal.SIGINT, signal.SIGTERM]) == 3
     assert (stop.exit_code, node.asked) == (code, 1)
     assert capsys.readouterr().err.count("a moment, please") == 2
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_signal_that_finds_the_peer_hanging_ends_it() -> None:
