@@ -7,6 +7,7 @@ models are equal, and how long the founders' steps took while somebody fetched t
 """
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -104,6 +105,11 @@ def _all_ended() -> Iterator[list[subprocess.Popen[bytes]]]:
             process.wait()
 
 
+def _environment() -> dict[str, str]:
+    """Strangers are made by this module, which is in no package that is installed."""
+    return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+
+
 def main(steps: int = 260) -> None:
     with tempfile.TemporaryDirectory() as temporary, _all_ended() as processes:
         folder = Path(temporary)
@@ -112,7 +118,8 @@ def main(steps: int = 260) -> None:
 
         def start(*command: str, name: str) -> None:
             log = (folder / f"{name}.out").open("wb")
-            processes.append(subprocess.Popen([sys.executable, *command], cwd=folder, stdout=log, stderr=log))
+            command = sys.executable, *command
+            processes.append(subprocess.Popen(command, cwd=folder, env=_environment(), stdout=log, stderr=log))
 
         for name in founders:
             key, place = str(folder / f"{name}.key"), str(folder / name)
