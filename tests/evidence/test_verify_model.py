@@ -97,6 +97,14 @@ def test_a_change_of_the_members_cannot_be_left_out_added_or_moved(closed: Close
     assert "beyond the last record" in refusal(closed.text(history=[banned, gone, late], last=last))
 
 
+def test_there_are_no_more_record_keys_than_founders(closed: ClosedRun) -> None:
+    """[U6] And none of anybody else."""
+    file, others = closed.file(), [one.peer.hex() for one in people("other", 8)]
+    for count, why in ((8, "more record keys"), (1, "record keys must be founders'")):
+        founding = msgspec.structs.replace(file.founding, record_keys=dict.fromkeys(others[:count], others[0]))
+        assert why in refusal(closed.text(founding=founding))
+
+
 def test_a_change_of_record_keys_cannot_be_left_out(closed: ClosedRun) -> None:
     """[U6, J8] The members are the same after it, and all but one sign as before."""
     changes = [closed.signed(one) for one in closed.changes]

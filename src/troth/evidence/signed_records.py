@@ -38,6 +38,7 @@ def founded_run(founding: Founding) -> Run:
     expect(
         len(founding.founders) <= MOST_MEMBERS, "more founders than a run can have"
     )  # before their keys are looked at
+    expect(len(founding.record_keys) <= len(founding.founders), "more record keys than founders")
     try:
         return Run(
             founders=tuple(key_of(peer) for peer in founding.founders),
