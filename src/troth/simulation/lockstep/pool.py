@@ -146,6 +146,7 @@ class GradientPool:
         self._coalition = coalition
         self._numbers = numbers
         self.attackers: set[int] = set()  # peers that have sent a forged gradient so far
+        self.computed = 0  # gradients of contributors and candidates so far
         self._losses: list[tuple[list[int], Tensor]] = []  # numbers of peers, and their losses
 
     @property
@@ -156,6 +157,7 @@ class GradientPool:
     def answer(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, Tensor]:
         rows: dict[PeerId, Tensor] = {}
         self._losses = []
+        self.computed += len(asks)
         if self._ahead is not None:
             self._ahead.parts = sum(not ask.probing for ask in asks.values())
         for peers in _same_parameters(asks):

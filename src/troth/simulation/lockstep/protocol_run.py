@@ -152,6 +152,11 @@ class ProtocolSimulation:
         """The model of an honest peer."""
         return self.states[self._witness()].training.parameters_D
 
+    @property
+    def gradients_computed(self) -> int:
+        """Gradients of contributors and candidates, and those that auditors computed again."""
+        return self.pool.computed + self.audits
+
     def _witness(self) -> PeerId:
         """Honest member to look through; beyond the guarantee all of them may be gone, and a liar has to do."""
         banned = {judged for judged, number in self.numbers.items() if number in {ban.peer for ban in self.bans}}

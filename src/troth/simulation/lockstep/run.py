@@ -84,6 +84,7 @@ class Started:
         details: dict[str, Any] = {
             "parameters": simulation.problem.size,
             "gradients": simulation.problem.why_one_by_one or "all peers in one call",
+            "gradients_computed": simulation.gradients_computed,
             "attacked_steps": simulation.attacked_steps,
             "diverged_at": simulation.diverged_at,
         }

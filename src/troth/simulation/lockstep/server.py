@@ -47,7 +47,7 @@ class ServerSimulation:
         first = work.first(derive(scenario.seed, "model")) if start is None else load_initial_state(work, start)
         self.parameters_D, self._first = first.parameters_D, first.optimizer
         self.diverged_at: int | None = None
-        self.attacked_steps = 0
+        self.attacked_steps = self.gradients_computed = 0
 
     def evaluate(self) -> dict[str, float]:
         return self.problem.evaluate(self.parameters_D)
@@ -81,6 +81,7 @@ class ServerSimulation:
         """All peers' honest computations in one call, then the colluders replace their rows."""
         batches = (self._batch(step, peer) for peer in range(self.scenario.peers))
         losses_P, sent_PD = self.problem.gradients(self.parameters_D, batches)
+        self.gradients_computed += len(sent_PD)
         if self.byzantine:
             sent_PD[self.byzantine] = self.coalition.gradients(step, sent_PD[self.byzantine], sent_PD[self.honest])
         return losses_P, sent_PD
