@@ -81,7 +81,7 @@ def parse_sweep(text: str, folder: Path) -> Sweep:
         seeds=file.seeds,
         groups=groups,
         text=text,
-        folder=folder,
+        folder=folder.resolve(),
         skip_impossible=file.skip_impossible,
         report={"compare": file.compare, "paired": file.paired, "expected": file.expected, "fit": file.fit},
     )

@@ -86,9 +86,9 @@ class Sweep:
             raise SweepError(f"sweep '{self.name}' reads a dataset: name its folder, `data`")
         cells: list[Cell] = []
         skipped: list[tuple[Labels, str]] = []
+        place = None if data is None else os.path.abspath(data)
         with chdir(self.folder):
             for labels, options in self._crossed():
-                place = None if data is None else os.path.abspath(data)
                 try:
                     cells.append(_cell(labels, settled(options | dict(override or {})), self.folder, place))
                 except OperatorError as error:
@@ -143,7 +143,7 @@ def in_words(labels: Labels) -> str:
 
 
 def _cell(labels: Labels, options: dict[str, Any], folder: Path, data: str | None) -> Cell:
-    unnamed = Job("", options, str(folder.resolve()), data)
+    unnamed = Job("", options, str(folder), data)
     scenario = unnamed.scenario()
     config = unnamed.config(scenario)
     content = json.dumps({"config": config, "version": __version__}, sort_keys=True, default=str)
