@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from troth.aggregation import bind_rule
+from troth.aggregation import Setting, begin_rule, covered
 from troth.attacks import Coalition
 from troth.crypto import derive
 from troth.protocol.wire.primitives import Primitives
@@ -40,7 +40,7 @@ class ServerSimulation:
             self.byzantine,
             derive(scenario.seed, "coalition"),
         )
-        self._rule = scenario.make_rule()
+        self._begin_rule()
         optimizer, rates = self.scenario.make_optimizer(), self.scenario.rates()
         work = TrainingWork(self.problem, optimizer, rates, Primitives())
         start = scenario.initial_state
@@ -48,6 +48,19 @@ class ServerSimulation:
         self.parameters_D, self._first = first.parameters_D, first.optimizer
         self.diverged_at: int | None = None
         self.attacked_steps = self.gradients_computed = 0
+
+    def _begin_rule(self) -> None:
+        scenario, rule = self.scenario, self.scenario.make_rule()
+        assert scenario.tau is not None
+        setting = Setting(scenario.peers, scenario.byzantine, scenario.tau, derive(scenario.seed, "rule"))
+        assumed = covered(rule, setting).byzantine
+        self.aggregator = begin_rule(rule, setting)
+        self.assumed_byzantine = assumed if assumed < scenario.byzantine else None  # where the guarantee covers no more
+
+    @property
+    def removed(self) -> dict[int, int] | None:
+        """Peers that the rule has dropped for good, and at which step; None if it is not of that kind."""
+        return getattr(self.aggregator, "removed", None)
 
     def evaluate(self) -> dict[str, float]:
         return self.problem.evaluate(self.parameters_D)
@@ -94,12 +107,9 @@ class ServerSimulation:
 
     def _aggregate(self, sent_PD: Tensor, finite: list[bool]) -> Tensor:
         """Leave out what is not finite (a lie, since honest rows are), then apply the rule to the rest."""
-        scenario = self.scenario
-        assert scenario.tau is not None
-        rejected = finite.count(False)
-        rule = bind_rule(self._rule, byzantine=scenario.byzantine - rejected, tau=scenario.tau)
-        kept_PD = sent_PD if rejected == 0 else sent_PD[torch.tensor(finite, device=sent_PD.device)]
-        return apply_rule(rule, kept_PD, scenario.defence_name)
+        senders = [peer for peer, fine in enumerate(finite) if fine]
+        kept_PD = sent_PD if len(senders) == len(sent_PD) else sent_PD[torch.tensor(senders, device=sent_PD.device)]
+        return apply_rule(self.aggregator, kept_PD, senders, self.scenario.defence_name)
 
 
 def finite_rows(vectors_PD: Tensor) -> list[bool]:
