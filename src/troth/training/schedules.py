@@ -27,6 +27,11 @@ def linear(rate: float, steps: int) -> Schedule:
     return tuple(rate * ((steps - t) / steps) for t in range(steps))
 
 
+def step(rate: float, steps: int) -> Schedule:
+    """The same rate for three quarters of the steps, and a tenth of it from there on."""
+    return tuple(rate if 4 * t < 3 * steps else rate / 10 for t in range(steps))
+
+
 def warmed_up(table: Schedule, warmup: int) -> Schedule:
     """The first `warmup` rates scaled up along a line, so that the first step is `1/warmup` of the full one."""
     return tuple(rate * min(1.0, (t + 1) / warmup) if warmup else rate for t, rate in enumerate(table))
@@ -36,7 +41,12 @@ def rate_at(table: Schedule, step: int) -> float:
     return table[min(step, len(table) - 1)]
 
 
-SCHEDULES: dict[str, Callable[[float, int], Schedule]] = {"constant": constant, "cosine": cosine, "linear": linear}
+SCHEDULES: dict[str, Callable[[float, int], Schedule]] = {
+    "constant": constant,
+    "cosine": cosine,
+    "linear": linear,
+    "step": step,
+}
 
 
 def _cos_pi(numerator: int, denominator: int) -> Decimal:

@@ -34,6 +34,7 @@ class ServerSimulation:
         check_pure(task, self.problem)
         self.byzantine = self.scenario.byzantine_peers()
         self.honest = [peer for peer in range(scenario.peers) if peer not in self.byzantine]
+        self._shards = [task.shard(peer, scenario.peers, self.honest) for peer in range(scenario.peers)]
         self.coalition = Coalition(
             scenario.make_attacks(),
             scenario.attack_schedule(),
@@ -100,7 +101,7 @@ class ServerSimulation:
         return losses_P, sent_PD
 
     def _batch(self, step: int, peer: int) -> Batch:
-        batch = self.problem.batch(derive(self.scenario.seed, "gradient", step, peer))
+        batch = self.problem.batch(derive(self.scenario.seed, "gradient", step, peer), self._shards[peer])
         if peer not in self.byzantine:
             return batch
         return self.coalition.batch(step, self.problem.task, batch, peer)
