@@ -240,7 +240,8 @@ class GradientPool:
         if not liars or not honest:
             return
         own_BD, honest_HD = torch.stack([rows[p] for p in liars]), torch.stack([rows[p] for p in honest])
-        sent_BD = self._coalition.gradients(step, own_BD, honest_HD, [self._numbers[p] for p in liars])
+        numbers = [self._numbers[p] for p in liars], [self._numbers[p] for p in honest]
+        sent_BD = self._coalition.gradients(step, own_BD, honest_HD, *numbers)
         rows |= dict(zip(liars, sent_BD, strict=True))
         if self._coalition.active(step):
             self.attackers |= {self._numbers[peer] for peer in liars}

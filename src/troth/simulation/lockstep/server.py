@@ -40,6 +40,7 @@ class ServerSimulation:
             scenario.attack_schedule(),
             self.byzantine,
             derive(scenario.seed, "coalition"),
+            self._foresee,
         )
         self._begin_rule()
         optimizer, rates = self.scenario.make_optimizer(), self.scenario.rates()
@@ -97,7 +98,8 @@ class ServerSimulation:
         losses_P, sent_PD = self.problem.gradients(self.parameters_D, batches)
         self.gradients_computed += len(sent_PD)
         if self.byzantine:
-            sent_PD[self.byzantine] = self.coalition.gradients(step, sent_PD[self.byzantine], sent_PD[self.honest])
+            own_BD, honest_HD = sent_PD[self.byzantine], sent_PD[self.honest]
+            sent_PD[self.byzantine] = self.coalition.gradients(step, own_BD, honest_HD, honest=self.honest)
         return losses_P, sent_PD
 
     def _batch(self, step: int, peer: int) -> Batch:
@@ -105,6 +107,11 @@ class ServerSimulation:
         if peer not in self.byzantine:
             return batch
         return self.coalition.batch(step, self.problem.task, batch, peer)
+
+    def _foresee(self, rows_PD: Tensor) -> Tensor:
+        """What the server would make of these rows, of the liars and then of the honest; nothing is kept of it."""
+        finite = finite_rows(rows_PD)
+        return self._aggregate(rows_PD, finite) if any(finite) else torch.zeros_like(rows_PD[0])
 
     def _aggregate(self, sent_PD: Tensor, finite: list[bool]) -> Tensor:
         """Leave out what is not finite (a lie, since honest rows are), then apply the rule to the rest."""
