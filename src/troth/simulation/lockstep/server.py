@@ -46,6 +46,7 @@ class ServerSimulation:
         start = scenario.initial_state
         first = work.first(derive(scenario.seed, "model")) if start is None else load_initial_state(work, start)
         self.parameters_D, self._first = first.parameters_D, first.optimizer
+        self._momentum_PD: Tensor | None = None
         self.diverged_at: int | None = None
         self.attacked_steps = 0
 
@@ -94,9 +95,20 @@ class ServerSimulation:
         """All peers' honest computations in one call, then the colluders replace their rows."""
         batches = (self._batch(step, peer) for peer in range(self.scenario.peers))
         losses_P, sent_PD = self.problem.gradients(self.parameters_D, batches)
+        if self.scenario.momentum:
+            sent_PD = self._with_momentum(sent_PD)
         if self.byzantine:
             sent_PD[self.byzantine] = self.coalition.gradients(step, sent_PD[self.byzantine], sent_PD[self.honest])
         return losses_P, sent_PD
+
+    def _with_momentum(self, gradient_PD: Tensor) -> Tensor:
+        """`m ← βm + g`, or `βm + (1 − β)g`, for every peer; the first m is g. Liars have theirs, too, before they forge."""
+        beta, average = self.scenario.momentum, self.scenario.momentum_average
+        if self._momentum_PD is None:
+            self._momentum_PD = gradient_PD.clone()
+        else:
+            self._momentum_PD.mul_(beta).add_(gradient_PD, alpha=1 - beta if average else 1.0)
+        return self._momentum_PD.clone()  # forged rows are written into it
 
     def _batch(self, step: int, peer: int) -> Batch:
         batch = self.problem.batch(derive(self.scenario.seed, "gradient", step, peer))
