@@ -32,7 +32,8 @@ WITHIN = dict.fromkeys(RULES, 1e-12) | {"geometric-median": 1e-8, "centered-clip
 
 def bound_rule(name: str, peers: int, tau: float) -> Rule:
     """With as many liars as leave Krum two neighbours to look at; with one, mutually nearest rows would tie."""
-    return bind_rule(RULES[name], byzantine=min((peers - 1) // 2, peers - 4), tau=tau)
+    most = (peers - 3) // 4 if name == "bulyan" else min((peers - 1) // 2, peers - 4)
+    return bind_rule(RULES[name], byzantine=max(0, most), tau=tau)
 
 
 @st.composite
@@ -41,6 +42,16 @@ def rows(draw: st.DrawFn) -> Tensor:
     peers, width = draw(st.integers(4, 12)), draw(st.integers(1, 20))
     lengths = draw(st.lists(st.floats(0.1, 10), min_size=peers, max_size=peers))
     return gaussian_rows(draw(SEEDS), peers, width) * torch.tensor(lengths, dtype=torch.float64)[:, None]
+
+
+# Rules that do not have a property, by their definition.
+NOT_BY_ORDER = {
+    "bucketing",
+    "bulyan",
+    "mda",
+}  # buckets are drawn; ties go by the order of the rows (see `test_baselines`)
+FROM_ZERO = {"rfa", "centered-clip-momentum"}  # iterations begin at zero, and are few
+WITH_UNITS = {"rfa"}  # its smoothing has one
 
 
 def radius(rows_PD: Tensor) -> float:
@@ -52,7 +63,7 @@ def assert_near(name: str, ours_D: Tensor, other_D: Tensor, scale: float) -> Non
     torch.testing.assert_close(ours_D, other_D, rtol=0, atol=WITHIN[name] * scale)
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", [name for name in RULES if name not in NOT_BY_ORDER])
 @PROPERTY
 @given(rows_PD=rows(), seed=SEEDS)
 def test_order_of_rows_is_irrelevant(name: str, rows_PD: Tensor, seed: int) -> None:
@@ -70,7 +81,7 @@ def test_order_of_coordinates_is_irrelevant(name: str, rows_PD: Tensor, seed: in
     assert_near(name, rule(rows_PD[:, order]), rule(rows_PD)[order], float(rows_PD.abs().max()))
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", [name for name in RULES if name not in FROM_ZERO])
 @PROPERTY
 @given(rows_PD=rows(), seed=SEEDS, length=st.sampled_from([0.1, 1.0, 100.0]))
 def test_translation_moves_the_aggregate_along(name: str, rows_PD: Tensor, seed: int, length: float) -> None:
@@ -80,7 +91,7 @@ def test_translation_moves_the_aggregate_along(name: str, rows_PD: Tensor, seed:
     assert_near(name, rule(rows_PD + shift_D), rule(rows_PD) + shift_D, scale)
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", [name for name in RULES if name not in WITH_UNITS])
 @PROPERTY
 @given(rows_PD=rows(), factor=st.floats(-1e6, 1e6).filter(lambda factor: abs(factor) > 1e-6))
 def test_scaling_scales_the_aggregate(name: str, rows_PD: Tensor, factor: float) -> None:
@@ -91,7 +102,7 @@ def test_scaling_scales_the_aggregate(name: str, rows_PD: Tensor, factor: float)
     assert_near(name, scaled_D, expected_D, float(abs(factor) * rows_PD.abs().max()))
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", [name for name in RULES if name not in WITH_UNITS])
 @PROPERTY
 @given(rows_PD=rows(), exponent=st.integers(-60, 60))
 def test_scaling_by_powers_of_two_is_exact(name: str, rows_PD: Tensor, exponent: int) -> None:
@@ -180,5 +191,5 @@ def test_a_single_row_is_its_own_aggregate(dtype: torch.dtype, seed: int, width:
 @pytest.mark.parametrize("name", RULES)
 def test_equal_rows_are_their_own_aggregate(name: str, dtype: torch.dtype) -> None:
     row_D = gaussian_rows(5, 1, 40, dtype)[0]
-    found_D = bound_rule(name, 8, 0.5)(row_D.expand(8, 40))
+    found_D = bound_rule(name, 8, 50.0 if name in FROM_ZERO else 0.5)(row_D.expand(8, 40))
     torch.testing.assert_close(found_D, row_D, rtol=4 * torch.finfo(dtype).eps, atol=0)

@@ -38,6 +38,8 @@ class SimulationOptions(TypedDict, total=False):
     probation: int  # steps that strangers work before they are members; 0: the door is closed
     slots: int  # strangers on probation at a time
     strangers: str | Sequence[str]  # who comes to the door: "honest:at=20", or several (see `troth attacks`)
+    momentum: float  # of the workers, with a trusted server: they send m ← βm + g
+    momentum_average: bool  # m ← βm + (1 − β)g instead
     optimizer: str | None
     rate: float | None
     schedule: str

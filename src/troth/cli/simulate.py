@@ -81,6 +81,14 @@ _Strangers = Annotated[
     ),
 ]
 
+# Workers of a trusted server
+_Momentum = Annotated[
+    float, typer.Option(help="Workers send m ← βm + g instead of gradients, with this β. Not with the defence troth.")
+]
+_MomentumAverage = Annotated[
+    bool, typer.Option("--momentum-average", help="They send m ← βm + (1−β)g: gradients' average, not their sum.")
+]
+
 # Hardware
 _Hardware = Annotated[int, typer.Option(help="Simulate so many classes of hardware, which compute other bits.")]
 _HardwareDeviation = Annotated[
@@ -126,6 +134,8 @@ def simulate(
     probation: _Probation = 0,
     slots: _Slots = 4,
     strangers: _Strangers = None,
+    momentum: _Momentum = 0.0,
+    momentum_average: _MomentumAverage = False,
     steps: _Steps = None,
     seed: _Seed = 0,
     optimizer: _Optimizer = None,
@@ -180,6 +190,8 @@ def simulate(
             probation=probation,
             slots=slots,
             strangers=tuple(strangers or ()),
+            momentum=momentum,
+            momentum_average=momentum_average,
             steps=steps,
             seed=seed,
             optimizer=optimizer,
@@ -254,8 +266,7 @@ def _print_results(summary: "RunSummary", folder: Path) -> None:
     ]
     if details["diverged_at"] is not None:
         rows.append(("diverged", f"at step {details['diverged_at']}: the model is ruined"))
-    if "banned" in details:
-        rows += _protocol_rows(summary, folder)
+    rows += _protocol_rows(summary, folder) if "banned" in details else _server_rows(summary)
     rows += [
         ("summary", str(folder / "summary.json")),
         ("curve", f"{folder / 'curve.csv'}, drawn in {folder / 'curve.png'}"),
@@ -265,6 +276,20 @@ def _print_results(summary: "RunSummary", folder: Path) -> None:
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         typer.echo(f"{name:<{width}}  {value}")
+
+
+def _server_rows(summary: "RunSummary") -> list[tuple[str, str]]:
+    """Whom a rule dropped, and whether there were more liars than its guarantee covers."""
+    details, rows = summary.details, []
+    if "removed" in details:
+        removed = {int(peer) for peer in details["removed"]}
+        liars = set(summary.byzantine)
+        rows.append(("removed", f"{len(removed & liars)} of {len(liars)} liars, {len(removed - liars)} honest"))
+    if "assumed_byzantine" in details:
+        most = details["assumed_byzantine"]
+        covered = f"{summary.defence} withstands at most {most} liars among {summary.peers}"
+        rows.append(("guarantee", f"none: {covered}, and ran as if there were {most}"))
+    return rows
 
 
 def _protocol_rows(summary: "RunSummary", folder: Path) -> list[tuple[str, str]]:

@@ -9,9 +9,9 @@ from torch import Tensor
 from troth.aggregation import Aggregator, AnyRule, Setting, begin_rule
 from troth.crypto import stream
 from troth.plugins import blamed, in_one_line
-from troth.simulation.lockstep.rule_specs import RULE, RULE_PLUGINS, TROTH, DefenceError, make_rule
+from troth.simulation.lockstep.rule_specs import RULE, RULE_PLUGINS, TROTH, DefenceError, make_rule, specs_in
 
-__all__ = ["RULE", "RULE_PLUGINS", "TROTH", "DefenceError", "apply_rule", "check_rule", "make_rule"]
+__all__ = ["RULE", "RULE_PLUGINS", "TROTH", "DefenceError", "apply_rule", "check_rule", "make_rule", "specs_in"]
 
 # P peers, D coordinates
 

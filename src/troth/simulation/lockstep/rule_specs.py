@@ -16,7 +16,7 @@ from torch import Tensor
 from troth.aggregation import RULES, AnyRule, PreAggregation, RuleEntry, RuleWithMemory
 from troth.errors import OperatorError
 from troth.plugins import Kind, find, made, name_of
-from troth.specs import SpecError, convert_options
+from troth.specs import SpecError, convert_options, file_of, parse_spec
 
 # P peers, D coordinates
 
@@ -44,8 +44,21 @@ def make_rule(defence: str | Callable[..., Tensor] | RuleWithMemory) -> AnyRule:
 
 
 def _filled(rule: RuleWithMemory) -> RuleWithMemory:
-    """A rule with the one that it names inside it; there a `;` stands for the commas between options."""
-    return rule.around(make_rule(rule.rule.replace(";", ","))) if isinstance(rule, PreAggregation) else rule
+    """A rule with the one that it names inside it."""
+    return rule.around(make_rule(_inside(rule.rule))) if isinstance(rule, PreAggregation) else rule
+
+
+def _inside(spec: str) -> str:
+    """An inner rule's spec: there a `;` stands for the commas between options."""
+    return spec.replace(";", ",")
+
+
+def specs_in(spec: str) -> list[str]:
+    """A rule's spec, and those of the rules inside it."""
+    name, options = (spec, {}) if file_of(spec) else parse_spec(spec)
+    row = RULES.get(name)
+    around = isinstance(row, type) and issubclass(row, PreAggregation) and "rule" in options
+    return [spec, *specs_in(_inside(options["rule"]))] if around else [spec]
 
 
 def _is_rule(thing: Any) -> bool:

@@ -16,7 +16,7 @@ from troth.crypto import stream
 from troth.errors import OperatorError
 from troth.plugins import name_of
 from troth.protocol.core.run import most_byzantine
-from troth.simulation.lockstep.defences import TROTH, check_rule, make_rule
+from troth.simulation.lockstep.defences import TROTH, check_rule, make_rule, specs_in
 from troth.simulation.lockstep.door.specs import Strangers, attacks_of, check_door, check_strangers, make_strangers
 from troth.specs import ALSO, build, file_of, parse_spec, pick
 from troth.training import OPTIMIZERS, SCHEDULES, TASKS, Optimizer, Schedule, Task, make_task, warmed_up
@@ -56,6 +56,8 @@ class Scenario:
     probation: int = 0  # steps that a stranger works before it is a member; 0: the door is closed
     slots: int = 4  # strangers on probation at a time
     strangers: str | Sequence[str] = ""  # who comes to the door: see `STRANGERS`
+    momentum: float = 0.0  # of the workers, β: with a trusted server they send m ← βm + g
+    momentum_average: bool = False  # m ← βm + (1 − β)g instead
     steps: int | None = None
     seed: int = 0
     optimizer: str | None = None
@@ -82,14 +84,11 @@ class Scenario:
         ):
             if value is not None and value < least:
                 raise ScenarioError(f"{name} must be at least {least}, got {value}")
-        for name, number in (
-            ("`tau`", self.tau),
-            ("`rate`", self.rate),
-            ("`tau_auto`", self.tau_auto),
-            ("`deviation`", self.deviation),
-        ):
+        for name in ("tau", "rate", "tau_auto", "deviation"):
+            number = getattr(self, name)
             if number is not None and not (number > 0 and isfinite(number)):
-                raise ScenarioError(f"{name} must be a positive number, got {number:g}")
+                raise ScenarioError(f"`{name}` must be a positive number, got {number:g}")
+        _check_momentum(self)
         if not -(2**63) <= self.seed < 2**63:
             raise ScenarioError(f"`seed` must fit in 64 bits, got {self.seed}")
         if self.defence != TROTH:
@@ -246,13 +245,15 @@ class Scenario:
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         values |= {"task": self.task_name, "attack": self.attack_name, "defence": self.defence_name}
         start = values.pop("initial_state")
-        if not self.probation:
-            values = {name: value for name, value in values.items() if name not in ("probation", "slots", "strangers")}
+        unset = () if self.probation else ("probation", "slots", "strangers")
+        unset += () if self.momentum else ("momentum", "momentum_average")
+        values = {name: value for name, value in values.items() if name not in unset}
         return values if start is None else {**values, "initial_state": str(start)}
 
     def config(self) -> dict[str, Any]:
         """`as_dict`, and the digests of the user's own files, since the result follows from them too."""
-        chosen = (self.task, *self._attacks, self.defence, *attacks_of(self.make_strangers()))
+        rules = specs_in(self.defence) if isinstance(self.defence, str) else []
+        chosen = (self.task, *self._attacks, *rules, *attacks_of(self.make_strangers()))
         specs = [spec for spec in chosen if isinstance(spec, str)]
         files = {file: code_digest(Path(file)).hex()[:16] for spec in specs if (file := file_of(spec)) is not None}
         return {**self.as_dict(), "code": files} if files else self.as_dict()
@@ -267,6 +268,18 @@ class Scenario:
     def pads(self) -> bool:
         """Whether an audit may take a call as wide as all peers' (see `troth.training.calls.lanes.settle`)."""
         return self.device != "cpu"
+
+
+def _check_momentum(scenario: Scenario) -> None:
+    if not 0 <= scenario.momentum < 1:
+        raise ScenarioError(f"`momentum` must be from 0 to below 1, got {scenario.momentum:g}")
+    if scenario.momentum_average and not scenario.momentum:
+        raise ScenarioError("`momentum_average` needs `momentum`")
+    if scenario.momentum and scenario.defence == TROTH:
+        raise ScenarioError(
+            "`momentum` is for a trusted server: what a worker remembers does not follow from a seed, so nobody could recompute "
+            "it; use a rule as `defence`, or the optimizer's momentum"
+        )
 
 
 def _check_device(device: str) -> None:

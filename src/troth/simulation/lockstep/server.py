@@ -5,6 +5,7 @@ honest, it bans nobody, and it has to be trusted: that is what the protocol take
 """
 
 from collections.abc import Iterator
+from copy import deepcopy
 
 import torch
 from torch import Tensor
@@ -48,6 +49,7 @@ class ServerSimulation:
         start = scenario.initial_state
         first = work.first(derive(scenario.seed, "model")) if start is None else load_initial_state(work, start)
         self.parameters_D, self._first = first.parameters_D, first.optimizer
+        self._momentum_PD: Tensor | None = None
         self.diverged_at: int | None = None
         self.attacked_steps = self.gradients_computed = 0
 
@@ -97,10 +99,21 @@ class ServerSimulation:
         batches = (self._batch(step, peer) for peer in range(self.scenario.peers))
         losses_P, sent_PD = self.problem.gradients(self.parameters_D, batches)
         self.gradients_computed += len(sent_PD)
+        if self.scenario.momentum:
+            sent_PD = self._with_momentum(sent_PD)
         if self.byzantine:
             own_BD, honest_HD = sent_PD[self.byzantine], sent_PD[self.honest]
             sent_PD[self.byzantine] = self.coalition.gradients(step, own_BD, honest_HD, honest=self.honest)
         return losses_P, sent_PD
+
+    def _with_momentum(self, gradient_PD: Tensor) -> Tensor:
+        """`m ← βm + g`, or `βm + (1 − β)g`, for every peer; the first m is g. Liars have theirs, too, before they forge."""
+        beta, average = self.scenario.momentum, self.scenario.momentum_average
+        if self._momentum_PD is None:
+            self._momentum_PD = gradient_PD.clone()
+        else:
+            self._momentum_PD.mul_(beta).add_(gradient_PD, alpha=1 - beta if average else 1.0)
+        return self._momentum_PD.clone()  # forged rows are written into it
 
     def _batch(self, step: int, peer: int) -> Batch:
         batch = self.problem.batch(derive(self.scenario.seed, "gradient", step, peer), self._shards[peer])
@@ -110,8 +123,12 @@ class ServerSimulation:
 
     def _foresee(self, rows_PD: Tensor) -> Tensor:
         """What the server would make of these rows, of the liars and then of the honest; nothing is kept of it."""
-        finite = finite_rows(rows_PD)
-        return self._aggregate(rows_PD, finite) if any(finite) else torch.zeros_like(rows_PD[0])
+        peers, finite = [*self.byzantine, *self.honest], finite_rows(rows_PD)
+        rows = [row for row, fine in enumerate(finite) if fine]
+        if not rows:
+            return torch.zeros_like(rows_PD[0])
+        peek = deepcopy(self.aggregator)  # one with a memory must not remember what was only asked
+        return apply_rule(peek, rows_PD[rows], [peers[row] for row in rows], self.scenario.defence_name)
 
     def _aggregate(self, sent_PD: Tensor, finite: list[bool]) -> Tensor:
         """Leave out what is not finite (a lie, since honest rows are), then apply the rule to the rest."""
