@@ -51,7 +51,7 @@ class ServerSimulation:
         self.attacked_steps = 0
 
     def evaluate(self) -> dict[str, float]:
-        return self.problem.evaluate(self.parameters_D)
+        return self.problem.evaluate(self.parameters_D, self.scenario.make_metrics())
 
     def steps(self) -> Iterator[StepReport]:
         """Train, reporting after every step; ends early when an honest gradient is no longer finite."""
@@ -84,7 +84,7 @@ class ServerSimulation:
         losses_P, sent_PD = self.problem.gradients(self.parameters_D, batches)
         if self.byzantine:
             own_BD, honest_HD = sent_PD[self.byzantine], sent_PD[self.honest]
-            sent_PD[self.byzantine] = self.coalition.gradients(step, own_BD, honest_HD, honest=self.honest)
+            sent_PD[self.byzantine] = self.coalition.gradients(step, own_BD, honest_HD, self.byzantine, self.honest)
         return losses_P, sent_PD
 
     def _batch(self, step: int, peer: int) -> Batch:
