@@ -191,7 +191,7 @@ def test_options() -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("sgn-flip", "unknown attack 'sgn-flip': did you mean sign-flip or label-flip\\?"),
+        ("sgn-flip", "unknown attack 'sgn-flip': did you mean sign-flip or bit-flip\\?"),
         ("sign-flip:scale=0", "'sign-flip:scale=0': scale must be a positive number, got 0.0"),
         ("sign-flip:scale=nan", "option 'scale' takes a finite number, got 'nan'"),
         ("random-direction:scale=-1", "'random-direction:scale=-1': scale must be a positive number, got -1.0"),

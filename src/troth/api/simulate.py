@@ -45,6 +45,7 @@ class SimulationOptions(TypedDict, total=False):
     schedule: str
     warmup: int
     evaluate_every: int
+    metrics: str | Sequence[str]  # beside the task's own: "backdoor", "my_metric.py", or several
     device: str
     one_by_one: bool
     initial_state: Path | None  # a model or checkpoint to begin from; None: from the seed

@@ -18,12 +18,14 @@ class _Example(StrEnum):
     ATTACK = "attack"
     DEFENCE = "defence"
     TASK = "task"
+    METRIC = "metric"
 
 
 _EXAMPLES = {
     _Example.ATTACK: ("liars of your own, for --attack", "my_attack.py"),
     _Example.DEFENCE: ("an aggregation rule of your own, for --defence", "my_rule.py"),
     _Example.TASK: ("a model and data of your own, for --task", "my_task.py"),
+    _Example.METRIC: ("a metric of your own, for --metric", "my_metric.py"),
 }
 
 
@@ -105,9 +107,11 @@ def _described(problem: "Problem") -> Iterator[str]:
 
 
 def example(
-    kind: Annotated[_Example | None, typer.Argument(help="attack, defence or task.", show_default="list them")] = None,
+    kind: Annotated[
+        _Example | None, typer.Argument(help="attack, defence, task or metric.", show_default="list them")
+    ] = None,
 ) -> None:
-    """Print a file to begin your own attack, defence or task with; it works as it is.
+    """Print a file to begin your own attack, defence, task or metric with; it works as it is.
 
     Example: troth example attack > my_attack.py
     """

@@ -104,6 +104,14 @@ _Rate = Annotated[float | None, typer.Option(help="Learning rate. Default: the t
 _Schedule = Annotated[str, typer.Option(help="Learning rate over time: constant, cosine, linear or step.")]
 _Warmup = Annotated[int, typer.Option(help="Steps over which the learning rate rises to its value.")]
 _EvaluateEvery = Annotated[int, typer.Option(help="Evaluate the model every k steps.")]
+_Metric = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A metric beside the task's own: backdoor (how many images with the trigger are taken for its target), or your own "
+        "my_metric.py. Can be given several times.",
+        show_default="none",
+    ),
+]
 
 # Results
 _Out = Annotated[Path | None, typer.Option(help="Folder for the results. Default: runs/<name of the run>.")]
@@ -143,6 +151,7 @@ def simulate(
     schedule: _Schedule = "cosine",
     warmup: _Warmup = 0,
     evaluate_every: _EvaluateEvery = 10,
+    metric: _Metric = None,
     start: _Start = None,
     device: _Device = "cpu",
     threads: _Threads = 1,
@@ -167,7 +176,10 @@ def simulate(
         raise SimulateError(f"--checkpoint-every must be at least 1, got {checkpoint_every}")
     use_threads(threads)
     with (
-        as_options(Scenario.__dataclass_fields__, {"deviation": "hardware-deviation", "initial_state": "from"}),
+        as_options(
+            Scenario.__dataclass_fields__,
+            {"deviation": "hardware-deviation", "initial_state": "from", "metrics": "metric"},
+        ),
         redirect_stdout(sys.stderr),
     ):
         scenario = Scenario(
@@ -199,6 +211,7 @@ def simulate(
             schedule=schedule,
             warmup=warmup,
             evaluate_every=evaluate_every,
+            metrics=tuple(metric or ()),
             device=device,
             one_by_one=one_by_one,
             initial_state=start,

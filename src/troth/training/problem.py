@@ -23,6 +23,7 @@ from troth.training.calls.placed import Placed
 from troth.training.determinism import NotRepeatableError, check_environment, repeatable
 from troth.training.errors import TaskError
 from troth.training.layout import Layout
+from troth.training.metrics import Metric, measure
 from troth.training.randomness.first_values import FirstValues
 from troth.training.randomness.noise import Noise, seed_tensor
 from troth.training.task import Batch, Task, draw_batch
@@ -165,12 +166,12 @@ class Problem:
         return self._graph.spread(lambda batch: self.begin_gradient(flat_D, batch), batches)
 
     @torch.no_grad()
-    def evaluate(self, flat_D: Tensor) -> dict[str, float]:
-        """The task's own metrics, with BatchNorm's running statistics recomputed from a public calibration seed."""
+    def evaluate(self, flat_D: Tensor, metrics: Mapping[str, Metric] | None = None) -> dict[str, float]:
+        """The task's own metrics and `metrics`, with BatchNorm's running statistics recomputed from a public seed."""
         module = self._trained(flat_D)
         plain = self.device.type == "cpu" and self.dtype == torch.float32
-        with _fixed_generator(), calling("evaluate"):
-            return self.task.evaluate(module if plain else Placed(module, self._place))
+        with _fixed_generator():
+            return measure(self.task, module if plain else Placed(module, self._place), metrics or {})
 
     @torch.no_grad()
     def module(self, flat_D: Tensor) -> nn.Module:

@@ -85,6 +85,10 @@ class Task(ABC):
         losses = [self.loss(model, self.batch(stream(0, "evaluate", k))) for k in range(16)]
         return {"loss": float(torch.stack(losses).mean())}
 
+    def examples(self) -> Batch | None:
+        """Labelled test examples, all of them, for metrics beside the task's own; None where there are none."""
+        return None
+
     def initialise(self, model: nn.Module, draw: Stream) -> None:  # noqa: B027 – most tasks need nothing here
         """Change the first parameters that `model` gave; every number drawn here, by `nn.init` too, is the run's."""
 

@@ -8,7 +8,7 @@ from troth.attacks.errors import AttackError
 from troth.attacks.gradient.base import GradientAttack
 from troth.crypto import stream
 from troth.training import Batch, Task
-from troth.training.trigger import IMAGES, LABELS, has_images, stamped
+from troth.training.metrics.trigger import IMAGES, LABELS, has_images, stamped
 
 
 @dataclass(frozen=True)

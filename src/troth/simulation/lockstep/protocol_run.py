@@ -150,7 +150,7 @@ class ProtocolSimulation:
 
     def evaluate(self) -> dict[str, float]:
         """Evaluate the model of an honest peer; the others hold the same bits, or `agreement` is false."""
-        return self.problem.evaluate(self.parameters_D)
+        return self.problem.evaluate(self.parameters_D, self.scenario.make_metrics())
 
     @property
     def parameters_D(self) -> Tensor:  # noqa: N802  # shapes are in the names

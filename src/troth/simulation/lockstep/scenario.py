@@ -21,6 +21,7 @@ from troth.simulation.lockstep.door.specs import Strangers, attacks_of, check_do
 from troth.specs import ALSO, build, file_of, parse_spec, pick
 from troth.training import OPTIMIZERS, SCHEDULES, TASKS, Optimizer, Schedule, Task, make_task, warmed_up
 from troth.training.fingerprint import code_digest
+from troth.training.metrics import Metric, check_metrics, make_metric
 
 AttackLike = str | GradientAttack
 
@@ -65,6 +66,7 @@ class Scenario:
     schedule: str = "cosine"
     warmup: int = 0
     evaluate_every: int = 10
+    metrics: str | Sequence[str] = ()  # specs of metrics beside the task's own: see `make_metric`
     device: str = "cpu"
     one_by_one: bool = False
     initial_state: Path | None = None  # a model or checkpoint to begin from, or a folder with one; None: from the seed
@@ -102,6 +104,7 @@ class Scenario:
         strangers = self.make_strangers()
         check_door(self.probation, self.slots, strangers)
         task, attacks, schedule = self.make_task(), self.make_attacks(), self.attack_schedule()
+        check_metrics(self.metrics, task)
         check_strangers(strangers, task, steps=self.steps or task.steps, honest=self.peers - self.byzantine)
         if self.byzantine:
             if len(attacks) > self.byzantine:
@@ -160,6 +163,8 @@ class Scenario:
         if not isinstance(self.attack, str | GradientAttack):
             plain = [attack for attack in self._attacks if isinstance(attack, str) and ALSO not in attack]
             object.__setattr__(self, "attack", ALSO.join(plain) if len(plain) == len(self._attacks) else self._attacks)
+        metrics = self.metrics.split(ALSO) if isinstance(self.metrics, str) else self.metrics
+        object.__setattr__(self, "metrics", tuple(filter(None, metrics)))
         if not isinstance(self.strangers, str):
             object.__setattr__(self, "strangers", ALSO.join(self.strangers))
 
@@ -176,6 +181,10 @@ class Scenario:
 
     def make_attacks(self) -> list[GradientAttack]:
         return [make_attack(one) if isinstance(one, str) else one for one in self._attacks]
+
+    def make_metrics(self) -> dict[str, Metric]:
+        """The metrics beside the task's own, by the names that they stand under."""
+        return {spec: make_metric(spec) for spec in self.metrics}
 
     def make_strangers(self) -> list[tuple[str, Strangers]]:
         assert isinstance(self.strangers, str)
@@ -247,13 +256,14 @@ class Scenario:
         start = values.pop("initial_state")
         unset = () if self.probation else ("probation", "slots", "strangers")
         unset += () if self.momentum else ("momentum", "momentum_average")
+        unset += () if self.metrics else ("metrics",)
         values = {name: value for name, value in values.items() if name not in unset}
         return values if start is None else {**values, "initial_state": str(start)}
 
     def config(self) -> dict[str, Any]:
         """`as_dict`, and the digests of the user's own files, since the result follows from them too."""
         rules = specs_in(self.defence) if isinstance(self.defence, str) else []
-        chosen = (self.task, *self._attacks, *rules, *attacks_of(self.make_strangers()))
+        chosen = (self.task, *self._attacks, *rules, *self.metrics, *attacks_of(self.make_strangers()))
         specs = [spec for spec in chosen if isinstance(spec, str)]
         files = {file: code_digest(Path(file)).hex()[:16] for spec in specs if (file := file_of(spec)) is not None}
         return {**self.as_dict(), "code": files} if files else self.as_dict()

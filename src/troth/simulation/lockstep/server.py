@@ -67,7 +67,7 @@ class ServerSimulation:
         return getattr(self.aggregator, "removed", None)
 
     def evaluate(self) -> dict[str, float]:
-        return self.problem.evaluate(self.parameters_D)
+        return self.problem.evaluate(self.parameters_D, self.scenario.make_metrics())
 
     def steps(self) -> Iterator[StepReport]:
         """Train, reporting after every step; ends early when an honest gradient is no longer finite."""
@@ -103,7 +103,7 @@ class ServerSimulation:
             sent_PD = self._with_momentum(sent_PD)
         if self.byzantine:
             own_BD, honest_HD = sent_PD[self.byzantine], sent_PD[self.honest]
-            sent_PD[self.byzantine] = self.coalition.gradients(step, own_BD, honest_HD, honest=self.honest)
+            sent_PD[self.byzantine] = self.coalition.gradients(step, own_BD, honest_HD, self.byzantine, self.honest)
         return losses_P, sent_PD
 
     def _with_momentum(self, gradient_PD: Tensor) -> Tensor:

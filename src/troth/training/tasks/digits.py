@@ -33,6 +33,10 @@ class _DigitsTask(Task):
     def loss(self, model: Model, batch: Batch) -> Tensor:
         return F.cross_entropy(model(batch["images"]), batch["labels"])
 
+    def examples(self) -> Batch:
+        _, _, images, labels = _digits()
+        return {"images": images, "labels": labels}
+
     def evaluate(self, model: Model) -> dict[str, float]:
         _, _, images, labels = _digits()
         logits = model(images)

@@ -66,6 +66,11 @@ class ImageTask(Task):
     def loss(self, model: Model, batch: Batch) -> Tensor:
         return F.cross_entropy(model(batch["images"]), batch["labels"].long())
 
+    def examples(self) -> Batch:
+        test = self.images().test
+        rows = np.arange(min(self.test_images, len(test.labels)))
+        return {"images": test.images.rows(rows, _CPU), "labels": test.labels.rows(rows, _CPU).long()}
+
     def evaluate(self, model: Model) -> dict[str, float]:
         test = self.images().test
         count = min(self.test_images, len(test.labels))
