@@ -120,11 +120,8 @@ class Problem:
         return self.layout.flatten({name: p.detach() for name, p in trained.items()}).to(self.device, self.dtype)
 
     def batch(self, seed: Seed, shard: Task | None = None) -> Batch:
-        """The minibatch of a public seed, on this problem's device; with accumulation, micro-batches along a first axis.
-
-        With a shard (`Task.shard`), from one peer's own data.
-        """
-        task, count = self.task if shard is None else shard, self.task.accumulate
+        """The minibatch of a public seed, or of a peer's shard; with accumulation, micro-batches along a first axis."""
+        task, count = shard or self.task, self.task.accumulate
         if count == 1:
             return self._micro_batch(seed, task)
         parts = [self._micro_batch(derive(seed, "micro-batch", k), task) for k in range(count)]
