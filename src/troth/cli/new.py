@@ -77,7 +77,9 @@ def new(
         str | None, typer.Option(help="sgd, adamw or lamb; options as in sgd:momentum=0.9. Default: the task's.")
     ] = None,
     rate: Annotated[float | None, typer.Option(help="Learning rate. Default: the task's.")] = None,
-    schedule: Annotated[str, typer.Option(help="Learning rate over time: constant, cosine or linear.")] = "cosine",
+    schedule: Annotated[
+        str, typer.Option(help="Learning rate over time: constant, cosine, linear or restarts.")
+    ] = "cosine",
     warmup: Annotated[int, typer.Option(help="Steps over which the learning rate rises to its value.")] = 0,
     device: Annotated[_Device, typer.Option(help="Where members compute gradients.")] = _Device.CPU,
     one_by_one: Annotated[

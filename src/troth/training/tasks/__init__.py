@@ -17,12 +17,16 @@ from troth.training.tasks.digits import Digits, DigitsCNN
 from troth.training.tasks.factors import Factors
 from troth.training.tasks.quadratic import Quadratic
 from troth.training.tasks.resnet18 import ResNet18
+from troth.training.tasks.synthetic import Convex, NonConvex, StronglyConvex
 
 TASKS: dict[str, type[Task]] = {
     "digits": Digits,
     "digits-cnn": DigitsCNN,
     "quadratic": Quadratic,
     "factors": Factors,
+    "non-convex": NonConvex,
+    "convex": Convex,
+    "strongly-convex": StronglyConvex,
     "cnn": CNN,
     "resnet18": ResNet18,
     "char-transformer": CharTransformer,
