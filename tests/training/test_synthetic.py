@@ -84,7 +84,7 @@ def test_by_name_with_a_clipped_gradient(name: str) -> None:
 
 @pytest.mark.parametrize("options", [{"dimension": 0}, {"noise": -1.0}, {"start": -1.0}, {"tail": "thin"}])
 def test_options_out_of_range(options: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="needs dimension ≥ 1|tail is one of gaussian, heavy"):
+    with pytest.raises(ValueError, match=r"needs dimension ≥ 1|tail is one of gaussian, heavy"):
         NonConvex(**options)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="condition is at least 1"):
         StronglyConvex(condition=0.5)
