@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from troth.aggregation import RuleEntry
 from troth.attacks import ATTACKS, GradientAttack, SignFlip, make_attack
 from troth.errors import OperatorError
 from troth.plugins import absolute, blamed, in_its_folder, name_of
@@ -325,7 +326,9 @@ class TestPackages:
         )
         assert vars(make_attack("loud:scale=9"))["scale"] == 9.0
         assert make_task("tiny") == Digits(hidden=2)
-        assert make_rule("mid").function.__name__ == "middle"
+        rule = make_rule("mid")
+        assert isinstance(rule, RuleEntry)
+        assert rule.function.__name__ == "middle"
         with pytest.raises(OperatorError, match=r"^unknown attack 'lout': did you mean loud"):
             make_attack("lout")
 

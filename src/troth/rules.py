@@ -7,29 +7,58 @@ tensor(True)
 >>> troth.rules.mean(vectors).norm() > 1e5
 tensor(True)
 
-`RULES` is the table of all of them by the names that `simulate` knows.
+`RULES` is the table of all of them by the names that `simulate` knows. Some remember: `Safeguard().begin(setting)` makes an
+aggregator, which is called with the rows and their senders at every step; a rule of one's own extends `RuleWithMemory`.
 """
 
 from troth.aggregation import (
     RULES,
     AggregationError,
+    Aggregator,
+    Bucketing,
+    CenteredClipMomentum,
+    NearestNeighbourMixing,
+    RuleWithMemory,
+    Safeguard,
+    SafeguardSingle,
+    Setting,
+    bulyan,
+    caf,
     centered_clip,
     geometric_median,
     krum,
+    mda,
+    meamed,
     mean,
     median,
+    mix_nearest,
     multi_krum,
+    rfa,
     trimmed_mean,
 )
 
 __all__ = [
     "RULES",
     "AggregationError",
+    "Aggregator",
+    "Bucketing",
+    "CenteredClipMomentum",
+    "NearestNeighbourMixing",
+    "RuleWithMemory",
+    "Safeguard",
+    "SafeguardSingle",
+    "Setting",
+    "bulyan",
+    "caf",
     "centered_clip",
     "geometric_median",
     "krum",
+    "mda",
+    "meamed",
     "mean",
     "median",
+    "mix_nearest",
     "multi_krum",
+    "rfa",
     "trimmed_mean",
 ]

@@ -34,9 +34,10 @@ def test_while_it_waits_it_sends_the_honest_rows_bit_for_bit(name: str) -> None:
         poisoned = liars.batch(step, task, batch, 4)
         attacking = step in (2, 3)
         assert liars.active(step) == attacking
-        # A label flipper lies in its batch, everyone else in what it sends.
-        assert torch.equal(sent_BD, own_BD) == (not attacking or name == "label-flip")
-        assert (poisoned is batch) == (not attacking or name != "label-flip")
+        # Some lie in their batch, everyone else in what it sends; and one lies low where so few are watched so closely.
+        poisons = name in ("label-flip", "backdoor")
+        assert torch.equal(sent_BD, own_BD) == (not attacking or poisons or name == "unwatched")
+        assert (poisoned is batch) == (not attacking or not poisons)
 
 
 def test_a_delayed_gradient_reaches_back_before_the_attack() -> None:

@@ -25,6 +25,7 @@ SLOW: dict[str, tuple[str, ...]] = {
         "sed ",
         "grep ",
     ),
+    "docs/lab.md": ("troth lab run", "troth lab report"),
     "docs/door.md": ("troth join", "troth invite", "troth simulate"),
     "examples/own_attack.py": ("troth simulate",),
     "examples/own_task.py": ("troth simulate",),

@@ -53,6 +53,12 @@ def test_linear() -> None:
     assert linear(1.0, 4) == (1.0, 0.75, 0.5, 0.25)
 
 
+def test_step_divides_by_ten_at_three_quarters() -> None:
+    assert SCHEDULES["step"](0.1, 8) == (0.1,) * 6 + (0.01,) * 2
+    table = SCHEDULES["step"](0.1, 7800)  # 100 epochs of 78 steps: from the 76th on
+    assert table.index(0.01) == 75 * 78
+
+
 @pytest.mark.parametrize("name", list(SCHEDULES))
 def test_every_schedule_starts_at_the_rate_and_has_one_entry_per_step(name: str) -> None:
     table = SCHEDULES[name](0.7, 11)

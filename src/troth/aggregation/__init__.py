@@ -1,15 +1,23 @@
 """Robust aggregation rules: P vectors in, one vector out, and nothing about networks.
 
-`RULES` is the table of all of them; `bind_rule` turns a name and its parameters into a function of the matrix.
+`RULES` is the table of all of them; `begin_rule` makes one run's aggregation of a rule, and `bind_rule` turns a plain one and
+its parameters into a function of the matrix.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
-
-from torch import Tensor
-
+from troth.aggregation.baselines import (
+    Bucketing,
+    CenteredClipMomentum,
+    NearestNeighbourMixing,
+    PreAggregation,
+    Safeguard,
+    SafeguardSingle,
+    bulyan,
+    caf,
+    mda,
+    meamed,
+    mix_nearest,
+    rfa,
+)
 from troth.aggregation.centered_clip import (
     centered_clip_published,
     clip_residual,
@@ -33,50 +41,37 @@ from troth.aggregation.geometric_median import geometric_median
 from troth.aggregation.krum import krum, multi_krum
 from troth.aggregation.mean import mean
 from troth.aggregation.median import median
+from troth.aggregation.memory import Aggregator, AnyRule, RuleEntry, RuleWithMemory, Setting, begin_rule, covered
+from troth.aggregation.table import RULES, Rule, bind_rule
 from troth.aggregation.trimmed_mean import trimmed_mean
-
-Rule = Callable[[Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class RuleEntry:
-    """A rule, the names of its parameters, and one line about it."""
-
-    function: Callable[..., Tensor]
-    needs: tuple[str, ...]
-    summary: str
-
-
-RULES: dict[str, RuleEntry] = {
-    "mean": RuleEntry(mean, (), "the plain average; a single liar moves it anywhere"),
-    "median": RuleEntry(median, (), "the middle value of every coordinate (Yin et al. 2018)"),
-    "trimmed-mean": RuleEntry(trimmed_mean, ("byzantine",), "the mean without the b extremes of each coordinate"),
-    "geometric-median": RuleEntry(geometric_median, (), "the point with the smallest sum of distances"),
-    "krum": RuleEntry(krum, ("byzantine",), "the one vector with the nearest neighbours (Blanchard et al. 2017)"),
-    "multi-krum": RuleEntry(multi_krum, ("byzantine",), "the mean of the n−b vectors with the best Krum scores"),
-    "centered-clip": RuleEntry(centered_clip, ("tau",), "every pull on the centre clipped to length tau"),
-}
-
-
-def bind_rule(entry: RuleEntry, *, byzantine: int, tau: float) -> Rule:
-    """Make the rule a function of the vectors alone."""
-    known: dict[str, Any] = {"byzantine": byzantine, "tau": tau}
-    return partial(entry.function, **{name: known[name] for name in entry.needs})
-
 
 __all__ = [
     "RULES",
     "AggregationError",
+    "Aggregator",
+    "AnyRule",
+    "Bucketing",
+    "CenteredClipMomentum",
     "ClippedCenter",
+    "NearestNeighbourMixing",
+    "PreAggregation",
     "Rule",
     "RuleEntry",
+    "RuleWithMemory",
+    "Safeguard",
+    "SafeguardSingle",
+    "Setting",
     "all_finite",
+    "begin_rule",
     "bind_rule",
+    "bulyan",
+    "caf",
     "centered_clip",
     "centered_clip_published",
     "check_vectors",
     "clip_residual",
     "clip_weights",
+    "covered",
     "exact_norm",
     "flush_in_place",
     "flush_subnormals",
@@ -84,12 +79,16 @@ __all__ = [
     "has_subnormals",
     "judge_center",
     "krum",
+    "mda",
+    "meamed",
     "mean",
     "median",
+    "mix_nearest",
     "multi_krum",
     "ordinary",
     "ordinary_norm",
     "residual_tolerance",
+    "rfa",
     "solve_centered_clip",
     "tree_sum",
     "trimmed_mean",

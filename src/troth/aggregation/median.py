@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from troth.aggregation.checks import check_vectors
+from troth.aggregation.distances import sorted_coordinates
 
 
 def median(vectors_PD: Tensor) -> Tensor:
@@ -12,6 +13,6 @@ def median(vectors_PD: Tensor) -> Tensor:
     """
     check_vectors(vectors_PD)
     peers = len(vectors_PD)
-    sorted_PD = vectors_PD.sort(dim=0).values
+    sorted_PD = sorted_coordinates(vectors_PD)
     # Halved before adding: the sum of two finite numbers may overflow.
     return sorted_PD[(peers - 1) // 2] / 2 + sorted_PD[peers // 2] / 2

@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from troth.aggregation.checks import check_byzantine, check_vectors
+from troth.aggregation.distances import sorted_coordinates
 
 
 def trimmed_mean(vectors_PD: Tensor, *, byzantine: int) -> Tensor:
@@ -10,4 +11,4 @@ def trimmed_mean(vectors_PD: Tensor, *, byzantine: int) -> Tensor:
     check_vectors(vectors_PD)
     peers = len(vectors_PD)
     check_byzantine(byzantine, peers, (peers - 1) // 2, "trimmed-mean")
-    return vectors_PD.sort(dim=0).values[byzantine : peers - byzantine].mean(dim=0)
+    return sorted_coordinates(vectors_PD)[byzantine : peers - byzantine].mean(dim=0)

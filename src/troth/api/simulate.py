@@ -7,6 +7,7 @@ from typing import TypedDict, Unpack
 
 from torch import Tensor, nn
 
+from troth.aggregation import RuleWithMemory
 from troth.api.steps import Ban, Step
 from troth.api.threads import use_threads
 from troth.attacks import GradientAttack
@@ -17,7 +18,7 @@ from troth.simulation import Finished, Scenario, StepReport, start
 from troth.training import Task
 
 Attack = str | GradientAttack
-Defence = str | Callable[..., Tensor]
+Defence = str | Callable[..., Tensor] | RuleWithMemory
 
 
 class SimulationOptions(TypedDict, total=False):

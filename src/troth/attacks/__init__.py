@@ -1,6 +1,6 @@
 """Attackers, wrapped around honest peers from outside. Production code never imports this package.
 
-A new attack is one class beside what it lies about (`gradient.py`, `behaviour/`), and one row of `ATTACKS`; a user's own is
+A new attack is one class beside what it lies about (`gradient/`, `behaviour/`), and one row of `ATTACKS`; a user's own is
 a class in a file of theirs (docs/plug-ins.md).
 """
 
@@ -21,20 +21,33 @@ from troth.attacks.coalition import Coalition
 from troth.attacks.colluder import Collusion
 from troth.attacks.errors import AttackError
 from troth.attacks.gradient import (
+    Adaptive,
     ALittleIsEnough,
+    Backdoor,
+    BitFlip,
     DelayedGradient,
+    Foresee,
+    Gaussian,
     GradientAttack,
     Inflate,
     InnerProduct,
     InnerProductSmall,
     LabelFlip,
+    Mimic,
+    MinMax,
+    MinSum,
+    NotFinite,
     Nudge,
     RandomDirection,
+    RelocatedOrthogonal,
     SignFlip,
+    SlowPoison,
     Subnormal,
+    Zero,
     alie_deviations,
 )
 from troth.attacks.schedule import AttackSchedule
+from troth.attacks.unwatched import Unwatched
 from troth.plugins import load, subclass_of
 
 ATTACKS: dict[str, type[GradientAttack]] = {
@@ -66,6 +79,18 @@ ATTACKS: dict[str, type[GradientAttack]] = {
     "complain": Complain,
     "block-returns": BlockReturns,
     "strategist": Strategist,
+    "mimic": Mimic,
+    "min-max": MinMax,
+    "min-sum": MinSum,
+    "gaussian": Gaussian,
+    "zero": Zero,
+    "not-finite": NotFinite,
+    "bit-flip": BitFlip,
+    "rop": RelocatedOrthogonal,
+    "adaptive": Adaptive,
+    "slow-poison": SlowPoison,
+    "backdoor": Backdoor,
+    "unwatched": Unwatched,
 }
 
 
@@ -88,6 +113,7 @@ __all__ = [
     "Coalition",
     "Collusion",
     "DelayedGradient",
+    "Foresee",
     "GradientAttack",
     "InnerProduct",
     "InnerProductSmall",

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from troth.attacks.errors import AttackError
-from troth.attacks.gradient import GradientAttack
+from troth.attacks.gradient import Foresee, Forge, GradientAttack, Scene, WatchingForge
+from troth.attacks.gradient.search import mean_of_rows
 from troth.attacks.schedule import AttackSchedule
 from troth.crypto import Seed, derive
 from troth.plugins import name_of
@@ -23,14 +24,25 @@ class Coalition:
     """
 
     def __init__(
-        self, attacks: Sequence[GradientAttack], schedule: AttackSchedule, members: Sequence[int], seed: Seed
+        self,
+        attacks: Sequence[GradientAttack],
+        schedule: AttackSchedule,
+        members: Sequence[int],
+        seed: Seed,
+        foresee: Foresee = mean_of_rows,
     ) -> None:
+        """`foresee`: what the defence would make of rows, those of contributing members first; by default their mean."""
         self.members = tuple(members)
         self._attacks = tuple(attacks)
         self._squads = [self.members[k :: len(attacks)] for k in range(len(attacks))]
         self._schedule = schedule
         self._seed = seed
-        self._forges = [attack.begin(derive(seed, "squad", k)) for k, attack in enumerate(attacks)]
+        self._foresee = foresee
+        self._beside: tuple[list[int], Tensor] | None = None  # places of the squad that forges, and all rows so far
+        self._forges: list[Forge] = [
+            attack.begin_against(derive(seed, "squad", k), self._foresee_among_others)
+            for k, attack in enumerate(attacks)
+        ]
 
     def active(self, step: int) -> bool:
         return bool(self.members) and self._schedule.active(step, self._seed)
@@ -42,18 +54,49 @@ class Coalition:
         return self.attack_of(member).poison(task, batch) if self.active(step) else batch
 
     def gradients(
-        self, step: int, own_BD: Tensor, honest_HD: Tensor, contributing: Sequence[int] | None = None
+        self,
+        step: int,
+        own_BD: Tensor,
+        honest_HD: Tensor,
+        contributing: Sequence[int] | None = None,
+        honest: Sequence[int] | None = None,
     ) -> Tensor:
-        """Rows that the contributing members (all by default) send in place of those they computed."""
+        """Rows that the contributing members (all by default) send in place of those they computed.
+
+        `honest`: numbers of those whose rows `honest_HD` are; by default their places.
+        """
         members = self.members if contributing is None else contributing
+        numbers = range(len(honest_HD)) if honest is None else honest
+        scene = Scene(numbers, len(own_BD) + len(honest_HD), self.active(step))
         sent_BD = own_BD.clone()
         for attack, forge, squad in zip(self._attacks, self._forges, self._squads, strict=True):
-            rows = torch.tensor([row for row, member in enumerate(members) if member in squad], dtype=torch.long)
-            if len(rows):
+            rows = [row for row, member in enumerate(members) if member in squad]
+            if rows:
+                self._beside = rows, sent_BD
+                if isinstance(forge, WatchingForge):
+                    forge.before(scene)
                 # Also while waiting: a delayed gradient needs a past.
                 forged_BD = forge([members[row] for row in rows], own_BD[rows], honest_HD)
                 sent_BD[rows] = _checked(attack, forged_BD, own_BD[rows])
-        return sent_BD if self.active(step) else own_BD
+        if not scene.active:
+            sent_BD = own_BD
+        self._tell(members, sent_BD, honest_HD)
+        return sent_BD
+
+    def _tell(self, members: Sequence[int], sent_BD: Tensor, honest_HD: Tensor) -> None:
+        for forge, squad in zip(self._forges, self._squads, strict=True):
+            rows = [row for row, member in enumerate(members) if member in squad]
+            if rows and isinstance(forge, WatchingForge):
+                self._beside = rows, sent_BD
+                forge.after(torch.cat([sent_BD[rows], honest_HD]))
+
+    def _foresee_among_others(self, rows_PD: Tensor) -> Tensor:
+        """What the defence would make of a squad's rows and the honest ones, among what other squads send."""
+        assert self._beside is not None
+        rows, sent_BD = self._beside
+        all_BD = sent_BD.clone()
+        all_BD[rows] = rows_PD[: len(rows)]
+        return self._foresee(torch.cat([all_BD, rows_PD[len(rows) :]]))
 
 
 def _checked(attack: GradientAttack, forged_BD: Any, own_BD: Tensor) -> Tensor:

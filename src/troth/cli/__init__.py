@@ -15,6 +15,7 @@ from troth.cli.doctor import doctor
 from troth.cli.export import export, invite
 from troth.cli.join import join
 from troth.cli.key import key
+from troth.cli.lab import lab
 from troth.cli.lists import attacks, defences, example, tasks
 from troth.cli.new import new
 from troth.cli.simulate import simulate
@@ -46,6 +47,7 @@ app.command()(verify)
 app.command()(audit)
 app.command()(doctor)
 app.command()(chaos)
+app.add_typer(lab, name="lab")
 app.command()(attacks)
 app.command()(defences)
 app.command()(tasks)

@@ -41,13 +41,13 @@ def attacks() -> None:
 
 def defences() -> None:
     """List the defences."""
-    from troth.aggregation import RULES
+    from troth.aggregation import RULES, RuleEntry
     from troth.simulation import TROTH
     from troth.simulation.lockstep.defences import RULE, RULE_PLUGINS
 
     typer.echo(f"{TROTH:<20}the protocol: no server to trust, liars are caught by recomputing and banned with evidence")
     typer.echo("\nWith a trusted server that bans nobody, as in prior work:")
-    _print((name, entry.summary) for name, entry in RULES.items())
+    _print((name, row.summary if isinstance(row, RuleEntry) else _line(row)) for name, row in RULES.items())
     _print_offered(RULE_PLUGINS, RULE)
     _print_own(_Example.DEFENCE)
 
@@ -146,4 +146,4 @@ def _print_own(kind: _Example) -> None:
 
 def _print(rows: Iterable[tuple[str, str]]) -> None:
     for name, line in rows:
-        typer.echo(f"{name:<20}{line}")
+        typer.echo(f"{name:<20}{line}" if len(name) < 20 else f"{name}  {line}")

@@ -118,12 +118,15 @@ class Problem:
         values.check(trained.items())
         return self.layout.flatten({name: p.detach() for name, p in trained.items()}).to(self.device, self.dtype)
 
-    def batch(self, seed: Seed) -> Batch:
-        """The minibatch of a public seed, on this problem's device; with accumulation, micro-batches along a first axis."""
-        count = self.task.accumulate
+    def batch(self, seed: Seed, shard: Task | None = None) -> Batch:
+        """The minibatch of a public seed, on this problem's device; with accumulation, micro-batches along a first axis.
+
+        With a shard (`Task.shard`), from one peer's own data.
+        """
+        task, count = self.task if shard is None else shard, self.task.accumulate
         if count == 1:
-            return self._micro_batch(seed)
-        parts = [self._micro_batch(derive(seed, "micro-batch", k)) for k in range(count)]
+            return self._micro_batch(seed, task)
+        parts = [self._micro_batch(derive(seed, "micro-batch", k), task) for k in range(count)]
         return _stacked(parts)
 
     def task_part(self, batch: Batch) -> Batch:
@@ -199,9 +202,9 @@ class Problem:
         _calibrate(self, module)
         return module
 
-    def _micro_batch(self, seed: Seed) -> Batch:
+    def _micro_batch(self, seed: Seed, task: Task) -> Batch:
         with calling("batch"):
-            batch = draw_batch(self.task, self.device, stream(seed, "batch"))
+            batch = draw_batch(task, self.device, stream(seed, "batch"))
         if not isinstance(batch, Mapping) or not all(isinstance(value, Tensor) for value in batch.values()):
             raise TaskError("batch() returns something else than a dict of tensors: name every tensor of the batch")
         placed: Batch = {name: self._place(tensor) for name, tensor in batch.items()}
@@ -329,7 +332,9 @@ def _calibrate(problem: Problem, module: nn.Module) -> None:
         norm.train()
     with _fixed_generator(), torch.no_grad(), calling("loss"):
         for k in range(_CALIBRATION_BATCHES if norms else 0):
-            problem.task.loss(module, problem.task_part(problem._micro_batch(derive(_CALIBRATION_SEED, k))))
+            problem.task.loss(
+                module, problem.task_part(problem._micro_batch(derive(_CALIBRATION_SEED, k), problem.task))
+            )
     module.eval()
 
 

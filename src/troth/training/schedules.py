@@ -28,6 +28,11 @@ def linear(rate: float, steps: int) -> Schedule:
     return tuple(rate * ((steps - t) / steps) for t in range(steps))
 
 
+def step(rate: float, steps: int) -> Schedule:
+    """The same rate for three quarters of the steps, and a tenth of it from there on."""
+    return tuple(rate if 4 * t < 3 * steps else rate / 10 for t in range(steps))
+
+
 def restarts(rate: float, steps: int) -> Schedule:
     """Five stages, each twice as long as the one before, at half its rate: `rate·2⁻ᵏ`, `k = ⌊log₂(1 + 31·t/steps)⌋`.
 
@@ -52,6 +57,7 @@ SCHEDULES: dict[str, Callable[[float, int], Schedule]] = {
     "constant": constant,
     "cosine": cosine,
     "linear": linear,
+    "step": step,
     "restarts": restarts,
 }
 

@@ -65,6 +65,13 @@ class Task(ABC):
         """
         return self.batch(draw)
 
+    def shard(self, peer: int, peers: int, honest: Sequence[int]) -> "Task":
+        """The task as this peer draws batches from it where every peer has data of its own; `honest` are those who do not lie.
+
+        Only training with a trusted server asks: in the protocol everyone draws from public data, so that anyone can check.
+        """
+        return self
+
     @abstractmethod
     def loss(self, model: Model, batch: Batch) -> Tensor:
         """A scalar, without state; dropout and noise follow from the batch's seed. `model` has the module's attributes too."""

@@ -3,10 +3,10 @@
 import multiprocessing
 import os
 import time
-from multiprocessing.connection import Connection
 
 import pytest
 
+from troth import processes
 from troth.simulation.chaos import workers
 from troth.simulation.chaos.checkers import CHECKERS
 from troth.simulation.chaos.draws import draw_plan
@@ -29,7 +29,7 @@ def forks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes that have imported everything already, as those of a swarm: seconds less for each."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["troth.swarm.ready"])
-    monkeypatch.setattr(workers, "_SPAWN", context)
+    monkeypatch.setattr(processes, "_SPAWN", context)
 
 
 def test_the_same_verdicts_as_in_this_process() -> None:
@@ -61,17 +61,15 @@ def test_the_time_is_up() -> None:
 @pytest.mark.usefixtures("forks")
 def test_a_process_that_dies_is_a_broken_world(monkeypatch: pytest.MonkeyPatch) -> None:
     """And the worlds after it are played all the same."""
-    monkeypatch.setattr(workers, "_work", _die_of_seed_7)
+    monkeypatch.setattr(workers, "verdict_on", _die_of_seed_7)
     found = {verdict.seed: verdict.broken for verdict in judge_all([quick(7), quick(8)], 1)}
     assert found == {7: ["crash: the process that played it ended with exit code 3"], 8: []}
 
 
-def _die_of_seed_7(pipe: "Connection[Verdict, Plan]") -> None:
-    while True:
-        plan = pipe.recv()
-        if plan.seed == 7:
-            os._exit(3)
-        pipe.send(verdict_on(plan))
+def _die_of_seed_7(plan: Plan) -> Verdict:
+    if plan.seed == 7:
+        os._exit(3)
+    return verdict_on(plan)
 
 
 def test_a_checker_that_falls_over_is_a_broken_world(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ from troth.training.schedules import cosine, linear
         ({"rate": float("inf")}, "`rate` must be a positive number, got inf"),
         ({"seed": 2**63}, "`seed` must fit in 64 bits, got 9223372036854775808"),
         ({"defence": "krom"}, "unknown defence 'krom': did you mean krum"),
-        ({"defence": "krum", "byzantine": 1, "peers": 3}, "`defence` krum cannot be used here: "),
+        ({"defence": "krum", "peers": 2}, "`defence` krum cannot be used here: krum needs more than 2 rows"),
         ({"schedule": "cosin"}, "unknown schedule 'cosin': did you mean cosine\\?"),
         ({"optimizer": "sdg"}, "unknown optimizer 'sdg': did you mean sgd\\?"),
         ({"optimizer": "sgd:momentum=1"}, "'sgd:momentum=1': momentum must be from 0 to below 1"),

@@ -146,6 +146,7 @@ class GradientPool:
         self._coalition = coalition
         self._numbers = numbers
         self.attackers: set[int] = set()  # peers that have sent a forged gradient so far
+        self.computed = 0  # gradients of contributors and candidates so far
         self._losses: list[tuple[list[int], Tensor]] = []  # numbers of peers, and their losses
 
     @property
@@ -156,6 +157,7 @@ class GradientPool:
     def answer(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, Tensor]:
         rows: dict[PeerId, Tensor] = {}
         self._losses = []
+        self.computed += len(asks)
         if self._ahead is not None:
             self._ahead.parts = sum(not ask.probing for ask in asks.values())
         for peers in _same_parameters(asks):
@@ -238,7 +240,8 @@ class GradientPool:
         if not liars or not honest:
             return
         own_BD, honest_HD = torch.stack([rows[p] for p in liars]), torch.stack([rows[p] for p in honest])
-        sent_BD = self._coalition.gradients(step, own_BD, honest_HD, [self._numbers[p] for p in liars])
+        numbers = [self._numbers[p] for p in liars], [self._numbers[p] for p in honest]
+        sent_BD = self._coalition.gradients(step, own_BD, honest_HD, *numbers)
         rows |= dict(zip(liars, sent_BD, strict=True))
         if self._coalition.active(step):
             self.attackers |= {self._numbers[peer] for peer in liars}

@@ -29,6 +29,7 @@ from troth.simulation.lockstep.door.building import OpenDoor, Stage, expected_st
 from troth.simulation.lockstep.door.ears import Ear
 from troth.simulation.lockstep.door.party import TICKET_BITS
 from troth.simulation.lockstep.drop_outs import DroppingChannel, draw_drop_outs
+from troth.simulation.lockstep.foreseen import foreseen_center
 from troth.simulation.lockstep.lockstep import Answer, Ask, run_together
 from troth.simulation.lockstep.memo import MemoPrimitives
 from troth.simulation.lockstep.pool import (
@@ -67,7 +68,11 @@ class ProtocolSimulation:
         check_pure(task, self.problem)
         self.byzantine = self.scenario.byzantine_peers()
         self.coalition = Coalition(
-            scenario.make_attacks(), scenario.attack_schedule(), self.byzantine, derive(scenario.seed, "coalition")
+            scenario.make_attacks(),
+            scenario.attack_schedule(),
+            self.byzantine,
+            derive(scenario.seed, "coalition"),
+            lambda rows_PD: foreseen_center(rows_PD, self.states[self._witness()].scales.tau),
         )
         self.tools = LockstepPrimitives(self.problem.device) if share else Primitives(self.problem.device)
         possible = share and Ahead.possible(self.problem, scenario.peers)
@@ -151,6 +156,11 @@ class ProtocolSimulation:
     def parameters_D(self) -> Tensor:  # noqa: N802  # shapes are in the names
         """The model of an honest peer."""
         return self.states[self._witness()].training.parameters_D
+
+    @property
+    def gradients_computed(self) -> int:
+        """Gradients of contributors and candidates, and those that auditors computed again."""
+        return self.pool.computed + self.audits
 
     def _witness(self) -> PeerId:
         """Honest member to look through; beyond the guarantee all of them may be gone, and a liar has to do."""

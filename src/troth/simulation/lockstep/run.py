@@ -84,11 +84,14 @@ class Started:
         details: dict[str, Any] = {
             "parameters": simulation.problem.size,
             "gradients": simulation.problem.why_one_by_one or "all peers in one call",
+            "gradients_computed": simulation.gradients_computed,
             "attacked_steps": simulation.attacked_steps,
             "diverged_at": simulation.diverged_at,
         }
         if isinstance(simulation, ProtocolSimulation):
             details |= _protocol_details(simulation, self._done)
+        else:
+            details |= _server_details(simulation)
         return RunSummary(
             version=__version__,
             peers=scenario.peers,
@@ -111,6 +114,16 @@ def _checked(metrics: Any) -> dict[str, float]:
         if not isinstance(value, int | float):
             raise TaskError(f"evaluate() gives '{name}' as {type(value).__name__}: make it a plain number, float(…)")
     return metrics
+
+
+def _server_details(simulation: ServerSimulation) -> dict[str, Any]:
+    """The number of liars that the rule was run for, where that is not the true one; and whom it dropped for good."""
+    details: dict[str, Any] = {}
+    if simulation.assumed_byzantine is not None:
+        details["assumed_byzantine"] = simulation.assumed_byzantine
+    if simulation.removed is not None:
+        details["removed"] = {str(peer): step for peer, step in simulation.removed.items()}
+    return details
 
 
 def _protocol_details(simulation: ProtocolSimulation, steps: int) -> dict[str, Any]:

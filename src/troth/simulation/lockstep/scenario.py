@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from troth.aggregation import RuleEntry
+from troth.aggregation import RULES, AnyRule, RuleWithMemory, Setting
 from troth.attacks import ATTACKS, AttackSchedule, GradientAttack, make_attack
 from troth.crypto import stream
 from troth.errors import OperatorError
@@ -45,7 +45,7 @@ class Scenario:
     attack_every: int = 1
     attack_probability: float = 1.0
     attack_stop: int | None = None
-    defence: str | Callable[..., Tensor] = TROTH
+    defence: str | Callable[..., Tensor] | RuleWithMemory = TROTH
     validators: int = 1
     beyond_guarantee: bool = False
     tau: float | None = None
@@ -93,8 +93,8 @@ class Scenario:
         if not -(2**63) <= self.seed < 2**63:
             raise ScenarioError(f"`seed` must fit in 64 bits, got {self.seed}")
         if self.defence != TROTH:
-            rule = self.make_rule()
-            check_rule(rule, name_of(self.defence), peers=self.peers, byzantine=self.byzantine, tau=self.tau or 1.0)
+            setting = Setting(self.peers, self.byzantine, self.tau or 1.0, seed=b"")
+            check_rule(self.make_rule(), self.defence_name, setting)
         pick(SCHEDULES, self.schedule, "schedule")
         if self.optimizer is not None:
             self.make_optimizer()
@@ -192,7 +192,7 @@ class Scenario:
         """Gradients that may be computed in one call: those of the founders, and of strangers on probation."""
         return self.peers + min(self.slots, sum(kind.count for _, kind in self.make_strangers()))
 
-    def make_rule(self) -> RuleEntry:
+    def make_rule(self) -> AnyRule:
         return make_rule(self.defence)
 
     # Their names
@@ -203,7 +203,7 @@ class Scenario:
 
     @property
     def defence_name(self) -> str:
-        return name_of(self.defence)
+        return name_of(self.defence, RULES)
 
     @property
     def task_name(self) -> str:

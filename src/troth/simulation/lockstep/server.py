@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from troth.aggregation import bind_rule
+from troth.aggregation import Setting, begin_rule, covered
 from troth.attacks import Coalition
 from troth.crypto import derive
 from troth.protocol.wire.primitives import Primitives
@@ -34,20 +34,35 @@ class ServerSimulation:
         check_pure(task, self.problem)
         self.byzantine = self.scenario.byzantine_peers()
         self.honest = [peer for peer in range(scenario.peers) if peer not in self.byzantine]
+        self._shards = [task.shard(peer, scenario.peers, self.honest) for peer in range(scenario.peers)]
         self.coalition = Coalition(
             scenario.make_attacks(),
             scenario.attack_schedule(),
             self.byzantine,
             derive(scenario.seed, "coalition"),
+            self._foresee,
         )
-        self._rule = scenario.make_rule()
+        self._begin_rule()
         optimizer, rates = self.scenario.make_optimizer(), self.scenario.rates()
         work = TrainingWork(self.problem, optimizer, rates, Primitives())
         start = scenario.initial_state
         first = work.first(derive(scenario.seed, "model")) if start is None else load_initial_state(work, start)
         self.parameters_D, self._first = first.parameters_D, first.optimizer
         self.diverged_at: int | None = None
-        self.attacked_steps = 0
+        self.attacked_steps = self.gradients_computed = 0
+
+    def _begin_rule(self) -> None:
+        scenario, rule = self.scenario, self.scenario.make_rule()
+        assert scenario.tau is not None
+        setting = Setting(scenario.peers, scenario.byzantine, scenario.tau, derive(scenario.seed, "rule"))
+        assumed = covered(rule, setting).byzantine
+        self.aggregator = begin_rule(rule, setting)
+        self.assumed_byzantine = assumed if assumed < scenario.byzantine else None  # where the guarantee covers no more
+
+    @property
+    def removed(self) -> dict[int, int] | None:
+        """Peers that the rule has dropped for good, and at which step; None if it is not of that kind."""
+        return getattr(self.aggregator, "removed", None)
 
     def evaluate(self) -> dict[str, float]:
         return self.problem.evaluate(self.parameters_D)
@@ -81,24 +96,28 @@ class ServerSimulation:
         """All peers' honest computations in one call, then the colluders replace their rows."""
         batches = (self._batch(step, peer) for peer in range(self.scenario.peers))
         losses_P, sent_PD = self.problem.gradients(self.parameters_D, batches)
+        self.gradients_computed += len(sent_PD)
         if self.byzantine:
-            sent_PD[self.byzantine] = self.coalition.gradients(step, sent_PD[self.byzantine], sent_PD[self.honest])
+            own_BD, honest_HD = sent_PD[self.byzantine], sent_PD[self.honest]
+            sent_PD[self.byzantine] = self.coalition.gradients(step, own_BD, honest_HD, honest=self.honest)
         return losses_P, sent_PD
 
     def _batch(self, step: int, peer: int) -> Batch:
-        batch = self.problem.batch(derive(self.scenario.seed, "gradient", step, peer))
+        batch = self.problem.batch(derive(self.scenario.seed, "gradient", step, peer), self._shards[peer])
         if peer not in self.byzantine:
             return batch
         return self.coalition.batch(step, self.problem.task, batch, peer)
 
+    def _foresee(self, rows_PD: Tensor) -> Tensor:
+        """What the server would make of these rows, of the liars and then of the honest; nothing is kept of it."""
+        finite = finite_rows(rows_PD)
+        return self._aggregate(rows_PD, finite) if any(finite) else torch.zeros_like(rows_PD[0])
+
     def _aggregate(self, sent_PD: Tensor, finite: list[bool]) -> Tensor:
         """Leave out what is not finite (a lie, since honest rows are), then apply the rule to the rest."""
-        scenario = self.scenario
-        assert scenario.tau is not None
-        rejected = finite.count(False)
-        rule = bind_rule(self._rule, byzantine=scenario.byzantine - rejected, tau=scenario.tau)
-        kept_PD = sent_PD if rejected == 0 else sent_PD[torch.tensor(finite, device=sent_PD.device)]
-        return apply_rule(rule, kept_PD, scenario.defence_name)
+        senders = [peer for peer, fine in enumerate(finite) if fine]
+        kept_PD = sent_PD if len(senders) == len(sent_PD) else sent_PD[torch.tensor(senders, device=sent_PD.device)]
+        return apply_rule(self.aggregator, kept_PD, senders, self.scenario.defence_name)
 
 
 def finite_rows(vectors_PD: Tensor) -> list[bool]:

@@ -15,8 +15,10 @@ from troth.training.tasks.char_transformer import CharTransformer
 from troth.training.tasks.cnn import CNN
 from troth.training.tasks.digits import Digits, DigitsCNN
 from troth.training.tasks.factors import Factors
+from troth.training.tasks.mnist_cnn import MnistCNN
 from troth.training.tasks.quadratic import Quadratic
 from troth.training.tasks.resnet18 import ResNet18
+from troth.training.tasks.resnet20 import ResNet20
 from troth.training.tasks.synthetic import Convex, NonConvex, StronglyConvex
 
 TASKS: dict[str, type[Task]] = {
@@ -28,7 +30,9 @@ TASKS: dict[str, type[Task]] = {
     "convex": Convex,
     "strongly-convex": StronglyConvex,
     "cnn": CNN,
+    "mnist-cnn": MnistCNN,
     "resnet18": ResNet18,
+    "resnet20": ResNet20,
     "char-transformer": CharTransformer,
     "albert": Albert,
 }

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from troth.crypto import Stream
@@ -48,12 +49,15 @@ class ImageTask(Task):
         return self.batch_on(_CPU, draw)
 
     def batch_on(self, device: torch.device, draw: Stream) -> Batch:
-        train = self.images().train
-        rows_B = draw.integers(len(train.labels), self.batch_size)
+        train, rows_B = self.images().train, self.rows(draw)
         # A few images are gathered on the host, in less time than it takes to launch the same on an accelerator.
         where = _CPU if self.batch_size <= _FEW else device
         images = self.augmented(train.images.rows(rows_B, where), draw)
         return {"images": upload(images, device), "labels": upload(train.labels.rows(rows_B, where), device)}
+
+    def rows(self, draw: Stream) -> NDArray[np.int64]:
+        """Numbers of the images of a batch."""
+        return draw.integers(len(self.images().train.labels), self.batch_size)
 
     def augmented(self, images: Tensor, draw: Stream) -> Tensor:
         """The images as training sees them."""

@@ -22,7 +22,24 @@ _MEANS, _DEVIATIONS = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 
 
 @dataclass(frozen=True)
-class ResNet18(ImageTask):
+class CIFARTask(ImageTask):
+    """CIFAR-10 from a folder, moved and mirrored in training."""
+
+    def data_files(self) -> Sequence[Path]:
+        return cifar10_files(self.data)
+
+    def images(self) -> ImageSet:
+        return cifar10(self.data)
+
+    def augmented(self, images: Tensor, draw: Stream) -> Tensor:
+        """Move each image by up to four pixels in both directions, and turn half of them round."""
+        shifts_2B = draw.integers(2 * _PADDING + 1, 2 * len(images)).reshape(2, -1)
+        turned_B = draw.integers(2, len(images))
+        return cropped(images, torch.from_numpy(shifts_2B), torch.from_numpy(turned_B))
+
+
+@dataclass(frozen=True)
+class ResNet18(CIFARTask):
     """CIFAR-10 from a folder (binary version or cifar10.npz), ResNet-18 with 11.2M parameters"""
 
     width: int = 64  # channels of the first stage; the last has eight times as many
@@ -32,20 +49,8 @@ class ResNet18(ImageTask):
     rate = 0.01
     tau = 1.0
 
-    def data_files(self) -> Sequence[Path]:
-        return cifar10_files(self.data)
-
-    def images(self) -> ImageSet:
-        return cifar10(self.data)
-
     def model(self) -> nn.Module:
-        return _ResNet(self.width)
-
-    def augmented(self, images: Tensor, draw: Stream) -> Tensor:
-        """Move each image by up to four pixels in both directions, and turn half of them round."""
-        shifts_2B = draw.integers(2 * _PADDING + 1, 2 * len(images)).reshape(2, -1)
-        turned_B = draw.integers(2, len(images))
-        return cropped(images, torch.from_numpy(shifts_2B), torch.from_numpy(turned_B))
+        return ResNet(self.width, stages=4, depth=2, deviations=_DEVIATIONS)
 
 
 def cropped(images: Tensor, shifts_2B: Tensor, turned_B: Tensor) -> Tensor:
@@ -87,19 +92,20 @@ def _numbers(count: int, device: torch.device) -> Tensor:
     return torch.arange(count, device=device)
 
 
-class _ResNet(nn.Module):
-    """A 3×3 convolution, four stages of two blocks, the mean over all places, and a linear layer."""
+class ResNet(nn.Module):
+    """A 3×3 convolution, stages of `depth` blocks (each stage twice as wide), the mean over all places, and a linear layer."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, *, stages: int, depth: int, deviations: Sequence[float]) -> None:
         super().__init__()
-        self.normalise = Normalise(_MEANS, _DEVIATIONS)
+        self.normalise = Normalise(_MEANS, deviations)
         self.conv1 = nn.Conv2d(3, width, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
         blocks: list[nn.Module] = []
         before = width
-        for stage in range(4):
+        for stage in range(stages):
             channels = width << stage
-            blocks += [_Block(before, channels, 1 if stage == 0 else 2), _Block(channels, channels, 1)]
+            blocks.append(_Block(before, channels, 1 if stage == 0 else 2))
+            blocks += [_Block(channels, channels, 1) for _ in range(depth - 1)]
             before = channels
         self.blocks = nn.Sequential(*blocks)
         self.linear = nn.Linear(before, 10)

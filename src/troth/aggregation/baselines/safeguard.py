@@ -1,0 +1,148 @@
+"""SafeguardSGD: sums of gradients over two windows betray a persistent liar (Allen-Zhu, Ebrahimian, Li and Alistarh 2021)."""
+
+import hashlib
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from troth.aggregation.checks import AggregationError, check_vectors
+from troth.aggregation.distances import pairwise_distances
+from troth.aggregation.memory import Aggregator, RuleWithMemory, Setting
+
+# P peers, G of them still trusted, D coordinates
+
+_FACTOR = 2.0  # of the threshold: a peer this far from the median accumulator is removed (Algorithm 1, line 10)
+
+
+@dataclass(frozen=True)
+class Safeguard(RuleWithMemory):
+    """the mean of peers whose sums over two windows agree; others are out for good (Allen-Zhu et al. 2021)
+
+    Thresholds of 0 are found from the rows themselves: see `_Window.threshold`. With `at_once` a peer that is found out does
+    not count at that step already; as published it counts for the last time.
+    """
+
+    short: int = 10
+    long: int = 60
+    short_threshold: float = 0.0
+    long_threshold: float = 0.0
+    noise: float = 0.0
+    at_once: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.short <= self.long:
+            raise AggregationError(f"windows need 1 ≤ short ≤ long, got {self.short} and {self.long}")
+        check_not_negative(self.short_threshold, self.long_threshold, self.noise)
+
+    def begin(self, setting: Setting) -> Aggregator:
+        windows = [_Window(self.short, self.short_threshold), _Window(self.long, self.long_threshold)]
+        return _Guard(setting, windows, self.noise, self.at_once)
+
+    def most(self, peers: int) -> int:
+        return (peers - 1) // 2
+
+
+@dataclass(frozen=True)
+class SafeguardSingle(RuleWithMemory):
+    """the same with one window (the warm-up of Allen-Zhu et al. 2021)"""
+
+    window: int = 60
+    threshold: float = 0.0
+    noise: float = 0.0
+    at_once: bool = False
+
+    def __post_init__(self) -> None:
+        if self.window < 1:
+            raise AggregationError(f"the window must be at least 1, got {self.window}")
+        check_not_negative(self.threshold, self.noise)
+
+    def begin(self, setting: Setting) -> Aggregator:
+        return _Guard(setting, [_Window(self.window, self.threshold)], self.noise, self.at_once)
+
+    def most(self, peers: int) -> int:
+        return (peers - 1) // 2
+
+
+def check_not_negative(*numbers: float) -> None:
+    if not all(0 <= number < float("inf") for number in numbers):
+        raise AggregationError(f"thresholds and noise must be 0 or positive, got {numbers}")
+
+
+class _Window:
+    """Every peer's sum of `∇_k / |good_k|` since the window began, and the test of it."""
+
+    def __init__(self, steps: int, threshold: float) -> None:
+        self.steps = steps
+        self.fixed = threshold
+        self.sum_PD: Tensor | None = None
+        self.variances: deque[float] = deque(maxlen=steps)
+
+    def outliers(self, step: int, share_PD: Tensor, good: Sequence[int], majority: int, spread: float) -> set[int]:
+        """Add a step, and tell which of the good peers are too far from the median one."""
+        self.sum_PD = share_PD if self.sum_PD is None or step % self.steps == 0 else self.sum_PD + share_PD
+        self.variances.append(spread**2)
+        distance_GG = pairwise_distances(self.sum_PD[list(good)])
+        median, _ = median_row(distance_GG, majority)
+        far_G = (distance_GG[median] > _FACTOR * self.threshold).tolist()
+        return {peer for peer, far in zip(good, far_G, strict=True) if far}
+
+    @property
+    def threshold(self) -> float:
+        """As given; or else `√(steps · mean of d²)`, the distance that independent rows reach over a whole window.
+
+        `d` is one step's distance from its most central row to the nearest majority, over its |good|, and the mean is over the
+        last `steps` steps. More than half of the rows are honest, so liars can hardly raise it.
+        """
+        return self.fixed or (self.steps * sum(self.variances) / len(self.variances)) ** 0.5
+
+
+def median_row(distance_GG: Tensor, majority: int) -> tuple[int, float]:
+    """The row with the smallest distance within which a majority lies, itself counted, and that distance."""
+    reach_G = distance_GG.sort(dim=1).values[:, min(majority, len(distance_GG)) - 1]
+    reach, row = reach_G.min(dim=0)
+    return int(row), float(reach)
+
+
+class _Guard:
+    """One run: the good peers, their windows, and those removed, with the step at which it was found out."""
+
+    def __init__(self, setting: Setting, windows: list[_Window], noise: float, at_once: bool) -> None:
+        self.setting, self.windows, self.noise, self.at_once = setting, windows, noise, at_once
+        self.good = list(range(setting.peers))
+        self.removed: dict[int, int] = {}
+        self.step = 0
+
+    def __call__(self, vectors_PD: Tensor, senders: Sequence[int]) -> Tensor:
+        """The mean of the good peers' rows; then the windows decide who is good from now on."""
+        check_vectors(vectors_PD)
+        present = {peer: row for row, peer in enumerate(senders)}
+        before = self.good
+        self._judge(vectors_PD, present)
+        counted = [peer for peer in (self.good if self.at_once else before) if peer in present]
+        rows = [present[peer] for peer in counted] or list(present.values())  # nobody good is here: better than nothing
+        aggregate_D = vectors_PD[rows].mean(dim=0)
+        if self.noise:
+            aggregate_D = aggregate_D + self.noise * self._gaussian(aggregate_D)
+        self.step += 1
+        return aggregate_D
+
+    def _judge(self, vectors_PD: Tensor, present: dict[int, int]) -> None:
+        share_PD = vectors_PD.new_zeros(self.setting.peers, vectors_PD.shape[1], dtype=torch.float64)
+        # A row that is missing counts as zero: whoever stays away for long is as far from the others as one who sends it.
+        share_PD[list(present)] = vectors_PD[list(present.values())].double() / len(self.good)
+        majority = self.setting.peers // 2 + 1
+        _, spread = median_row(pairwise_distances(share_PD[self.good]), majority)
+        out = set[int]()
+        for window in self.windows:
+            out |= window.outliers(self.step, share_PD, self.good, majority, spread)
+        self.removed |= dict.fromkeys(sorted(out), self.step)
+        self.good = [peer for peer in self.good if peer not in out]
+
+    def _gaussian(self, like_D: Tensor) -> Tensor:
+        """Standard normal numbers of this step, from the setting's seed."""
+        digest = hashlib.sha256(b"safeguard %d " % self.step + self.setting.seed).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little", signed=True))
+        return torch.randn(like_D.shape, generator=generator, dtype=torch.float64).to(like_D)

@@ -1,0 +1,83 @@
+"""Directions and noise that follow from nothing but the coalition's seed."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from troth.attacks.gradient.base import Forge, GradientAttack, positive
+from troth.crypto import Seed, stream
+
+# B colluders, H honest peers, D coordinates
+
+
+@dataclass(frozen=True)
+class RandomDirection(GradientAttack):
+    """all send one common random direction, scale times as long as their gradients"""
+
+    scale: float = 1000.0
+    needs_honest: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        positive("scale", self.scale)
+
+    def begin(self, seed: Seed) -> Forge:
+        def forge(_members: Sequence[int], own_BD: Tensor, _honest_HD: Tensor) -> Tensor:
+            length = self.scale * torch.linalg.vector_norm(own_BD, dim=1).mean()
+            common_D: Tensor = fixed_direction(seed, "random direction", own_BD) * length
+            return common_D.expand_as(own_BD)
+
+        return forge
+
+
+@dataclass(frozen=True)
+class SlowPoison(GradientAttack):
+    """add `share` of the own gradient's length in one secret direction, the same in every step: little now, much in the end"""
+
+    share: float = 0.1
+    needs_honest: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        positive("share", self.share)
+
+    def begin(self, seed: Seed) -> Forge:
+        def forge(_members: Sequence[int], own_BD: Tensor, _honest_HD: Tensor) -> Tensor:
+            length_B = self.share * torch.linalg.vector_norm(own_BD, dim=1)
+            moved_BD: Tensor = own_BD + length_B[:, None] * fixed_direction(seed, "slow poison", own_BD)
+            return moved_BD
+
+        return forge
+
+
+@dataclass(frozen=True)
+class Gaussian(GradientAttack):
+    """send normal noise of this `deviation` in every coordinate, drawn anew by each colluder (Blanchard et al. 2017)"""
+
+    deviation: float = 200.0
+    needs_honest: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        positive("deviation", self.deviation)
+
+    def begin(self, seed: Seed) -> Forge:
+        drawn: Counter[int] = Counter()
+
+        def forge(members: Sequence[int], own_BD: Tensor, _honest_HD: Tensor) -> Tensor:
+            rows = []
+            for member in members:
+                noise = stream(seed, "gaussian", member, drawn[member]).normal(own_BD.shape[1])
+                rows.append(torch.from_numpy(noise).to(own_BD) * self.deviation)
+                drawn[member] += 1
+            return torch.stack(rows)
+
+        return forge
+
+
+def fixed_direction(seed: Seed, purpose: str, like_BD: Tensor) -> Tensor:
+    """A unit vector, drawn anew from the same stream whenever it is asked for: one direction for the whole run."""
+    direction_D = torch.from_numpy(stream(seed, purpose).normal(like_BD.shape[1])).to(like_BD)
+    unit_D: Tensor = direction_D / torch.linalg.vector_norm(direction_D)
+    return unit_D

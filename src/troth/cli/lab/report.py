@@ -1,0 +1,28 @@
+"""`troth lab report`: what a sweep found, as a page, pictures and tables."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    results: Annotated[
+        Path, typer.Argument(help="Folder of results, as 'troth lab run' made it; or a folder of such.")
+    ],
+    out: Annotated[Path | None, typer.Option(help="Folder for the report. Default: that of the results.")] = None,
+) -> None:
+    """Write one page that needs nothing else (report.html), pictures (PNG, SVG) and tables (CSV, Markdown).
+
+    Of an unfinished sweep it shows what is there, and says so.
+
+    Example: troth lab report results/matrix
+    """
+    from troth.lab.report import write_report
+
+    written = write_report(results, out)
+    for line in written.summary:
+        typer.echo(line)
+    typer.echo(f"report   {written.page}")
+    typer.echo(f"tables   {written.tables}")
+    typer.echo(f"figures  {written.figures}")

@@ -1,0 +1,156 @@
+"""`troth lab run`: a sweep, on all cores, a GPU or a Ray cluster."""
+
+import os
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from troth.errors import OperatorError, printable
+
+if TYPE_CHECKING:
+    from troth.lab.sweeps.engines import Engine
+    from troth.lab.sweeps.perform import Performed
+    from troth.lab.sweeps.run import Progress
+    from troth.lab.sweeps.store import Store
+    from troth.lab.sweeps.sweep import Job, Plan, Sweep
+
+_SHOWN = 5  # failed runs that are named in the end
+_INTERRUPTED = 130
+_FIELDS = ("out", "data", "only", "extend", "engine", "ray_address", "device", "workers", "minutes")
+
+
+class LabError(OperatorError):
+    """An option of the lab that cannot be used."""
+
+
+def run(
+    sweep: Annotated[str, typer.Argument(help="A sweep's file, or the name of one that comes with Troth.")],
+    out: Annotated[Path | None, typer.Option(help="Folder for the results. Default: results/<name>.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder of the datasets, for sweeps that read one.")] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="Only runs with this label: defence=krum. Several of one axis add up, of other axes narrow."),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="How many runs at a time. Default: one for each core; one on a GPU.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda, in place of what the sweep says.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Stop after so long. The same command goes on.")] = None,
+    engine: Annotated[str, typer.Option(help="local, or ray (extra: troth[ray]).")] = "local",
+    ray_address: Annotated[
+        str | None, typer.Option(help="Address of a Ray cluster. Default: one on this machine, for this sweep.")
+    ] = None,
+    extend: Annotated[
+        bool, typer.Option("--extend", help="The sweep has changed: keep the runs that it still has, set others aside.")
+    ] = False,
+) -> None:
+    """Run all that a sweep describes and that is not in its folder yet.
+
+    A sweep is a TOML file: what is fixed, what varies (axes), and the seeds; 'troth lab recipes matrix' prints one. Each run is
+    kept as soon as it is there (results.jsonl), so that Ctrl-C, a crash or --minutes loses nothing but the runs under way: the
+    same command goes on. Then: troth lab report results/NAME
+
+    Example: troth lab run matrix
+    """
+    typer.echo("Checking all runs …", err=True)
+    from troth.cli.fields import as_options
+    from troth.lab.recipes import find_sweep
+
+    with as_options(_FIELDS):
+        found = find_sweep(sweep)
+        plan = found.plan(data=data, override={} if device is None else {"device": device})
+        wanted = plan.only(_labels(only or []))
+        at_once = _at_once(workers, wanted)
+        store = _run(found, plan, wanted, out, _engine(engine, ray_address), at_once, minutes, extend=extend)
+    _print_end(store, wanted, plan)
+
+
+def _labels(only: list[str]) -> dict[str, list[str]]:
+    wanted: dict[str, list[str]] = {}
+    for text in only:
+        axis, equals, label = text.partition("=")
+        if not equals:
+            raise LabError(f"--only takes axis=label, got '{text}'")
+        wanted.setdefault(axis.strip(), []).append(label.strip())
+    return wanted
+
+
+def _at_once(workers: int | None, plan: "Plan") -> int:
+    if workers is not None and workers < 1:
+        raise LabError(f"--workers must be at least 1, got {workers}")
+    on_gpu = any(cell.config.get("device") == "cuda" for cell in plan.cells)
+    return workers or (1 if on_gpu else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
+
+
+def _engine(name: str, address: str | None) -> "Engine":
+    from troth.lab.sweeps.engines import ENGINES
+    from troth.specs import pick
+
+    chosen = pick(ENGINES, name, "engine")
+    if address is not None and name != "ray":
+        raise LabError("--ray-address is for --engine ray")
+    return chosen if address is None else partial(chosen, address=address)
+
+
+def _run(
+    sweep: "Sweep",
+    plan: "Plan",
+    wanted: "Plan",
+    out: Path | None,
+    engine: "Engine",
+    at_once: int,
+    minutes: float | None,
+    *,
+    extend: bool,
+) -> "Store":
+    from troth.cli.progress import Tally
+    from troth.lab.sweeps.run import run_sweep
+    from troth.lab.sweeps.sweep import in_words
+
+    if minutes is not None and minutes <= 0:
+        raise LabError(f"--minutes must be positive, got {minutes:g}")
+    start = time.monotonic()
+    folder = out or Path("results") / sweep.name
+    labels = {cell.job.key: cell.labels for cell in wanted.cells}
+    with Tally(sweep.name, len(wanted.jobs())) as tally:
+
+        def show(progress: "Progress", job: "Job | None", performed: "Performed | None") -> None:
+            if job is not None and performed is not None and performed.failed:
+                tally.say(printable(f"{in_words(labels[job.key])} failed: {performed.found['error']}"))
+            seconds = time.monotonic() - start
+            left = None if not progress.done else (progress.of - progress.done) * seconds / progress.done
+            if left is not None and minutes is not None:
+                left = min(left, max(0.0, 60 * minutes - seconds))
+            done, of = progress.kept + progress.done, progress.kept + progress.of
+            kept = f" ({progress.kept} from before)" if progress.kept else ""
+            failed = f", {progress.failed} failed" if progress.failed else ""
+            tally.show(done, f"{done} of {of} runs{kept}{failed}, {at_once} at a time", left)
+
+        until = None if minutes is None else start + 60 * minutes
+        try:
+            return run_sweep(
+                sweep, plan, folder, engine, at_once=at_once, only=wanted, until=until, extend=extend, on_run=show
+            )
+        except KeyboardInterrupt:
+            tally.say(f"interrupted: what was done is in {folder}; the same command goes on")
+            raise typer.Exit(_INTERRUPTED) from None
+
+
+def _print_end(store: "Store", wanted: "Plan", plan: "Plan") -> None:
+    from troth.lab.sweeps.sweep import in_words
+
+    for labels, why in plan.skipped:
+        typer.echo(printable(f"left out: {in_words(labels)}: {why}"))
+    left, failed = len(store.missing & {cell.job.key for cell in wanted.cells}), store.failed
+    for line in failed[:_SHOWN]:
+        typer.echo(printable(f"failed: {in_words(line['labels'])}: {line['error']}"))
+    typer.echo(f"results  {store.folder / 'results.jsonl'}")
+    if left:
+        typer.echo(f"{left} runs are left: the same command goes on")
+    if failed:
+        typer.echo(f"{len(failed)} runs failed: the same command tries them again")
+        raise typer.Exit(1)
+    typer.echo(f"report   troth lab report {store.folder}")

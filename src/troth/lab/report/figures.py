@@ -1,0 +1,174 @@
+"""Figures: one look for all, the same bytes for the same data, and how the page shows them."""
+
+import io
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from troth.lab.report.markup import Html, element, inline_svg, joined
+from troth.lab.report.records import Label, show
+
+INK, MUTED, LINE, PAPER, ALARM = "#1f2329", "#676d76", "#dcdfe4", "#fffffe", "#b4322a"
+_INKS = {
+    INK: "var(--ink)",
+    MUTED: "var(--muted)",
+    LINE: "var(--line)",
+    PAPER: "var(--paper)",
+    ALARM: "var(--alarm)",
+}
+# Told apart on white and on black; with twelve of them and four dashes, 48 lines differ.
+_COLOURS = (
+    "#d1495b", "#2f9e60", "#9a5fd0", "#c77d1a", "#12959c", "#c2559d",
+    "#7b8f1e", "#5a74d6", "#a8642a", "#6f8791", "#3f8fbf", "#b0506e",
+)  # fmt: skip
+_DASHES: tuple[tuple[float, ...], ...] = ((), (5, 2), (1.5, 1.5), (6, 2, 1.5, 2))
+_OURS, _PLAIN = "#2f7fd0", "#868b94"
+Axes = Any  # matplotlib's
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a line is drawn."""
+
+    colour: str
+    dashes: tuple[float, ...]
+    width: float = 1.5
+
+    @property
+    def options(self) -> dict[str, Any]:
+        dashed = (0, tuple(length / self.width * 1.5 for length in self.dashes)) if self.dashes else "solid"
+        return {"color": self.colour, "linestyle": dashed, "linewidth": self.width}
+
+
+def styles(values: Sequence[Label]) -> dict[Label, Style]:
+    """Troth's line is the thick one, that of the plain mean is grey."""
+    fixed = {"troth": Style(_OURS, (), 2.6), "mean": Style(_PLAIN, (5, 2), 1.8)}
+    others = [value for value in values if value not in fixed]
+    made = {
+        value: Style(_COLOURS[at % len(_COLOURS)], _DASHES[(at + at // len(_COLOURS)) % len(_DASHES)])
+        for at, value in enumerate(others)
+    }
+    return {value: fixed.get(str(value)) or made[value] for value in values}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure as files, and as the drawings that the page shows instead: small ones, which find room on a narrow screen."""
+
+    name: str
+    title: str
+    caption: str
+    png: bytes
+    svg: bytes
+    drawings: tuple[Html, ...]
+    legend: Html
+
+    def files(self) -> dict[str, bytes]:
+        return {f"figures/{self.name}.png": self.png, f"figures/{self.name}.svg": self.svg}
+
+    def html(self) -> Html:
+        drawings = element("div", *(element("div", one) for one in self.drawings), class_="panels")
+        caption = element("figcaption", self.caption)
+        return element("figure", element("h3", self.title), self.legend, drawings, caption)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes: what it shows in words, and how it is drawn."""
+
+    alt: str
+    draw: Callable[[Axes], None]
+
+
+def picture(
+    name: str, title: str, caption: str, panels: Sequence[Panel], lines: Sequence[tuple[Label, Style]], legend: str
+) -> Picture:
+    """All panels with one legend in the files; each by itself in the page."""
+    columns = min(len(panels), 4 if len(panels) > 9 else 3)
+    rows = -(-len(panels) // columns)
+    below = 0.35 + 0.2 * -(-len(lines) // 6)
+
+    def draw(figure: Any) -> None:
+        from matplotlib.lines import Line2D
+
+        places = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+        for at, place in enumerate(places.flat):
+            if at < len(panels):
+                panels[at].draw(place)
+                place.xaxis.set_tick_params(labelbottom=at + columns >= len(panels))
+                place.set_xlabel(place.get_xlabel() if at + columns >= len(panels) else "")
+                place.set_ylabel(place.get_ylabel() if at % columns == 0 else "")
+            else:
+                place.set_visible(False)
+        figure.suptitle(show(title, 90), fontsize=12, color=INK)
+        handles = [Line2D([], [], **style.options) for _, style in lines]
+        names = [" " + show(value, 40) for value, _ in lines]  # matplotlib leaves out names that begin with "_"
+        figure.legend(handles, names, loc="outside lower center", ncols=min(6, len(lines)), frameon=False)
+
+    png, svg = rendered(name, (max(columns, 1.6) * 3.1 + 0.4, rows * 2.35 + 0.4 + below), draw)
+    small = [
+        inline_svg(rendered(f"{name}-{at}", (4.2, 2.9), _alone(panel), png=False)[1], panel.alt, _INKS)
+        for at, panel in enumerate(panels)
+    ]
+    return Picture(name, title, caption, png, svg, tuple(small), _legend(lines, legend))
+
+
+def _alone(panel: Panel) -> Callable[[Any], None]:
+    return lambda figure: panel.draw(figure.subplots())
+
+
+def rendered(
+    name: str, size: tuple[float, float], draw: Callable[[Any], None], *, png: bool = True
+) -> tuple[bytes, bytes]:
+    """PNG and SVG of a figure that `draw` fills. Nothing of the time or of chance is in them."""
+    from matplotlib import rc_context  # a second to import; no window system is touched
+    from matplotlib.figure import Figure
+
+    look: Any = {
+        "svg.hashsalt": name,
+        "svg.fonttype": "none",
+        "text.parse_math": False,  # a label is text, never a formula
+        "font.family": "DejaVu Sans",
+        "font.size": 8.5,
+        "text.color": INK,
+        "axes.edgecolor": MUTED,
+        "axes.labelcolor": MUTED,
+        "axes.linewidth": 0.7,
+        "xtick.color": MUTED,
+        "ytick.color": MUTED,
+        "axes.facecolor": "none",
+        "legend.labelcolor": INK,
+    }
+    with rc_context(look), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # a label in a script that the font does not have
+        figure = Figure(figsize=size, layout="constrained", facecolor=PAPER)
+        draw(figure)
+        image, drawing = io.BytesIO(), io.BytesIO()
+        if png:
+            figure.savefig(image, format="png", dpi=130, metadata={"Software": None})
+        nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
+        figure.savefig(drawing, format="svg", metadata=nothing, transparent=not png)
+    return image.getvalue(), drawing.getvalue()
+
+
+def dress(axes: Axes, title: str) -> None:
+    """The look of a panel."""
+    axes.set_title(show(title, 44), fontsize=9.5, color=INK, loc="left")
+    axes.grid(color=LINE, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(length=2.5)
+
+
+def _legend(lines: Sequence[tuple[Label, Style]], label: str) -> Html:
+    """The lines' names in the page, with their dashes: colour alone tells nothing."""
+    entries = []
+    for value, style in lines:
+        dashes = " ".join(f"{length * 1.5:g}" for length in style.dashes)
+        line = Html(
+            f'<svg class="key" viewBox="0 0 30 8" aria-hidden="true"><path d="M0 4H30" stroke="{style.colour}" '
+            f'stroke-width="{style.width:g}" stroke-dasharray="{dashes or "none"}"/></svg>'
+        )
+        entries.append(element("li", line, show(value, 40)))
+    return joined(element("ul", *entries, class_="legend", aria_label=label))

@@ -1,0 +1,289 @@
+"""The tables of a report: each a function of the study, with a note that says how its numbers were made."""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+
+from troth.lab.report.metric import make_metric, shared_metrics
+from troth.lab.report.numbers import interval, mean, spread
+from troth.lab.report.records import Expected, Label, Run, named, show
+from troth.lab.report.study import Study
+from troth.lab.report.tables import Cell, Column, Table
+
+OUTSIDE, DIVERGED, HONEST = "†", "✕", "!"
+LEGEND = (
+    f"{OUTSIDE} more liars than the defence's guarantee covers: it ran with the most that it is defined for. "
+    f"{DIVERGED} at least one seed diverged. {HONEST} an honest peer was banned."
+)
+CLOSE = 3.0  # points between a published figure and ours that count as a reproduction
+
+
+def marks(runs: Sequence[Run]) -> str:
+    """The signs of a cell; the legend explains them."""
+    outside = any(run.outcome.assumed_byzantine is not None and not run.calm for run in runs)
+    diverged = any(run.outcome.diverged_at is not None for run in runs)
+    return OUTSIDE * outside + DIVERGED * diverged + HONEST * any(run.honest_out for run in runs)
+
+
+def final_table(study: Study) -> Table:
+    names = shared_metrics(study.runs)
+    metrics = [study.metric, *(make_metric(name) for name in names if name != study.metric.name)]
+    rows = []
+    for key, runs in study.cells(study.axes).items():
+        values = [spread(metric.final(run) for run in runs).scaled(metric.factor) for metric in metrics]
+        rows.append((*_shown(key), *values, len(runs), marks(runs)))
+    return Table(
+        "final",
+        "Final metrics",
+        f"Mean ± standard deviation over n seeds, at the last evaluation. {LEGEND}",
+        (
+            *_axes(study.axes),
+            *(Column(f"{m.name}{m.in_title}", m.digits) for m in metrics),
+            Column("n"),
+            Column("marks"),
+        ),
+        rows,
+    )
+
+
+def lost_table(study: Study) -> Table | None:
+    metric = study.metric
+    rows = []
+    for key, runs in study.cells(study.axes, _attacked(study)).items():
+        own = spread(lost_to(study, study.without_attack, run) for run in runs)
+        plain = spread(lost_to(study, study.plain_mean, run) for run in runs)
+        if own.n or plain.n:
+            rows.append((*_shown(key), own, plain, len(runs), marks(runs)))
+    if not rows:
+        return None
+    what = f"lost{', points' if metric.share else ''}"
+    return Table(
+        "lost",
+        f"{metric.name.capitalize()} lost under attack",
+        "Difference of the last evaluations, seed by seed, then mean ± standard deviation over seeds; negative is a gain. "
+        f"First against the same defence without attack, then against the plain mean without attack. {LEGEND}",
+        (
+            *_axes(study.axes),
+            Column(f"{what} against itself", 1 if metric.share else None),
+            Column(f"{what} against the plain mean", 1 if metric.share else None),
+            Column("n"),
+            Column("marks"),
+        ),
+        rows,
+    )
+
+
+def lost_to(study: Study, reference: Callable[[Run], Run | None], run: Run) -> float | None:
+    other = reference(run)
+    return None if other is None else study.metric.lost(study.metric.final(run), study.metric.final(other))
+
+
+def ban_table(study: Study) -> Table | None:
+    """Cells in which somebody was banned, or whose defence bans at all."""
+    banning = {run.defence for run in study.runs if run.out}
+    attacked = [run for run in _attacked(study) if run.defence in banning]
+    if not attacked:
+        return None
+    rows: list[tuple[Cell, ...]] = []
+    for key, runs in study.cells(study.axes, attacked).items():
+        first = spread(run.liars_out[0] - run.attack_start for run in runs if run.liars_out)
+        whole = [run for run in runs if len(run.liars_out) == len(run.outcome.liars)]
+        every = spread(run.liars_out[-1] - run.attack_start for run in whole)
+        share = mean(len(run.liars_out) / len(run.outcome.liars) for run in runs)
+        honest = sum(run.honest_out for run in runs)
+        rows.append((*_shown(key), first, every, f"{len(whole)} of {len(runs)}", 100 * (share or 0.0), honest))
+    return Table(
+        "bans",
+        "Steps to ban",
+        "Steps from the start of the attack until the first and until the last liar was out (banned, or removed by the rule), "
+        "mean ± standard deviation over seeds. The last one counts only in runs in which every liar was out at the end.",
+        (
+            *_axes(study.axes),
+            Column("steps to the first ban", 1),
+            Column("steps to the last ban", 1),
+            Column("runs with all liars out"),
+            Column("liars out, %", 0),
+            Column("honest banned"),
+        ),
+        rows,
+    )
+
+
+def damage_table(study: Study) -> Table | None:
+    metric = study.metric
+    rows = []
+    for key, runs in study.cells(study.axes, _attacked(study)).items():
+        found = [harm for run in runs if (harm := damage(study, run)) is not None]
+        if found:
+            drop, area = spread(drop for drop, _ in found), spread(area for _, area in found)
+            rows.append((*_shown(key), drop, area, len(found), marks(runs)))
+    if not rows:
+        return None
+    unit = "points" if metric.share else metric.name
+    return Table(
+        "damage",
+        "Damage until the ban",
+        f"How far the {metric.name} lay below the curve of the same seed and defence without attack, from the evaluation at or "
+        "before the attack's start to the one at or after the last liar's ban, or to the end where a liar stayed: the largest "
+        f"drop, and the area (drop × steps, drops only). {LEGEND}",
+        (
+            *_axes(study.axes),
+            Column(f"largest drop, {unit}", 1 if metric.share else None),
+            Column(f"area, {unit} × steps", 0 if metric.share else None),
+            Column("n"),
+            Column("marks"),
+        ),
+        rows,
+    )
+
+
+def damage(study: Study, run: Run) -> tuple[float | None, float | None] | None:
+    """Largest drop and its area; None without a run to compare with. A part of the curve without numbers has no area."""
+    calm = study.without_attack(run)
+    if calm is None:
+        return None
+    name, lost = study.metric.name, study.metric.lost
+    reference = dict(calm.curve)
+    gone = run.liars_out
+    end = gone[-1] if len(gone) == len(run.outcome.liars) else run.outcome.steps
+    shared = [
+        (step, lost(point.get(name), reference[step].get(name))) for step, point in run.curve if step in reference
+    ]
+    first = max((step for step, _ in shared if step <= run.attack_start), default=run.attack_start)
+    last = min((step for step, _ in shared if step >= end), default=end)
+    inside = [(step, drop) for step, drop in shared if first <= step <= last]
+    known = [(step, max(drop, 0.0)) for step, drop in inside if drop is not None]
+    if not known:
+        return None, None
+    area = sum((b - a) * (one + two) / 2 for (a, one), (b, two) in pairwise(known))
+    return max(drop for _, drop in known), area if len(known) == len(inside) else None
+
+
+def cost_table(study: Study) -> Table:
+    axes = study.rest("attack", "schedule") or study.axes
+    rows = []
+    for key, runs in study.cells(axes).items():
+        times = [_ratio(run, study.mean_beside(run)) for run in runs]
+        announced = mean(run.outcome.announced_bytes_per_step for run in runs)
+        rows.append((*_shown(key), mean(times), announced, spread(run.seconds for run in runs), len(runs)))
+    return Table(
+        "cost",
+        "Cost",
+        "Gradients computed, as a multiple of the plain mean's with the same seed and the closest labels; bytes that a peer "
+        "announces to all others per step; seconds that a run took, mean ± standard deviation over all runs (they shared the "
+        "machine).",
+        (
+            *_axes(axes),
+            Column("gradients, × the mean's", 3),
+            Column("announced bytes per step", 0),
+            Column("seconds", 1),
+            Column("runs"),
+        ),
+        rows,
+    )
+
+
+def expected_table(study: Study) -> Table | None:
+    """Published figures beside ours."""
+    if not study.sweep.expected:
+        return None
+    rows = [_expected_row(study, entry) for entry in study.sweep.expected]
+    several = any(entry.last > 1 for entry in study.sweep.expected)
+    return Table(
+        "expected",
+        "Published figures beside ours",
+        f"Within: at most {CLOSE:g} points apart."
+        + (" Where a row says so, ours is the mean of a run's last evaluations." if several else ""),
+        (
+            Column("cell"),
+            Column("metric"),
+            Column("published", 1),
+            Column("ours", 1),
+            Column("difference", 1),
+            Column(f"within {CLOSE:g}"),
+            Column("n"),
+            Column("source"),
+        ),
+        rows,
+    )
+
+
+def _expected_row(study: Study, entry: Expected) -> tuple[Cell, ...]:
+    metric = make_metric(entry.metric)
+    runs = [run for run in study.runs if all(run.labels[name] == value for name, value in entry.labels.items())]
+    ours = spread(_at_the_end(run, entry) for run in runs).scaled(metric.factor)
+    published = entry.value * metric.factor
+    apart = None if ours.mean is None else ours.mean - published
+    within = abs(apart) <= CLOSE if metric.share and apart is not None else None
+    unit = f"{metric.name}{metric.unit}" + (f", last {entry.last}" if entry.last > 1 else "")
+    cell = named(entry.labels, list(entry.labels)) or "all runs"
+    return cell, unit, published, ours, apart, within, ours.n, entry.source or None
+
+
+def _at_the_end(run: Run, entry: Expected) -> float | None:
+    """The final metric, or the mean of the last evaluations. One without a number leaves the run without."""
+    if entry.last == 1:
+        return run.metrics.get(entry.metric)
+    values = [point.get(entry.metric) for _, point in run.curve[-entry.last :]]
+    return None if any(value is None for value in values) else mean(values)
+
+
+def paired_table(study: Study) -> Table | None:
+    """Two defences, seed by seed."""
+    pair = study.sweep.paired
+    if pair is None or not {*pair} <= {*map(str, study.values.get("defence", []))}:
+        return None
+    one, other = pair
+    metric, axes = study.metric, study.rest("defence")
+    rows: list[tuple[Cell, ...]] = []
+    for key, runs in study.cells(axes).items():
+        by_seed = [{run.seed: metric.final(run) for run in runs if run.labels["defence"] == name} for name in pair]
+        differences = [
+            (first - second) * metric.factor
+            for seed in sorted(by_seed[0].keys() & by_seed[1].keys())
+            if (first := by_seed[0][seed]) is not None and (second := by_seed[1][seed]) is not None
+        ]
+        found = interval(differences)
+        if found is None:
+            rows.append((*_shown(key), mean(differences), None, None, None, None, len(differences)))
+        else:
+            rows.append((*_shown(key), found.mean, found.error, found.low, found.high, found.holds_zero, found.n))
+    digits = 2 if metric.share else None
+    names = ("mean difference", "standard error", "95 % from", "95 % to")
+    return Table(
+        "paired",
+        f"{show(one)} minus {show(other)}, seed by seed",
+        f"Difference of the final {metric.name}{', points' if metric.share else ''}, with Student's t-interval over "
+        "the seeds' differences. Where 0 is inside, the seeds' noise explains the difference.",
+        (*_axes(axes), *(Column(name, digits) for name in names), Column("0 inside"), Column("seeds")),
+        rows,
+    )
+
+
+def failed_table(study: Study) -> Table | None:
+    if not study.sweep.failed:
+        return None
+    names = list(study.sweep.failed[0].labels)
+    rows = [(*(show(run.labels[name]) for name in names), show(run.error, 200)) for run in study.sweep.failed]
+    note = "These runs ended in an error and are in no other table."
+    return Table("failed", "Failed runs", note, (*_axes(names), Column("error")), rows)
+
+
+# Small things
+
+
+def _attacked(study: Study) -> list[Run]:
+    return [run for run in study.runs if not run.calm]
+
+
+def _axes(axes: Iterable[str]) -> tuple[Column, ...]:
+    return tuple(Column(show(axis)) for axis in axes)
+
+
+def _shown(key: Iterable[Label]) -> tuple[Cell, ...]:
+    return tuple(value if isinstance(value, int | float) else show(value) for value in key)
+
+
+def _ratio(run: Run, other: Run | None) -> float | None:
+    if other is None or not other.outcome.gradients or run.outcome.gradients is None:
+        return None
+    return run.outcome.gradients / other.outcome.gradients

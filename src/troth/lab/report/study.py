@@ -1,0 +1,112 @@
+"""A sweep laid out for reporting: its axes, its cells, and for every run the one it is compared with."""
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+
+from troth.lab.report.metric import Metric, main_metric
+from troth.lab.report.records import Label, Labels, Run, Sweep
+
+MEAN = "mean"  # the defence that is none
+
+
+class Study:
+    """A sweep and its layout. An axis is a label that takes more than one value; the seed is none."""
+
+    def __init__(self, sweep: Sweep) -> None:
+        self.sweep = sweep
+        self.runs = sweep.runs
+        self._calm = {(run.setting(), run.seed): run for run in reversed(self.runs) if run.calm}
+
+    @cached_property
+    def metric(self) -> Metric:
+        return main_metric(self.runs)
+
+    @cached_property
+    def values(self) -> dict[str, list[Label]]:
+        """Values of every label but the seed, in the order in which they appear."""
+        found: dict[str, dict[Label, None]] = {}
+        for run in self.runs:
+            for name, value in run.labels.items():
+                if name != "seed":
+                    found.setdefault(name, {})[value] = None
+        return {name: list(values) for name, values in found.items()}
+
+    @cached_property
+    def axes(self) -> list[str]:
+        """Labels that vary; all of them where none does, so that a table has something to name its row by."""
+        return [name for name, values in self.values.items() if len(values) > 1] or list(self.values)
+
+    @cached_property
+    def numeric_axes(self) -> list[str]:
+        return [axis for axis in self.axes if len(self.values[axis]) > 1 and all(map(_is_number, self.values[axis]))]
+
+    @cached_property
+    def compare(self) -> tuple[str, str] | None:
+        """Rows and columns of the heat map: as the sweep says, otherwise attack and defence, otherwise the first two axes."""
+        varied = [axis for axis in self.axes if len(self.values[axis]) > 1]
+        for pair in (self.sweep.compare, ("attack", "defence")):
+            if pair and all(axis in varied for axis in pair):
+                return pair
+        return (varied[0], varied[1]) if len(varied) > 1 else None
+
+    @cached_property
+    def line_axis(self) -> str | None:
+        """The axis whose values are the lines of a figure."""
+        if "defence" in self.axes:
+            return "defence"
+        others = [axis for axis in self.axes if axis != "attack"]
+        return others[0] if others else next(iter(self.axes), None)
+
+    @cached_property
+    def panel_axis(self) -> str | None:
+        """The axis whose values are the panels of a figure."""
+        others = [axis for axis in self.axes if axis != self.line_axis]
+        return "attack" if "attack" in others else next(iter(others), None)
+
+    def rest(self, *used: str | None) -> list[str]:
+        """The axes other than these."""
+        return [axis for axis in self.axes if axis not in used]
+
+    def cells(self, axes: Sequence[str], runs: Iterable[Run] | None = None) -> dict[tuple[Label, ...], list[Run]]:
+        """Runs by their labels on these axes, in the order of the axes' values."""
+        found: dict[tuple[Label, ...], list[Run]] = {}
+        for run in self.runs if runs is None else runs:
+            found.setdefault(tuple(run.labels[axis] for axis in axes), []).append(run)
+        places = [{value: at for at, value in enumerate(self.values[axis])} for axis in axes]
+        return dict(
+            sorted(found.items(), key=lambda cell: [place[at] for place, at in zip(places, cell[0], strict=True)])
+        )
+
+    def facets(self, axes: Sequence[str]) -> list[tuple[Labels, list[Run]]]:
+        return [(dict(zip(axes, key, strict=True)), runs) for key, runs in self.cells(axes).items()]
+
+    # Comparisons
+
+    def without_attack(self, run: Run) -> Run | None:
+        """The same run, seed and defence, without liars."""
+        return self._calm.get((run.setting(), run.seed))
+
+    def plain_mean(self, run: Run) -> Run | None:
+        """A run of the plain mean without liars and with this seed: the one with the most labels in common."""
+        return self._closest(run, [other for other in self._means.get(run.seed, ()) if other.calm])
+
+    def mean_beside(self, run: Run) -> Run | None:
+        """The plain mean's run with this seed, under the same attack if there is one."""
+        return self._closest(run, self._means.get(run.seed, ()))
+
+    @cached_property
+    def _means(self) -> dict[int, list[Run]]:
+        found: dict[int, list[Run]] = {}
+        for run in self.runs:
+            if run.defence == MEAN:
+                found.setdefault(run.seed, []).append(run)
+        return found
+
+    def _closest(self, run: Run, others: Sequence[Run]) -> Run | None:
+        same_task = [other for other in others if other.config.get("task") == run.config.get("task")]
+        shared = [sum(other.labels[name] == value for name, value in run.labels.items()) for other in same_task]
+        return same_task[shared.index(max(shared))] if shared else None
+
+
+def _is_number(value: Label) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

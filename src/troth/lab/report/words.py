@@ -1,0 +1,189 @@
+"""The summary at the top of a report: a few plain sentences, every number of which is computed from the runs."""
+
+from collections.abc import Iterable, Sequence
+
+from troth.lab.report.measures import lost_to
+from troth.lab.report.numbers import interval, mean
+from troth.lab.report.records import Label, Run, show
+from troth.lab.report.study import MEAN, Study
+from troth.lab.report.tables import number
+
+TROTH = "troth"
+
+
+def setting(study: Study) -> list[str]:
+    """Sentences: what was run."""
+    return [_size(study), *_scene(study)] if study.runs else ["No run has ended yet."]
+
+
+def findings(study: Study) -> list[str]:
+    """Sentences: what it showed."""
+    if not study.runs:
+        return []
+    return [*_without_attack(study), *_under_attack(study), *_pairs(study), *_bans(study)]
+
+
+def _size(study: Study) -> str:
+    seeds = len({run.seed for run in study.runs})
+    axes = [axis for axis in study.axes if len(study.values[axis]) > 1]
+    counted = [f"{len(study.values[axis])} {_plural(axis)}" for axis in axes]
+    return f"{_runs(len(study.runs))}: {', '.join([*counted, f'{seeds} seed' + 's' * (seeds > 1)])}."
+
+
+def _plural(axis: str) -> str:
+    known = {"attack": "attacks (no attack is one)", "defence": "defences", "task": "tasks", "schedule": "schedules"}
+    return known.get(axis, f"values of {show(axis)}")
+
+
+def _scene(study: Study) -> list[str]:
+    attacked = [run for run in study.runs if not run.calm]
+    peers = _shared(run.config.get("peers") for run in study.runs)
+    liars = _shared(len(run.outcome.liars) for run in attacked)
+    steps = _shared(run.outcome.steps for run in study.runs if run.outcome.diverged_at is None)
+    task = _shared(run.config.get("task") for run in study.runs)
+    parts = [
+        "" if task is None else f"task {show(task)}",
+        "" if peers is None else f"{show(peers)} peers" + (f", {liars} of them liars under attack" if liars else ""),
+        "" if steps is None else f"{steps} steps",
+    ]
+    text = "; ".join(part for part in parts if part)
+    return [f"{text[0].upper()}{text[1:]}."] if text else []
+
+
+def _without_attack(study: Study) -> list[str]:
+    calm = [run for run in study.runs if run.calm]
+    finals = {name: _final(study, [run for run in calm if run.defence == name]) for name in (TROTH, MEAN)}
+    said = [f"{_name(name)} reaches {_value(study, final)}" for name, final in finals.items() if final is not None]
+    return [f"Without attack {' and '.join(said)} {study.metric.name}."] if said else []
+
+
+def _under_attack(study: Study) -> list[str]:
+    """The worst attack on Troth and on the plain mean, and the best of the other defences."""
+    if "attack" not in study.values:
+        return []
+    losses = _losses(study)
+    said = []
+    for name in (TROTH, MEAN):
+        if losses.get(name):
+            attack, worst = max(losses[name].items(), key=lambda entry: entry[1])
+            most = f"at most {_points(study, worst)} ({show(attack)})" if worst > 0 else "nothing under any attack"
+            said.append(f"{_start(name)} loses {most}, against itself without attack{_ruined(study, name)}.")
+    shared = _shared_attacks(losses)
+    others = {name: [by[attack] for attack in shared] for name, by in losses.items() if name not in (TROTH, MEAN)}
+    if shared and others and len(losses) > 2:
+        best = min(others, key=lambda name: mean(others[name]) or 0.0)
+        ours = f" ({_name(TROTH)}: {_points(study, mean(losses[TROTH][a] for a in shared))})" if TROTH in losses else ""
+        said.append(
+            f"Of the other defences {show(best)} loses least on average: {_points(study, mean(others[best]))} over the "
+            f"{len(shared)} attacks under which every defence has a number{ours}, at most {_points(study, max(others[best]))}."
+        )
+    return said + _best_under_each(study, losses, shared)
+
+
+def _ruined(study: Study, name: str) -> str:
+    """Attacks under which a seed diverged."""
+    runs = [run for run in study.runs if run.defence == name and run.outcome.diverged_at is not None]
+    attacks = dict.fromkeys(show(run.labels["attack"], 40) for run in runs)
+    return f"; it diverges under {', '.join(attacks)}" if attacks else ""
+
+
+def _losses(study: Study) -> dict[str, dict[Label, float]]:
+    """By defence (as labelled) and attack: the mean of what was lost. A loss without a number leaves the attack out."""
+    found: dict[str, dict[Label, float]] = {}
+    axes = ["defence", "attack"] if "defence" in study.values else ["attack"]
+    for key, runs in study.cells(axes, [run for run in study.runs if not run.calm]).items():
+        lost = mean(lost_to(study, study.without_attack, run) for run in runs)
+        if lost is not None:
+            found.setdefault(str(key[0]) if len(key) == 2 else runs[0].defence, {})[key[-1]] = lost
+    return found
+
+
+def _shared_attacks(losses: dict[str, dict[Label, float]]) -> list[Label]:
+    first = next(iter(losses.values()), {})
+    return [attack for attack in first if all(attack in by for by in losses.values())]
+
+
+def _best_under_each(study: Study, losses: dict[str, dict[Label, float]], shared: Sequence[Label]) -> list[str]:
+    if TROTH not in losses or len(losses) < 2 or not shared or not study.metric.share:
+        return []
+    close = [a for a in shared if losses[TROTH][a] <= min(by[a] for by in losses.values()) + 1]
+    return [f"{_name(TROTH)} is the best, or within 1 point of it, under {len(close)} of {len(shared)} attacks."]
+
+
+def _pairs(study: Study) -> list[str]:
+    pair = study.sweep.paired
+    if pair is None or "defence" not in study.values:
+        return []
+    calm = [run for run in study.runs if run.calm]
+    by_seed = [{run.seed: study.metric.final(run) for run in calm if run.labels["defence"] == name} for name in pair]
+    both = [(by_seed[0][seed], by_seed[1][seed]) for seed in by_seed[0].keys() & by_seed[1].keys()]
+    found = interval([(a - b) * study.metric.factor for a, b in both if a is not None and b is not None])
+    if found is None or len(study.cells(study.rest("defence"), calm)) > 1:
+        return []  # the table says it for each cell
+    inside = "0 is inside: the seeds' noise explains it" if found.holds_zero else "0 is outside"
+    return [
+        f"Without attack {_name(pair[0])} and {show(pair[1])} differ by {_points(study, found.mean, 2)} on average "
+        f"over {found.n} seeds, 95 % interval {number(found.low, 2)} to {number(found.high, 2)} ({inside})."
+    ]
+
+
+def _bans(study: Study) -> list[str]:
+    attacked = [run for run in study.runs if not run.calm and run.defence == TROTH]
+    if not any(run.out for run in attacked):
+        return []
+    share = mean(len(run.liars_out) / len(run.outcome.liars) for run in attacked) or 0.0
+    whole = [run for run in attacked if len(run.liars_out) == len(run.outcome.liars)]
+    last = mean(run.liars_out[-1] - run.attack_start for run in whole)
+    after = f", the last of them {number(last, 0)} steps after the attack's start on average" if whole else ""
+    honest = sum(run.honest_out for run in attacked)
+    hurt = "no honest peer" if not honest else f"{honest} honest peers over all runs"
+    return [f"{_name(TROTH)} bans {number(100 * share, 0)} % of the liars{after}, and {hurt}."]
+
+
+def trouble(study: Study) -> list[str]:
+    """Sentences: what a reader must know before believing the others."""
+    outside = sorted({run.defence for run in study.runs if run.outcome.assumed_byzantine is not None and not run.calm})
+    diverged = sum(run.outcome.diverged_at is not None for run in study.runs)
+    empty = sum(study.metric.final(run) is None for run in study.runs)
+    failed = len(study.sweep.failed)
+    said = [
+        f"Outside their guarantee (†): {', '.join(show(name, 40) for name in outside)}." if outside else "",
+        f"{_runs(diverged)} diverged (✕)." if diverged else "",
+        f"{_runs(empty)} ended without a number for the {study.metric.name}." if empty else "",
+        f"{_runs(failed)} failed and {'is' if failed == 1 else 'are'} listed at the end." if failed else "",
+        "The sweep is unfinished: its last line is cut off. 'troth lab run' goes on with it."
+        if study.sweep.torn
+        else "",
+    ]
+    return [sentence for sentence in said if sentence]
+
+
+def _runs(count: int) -> str:
+    return f"{count} run" if count == 1 else f"{count} runs"
+
+
+def _final(study: Study, runs: Iterable[Run]) -> float | None:
+    return mean(study.metric.final(run) for run in runs)
+
+
+def _value(study: Study, value: float) -> str:
+    return f"{number(value * study.metric.factor, study.metric.digits)}{study.metric.unit}"
+
+
+def _points(study: Study, value: float | None, digits: int | None = None) -> str:
+    return f"{number(value, digits or study.metric.digits)}{study.metric.points or ' of ' + study.metric.name}"
+
+
+def _name(defence: str) -> str:
+    return {TROTH: "Troth", MEAN: "the plain mean"}.get(defence, show(defence))
+
+
+def _start(defence: str) -> str:
+    """The name at the start of a sentence."""
+    return "The plain mean" if defence == MEAN else _name(defence)
+
+
+def _shared(values: Iterable[object]) -> object | None:
+    """The value that all have."""
+    found = {repr(value): value for value in values}
+    return next(iter(found.values())) if len(found) == 1 else None

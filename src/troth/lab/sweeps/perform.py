@@ -1,0 +1,72 @@
+"""One run of a sweep, in whatever process it is: from its options to what goes into the results."""
+
+import math
+import time
+from contextlib import chdir, redirect_stdout
+from sys import stderr
+from typing import Any, NamedTuple
+
+import torch
+
+from troth.evidence import RunSummary
+from troth.lab.sweeps.sweep import Job
+from troth.plugins import blamed, in_one_line
+from troth.simulation import simulate
+
+
+class Performed(NamedTuple):
+    """Results of a run, or the reason why there are none; and how long it took, which is nobody's result."""
+
+    found: dict[str, Any]
+    seconds: float
+
+    @property
+    def failed(self) -> bool:
+        return "error" in self.found
+
+
+def perform(job: Job) -> Performed:
+    """Run a job to its end with one thread. An error is a result: the other runs go on."""
+    torch.set_num_threads(1)  # runs share the cores, and bits must not depend on how
+    started = time.monotonic()
+    try:
+        with chdir(job.folder), redirect_stdout(stderr):  # what a user's own file prints is not our output
+            summary = simulate(job.scenario()).summary
+        found = _found(summary)
+    except Exception as error:
+        found = failure(blamed(error) or in_one_line(error))
+    return Performed(found, time.monotonic() - started)
+
+
+def failure(why: str) -> dict[str, Any]:
+    return {"error": why}
+
+
+def _found(summary: RunSummary) -> dict[str, Any]:
+    details = summary.details
+    outcome = {
+        "steps": summary.steps,
+        "byzantine": summary.byzantine,
+        "parameters": details["parameters"],
+        "attacked_steps": details["attacked_steps"],
+        "diverged_at": details["diverged_at"],
+        "gradients": details["gradients_computed"],
+        "assumed_byzantine": details.get("assumed_byzantine"),
+        "removed": details.get("removed", {}),
+    }
+    if "banned" in details:
+        outcome |= {
+            "bans": [{name: ban[name] for name in ("peer", "step", "reason")} for ban in details["banned"]],
+            **{name: details[name] for name in ("honest_banned", "absent", "stalled", "agreement", "audits")},
+            **{name: details[name] for name in ("announced_bytes_per_step", "bulk_bytes_per_step")},
+        }
+    return {"metrics": _finite(summary.metrics), "curve": _finite(summary.curve), "outcome": _finite(outcome)}
+
+
+def _finite(value: Any) -> Any:
+    """The same as strict JSON can write it: a number that is not finite (the loss of a ruined model) becomes null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(name): _finite(item) for name, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value

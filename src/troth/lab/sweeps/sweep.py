@@ -1,0 +1,163 @@
+"""A sweep: the cells of a table of scenarios, made from what a file fixes and from the axes that it varies."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import chdir
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from troth.errors import OperatorError
+from troth.lab.sweeps.options import DATA, SweepError, check_options, settled
+from troth.simulation import Scenario
+from troth.version import __version__
+
+Labels = dict[str, Any]  # what each axis says of a run, and its seed
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run, for any process on any machine that has the sweep's folder and its data."""
+
+    key: str
+    options: Mapping[str, Any]
+    folder: str  # files that the options name are looked for here
+    data: str | None  # the folder that stands for {data}
+
+    def scenario(self) -> Scenario:
+        """The scenario; called inside `folder`."""
+        return Scenario(**{name: self._placed(value) for name, value in self.options.items()})
+
+    def _placed(self, value: Any) -> Any:
+        return value.replace(DATA, self.data) if isinstance(value, str) and self.data is not None else value
+
+    def config(self, scenario: Scenario) -> dict[str, Any]:
+        """The scenario's configuration, the same on every machine: without the place of the data."""
+        whole: dict[str, Any] = scenario.config()
+        if self.data is not None:
+            whole["task"] = str(whole["task"]).replace(self.data, DATA)
+        return whole
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A place in the table, and the run that belongs there; where nobody lies, several places have the same run."""
+
+    labels: Labels
+    job: Job
+    config: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cells that cross the same axes."""
+
+    name: str | None
+    fixed: Mapping[str, Any]
+    axes: Mapping[str, Sequence[Any]]  # values, or tables with a label and several options
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A file, understood: what is run, and what its report is told."""
+
+    name: str
+    title: str
+    seeds: tuple[int, ...]
+    groups: tuple[Group, ...]
+    text: str  # of the file
+    folder: Path  # files that it names are looked for here
+    skip_impossible: bool = False
+    report: Mapping[str, Any] = field(default_factory=dict)  # compare, paired, expected, fit
+
+    @property
+    def needs_data(self) -> bool:
+        values = [
+            value for group in self.groups for table in (group.fixed, *_tables(group.axes)) for value in table.values()
+        ]
+        return any(isinstance(value, str) and DATA in value for value in values)
+
+    def plan(self, *, data: Path | None = None, override: Mapping[str, Any] | None = None) -> "Plan":
+        """Make and check every scenario, before hours of work. `override`: options of this machine, such as its device."""
+        if self.needs_data and data is None:
+            raise SweepError(f"sweep '{self.name}' reads a dataset: name its folder, `data`")
+        cells: list[Cell] = []
+        skipped: list[tuple[Labels, str]] = []
+        place = None if data is None else os.path.abspath(data)
+        with chdir(self.folder):
+            for labels, options in self._crossed():
+                try:
+                    cells.append(_cell(labels, settled(options | dict(override or {})), self.folder, place))
+                except OperatorError as error:
+                    if not self.skip_impossible:
+                        raise SweepError(
+                            f"{in_words(labels)} cannot be run: {error} (`skip_impossible = true` leaves such runs out)"
+                        ) from error
+                    skipped.append((labels, str(error)))
+        if not cells:
+            raise SweepError(f"sweep '{self.name}' has no run that is possible")
+        return Plan(tuple(cells), tuple(skipped))
+
+    def _crossed(self) -> Iterator[tuple[Labels, dict[str, Any]]]:
+        for group in self.groups:
+            named = {} if group.name is None else {"group": group.name}
+            for chosen in product(*group.axes.values()):
+                labels, options = dict(named), dict(group.fixed)
+                for axis, value in zip(group.axes, chosen, strict=True):
+                    labels[axis] = value["label"] if isinstance(value, Mapping) else value
+                    options |= _options_of(axis, value)
+                for seed in self.seeds:
+                    yield labels | {"seed": seed}, options | {"seed": seed}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All cells in the sweep's order, and those that make no sense, with the reason."""
+
+    cells: tuple[Cell, ...]
+    skipped: tuple[tuple[Labels, str], ...]
+
+    def jobs(self) -> list[Job]:
+        """Each run once. Ordered by key, so that long and short runs are mixed, and the time left can be told from the first."""
+        return sorted({cell.job.key: cell.job for cell in self.cells}.values(), key=lambda job: job.key)
+
+    def only(self, wanted: Mapping[str, Sequence[str]]) -> "Plan":
+        """The cells with one of these labels on each of these axes."""
+        for axis, labels in wanted.items():
+            known = {str(cell.labels[axis]) for cell in self.cells if axis in cell.labels}
+            for label in labels:
+                if label not in known:
+                    there = f"there are {', '.join(sorted(known))}" if known else "there is no such axis"
+                    raise SweepError(f"`only` {axis}={label} is no label of this sweep: {there}")
+        fits = [c for c in self.cells if all(str(c.labels.get(axis)) in some for axis, some in wanted.items())]
+        if not fits:
+            raise SweepError("`only` leaves no run")
+        return Plan(tuple(fits), self.skipped)
+
+
+def in_words(labels: Labels) -> str:
+    return ", ".join(f"{axis} {value}" for axis, value in labels.items())
+
+
+def _cell(labels: Labels, options: dict[str, Any], folder: Path, data: str | None) -> Cell:
+    unnamed = Job("", options, str(folder), data)
+    scenario = unnamed.scenario()
+    config = unnamed.config(scenario)
+    content = json.dumps({"config": config, "version": __version__}, sort_keys=True, default=str)
+    key = hashlib.sha256(content.encode()).hexdigest()[:16]
+    return Cell(labels, Job(key, options, unnamed.folder, data), config)
+
+
+def _options_of(axis: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return check_options({name: one for name, one in value.items() if name != "label"}, f"axis `{axis}`")
+    return check_options({axis: value}, f"axis `{axis}`")
+
+
+def _tables(axes: Mapping[str, Sequence[Any]]) -> Iterator[Mapping[str, Any]]:
+    for axis, values in axes.items():
+        for value in values:
+            yield value if isinstance(value, Mapping) else {axis: value}

@@ -1,0 +1,160 @@
+"""Results of sweeps: kept at once, continued, put in order, never mixed with others."""
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab.sweeps.tiny import TINY, inline, tiny
+from troth.lab.sweeps.engines import Engine, Results, local, ray
+from troth.lab.sweeps.options import SweepError
+from troth.lab.sweeps.perform import Performed, perform
+from troth.lab.sweeps.run import run_sweep
+from troth.lab.sweeps.store import Store
+from troth.lab.sweeps.sweep import Job
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished sweep."""
+    folder = tmp_path_factory.mktemp("whole")
+    sweep = tiny(folder)
+    run_sweep(sweep, sweep.plan(), folder / "out", inline, at_once=1)
+    return folder / "out"
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+
+
+def test_a_line_holds_everything(whole: Path) -> None:
+    found = {tuple(line["labels"].values()): line for line in lines(whole)}
+    assert len(found) == 12
+    attacked = found["sign-flip", "troth", 0]
+    assert attacked["config"]["attack_start"] == 1
+    assert attacked["outcome"]["steps"] == 4
+    assert attacked["outcome"]["honest_banned"] == 0
+    assert [point["step"] for point in attacked["curve"]] == [0, 4]
+    assert attacked["metrics"] == {name: attacked["curve"][-1][name] for name in ("loss", "distance")}
+    assert found["none", "mean", 1]["outcome"]["gradients"] == 16
+    assert found["sign-flip", "mean", 0]["metrics"]["loss"] > 100 * found["none", "mean", 0]["metrics"]["loss"]
+    assert (whole / "sweep.toml").read_text() == TINY
+
+
+@pytest.mark.parametrize("after", [0, 1, 7])
+def test_an_interrupted_sweep_ends_with_the_same_file(tmp_path: Path, whole: Path, after: int) -> None:
+    sweep = tiny(tmp_path)
+
+    def interrupted(jobs: Sequence[Job], at_once: int, until: float | None) -> Results:
+        for count, done in enumerate(inline(jobs, at_once, until)):
+            if count == after:
+                raise KeyboardInterrupt
+            yield done
+
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(sweep, sweep.plan(), tmp_path / "out", interrupted, at_once=1)
+    assert len(lines(tmp_path / "out")) == after
+    made = []
+    run_sweep(sweep, sweep.plan(), tmp_path / "out", inline, at_once=1, on_run=lambda p, *_: made.append(p))
+    assert (made[0].kept, made[-1].done) == (after, 12 - after)
+    assert (tmp_path / "out/results.jsonl").read_bytes() == (whole / "results.jsonl").read_bytes()
+
+
+def test_a_killed_sweep_leaves_a_torn_line_and_ends_with_the_same_file(tmp_path: Path, whole: Path) -> None:
+    text = (whole / "results.jsonl").read_text()
+    (tmp_path / "results.jsonl").write_text(text[: len(text) // 2])
+    sweep = tiny(tmp_path)
+    run_sweep(sweep, sweep.plan(), tmp_path, inline, at_once=1)
+    assert (tmp_path / "results.jsonl").read_text() == text
+
+
+def test_another_sweeps_results_are_not_mixed_in(tmp_path: Path, whole: Path) -> None:
+    (tmp_path / "results.jsonl").write_bytes((whole / "results.jsonl").read_bytes())
+    changed = tiny(tmp_path, TINY.replace('"none", ', "").replace("seeds = [0, 1]", "seeds = [1, 2]"))
+    with pytest.raises(SweepError, match="holds 9 runs that are not this sweep's, of sweep 'tiny'"):
+        Store(tmp_path, changed, changed.plan().cells)
+    assert (tmp_path / "results.jsonl").read_bytes() == (whole / "results.jsonl").read_bytes()
+    made = []
+    run_sweep(changed, changed.plan(), tmp_path, inline, at_once=1, extend=True, on_run=lambda p, *_: made.append(p))
+    assert (made[0].kept, made[0].of) == (3, 3)
+    assert len((tmp_path / "set-aside.jsonl").read_text().splitlines()) == 9
+    assert [line["labels"]["seed"] for line in lines(tmp_path)] == [1, 2] * 3
+
+
+def test_only_a_part_of_it_and_then_the_rest(tmp_path: Path, whole: Path) -> None:
+    sweep = tiny(tmp_path)
+    plan = sweep.plan()
+    run_sweep(sweep, plan, tmp_path, inline, at_once=1, only=plan.only({"defence": ["mean"]}))
+    assert {line["labels"]["defence"] for line in lines(tmp_path)} == {"mean"}
+    run_sweep(sweep, plan, tmp_path, inline, at_once=1)
+    assert (tmp_path / "results.jsonl").read_bytes() == (whole / "results.jsonl").read_bytes()
+
+
+def test_a_run_that_fails_is_said_and_tried_again(tmp_path: Path, whole: Path) -> None:
+    sweep = tiny(tmp_path)
+
+    def failing(jobs: Sequence[Job], at_once: int, until: float | None) -> Results:
+        for job, done in inline(jobs, at_once, until):
+            yield job, Performed({"error": "out of memory"}, 0.0) if job.options["defence"] == "troth" else done
+
+    store = run_sweep(sweep, sweep.plan(), tmp_path, failing, at_once=1)
+    assert [line["error"] for line in store.failed] == ["out of memory"] * 4
+    again = run_sweep(sweep, sweep.plan(), tmp_path, inline, at_once=1)
+    assert not again.failed
+    assert (tmp_path / "results.jsonl").read_bytes() == (whole / "results.jsonl").read_bytes()
+
+
+def test_an_error_is_a_result(tmp_path: Path) -> None:
+    (tmp_path / "rule.py").write_text(
+        "def rule(vectors):\n    if len(vectors) == 4 and vectors.shape[1] > 5:\n        1 / 0\n    return vectors[0]\n"
+    )
+    sweep = tiny(tmp_path, TINY.replace('"mean"', '"rule.py"'))
+    plan = sweep.plan()
+    job = next(cell.job for cell in plan.cells if cell.labels["defence"] == "rule.py")
+    assert "rule.py', line 3, in rule: ZeroDivisionError" in perform(job).found["error"]
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"key": 3}', '{"key": "a"}', '{"key": "a", "labels": 3}'])
+def test_a_damaged_file_is_refused_by_line(tmp_path: Path, content: str) -> None:
+    (tmp_path / "results.jsonl").write_text(content + "\n")
+    sweep = tiny(tmp_path)
+    with pytest.raises(SweepError, match=r"results.jsonl, line 1 is no result"):
+        Store(tmp_path, sweep, sweep.plan().cells)
+    assert (tmp_path / "results.jsonl").read_text() == content + "\n"
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    sweep = tiny(tmp_path)
+    with pytest.raises(SweepError, match="cannot write to `out`"):
+        Store(tmp_path / "file", sweep, sweep.plan().cells)
+
+
+def test_processes_give_the_same_file(tmp_path: Path, whole: Path) -> None:
+    run_some(tmp_path, local)
+    assert lines(tmp_path) == [line for line in lines(whole) if line["labels"]["defence"] == "mean"]
+
+
+def test_ray_gives_the_same_file(tmp_path: Path, whole: Path) -> None:
+    """A cluster of its own on this machine."""
+    pytest.importorskip("ray")
+    run_some(tmp_path, ray)
+    assert lines(tmp_path) == [line for line in lines(whole) if line["labels"]["defence"] == "mean"]
+
+
+def run_some(folder: Path, engine: Engine) -> None:
+    """A third of the sweep, in another order than its own."""
+    sweep = tiny(folder)
+    plan = sweep.plan()
+    run_sweep(sweep, plan, folder, engine, at_once=1, only=plan.only({"defence": ["mean"]}))
+
+
+def test_the_time_is_up(tmp_path: Path) -> None:
+    sweep = tiny(tmp_path)
+    store = run_sweep(sweep, sweep.plan(), tmp_path, local, at_once=1, until=time.monotonic() + 0.2)
+    assert len(store.missing) == 12
+    assert os.listdir(tmp_path)

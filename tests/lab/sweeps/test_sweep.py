@@ -1,0 +1,139 @@
+"""A sweep's file: what it describes, and the mistakes that it may hold."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.lab.sweeps.tiny import TINY, tiny
+from troth.lab.sweeps.file import parse_sweep, read_sweep
+from troth.lab.sweeps.options import SweepError
+
+
+def test_axes_are_crossed_with_the_seeds(tmp_path: Path) -> None:
+    cells = tiny(tmp_path).plan().cells
+    assert len(cells) == 2 * 3 * 2
+    assert cells[0].labels == {"attack": "none", "defence": "troth", "seed": 0}
+    assert cells[-1].labels == {"attack": "sign-flip", "defence": "krum of one", "seed": 1}
+    assert cells[-1].config["defence"] == "krum"
+
+
+def test_a_run_that_several_cells_share_is_made_once(tmp_path: Path) -> None:
+    """Where nobody lies, it does not matter when they would have."""
+    text = TINY.replace('when = "middle"', "") + '\nwhen = ["early", "late"]\n'
+    plan = tiny(tmp_path, text).plan()
+    assert len(plan.cells) == 24
+    assert len(plan.jobs()) == 18
+    calm = [cell for cell in plan.cells if cell.labels["attack"] == "none"]
+    assert len({cell.job.key for cell in calm}) == len(calm) // 2
+
+
+def test_when_is_a_share_of_the_steps(tmp_path: Path) -> None:
+    text = (
+        TINY.replace('when = "middle"', "").replace("steps = 4", "steps = 60")
+        + '\nwhen = ["early", "middle", "late"]\n'
+    )
+    starts = {
+        c.labels["when"]: c.config["attack_start"] for c in tiny(tmp_path, text).plan().cells if c.config["byzantine"]
+    }
+    assert starts == {"early": 10, "middle": 20, "late": 40}
+
+
+def test_equal_configurations_have_equal_keys_and_others_do_not(tmp_path: Path) -> None:
+    one, other = tiny(tmp_path).plan(), tiny(tmp_path, TINY.replace("steps = 4", "steps = 5")).plan()
+    assert [c.job.key for c in one.cells] == [c.job.key for c in tiny(tmp_path).plan().cells]
+    assert not {c.job.key for c in one.cells} & {c.job.key for c in other.cells}
+
+
+def test_groups_have_axes_of_their_own(tmp_path: Path) -> None:
+    text = """
+name = "two"
+[fixed]
+task = "quadratic:dimension=40"
+peers = 4
+steps = 4
+[[groups]]
+name = "a"
+axes = {validators = [0, 1]}
+[[groups]]
+name = "b"
+fixed = {defence = "mean"}
+axes = {rate = [0.1, 1]}
+"""
+    cells = parse_sweep(text, tmp_path).plan().cells
+    assert [tuple(cell.labels.values()) for cell in cells] == [("a", 0, 0), ("a", 1, 0), ("b", 0.1, 0), ("b", 1, 0)]
+    assert cells[-1].config["rate"] == 1.0
+
+
+def test_only_some_of_the_cells(tmp_path: Path) -> None:
+    plan = tiny(tmp_path).plan()
+    assert len(plan.only({"defence": ["troth", "mean"], "seed": ["1"]}).cells) == 4
+    with pytest.raises(SweepError, match="defence=kurm is no label of this sweep: there are krum of one, mean, troth"):
+        plan.only({"defence": ["kurm"]})
+    with pytest.raises(SweepError, match="there is no such axis"):
+        plan.only({"colour": ["red"]})
+
+
+def test_a_dataset_is_named_when_it_runs_and_shows_nowhere(tmp_path: Path) -> None:
+    file = tmp_path / "task.py"
+    file.write_text(
+        "from dataclasses import dataclass\nfrom pathlib import Path\n"
+        "from troth.training.tasks.quadratic import Quadratic\n"
+        "@dataclass(frozen=True)\nclass Own(Quadratic):\n    data: Path = Path()\n"
+    )
+    sweep = tiny(tmp_path, TINY.replace("quadratic:dimension=40", "task.py:Own:dimension=40,data={data}"))
+    with pytest.raises(SweepError, match="name its folder, `data`"):
+        sweep.plan()
+    one, other = sweep.plan(data=tmp_path / "here"), sweep.plan(data=tmp_path / "there")
+    assert [cell.job.key for cell in one.cells] == [cell.job.key for cell in other.cells]
+    assert str(tmp_path / "here") not in str([cell.config for cell in one.cells])
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (("peers = 4", "piers = 4"), r"\[fixed\]: a scenario has no option `piers`: did you mean `peers`\?"),
+        (("peers = 4", 'peers = "4"'), r"`peers` takes a whole number, got '4'"),
+        (("peers = 4", "peers = true"), r"`peers` takes a whole number, got True"),
+        (("peers = 4", "seed = 4"), r"write `seeds ="),
+        (('"middle"', '"noon"'), r"`when` is one of early, middle, late, got 'noon'"),
+        (("seeds = [0, 1]", "seeds = [1, 1]"), r"different whole numbers"),
+        (("seeds = [0, 1]", "seeds = []"), r"different whole numbers"),
+        (("seeds = [0, 1]", 'seeds = "all"'), r"Expected `array`"),
+        (('name = "tiny"', 'name = "../x"'), r"`name` is of letters"),
+        (('name = "tiny"', 'nome = "tiny"'), r"missing required field `name`|unknown field `nome`"),
+        (('attack = ["none", "sign-flip"]', "attack = []"), r"axis `attack` is empty"),
+        (('attack = ["none", "sign-flip"]', 'attack = ["none", "none"]'), r"has a label twice"),
+        (('attack = ["none", "sign-flip"]', 'attack = [{attack = "alie"}]'), r"nor a table with a `label`"),
+        (('attack = ["none", "sign-flip"]', "seed = [1, 2]"), r"cannot be called `seed`"),
+        (("[axes]", "[axes"), r"Expected"),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, change: tuple[str, str], says: str) -> None:
+    path = tmp_path / "sweep.toml"
+    path.write_text(TINY.replace(*change))
+    with pytest.raises(SweepError, match=says) as error:
+        read_sweep(path).plan()
+    assert "\n" not in str(error.value)
+
+
+def test_an_impossible_run_is_named_or_left_out(tmp_path: Path) -> None:
+    """An attack on the protocol has nothing to attack where there is a trusted server."""
+    text = TINY.replace('"sign-flip"', '"vanish"')
+    with pytest.raises(
+        SweepError, match="attack vanish, defence mean, seed 0 cannot be run: `attack` vanish is an attack on"
+    ):
+        tiny(tmp_path, text).plan()
+    plan = tiny(tmp_path, "skip_impossible = true\n" + text).plan()
+    assert (len(plan.cells), len(plan.skipped)) == (8, 4)
+    assert {labels["attack"] for labels, _ in plan.skipped} == {"vanish"}
+
+
+def test_too_many_runs(tmp_path: Path) -> None:
+    text = TINY + f"\nrate = {[k / 1000 for k in range(1, 1001)]}\nvalidators = {list(range(20))}\n"
+    with pytest.raises(SweepError, match="240,000 runs"):
+        tiny(tmp_path, text)
+
+
+def test_files_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(SweepError, match=r"cannot read .*: No such file"):
+        read_sweep(tmp_path / "no.toml")

@@ -1,0 +1,32 @@
+"""A sweep of a second, and an engine that needs no process."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from troth.lab.sweeps.engines import Results
+from troth.lab.sweeps.file import parse_sweep
+from troth.lab.sweeps.perform import perform
+from troth.lab.sweeps.sweep import Job, Sweep
+
+TINY = """
+name = "tiny"
+seeds = [0, 1]
+[fixed]
+task = "quadratic:dimension=40"
+peers = 4
+byzantine = 1
+steps = 4
+when = "middle"
+[axes]
+attack = ["none", "sign-flip"]
+defence = ["troth", "mean", {label = "krum of one", defence = "krum", byzantine = 1}]
+"""
+
+
+def tiny(folder: Path, text: str = TINY) -> Sweep:
+    return parse_sweep(text, folder)
+
+
+def inline(jobs: Sequence[Job], _at_once: int, _until: float | None) -> Results:
+    for job in jobs:
+        yield job, perform(job)
