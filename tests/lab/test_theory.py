@@ -54,7 +54,7 @@ def test_without_scatter_the_line_is_exact() -> None:
     assert fit_exponent([1.0, 3.0], [[0.0, 0.0], [45.0, 45.0]]) is None, "one point is no line"
 
 
-AT = Setting(peers=16, byzantine=4, validators=2, sigma=2.0, epsilon=0.5, gap=3.0)
+AT = Setting(peers=16, byzantine=4, validators=2, sigma=2.0, epsilon=0.5, gap=3.0, distance=1.0)
 
 
 def test_the_rates_are_those_of_the_design() -> None:

@@ -37,7 +37,7 @@ MEASURES: dict[str, Callable[[Curve], Series]] = {
 
 
 def steps_to(curve: Curve, measure: str, epsilon: float) -> int | None:
-    """The first evaluated step from which on, to the end of the run, the measure stays at or below ε; None if it is above at the end."""
+    """The first evaluated step from which the measure stays at or below ε to the end of the run; None where it ends above."""
     above = ~(MEASURES[measure](curve) <= epsilon)
     if above[-1]:
         return None
