@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from troth.training import SCHEDULES, rate_at, warmed_up
-from troth.training.schedules import constant, cosine, linear
+from troth.training.schedules import constant, cosine, linear, restarts
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 7, 300, 1001])
@@ -88,3 +88,13 @@ def test_warm_up_longer_than_the_run() -> None:
 def test_rate_at() -> None:
     table = (3.0, 2.0, 1.0)
     assert [rate_at(table, step) for step in (0, 1, 2, 3, 1000)] == [3.0, 2.0, 1.0, 1.0, 1.0]
+
+
+def test_restarts_are_five_stages_twice_as_long_at_half_the_rate() -> None:
+    assert restarts(1.0, 31) == (1.0,) * 1 + (0.5,) * 2 + (0.25,) * 4 + (0.125,) * 8 + (0.0625,) * 16
+    assert restarts(0.3, 310) == tuple(rate for rate in restarts(0.3, 31) for _ in range(10))
+
+
+@pytest.mark.parametrize("steps", [1, 2, 30, 100, 1001])
+def test_restarts_follow_the_formula(steps: int) -> None:
+    assert restarts(0.3, steps) == tuple(0.3 / 2 ** math.floor(math.log2(1 + 31 * t / steps)) for t in range(steps))

@@ -78,7 +78,7 @@ def new(
     ] = None,
     rate: Annotated[float | None, typer.Option(help="Learning rate. Default: the task's.")] = None,
     schedule: Annotated[
-        str, typer.Option(help="Learning rate over time: constant, cosine, linear or step.")
+        str, typer.Option(help="Learning rate over time: constant, cosine, linear, step or restarts.")
     ] = "cosine",
     warmup: Annotated[int, typer.Option(help="Steps over which the learning rate rises to its value.")] = 0,
     device: Annotated[_Device, typer.Option(help="Where members compute gradients.")] = _Device.CPU,

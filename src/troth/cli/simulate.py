@@ -101,7 +101,7 @@ _Optimizer = Annotated[
     str | None, typer.Option(help="sgd, adamw or lamb; options as in sgd:momentum=0.9. Default: the task's.")
 ]
 _Rate = Annotated[float | None, typer.Option(help="Learning rate. Default: the task's.")]
-_Schedule = Annotated[str, typer.Option(help="Learning rate over time: constant, cosine, linear or step.")]
+_Schedule = Annotated[str, typer.Option(help="Learning rate over time: constant, cosine, linear, step or restarts.")]
 _Warmup = Annotated[int, typer.Option(help="Steps over which the learning rate rises to its value.")]
 _EvaluateEvery = Annotated[int, typer.Option(help="Evaluate the model every k steps.")]
 _Metric = Annotated[

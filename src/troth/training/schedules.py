@@ -8,6 +8,7 @@ from decimal import Decimal, localcontext
 
 Schedule = tuple[float, ...]  # one rate per step; steps beyond the end keep the last one
 
+_STAGES = 5  # of `restarts`
 _PI = Decimal("3.14159265358979323846264338327950288")
 
 
@@ -32,6 +33,17 @@ def step(rate: float, steps: int) -> Schedule:
     return tuple(rate if 4 * t < 3 * steps else rate / 10 for t in range(steps))
 
 
+def restarts(rate: float, steps: int) -> Schedule:
+    """Five stages, each twice as long as the one before, at half its rate: `rate·2⁻ᵏ`, `k = ⌊log₂(1 + 31·t/steps)⌋`.
+
+    Restarted-BTARD-SGD (Gorbunov et al. 2022, strongly convex case): a stage halves the squared distance to the optimum,
+    which takes twice as many steps at half the rate once noise dominates. The method keeps no momentum, so a restart from
+    where the last stage ended is a change of rate and nothing else.
+    """
+    whole = (1 << _STAGES) - 1  # 1 + 2 + 4 + … : the steps, in lengths of the first stage
+    return tuple(rate / (1 << (((steps + whole * t) // steps).bit_length() - 1)) for t in range(steps))
+
+
 def warmed_up(table: Schedule, warmup: int) -> Schedule:
     """The first `warmup` rates scaled up along a line, so that the first step is `1/warmup` of the full one."""
     return tuple(rate * min(1.0, (t + 1) / warmup) if warmup else rate for t, rate in enumerate(table))
@@ -46,6 +58,7 @@ SCHEDULES: dict[str, Callable[[float, int], Schedule]] = {
     "cosine": cosine,
     "linear": linear,
     "step": step,
+    "restarts": restarts,
 }
 
 

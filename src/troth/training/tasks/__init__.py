@@ -19,12 +19,16 @@ from troth.training.tasks.mnist_cnn import MnistCNN
 from troth.training.tasks.quadratic import Quadratic
 from troth.training.tasks.resnet18 import ResNet18
 from troth.training.tasks.resnet20 import ResNet20
+from troth.training.tasks.synthetic import Convex, NonConvex, StronglyConvex
 
 TASKS: dict[str, type[Task]] = {
     "digits": Digits,
     "digits-cnn": DigitsCNN,
     "quadratic": Quadratic,
     "factors": Factors,
+    "non-convex": NonConvex,
+    "convex": Convex,
+    "strongly-convex": StronglyConvex,
     "cnn": CNN,
     "mnist-cnn": MnistCNN,
     "resnet18": ResNet18,
