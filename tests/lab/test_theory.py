@@ -1,6 +1,7 @@
 """Iterations to accuracy, exponents and their errors, and the recipe that is made from the formulas."""
 
 import tomllib
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from troth.lab.theory.recipe import recipe
 from troth.lab.theory.times import steps_to
 
 
-def curve(metric: str, values: list[float | None]) -> list[dict[str, float | None]]:
+def curve(metric: str, values: Sequence[float | None]) -> list[dict[str, float | None]]:
     return [{"step": float(step), metric: value} for step, value in enumerate(values)]
 
 
@@ -50,7 +51,7 @@ def test_a_planted_exponent_is_found_and_is_off_as_often_as_its_error_says() -> 
 def test_without_scatter_the_line_is_exact() -> None:
     line = fit_exponent([1.0, 3.0], [[5.0, 5.0], [45.0, 45.0]])
     assert line is not None
-    assert (line.exponent, line.error, line.factor) == (pytest.approx(2), 0, pytest.approx(5))
+    assert [line.exponent, line.error, line.factor] == pytest.approx([2, 0, 5])
     assert fit_exponent([1.0, 3.0], [[0.0, 0.0], [45.0, 45.0]]) is None, "one point is no line"
 
 
@@ -60,7 +61,9 @@ AT = Setting(peers=16, byzantine=4, validators=2, sigma=2.0, epsilon=0.5, gap=3.
 def test_the_rates_are_those_of_the_design() -> None:
     """1/ε² + σ²/(nε⁴) + nδσ²/(mε²); 1/ε² + σ²/(nε⁴) + δσ²/ε⁴; 1/(nε⁴) + δ²/ε⁴; with Δ and σ where the theorems have them."""
     assert troth(AT).iterations == pytest.approx(3 / 0.25 + 3 * 4 / (16 * 0.0625) + 16 * 0.25 * 4 / (2 * 0.25))
-    assert clipped_momentum(AT).iterations == pytest.approx(3 / 0.25 + 3 * 4 / (16 * 0.0625) + 3 * 0.25 * 4 / 0.0625)
+    assert clipped_momentum(AT).iterations == pytest.approx(
+        3 / 0.25 + 16 * (3 * 4 / (16 * 0.0625) + 3 * 0.25 * 4 / 0.0625)
+    )
     assert safeguard(AT).iterations == pytest.approx(3 * 4 / (16 * 0.0625) + 3 * 0.25**2 * 4 / 0.0625)
 
 
@@ -74,16 +77,25 @@ def test_fits_of_result_lines(tmp_path: Path) -> None:
         for n in (2, 4, 8)
         for seed in (0, 1)
     ]
-    lines += [{"labels": {"group": "v", "point": name}, "curve": curve("loss", [1.0, end])} for name, end in (("a", 0.5), ("b", None))]  # fmt: skip
+    for name, end in (("a", 0.5), ("b", None)):
+        lines.append({"labels": {"group": "v", "point": name}, "curve": curve("loss", [1.0, end])})
     lines += [{"labels": {"group": "g", "point": 2, "seed": 9}, "error": "it failed"}]
     spec: dict[str, Any] = {"method": "troth", "task": "convex", "term": "n", "varies": "n", "measure": "gap"}
-    exponent = {**spec, "name": "g", "exponent": 1.0, "epsilon": [0.5] * 3, "promised": [1.0, 4.0, 16.0]}
+    exponent = {
+        **spec,
+        "name": "g",
+        "exponent": 1.0,
+        "at": [2, 4, 8],
+        "epsilon": [0.5] * 3,
+        "promised": [1.0, 4.0, 16.0],
+    }
     found = fits(lines, {"exponents": [exponent], "comparisons": [{"name": "v", "measure": "gap"}]}, tmp_path)
     (row,) = found.tables[EXPONENTS]
     # The run that ends at 16 steps without reaching ε counts with its last step, 15, and is named.
     assert (row["fitted"], row["predicted"], row["whole rate"], row["missed"]) == (0.98, 1.0, 2.0, 1)
     assert row["iterations"] == "2: 4, 4: 8, 8: 16"
-    assert [(row["variant"], row["mean"], row["worst"]) for row in found.tables[COMPARISONS]] == [("a", 0.5, 0.5), ("b", None, None)]  # fmt: skip
+    ends = [(row["variant"], row["mean"], row["worst"]) for row in found.tables[COMPARISONS]]
+    assert ends == [("a", 0.5, 0.5), ("b", None, None)]
     assert [path.read_bytes()[:4] for path in found.figures] == [b"\x89PNG"] * 2
     assert "| g | troth | convex | n | n | 1.0 | 2.0 | 0.98 |" in found.text()
 
@@ -94,4 +106,5 @@ def test_the_recipe_is_what_the_formulas_make() -> None:
     sweep = tomllib.loads(shipped)
     groups = {group["name"]: group["axes"]["point"] for group in sweep["groups"]}
     for fit in sweep["fit"]["exponents"]:
-        assert len(groups[fit["name"]]) == len(fit["epsilon"]) == len(fit["promised"])
+        assert [point["label"] for point in groups[fit["name"]]] == fit["at"]
+        assert len(fit["at"]) == len(fit["epsilon"]) == len(fit["promised"])

@@ -19,8 +19,9 @@ def report(
     Example: troth lab report results/matrix
     """
     from troth.lab.report import write_report
+    from troth.lab.theory.section import theory_section
 
-    written = write_report(results, out)
+    written = write_report(results, out, extra=[theory_section])
     for line in written.summary:
         typer.echo(line)
     typer.echo(f"report   {written.page}")

@@ -2,8 +2,8 @@
 
 The sweep's [fit] table names its groups of runs:
 
-- `exponents`: a group varies one letter; a point's label is the letter's value, and `epsilon` and `promised` (the whole rate,
-  constants 1) hold a number for each point;
+- `exponents`: a group varies one letter; a point's label is the letter's value. `at` holds these values, `epsilon` and
+  `promised` (the whole rate) a number for each of them;
 - `comparisons`: a group's points are variants of one method, compared by what the measure is at the end.
 """
 
@@ -15,7 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from troth.files import write_bytes
 from troth.lab.theory.exponents import Line, fit_exponent
+from troth.lab.theory.figures import drawing_of_times, drawing_of_variants
 from troth.lab.theory.times import MEASURES, steps_to
 
 Row = dict[str, Any]
@@ -89,32 +91,38 @@ class Fitted:
 
 def fits(lines: Sequence[Mapping[str, Any]], fit: Mapping[str, Any], folder: Path | None = None) -> Fitted:
     """Fit every group that the sweep's [fit] table names; with a folder, draw it there too. Groups without runs are left out."""
+    times, variants = fitted_groups(lines, fit)
+    tables = {EXPONENTS: [one.row() for one in times], COMPARISONS: [one.row() for one in variants]}
+    figures: dict[str, bytes] = {}
+    if folder is not None:
+        figures |= {"theory-exponents.png": drawing_of_times(times)[0]} if times else {}
+        figures |= {"theory-variants.png": drawing_of_variants(variants)[0]} if variants else {}
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, png in figures.items():
+            write_bytes(folder / name, png)
+    return Fitted(tables, [folder / name for name in figures] if folder is not None else [])
+
+
+def fitted_groups(lines: Sequence[Mapping[str, Any]], fit: Mapping[str, Any]) -> tuple[list[Times], list[Variant]]:
+    """The groups of both kinds, fitted; runs that failed are left out."""
     kept = [line for line in lines if "error" not in line]
     times = [_times(kept, spec) for spec in fit.get("exponents", ()) if _of(kept, spec["name"])]
-    variants = [one for spec in fit.get("comparisons", ()) for one in _variants(kept, spec)]
-    tables = {EXPONENTS: [one.row() for one in times], COMPARISONS: [one.row() for one in variants]}
-    figures: list[Path] = []
-    if folder is not None:
-        from troth.lab.theory.figures import draw_times, draw_variants
-
-        figures += [draw_times(times, folder / "theory-exponents.png")] if times else []
-        figures += [draw_variants(variants, folder / "theory-variants.png")] if variants else []
-    return Fitted(tables, figures)
+    return times, [one for spec in fit.get("comparisons", ()) for one in _variants(kept, spec)]
 
 
 def _times(lines: Sequence[Mapping[str, Any]], spec: Mapping[str, Any]) -> Times:
     mine = _of(lines, spec["name"])
-    values = list(dict.fromkeys(float(line["labels"]["point"]) for line in mine))
-    samples: list[list[float]] = []
-    missed = 0
-    for value, epsilon in zip(values, spec["epsilon"], strict=True):
+    there = {float(line["labels"]["point"]) for line in mine}
+    points = [point for point in zip(spec["at"], spec["epsilon"], spec["promised"], strict=True) if point[0] in there]
+    values, samples, missed = [point[0] for point in points], list[list[float]](), 0
+    for value, epsilon, _ in points:
         found = []
         for line in (line for line in mine if float(line["labels"]["point"]) == value):
             steps = steps_to(line["curve"], spec["measure"], epsilon)
             missed += steps is None
             found.append(float(line["curve"][-1]["step"] if steps is None else steps))
         samples.append(found)
-    whole = fit_exponent(values, [[promised] for promised in spec["promised"]])
+    whole = fit_exponent(values, [[promised] for _, _, promised in points])
     return Times(spec, values, samples, missed, fit_exponent(values, samples), whole)
 
 
@@ -126,7 +134,9 @@ def _variants(lines: Sequence[Mapping[str, Any]], spec: Mapping[str, Any]) -> It
         shortest = min(map(len, series))
         median = np.median([one[:shortest] for one in series], axis=0)
         steps = [float(point["step"]) for point in curves[0][:shortest]]
-        yield Variant(spec["name"], name, measure, [float(one[-1]) for one in series], list(zip(steps, median, strict=True)))
+        yield Variant(
+            spec["name"], name, measure, [float(one[-1]) for one in series], list(zip(steps, median, strict=True))
+        )
 
 
 def _of(lines: Sequence[Mapping[str, Any]], group: str) -> list[Mapping[str, Any]]:

@@ -1,14 +1,14 @@
 """The rates of DESIGN §9 with what they hide, and the step sizes and radii that belong to them.
 
 Notation: n peers, δ the share of liars, m validators, σ the norm of the noise, L = 1 the smoothness, Δ = f(x₀) − f*,
-R = ‖x₀ − x*‖. Rates are upper bounds up to constants; the constants taken here are 1. Step sizes:
+R = ‖x₀ − x*‖. Rates are upper bounds up to constants; the constants taken here are 1, or what the step size makes of them:
 
 | method | iterations | step size γ |
 | --- | --- | --- |
 | Troth, non-convex, ‖∇f‖ ≤ ε | `Δ/ε² + Δσ²/(nε⁴) + nδσ²/(mε²)` | `min(1/4, ε²n/σ²)` |
 | Troth, convex, f − f* ≤ ε | `R²/ε + R²σ²/(nε²)`, without liars | `min(1/4, εn/σ²)` |
 | Troth, strongly convex, f − f* ≤ ε | `n/m` steps until a liar is audited, from the minimum | `1/4` |
-| centred clipping with worker momentum | `Δ/ε² + Δσ²/(nε⁴) + Δδσ²/ε⁴` | `min(1/8, ε²/(16σ²(1/n + δ)))`, β = 1 − 8γ |
+| centred clipping with worker momentum | `Δ/ε² + 16·(Δσ²/(nε⁴) + Δδσ²/ε⁴)` | `min(1/8, ε²/(16σ²(1/n + δ)))`, β = 1 − 8γ |
 | SafeguardSGD | `Δσ²/(nε⁴) + Δδ²σ²/ε⁴` | `min(1/4, ε²/(σ²(1/n + δ²)))` |
 
 The 8 is the theorem's (Karimireddy et al. 2021); its other constants are larger than this 16, which is what is needed for the
@@ -70,7 +70,7 @@ def clipped_momentum(at: Setting) -> Choice:
     rate = min(1 / 8, at.epsilon**2 / (16 * at.sigma**2 * noise))
     beta = 1 - 8 * rate
     spread = at.sigma * sqrt((1 - beta) / (1 + beta))
-    return Choice(rate, spread * _radius(at.share), _smooth(at) + _noise(at, noise), beta)
+    return Choice(rate, spread * _radius(at.share), _smooth(at) + 16 * _noise(at, noise), beta)
 
 
 def safeguard(at: Setting) -> Choice:
