@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from troth.lab.report.records import Outcome, Run, Sweep
+from troth.lab.report.study import Study
 from troth.lab.theory import fits
 from troth.lab.theory.exponents import fit_exponent
 from troth.lab.theory.fits import COMPARISONS, EXPONENTS
 from troth.lab.theory.rates import Setting, clipped_momentum, safeguard, troth
 from troth.lab.theory.recipe import recipe
+from troth.lab.theory.section import theory_section
 from troth.lab.theory.times import steps_to
 
 
@@ -108,3 +111,22 @@ def test_the_recipe_is_what_the_formulas_make() -> None:
     for fit in sweep["fit"]["exponents"]:
         assert [point["label"] for point in groups[fit["name"]]] == fit["at"]
         assert len(fit["at"]) == len(fit["epsilon"]) == len(fit["promised"])
+
+
+def test_a_report_has_the_fits_of_a_sweep_that_asks_for_them() -> None:
+    spec = {"name": "g", "method": "troth", "task": "convex", "term": "n", "varies": "n", "measure": "gap"}
+    exponent = {**spec, "exponent": 1.0, "at": [2, 4], "epsilon": [0.5] * 2, "promised": [2.0, 4.0]}
+    outcome = Outcome(8, frozenset(), None, (), 0, (), None, None, None)
+    labels: list[dict[str, str | int | float]] = [{"group": "g", "point": n, "seed": 0} for n in (2, 4)]
+    runs = tuple(
+        Run("key", "0", some, {}, {}, tuple((t, {"loss": float(t < int(some["point"]))}) for t in range(9)), outcome)
+        for some in labels
+    )
+    study = Study(Sweep("theory", "Theory", None, None, (), {"fit": {"exponents": [exponent]}}, runs, (), False))
+    section = theory_section(study)
+    assert section is not None
+    table, drawing = section.blocks
+    assert b"| g | troth | convex | n | n |" in table.files()["tables/exponents.md"]
+    assert drawing.files()["figures/exponents.png"][:4] == b"\x89PNG"
+    assert "<svg" in drawing.html()
+    assert theory_section(Study(Sweep("other", "", None, None, (), {}, runs, (), False))) is None

@@ -11,8 +11,9 @@ R = ‖x₀ − x*‖. Rates are upper bounds up to constants; the constants tak
 | centred clipping with worker momentum | `Δ/ε² + 16·(Δσ²/(nε⁴) + Δδσ²/ε⁴)` | `min(1/8, ε²/(16σ²(1/n + δ)))`, β = 1 − 8γ |
 | SafeguardSGD | `Δσ²/(nε⁴) + Δδ²σ²/ε⁴` | `min(1/4, ε²/(σ²(1/n + δ²)))` |
 
-The 8 is the theorem's (Karimireddy et al. 2021); its other constants are larger than this 16, which is what is needed for the
-bias of clipped momenta, about 4γδσ²/(1 − δ) in square, to stay below ε²/4. The others leave noise of about ε²/2 at the end.
+The 8 is the theorem's (Karimireddy et al. 2021). Its other constants are larger than this 16, which is what it takes for the
+bias of clipped momenta, about 4γδσ²/(1 − δ) in square where τ is √((1 − δ)/δ) times their spread, to stay below ε²/4. The
+other step sizes leave noise of about ε²/2 at the end.
 """
 
 from collections.abc import Callable
@@ -48,7 +49,7 @@ class Choice:
 
 
 def troth(at: Setting) -> Choice:
-    """BTARD-SGD. Until a liar is banned, n/m steps on average, clipping lets it shift the mean by about δσ² in square."""
+    """BTARD-SGD. Until a liar is banned, n/m steps on average, clipping lets it shift the mean by some δσ² in square."""
     lies = at.peers * at.share * at.sigma**2 / (at.validators * at.epsilon**2)
     rate = min(1 / 4, at.epsilon**2 * at.peers / at.sigma**2)
     return Choice(rate, at.sigma * _radius(at.share), _smooth(at) + _noise(at, 1 / at.peers) + lies)
@@ -70,7 +71,7 @@ def clipped_momentum(at: Setting) -> Choice:
     rate = min(1 / 8, at.epsilon**2 / (16 * at.sigma**2 * noise))
     beta = 1 - 8 * rate
     spread = at.sigma * sqrt((1 - beta) / (1 + beta))
-    return Choice(rate, spread * _radius(at.share), _smooth(at) + 16 * _noise(at, noise), beta)
+    return Choice(rate, spread * _radius(at.share) / 3, _smooth(at) + 16 * _noise(at, noise), beta)
 
 
 def safeguard(at: Setting) -> Choice:
@@ -89,8 +90,11 @@ METHODS: dict[tuple[str, str], Callable[[Setting], Choice]] = {
 
 
 def _radius(share: float) -> float:
-    """τ/σ = √((1 − δ)/δ): liars at the rim shift the clipped mean by δτ/(1 − δ), in square δσ²/(1 − δ); 2 without liars."""
-    return sqrt((1 - share) / share) if share else 2.0
+    """τ/σ = 3√((1 − δ)/δ), or 2 without liars. Liars at the rim shift the clipped mean by δτ/(1 − δ), in square 9δσ²/(1 − δ).
+
+    The 3 is about the constant of the analysis that BTARD builds on (Karimireddy et al. 2021, 4/3^¼).
+    """
+    return 3 * sqrt((1 - share) / share) if share else 2.0
 
 
 def _smooth(at: Setting) -> float:
