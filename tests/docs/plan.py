@@ -42,6 +42,9 @@ NOT_RUN: dict[str, str] = {
     "make test-docs": "it runs these tests",
     "troth lab run noniid-mnist --data data": "hours without a GPU, and MNIST is not among the tests' data",
     "troth lab run momentum-cifar10 --data data": "hours on a GPU, and CIFAR-10 is not among the tests' data",
+    "troth lab run theory": "a quarter of an hour of two cores",
+    "troth lab report results/theory": "of the sweep that is not run",
+    "python -m troth.lab.theory results/theory docs/images": "of the sweep that is not run",
     "troth swarm --task lightning_module.py --peers 5 --byzantine 1": "lightning is not among the tests' packages",
 }
 
