@@ -25,7 +25,8 @@ def bulyan(vectors_PD: Tensor, *, byzantine: int) -> Tensor:
 
 def _chosen(square_PP: Floats, byzantine: int) -> list[int]:
     """The rows that Krum picks in turn, each time among those that it has not yet picked."""
-    left, chosen = list(range(len(square_PP))), []
+    left = list(range(len(square_PP)))
+    chosen: list[int] = []
     while len(chosen) < len(square_PP) - 2 * byzantine:
         neighbours = max(1, len(left) - byzantine - 2)
         nearest_first = np.sort(square_PP[np.ix_(left, left)], axis=1)  # column 0 is the row itself
