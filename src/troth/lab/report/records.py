@@ -8,8 +8,17 @@ from troth.errors import printable
 
 Label = str | int | float | bool
 Labels = dict[str, Label]
-_OF_THE_ATTACK = frozenset(
-    ("attack", "attack_start", "attack_every", "attack_probability", "attack_stop", "byzantine", "beyond_guarantee")
+_OF_THE_ATTACK = frozenset(  # `code` has the digests of users' files, an attack's among them
+    (
+        "attack",
+        "attack_start",
+        "attack_every",
+        "attack_probability",
+        "attack_stop",
+        "byzantine",
+        "beyond_guarantee",
+        "code",
+    )
 )
 
 

@@ -26,13 +26,15 @@ def findings(study: Study) -> list[str]:
 def _size(study: Study) -> str:
     seeds = len({run.seed for run in study.runs})
     axes = [axis for axis in study.axes if len(study.values[axis]) > 1]
-    counted = [f"{len(study.values[axis])} {_plural(axis)}" for axis in axes]
+    counted = [_count(axis, study.values[axis]) for axis in axes]
     return f"{_runs(len(study.runs))}: {', '.join([*counted, f'{seeds} seed' + 's' * (seeds > 1)])}."
 
 
-def _plural(axis: str) -> str:
-    known = {"attack": "attacks (no attack is one)", "defence": "defences", "task": "tasks", "schedule": "schedules"}
-    return known.get(axis, f"values of {show(axis)}")
+def _count(axis: str, values: Sequence[Label]) -> str:
+    if axis == "attack" and "none" in values:
+        return f"{len(values) - 1} {'attack' if len(values) == 2 else 'attacks'} and none"
+    known = {"attack": "attacks", "defence": "defences", "task": "tasks", "schedule": "schedules"}
+    return f"{len(values)} {known.get(axis, f'values of {show(axis)}')}"
 
 
 def _scene(study: Study) -> list[str]:

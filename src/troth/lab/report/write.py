@@ -51,7 +51,7 @@ def write_report(folder: Path, out: Path | None = None, extra: Sequence[SectionB
             for block in section.blocks:
                 files |= {_placed(path, prefix): content for path, content in block.files().items()}
         paragraphs = (setting(study), findings(study), trouble(study))
-        said.append(" ".join(sentence for some in paragraphs for sentence in some))
+        said.append(" ".join(sentence for some in paragraphs for sentence in some).replace("\u00a0", " "))
         chapters.append(Chapter(show(sweep.title, 120), *paragraphs, _made(sweep), found))
     title = show(sweeps[0].title if len(sweeps) == 1 else f"{len(sweeps)} sweeps", 120)
     place = folder if out is None else out
