@@ -152,7 +152,7 @@ def test_axes_may_be_missing_and_there_may_be_one_seed(tmp_path: Path, axes: dic
     report = write_report(write_results(tmp_path / "made", made_sweep(axes, [0]), times=False))
     names = {path.stem for path in report.figures}
     assert "curves" in names
-    assert ("final-over-axis-1" in names) == ("tau" in axes)
+    assert ("final-over-tau" in names) == ("tau" in axes)
     assert "±" not in (tmp_path / "made/tables/final.md").read_text()
 
 
@@ -160,7 +160,12 @@ def test_three_axes_give_maps_and_curves_for_each_value_of_the_third(tmp_path: P
     axes = {"attack": ["none", "alie"], "defence": ["troth", "mean"], "schedule": ["early", "late"]}
     report = write_report(write_results(tmp_path / "made", made_sweep(axes, [0])))
     names = {path.stem for path in report.figures}
-    assert {"curves-1", "curves-2", "heatmap-lost-1", "heatmap-lost-2"} <= names
+    assert {
+        "curves-schedule-early",
+        "curves-schedule-late",
+        "heatmap-lost-schedule-early",
+        "heatmap-final-schedule-late",
+    } <= names
 
 
 def test_runs_without_numbers(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from troth.lab.report.figures import ALARM, PAPER, Axes, Panel, Picture, Style, dress, picture, styles
 from troth.lab.report.metric import Metric
 from troth.lab.report.numbers import mean
-from troth.lab.report.records import Label, Run, named, show
+from troth.lab.report.records import Label, Run, file_names, show
 from troth.lab.report.study import Study
 from troth.lab.report.tables import number
 
@@ -28,7 +28,7 @@ class Band:
         if not self.points:
             return
         xs, middle, low, high = zip(*self.points, strict=True)
-        front = 4 if self.style.width > 2 else 3
+        front = 3 if self.style.width > 2 else 4  # a thick line is seen below a thin one
         axes.plot(xs, middle, marker="o" if markers else None, markersize=3.5, zorder=front, **self.style.options)
         axes.fill_between(xs, low, high, color=self.style.colour, alpha=0.16, linewidth=0, zorder=2)
         if self.bans:
@@ -60,12 +60,12 @@ def curve_pictures(study: Study) -> tuple[list[Picture], int]:
     looks = styles(study.values[study.line_axis] if study.line_axis else ["all runs"])
     pictures: list[Picture] = []
     room, left_out = _MOST_PANELS, 0
-    for at, (labels, runs) in enumerate(study.facets(rest)):
+    for words, name, runs in study.facets(rest):
         cells = list(study.cells([study.panel_axis], runs).items()) if study.panel_axis else [((), runs)]
         taken, room = cells[:room], max(0, room - len(cells))
         left_out += len(cells) - len(taken)
         if taken and (panels := [_curve_panel(study, key, some, looks) for key, some in taken]):
-            where = f": {named(labels, rest)}" if rest else ""
+            where, suffix = (f": {words}", f"-{name}") if rest else ("", "")
             caption = (
                 ""
                 if pictures
@@ -75,11 +75,10 @@ def curve_pictures(study: Study) -> tuple[list[Picture], int]:
                     "shaded: it lasts. ▼ a liar is banned or removed (every seed's, above the mean line). ✖ a run diverged."
                 )
             )
-            name = "curves" if not rest else f"curves-{at + 1}"
             title = f"{study.metric.name.capitalize()} over steps{where}"
             present = [value for value in looks if study.line_axis is None or _has(runs, study.line_axis, value)]
             lines = [(_named(study.line_axis, value), looks[value]) for value in present]
-            pictures.append(picture(name, title, caption, panels, lines, show(study.line_axis or "lines")))
+            pictures.append(picture(f"curves{suffix}", title, caption, panels, lines, show(study.line_axis or "lines")))
     return pictures, left_out
 
 
@@ -164,14 +163,15 @@ def _axis_picture(study: Study, axis: str, *, bans: bool) -> Picture:
     present = [value for value in study.values[line] if _has(measured, line, value)] if line else ["all runs"]
     looks = styles(present)
     panels = []
-    for labels, runs in study.facets(rest)[:_MOST_PANELS]:
+    for words, _, runs in study.facets(rest)[:_MOST_PANELS]:
         some = [run for run in runs if not bans or run.liars_out]
         if some:
-            panels.append(_axis_panel(study, axis, line, some, looks, named(labels, rest), bans=bans))
+            panels.append(_axis_panel(study, axis, line, some, looks, words, bans=bans))
     what = "Steps to the last ban" if bans else f"Final {study.metric.name}"
     each = "runs in which every liar was out" if bans else "seeds"
     caption = f"Mean over {each}; the band reaches from the least to the most of them."
-    name = f"{'bans' if bans else 'final'}-over-axis-{study.numeric_axes.index(axis) + 1}"
+    over = file_names(study.numeric_axes)[study.numeric_axes.index(axis)]
+    name = f"{'bans' if bans else 'final'}-over-{over}"
     return picture(
         name,
         f"{what} over {show(axis)}",

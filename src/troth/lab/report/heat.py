@@ -9,7 +9,7 @@ from troth.lab.report.figures import INK, LETTER, LINE, MUTED, PAPER, rendered
 from troth.lab.report.markup import Html, element, joined
 from troth.lab.report.measures import legend, lost_to, marks
 from troth.lab.report.numbers import mean
-from troth.lab.report.records import Label, Run, named, show
+from troth.lab.report.records import Label, Run, show
 from troth.lab.report.study import Study
 from troth.lab.report.tables import Column, Table, number, scrolling
 
@@ -143,9 +143,8 @@ def heat_maps(study: Study) -> list[HeatMap]:
         return []
     metric, rest = study.metric, study.rest(*study.compare)
     found = []
-    for at, (labels, runs) in enumerate(study.facets(rest)[:_MOST]):
-        where = f": {named(labels, rest)}" if rest else ""
-        suffix = f"-{at + 1}" if rest else ""
+    for words, name, runs in study.facets(rest)[:_MOST]:
+        where, suffix = (f": {words}", f"-{name}") if rest else ("", "")
         attacked = [run for run in runs if not run.calm]
         lost = {run.key: lost_to(study, study.without_attack, run) for run in attacked}
         if sum(value is not None for value in lost.values()) * 2 > len(lost):

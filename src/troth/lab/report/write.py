@@ -2,7 +2,6 @@
 
 import os
 import platform
-import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from troth.files import write_bytes
 from troth.lab.report.markup import Html, element, joined
 from troth.lab.report.page import Chapter, page
 from troth.lab.report.reading import ReportError, read_sweep, sweep_folders
-from troth.lab.report.records import Sweep, show
+from troth.lab.report.records import Sweep, file_names, show
 from troth.lab.report.sections import SectionBuilder, sections
 from troth.lab.report.study import Study
 from troth.lab.report.words import findings, setting, trouble
@@ -78,11 +77,10 @@ def _write(place: Path, files: dict[str, bytes]) -> None:
 
 
 def _prefixes(sweeps: Sequence[Sweep]) -> list[str]:
-    """Fronts of file names, by which several sweeps share a folder; a name is made of harmless characters, and of few."""
+    """Fronts of file names, by which several sweeps share a folder."""
     if len(sweeps) == 1:
         return [""]
-    names = [re.sub(r"[^A-Za-z0-9]+", "-", sweep.name)[:40].strip("-") or "sweep" for sweep in sweeps]
-    return [f"{name}-" if names.count(name) == 1 else f"{name}-{at}-" for at, name in enumerate(names, 1)]
+    return [f"{name}-" for name in file_names([sweep.name for sweep in sweeps])]
 
 
 def _placed(path: str, prefix: str) -> str:
