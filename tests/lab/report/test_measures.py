@@ -38,7 +38,7 @@ def bans(*steps: int) -> list[dict[str, Any]]:
 
 
 RUNS = [
-    run("none", "troth", 0, [0.1, 0.5, 0.8, 0.90]),
+    run("none", "troth", 0, [0.4, 0.5, 0.8, 0.90]),  # ahead before the attack, which is no damage
     run("none", "troth", 1, [0.1, 0.5, 0.8, 0.94]),
     run("none", "mean", 0, [0.1, 0.5, 0.8, 0.92]),
     run("none", "mean", 1, [0.1, 0.5, 0.8, 0.94]),
@@ -83,6 +83,11 @@ def test_what_was_lost_against_itself_and_against_the_plain_mean(tmp_path: Path)
     assert cells["flip", "troth"] == (near(1, 0, 2), near(2, 2**0.5, 2), 2, "")
     assert cells["flip", "mean"] == (near(80, None, 1), near(80, None, 1), 2, "✕")
     assert ("none", "troth") not in cells
+
+
+def test_the_order_of_runs_does_not_matter(tmp_path: Path) -> None:
+    cells = by_cell(lost_table(study(tmp_path, RUNS[::-1])))
+    assert cells["flip", "troth"][0] == near(1, 0, 2)
 
 
 def test_steps_to_ban(tmp_path: Path) -> None:

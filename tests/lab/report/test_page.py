@@ -11,6 +11,7 @@ import pytest
 from tests.lab.made_results import made_run, made_sweep, write_results
 from troth.errors import OperatorError
 from troth.lab.report import Report, write_report
+from troth.lab.report.markup import element
 from troth.lab.report.sections import Section
 from troth.lab.report.study import Study
 from troth.lab.report.tables import Column, Table
@@ -107,6 +108,11 @@ def test_the_same_results_give_the_same_bytes(made: Report, tmp_path: Path) -> N
         (made.page, *made.figures, *made.tables), (again.page, *again.figures, *again.tables), strict=True
     ):
         assert one.read_bytes() == other.read_bytes(), one.name
+
+
+def test_an_element_escapes_its_children_and_attributes() -> None:
+    made = element("p", "a < b\x1b\u202e", element("b", "&"), title='"><i>')
+    assert made == '<p title="&quot;&gt;&lt;i&gt;">a &lt; b??<b>&amp;</b></p>'
 
 
 def test_labels_from_a_hostile_file_are_text(tmp_path: Path) -> None:
