@@ -20,7 +20,7 @@ _INKS = {
 # Told apart on white and on black; with twelve of them and four dashes, 48 lines differ.
 _COLOURS = (
     "#d1495b", "#2f9e60", "#9a5fd0", "#c77d1a", "#12959c", "#c2559d",
-    "#7b8f1e", "#5a74d6", "#a8642a", "#6f8791", "#3f8fbf", "#b0506e",
+    "#7b8f1e", "#5a74d6", "#a8642a", "#e07b9a", "#3f8fbf", "#b0506e",
 )  # fmt: skip
 _DASHES: tuple[tuple[float, ...], ...] = ((), (5, 2), (1.5, 1.5), (6, 2, 1.5, 2))
 _OURS, _PLAIN = "#2f7fd0", "#868b94"

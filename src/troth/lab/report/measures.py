@@ -254,13 +254,13 @@ def paired_table(study: Study) -> Table | None:
             rows.append((*_shown(key), mean(differences), None, None, None, None, len(differences)))
         else:
             rows.append((*_shown(key), found.mean, found.error, found.low, found.high, found.holds_zero, found.n))
-    digits = 2 if metric.share else None
+    digits = 3 if metric.share else None
     names = ("mean difference", "standard error", "95 % from", "95 % to")
     return Table(
         "paired",
         f"{show(one)} minus {show(other)}, seed by seed",
         f"Difference of the final {metric.name}{', points' if metric.share else ''}, with Student's t-interval over "
-        "the seeds' differences. Where 0 is inside, the seeds' noise explains the difference.",
+        "the seeds' differences. Where 0 is inside, the difference is within the seeds' noise.",
         (*_axes(axes), *(Column(name, digits) for name in names), Column("0 inside"), Column("seeds")),
         rows,
     )
