@@ -1,0 +1,93 @@
+"""Attacks in whole runs: what liars foresee is what comes, who breaks the mean, and who is banned."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from troth.simulation import ProtocolSimulation, Scenario, ServerSimulation, simulate
+
+# P contributors, D coordinates
+NEW = ("mimic", "min-max", "min-sum", "gaussian", "zero", "not-finite", "bit-flip", "rop", "adaptive", "slow-poison")
+SMALL = Scenario(task="quadratic:dimension=30", peers=7, byzantine=2, attack_start=0, steps=30, evaluate_every=100)
+
+
+def recorded(simulation: ServerSimulation | ProtocolSimulation) -> list[Tensor]:
+    """What the defence would make of the rows that were sent, step by step."""
+    foreseen: list[Tensor] = []
+    coalition = simulation.coalition
+    tell = coalition._tell
+
+    def telling(members: list[int], sent_BD: Tensor, honest_HD: Tensor) -> None:
+        foreseen.append(coalition._foresee(torch.cat([sent_BD, honest_HD])))
+        tell(members, sent_BD, honest_HD)
+
+    coalition._tell = telling  # type: ignore[method-assign, assignment]
+    return foreseen
+
+
+@pytest.mark.parametrize("defence", ["mean", "krum", "centered-clip", "troth"])
+@pytest.mark.parametrize("attack", ["adaptive", "min-max + rop"])
+def test_what_liars_foresee_is_what_comes(defence: str, attack: str) -> None:
+    """With plain SGD of rate 1 a step is the aggregate."""
+    scenario = replace(SMALL, defence=defence, attack=attack, steps=3, optimizer="sgd", rate=1.0, schedule="constant")
+    simulation = ProtocolSimulation(scenario) if defence == "troth" else ServerSimulation(scenario)
+    foreseen, before_D = recorded(simulation), simulation.parameters_D.clone()
+    for step, _ in enumerate(simulation.steps()):
+        moved_D = before_D - simulation.parameters_D
+        before_D = simulation.parameters_D.clone()
+        torch.testing.assert_close(foreseen[step], moved_D, rtol=1e-3, atol=1e-5)
+    assert len(foreseen) == 3
+
+
+def test_the_protocol_bans_them_all_in_one_team() -> None:
+    """Ten attacks side by side, one liar each; and as long as they are there, some of them validate."""
+    scenario = replace(
+        SMALL, task="quadratic:dimension=60", peers=24, byzantine=10, attack=" + ".join(NEW), steps=120, seed=3
+    )
+    simulation = ProtocolSimulation(scenario)
+    for _ in simulation.steps():
+        if len(simulation.bans) + len(simulation.absent) == 10:
+            break
+    assert {ban.peer for ban in simulation.bans} == set(simulation.byzantine)
+    assert simulation.agreement
+
+
+def test_liars_who_count_the_odds_lie_low_once_they_are_too_few() -> None:
+    """5 honest and 2 liars: an honest validator audits a given one with chance 1/6·5/7 = 0.12; without one, 1/5·5/6 = 0.17."""
+    simulation = ProtocolSimulation(replace(SMALL, attack="unwatched:attack=bit-flip,chance=0.13", steps=60))
+    for _ in simulation.steps():
+        pass
+    assert len(simulation.bans) == 1
+    assert simulation.bans[0].peer in simulation.byzantine
+
+
+@pytest.mark.parametrize("attack", ["adaptive", "gaussian", "rop:z=50", "slow-poison:share=20"])
+def test_the_mean_breaks(attack: str) -> None:
+    task = "quadratic:dimension=30"
+    calm = Scenario(task=task, peers=7, steps=60, defence="mean", evaluate_every=100)
+    attacked = replace(calm, byzantine=3, attack=attack, attack_start=10)
+    assert simulate(attacked).summary.metrics["loss"] > 10 * simulate(calm).summary.metrics["loss"]
+
+
+def test_a_backdoor_opens_with_the_mean_and_hardly_with_the_protocol() -> None:
+    def success(defence: str, byzantine: int) -> tuple[float, float]:
+        scenario = Scenario(
+            peers=10,
+            byzantine=byzantine,
+            attack="backdoor:target=3",
+            attack_start=5,
+            steps=120,
+            defence=defence,
+            evaluate_every=200,
+            metrics="backdoor:target=3",
+        )
+        metrics = simulate(scenario).summary.metrics
+        return metrics["backdoor:target=3"], metrics["accuracy"]
+
+    assert success("mean", 0)[0] < 0.1
+    opened, accuracy = success("mean", 4)
+    assert opened > 0.8
+    assert accuracy > 0.8, "nobody would notice"
+    assert success("troth", 4)[0] < 0.2
