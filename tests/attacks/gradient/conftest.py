@@ -1,5 +1,15 @@
-"""Fixtures that tests of attacks share with those of rules."""
+"""ByzFL's attacks as an independent oracle."""
+
+import importlib
+from types import ModuleType
+
+import pytest
 
 from tests.aggregation.conftest import byzfl
 
 __all__ = ["byzfl"]
+
+
+@pytest.fixture(scope="session")
+def byzfl_attacks(byzfl: ModuleType) -> ModuleType:
+    return importlib.import_module("byzfl.attacks")

@@ -46,26 +46,25 @@ def test_gaussian_noise_has_its_deviation_and_is_everybodys_own_in_every_step() 
 
 def test_slow_poison_is_one_direction_and_a_share_of_the_length() -> None:
     forge = forger("slow-poison:share=0.2")
-    other_BD = rows("later", 3)
-    for own_BD in (OWN_BD, other_BD):
+    directions = []
+    for own_BD in (OWN_BD, rows("later", 3)):
         lengths_B = 0.2 * np.linalg.norm(own_BD.numpy(), axis=1)
         moved_BD = forge(own_BD, HONEST_HD) - own_BD
         np.testing.assert_allclose(np.linalg.norm(moved_BD.numpy(), axis=1), lengths_B, rtol=1e-12)
-        directions_BD = moved_BD / torch.from_numpy(lengths_B)[:, None]
-        first_D = directions_BD[0] if own_BD is OWN_BD else first_D
-        torch.testing.assert_close(directions_BD, first_D.expand(3, -1))
+        directions += list(moved_BD / torch.from_numpy(lengths_B)[:, None])
+    torch.testing.assert_close(torch.stack(directions), directions[0].expand(6, -1))
 
 
-def test_alie_agrees_with_byzfl(byzfl: ModuleType) -> None:
+def test_alie_agrees_with_byzfl(byzfl_attacks: ModuleType) -> None:
     """ByzFL takes the number of deviations as its parameter, with the other sign."""
     own_BD, honest_HD = rows("own", 7), rows("honest", 9)
-    theirs_D = byzfl.ALittleIsEnough(tau=-NormalDist().inv_cdf(7 / 9))(honest_HD.numpy())
+    theirs_D = byzfl_attacks.ALittleIsEnough(tau=-NormalDist().inv_cdf(7 / 9))(honest_HD.numpy())
     for row_D in forger("alie", members=7)(own_BD, honest_HD):
         np.testing.assert_allclose(row_D.numpy(), theirs_D, rtol=1e-12)
 
 
-def test_inner_product_manipulation_agrees_with_byzfl(byzfl: ModuleType) -> None:
-    theirs_D = byzfl.InnerProductManipulation(tau=0.6)(HONEST_HD.numpy())
+def test_inner_product_manipulation_agrees_with_byzfl(byzfl_attacks: ModuleType) -> None:
+    theirs_D = byzfl_attacks.InnerProductManipulation(tau=0.6)(HONEST_HD.numpy())
     np.testing.assert_allclose(forger("ipm-0.6")(OWN_BD, HONEST_HD)[0].numpy(), theirs_D, rtol=1e-12)
 
 

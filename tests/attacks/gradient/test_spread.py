@@ -25,7 +25,8 @@ def direction(name: str) -> NDArray[np.float64]:
 
 def squared_distances() -> NDArray[np.float64]:
     honest = HONEST_HD.numpy()
-    return np.square(honest[:, None] - honest[None]).sum(axis=2)
+    found: NDArray[np.float64] = np.square(honest[:, None] - honest[None]).sum(axis=2)
+    return found
 
 
 def positive_root(a: float, b: float, c: float) -> float:
@@ -38,7 +39,7 @@ def test_min_max(name: str) -> None:
     honest, p_D = HONEST_HD.numpy(), direction(name)
     away_HD = honest.mean(axis=0) - honest
     most = squared_distances().max()
-    gamma = min(positive_root(p_D @ p_D, 2 * p_D @ away_D, away_D @ away_D - most) for away_D in away_HD)
+    gamma = min(positive_root(float(p_D @ p_D), float(2 * p_D @ g_D), float(g_D @ g_D - most)) for g_D in away_HD)
     forged_BD = forger(f"min-max:direction={name}")(OWN_BD, HONEST_HD).numpy()
     np.testing.assert_allclose(forged_BD, np.tile(honest.mean(axis=0) + gamma * p_D, (3, 1)), rtol=1e-9, atol=1e-9)
     farthest = np.square(forged_BD[0] - honest).sum(axis=1).max()
