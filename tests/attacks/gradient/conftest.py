@@ -5,11 +5,12 @@ from types import ModuleType
 
 import pytest
 
-from tests.aggregation.conftest import byzfl
+from tests.aggregation import conftest as of_rules
 
-__all__ = ["byzfl"]
+byzfl = of_rules.byzfl  # which makes the package importable
 
 
 @pytest.fixture(scope="session")
-def byzfl_attacks(byzfl: ModuleType) -> ModuleType:
+def byzfl_attacks(request: pytest.FixtureRequest) -> ModuleType:
+    request.getfixturevalue("byzfl")
     return importlib.import_module("byzfl.attacks")

@@ -1,6 +1,7 @@
 """Attacks in whole runs: what liars foresee is what comes, who breaks the mean, and who is banned."""
 
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 import torch
@@ -36,14 +37,14 @@ def test_what_liars_foresee_is_what_comes(defence: str, attack: str) -> None:
         SMALL,
         defence=defence,
         attack=attack,
-        steps=3,
+        steps=9,
         optimizer="sgd:momentum=0,nesterov=false",
         rate=1.0,
         schedule="constant",
     )
     simulation = ProtocolSimulation(scenario) if defence == "troth" else ServerSimulation(scenario)
     foreseen, before_D = recorded(simulation), simulation.parameters_D.clone()
-    for step, _ in enumerate(simulation.steps()):
+    for step, _ in enumerate(islice(simulation.steps(), 3)):  # after the last one a ban may take its update back [U4]
         moved_D = before_D - simulation.parameters_D
         before_D = simulation.parameters_D.clone()
         torch.testing.assert_close(foreseen[step], moved_D, rtol=1e-3, atol=1e-5)
@@ -75,8 +76,10 @@ def test_the_mean_breaks(attack: str) -> None:
     assert simulate(attacked).summary.metrics["loss"] > 10 * simulate(calm).summary.metrics["loss"]
 
 
-def test_a_backdoor_opens_with_the_mean_and_hardly_with_the_protocol() -> None:
-    def success(defence: str, byzantine: int) -> tuple[float, float]:
+def test_a_backdoor_opens_with_the_mean_and_closes_little_by_little_with_the_protocol() -> None:
+    """A ban ends the poisoning; what the model has learnt until then, further training overwrites slowly."""
+
+    def success(defence: str, byzantine: int) -> dict[float, float]:
         scenario = Scenario(
             peers=10,
             byzantine=byzantine,
@@ -84,14 +87,15 @@ def test_a_backdoor_opens_with_the_mean_and_hardly_with_the_protocol() -> None:
             attack_start=5,
             steps=120,
             defence=defence,
-            evaluate_every=200,
+            evaluate_every=40,
             metrics="backdoor:target=3",
         )
-        metrics = simulate(scenario).summary.metrics
-        return metrics["backdoor:target=3"], metrics["accuracy"]
+        summary = simulate(scenario).summary
+        assert summary.metrics["accuracy"] > 0.8, "nobody would notice"
+        return {point["step"]: point["backdoor:target=3"] for point in summary.curve}
 
-    assert success("mean", 0)[0] < 0.1
-    opened, accuracy = success("mean", 4)
-    assert opened > 0.8
-    assert accuracy > 0.8, "nobody would notice"
-    assert success("troth", 4)[0] < 0.2
+    assert success("mean", 0)[120] < 0.1
+    opened, banned = success("mean", 4), success("troth", 4)
+    assert opened[120] > 0.9
+    assert banned[120] < 0.8
+    assert banned[120] < banned[40]
