@@ -76,26 +76,45 @@ def test_the_mean_breaks(attack: str) -> None:
     assert simulate(attacked).summary.metrics["loss"] > 10 * simulate(calm).summary.metrics["loss"]
 
 
+@pytest.mark.parametrize("attack", ["adaptive", "rop", "mimic", "min-max"])
+@pytest.mark.parametrize("defence", ["trimmed-mean", "krum"])
+def test_they_go_on_while_a_run_diverges(attack: str, defence: str) -> None:
+    """Honest rows are no longer finite in the end, and no rule is defined for what is left: nothing to foresee."""
+    scenario = Scenario(
+        peers=7,
+        byzantine=2,
+        attack=attack,
+        attack_start=0,
+        steps=50,
+        rate=1e30,
+        schedule="constant",
+        defence=defence,
+        evaluate_every=100,
+    )
+    assert simulate(scenario).summary.details["diverged_at"] is not None
+
+
 def test_a_backdoor_opens_with_the_mean_and_closes_little_by_little_with_the_protocol() -> None:
     """A ban ends the poisoning; what the model has learnt until then, further training overwrites slowly."""
 
     def success(defence: str, byzantine: int) -> dict[float, float]:
         scenario = Scenario(
-            peers=10,
+            task="digits:hidden=16",
+            peers=8,
             byzantine=byzantine,
-            attack="backdoor:target=3",
+            attack="backdoor:target=3,share=1",
             attack_start=5,
-            steps=120,
+            steps=90,
             defence=defence,
-            evaluate_every=40,
+            evaluate_every=30,
             metrics="backdoor:target=3",
         )
         summary = simulate(scenario).summary
-        assert summary.metrics["accuracy"] > 0.8, "nobody would notice"
+        assert summary.metrics["accuracy"] > 0.75, "nobody would notice"
         return {point["step"]: point["backdoor:target=3"] for point in summary.curve}
 
-    assert success("mean", 0)[120] < 0.1
-    opened, banned = success("mean", 4), success("troth", 4)
-    assert opened[120] > 0.9
-    assert banned[120] < 0.8
-    assert banned[120] < banned[40]
+    assert success("mean", 0)[90] < 0.1
+    opened, banned = success("mean", 3), success("troth", 3)
+    assert opened[90] > 0.9
+    assert banned[90] < 0.6
+    assert banned[90] < banned[30]

@@ -96,7 +96,9 @@ class ServerSimulation:
     def _foresee(self, rows_PD: Tensor) -> Tensor:
         """What the server would make of these rows, of the liars and then of the honest; nothing is kept of it."""
         finite = finite_rows(rows_PD)
-        return self._aggregate(rows_PD, finite) if any(finite) else torch.zeros_like(rows_PD[0])
+        if not all(finite[len(self.byzantine) :]):
+            return torch.zeros_like(rows_PD[0])  # the run ends here
+        return self._aggregate(rows_PD, finite)
 
     def _aggregate(self, sent_PD: Tensor, finite: list[bool]) -> Tensor:
         """Leave out what is not finite (a lie, since honest rows are), then apply the rule to the rest."""
