@@ -94,6 +94,13 @@ def test_they_go_on_while_a_run_diverges(attack: str, defence: str) -> None:
     assert simulate(scenario).summary.details["diverged_at"] is not None
 
 
+def test_nothing_is_foreseen_once_honest_rows_are_not_finite() -> None:
+    simulation = ServerSimulation(Scenario(peers=7, byzantine=2, defence="trimmed-mean", attack_start=0, steps=2))
+    rows_PD = torch.ones(7, 4)
+    rows_PD[3:6, 1] = float("nan")  # three honest ones, so that fewer than no liars would be left
+    assert torch.equal(simulation._foresee(rows_PD), torch.zeros(4))
+
+
 def test_a_backdoor_opens_with_the_mean_and_closes_little_by_little_with_the_protocol() -> None:
     """A ban ends the poisoning; what the model has learnt until then, further training overwrites slowly."""
 
