@@ -31,7 +31,7 @@ def test_everything_on_the_page_runs(
             exec(compile(text, "docs/plug-ins.md", "exec"), {"__name__": "snippet"})
         else:
             groups = tomllib.loads(text)["project"]["entry-points"]
-            assert set(groups) == {"troth.attacks", "troth.rules", "troth.tasks"}
+            assert set(groups) == {"troth.attacks", "troth.rules", "troth.tasks", "troth.metrics"}
     for name in ("curve", "shift", "shortest"):
         monkeypatch.delitem(sys.modules, name, raising=False)
 
