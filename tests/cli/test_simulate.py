@@ -49,6 +49,14 @@ class TestResults:
         assert "sign-flip:scale=1e30 in 1 steps" in done.out
         assert "at step 2: the model is ruined" in done.out
 
+    def test_a_defence_outside_its_guarantee_is_told(self, troth: Troth) -> None:
+        quick = ("simulate", "--task", "quadratic:dimension=20", "--attack-start", "1", "--steps", "3")
+        done = troth(*quick, "--byzantine", "7", "--defence", "krum", "--momentum", "0.9", "--out", "one")
+        assert "none: krum withstands at most 6 liars among 16, and ran as if there were 6" in done.out
+        assert "guarantee" not in troth(*quick, "--byzantine", "6", "--defence", "krum", "--out", "two").out
+        done = troth(*quick, "--byzantine", "7", "--defence", "safeguard-single", "--out", "three")
+        assert "7 of 7 liars, 0 honest" in done.out
+
     @pytest.mark.parametrize("task", ["digits", "quadratic:dimension=20"])
     def test_a_picture(self, troth: Troth, task: str) -> None:
         assert troth(*SHORT, "--task", task, "--out", "here").code == 0
@@ -146,6 +154,8 @@ class TestMistakes:
         ("arguments", "message"),
         [
             (("--byzantine", "8"), "--byzantine 8 is too many for 16 peers"),
+            (("--momentum", "0.9"), "--momentum is for a trusted server"),
+            (("--momentum-average", "--defence", "mean"), "--momentum-average needs --momentum"),
             (("--peers", "4", "--byzantine", "2"), "--byzantine 2 is too many for 4 peers"),
             (("--attack", "sign-flop"), "unknown attack 'sign-flop': did you mean sign-flip"),
             (("--attack", "sign-flip:scale=0"), "'sign-flip:scale=0': scale must be a positive number"),

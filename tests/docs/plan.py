@@ -40,6 +40,8 @@ NOT_RUN: dict[str, str] = {
     "make vectors": "it rewrites tests/golden/",
     ".venv/bin/pre-commit install": "it changes the hooks of the clone that it is typed in",
     "make test-docs": "it runs these tests",
+    "troth lab run noniid-mnist --data data --device cuda": "hours without a GPU, and MNIST is not among the tests' data",
+    "troth lab run momentum-cifar10 --data data --device cuda": "hours on a GPU, and CIFAR-10 is not among the tests' data",
     "troth lab run noniid-mnist --data data": "hours without a GPU, and MNIST is not among the tests' data",
     "troth lab run momentum-cifar10 --data data": "hours on a GPU, and CIFAR-10 is not among the tests' data",
     "troth lab run theory": "a quarter of an hour of two cores",

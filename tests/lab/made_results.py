@@ -23,7 +23,7 @@ def made_run(labels: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
     calm = given["attack"] == "none" or not given["byzantine"]
     liars = [] if calm else sorted(chance.sample(range(16), given["byzantine"]))
     bans = _bans(chance, liars) if given["defence"] == "troth" else []
-    attack_strength = random.Random(str(given["attack"])).random()
+    attack_strength = random.Random(repr(given["attack"])).random()
     harm = 0.0 if calm else attack_strength * HARM.get(given["defence"], 0.3)
     curve = []
     for step in range(0, STEPS + 1, EVERY):

@@ -32,9 +32,14 @@ def nearest_to_median(sorted_PD: Tensor, keep: int) -> Tensor:
     In a sorted column they stand side by side, so only the place where they begin is looked for. Of two such places, the one with
     the smaller values is taken.
     """
-    peers, spare = len(sorted_PD), len(sorted_PD) - keep
+    peers = len(sorted_PD)
     # Halved before adding: the sum of two finite numbers may overflow.
     median_D = sorted_PD[(peers - 1) // 2] / 2 + sorted_PD[peers // 2] / 2
-    farthest_SD = torch.maximum(median_D - sorted_PD[: spare + 1], sorted_PD[keep - 1 :] - median_D)
-    rank_KD = farthest_SD.argmin(dim=0) + torch.arange(keep, device=sorted_PD.device)[:, None]
-    return sorted_PD.gather(0, rank_KD).mean(dim=0)
+    mean_D, farthest_D = sorted_PD[:keep].mean(dim=0), torch.full_like(median_D, float("inf"))
+    for start in range(peers - keep + 1):
+        last = start + keep - 1
+        far_D = torch.maximum(median_D - sorted_PD[start], sorted_PD[last] - median_D)
+        nearer_D = far_D < farthest_D
+        mean_D = torch.where(nearer_D, sorted_PD[start : last + 1].mean(dim=0), mean_D)
+        farthest_D = torch.where(nearer_D, far_D, farthest_D)
+    return mean_D

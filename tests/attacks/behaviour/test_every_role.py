@@ -283,7 +283,8 @@ def test_mixtures_break_no_promise(attack: str) -> None:
 def test_drop_outs_among_liars_break_no_promise(seed: int) -> None:
     """[N1, N4, T4] A seed draws two attacks and the moments at which two honest peers lose power."""
     draw = stream(seed, "mixture")
-    pairs = list(combinations(sorted(name for name in ATTACKS if name != "label-flip"), 2))
+    needs_labels = ("label-flip", "backdoor")
+    pairs = list(combinations(sorted(name for name in ATTACKS if name not in needs_labels), 2))
     attack = ALSO.join(pairs[int(draw.integers(len(pairs), 1)[0])])
     scenario = dataclasses.replace(
         SMALL, peers=10, byzantine=3, drop_outs=2, attack=attack, steps=10, evaluate_every=10, seed=100 + seed

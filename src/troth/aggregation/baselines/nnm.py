@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from troth.aggregation.baselines.pre_aggregation import PreAggregation
@@ -19,9 +18,10 @@ def mix_nearest(vectors_PD: Tensor, *, byzantine: int) -> Tensor:
     check_vectors(vectors_PD)
     peers = len(vectors_PD)
     check_byzantine(byzantine, peers, peers - 1, "nnm")
-    nearest_PK = pairwise_distances(vectors_PD).argsort(dim=1, stable=True)[:, : peers - byzantine]
-    # Row by row in their order, and not by a product of matrices: a far row times 0 would be in every sum.
-    return torch.stack([vectors_PD[nearest_K].mean(dim=0) for nearest_K in nearest_PK.sort(dim=1).values])
+    rows_PD, keep = vectors_PD.double(), peers - byzantine
+    nearest_PK = pairwise_distances(vectors_PD).argsort(dim=1, stable=True)[:, :keep]
+    near_PP = rows_PD.new_zeros(peers, peers).scatter_(1, nearest_PK, 1.0)
+    return (near_PP @ rows_PD / keep).to(vectors_PD.dtype)
 
 
 @dataclass(frozen=True)

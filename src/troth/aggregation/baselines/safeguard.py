@@ -25,20 +25,24 @@ class Safeguard(RuleWithMemory):
     not count at that step already; as published it counts for the last time.
     """
 
-    short: int = 10
-    long: int = 60
+    short: int = 20
+    long: int = 100
     short_threshold: float = 0.0
     long_threshold: float = 0.0
+    margin: float = 3.0
     noise: float = 0.0
     at_once: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.short <= self.long:
             raise AggregationError(f"windows need 1 ≤ short ≤ long, got {self.short} and {self.long}")
-        check_not_negative(self.short_threshold, self.long_threshold, self.noise)
+        check_not_negative(self.short_threshold, self.long_threshold, self.margin, self.noise)
 
     def begin(self, setting: Setting) -> Aggregator:
-        windows = [_Window(self.short, self.short_threshold), _Window(self.long, self.long_threshold)]
+        windows = [
+            _Window(self.short, self.short_threshold, self.margin),
+            _Window(self.long, self.long_threshold, self.margin),
+        ]
         return _Guard(setting, windows, self.noise, self.at_once)
 
     def most(self, peers: int) -> int:
@@ -49,18 +53,19 @@ class Safeguard(RuleWithMemory):
 class SafeguardSingle(RuleWithMemory):
     """the same with one window (the warm-up of Allen-Zhu et al. 2021)"""
 
-    window: int = 60
+    window: int = 100
     threshold: float = 0.0
+    margin: float = 3.0
     noise: float = 0.0
     at_once: bool = False
 
     def __post_init__(self) -> None:
         if self.window < 1:
             raise AggregationError(f"the window must be at least 1, got {self.window}")
-        check_not_negative(self.threshold, self.noise)
+        check_not_negative(self.threshold, self.margin, self.noise)
 
     def begin(self, setting: Setting) -> Aggregator:
-        return _Guard(setting, [_Window(self.window, self.threshold)], self.noise, self.at_once)
+        return _Guard(setting, [_Window(self.window, self.threshold, self.margin)], self.noise, self.at_once)
 
     def most(self, peers: int) -> int:
         return (peers - 1) // 2
@@ -68,15 +73,14 @@ class SafeguardSingle(RuleWithMemory):
 
 def check_not_negative(*numbers: float) -> None:
     if not all(0 <= number < float("inf") for number in numbers):
-        raise AggregationError(f"thresholds and noise must be 0 or positive, got {numbers}")
+        raise AggregationError(f"thresholds, margin and noise must be 0 or positive, got {numbers}")
 
 
 class _Window:
     """Every peer's sum of `∇_k / |good_k|` since the window began, and the test of it."""
 
-    def __init__(self, steps: int, threshold: float) -> None:
-        self.steps = steps
-        self.fixed = threshold
+    def __init__(self, steps: int, threshold: float, margin: float) -> None:
+        self.steps, self.fixed, self.margin = steps, threshold, margin
         self.sum_PD: Tensor | None = None
         self.variances: deque[float] = deque(maxlen=steps)
 
@@ -91,12 +95,13 @@ class _Window:
 
     @property
     def threshold(self) -> float:
-        """As given; or else `√(steps · mean of d²)`, the distance that independent rows reach over a whole window.
+        """As given; or else `margin·√(steps · mean of d²)`: the root is how far independent rows drift in a whole window.
 
         `d` is one step's distance from its most central row to the nearest majority, over its |good|, and the mean is over the
-        last `steps` steps. More than half of the rows are honest, so liars can hardly raise it.
+        last `steps` steps. More than half of the rows are honest, so liars can hardly raise it; but the majority shows nothing of
+        the tail of honest gradients, which is what the margin is for.
         """
-        return self.fixed or (self.steps * sum(self.variances) / len(self.variances)) ** 0.5
+        return self.fixed or self.margin * (self.steps * sum(self.variances) / len(self.variances)) ** 0.5
 
 
 def median_row(distance_GG: Tensor, majority: int) -> tuple[int, float]:

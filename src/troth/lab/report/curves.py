@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from troth.lab.report.figures import ALARM, PAPER, Axes, Panel, Picture, Style, dress, picture, styles
 from troth.lab.report.metric import Metric
 from troth.lab.report.numbers import mean
-from troth.lab.report.records import Label, Run, named, show
+from troth.lab.report.records import Label, Run, file_names, show
 from troth.lab.report.study import Study
 from troth.lab.report.tables import number
 
+_MOST_TICKS = 8
 _MOST_PANELS = 48  # of one sweep; a page that shows more is read by nobody
 
 
@@ -27,7 +28,7 @@ class Band:
         if not self.points:
             return
         xs, middle, low, high = zip(*self.points, strict=True)
-        front = 4 if self.style.width > 2 else 3
+        front = 3 if self.style.width > 2 else 4  # a thick line is seen below a thin one
         axes.plot(xs, middle, marker="o" if markers else None, markersize=3.5, zorder=front, **self.style.options)
         axes.fill_between(xs, low, high, color=self.style.colour, alpha=0.16, linewidth=0, zorder=2)
         if self.bans:
@@ -57,25 +58,27 @@ def curve_pictures(study: Study) -> tuple[list[Picture], int]:
     """One picture for each combination of the axes that are neither panels nor lines; and how many panels were left out."""
     rest = study.rest(study.panel_axis, study.line_axis)
     looks = styles(study.values[study.line_axis] if study.line_axis else ["all runs"])
-    pictures, room, left_out = [], _MOST_PANELS, 0
-    for at, (labels, runs) in enumerate(study.facets(rest)):
+    pictures: list[Picture] = []
+    room, left_out = _MOST_PANELS, 0
+    for words, name, runs in study.facets(rest):
         cells = list(study.cells([study.panel_axis], runs).items()) if study.panel_axis else [((), runs)]
         taken, room = cells[:room], max(0, room - len(cells))
         left_out += len(cells) - len(taken)
         if taken and (panels := [_curve_panel(study, key, some, looks) for key, some in taken]):
-            where = f": {named(labels, rest)}" if rest else ""
+            where, suffix = (f": {words}", f"-{name}") if rest else ("", "")
             caption = (
-                "Mean over seeds; the band reaches from the least to the most of them. Dashed upright: the attack begins; "
-                "shaded: it lasts. ▼ a liar is banned or removed (every seed's, above the mean line). ✖ a run diverged."
+                ""
+                if pictures
+                # once is enough
+                else (
+                    "Mean over seeds; the band reaches from the least to the most of them. Dashed upright: the attack begins; "
+                    "shaded: it lasts. ▼ a liar is banned or removed (every seed's, above the mean line). ✖ a run diverged."
+                )
             )
-            name = "curves" if not rest else f"curves-{at + 1}"
             title = f"{study.metric.name.capitalize()} over steps{where}"
-            lines = [
-                (value, look)
-                for value, look in looks.items()
-                if study.line_axis is None or _has(runs, study.line_axis, value)
-            ]
-            pictures.append(picture(name, title, caption, panels, lines, show(study.line_axis or "lines")))
+            present = [value for value in looks if study.line_axis is None or _has(runs, study.line_axis, value)]
+            lines = [(_named(study.line_axis, value), looks[value]) for value in present]
+            pictures.append(picture(f"curves{suffix}", title, caption, panels, lines, show(study.line_axis or "lines")))
     return pictures, left_out
 
 
@@ -83,12 +86,21 @@ def _has(runs: Sequence[Run], axis: str, value: Label) -> bool:
     return any(run.labels[axis] == value for run in runs)
 
 
+def _named(axis: str | None, value: Label) -> str:
+    """A value as a panel's title or a line's name: with its axis, unless it speaks for itself."""
+    if axis == "attack" and value == "none":
+        return "no attack"
+    return show(value, 44) if axis in (None, "attack", "defence", "task") else f"{show(axis, 20)} {show(value, 40)}"
+
+
 def _curve_panel(study: Study, key: tuple[Label, ...], runs: Sequence[Run], looks: dict[Label, Style]) -> Panel:
     metric = study.metric
     lines = study.cells([study.line_axis], runs).items() if study.line_axis else [(("all runs",), list(runs))]
     bands = [_curve(metric, value, looks[value], some) for (value,), some in lines]
-    title = _panel_title(study.panel_axis, key)
-    ends = "; ".join(f"{show(b.value, 40)} ends at {_said(metric, b.points[-1][1])}" for b in bands if b.points)
+    title = _named(study.panel_axis, key[0]) if key else "all runs"
+    ends = "; ".join(
+        f"{_named(study.line_axis, b.value)} ends at {_said(metric, b.points[-1][1])}" for b in bands if b.points
+    )
 
     def draw(axes: Axes) -> None:
         _mark_attack(axes, runs)
@@ -151,15 +163,23 @@ def _axis_picture(study: Study, axis: str, *, bans: bool) -> Picture:
     present = [value for value in study.values[line] if _has(measured, line, value)] if line else ["all runs"]
     looks = styles(present)
     panels = []
-    for labels, runs in study.facets(rest)[:_MOST_PANELS]:
+    for words, _, runs in study.facets(rest)[:_MOST_PANELS]:
         some = [run for run in runs if not bans or run.liars_out]
         if some:
-            panels.append(_axis_panel(study, axis, line, some, looks, named(labels, rest), bans=bans))
+            panels.append(_axis_panel(study, axis, line, some, looks, words, bans=bans))
     what = "Steps to the last ban" if bans else f"Final {study.metric.name}"
     each = "runs in which every liar was out" if bans else "seeds"
     caption = f"Mean over {each}; the band reaches from the least to the most of them."
-    name = f"{'bans' if bans else 'final'}-over-axis-{study.numeric_axes.index(axis) + 1}"
-    return picture(name, f"{what} over {show(axis)}", caption, panels, list(looks.items()), show(line or "lines"))
+    over = file_names(study.numeric_axes)[study.numeric_axes.index(axis)]
+    name = f"{'bans' if bans else 'final'}-over-{over}"
+    return picture(
+        name,
+        f"{what} over {show(axis)}",
+        caption,
+        panels,
+        [(_named(line, value), look) for value, look in looks.items()],
+        show(line or "lines"),
+    )
 
 
 def _axis_panel(
@@ -170,7 +190,7 @@ def _axis_panel(
     bands = [Band(value, looks[value], _over(metric, axis, some, bans=bans)) for (value,), some in lines]
     xs = [point[0] for band in bands for point in band.points]
     ends = "; ".join(
-        f"{show(band.value, 40)} from {number(band.points[0][1], 1)} to {number(band.points[-1][1], 1)}"
+        f"{_named(line, band.value)} from {number(band.points[0][1], 1)} to {number(band.points[-1][1], 1)}"
         for band in bands
         if band.points
     )
@@ -181,6 +201,11 @@ def _axis_panel(
         axes.set_xlabel(show(axis))
         if xs and min(xs) > 0 and max(xs) / min(xs) > 20:
             axes.set_xscale("log")
+        if len(study.values[axis]) <= _MOST_TICKS:
+            axes.set_xticks(
+                [float(value) for value in study.values[axis]], [show(value) for value in study.values[axis]]
+            )
+            axes.set_xticks([], minor=True)
         if bans:
             axes.set_ylabel("steps from the attack's start")
             axes.set_ylim(bottom=0)
@@ -210,20 +235,14 @@ def _over(
 # Both
 
 
-def _panel_title(axis: str | None, key: tuple[Label, ...]) -> str:
-    if axis is None:
-        return "all runs"
-    if axis == "attack":
-        return "no attack" if key[0] == "none" else show(key[0], 44)
-    return f"{show(axis)} {show(key[0], 40)}" if axis != "defence" else show(key[0], 44)
-
-
 def _scale(axes: Axes, metric: Metric, heights: Sequence[float]) -> None:
     axes.set_ylabel(f"test {metric.name}{metric.in_title}")
     if metric.share:
         axes.set_ylim(0, 102)
     elif heights and min(heights) > 0 and max(heights) / min(heights) > 20:
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.yaxis.set_minor_formatter("")
 
 
 def _said(metric: Metric, value: float) -> str:

@@ -20,10 +20,11 @@ _INKS = {
 # Told apart on white and on black; with twelve of them and four dashes, 48 lines differ.
 _COLOURS = (
     "#d1495b", "#2f9e60", "#9a5fd0", "#c77d1a", "#12959c", "#c2559d",
-    "#7b8f1e", "#5a74d6", "#a8642a", "#6f8791", "#3f8fbf", "#b0506e",
+    "#7b8f1e", "#5a74d6", "#a8642a", "#e07b9a", "#3f8fbf", "#b0506e",
 )  # fmt: skip
 _DASHES: tuple[tuple[float, ...], ...] = ((), (5, 2), (1.5, 1.5), (6, 2, 1.5, 2))
 _OURS, _PLAIN = "#2f7fd0", "#868b94"
+LETTER = 0.075  # inches that one takes, about
 Axes = Any  # matplotlib's
 
 
@@ -69,8 +70,8 @@ class Picture:
 
     def html(self) -> Html:
         drawings = element("div", *(element("div", one) for one in self.drawings), class_="panels")
-        caption = element("figcaption", self.caption)
-        return element("figure", element("h3", self.title), self.legend, drawings, caption)
+        caption = [element("figcaption", self.caption)] if self.caption else []
+        return element("figure", element("h3", self.title), self.legend, drawings, *caption)
 
 
 @dataclass(frozen=True)
@@ -82,12 +83,15 @@ class Panel:
 
 
 def picture(
-    name: str, title: str, caption: str, panels: Sequence[Panel], lines: Sequence[tuple[Label, Style]], legend: str
+    name: str, title: str, caption: str, panels: Sequence[Panel], lines: Sequence[tuple[str, Style]], legend: str
 ) -> Picture:
     """All panels with one legend in the files; each by itself in the page."""
     columns = min(len(panels), 4 if len(panels) > 9 else 3)
     rows = -(-len(panels) // columns)
-    below = 0.35 + 0.2 * -(-len(lines) // 6)
+    width = max(columns, 1.6) * 3.1 + 0.4
+    widest = max((len(name) for name, _ in lines), default=1) * LETTER + 0.6  # with its line
+    beside = max(1, min(6, len(lines), int(width / widest)))
+    below = 0.35 + 0.2 * -(-len(lines) // beside)
 
     def draw(figure: Any) -> None:
         from matplotlib.lines import Line2D
@@ -103,10 +107,10 @@ def picture(
                 place.set_visible(False)
         figure.suptitle(show(title, 90), fontsize=12, color=INK)
         handles = [Line2D([], [], **style.options) for _, style in lines]
-        names = [" " + show(value, 40) for value, _ in lines]  # matplotlib leaves out names that begin with "_"
-        figure.legend(handles, names, loc="outside lower center", ncols=min(6, len(lines)), frameon=False)
+        names = [" " + name for name, _ in lines]  # matplotlib leaves out names that begin with "_"
+        figure.legend(handles, names, loc="outside lower center", ncols=beside, frameon=False)
 
-    png, svg = rendered(name, (max(columns, 1.6) * 3.1 + 0.4, rows * 2.35 + 0.4 + below), draw)
+    png, svg = rendered(name, (width, rows * 2.35 + 0.4 + below), draw)
     small = [
         inline_svg(rendered(f"{name}-{at}", (4.2, 2.9), _alone(panel), png=False)[1], panel.alt, _INKS)
         for at, panel in enumerate(panels)
@@ -115,7 +119,8 @@ def picture(
 
 
 def _alone(panel: Panel) -> Callable[[Any], None]:
-    return lambda figure: panel.draw(figure.subplots())
+    """By itself a panel has always the same room, which need not be searched for."""
+    return lambda figure: panel.draw(figure.add_axes((0.14, 0.16, 0.84, 0.75)))
 
 
 def rendered(
@@ -142,11 +147,12 @@ def rendered(
     }
     with rc_context(look), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # a label in a script that the font does not have
-        figure = Figure(figsize=size, layout="constrained", facecolor=PAPER)
+        figure = Figure(figsize=size, layout="constrained" if png else None, facecolor=PAPER)
         draw(figure)
         image, drawing = io.BytesIO(), io.BytesIO()
         if png:
             figure.savefig(image, format="png", dpi=130, metadata={"Software": None})
+            figure.set_layout_engine("none")  # keeps what it found, which takes longer to find than to draw
         nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
         figure.savefig(drawing, format="svg", metadata=nothing, transparent=not png)
     return image.getvalue(), drawing.getvalue()
@@ -161,14 +167,14 @@ def dress(axes: Axes, title: str) -> None:
     axes.tick_params(length=2.5)
 
 
-def _legend(lines: Sequence[tuple[Label, Style]], label: str) -> Html:
+def _legend(lines: Sequence[tuple[str, Style]], label: str) -> Html:
     """The lines' names in the page, with their dashes: colour alone tells nothing."""
     entries = []
-    for value, style in lines:
+    for name, style in lines:
         dashes = " ".join(f"{length * 1.5:g}" for length in style.dashes)
         line = Html(
             f'<svg class="key" viewBox="0 0 30 8" aria-hidden="true"><path d="M0 4H30" stroke="{style.colour}" '
             f'stroke-width="{style.width:g}" stroke-dasharray="{dashes or "none"}"/></svg>'
         )
-        entries.append(element("li", line, show(value, 40)))
+        entries.append(element("li", line, name))
     return joined(element("ul", *entries, class_="legend", aria_label=label))

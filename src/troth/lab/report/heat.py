@@ -5,17 +5,18 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Any
 
-from troth.lab.report.figures import INK, LINE, MUTED, PAPER, rendered
+from troth.lab.report.figures import INK, LETTER, LINE, MUTED, PAPER, rendered
 from troth.lab.report.markup import Html, element, joined
-from troth.lab.report.measures import LEGEND, lost_to, marks
+from troth.lab.report.measures import legend, lost_to, marks
 from troth.lab.report.numbers import mean
-from troth.lab.report.records import Label, Run, named, show
+from troth.lab.report.records import Label, Run, show
 from troth.lab.report.study import Study
 from troth.lab.report.tables import Column, Table, number, scrolling
 
 _HOT = "#c4472d"
 _WHITE_ABOVE = 0.85  # heat from which white is read more easily than ink
 _NO_ATTACK = "no attack"
+_MOST = 24  # values of the other axes that get maps
 _LEAST_SPAN = 10.0  # points from the palest to the strongest colour: noise looks like noise
 
 
@@ -35,35 +36,52 @@ class HeatMap:
     name: str
     title: str
     note: str
+    help: str  # how to read it
     corner: str
     rows: tuple[str, ...]
     columns: tuple[str, ...]
+    ranks: tuple[int, ...]  # of the columns, 1 is the best
     cells: tuple[tuple[HeatCell, ...], ...]
     means: tuple[float | None, ...]  # of the columns
     above: tuple[str, tuple[float | None, ...]] | None  # a row that is no part of the map, and its name
     digits: int | None
 
     def files(self) -> dict[str, bytes]:
-        png, svg = rendered(self.name, (self._width, 1.9 + 0.34 * len(self.rows)), self._draw)
+        png, svg = rendered(self.name, (self._width, self._height), self._draw)
         return {f"figures/{self.name}.png": png, f"figures/{self.name}.svg": svg, **self.table().files()}
 
     @property
     def _width(self) -> float:
         """Of the figure, in inches."""
-        return max(4.8, 1.9 + 0.72 * len(self.columns))
+        return max(5.5, 0.5 + LETTER * min(32, max(map(len, self.rows))) + 0.72 * len(self.columns) + self._slant)
+
+    @property
+    def _height(self) -> float:
+        return 1.2 + self._slant + 0.34 * len(self.rows) + 0.13 * (self._footnote.count("\n") + 1)
+
+    @property
+    def _slant(self) -> float:
+        """How far the columns' slanted names reach up, and out to the right."""
+        return 0.75 * LETTER * min(28, max(map(len, self.columns)) + 4)
+
+    @property
+    def _footnote(self) -> str:
+        return _wrapped(f"{self.note} {self.help}", int(self._width / 0.056))
 
     def table(self) -> Table:
-        titles = [f"{rank}. {name}" for rank, name in enumerate(self.columns, 1)]
+        titles = [f"{rank}. {name}" for rank, name in zip(self.ranks, self.columns, strict=True)]
         rows: list[tuple[str, ...]] = [("mean", *(number(value, self.digits) for value in self.means))]
         if self.above:
             rows.append((self.above[0], *(number(value, self.digits) for value in self.above[1])))
         rows += [(name, *(self._text(cell) for cell in line)) for name, line in zip(self.rows, self.cells, strict=True)]
-        return Table(self.name, self.title, self.note, (Column(self.corner), *map(Column, titles)), rows)
+        return Table(
+            self.name, self.title, f"{self.note} {self.help}", (Column(self.corner), *map(Column, titles)), rows
+        )
 
     def html(self) -> Html:
         head = [
             element("th", element("span", f"{rank}.", class_="rank"), name, scope="col", class_="n")
-            for rank, name in enumerate(self.columns, 1)
+            for rank, name in zip(self.ranks, self.columns, strict=True)
         ]
         lines = [element("tr", element("th", self.corner, class_="corner", scope="col"), *head)]
         lines.append(self._plain_row("mean", self.means))
@@ -104,7 +122,7 @@ class HeatMap:
         means = [number(value, self.digits) for value in self.means]
         names = [
             f"{rank}. {show(name, 24)}\n{value}"
-            for rank, (name, value) in enumerate(zip(self.columns, means, strict=True), 1)
+            for rank, name, value in zip(self.ranks, self.columns, means, strict=True)
         ]
         axes.set_xticks(range(len(names)), names, rotation=40, ha="left", rotation_mode="anchor", color=INK)
         axes.set_yticks(range(len(self.rows)), [show(name, 32) for name in self.rows], color=INK)
@@ -116,47 +134,45 @@ class HeatMap:
         axes.grid(which="minor", color=LINE, linewidth=0.7)
         axes.tick_params(which="minor", length=0)
         figure.suptitle(show(self.title, 90), fontsize=11, color=INK)
-        figure.supxlabel(_wrapped(self.note, int(self._width / 0.056)), fontsize=7, color=MUTED, ha="center")
+        figure.supxlabel(self._footnote, fontsize=7, color=MUTED, ha="center")
 
 
 def heat_maps(study: Study) -> list[HeatMap]:
     """What was lost against no attack, where the sweep has such runs, and the final metric; for each value of the other axes."""
     if study.compare is None:
         return []
-    metric, (row, column) = study.metric, study.compare
-    rest = study.rest(row, column)
+    metric, rest = study.metric, study.rest(*study.compare)
     found = []
-    for at, (labels, runs) in enumerate(study.facets(rest)):
-        where = f": {named(labels, rest)}" if rest else ""
-        suffix = f"-{at + 1}" if rest else ""
+    for words, name, runs in study.facets(rest)[:_MOST]:
+        where, suffix = (f": {words}", f"-{name}") if rest else ("", "")
         attacked = [run for run in runs if not run.calm]
         lost = {run.key: lost_to(study, study.without_attack, run) for run in attacked}
         if sum(value is not None for value in lost.values()) * 2 > len(lost):
-            map_ = _heat_map(study, attacked, lambda run, lost=lost: lost[run.key], lost=True)  # type: ignore[misc]
-            above = _calm_row(study, attacked, map_[1])
-            unit = "Points" if metric.share else "How much"
-            title = f"{metric.name.capitalize()} lost against no attack{where}"
+            what = _heat_map(study, attacked, lambda run, lost=lost: lost[run.key], lost=True)  # type: ignore[misc]
             note = (
-                f"{unit} of {metric.name} that each cell loses to its attack, against the same without attack; mean over seeds. "
-                f"{_ORDER} {LEGEND}"
+                f"{'Points' if metric.share else 'How much'} of {metric.name} that each cell loses to its attack, against the "
+                "same without attack; mean over seeds."
             )
-            found.append(
-                _made("heatmap-lost" + suffix, title, note, map_, f"{show(row)} × {show(column)}", above, metric.digits)
-            )
-        map_ = _heat_map(study, runs, lambda run: _scaled(metric.final(run), metric.factor), lost=False)
+            title = f"{metric.name.capitalize()} lost against no attack{where}"
+            above = _calm_row(study, attacked, what[1])
+            found.append(_made(study, "heatmap-lost" + suffix, (title, note), what, above))
+        what = _heat_map(study, runs, lambda run: _scaled(metric.final(run), metric.factor), lost=False)
         title = f"Final {metric.name}{metric.in_title}{where}"
-        note = f"{metric.name.capitalize()} at the last evaluation, mean over seeds. {_ORDER} {LEGEND}"
-        found.append(
-            _made("heatmap-final" + suffix, title, note, map_, f"{show(row)} × {show(column)}", None, metric.digits)
-        )
+        note = f"{metric.name.capitalize()} at the last evaluation, mean over seeds."
+        found.append(_made(study, "heatmap-final" + suffix, (title, note), what, None))
     return found
 
 
-_ORDER = (
-    "Columns from the best mean to the worst, over the rows that all of them have; rows from the worst to the best. A cell "
-    "without a number counts as the worst there is."
-)
-_Map = tuple[list[Label], list[Label], dict[tuple[Label, ...], HeatCell], list[float | None]]
+def reading_help(study: Study) -> str:
+    """How to read the maps, once for all of them."""
+    return (
+        "Columns stand from the best mean to the worst, over the rows that all of them have, and are numbered so; rows from the "
+        "worst to the best. An axis of numbers keeps its own order. A cell without a number counts as the worst there "
+        f"is.{legend(study)}"
+    )
+
+
+_Map = tuple[list[Label], list[Label], dict[tuple[Label, ...], HeatCell], list[float | None], float]
 
 
 def _heat_map(study: Study, runs: Sequence[Run], value: Callable[[Run], float | None], *, lost: bool) -> _Map:
@@ -179,34 +195,34 @@ def _heat_map(study: Study, runs: Sequence[Run], value: Callable[[Run], float | 
     rows, columns = (list(dict.fromkeys(key[at] for key in cells)) for at in (0, 1))
     shared = [row for row in rows if all((row, column) in cells for column in columns)] or rows
     means = {column: middle([(row, column) for row in shared]) for column in columns}
-    columns.sort(key=lambda column: sign * (means[column] or 0.0))
-    rows.sort(key=lambda row: -sign * (middle([(row, column) for column in columns]) or 0.0))
+    if study.compare[1] not in study.numeric_axes:
+        columns.sort(key=lambda column: sign * (means[column] or 0.0))
+    if study.compare[0] not in study.numeric_axes:
+        rows.sort(key=lambda row: -sign * (middle([(row, column) for column in columns]) or 0.0))
     made = {key: HeatCell(number, heat(number), signs) for key, (number, signs) in cells.items()}
-    return rows, columns, made, [means[column] for column in columns]
+    return rows, columns, made, [means[column] for column in columns], sign
 
 
 def _made(
-    name: str,
-    title: str,
-    note: str,
-    found: _Map,
-    corner: str,
-    above: tuple[float | None, ...] | None,
-    digits: int | None,
+    study: Study, name: str, words: tuple[str, str], found: _Map, above: tuple[float | None, ...] | None
 ) -> HeatMap:
-    rows, columns, cells, means = found
+    assert study.compare is not None
+    rows, columns, cells, means, sign = found
     nothing = HeatCell(None, 0.0, "")
+    order = sorted(range(len(columns)), key=lambda at: sign * (means[at] or 0.0))
     return HeatMap(
-        name,
-        title,
-        note,
-        corner,
-        tuple(_NO_ATTACK if row == "none" else show(row) for row in rows),
-        tuple(show(column) for column in columns),
-        tuple(tuple(cells.get((row, column), nothing) for column in columns) for row in rows),
-        tuple(means),
-        (f"{_NO_ATTACK}, final", above) if above else None,
-        digits,
+        name=name,
+        title=words[0],
+        note=words[1],
+        help=reading_help(study),
+        corner=" × ".join(map(show, study.compare)),
+        rows=tuple(_NO_ATTACK if row == "none" else show(row) for row in rows),
+        columns=tuple(show(column) for column in columns),
+        ranks=tuple(order.index(at) + 1 for at in range(len(columns))),
+        cells=tuple(tuple(cells.get((row, column), nothing) for column in columns) for row in rows),
+        means=tuple(means),
+        above=(f"{_NO_ATTACK}, final", above) if above else None,
+        digits=study.metric.digits,
     )
 
 

@@ -46,4 +46,5 @@ def inline_svg(svg: bytes, alt: str, inks: dict[str, str]) -> Html:
 
 
 def _shown(text: str) -> str:
-    return "\n".join(printable(line) for line in text.split("\n"))
+    """What a stranger wrote, made safe to look at; line breaks and the spaces that hold a number to its unit are ours."""
+    return re.sub(r"[^\n\u00a0]+", lambda some: printable(some[0]), text)

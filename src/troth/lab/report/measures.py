@@ -10,10 +10,11 @@ from troth.lab.report.study import Study
 from troth.lab.report.tables import Cell, Column, Table
 
 OUTSIDE, DIVERGED, HONEST = "†", "✕", "!"
-LEGEND = (
-    f"{OUTSIDE} more liars than the defence's guarantee covers: it ran with the most that it is defined for. "
-    f"{DIVERGED} at least one seed diverged. {HONEST} an honest peer was banned."
-)
+_MEANING = {
+    OUTSIDE: "more liars than the defence's guarantee covers: it ran with the most that it is defined for.",
+    DIVERGED: "at least one seed diverged.",
+    HONEST: "an honest peer was banned.",
+}
 CLOSE = 3.0  # points between a published figure and ours that count as a reproduction
 
 
@@ -22,6 +23,12 @@ def marks(runs: Sequence[Run]) -> str:
     outside = any(run.outcome.assumed_byzantine is not None and not run.calm for run in runs)
     diverged = any(run.outcome.diverged_at is not None for run in runs)
     return OUTSIDE * outside + DIVERGED * diverged + HONEST * any(run.honest_out for run in runs)
+
+
+def legend(study: Study) -> str:
+    """What the signs mean, of those that occur; with a space in front."""
+    found = marks(study.runs)
+    return "".join(f" {sign} {meaning}" for sign, meaning in _MEANING.items() if sign in found)
 
 
 def final_table(study: Study) -> Table:
@@ -34,7 +41,7 @@ def final_table(study: Study) -> Table:
     return Table(
         "final",
         "Final metrics",
-        f"Mean ± standard deviation over n seeds, at the last evaluation. {LEGEND}",
+        f"Mean ± standard deviation over n seeds, at the last evaluation.{legend(study)}",
         (
             *_axes(study.axes),
             *(Column(f"{m.name}{m.in_title}", m.digits) for m in metrics),
@@ -60,7 +67,7 @@ def lost_table(study: Study) -> Table | None:
         "lost",
         f"{metric.name.capitalize()} lost under attack",
         "Difference of the last evaluations, seed by seed, then mean ± standard deviation over seeds; negative is a gain. "
-        f"First against the same defence without attack, then against the plain mean without attack. {LEGEND}",
+        f"First against the same defence without attack, then against the plain mean without attack.{legend(study)}",
         (
             *_axes(study.axes),
             Column(f"{what} against itself", 1 if metric.share else None),
@@ -124,7 +131,7 @@ def damage_table(study: Study) -> Table | None:
         "Damage until the ban",
         f"How far the {metric.name} lay below the curve of the same seed and defence without attack, from the evaluation at or "
         "before the attack's start to the one at or after the last liar's ban, or to the end where a liar stayed: the largest "
-        f"drop, and the area (drop × steps, drops only). {LEGEND}",
+        f"drop, and the area (drop × steps, drops only).{legend(study)}",
         (
             *_axes(study.axes),
             Column(f"largest drop, {unit}", 1 if metric.share else None),
@@ -247,13 +254,13 @@ def paired_table(study: Study) -> Table | None:
             rows.append((*_shown(key), mean(differences), None, None, None, None, len(differences)))
         else:
             rows.append((*_shown(key), found.mean, found.error, found.low, found.high, found.holds_zero, found.n))
-    digits = 2 if metric.share else None
+    digits = 3 if metric.share else None
     names = ("mean difference", "standard error", "95 % from", "95 % to")
     return Table(
         "paired",
         f"{show(one)} minus {show(other)}, seed by seed",
         f"Difference of the final {metric.name}{', points' if metric.share else ''}, with Student's t-interval over "
-        "the seeds' differences. Where 0 is inside, the seeds' noise explains the difference.",
+        "the seeds' differences. Where 0 is inside, the difference is within the seeds' noise.",
         (*_axes(axes), *(Column(name, digits) for name in names), Column("0 inside"), Column("seeds")),
         rows,
     )

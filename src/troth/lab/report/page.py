@@ -36,7 +36,8 @@ figcaption { margin-top: .5rem; }
 .key { width: 30px; height: 8px; }
 .key path { fill: none; }
 .panels { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(19rem, 100%), 1fr)); gap: .6rem 1.2rem; }
-.panels svg { display: block; width: 100%; max-width: 30rem; height: auto; }
+.panels:has(> :only-child) { grid-template-columns: minmax(0, 34rem); }
+.panels svg { display: block; width: 100%; max-width: 34rem; height: auto; }
 .scroll { overflow-x: auto; width: fit-content; max-width: 100%; border: 1px solid var(--line); border-radius: 5px; }
 .scroll:focus-visible, summary:focus-visible, a:focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; }
 table { border-collapse: collapse; font-size: .84rem; line-height: 1.35; font-variant-numeric: tabular-nums lining-nums; }
@@ -44,14 +45,16 @@ th, td { padding: .32rem .7rem; text-align: left; white-space: nowrap; border-bo
 tr:last-child > * { border-bottom: 0; }
 thead tr:last-child > * { border-bottom: 1px solid var(--line); }
 thead th { font-weight: 600; background: var(--tint); vertical-align: bottom; }
-thead th { white-space: normal; min-width: 4.5rem; max-width: 11rem; }
-.heat thead th { max-width: 6.2rem; }
+.corner { white-space: nowrap; }
+thead th:not(.corner) { white-space: normal; min-width: 4.5rem; max-width: 11rem; }
+.heat thead th:not(.corner) { min-width: 0; max-width: 6.2rem; }
 .n { text-align: right; }
 .heat tbody td { background: color-mix(in srgb, var(--heat-colour) var(--heat, 0%), var(--paper));
   border-left: 1px solid var(--line);  min-width: 3.9rem; }
 .heat td.hot { color: #fff; }
 .heat th[scope=row], .heat .corner { position: sticky; left: 0; background: var(--tint); font-weight: 500; z-index: 1; }
 .heat .plain > * { background: var(--tint); color: var(--muted); font-weight: 400; }
+.heat { font-size: .8rem; }
 .heat th, .heat td { padding-inline: .5rem; }
 .heat .n { position: relative; padding-right: .95rem; }
 .heat sup { position: absolute; right: .2rem; top: .5rem; font-size: .8em; line-height: 1; }
@@ -99,7 +102,7 @@ class Chapter:
 
     @staticmethod
     def _section(section: Section, name: str) -> Html:
-        text = [element("p", section.text)] if section.text else []
+        text = [element("p", section.text, class_="note")] if section.text else []
         return element(
             "section", element("h2", section.title, id=name), *text, *(block.html() for block in section.blocks)
         )

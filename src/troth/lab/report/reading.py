@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from troth.errors import OperatorError, printable
 from troth.lab.report.records import Expected, FailedRun, Labels, Outcome, Run, Sweep
 
+_LARGEST = 1e100
 RESULTS, TIMES, FILE = "results.jsonl", "times.jsonl", "sweep.toml"
 
 
@@ -36,7 +37,9 @@ class _Place:
 
     def check(self, value: Any, what: str, *kinds: type) -> Any:
         right = any(type(value) is kind for kind in kinds)  # exact: a bool is no int here
-        if right and isinstance(value, int | float) and not (math.isfinite(value) and abs(value) < 2**63):
+        if isinstance(value, float) and not math.isfinite(value):
+            right = False
+        if isinstance(value, int) and abs(value) >= 2**63:
             right = False
         if not right:
             wanted = " or ".join("null" if kind is type(None) else kind.__name__ for kind in kinds)
@@ -164,7 +167,9 @@ def _run(place: _Place, line: dict[str, Any], key: str, labels: Labels, config: 
 
 
 def _numbers(place: _Place, values: dict[str, Any]) -> dict[str, float | None]:
-    return {name: place.check(value, f"`{name}`", int, float, type(None)) for name, value in values.items()}
+    """Metrics by name. Of a ruined model they may be so large that their squares overflow: None, like infinity."""
+    known = {name: place.check(value, f"`{name}`", int, float, type(None)) for name, value in values.items()}
+    return {name: None if value is None or abs(value) > _LARGEST else value for name, value in known.items()}
 
 
 def _outcome(place: _Place, table: dict[str, Any]) -> Outcome:

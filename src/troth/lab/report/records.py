@@ -1,5 +1,6 @@
 """Results of a sweep as values: its runs, those that failed, and what its file says about them."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,8 +9,17 @@ from troth.errors import printable
 
 Label = str | int | float | bool
 Labels = dict[str, Label]
-_OF_THE_ATTACK = frozenset(
-    ("attack", "attack_start", "attack_every", "attack_probability", "attack_stop", "byzantine", "beyond_guarantee")
+_OF_THE_ATTACK = frozenset(  # `code` has the digests of users' files, an attack's among them
+    (
+        "attack",
+        "attack_start",
+        "attack_every",
+        "attack_probability",
+        "attack_stop",
+        "byzantine",
+        "beyond_guarantee",
+        "code",
+    )
 )
 
 
@@ -125,3 +135,9 @@ def show(value: object, longest: int = 60) -> str:
 def named(labels: Labels, axes: Sequence[str]) -> str:
     """`schedule early, tau 0.5`."""
     return ", ".join(f"{show(axis)} {show(labels[axis])}" for axis in axes)
+
+
+def file_names(texts: Sequence[str]) -> list[str]:
+    """A name for each of these texts, of few and harmless characters; equal ones get numbers."""
+    names = [re.sub(r"[^A-Za-z0-9.]+", "-", text)[:40].strip("-.") or "x" for text in texts]
+    return [name if names.count(name) == 1 else f"{name}-{at}" for at, name in enumerate(names, 1)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from troth.lab.report.curves import axis_pictures, curve_pictures
-from troth.lab.report.heat import heat_maps
+from troth.lab.report.heat import heat_maps, reading_help
 from troth.lab.report.markup import Html
 from troth.lab.report.measures import (
     ban_table,
@@ -52,7 +52,7 @@ def sections(study: Study, extra: Iterable[SectionBuilder] = ()) -> list[Section
 
 
 def _heat(study: Study) -> Section | None:
-    return _section("Who withstands what", "", heat_maps(study))
+    return _section("Who withstands what", reading_help(study), heat_maps(study))
 
 
 def _published(study: Study) -> Section | None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 from troth.lab.report.metric import Metric, main_metric
-from troth.lab.report.records import Label, Labels, Run, Sweep
+from troth.lab.report.records import Label, Run, Sweep, file_names, named
 
 MEAN = "mean"  # the defence that is none
 
@@ -77,8 +77,12 @@ class Study:
             sorted(found.items(), key=lambda cell: [place[at] for place, at in zip(places, cell[0], strict=True)])
         )
 
-    def facets(self, axes: Sequence[str]) -> list[tuple[Labels, list[Run]]]:
-        return [(dict(zip(axes, key, strict=True)), runs) for key, runs in self.cells(axes).items()]
+    def facets(self, axes: Sequence[str]) -> list[tuple[str, str, list[Run]]]:
+        """What is drawn apart: for each combination of these axes' values its name in words, for files, and its runs."""
+        cells = self.cells(axes)
+        words = [named(dict(zip(axes, key, strict=True)), axes) for key in cells]
+        names = file_names(words) if axes else [""]
+        return list(zip(words, names, cells.values(), strict=True))
 
     # Comparisons
 

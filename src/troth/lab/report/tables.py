@@ -101,7 +101,7 @@ def number(value: float | None, digits: int | None = None) -> str:
     if value is None:
         return _NOTHING
     if isinstance(value, int) and digits is None:
-        return f"{value:,}".replace(",", "\u202f").replace("-", "−")
+        return f"{value}".replace("-", "−")
     text = f"{value:.4g}" if digits is None else f"{value:.{digits}f}"
     return text.lstrip("-") if not re.search(r"[1-9]", text) else text.replace("-", "−")
 
@@ -114,13 +114,18 @@ def written(cell: Cell, column: Column) -> str:
             return "yes" if cell else "no"
         case Spread():
             middle = number(cell.mean, column.digits)
-            return middle if cell.sd is None else f"{middle} ± {number(cell.sd, column.digits)}"
+            return middle if cell.sd is None else f"{middle} ± {_deviation(cell.sd, column.digits)}"
         case int():
             return number(cell) if column.digits is None else number(cell, column.digits)
         case float():
             return number(cell, column.digits)
         case _:
             return show(cell, 200)
+
+
+def _deviation(sd: float, digits: int | None) -> str:
+    """Two digits that matter are enough."""
+    return f"{sd:.2g}" if digits is None else number(sd, digits)
 
 
 def _pair(title: str) -> list[str]:

@@ -26,13 +26,15 @@ def findings(study: Study) -> list[str]:
 def _size(study: Study) -> str:
     seeds = len({run.seed for run in study.runs})
     axes = [axis for axis in study.axes if len(study.values[axis]) > 1]
-    counted = [f"{len(study.values[axis])} {_plural(axis)}" for axis in axes]
+    counted = [_count(axis, study.values[axis]) for axis in axes]
     return f"{_runs(len(study.runs))}: {', '.join([*counted, f'{seeds} seed' + 's' * (seeds > 1)])}."
 
 
-def _plural(axis: str) -> str:
-    known = {"attack": "attacks (no attack is one)", "defence": "defences", "task": "tasks", "schedule": "schedules"}
-    return known.get(axis, f"values of {show(axis)}")
+def _count(axis: str, values: Sequence[Label]) -> str:
+    if axis == "attack" and "none" in values:
+        return f"{len(values) - 1} {'attack' if len(values) == 2 else 'attacks'} and none"
+    known = {"attack": "attacks", "defence": "defences", "task": "tasks", "schedule": "schedules"}
+    return f"{len(values)} {known.get(axis, f'values of {show(axis)}')}"
 
 
 def _scene(study: Study) -> list[str]:
@@ -120,10 +122,10 @@ def _pairs(study: Study) -> list[str]:
     found = interval([(a - b) * study.metric.factor for a, b in both if a is not None and b is not None])
     if found is None or len(study.cells(study.rest("defence"), calm)) > 1:
         return []  # the table says it for each cell
-    inside = "0 is inside: the seeds' noise explains it" if found.holds_zero else "0 is outside"
+    inside = "0 is inside: within the seeds' noise" if found.holds_zero else "0 is outside"
     return [
-        f"Without attack {_name(pair[0])} and {show(pair[1])} differ by {_points(study, found.mean, 2)} on average "
-        f"over {found.n} seeds, 95 % interval {number(found.low, 2)} to {number(found.high, 2)} ({inside})."
+        f"Without attack {_name(pair[0])} and {_name(pair[1])} differ by {_points(study, found.mean, 3)} on average "
+        f"over {found.n} seeds, 95\u00a0% interval {number(found.low, 3)} to {number(found.high, 3)} ({inside})."
     ]
 
 
@@ -137,7 +139,7 @@ def _bans(study: Study) -> list[str]:
     after = f", the last of them {number(last, 0)} steps after the attack's start on average" if whole else ""
     honest = sum(run.honest_out for run in attacked)
     hurt = "no honest peer" if not honest else f"{honest} honest peers over all runs"
-    return [f"{_name(TROTH)} bans {number(100 * share, 0)} % of the liars{after}, and {hurt}."]
+    return [f"{_name(TROTH)} bans {number(100 * share, 0)}\u00a0% of the liars{after}, and {hurt}."]
 
 
 def trouble(study: Study) -> list[str]:

@@ -2,7 +2,6 @@
 
 import os
 import platform
-import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from troth.files import write_bytes
 from troth.lab.report.markup import Html, element, joined
 from troth.lab.report.page import Chapter, page
 from troth.lab.report.reading import ReportError, read_sweep, sweep_folders
-from troth.lab.report.records import Sweep, show
+from troth.lab.report.records import Sweep, file_names, show
 from troth.lab.report.sections import SectionBuilder, sections
 from troth.lab.report.study import Study
 from troth.lab.report.words import findings, setting, trouble
@@ -51,7 +50,7 @@ def write_report(folder: Path, out: Path | None = None, extra: Sequence[SectionB
             for block in section.blocks:
                 files |= {_placed(path, prefix): content for path, content in block.files().items()}
         paragraphs = (setting(study), findings(study), trouble(study))
-        said.append(" ".join(sentence for some in paragraphs for sentence in some))
+        said.append(" ".join(sentence for some in paragraphs for sentence in some).replace("\u00a0", " "))
         chapters.append(Chapter(show(sweep.title, 120), *paragraphs, _made(sweep), found))
     title = show(sweeps[0].title if len(sweeps) == 1 else f"{len(sweeps)} sweeps", 120)
     place = folder if out is None else out
@@ -78,11 +77,10 @@ def _write(place: Path, files: dict[str, bytes]) -> None:
 
 
 def _prefixes(sweeps: Sequence[Sweep]) -> list[str]:
-    """Fronts of file names, by which several sweeps share a folder; a name is made of harmless characters, and of few."""
+    """Fronts of file names, by which several sweeps share a folder."""
     if len(sweeps) == 1:
         return [""]
-    names = [re.sub(r"[^A-Za-z0-9]+", "-", sweep.name)[:40].strip("-") or "sweep" for sweep in sweeps]
-    return [f"{name}-" if names.count(name) == 1 else f"{name}-{at}-" for at, name in enumerate(names, 1)]
+    return [f"{name}-" for name in file_names([sweep.name for sweep in sweeps])]
 
 
 def _placed(path: str, prefix: str) -> str:

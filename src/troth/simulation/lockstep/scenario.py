@@ -254,9 +254,9 @@ class Scenario:
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         values |= {"task": self.task_name, "attack": self.attack_name, "defence": self.defence_name}
         start = values.pop("initial_state")
-        unset = () if self.probation else ("probation", "slots", "strangers")
-        unset += () if self.momentum else ("momentum", "momentum_average")
-        unset += () if self.metrics else ("metrics",)
+        unset = [] if self.probation else ["probation", "slots", "strangers"]
+        unset += [] if self.momentum else ["momentum", "momentum_average"]
+        unset += [] if self.metrics else ["metrics"]
         values = {name: value for name, value in values.items() if name not in unset}
         return values if start is None else {**values, "initial_state": str(start)}
 

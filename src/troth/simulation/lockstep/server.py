@@ -10,7 +10,7 @@ from copy import deepcopy
 import torch
 from torch import Tensor
 
-from troth.aggregation import Setting, begin_rule, covered
+from troth.aggregation import Aggregator, Setting, begin_rule, covered
 from troth.attacks import Coalition
 from troth.crypto import derive
 from troth.protocol.wire.primitives import Primitives
@@ -80,7 +80,7 @@ class ServerSimulation:
             if not all(finite[peer] for peer in self.honest):
                 self.diverged_at = step
                 return
-            aggregate_D = self._aggregate(sent_PD, finite)
+            aggregate_D = self._aggregate(sent_PD, finite, self.aggregator)
             self.parameters_D, state = optimizer.update(self.parameters_D, aggregate_D, state, rate_at(rates, step))
             attacked = self.coalition.active(step)
             self.attacked_steps += attacked
@@ -123,18 +123,18 @@ class ServerSimulation:
 
     def _foresee(self, rows_PD: Tensor) -> Tensor:
         """What the server would make of these rows, of the liars and then of the honest; nothing is kept of it."""
-        peers, finite = [*self.byzantine, *self.honest], finite_rows(rows_PD)
-        rows = [row for row, fine in enumerate(finite) if fine]
-        if not rows:
-            return torch.zeros_like(rows_PD[0])
-        peek = deepcopy(self.aggregator)  # one with a memory must not remember what was only asked
-        return apply_rule(peek, rows_PD[rows], [peers[row] for row in rows], self.scenario.defence_name)
+        sent_PD = torch.empty_like(rows_PD)
+        sent_PD[[*self.byzantine, *self.honest]] = rows_PD
+        finite = finite_rows(sent_PD)
+        if not all(finite[peer] for peer in self.honest):
+            return torch.zeros_like(rows_PD[0])  # the run ends here
+        return self._aggregate(sent_PD, finite, deepcopy(self.aggregator))  # a memory must not hold what was only asked
 
-    def _aggregate(self, sent_PD: Tensor, finite: list[bool]) -> Tensor:
+    def _aggregate(self, sent_PD: Tensor, finite: list[bool], aggregator: Aggregator) -> Tensor:
         """Leave out what is not finite (a lie, since honest rows are), then apply the rule to the rest."""
         senders = [peer for peer, fine in enumerate(finite) if fine]
         kept_PD = sent_PD if len(senders) == len(sent_PD) else sent_PD[torch.tensor(senders, device=sent_PD.device)]
-        return apply_rule(self.aggregator, kept_PD, senders, self.scenario.defence_name)
+        return apply_rule(aggregator, kept_PD, senders, self.scenario.defence_name)
 
 
 def finite_rows(vectors_PD: Tensor) -> list[bool]:

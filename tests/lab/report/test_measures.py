@@ -1,0 +1,196 @@
+"""The tables of a report, recomputed by hand on a few runs."""
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab.made_results import made_run, made_sweep, write_results
+from troth.lab.report.heat import heat_maps
+from troth.lab.report.measures import (
+    ban_table,
+    cost_table,
+    damage_table,
+    expected_table,
+    final_table,
+    lost_table,
+    paired_table,
+)
+from troth.lab.report.numbers import Spread
+from troth.lab.report.reading import read_sweep
+from troth.lab.report.study import Study
+from troth.lab.report.tables import Table
+from troth.lab.report.words import findings, setting, trouble
+
+
+def run(attack: str, defence: str, seed: int, accuracies: list[float | None], **outcome: Any) -> dict[str, Any]:
+    """Evaluated at steps 0, 50, 100, 150; the attack begins at 50."""
+    curve = [{"step": 50 * at, "accuracy": value} for at, value in enumerate(accuracies)]
+    labels = {"attack": attack, "defence": defence, "seed": seed}
+    facts = {"steps": 150, "bans": [], "byzantine": [] if attack == "none" else [1, 2], "assumed_byzantine": None}
+    return made_run(labels, curve=curve, outcome={**facts, **outcome}) | {"metrics": {"accuracy": accuracies[-1]}}
+
+
+def bans(*steps: int) -> list[dict[str, Any]]:
+    return [{"peer": at + 1, "step": step, "reason": "x"} for at, step in enumerate(steps)]
+
+
+RUNS = [
+    run("none", "troth", 0, [0.4, 0.5, 0.8, 0.90]),  # ahead before the attack, which is no damage
+    run("none", "troth", 1, [0.1, 0.5, 0.8, 0.94]),
+    run("none", "mean", 0, [0.1, 0.5, 0.8, 0.92]),
+    run("none", "mean", 1, [0.1, 0.5, 0.8, 0.94]),
+    run("flip", "troth", 0, [0.1, 0.5, 0.7, 0.89], bans=bans(60, 90), gradients=5280),
+    run("flip", "troth", 1, [0.1, 0.5, 0.6, 0.93], bans=bans(70), gradients=5280),
+    run("flip", "mean", 0, [0.1, 0.5, 0.2, 0.12]),
+    run("flip", "mean", 1, [0.1, 0.5, None, None], diverged_at=90),
+]
+
+
+def study(tmp_path: Path, runs: list[dict[str, Any]] | None = None, toml: str = "") -> Study:
+    return Study(read_sweep(write_results(tmp_path / "made", runs or RUNS, f'name = "made"\n{toml}')))
+
+
+def by_cell(table: Table | None, labels: int = 2) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+    assert table is not None
+    return {tuple(row[:labels]): tuple(row[labels:]) for row in table.rows}
+
+
+def near(mean: float, sd: float | None, n: int) -> Any:
+    return _Near(Spread(mean, sd, n))
+
+
+class _Near:
+    def __init__(self, wanted: Spread) -> None:
+        self.wanted = wanted
+
+    def __eq__(self, other: object) -> bool:
+        assert isinstance(other, Spread)
+        got = (other.mean, other.sd, other.n)
+        return got == pytest.approx((self.wanted.mean, self.wanted.sd, self.wanted.n))
+
+
+def test_final_metrics(tmp_path: Path) -> None:
+    cells = by_cell(final_table(study(tmp_path)))
+    assert cells["none", "troth"] == (near(92, 8**0.5, 2), 2, "")
+    assert cells["flip", "mean"] == (near(12, None, 1), 2, "✕"), "the seed that diverged has no number, and is counted"
+
+
+def test_what_was_lost_against_itself_and_against_the_plain_mean(tmp_path: Path) -> None:
+    cells = by_cell(lost_table(study(tmp_path)))
+    assert cells["flip", "troth"] == (near(1, 0, 2), near(2, 2**0.5, 2), 2, "")
+    assert cells["flip", "mean"] == (near(80, None, 1), near(80, None, 1), 2, "✕")
+    assert ("none", "troth") not in cells
+
+
+def test_the_order_of_runs_does_not_matter(tmp_path: Path) -> None:
+    cells = by_cell(lost_table(study(tmp_path, RUNS[::-1])))
+    assert cells["flip", "troth"][0] == near(1, 0, 2)
+
+
+def test_steps_to_ban(tmp_path: Path) -> None:
+    cells = by_cell(ban_table(study(tmp_path)))
+    assert list(cells) == [("flip", "troth")], "the mean bans nobody"
+    assert cells["flip", "troth"] == (near(15, 50**0.5, 2), near(40, None, 1), "1 of 2", 75.0, 0)
+
+
+def test_a_rule_that_removes_bans_too_and_honest_peers_are_counted(tmp_path: Path) -> None:
+    removing = run("flip", "safeguard", 0, [0.1, 0.5, 0.7, 0.8], removed={"1": 55, "2": 60, "9": 61})
+    cells = by_cell(ban_table(study(tmp_path, [*RUNS, removing])))
+    assert cells["flip", "safeguard"] == (near(5, None, 1), near(10, None, 1), "1 of 1", 100.0, 1)
+
+
+def test_damage_until_the_ban(tmp_path: Path) -> None:
+    cells = by_cell(damage_table(study(tmp_path)))
+    # Seed 0: all liars out at 90, so the evaluations at 50 and 100 count: drops 0, 10; area 50 · (0 + 10) / 2 = 250.
+    # Seed 1: a liar stays, so up to the end: drops 0, 20, 1; area 50 · 10 + 50 · 10.5 = 1025.
+    assert cells["flip", "troth"] == (near(15, 50**0.5, 2), near(637.5, (2 * 387.5**2) ** 0.5, 2), 2, "")
+    # The seed that diverged: nothing but the drop of 0 is known, and no area.
+    assert cells["flip", "mean"][0] == near(40, (2 * 40**2) ** 0.5, 2)
+    assert cells["flip", "mean"][1].n == 1
+
+
+def test_cost(tmp_path: Path) -> None:
+    cells = by_cell(cost_table(study(tmp_path)), labels=1)
+    assert cells["mean",][0] == pytest.approx(1.0)
+    assert cells["troth",][0] == pytest.approx((5100 / 4800 + 5280 / 4800) / 2)
+    assert cells["troth",][1] == 5200
+    assert cells["troth",][2].n == 4
+
+
+def test_published_figures_beside_ours(tmp_path: Path) -> None:
+    toml = (
+        '[[expected]]\nattack = "flip"\ndefence = "troth"\naccuracy = 88.5\nsource = "A"\n'
+        '[[expected]]\nattack = "flip"\ndefence = "mean"\naccuracy = 0.5\n'
+        '[[expected]]\nattack = "none"\ndefence = "troth"\naccuracy = 86.0\nlast = 2\n'
+        '[[expected]]\nattack = "zero"\naccuracy = 50\n'
+    )
+    table = expected_table(study(tmp_path, toml=toml))
+    assert table is not None
+    near_by, far, last, none = table.rows
+    assert (near_by[2], near_by[3]) == (88.5, near(91, 8**0.5, 2))
+    assert [near_by[4], far[4]] == pytest.approx([2.5, -38])
+    assert (near_by[5], far[5]) == (True, False)
+    assert last[3] == near(86, 2**0.5, 2)
+    assert none[3:7] == (Spread(None, None, 0), None, None, 0)
+
+
+def test_two_defences_seed_by_seed(tmp_path: Path) -> None:
+    cells = by_cell(paired_table(study(tmp_path, toml='paired = ["troth", "mean"]')), labels=1)
+    # Differences −2 and 0: mean −1, standard error 1, and t with one degree of freedom is 12.7062.
+    assert cells["none",] == (*map(pytest.approx, (-1, 1, -13.7062, 11.7062)), True, 2)
+    assert cells["flip",] == (pytest.approx(77), None, None, None, None, 1), "one seed says nothing about noise"
+    assert paired_table(study(tmp_path)) is None
+
+
+def test_the_heat_map_is_in_order_of_means_and_marked(tmp_path: Path) -> None:
+    outside = [run(a, "krum", 0, [0.1, 0.5, 0.8, v], assumed_byzantine=1) for a, v in (("none", 0.9), ("flip", 0.5))]
+    lost, final = heat_maps(study(tmp_path, [*RUNS, *outside]))
+    assert lost.columns == ("troth", "krum", "mean")
+    assert lost.means == pytest.approx([1, 40, 80])
+    assert [cell.marks for cell in lost.cells[0]] == ["", "†", "✕"]
+    assert lost.above is not None
+    assert lost.above[1] == pytest.approx([92, 90, 93])
+    assert lost.ranks == (1, 2, 3)
+    assert final.rows == ("flip", "no attack")
+    assert final.cells[1][1].marks == "", "nobody lied there"
+    assert "| 40.0 † |" in lost.table().markdown()
+
+
+def test_a_cell_without_a_number_counts_as_the_worst(tmp_path: Path) -> None:
+    ruined = [run(a, "sum", 0, [0.1, 0.5, v, v]) for a, v in (("none", 0.9), ("flip", None))]
+    lost, _ = heat_maps(study(tmp_path, [*RUNS, *ruined]))
+    assert lost.columns[-1] == "sum"
+    assert lost.cells[0][-1].value is None
+    assert lost.cells[0][-1].heat == 1.0
+
+
+def test_an_axis_of_numbers_keeps_its_order(tmp_path: Path) -> None:
+    runs = made_sweep({"attack": ["none", "alie"], "tau": [0.1, 1.0, 10.0]}, [0])
+    lost, _ = heat_maps(study(tmp_path, runs))
+    assert lost.columns == ("0.1", "1", "10")
+    assert sorted(lost.ranks) == [1, 2, 3]
+
+
+def test_the_summary_says_what_came_out(tmp_path: Path) -> None:
+    said = study(tmp_path)
+    assert setting(said)[0] == "8 runs: 1 attack and none, 2 defences, 2 seeds."
+    text = " ".join(findings(said)).replace("\u00a0", " ")
+    assert "Troth reaches 92.0 % and the plain mean reaches 93.0 % accuracy" in text
+    assert "Troth loses at most 1.0 points (flip)" in text
+    assert (
+        "The plain mean loses at most 80.0 points (flip), against itself without attack; it diverges under flip."
+        in text
+    )
+    assert "Troth bans 75 % of the liars, the last of them 40 steps" in text
+    assert "1 run diverged (✕)." in trouble(said)
+
+
+def test_csv_has_plain_numbers_and_no_formulas(tmp_path: Path) -> None:
+    runs = [run(attack, '=HYPERLINK("x")', seed, [0.1, 0.9]) for attack in ("none", "flip") for seed in (0, 1)]
+    rows = list(csv.reader(io.StringIO(final_table(study(tmp_path, [*RUNS, *runs])).csv())))
+    assert rows[0] == ["attack", "defence", "accuracy, %", "accuracy, %, sd", "n", "marks"]
+    assert rows[1][:3] == ["none", "troth", "92"]
+    assert {row[1] for row in rows[1:]} == {"troth", "mean", '\'=HYPERLINK("x")'}
