@@ -42,8 +42,6 @@ NOT_RUN: dict[str, str] = {
     "make test-docs": "it runs these tests",
     "troth lab run noniid-mnist --data data --device cuda": "hours without a GPU, and MNIST is not among the tests' data",
     "troth lab run momentum-cifar10 --data data --device cuda": "hours on a GPU, and CIFAR-10 is not among the tests' data",
-    "troth lab run noniid-mnist --data data": "hours without a GPU, and MNIST is not among the tests' data",
-    "troth lab run momentum-cifar10 --data data": "hours on a GPU, and CIFAR-10 is not among the tests' data",
     "troth lab run theory": "a quarter of an hour of two cores",
     "troth lab report results/theory": "of the sweep that is not run",
     "python -m troth.lab.theory results/theory docs/images": "of the sweep that is not run",

@@ -44,6 +44,8 @@ def _draw_times(axes: Any, group: "Times") -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xticks(xs, [f"{x:.3g}" for x in xs])
+    shown = sorted({round(mean) for mean in means[means > 0]})
+    axes.set_yticks(shown, [f"{mean}" for mean in shown])
     axes.minorticks_off()
     axes.set_xlabel(spec["varies"])
     axes.set_title(f"{spec['method']}, {spec['task']}\n{spec['term']}", fontsize=8)
@@ -59,6 +61,7 @@ def drawing_of_variants(variants: Sequence["Variant"]) -> tuple[bytes, bytes]:
             for colour, one in zip(_COLOURS, mine, strict=False):
                 axes.plot(*zip(*one.curve, strict=True), color=colour, linewidth=1.5, label=one.name)
             axes.set_yscale("log")
+            axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
             axes.set_xlabel("step")
             axes.set_title(f"{name}: {mine[0].measure}", fontsize=8)
             axes.legend(frameon=False, fontsize=7)
