@@ -34,7 +34,7 @@ def test_it_remembers_honest_peers_that_sit_a_step_out() -> None:
 
 def test_the_attack_inside_is_any_that_forges() -> None:
     own_BD, honest_HD = rows("own", 6), rows("honest", 9)
-    for spec in ("bit-flip", "sign-flip:scale=3", "alie", "adaptive", "mimic", "rop"):
+    for spec in ("bit-flip", "sign-flip:scale=3", "alie", "tailored", "mimic", "rop"):
         inside = forger(spec, members=6)(own_BD, honest_HD)
         assert torch.equal(forger(f"unwatched:attack={spec}", members=6)(own_BD, honest_HD), inside)
 

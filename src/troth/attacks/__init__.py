@@ -21,7 +21,7 @@ from troth.attacks.coalition import Coalition
 from troth.attacks.colluder import Collusion
 from troth.attacks.errors import AttackError
 from troth.attacks.gradient import (
-    Adaptive,
+    Tailored,
     ALittleIsEnough,
     Backdoor,
     BitFlip,
@@ -87,7 +87,7 @@ ATTACKS: dict[str, type[GradientAttack]] = {
     "not-finite": NotFinite,
     "bit-flip": BitFlip,
     "rop": RelocatedOrthogonal,
-    "adaptive": Adaptive,
+    "tailored": Tailored,
     "slow-poison": SlowPoison,
     "backdoor": Backdoor,
     "unwatched": Unwatched,

@@ -78,7 +78,7 @@ def test_inner_product_manipulation_agrees_with_byzfl(byzfl_attacks: ModuleType)
         ("mimic:warmup=0", "'mimic:warmup=0': warmup must be at least 1 step, got 0"),
         ("min-max:direction=up", "'min-max:direction=up': direction is one of std, unit, sign, got 'up'"),
         ("rop:relocation=2", "'rop:relocation=2': relocation must be from 0 to 1, got 2.0"),
-        ("adaptive:damage=all", "'adaptive:damage=all': damage is one of against, distance, got 'all'"),
+        ("tailored:damage=all", "'tailored:damage=all': damage is one of against, distance, got 'all'"),
         ("backdoor:share=0", "'backdoor:share=0': share must be above 0 and at most 1, got 0.0"),
         ("unwatched:chance=0", "'unwatched:chance=0': chance must be above 0 and at most 1, got 0.0"),
         ("unwatched:attack=backdoor", ".*attack must be one that forges gradients and does nothing else"),

@@ -1,4 +1,4 @@
-"""Attacks made against a known defence: relocated orthogonal perturbation, and the adaptive search."""
+"""Attacks made against a known defence: relocated orthogonal perturbation, and the tailored search."""
 
 from collections.abc import Callable
 
@@ -63,7 +63,7 @@ def test_adaptive_rows_do_the_most_damage_of_all_that_it_tries(defence: Callable
     usual = (HONEST_HD - mean_D).norm(dim=1).mean()
     directions = [-mean_D, -mean_D.sign(), -HONEST_HD.std(dim=0)]
     tried = [mean_D + s * usual * d_D / d_D.norm() for d_D in directions for s in (0.3, 1.0, 2.0, 5.0, 30.0, 1000.0)]
-    found = damage(forger("adaptive", foresee=defence)(OWN_BD, HONEST_HD))
+    found = damage(forger("tailored", foresee=defence)(OWN_BD, HONEST_HD))
     assert found == pytest.approx(max(damage(row_D.expand(3, -1)) for row_D in tried))
     assert found > max(0.0, damage(OWN_BD))
 
@@ -77,7 +77,7 @@ def test_adaptive_peeks_at_most_24_times_a_step_and_not_at_all_while_it_waits() 
         assert torch.equal(rows_PD[3:], HONEST_HD), "colluders' rows come first"
         return rows_PD.mean(dim=0)
 
-    forge = forger("adaptive", foresee=counted, start=1)
+    forge = forger("tailored", foresee=counted, start=1)
     assert torch.equal(forge(OWN_BD, HONEST_HD), OWN_BD)
     assert peeks == 0
     forge(OWN_BD, HONEST_HD)
@@ -88,7 +88,7 @@ def test_against_the_mean_the_adaptive_attack_goes_straight_back_as_far_as_it_tr
     mean_D = HONEST_HD.mean(dim=0)
     usual = (HONEST_HD - mean_D).norm(dim=1).mean()
     right_D = mean_D - 1000 * usual * mean_D / mean_D.norm()
-    torch.testing.assert_close(forger("adaptive")(OWN_BD, HONEST_HD)[0], right_D)
+    torch.testing.assert_close(forger("tailored")(OWN_BD, HONEST_HD)[0], right_D)
 
 
 def test_a_squad_foresees_what_others_send_too() -> None:
@@ -98,7 +98,7 @@ def test_a_squad_foresees_what_others_send_too() -> None:
         seen.append(rows_PD)
         return rows_PD.mean(dim=0)
 
-    sent_BD = forger("bit-flip + adaptive", foresee=recorded)(OWN_BD, HONEST_HD)
+    sent_BD = forger("bit-flip + tailored", foresee=recorded)(OWN_BD, HONEST_HD)
     assert torch.equal(sent_BD[[0, 2]], -OWN_BD[[0, 2]])
     assert all(torch.equal(rows_PD[[0, 2]], -OWN_BD[[0, 2]]) and len(rows_PD) == 8 for rows_PD in seen)
     assert any(torch.equal(rows_PD[1], sent_BD[1]) for rows_PD in seen)

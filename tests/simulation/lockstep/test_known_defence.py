@@ -11,7 +11,7 @@ from tests.protocol.small_runs import finished, kept_promises, liars_gone
 from troth.simulation import ProtocolSimulation, Scenario, ServerSimulation, simulate
 
 # P contributors, D coordinates
-NEW = ("mimic", "min-max", "min-sum", "gaussian", "zero", "not-finite", "bit-flip", "rop", "adaptive", "slow-poison")
+NEW = ("mimic", "min-max", "min-sum", "gaussian", "zero", "not-finite", "bit-flip", "rop", "tailored", "slow-poison")
 SMALL = Scenario(task="quadratic:dimension=30", peers=7, byzantine=2, attack_start=0, steps=30, evaluate_every=100)
 
 
@@ -30,7 +30,7 @@ def recorded(simulation: ServerSimulation | ProtocolSimulation) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("defence", ["mean", "krum", "centered-clip", "troth"])
-@pytest.mark.parametrize("attack", ["adaptive", "min-max + rop"])
+@pytest.mark.parametrize("attack", ["tailored", "min-max + rop"])
 def test_what_liars_foresee_is_what_comes(defence: str, attack: str) -> None:
     """With plain SGD of rate 1 a step is the aggregate."""
     scenario = replace(
@@ -68,7 +68,7 @@ def test_liars_who_count_the_odds_lie_low_once_they_are_too_few() -> None:
     assert simulation.bans[0].peer in simulation.byzantine
 
 
-@pytest.mark.parametrize("attack", ["adaptive", "gaussian", "rop:z=50", "slow-poison:share=20"])
+@pytest.mark.parametrize("attack", ["tailored", "gaussian", "rop:z=50", "slow-poison:share=20"])
 def test_the_mean_breaks(attack: str) -> None:
     task = "quadratic:dimension=30"
     calm = Scenario(task=task, peers=7, steps=60, defence="mean", evaluate_every=100)
@@ -76,7 +76,7 @@ def test_the_mean_breaks(attack: str) -> None:
     assert simulate(attacked).summary.metrics["loss"] > 10 * simulate(calm).summary.metrics["loss"]
 
 
-@pytest.mark.parametrize("attack", ["adaptive", "rop", "mimic", "min-max"])
+@pytest.mark.parametrize("attack", ["tailored", "rop", "mimic", "min-max"])
 @pytest.mark.parametrize("defence", ["trimmed-mean", "krum"])
 def test_they_go_on_while_a_run_diverges(attack: str, defence: str) -> None:
     """Honest rows are no longer finite in the end, and no rule is defined for what is left: nothing to foresee."""

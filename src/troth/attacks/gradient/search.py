@@ -83,7 +83,7 @@ class _Relocating(WatchingForge):
 
 
 @dataclass(frozen=True)
-class Adaptive(GradientAttack):
+class Tailored(GradientAttack):
     """try four directions at six lengths on the defence itself, and send the rows that do the most damage"""
 
     damage: str = "against"
@@ -131,7 +131,7 @@ class _Trying(WatchingForge):
 
     def _directions(self, honest_HD: Tensor, mean_D: Tensor) -> list[Tensor]:
         mean_unit_D = unit(mean_D)
-        across_D = fixed_direction(self._seed, "adaptive", honest_HD)
+        across_D = fixed_direction(self._seed, "tailored", honest_HD)
         across_D = across_D - (across_D @ mean_unit_D) * mean_unit_D
         spread_D = honest_HD.std(dim=0, correction=0)
         return [unit(direction_D) for direction_D in (-mean_D, -mean_D.sign(), -spread_D, across_D)]
