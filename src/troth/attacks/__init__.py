@@ -21,7 +21,6 @@ from troth.attacks.coalition import Coalition
 from troth.attacks.colluder import Collusion
 from troth.attacks.errors import AttackError
 from troth.attacks.gradient import (
-    Tailored,
     ALittleIsEnough,
     Backdoor,
     BitFlip,
@@ -43,6 +42,7 @@ from troth.attacks.gradient import (
     SignFlip,
     SlowPoison,
     Subnormal,
+    Tailored,
     Zero,
     alie_deviations,
 )

@@ -54,7 +54,7 @@ def test_rop_is_as_long_as_alie_has_deviations_unless_told() -> None:
 
 
 @pytest.mark.parametrize("defence", [clip, median, lambda rows_PD: krum(rows_PD, byzantine=3)])
-def test_adaptive_rows_do_the_most_damage_of_all_that_it_tries(defence: Callable[[Tensor], Tensor]) -> None:
+def test_tailored_rows_do_the_most_damage_of_all_that_it_tries(defence: Callable[[Tensor], Tensor]) -> None:
     mean_D = HONEST_HD.mean(dim=0)
 
     def damage(rows_BD: Tensor) -> float:
@@ -68,7 +68,7 @@ def test_adaptive_rows_do_the_most_damage_of_all_that_it_tries(defence: Callable
     assert found > max(0.0, damage(OWN_BD))
 
 
-def test_adaptive_peeks_at_most_24_times_a_step_and_not_at_all_while_it_waits() -> None:
+def test_tailored_peeks_at_most_24_times_a_step_and_not_at_all_while_it_waits() -> None:
     peeks = 0
 
     def counted(rows_PD: Tensor) -> Tensor:
@@ -84,7 +84,7 @@ def test_adaptive_peeks_at_most_24_times_a_step_and_not_at_all_while_it_waits() 
     assert 0 < peeks <= 24
 
 
-def test_against_the_mean_the_adaptive_attack_goes_straight_back_as_far_as_it_tries() -> None:
+def test_against_the_mean_the_tailored_attack_goes_straight_back_as_far_as_it_tries() -> None:
     mean_D = HONEST_HD.mean(dim=0)
     usual = (HONEST_HD - mean_D).norm(dim=1).mean()
     right_D = mean_D - 1000 * usual * mean_D / mean_D.norm()

@@ -10,7 +10,7 @@ from troth.attacks.gradient.data import Backdoor, LabelFlip
 from troth.attacks.gradient.noise import Gaussian, RandomDirection, SlowPoison
 from troth.attacks.gradient.past import DelayedGradient, Mimic
 from troth.attacks.gradient.scaled import BitFlip, Inflate, NotFinite, SignFlip, Zero
-from troth.attacks.gradient.search import Adaptive, RelocatedOrthogonal
+from troth.attacks.gradient.search import RelocatedOrthogonal, Tailored
 from troth.attacks.gradient.small import Nudge, Subnormal
 from troth.attacks.gradient.spread import (
     ALittleIsEnough,
@@ -23,7 +23,6 @@ from troth.attacks.gradient.spread import (
 
 __all__ = [
     "ALittleIsEnough",
-    "Adaptive",
     "Backdoor",
     "BitFlip",
     "DelayedGradient",
@@ -46,6 +45,7 @@ __all__ = [
     "SignFlip",
     "SlowPoison",
     "Subnormal",
+    "Tailored",
     "WatchingForge",
     "Zero",
     "alie_deviations",
