@@ -44,8 +44,7 @@ def test_equal_configurations_have_equal_keys_and_others_do_not(tmp_path: Path) 
     assert not {c.job.key for c in one.cells} & {c.job.key for c in other.cells}
 
 
-def test_groups_have_axes_of_their_own(tmp_path: Path) -> None:
-    text = """
+GROUPS = """
 name = "two"
 [fixed]
 task = "quadratic:dimension=40"
@@ -53,15 +52,32 @@ peers = 4
 steps = 4
 [[groups]]
 name = "a"
-axes = {validators = [0, 1]}
+axes = {rate = [0.2]}
 [[groups]]
 name = "b"
 fixed = {defence = "mean"}
 axes = {rate = [0.1, 1]}
 """
-    cells = parse_sweep(text, tmp_path).plan().cells
-    assert [tuple(cell.labels.values()) for cell in cells] == [("a", 0, 0), ("a", 1, 0), ("b", 0.1, 0), ("b", 1, 0)]
+
+
+def test_groups_have_values_of_their_own(tmp_path: Path) -> None:
+    cells = parse_sweep(GROUPS, tmp_path).plan().cells
+    assert [tuple(cell.labels.values()) for cell in cells] == [("a", 0.2, 0), ("b", 0.1, 0), ("b", 1, 0)]
+    assert [cell.config["defence"] for cell in cells] == ["troth", "mean", "mean"]
     assert cells[-1].config["rate"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (('name = "b"', 'name = "a"'), "two `groups` have the same name"),
+        (("axes = {rate = [0.2]}", "axes = {tau = [0.2]}"), "all `groups` have the same axes"),
+        (("[fixed]", "[axes]\ntau = [1]\n[fixed]"), "either above all, or in each"),
+    ],
+)
+def test_mistakes_with_groups(tmp_path: Path, change: tuple[str, str], says: str) -> None:
+    with pytest.raises(SweepError, match=says):
+        parse_sweep(GROUPS.replace(*change), tmp_path)
 
 
 def test_only_some_of_the_cells(tmp_path: Path) -> None:

@@ -63,29 +63,31 @@ def read_sweep(folder: Path) -> Sweep:
     """Read `results.jsonl`, `sweep.toml`, and `times.jsonl` where it is there."""
     sweep = _read_file(folder / FILE)
     seconds = _read_times(folder / TIMES)
-    runs: dict[str, Run] = {}
-    failed: dict[str, FailedRun] = {}
+    runs: list[Run] = []
+    failed: list[FailedRun] = []
+    seen: set[tuple[Any, ...]] = set()
     torn, axes = False, None
     for place, line in _lines(folder / RESULTS):
         if line is None:
             torn = True
             break
         key = place.get(line, "key", str)
-        if key in runs or key in failed:
-            place.refuse(f"a second run with the key {_short(key)}")
         labels = _labels(place, place.get(line, "labels", dict))
+        if (cell := (key, *sorted(labels.items()))) in seen:  # cells of the table may share a run, but not a place
+            place.refuse(f"a second run with the key {_short(key)} and the same labels")
+        seen.add(cell)
         axes = axes or labels.keys()
         if labels.keys() != axes:
             place.refuse(f"`labels` has the axes {_short(sorted(labels))}, the first run {_short(sorted(axes))}")
         config = place.get(line, "config", dict)
         if "error" in line:
-            failed[key] = FailedRun(labels, place.get(line, "error", str))
+            failed.append(FailedRun(labels, place.get(line, "error", str)))
         else:
-            runs[key] = replace(_run(place, line, key, labels, config), seconds=seconds.get(key))
+            runs.append(replace(_run(place, line, key, labels, config), seconds=seconds.get(key)))
     for entry in sweep.expected:
         if axes and (unknown := sorted(entry.labels.keys() - axes)):
             _Place(folder / FILE).refuse(f"[[expected]] names {_short(unknown)}, which is no axis of the results")
-    return replace(sweep, runs=tuple(runs.values()), failed=tuple(failed.values()), torn=torn)
+    return replace(sweep, runs=tuple(runs), failed=tuple(failed), torn=torn)
 
 
 # Lines

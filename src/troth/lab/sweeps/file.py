@@ -73,6 +73,8 @@ def parse_sweep(text: str, folder: Path) -> Sweep:
         Group(group.name, fixed | check_options(group.fixed, f"group '{group.name}'"), _checked_axes(group.axes))
         for group in file.groups
     ) or (Group(None, fixed, _checked_axes(file.axes)),)
+    if len({frozenset(group.axes) for group in groups}) > 1:
+        raise SweepError("all `groups` have the same axes, else their runs would have no table in common")
     if len({group.name for group in groups}) != len(groups):
         raise SweepError("two `groups` have the same name")
     sweep = Sweep(
