@@ -175,7 +175,7 @@ def _numbers(place: _Place, values: dict[str, Any]) -> dict[str, float | None]:
 
 
 def _outcome(place: _Place, table: dict[str, Any]) -> Outcome:
-    bans = [place.check(ban, "a ban", dict) for ban in place.get(table, "bans", list)]
+    bans = [place.check(ban, "a ban", dict) for ban in place.get(table, "bans", list, default=[])]
     removed = place.get(table, "removed", dict, default={})
     if not all(peer.isascii() and peer.isdigit() and len(peer) < 10 for peer in removed):
         place.refuse(f"`removed` must name peers by number, got {_short(sorted(removed))}")
