@@ -34,8 +34,6 @@ OF_THE_LAB = (  # the figures on their pages are those of the lab; the index has
     "rop",
     "tailored",
     "slow-poison",
-    "backdoor",
-    "unwatched",
 )
 TRIED = tuple(name for name in ATTACKS if name not in OF_THE_LAB)
 
@@ -49,6 +47,7 @@ class Variant:
 
     attack: str | None = None
     options: dict[str, Any] = field(default_factory=dict)  # of the scenario, beside the attack
+    metrics: tuple[str, ...] = ()  # shown beside the accuracy
 
 
 VARIANTS = {
@@ -56,16 +55,24 @@ VARIANTS = {
     "nudge": Variant("nudge:size=0.03", {"hardware": 3, "deviation": 0.01}),
     "inflate": Variant(options={"tau_auto": 0.25}),
     "covered-once": Variant(options={"attack_stop": START + 1}),  # once
+    "backdoor": Variant(metrics=("backdoor",)),  # the accuracy shows nothing of it
 }
+METRICS = tuple(name for variant in VARIANTS.values() for name in variant.metrics)
 
 
 def scenario(name: str | None, seed: int) -> Scenario:
     if name is None:
-        return Scenario(seed=seed, evaluate_every=1000)
+        return Scenario(seed=seed, evaluate_every=1000, metrics=METRICS)
     variant = VARIANTS.get(name, Variant())
     attack = variant.attack or name
     return Scenario(
-        byzantine=LIARS, attack=attack, attack_start=START, seed=seed, evaluate_every=1000, **variant.options
+        byzantine=LIARS,
+        attack=attack,
+        attack_start=START,
+        seed=seed,
+        evaluate_every=1000,
+        metrics=variant.metrics,
+        **variant.options,
     )
 
 
@@ -73,11 +80,15 @@ def scenario(name: str | None, seed: int) -> Scenario:
 class Result:
     """What one run showed."""
 
-    accuracy: float
+    metrics: dict[str, float]
     liars_banned: list[int]  # steps, after the attack began
     honest_banned: int
     absent: list[int]
     agreement: bool
+
+    @property
+    def accuracy(self) -> float:
+        return self.metrics["accuracy"]
 
 
 def result(job: Job) -> Result:
@@ -86,7 +97,7 @@ def result(job: Job) -> Result:
     details = summary.details
     banned = [ban["step"] - START for ban in details["banned"] if ban["peer"] in summary.byzantine]
     return Result(
-        summary.metrics["accuracy"],
+        summary.metrics,
         banned,
         details["honest_banned"],
         details["absent"],
@@ -104,17 +115,20 @@ def command(name: str) -> str:
         "attack_stop": "attack-stop",
     }
     options = [f"--{names[key]} {value:g}" for key, value in variant.options.items()]
-    return " ".join(["troth simulate --byzantine", str(LIARS), *attacks, *options])
+    metrics = [f"--metric {metric}" for metric in variant.metrics]
+    return " ".join(["troth simulate --byzantine", str(LIARS), *attacks, *options, *metrics])
 
 
 def write_page(name: str, runs: Sequence[Result], calm: Sequence[Result]) -> str:
     """Write the page's figures; return its row in the overview."""
+    shown = ("accuracy", *VARIANTS.get(name, Variant()).metrics)
     rows = []
     for seed, run, without in zip(SEEDS, runs, calm, strict=True):
         last = f"{max(run.liars_banned)} steps" if run.liars_banned else "–"
+        figures = [f" {run.metrics[metric]:.1%} | {without.metrics[metric]:.1%} |" for metric in shown]
         rows.append(
-            f"| {seed} | {len(run.liars_banned)} of {LIARS} | {last} | {len(run.absent)} | {run.honest_banned} | "
-            f"{run.accuracy:.1%} | {without.accuracy:.1%} |"
+            f"| {seed} | {len(run.liars_banned)} of {LIARS} | {last} | {len(run.absent)} | {run.honest_banned} |"
+            + "".join(figures)
         )
     rewrite(
         DOCS / f"{name}.md",
@@ -123,8 +137,8 @@ def write_page(name: str, runs: Sequence[Result], calm: Sequence[Result]) -> str
 `{command(name)} --seed …`, 400 steps of digits, the attack from step {START} on.
 Written by `make attack-pages` on {machine()}.
 
-| seed | liars banned | the last of them after | absent | honest banned | accuracy | without attack |
-| --- | --- | --- | --- | --- | --- | --- |
+| seed | liars banned | the last of them after | absent | honest banned |{"".join(f" {name} | without attack |" for name in shown)}
+| --- | --- | --- | --- | --- |{" --- | --- |" * len(shown)}
 {chr(10).join(rows)}
 """,
     )
