@@ -271,7 +271,8 @@ def main() -> None:
     try:
         changed = write_pages(read_matrix(parser.parse_args().folder), DOCS)
     except OperatorError as error:
-        sys.exit(f"{error}")
+        print(error, file=sys.stderr)
+        sys.exit(2)
     print(f"{len(changed)} pages have changed")
 
 
