@@ -2,10 +2,12 @@
 
 The prose stands in the pages and stays; below "Measured" everything is written anew from runs: 16 peers of whom 7 lie learn
 to read digits, the attack starts in step 50. What attacks do to other defences is the lab's matter: benchmarks/lab_pages.py.
+`python -m benchmarks.attack_pages backdoor unwatched` tries these alone; the index, which compares all, stays as it is.
 """
 
 import os
 import platform
+import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
@@ -163,11 +165,13 @@ def rewrite(path: Path, heading: str, text: str) -> None:
     path.write_text(before + found + text + following + rest, encoding="utf-8")
 
 
-def write_all(results: Mapping[Job, Result]) -> None:
-    """Write the figures of all pages, and of their index."""
+def write_all(results: Mapping[Job, Result], names: Sequence[str] = TRIED) -> None:
+    """Write the figures of these pages; of all of them, also those of the index."""
     assert all(run.agreement and run.honest_banned == 0 for run in results.values()), "a promise was broken"
     calm = [results[None, seed] for seed in SEEDS]
-    rows = [write_page(name, [results[name, seed] for seed in SEEDS], calm) for name in TRIED]
+    rows = [write_page(name, [results[name, seed] for seed in SEEDS], calm) for name in names]
+    if names != TRIED:
+        return
     rewrite(
         DOCS / "README.md",
         "## What each of them did",
@@ -182,12 +186,14 @@ same model after every step, and none of them was banned. Without attack the acc
     )
 
 
-def main() -> None:
-    jobs: list[Job] = [(name, seed) for name in (None, *TRIED) for seed in SEEDS]
+def main(names: Sequence[str]) -> None:
+    assert set(names) <= set(TRIED), f"there are {', '.join(TRIED)}"
+    jobs: list[Job] = [(name, seed) for name in (None, *names) for seed in SEEDS]
     with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
-        write_all(dict(zip(jobs, track(pool.map(result, jobs), total=len(jobs), description="runs"), strict=True)))
+        results = dict(zip(jobs, track(pool.map(result, jobs), total=len(jobs), description="runs"), strict=True))
+    write_all(results, names)
     print((DOCS / "README.md").read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":
-    main()
+    main(tuple(sys.argv[1:]) or TRIED)

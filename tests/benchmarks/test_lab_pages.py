@@ -167,6 +167,17 @@ def test_attack_pages_and_lab_pages_leave_each_other_alone(
     assert write_pages(matrix, docs) == []
 
 
+def test_attack_pages_of_some_attacks_leave_the_others_and_the_index(
+    docs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = contents(docs)
+    monkeypatch.setattr(attack_pages, "DOCS", docs / "attacks")
+    run = Result({"accuracy": 0.5}, liars_banned=[3], honest_banned=0, absent=[], agreement=True)
+    attack_pages.write_all({(name, seed): run for name in (None, "grind") for seed in SEEDS}, ("grind",))
+    after = contents(docs)
+    assert {page for page in after if after[page] != before[page]} == {"attacks/grind.md"}
+
+
 def test_every_attack_of_the_recipe_has_a_page_with_room() -> None:
     """Each of the lab's own, and nothing that `make attack-pages` would write over."""
     assert set(OF_THE_LAB) < set(ATTACKS)
