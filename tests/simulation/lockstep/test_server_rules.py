@@ -1,7 +1,6 @@
 """A trusted server's rules over a whole run: memory, guarantees, workers' momentum, a user's own rule that remembers."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -124,7 +123,7 @@ class TestMomentum:
         calm = ServerSimulation(Scenario(task=QUADRATIC, peers=4, steps=9, defence="mean", momentum=0.5))
         seen: list[Tensor] = []
 
-        def send(_self: Coalition, _step: int, own_BD: Tensor, honest_HD: Tensor, **_: Any) -> Tensor:
+        def send(_self: Coalition, _step: int, own_BD: Tensor, honest_HD: Tensor, *_others: object) -> Tensor:
             seen.append(torch.cat([own_BD, honest_HD]))
             return torch.zeros_like(own_BD)
 
