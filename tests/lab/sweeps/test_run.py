@@ -1,5 +1,6 @@
 """Results of sweeps: kept at once, continued, put in order, never mixed with others."""
 
+import errno
 import json
 import os
 import time
@@ -72,6 +73,49 @@ def test_a_killed_sweep_leaves_a_torn_line_and_ends_with_the_same_file(tmp_path:
     assert (tmp_path / "results.jsonl").read_text() == text
 
 
+@pytest.mark.parametrize("end", [b'{"key": "\xcf', b"\xff\xfe\x00", b'{"key": "a", "labels": {}}'])
+def test_a_line_torn_within_a_character_is_torn_like_any_other(tmp_path: Path, whole: Path, end: bytes) -> None:
+    text = (whole / "results.jsonl").read_bytes()
+    (tmp_path / "results.jsonl").write_bytes(text[: text.index(b"\n") + 1] + end)
+    (tmp_path / "times.jsonl").write_bytes(b'{"key": "a", "seconds": 1.0}\n{"key": "b", "sec')
+    sweep = tiny(tmp_path)
+    run_sweep(sweep, sweep.plan(), tmp_path, inline, at_once=1)
+    assert (tmp_path / "results.jsonl").read_bytes() == text
+    times = [json.loads(line) for line in (tmp_path / "times.jsonl").read_text().splitlines()]
+    assert len(times) == 12  # the torn one is gone, and nothing is glued to it
+
+
+def test_a_folder_has_one_writer(tmp_path: Path, whole: Path) -> None:
+    """Otherwise each would put the file in order by what it knows, without the other's runs."""
+    sweep = tiny(tmp_path)
+    store = Store(tmp_path, sweep, sweep.plan().cells)
+    with pytest.raises(SweepError, match="another 'troth lab run' writes to `out`"):
+        Store(tmp_path, sweep, sweep.plan().cells)
+    store.close()
+    run_sweep(sweep, sweep.plan(), tmp_path, inline, at_once=1)
+    assert (tmp_path / "results.jsonl").read_bytes() == (whole / "results.jsonl").read_bytes()
+
+
+def test_a_full_disk_keeps_what_was_there(tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of a line is written when the disk is full, and so is half of the file in order."""
+    sweep, kept = tiny(tmp_path), 0
+
+    def full(_handle: int) -> None:
+        nonlocal kept
+        kept += 1
+        if kept > 6:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("troth.lab.sweeps.store.os.fsync", full)
+    with pytest.raises(SweepError, match=r"No space left on device; the runs that were kept are there"):
+        run_sweep(sweep, sweep.plan(), tmp_path, inline, at_once=1)
+    monkeypatch.undo()
+    made = []
+    run_sweep(sweep, sweep.plan(), tmp_path, inline, at_once=1, on_run=lambda p, *_: made.append(p))
+    assert made[0].kept > 0
+    assert (tmp_path / "results.jsonl").read_bytes() == (whole / "results.jsonl").read_bytes()
+
+
 def test_another_sweeps_results_are_not_mixed_in(tmp_path: Path, whole: Path) -> None:
     (tmp_path / "results.jsonl").write_bytes((whole / "results.jsonl").read_bytes())
     changed = tiny(tmp_path, TINY.replace('"none", ', "").replace("seeds = [0, 1]", "seeds = [1, 2]"))
@@ -108,6 +152,16 @@ def test_a_run_that_fails_is_said_and_tried_again(tmp_path: Path, whole: Path) -
     assert (tmp_path / "results.jsonl").read_bytes() == (whole / "results.jsonl").read_bytes()
 
 
+def test_an_error_in_any_characters_is_kept(tmp_path: Path) -> None:
+    sweep = tiny(tmp_path)
+
+    def failing(jobs: Sequence[Job], _at_once: int, _until: float | None) -> Results:
+        yield jobs[0], Performed({"error": "no file \udcff τ"}, 0.0)
+
+    run_sweep(sweep, sweep.plan(), tmp_path, failing, at_once=1)
+    assert {line["error"] for line in lines(tmp_path)} == {"no file \udcff τ"}
+
+
 def test_an_error_is_a_result(tmp_path: Path) -> None:
     (tmp_path / "rule.py").write_text(
         "def rule(vectors):\n    if len(vectors) == 4 and vectors.shape[1] > 5:\n        1 / 0\n    return vectors[0]\n"
@@ -118,7 +172,18 @@ def test_an_error_is_a_result(tmp_path: Path) -> None:
     assert "rule.py', line 3, in rule: ZeroDivisionError" in perform(job).found["error"]
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"key": 3}', '{"key": "a"}', '{"key": "a", "labels": 3}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "[]",
+        "[" * 100_000,
+        '{"key": "a", "labels": {"seed": NaN}}',
+        '{"key": 3}',
+        '{"key": "a"}',
+        '{"key": "a", "labels": 3}',
+    ],
+)
 def test_a_damaged_file_is_refused_by_line(tmp_path: Path, content: str) -> None:
     (tmp_path / "results.jsonl").write_text(content + "\n")
     sweep = tiny(tmp_path)
