@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.lab.sweeps.tiny import TINY, inline, tiny
+from troth.lab.report.reading import read_sweep
 from troth.lab.sweeps.engines import Engine, Results, local, ray
 from troth.lab.sweeps.options import SweepError
 from troth.lab.sweeps.perform import Performed, perform
@@ -44,6 +45,13 @@ def test_a_line_holds_everything(whole: Path) -> None:
     assert found["none", "mean", 1]["outcome"]["gradients"] == 16
     assert found["sign-flip", "mean", 0]["metrics"]["loss"] > 100 * found["none", "mean", 0]["metrics"]["loss"]
     assert (whole / "sweep.toml").read_text() == TINY
+
+
+def test_a_report_reads_what_was_written(whole: Path) -> None:
+    """A trusted server bans nobody, and its lines have no `bans`."""
+    runs = {(run.labels["defence"], run.calm): run for run in read_sweep(whole).runs}
+    assert len(runs) == 6
+    assert runs["mean", False].out == {}
 
 
 @pytest.mark.parametrize("after", [0, 1, 7])

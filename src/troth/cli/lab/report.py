@@ -22,8 +22,8 @@ def report(
     from troth.lab.theory.section import theory_section
 
     written = write_report(results, out, extra=[theory_section])
-    for line in written.summary:
-        typer.echo(line)
+    typer.echo(written.summary)
     typer.echo(f"report   {written.page}")
-    typer.echo(f"tables   {written.tables}")
-    typer.echo(f"figures  {written.figures}")
+    for name, files in (("tables", written.tables), ("figures", written.figures)):
+        if files:
+            typer.echo(f"{name:<8} {files[0].parent}")

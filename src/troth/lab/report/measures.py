@@ -221,7 +221,7 @@ def _expected_row(study: Study, entry: Expected) -> tuple[Cell, ...]:
     published = entry.value * metric.factor
     apart = None if ours.mean is None else ours.mean - published
     within = abs(apart) <= CLOSE if metric.share and apart is not None else None
-    unit = f"{metric.name}{metric.unit}" + (f", last {entry.last}" if entry.last > 1 else "")
+    unit = metric.name + (", %" if metric.share else "") + (f", last {entry.last}" if entry.last > 1 else "")
     cell = named(entry.labels, list(entry.labels)) or "all runs"
     return cell, unit, published, ours, apart, within, ours.n, entry.source or None
 

@@ -62,7 +62,7 @@ def sweep_folders(folder: Path) -> list[Path]:
 def read_sweep(folder: Path) -> Sweep:
     """Read `results.jsonl`, `sweep.toml`, and `times.jsonl` where it is there."""
     sweep = _read_file(folder / FILE)
-    seconds = _read_times(folder / TIMES)
+    seconds, machines = _read_times(folder / TIMES)
     runs: list[Run] = []
     failed: list[FailedRun] = []
     seen: set[tuple[Any, ...]] = set()
@@ -87,7 +87,7 @@ def read_sweep(folder: Path) -> Sweep:
     for entry in sweep.expected:
         if axes and (unknown := sorted(entry.labels.keys() - axes)):
             _Place(folder / FILE).refuse(f"[[expected]] names {_short(unknown)}, which is no axis of the results")
-    return replace(sweep, runs=tuple(runs), failed=tuple(failed), torn=torn)
+    return replace(sweep, runs=tuple(runs), failed=tuple(failed), torn=torn, machines=machines)
 
 
 # Lines
@@ -126,14 +126,16 @@ def _no_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return table
 
 
-def _read_times(path: Path) -> dict[str, float]:
-    if not path.exists():
-        return {}
+def _read_times(path: Path) -> tuple[dict[str, float], tuple[str, ...]]:
+    """Seconds by key, and the machines, in the order in which they come up."""
     times: dict[str, float] = {}
-    for place, line in _lines(path):
+    machines: dict[str, None] = {}
+    for place, line in _lines(path) if path.exists() else ():
         if line is not None:  # the last run's time may be cut off; it has none then
             times[place.get(line, "key", str)] = float(place.get(line, "seconds", int, float))
-    return times
+            if machine := place.get(line, "machine", str, default=""):
+                machines[machine] = None
+    return times, tuple(machines)
 
 
 # Runs
@@ -175,7 +177,7 @@ def _numbers(place: _Place, values: dict[str, Any]) -> dict[str, float | None]:
 
 
 def _outcome(place: _Place, table: dict[str, Any]) -> Outcome:
-    bans = [place.check(ban, "a ban", dict) for ban in place.get(table, "bans", list)]
+    bans = [place.check(ban, "a ban", dict) for ban in place.get(table, "bans", list, default=[])]
     removed = place.get(table, "removed", dict, default={})
     if not all(peer.isascii() and peer.isdigit() and len(peer) < 10 for peer in removed):
         place.refuse(f"`removed` must name peers by number, got {_short(sorted(removed))}")

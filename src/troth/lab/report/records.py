@@ -123,6 +123,7 @@ class Sweep:
     runs: tuple[Run, ...]
     failed: tuple[FailedRun, ...]
     torn: bool  # the last line is cut off: the sweep is unfinished
+    machines: tuple[str, ...] = ()  # where its runs were made, as far as times are there
 
 
 def show(value: object, longest: int = 60) -> str:

@@ -1,11 +1,8 @@
 """Writing the report: the page, its figures and its tables, beside the results or elsewhere."""
 
-import os
-import platform
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
 from troth.errors import printable
@@ -89,19 +86,22 @@ def _placed(path: str, prefix: str) -> str:
 
 
 def _made(sweep: Sweep) -> Html:
-    """How to make it again, with which version, and where it was written."""
+    """How to make it again, with which version, and where its runs were made."""
     versions = sorted({show(run.version, 30) for run in sweep.runs})
     name = shlex.quote(printable(sweep.name)[:80])
-    cores = os.cpu_count() or 1
-    machine = f"{platform.machine()}, {cores} {'core' if cores == 1 else 'cores'}, PyTorch {metadata.version('torch')}"
+    where = f"; run on {'; '.join(show(machine, 80) for machine in sweep.machines)}" if sweep.machines else ""
     return element(
         "p",
         joined(
             "Made by ",
-            element("code", f"troth lab run {name}.toml"),
+            element("code", f"troth lab run {name}" if _is_recipe(sweep.name) else f"troth lab run {name}.toml"),
             " and ",
             element("code", f"troth lab report results/{name}"),
-            f", Troth {', '.join(versions) or 'of no known version'}; written on {machine}.",
+            f", Troth {', '.join(versions) or 'of no known version'}{where}.",
         ),
         class_="made",
     )
+
+
+def _is_recipe(name: str) -> bool:
+    return any(path.stem == name for path in (Path(__file__).parents[1] / "recipes").glob("*.toml"))
