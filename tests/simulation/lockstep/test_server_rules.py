@@ -100,8 +100,8 @@ class TestSpecs:
         scenario = Scenario(task=QUADRATIC, peers=4, steps=5, defence=f"{file}:weight=0.25")
         simulation = ServerSimulation(scenario)
         sent_PD = torch.ones(4, 20)
-        assert simulation._aggregate(sent_PD, [True] * 4)[0] == 0.75
-        assert simulation._aggregate(sent_PD, [True, True, False, True])[0] == 0.9375
+        assert simulation._aggregate(sent_PD, [True] * 4, simulation.aggregator)[0] == 0.75
+        assert simulation._aggregate(sent_PD, [True, True, False, True], simulation.aggregator)[0] == 0.9375
         summary = simulate(scenario).summary
         assert summary.details["removed"] == {"0": 1}
         assert str(file) in summary.config["code"]
