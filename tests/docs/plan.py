@@ -10,6 +10,7 @@ SLOW: dict[str, tuple[str, ...]] = {
         ".venv/bin/troth swarm",
         ".venv/bin/troth chaos",
         ".venv/bin/troth doctor",
+        ".venv/bin/troth lab run",
         "for me in alice bob carol dave; do .venv/bin/troth join",
         ".venv/bin/troth export",
         "import troth",

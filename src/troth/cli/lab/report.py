@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+_PRINTED = ("expected.md", "paired.md", "exponents.md")  # tables that answer what a sweep asks
+
 
 def report(
     results: Annotated[
@@ -23,6 +25,9 @@ def report(
 
     written = write_report(results, out, extra=[theory_section])
     typer.echo(written.summary)
+    for path in written.tables:
+        if path.name in _PRINTED:
+            typer.echo("\n" + path.read_text(encoding="utf-8"))
     typer.echo(f"report   {written.page}")
     for name, files in (("tables", written.tables), ("figures", written.figures)):
         if files:

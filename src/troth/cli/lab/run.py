@@ -82,7 +82,7 @@ def _at_once(workers: int | None, plan: "Plan") -> int:
     if workers is not None and workers < 1:
         raise LabError(f"--workers must be at least 1, got {workers}")
     on_gpu = any(cell.config.get("device") == "cuda" for cell in plan.cells)
-    return workers or (1 if on_gpu else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
+    return workers or (1 if on_gpu else os.cpu_count() or 1)
 
 
 def _engine(name: str, address: str | None) -> "Engine":
