@@ -140,7 +140,7 @@ def test_a_curve_does_not_rise_because_its_worst_seed_is_gone(tmp_path: Path) ->
     made = study(tmp_path, [*RUNS[:-1], ended("flip", "mean", 1, [0.1, 0.5, 0.1])])
     runs = [one for one in made.runs if one.labels["defence"] == "mean" and not one.calm]
     band = _curve(made.metric, "mean", Style("#000000", ()), runs)
-    assert band.points[-1] == (150, pytest.approx(11), pytest.approx(10), pytest.approx(12))
+    assert list(band.points[-1]) == pytest.approx([150, 11, 10, 12])
 
 
 def test_the_cost_is_that_of_a_step(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.lab.sweeps.tiny import TINY, inline, tiny
 from troth.lab.report.reading import read_sweep
@@ -178,6 +179,25 @@ def test_an_error_is_a_result(tmp_path: Path) -> None:
     plan = sweep.plan()
     job = next(cell.job for cell in plan.cells if cell.labels["defence"] == "rule.py")
     assert "rule.py', line 3, in rule: ZeroDivisionError" in perform(job).found["error"]
+
+
+def test_a_run_does_not_depend_on_what_ran_in_its_process_before(tmp_path: Path) -> None:
+    """A user's rule that sets the type of new tensors does so for its own run alone."""
+    (tmp_path / "rule.py").write_text(
+        "import torch\n\ndef rule(vectors):\n    torch.set_default_dtype(torch.float64)\n    return vectors[0]\n"
+    )
+    (tmp_path / "later.py").write_text(
+        "import torch\n\ndef later(vectors):\n    return vectors.mean(dim=0) * torch.tensor([1 / 3]).double()\n"
+    )
+    plan = tiny(tmp_path, TINY.replace('"troth"', '"rule.py"').replace('"mean"', '"later.py"')).plan()
+    jobs = {cell.labels["defence"]: cell.job for cell in plan.cells}
+    try:
+        torch.set_default_dtype(torch.float32)  # planning has tried the rule already
+        alone = perform(jobs["later.py"]).found
+        perform(jobs["rule.py"])
+        assert perform(jobs["later.py"]).found == alone
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 @pytest.mark.parametrize(

@@ -72,8 +72,8 @@ def curve_pictures(study: Study) -> tuple[list[Picture], int]:
                 # once is enough
                 else (
                     "Mean over seeds; the band reaches from the least to the most of them. Dashed upright: the attack begins; "
-                    "shaded: it lasts. ▼ a liar is banned or removed (every seed's, above the mean line). ✖ a run diverged: from there "
-                    "on it counts with its last value."
+                    "shaded: it lasts. ▼ a liar is banned or removed (every seed's, above the mean line). ✖ a run diverged: "
+                    "from there on it counts with its last value."
                 )
             )
             title = f"{study.metric.name.capitalize()} over steps{where}"

@@ -175,8 +175,8 @@ def cost_table(study: Study) -> Table:
         "cost",
         "Cost",
         "Gradients computed per step, as a multiple of the plain mean's with the same seed and the closest labels; bytes of "
-        "everyone's announcements that a peer receives per step; seconds that a run took, mean ± standard deviation over all runs (they shared the "
-        "machine).",
+        "everyone's announcements that a peer receives per step; seconds that a run took, mean ± standard deviation over all "
+        "runs (they shared the machine).",
         (
             *_axes(axes),
             Column("gradients, × the mean's", 3),
@@ -298,7 +298,6 @@ def _ratio(run: Run, other: Run | None) -> float | None:
 
 def _per_step(run: Run) -> float | None:
     outcome = run.outcome
-    steps = outcome.steps + (
-        outcome.diverged_at is not None
-    )  # at the last one gradients were computed, and no step made
+    halted = outcome.diverged_at == outcome.steps  # gradients were computed once more, and no step was made
+    steps = outcome.steps + halted
     return outcome.gradients / steps if outcome.gradients is not None and steps else None

@@ -28,6 +28,7 @@ class Performed(NamedTuple):
 def perform(job: Job) -> Performed:
     """Run a job to its end with one thread. An error is a result: the other runs go on."""
     torch.set_num_threads(1)  # runs share the cores, and bits must not depend on how
+    torch.set_default_dtype(torch.float32)  # a user's own file in a run before may have left another
     started = time.monotonic()
     try:
         with chdir(job.folder), redirect_stdout(stderr):  # what a user's own file prints is not our output
