@@ -84,7 +84,7 @@ attack-pages: .venv/installed-dev ## try every attack; rewrites the figures in d
 attack-studies: .venv/installed-dev ## how long liars last, radius, hardware; rewrites docs/attacks/README.md (an hour on two cores)
 	$(BIN)/python -m benchmarks.attack_studies
 
-lab-pages: .venv/installed-dev ## tables of docs/attacks/, docs/defences/ and docs/results/ from results/matrix, which troth lab run matrix makes (over an hour on two cores)
+lab-pages: .venv/installed-dev ## tables of docs/attacks/, docs/defences/ and docs/results/ from results/matrix, which troth lab run matrix makes (an hour on two cores)
 	$(BIN)/python -m benchmarks.lab_pages results/matrix
 
 fuzz: .venv/installed-dev ## a million hostile inputs for every decoder that sees peers' bytes (some minutes on two cores)

@@ -2,10 +2,12 @@
 
 The prose stands in the pages and stays; below "Measured" everything is written anew from runs: 16 peers of whom 7 lie learn
 to read digits, the attack starts in step 50. What attacks do to other defences is the lab's matter: benchmarks/lab_pages.py.
+`python -m benchmarks.attack_pages backdoor unwatched` tries these alone; the index, which compares all, stays as it is.
 """
 
 import os
 import platform
+import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
@@ -34,8 +36,6 @@ OF_THE_LAB = (  # the figures on their pages are those of the lab; the index has
     "rop",
     "tailored",
     "slow-poison",
-    "backdoor",
-    "unwatched",
 )
 TRIED = tuple(name for name in ATTACKS if name not in OF_THE_LAB)
 
@@ -49,6 +49,7 @@ class Variant:
 
     attack: str | None = None
     options: dict[str, Any] = field(default_factory=dict)  # of the scenario, beside the attack
+    metrics: tuple[str, ...] = ()  # shown beside the accuracy
 
 
 VARIANTS = {
@@ -56,16 +57,24 @@ VARIANTS = {
     "nudge": Variant("nudge:size=0.03", {"hardware": 3, "deviation": 0.01}),
     "inflate": Variant(options={"tau_auto": 0.25}),
     "covered-once": Variant(options={"attack_stop": START + 1}),  # once
+    "backdoor": Variant(metrics=("backdoor",)),  # the accuracy shows nothing of it
 }
+METRICS = tuple(name for variant in VARIANTS.values() for name in variant.metrics)
 
 
 def scenario(name: str | None, seed: int) -> Scenario:
     if name is None:
-        return Scenario(seed=seed, evaluate_every=1000)
+        return Scenario(seed=seed, evaluate_every=1000, metrics=METRICS)
     variant = VARIANTS.get(name, Variant())
     attack = variant.attack or name
     return Scenario(
-        byzantine=LIARS, attack=attack, attack_start=START, seed=seed, evaluate_every=1000, **variant.options
+        byzantine=LIARS,
+        attack=attack,
+        attack_start=START,
+        seed=seed,
+        evaluate_every=1000,
+        metrics=variant.metrics,
+        **variant.options,
     )
 
 
@@ -73,11 +82,15 @@ def scenario(name: str | None, seed: int) -> Scenario:
 class Result:
     """What one run showed."""
 
-    accuracy: float
+    metrics: dict[str, float]
     liars_banned: list[int]  # steps, after the attack began
     honest_banned: int
     absent: list[int]
     agreement: bool
+
+    @property
+    def accuracy(self) -> float:
+        return self.metrics["accuracy"]
 
 
 def result(job: Job) -> Result:
@@ -86,7 +99,7 @@ def result(job: Job) -> Result:
     details = summary.details
     banned = [ban["step"] - START for ban in details["banned"] if ban["peer"] in summary.byzantine]
     return Result(
-        summary.metrics["accuracy"],
+        summary.metrics,
         banned,
         details["honest_banned"],
         details["absent"],
@@ -104,17 +117,20 @@ def command(name: str) -> str:
         "attack_stop": "attack-stop",
     }
     options = [f"--{names[key]} {value:g}" for key, value in variant.options.items()]
-    return " ".join(["troth simulate --byzantine", str(LIARS), *attacks, *options])
+    metrics = [f"--metric {metric}" for metric in variant.metrics]
+    return " ".join(["troth simulate --byzantine", str(LIARS), *attacks, *options, *metrics])
 
 
 def write_page(name: str, runs: Sequence[Result], calm: Sequence[Result]) -> str:
     """Write the page's figures; return its row in the overview."""
+    shown = ("accuracy", *VARIANTS.get(name, Variant()).metrics)
     rows = []
     for seed, run, without in zip(SEEDS, runs, calm, strict=True):
         last = f"{max(run.liars_banned)} steps" if run.liars_banned else "–"
+        figures = [f" {run.metrics[metric]:.1%} | {without.metrics[metric]:.1%} |" for metric in shown]
         rows.append(
-            f"| {seed} | {len(run.liars_banned)} of {LIARS} | {last} | {len(run.absent)} | {run.honest_banned} | "
-            f"{run.accuracy:.1%} | {without.accuracy:.1%} |"
+            f"| {seed} | {len(run.liars_banned)} of {LIARS} | {last} | {len(run.absent)} | {run.honest_banned} |"
+            + "".join(figures)
         )
     rewrite(
         DOCS / f"{name}.md",
@@ -123,8 +139,8 @@ def write_page(name: str, runs: Sequence[Result], calm: Sequence[Result]) -> str
 `{command(name)} --seed …`, 400 steps of digits, the attack from step {START} on.
 Written by `make attack-pages` on {machine()}.
 
-| seed | liars banned | the last of them after | absent | honest banned | accuracy | without attack |
-| --- | --- | --- | --- | --- | --- | --- |
+| seed | liars banned | the last of them after | absent | honest banned |{"".join(f" {name} | without attack |" for name in shown)}
+| --- | --- | --- | --- | --- |{" --- | --- |" * len(shown)}
 {chr(10).join(rows)}
 """,
     )
@@ -149,11 +165,13 @@ def rewrite(path: Path, heading: str, text: str) -> None:
     path.write_text(before + found + text + following + rest, encoding="utf-8")
 
 
-def write_all(results: Mapping[Job, Result]) -> None:
-    """Write the figures of all pages, and of their index."""
+def write_all(results: Mapping[Job, Result], names: Sequence[str] = TRIED) -> None:
+    """Write the figures of these pages; of all of them, also those of the index."""
     assert all(run.agreement and run.honest_banned == 0 for run in results.values()), "a promise was broken"
     calm = [results[None, seed] for seed in SEEDS]
-    rows = [write_page(name, [results[name, seed] for seed in SEEDS], calm) for name in TRIED]
+    rows = [write_page(name, [results[name, seed] for seed in SEEDS], calm) for name in names]
+    if names != TRIED:
+        return
     rewrite(
         DOCS / "README.md",
         "## What each of them did",
@@ -168,12 +186,14 @@ same model after every step, and none of them was banned. Without attack the acc
     )
 
 
-def main() -> None:
-    jobs: list[Job] = [(name, seed) for name in (None, *TRIED) for seed in SEEDS]
+def main(names: Sequence[str]) -> None:
+    assert set(names) <= set(TRIED), f"there are {', '.join(TRIED)}"
+    jobs: list[Job] = [(name, seed) for name in (None, *names) for seed in SEEDS]
     with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
-        write_all(dict(zip(jobs, track(pool.map(result, jobs), total=len(jobs), description="runs"), strict=True)))
+        results = dict(zip(jobs, track(pool.map(result, jobs), total=len(jobs), description="runs"), strict=True))
+    write_all(results, names)
     print((DOCS / "README.md").read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":
-    main()
+    main(tuple(sys.argv[1:]) or TRIED)

@@ -59,11 +59,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Matrix:
-    """The finished sweep: its cells, and where it was run."""
+    """The finished sweep and its cells."""
 
     sweep: Sweep
     cells: tuple[Cell, ...]
-    machine: str
 
     def pages(self, axis: str) -> dict[str, list[str]]:
         """Labels of an axis by the name of their page. Mixed teams have none, nor has the absence of an attack."""
@@ -89,6 +88,8 @@ def read_matrix(folder: Path) -> Matrix:
         raise PagesError(
             f"{folder} is unfinished: of {len(planned)} runs {missing} have no result; 'troth lab run {NAME}' makes them"
         )
+    if not sweep.machines:
+        raise PagesError(f"{folder / TIMES} does not say on which machine the runs were made")
     study = Study(sweep)
     removing = {run.labels["defence"] for run in sweep.runs if run.liars_out}
     cells = tuple(
@@ -105,20 +106,11 @@ def read_matrix(folder: Path) -> Matrix:
     for cell in cells:
         if not cell.accuracy.n == cell.lost.n == len(cell.runs):
             raise PagesError(f"{cell.attack} against {cell.defence}: a run without accuracy, or without one to compare")
-    return Matrix(sweep, cells, _machine(folder / TIMES, {run.key for run in sweep.runs}))
+    return Matrix(sweep, cells)
 
 
 def _place(labels: dict[str, Any]) -> str:
     return json.dumps(labels, sort_keys=True)
-
-
-def _machine(path: Path, keys: set[str]) -> str:
-    """Where these runs were made."""
-    try:
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        return " and ".join(sorted({line["machine"] for line in lines if line["key"] in keys}))
-    except (OSError, ValueError, KeyError) as error:
-        raise PagesError(f"{path} does not say on which machine the runs were made: {error}") from error
 
 
 def _page(run: Run, axis: str) -> str | None:
@@ -225,7 +217,7 @@ def _how(matrix: Matrix) -> str:
         f"{run.config['peers']} peers learn {run.config['task']}, {len(run.outcome.liars)} of them lie from step "
         f"{run.attack_start} of {run.config['steps']} on. Mean ± standard deviation over seeds {seeds}; points are lost\n"
         f"against the same defence without attack. Made by `troth lab run {NAME}`, then `python -m benchmarks.lab_pages "
-        f"results/{NAME}`,\non {matrix.machine}.\n"
+        f"results/{NAME}`,\non {'; '.join(matrix.sweep.machines)}.\n"
     )
 
 
@@ -279,7 +271,8 @@ def main() -> None:
     try:
         changed = write_pages(read_matrix(parser.parse_args().folder), DOCS)
     except OperatorError as error:
-        sys.exit(f"{error}")
+        print(error, file=sys.stderr)
+        sys.exit(2)
     print(f"{len(changed)} pages have changed")
 
 

@@ -155,15 +155,27 @@ def test_attack_pages_and_lab_pages_leave_each_other_alone(
     ours = lab["attacks/alie.md"].partition("## Against every defence\n")[2]
     assert len(rows(ours)) == 4
     monkeypatch.setattr(attack_pages, "DOCS", docs / "attacks")
-    run = Result(accuracy=0.5, liars_banned=[3], honest_banned=0, absent=[], agreement=True)
+    run = Result({"accuracy": 0.5, "backdoor": 0.25}, liars_banned=[3], honest_banned=0, absent=[], agreement=True)
     attack_pages.write_all({(name, seed): run for name in (None, *TRIED) for seed in SEEDS})
     both = contents(docs)
     assert protocol not in both["attacks/alie.md"]
     assert both["attacks/alie.md"].endswith(f"| 50.0% | 50.0% |\n\n## Against every defence\n{ours}")
+    assert both["attacks/backdoor.md"].endswith("| 50.0% | 50.0% | 25.0% | 25.0% |\n")
     assert both["attacks/mimic.md"] == lab["attacks/mimic.md"]
     new = re.compile(r"## More lies about gradients\n.*", re.DOTALL)
     assert new.findall(both["attacks/README.md"]) == new.findall(before["attacks/README.md"])
     assert write_pages(matrix, docs) == []
+
+
+def test_attack_pages_of_some_attacks_leave_the_others_and_the_index(
+    docs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = contents(docs)
+    monkeypatch.setattr(attack_pages, "DOCS", docs / "attacks")
+    run = Result({"accuracy": 0.5}, liars_banned=[3], honest_banned=0, absent=[], agreement=True)
+    attack_pages.write_all({(name, seed): run for name in (None, "grind") for seed in SEEDS}, ("grind",))
+    after = contents(docs)
+    assert {page for page in after if after[page] != before[page]} == {"attacks/grind.md"}
 
 
 def test_every_attack_of_the_recipe_has_a_page_with_room() -> None:

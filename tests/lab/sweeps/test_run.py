@@ -181,6 +181,17 @@ def test_an_error_is_a_result(tmp_path: Path) -> None:
     assert "rule.py', line 3, in rule: ZeroDivisionError" in perform(job).found["error"]
 
 
+def test_a_file_that_changes_while_the_sweep_runs_gives_no_result(tmp_path: Path) -> None:
+    """It would stand under the digest of the file as it was."""
+    rule = tmp_path / "rule.py"
+    rule.write_text("def rule(vectors):\n    return vectors[0]\n")
+    plan = tiny(tmp_path, TINY.replace('"mean"', '"rule.py"')).plan()
+    job = next(cell.job for cell in plan.cells if cell.labels["defence"] == "rule.py")
+    assert not perform(job).failed
+    rule.write_text("def rule(vectors):\n    return vectors[1]\n")
+    assert "is not the one that the sweep began with" in perform(job).found["error"]
+
+
 def test_a_run_does_not_depend_on_what_ran_in_its_process_before(tmp_path: Path) -> None:
     """A user's rule that sets the type of new tensors does so for its own run alone."""
     (tmp_path / "rule.py").write_text(

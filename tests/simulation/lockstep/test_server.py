@@ -215,10 +215,8 @@ class TestRowsThatAreNotFinite:
         simulation = ServerSimulation(Scenario(peers=5, byzantine=2, defence="mean", attack_start=0, steps=3))
         sent_PD = torch.arange(20.0).view(5, 4)
         sent_PD[3, 1] = float("nan")
-        assert torch.equal(
-            simulation._aggregate(sent_PD, finite_rows(sent_PD), simulation.aggregator),
-            sent_PD[[0, 1, 2, 4]].mean(dim=0),
-        )
+        found_D = simulation._aggregate(sent_PD, finite_rows(sent_PD), simulation.aggregator)
+        assert torch.equal(found_D, sent_PD[[0, 1, 2, 4]].mean(dim=0))
 
 
 class TestDivergence:
