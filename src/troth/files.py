@@ -4,7 +4,9 @@ Nothing is written into a file that has its name already: a reader that has it o
 people's tools do write into files, though, so what has been checked must not lie in a file that has a name.
 """
 
+import fcntl
 import os
+import weakref
 from collections.abc import Callable
 from io import FileIO
 from pathlib import Path
@@ -47,3 +49,26 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+class FolderLock:
+    """A folder that is this process's alone, until `release` or the end of the process, however it comes."""
+
+    def __init__(self, handle: int) -> None:
+        self._release = weakref.finalize(self, os.close, handle)
+
+    def release(self) -> None:
+        self._release()
+
+
+def lock_folder(folder: Path) -> FolderLock | None:
+    """None if another process has it. The folder itself is locked: no file is left behind, and it may be moved meanwhile."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        return None
+    except OSError:  # a file system without locks
+        pass
+    return FolderLock(handle)

@@ -1,8 +1,11 @@
 """An attack only while an audit by an honest validator is unlikely."""
 
+from pathlib import Path
+
 import torch
 
 from tests.attacks.gradient.forging import forger, rows
+from troth.simulation import Scenario
 
 
 def lies(honest: int, colluders: int, spec: str = "unwatched") -> bool:
@@ -43,3 +46,16 @@ def test_among_many_other_liars_it_counts_them() -> None:
     own_BD = rows("own", 6)
     sent_BD = forger("unwatched + zero", members=6)(own_BD, rows("honest", 9))
     assert not torch.equal(sent_BD[::2], own_BD[::2])
+
+
+def test_a_file_inside_it_is_part_of_the_configuration(tmp_path: Path) -> None:
+    """Else a changed file would go by the results of the old one."""
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from troth.attacks import GradientAttack\n\n"
+        "class Mine(GradientAttack):\n    def forge(self, own, honest):\n        return -own\n"
+    )
+    scenario = Scenario(
+        task="quadratic", peers=7, byzantine=2, attack=f"zero + unwatched:attack={file}", attack_start=0
+    )
+    assert list(scenario.config()["code"]) == [str(file)]

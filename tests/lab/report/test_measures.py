@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from tests.lab.made_results import made_run, made_sweep, write_results
+from troth.lab.report.curves import _curve
+from troth.lab.report.figures import Style
 from troth.lab.report.heat import heat_maps
 from troth.lab.report.measures import (
     ban_table,
@@ -120,6 +122,33 @@ def test_cost(tmp_path: Path) -> None:
     assert cells["troth",][2].n == 4
 
 
+def ended(attack: str, defence: str, seed: int, accuracies: list[float | None]) -> dict[str, Any]:
+    """A run that diverged at step 60, and was evaluated there for the last time."""
+    line = run(attack, defence, seed, accuracies, steps=60, diverged_at=60, gradients=61 * 32)
+    line["curve"][-1]["step"] = 60
+    return line
+
+
+def test_a_run_that_diverged_early_has_done_its_damage_to_the_end(tmp_path: Path) -> None:
+    cells = by_cell(damage_table(study(tmp_path, [*RUNS[:-1], ended("flip", "mean", 1, [0.1, 0.5, 0.1])])))
+    # Seed 1 stays at 0.1: drops 0, 70, 84 at 50, 100 and 150. Seed 0: 0, 60, 80.
+    assert cells["flip", "mean"][0] == near(82, 8**0.5, 2)
+    assert cells["flip", "mean"][1] == near(5300, (2 * 300**2) ** 0.5, 2)
+
+
+def test_a_curve_does_not_rise_because_its_worst_seed_is_gone(tmp_path: Path) -> None:
+    made = study(tmp_path, [*RUNS[:-1], ended("flip", "mean", 1, [0.1, 0.5, 0.1])])
+    runs = [one for one in made.runs if one.labels["defence"] == "mean" and not one.calm]
+    band = _curve(made.metric, "mean", Style("#000000", ()), runs)
+    assert list(band.points[-1]) == pytest.approx([150, 11, 10, 12])
+
+
+def test_the_cost_is_that_of_a_step(tmp_path: Path) -> None:
+    """A plain mean that diverges early computes few gradients, which makes no other defence expensive."""
+    runs = [run("flip", "troth", 0, [0.1, 0.9], gradients=150 * 34), ended("flip", "mean", 0, [0.1, 0.5, 0.1])]
+    assert by_cell(cost_table(study(tmp_path, runs)), labels=1)["troth",][0] == pytest.approx(34 / 32)
+
+
 def test_published_figures_beside_ours(tmp_path: Path) -> None:
     toml = (
         '[[expected]]\nattack = "flip"\ndefence = "troth"\naccuracy = 88.5\nsource = "A"\n'
@@ -186,6 +215,23 @@ def test_the_summary_says_what_came_out(tmp_path: Path) -> None:
     )
     assert "Troth bans 75 % of the liars, the last of them 40 steps" in text
     assert "1 run diverged (✕)." in trouble(said)
+
+
+def test_at_most_is_about_every_cell(tmp_path: Path) -> None:
+    """Not about their mean over the values of another axis."""
+    runs = []
+    for line, tau, final in ((RUNS[0], 1, 0.9), (RUNS[4], 1, 0.5), (RUNS[0], 2, 0.9), (RUNS[4], 2, 0.9)):
+        changed = made_run({**line["labels"], "tau": tau}, curve=line["curve"], outcome=line["outcome"])
+        runs.append(changed | {"metrics": {"accuracy": final}})
+    assert "Troth loses at most 40.0\u00a0points (flip, tau 1)" in " ".join(findings(study(tmp_path, runs)))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "says"),
+    [({"stalled": "too few"}, "1 run stalled"), ({"agreement": False}, "In 1 run honest peers did not agree")],
+)
+def test_what_must_not_be_is_said(tmp_path: Path, outcome: dict[str, Any], says: str) -> None:
+    assert says in " ".join(trouble(study(tmp_path, [*RUNS[:4], run("flip", "troth", 0, [0.1, 0.9], **outcome)])))
 
 
 def test_csv_has_plain_numbers_and_no_formulas(tmp_path: Path) -> None:

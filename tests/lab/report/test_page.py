@@ -203,6 +203,18 @@ def test_an_unfinished_sweep_says_so(tmp_path: Path) -> None:
     assert "The sweep is unfinished" in text_of(report)
 
 
+@pytest.mark.parametrize(("skip", "unfinished"), [("", ("made",)), ("skip_impossible = true\n", ())])
+def test_a_sweep_that_was_stopped_in_good_order_is_unfinished(
+    tmp_path: Path, skip: str, unfinished: tuple[str]
+) -> None:
+    toml = f'name = "made"\nseeds = [0, 1]\n{skip}[axes]\nattack = ["none", "alie"]\n'
+    runs = made_sweep({"attack": ["none", "alie"]}, [0, 1])
+    report = write_report(write_results(tmp_path / "made", runs[:-1], toml))
+    assert report.unfinished == unfinished
+    assert "1 of 4 cells have no result" in text_of(report)
+    assert "no result" not in text_of(write_report(write_results(tmp_path / "whole", runs, toml)))
+
+
 def test_a_sweep_without_results_yet(tmp_path: Path) -> None:
     report = write_report(write_results(tmp_path / "made", []))
     assert "No run has ended yet." in text_of(report)

@@ -1,5 +1,6 @@
 """Results of sweeps: kept at once, continued, put in order, never mixed with others."""
 
+import errno
 import json
 import os
 import time
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.lab.sweeps.tiny import TINY, inline, tiny
 from troth.lab.report.reading import read_sweep
@@ -80,6 +82,49 @@ def test_a_killed_sweep_leaves_a_torn_line_and_ends_with_the_same_file(tmp_path:
     assert (tmp_path / "results.jsonl").read_text() == text
 
 
+@pytest.mark.parametrize("end", [b'{"key": "\xcf', b"\xff\xfe\x00", b'{"key": "a", "labels": {}}'])
+def test_a_line_torn_within_a_character_is_torn_like_any_other(tmp_path: Path, whole: Path, end: bytes) -> None:
+    text = (whole / "results.jsonl").read_bytes()
+    (tmp_path / "results.jsonl").write_bytes(text[: text.index(b"\n") + 1] + end)
+    (tmp_path / "times.jsonl").write_bytes(b'{"key": "a", "seconds": 1.0}\n{"key": "b", "sec')
+    sweep = tiny(tmp_path)
+    run_sweep(sweep, sweep.plan(), tmp_path, inline, at_once=1)
+    assert (tmp_path / "results.jsonl").read_bytes() == text
+    times = [json.loads(line) for line in (tmp_path / "times.jsonl").read_text().splitlines()]
+    assert len(times) == 12  # the torn one is gone, and nothing is glued to it
+
+
+def test_a_folder_has_one_writer(tmp_path: Path, whole: Path) -> None:
+    """Otherwise each would put the file in order by what it knows, without the other's runs."""
+    sweep = tiny(tmp_path)
+    store = Store(tmp_path, sweep, sweep.plan().cells)
+    with pytest.raises(SweepError, match="another 'troth lab run' writes to `out`"):
+        Store(tmp_path, sweep, sweep.plan().cells)
+    store.close()
+    run_sweep(sweep, sweep.plan(), tmp_path, inline, at_once=1)
+    assert (tmp_path / "results.jsonl").read_bytes() == (whole / "results.jsonl").read_bytes()
+
+
+def test_a_full_disk_keeps_what_was_there(tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of a line is written when the disk is full, and so is half of the file in order."""
+    sweep, kept = tiny(tmp_path), 0
+
+    def full(_handle: int) -> None:
+        nonlocal kept
+        kept += 1
+        if kept > 6:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("troth.lab.sweeps.store.os.fsync", full)
+    with pytest.raises(SweepError, match=r"No space left on device; the runs that were kept are there"):
+        run_sweep(sweep, sweep.plan(), tmp_path, inline, at_once=1)
+    monkeypatch.undo()
+    made = []
+    run_sweep(sweep, sweep.plan(), tmp_path, inline, at_once=1, on_run=lambda p, *_: made.append(p))
+    assert made[0].kept > 0
+    assert (tmp_path / "results.jsonl").read_bytes() == (whole / "results.jsonl").read_bytes()
+
+
 def test_another_sweeps_results_are_not_mixed_in(tmp_path: Path, whole: Path) -> None:
     (tmp_path / "results.jsonl").write_bytes((whole / "results.jsonl").read_bytes())
     changed = tiny(tmp_path, TINY.replace('"none", ', "").replace("seeds = [0, 1]", "seeds = [1, 2]"))
@@ -116,6 +161,16 @@ def test_a_run_that_fails_is_said_and_tried_again(tmp_path: Path, whole: Path) -
     assert (tmp_path / "results.jsonl").read_bytes() == (whole / "results.jsonl").read_bytes()
 
 
+def test_an_error_in_any_characters_is_kept(tmp_path: Path) -> None:
+    sweep = tiny(tmp_path)
+
+    def failing(jobs: Sequence[Job], _at_once: int, _until: float | None) -> Results:
+        yield jobs[0], Performed({"error": "no file \udcff τ"}, 0.0)
+
+    run_sweep(sweep, sweep.plan(), tmp_path, failing, at_once=1)
+    assert {line["error"] for line in lines(tmp_path)} == {"no file \udcff τ"}
+
+
 def test_an_error_is_a_result(tmp_path: Path) -> None:
     (tmp_path / "rule.py").write_text(
         "def rule(vectors):\n    if len(vectors) == 4 and vectors.shape[1] > 5:\n        1 / 0\n    return vectors[0]\n"
@@ -126,7 +181,48 @@ def test_an_error_is_a_result(tmp_path: Path) -> None:
     assert "rule.py', line 3, in rule: ZeroDivisionError" in perform(job).found["error"]
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"key": 3}', '{"key": "a"}', '{"key": "a", "labels": 3}'])
+def test_a_file_that_changes_while_the_sweep_runs_gives_no_result(tmp_path: Path) -> None:
+    """It would stand under the digest of the file as it was."""
+    rule = tmp_path / "rule.py"
+    rule.write_text("def rule(vectors):\n    return vectors[0]\n")
+    plan = tiny(tmp_path, TINY.replace('"mean"', '"rule.py"')).plan()
+    job = next(cell.job for cell in plan.cells if cell.labels["defence"] == "rule.py")
+    assert not perform(job).failed
+    rule.write_text("def rule(vectors):\n    return vectors[1]\n")
+    assert "is not the one that the sweep began with" in perform(job).found["error"]
+
+
+def test_a_run_does_not_depend_on_what_ran_in_its_process_before(tmp_path: Path) -> None:
+    """A user's rule that sets the type of new tensors does so for its own run alone."""
+    (tmp_path / "rule.py").write_text(
+        "import torch\n\ndef rule(vectors):\n    torch.set_default_dtype(torch.float64)\n    return vectors[0]\n"
+    )
+    (tmp_path / "later.py").write_text(
+        "import torch\n\ndef later(vectors):\n    return vectors.mean(dim=0) * torch.tensor([1 / 3]).double()\n"
+    )
+    plan = tiny(tmp_path, TINY.replace('"troth"', '"rule.py"').replace('"mean"', '"later.py"')).plan()
+    jobs = {cell.labels["defence"]: cell.job for cell in plan.cells}
+    try:
+        torch.set_default_dtype(torch.float32)  # planning has tried the rule already
+        alone = perform(jobs["later.py"]).found
+        perform(jobs["rule.py"])
+        assert perform(jobs["later.py"]).found == alone
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "[]",
+        "[" * 100_000,
+        '{"key": "a", "labels": {"seed": NaN}}',
+        '{"key": 3}',
+        '{"key": "a"}',
+        '{"key": "a", "labels": 3}',
+    ],
+)
 def test_a_damaged_file_is_refused_by_line(tmp_path: Path, content: str) -> None:
     (tmp_path / "results.jsonl").write_text(content + "\n")
     sweep = tiny(tmp_path)

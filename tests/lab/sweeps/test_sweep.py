@@ -120,6 +120,7 @@ def test_a_dataset_is_named_when_it_runs_and_shows_nowhere(tmp_path: Path) -> No
         (('attack = ["none", "sign-flip"]', "attack = []"), r"axis `attack` is empty"),
         (('attack = ["none", "sign-flip"]', 'attack = ["none", "none"]'), r"has a label twice"),
         (('attack = ["none", "sign-flip"]', 'attack = [{attack = "alie"}]'), r"nor a table with a `label`"),
+        (('attack = ["none", "sign-flip"]', "tau = [1.0, nan]"), r"axis `tau`: nan is neither a value"),
         (('attack = ["none", "sign-flip"]', "seed = [1, 2]"), r"cannot be called `seed`"),
         (("[axes]", "[axes"), r"Expected"),
     ],

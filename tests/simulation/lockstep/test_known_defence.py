@@ -29,8 +29,8 @@ def recorded(simulation: ServerSimulation | ProtocolSimulation) -> list[Tensor]:
     return foreseen
 
 
-@pytest.mark.parametrize("defence", ["mean", "krum", "centered-clip", "troth"])
-@pytest.mark.parametrize("attack", ["tailored", "min-max + rop"])
+@pytest.mark.parametrize("defence", ["mean", "krum", "centered-clip", "bucketing:rule=krum", "troth"])
+@pytest.mark.parametrize("attack", ["tailored", "min-max + rop", "not-finite", "rop + not-finite:where=one"])
 def test_what_liars_foresee_is_what_comes(defence: str, attack: str) -> None:
     """With plain SGD of rate 1 a step is the aggregate."""
     scenario = replace(

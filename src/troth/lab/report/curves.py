@@ -72,7 +72,8 @@ def curve_pictures(study: Study) -> tuple[list[Picture], int]:
                 # once is enough
                 else (
                     "Mean over seeds; the band reaches from the least to the most of them. Dashed upright: the attack begins; "
-                    "shaded: it lasts. ▼ a liar is banned or removed (every seed's, above the mean line). ✖ a run diverged."
+                    "shaded: it lasts. ▼ a liar is banned or removed (every seed's, above the mean line). ✖ a run diverged: "
+                    "from there on it counts with its last value."
                 )
             )
             title = f"{study.metric.name.capitalize()} over steps{where}"
@@ -115,8 +116,9 @@ def _curve_panel(study: Study, key: tuple[Label, ...], runs: Sequence[Run], look
 
 def _curve(metric: Metric, value: Label, style: Style, runs: Sequence[Run]) -> Band:
     at: dict[float, list[float]] = {}
+    steps = {step for run in runs for step, _ in run.curve if run.outcome.diverged_at is None}
     for run in runs:
-        for step, point in run.curve:
+        for step, point in run.held(steps):
             if (height := point.get(metric.name)) is not None:
                 at.setdefault(step, []).append(height * metric.factor)
     bans = tuple(sorted(step for run in runs for step in run.liars_out))

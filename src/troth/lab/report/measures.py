@@ -151,10 +151,9 @@ def damage(study: Study, run: Run) -> tuple[float | None, float | None] | None:
     name, lost = study.metric.name, study.metric.lost
     reference = dict(calm.curve)
     gone = run.liars_out
-    end = gone[-1] if len(gone) == len(run.outcome.liars) else run.outcome.steps
-    shared = [
-        (step, lost(point.get(name), reference[step].get(name))) for step, point in run.curve if step in reference
-    ]
+    end = gone[-1] if len(gone) == len(run.outcome.liars) else max(run.outcome.steps, *reference)
+    points = [(step, point) for step, point in run.held(reference) if step in reference]
+    shared = [(step, lost(point.get(name), reference[step].get(name))) for step, point in points]
     first = max((step for step, _ in shared if step <= run.attack_start), default=run.attack_start)
     last = min((step for step, _ in shared if step >= end), default=end)
     inside = [(step, drop) for step, drop in shared if first <= step <= last]
@@ -175,13 +174,13 @@ def cost_table(study: Study) -> Table:
     return Table(
         "cost",
         "Cost",
-        "Gradients computed, as a multiple of the plain mean's with the same seed and the closest labels; bytes that a peer "
-        "announces to all others per step; seconds that a run took, mean ± standard deviation over all runs (they shared the "
-        "machine).",
+        "Gradients computed per step, as a multiple of the plain mean's with the same seed and the closest labels; bytes of "
+        "everyone's announcements that a peer receives per step; seconds that a run took, mean ± standard deviation over all "
+        "runs (they shared the machine).",
         (
             *_axes(axes),
             Column("gradients, × the mean's", 3),
-            Column("announced bytes per step", 0),
+            Column("announced bytes received per step", 0),
             Column("seconds", 1),
             Column("runs"),
         ),
@@ -291,6 +290,14 @@ def _shown(key: Iterable[Label]) -> tuple[Cell, ...]:
 
 
 def _ratio(run: Run, other: Run | None) -> float | None:
-    if other is None or not other.outcome.gradients or run.outcome.gradients is None:
+    """Step by step: the plain mean may have diverged early, and then computed few gradients in all."""
+    if other is None or not (theirs := _per_step(other)) or (ours := _per_step(run)) is None:
         return None
-    return run.outcome.gradients / other.outcome.gradients
+    return ours / theirs
+
+
+def _per_step(run: Run) -> float | None:
+    outcome = run.outcome
+    halted = outcome.diverged_at == outcome.steps  # gradients were computed once more, and no step was made
+    steps = outcome.steps + halted
+    return outcome.gradients / steps if outcome.gradients is not None and steps else None

@@ -192,6 +192,8 @@ def _outcome(place: _Place, table: dict[str, Any]) -> Outcome:
         assumed_byzantine=place.get(table, "assumed_byzantine", int, null, default=None),
         gradients=place.get(table, "gradients", int, float, null, default=None),
         announced_bytes_per_step=place.get(table, "announced_bytes_per_step", int, float, null, default=None),
+        stalled=bool(place.get(table, "stalled", str, null, default=None)),
+        agreement=place.get(table, "agreement", bool, default=True),
     )
 
 
@@ -217,7 +219,18 @@ def _read_file(path: Path) -> Sweep:
         runs=(),
         failed=(),
         torn=False,
+        planned=_planned(place, file),
     )
+
+
+def _planned(place: _Place, file: dict[str, Any]) -> int | None:
+    """The cells that the file describes, those among them that may turn out impossible included."""
+    groups = [place.check(group, "[[groups]]", dict) for group in place.get(file, "groups", list, default=[])]
+    tables = [place.get(table, "axes", dict, default={}) for table in groups or [file]]
+    if not any(tables):
+        return None
+    seeds = len(place.get(file, "seeds", list, default=[0]))
+    return seeds * sum(math.prod(len(place.get(axes, axis, list)) for axis in axes) for axes in tables)
 
 
 def _compare(place: _Place, text: str | None) -> tuple[str, str] | None:

@@ -1,7 +1,7 @@
 """Results of a sweep as values: its runs, those that failed, and what its file says about them."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,8 @@ class Outcome:
     assumed_byzantine: int | None  # liars that the rule was told of, where its guarantee covers fewer than there are
     gradients: float | None
     announced_bytes_per_step: float | None
+    stalled: bool = False  # too few were left to go on
+    agreement: bool = True  # of the honest, on record, roster and model
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,15 @@ class Run:
     def honest_out(self) -> int:
         return max(self.outcome.honest_banned, len(self.out.keys() - self.outcome.liars))
 
+    def held(self, steps: Iterable[int]) -> tuple[tuple[int, dict[str, float | None]], ...]:
+        """The curve, and after the end of a run that ended early its last point at these steps: its model stays as it is.
+
+        Else a mean over seeds would rise once the worst of them is gone, and nobody would see what was lost."""
+        if not self.curve:
+            return ()
+        end, last = self.curve[-1]
+        return (*self.curve, *((step, last) for step in sorted(steps) if step > end))
+
     def setting(self) -> str:
         """The configuration apart from the attack: equal for a run and for the same run without liars."""
         return repr(sorted((name, repr(value)) for name, value in self.config.items() if name not in _OF_THE_ATTACK))
@@ -123,7 +134,18 @@ class Sweep:
     runs: tuple[Run, ...]
     failed: tuple[FailedRun, ...]
     torn: bool  # the last line is cut off: the sweep is unfinished
+    planned: int | None = None  # cells that its file describes; None where it does not say
     machines: tuple[str, ...] = ()  # where its runs were made, as far as times are there
+
+    @property
+    def missing(self) -> int:
+        """Cells that have neither a result nor an error."""
+        return max(0, (self.planned or 0) - len(self.runs) - len(self.failed))
+
+    @property
+    def unfinished(self) -> bool:
+        """Cells may be missing for good where the sweep leaves out impossible ones."""
+        return self.torn or (self.missing > 0 and not self.file.get("skip_impossible"))
 
 
 def show(value: object, longest: int = 60) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from troth.lab.report.measures import lost_to
 from troth.lab.report.numbers import interval, mean
-from troth.lab.report.records import Label, Run, show
+from troth.lab.report.records import Label, Run, named, show
 from troth.lab.report.study import MEAN, Study
 from troth.lab.report.tables import number
 
@@ -67,8 +67,8 @@ def _under_attack(study: Study) -> list[str]:
     said = []
     for name in (TROTH, MEAN):
         if losses.get(name):
-            attack, worst = max(losses[name].items(), key=lambda entry: entry[1])
-            most = f"at most {_points(study, worst)} ({show(attack)})" if worst > 0 else "nothing under any attack"
+            where, worst = _worst(study, name)
+            most = f"at most {_points(study, worst)} ({where})" if worst > 0 else "nothing under any attack"
             said.append(f"{_start(name)} loses {most}, against itself without attack{_ruined(study, name)}.")
     shared = _shared_attacks(losses)
     others = {name: [by[attack] for attack in shared] for name, by in losses.items() if name not in (TROTH, MEAN)}
@@ -80,6 +80,18 @@ def _under_attack(study: Study) -> list[str]:
             f"{len(shared)} attacks under which every defence has a number{ours}, at most {_points(study, max(others[best]))}."
         )
     return said + _best_under_each(study, losses, shared)
+
+
+def _worst(study: Study, name: str) -> tuple[str, float]:
+    """The cell in which a defence loses most. Cells of other axes are not averaged: "at most" is about each of them."""
+    rest = [axis for axis in study.rest("attack", "defence") if len(study.values[axis]) > 1]
+    attacked = [run for run in study.runs if not run.calm and str(run.labels.get("defence", run.defence)) == name]
+    found = []
+    for key, runs in study.cells(["attack", *rest], attacked).items():
+        lost = mean(lost_to(study, study.without_attack, run) for run in runs)
+        others = f", {named(dict(zip(rest, key[1:], strict=True)), rest)}" if rest else ""
+        found += [(f"{show(key[0])}{others}", lost)] if lost is not None else []
+    return max(found, key=lambda cell: cell[1])
 
 
 def _ruined(study: Study, name: str) -> str:
@@ -148,16 +160,28 @@ def trouble(study: Study) -> list[str]:
     diverged = sum(run.outcome.diverged_at is not None for run in study.runs)
     empty = sum(study.metric.final(run) is None for run in study.runs)
     failed = len(study.sweep.failed)
+    stalled = sum(run.outcome.stalled for run in study.runs)
+    apart = sum(not run.outcome.agreement for run in study.runs)
     said = [
         f"Outside their guarantee (†): {', '.join(show(name, 40) for name in outside)}." if outside else "",
         f"{_runs(diverged)} diverged (✕)." if diverged else "",
         f"{_runs(empty)} ended without a number for the {study.metric.name}." if empty else "",
         f"{_runs(failed)} failed and {'is' if failed == 1 else 'are'} listed at the end." if failed else "",
-        "The sweep is unfinished: its last line is cut off. 'troth lab run' goes on with it."
-        if study.sweep.torn
-        else "",
+        f"{_runs(stalled)} stalled: too few were left to go on." if stalled else "",
+        f"In {_runs(apart)} honest peers did not agree: that must not be." if apart else "",
+        _unfinished(study),
     ]
     return [sentence for sentence in said if sentence]
+
+
+def _unfinished(study: Study) -> str:
+    """Also where a sweep was stopped in good order."""
+    sweep = study.sweep
+    missing = f"{sweep.missing} of {sweep.planned} cells have no result" if sweep.missing else ""
+    if sweep.unfinished:
+        why = ", ".join(part for part in (missing, "its last line is cut off" if sweep.torn else "") if part)
+        return f"The sweep is unfinished: {why}. 'troth lab run' goes on with it."
+    return f"{missing}: impossible, or not run yet." if missing else ""
 
 
 def _runs(count: int) -> str:

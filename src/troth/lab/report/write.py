@@ -28,7 +28,7 @@ class Report:
     sweeps: tuple[str, ...]
     runs: int
     failed: int
-    unfinished: tuple[str, ...]  # sweeps whose last line is cut off
+    unfinished: tuple[str, ...]  # sweeps of which runs are missing
     summary: str
 
 
@@ -59,7 +59,7 @@ def write_report(folder: Path, out: Path | None = None, extra: Sequence[SectionB
         sweeps=tuple(sweep.name for sweep in sweeps),
         runs=sum(len(sweep.runs) for sweep in sweeps),
         failed=sum(len(sweep.failed) for sweep in sweeps),
-        unfinished=tuple(sweep.name for sweep in sweeps if sweep.torn),
+        unfinished=tuple(sweep.name for sweep in sweeps if sweep.unfinished),
         summary="\n\n".join(said),
     )
 

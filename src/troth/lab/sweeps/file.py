@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,7 @@ def _checked_axes(axes: dict[str, list[Any]]) -> dict[str, list[Any]]:
             raise SweepError(f"axis `{axis}` is empty")
         labels = [value.get("label") if isinstance(value, dict) else value for value in values]
         for value, label in zip(values, labels, strict=True):
-            if not isinstance(label, str | int | float):
+            if not isinstance(label, str | int | float) or (isinstance(label, float) and not isfinite(label)):
                 raise SweepError(f"axis `{axis}`: {value!r} is neither a value nor a table with a `label`")
         if len({str(label) for label in labels}) != len(labels):
             raise SweepError(f"axis `{axis}` has a label twice: {', '.join(map(str, labels))}")

@@ -9,9 +9,11 @@ from typing import Any, NamedTuple
 import torch
 
 from troth.evidence import RunSummary
-from troth.lab.sweeps.sweep import Job
+from troth.lab.sweeps.sweep import Job, key_of
 from troth.plugins import blamed, in_one_line
 from troth.simulation import simulate
+
+_CHANGED = "a file that it names, or Troth itself, is not the one that the sweep began with: run the sweep again"
 
 
 class Performed(NamedTuple):
@@ -28,10 +30,14 @@ class Performed(NamedTuple):
 def perform(job: Job) -> Performed:
     """Run a job to its end with one thread. An error is a result: the other runs go on."""
     torch.set_num_threads(1)  # runs share the cores, and bits must not depend on how
+    torch.set_default_dtype(torch.float32)  # a user's own file in a run before may have left another
     started = time.monotonic()
     try:
         with chdir(job.folder), redirect_stdout(stderr):  # what a user's own file prints is not our output
-            summary = simulate(job.scenario()).summary
+            scenario = job.scenario()
+            if key_of(job.config(scenario)) != job.key:
+                return Performed(failure(_CHANGED), 0.0)
+            summary = simulate(scenario).summary
         found = _found(summary)
     except Exception as error:
         found = failure(blamed(error) or in_one_line(error))

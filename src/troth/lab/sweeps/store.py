@@ -10,11 +10,12 @@ import json
 import os
 import platform
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from troth.errors import OperatorError
-from troth.files import write_text
+from troth.files import lock_folder, write_bytes, write_text
 from troth.lab.sweeps.options import SweepError
 from troth.lab.sweeps.sweep import Cell, Sweep
 from troth.version import __version__
@@ -26,7 +27,8 @@ class Store:
     """Results of one sweep. `done` holds those that are there, by key and labels."""
 
     def __init__(self, folder: Path, sweep: Sweep, cells: Sequence[Cell], *, extend: bool = False) -> None:
-        """Open a folder, or make one. Lines that are not this sweep's are refused, or with `extend` set aside."""
+        """Open a folder, or make one, for this process alone. Lines that are not this sweep's are refused, or with `extend` set
+        aside."""
         self.folder = folder
         self._sweep = sweep
         self._cells = {_place(cell.job.key, cell.labels): cell for cell in cells}
@@ -36,18 +38,32 @@ class Store:
         self._lines: dict[str, dict[str, Any]] = {}
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            foreign = self._take_in()
-            if foreign and not extend:
-                raise SweepError(_whose(folder, foreign[0], len(foreign)))
-            if foreign:
-                with (folder / SET_ASIDE).open("a", encoding="utf-8") as aside:
-                    aside.writelines(map(_to_line, foreign))
-            if (folder / RESULTS).exists():  # without torn and foreign lines, and those of runs that failed
-                _write_lines(folder / RESULTS, list(self._lines.values()))
-            write_text(folder / SWEEP, sweep.text)
-            self._file = (folder / RESULTS).open("a", encoding="utf-8")
+            # Two that write here would each replace the file by what it knows, and lose the other's runs.
+            lock = lock_folder(folder)
+            if lock is None:
+                raise SweepError(
+                    f"another 'troth lab run' writes to `out` {folder}: wait for it, or choose another folder"
+                )
+            with ExitStack() as undone:
+                undone.callback(lock.release)
+                self._open(extend=extend)
+                undone.pop_all()
         except OSError as error:
             raise SweepError(f"cannot write to `out` {folder}: {error.strerror}; choose another folder") from error
+        self._lock = lock
+
+    def _open(self, *, extend: bool) -> None:
+        folder, foreign = self.folder, self._take_in()
+        if foreign and not extend:
+            raise SweepError(_whose(folder, foreign[0], len(foreign)))
+        if foreign:
+            with (folder / SET_ASIDE).open("ab") as aside:
+                aside.writelines(map(_to_line, foreign))
+        if (folder / RESULTS).exists():  # without torn and foreign lines, and those of runs that failed
+            _write_lines(folder / RESULTS, list(self._lines.values()))
+        _cut_torn_end(folder / TIMES)
+        write_text(folder / SWEEP, self._sweep.text)
+        self._file = (folder / RESULTS).open("ab")
 
     def _take_in(self) -> list[dict[str, Any]]:
         """Remember the results that are there; give those that belong to no cell. A run that failed is made again."""
@@ -73,20 +89,36 @@ class Store:
 
     def add(self, key: str, found: Mapping[str, Any], seconds: float) -> None:
         """Keep a run's results at once, for every cell that it belongs to."""
+        lines = {}
         for cell in self._by_key[key]:
             head = {"key": key, "version": __version__, "sweep": self._sweep.name}
-            line = {**head, "labels": cell.labels, "config": cell.config, **found}
-            self._lines[_place(key, cell.labels)] = line
-            self._file.write(_to_line(line))
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        with (self.folder / TIMES).open("a", encoding="utf-8") as file:
-            file.write(_to_line({"key": key, "seconds": round(seconds, 3), "machine": machine()}))
+            lines[_place(key, cell.labels)] = {**head, "labels": cell.labels, "config": cell.config, **found}
+        try:
+            self._file.write(b"".join(map(_to_line, lines.values())))
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._lines |= lines
+            with (self.folder / TIMES).open("ab") as file:
+                file.write(_to_line({"key": key, "seconds": round(seconds, 3), "machine": machine()}))
+        except OSError as error:
+            raise self._stopped(error) from error
 
     def close(self) -> None:
         """Put what is there into the sweep's order: with all runs, the same file however they were made."""
-        self._file.close()
-        _write_lines(self.folder / RESULTS, [self._lines[place] for place in self._cells if place in self._lines])
+        try:
+            with suppress(OSError):  # what could not be written before cannot be now; it is told already
+                self._file.close()
+            _write_lines(self.folder / RESULTS, [self._lines[place] for place in self._cells if place in self._lines])
+        except OSError as error:
+            raise self._stopped(error) from error
+        finally:
+            self._lock.release()
+
+    def _stopped(self, error: OSError) -> SweepError:
+        return SweepError(
+            f"cannot write to `out` {self.folder}: {error.strerror}; the runs that were kept are there, and the same command "
+            "goes on from them"
+        )
 
 
 def machine() -> str:
@@ -99,21 +131,25 @@ def machine() -> str:
 def read_lines(path: Path, *, cut: bool = False) -> list[dict[str, Any]]:
     """Lines of a file of results, if there is one. A last line without an end is a run that was not kept; `cut` allows it."""
     try:
-        text = path.read_text(encoding="utf-8")
+        content = path.read_bytes()
     except FileNotFoundError:
         return []
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise SweepError(f"cannot read {path}: {error}") from error
-    *whole, torn = text.split("\n")
+    *whole, torn = content.split(b"\n")  # bytes: a torn line may end within a character
     if torn and not cut:
         raise SweepError(f"{path}: the last line is torn")
     lines = []
     for number, line in enumerate(whole, start=1):
         try:
-            lines.append(_checked_line(json.loads(line)))
-        except ValueError as error:
+            lines.append(_checked_line(json.loads(line.decode(), parse_constant=_no_number)))
+        except (ValueError, RecursionError) as error:
             raise SweepError(f"{path}, line {number} is no result: {error}; move the file away") from error
     return lines
+
+
+def _no_number(name: str) -> NoReturn:
+    raise OperatorError(f"{name} is no number of JSON")
 
 
 def _checked_line(line: Any) -> dict[str, Any]:
@@ -124,12 +160,19 @@ def _checked_line(line: Any) -> dict[str, Any]:
     return line
 
 
+def _cut_torn_end(path: Path) -> None:
+    """Drop the end of a line that was not written whole: the next would be glued to it."""
+    if path.exists() and not (content := path.read_bytes()).endswith(b"\n"):
+        write_bytes(path, content[: content.rfind(b"\n") + 1])
+
+
 def _write_lines(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
-    write_text(path, "".join(map(_to_line, lines)))
+    write_bytes(path, b"".join(map(_to_line, lines)))
 
 
-def _to_line(line: Mapping[str, Any]) -> str:
-    return json.dumps(line, ensure_ascii=False, allow_nan=False, default=str) + "\n"
+def _to_line(line: Mapping[str, Any]) -> bytes:
+    text = json.dumps(line, ensure_ascii=False, allow_nan=False, default=str) + "\n"
+    return text.encode(errors="backslashreplace")  # half a surrogate pair, in an error's text: as JSON escapes it
 
 
 def _place(key: str, labels: Mapping[str, Any]) -> str:

@@ -146,9 +146,12 @@ def _cell(labels: Labels, options: dict[str, Any], folder: Path, data: str | Non
     unnamed = Job("", options, str(folder), data)
     scenario = unnamed.scenario()
     config = unnamed.config(scenario)
+    return Cell(labels, Job(key_of(config), options, unnamed.folder, data), config)
+
+
+def key_of(config: Mapping[str, Any]) -> str:
     content = json.dumps({"config": config, "version": __version__}, sort_keys=True, default=str)
-    key = hashlib.sha256(content.encode()).hexdigest()[:16]
-    return Cell(labels, Job(key, options, unnamed.folder, data), config)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 def _options_of(axis: str, value: Any) -> dict[str, Any]:

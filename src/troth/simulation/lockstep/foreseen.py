@@ -15,11 +15,13 @@ from troth.protocol.core.scales import part_taus
 def foreseen_center(rows_PD: Tensor, tau: float) -> Tensor:
     """The clipped centre, part by part with `τ√(d/D)`, one part for each contributor (SPEC A1).
 
-    Rows that are not finite are left out: their senders are gone before anything is aggregated.
+    A part that is not finite counts as zeros (SPEC C3): it draws the centre to zero until its sender is banned.
     """
-    finite_P = torch.isfinite(rows_PD).all(dim=1)
-    if not bool(finite_P.any()):
-        return torch.zeros_like(rows_PD[0])
-    bounds, kept_PD = part_bounds(rows_PD.shape[1], len(rows_PD)), rows_PD[finite_P]
+    bounds = part_bounds(rows_PD.shape[1], len(rows_PD))
     spans = zip(pairwise(bounds), part_taus(tau, bounds), strict=True)
-    return torch.cat([centered_clip(kept_PD[:, start:stop], tau=radius) for (start, stop), radius in spans])
+    return torch.cat([centered_clip(_as_read(rows_PD[:, start:stop]), tau=radius) for (start, stop), radius in spans])
+
+
+def _as_read(part_PD: Tensor) -> Tensor:
+    finite_P = torch.isfinite(part_PD).all(dim=1)
+    return torch.where(finite_P[:, None], part_PD, torch.zeros_like(part_PD))
