@@ -3,8 +3,11 @@
 import pytest
 from hypothesis import settings
 
+from tests.oracles import byzfl, byzfl_attacks
 from tests.protocol.small_runs import SMALL, finished
 from troth.simulation import ProtocolSimulation
+
+__all__ = ["attacked", "byzfl", "byzfl_attacks"]
 
 settings.register_profile("patient", deadline=None)  # a busy machine is no failure
 settings.load_profile("patient")

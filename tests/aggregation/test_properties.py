@@ -52,6 +52,7 @@ NOT_BY_ORDER = {
 }  # buckets are drawn; ties go by the order of the rows (see `test_baselines`)
 FROM_ZERO = {"rfa", "centered-clip-momentum"}  # iterations begin at zero, and are few
 WITH_UNITS = {"rfa"}  # its smoothing has one
+BY_EIGENVECTORS = {"caf"}  # LAPACK scales matrices as it likes, so the last bits of eigenvectors are its own
 
 
 def radius(rows_PD: Tensor) -> float:
@@ -102,7 +103,7 @@ def test_scaling_scales_the_aggregate(name: str, rows_PD: Tensor, factor: float)
     assert_near(name, scaled_D, expected_D, float(abs(factor) * rows_PD.abs().max()))
 
 
-@pytest.mark.parametrize("name", [name for name in RULES if name not in WITH_UNITS])
+@pytest.mark.parametrize("name", [name for name in RULES if name not in WITH_UNITS | BY_EIGENVECTORS])
 @PROPERTY
 @given(rows_PD=rows(), exponent=st.integers(-60, 60))
 def test_scaling_by_powers_of_two_is_exact(name: str, rows_PD: Tensor, exponent: int) -> None:

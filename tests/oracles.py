@@ -21,3 +21,10 @@ def byzfl() -> ModuleType:
     shell.__path__ = list(spec.submodule_search_locations)
     sys.modules["byzfl"] = shell
     return importlib.import_module("byzfl.aggregators")
+
+
+@pytest.fixture(scope="session")
+def byzfl_attacks(byzfl: ModuleType) -> ModuleType:
+    """`byzfl.attacks`, in the same empty package."""
+    assert byzfl is not None
+    return importlib.import_module("byzfl.attacks")
