@@ -31,7 +31,7 @@ class RunSummary:
         fields = dataclasses.asdict(self)
         details = fields.pop("details")
         config = fields.pop("config")
-        return json.dumps(_finite({**fields, **details, "config": config}), indent=2, allow_nan=False) + "\n"
+        return json.dumps(finite_or_none({**fields, **details, "config": config}), indent=2, allow_nan=False) + "\n"
 
 
 def slug(config: dict[str, Any]) -> str:
@@ -43,11 +43,12 @@ def slug(config: dict[str, Any]) -> str:
     return re.sub(r"[^A-Za-z0-9.]+", "-", f"{task}-{defence}-{attack}-seed{config['seed']}-{digest}")
 
 
-def _finite(value: Any) -> Any:
+def finite_or_none(value: Any) -> Any:
+    """The same value as strict JSON can write it: a number that is not finite becomes None."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite_or_none(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_finite(item) for item in value]
+        return [finite_or_none(item) for item in value]
     return value

@@ -1,5 +1,6 @@
 """Rows made from the honest ones' mean and spread, so that they look like one of them."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import floor, inf, isfinite
@@ -54,7 +55,7 @@ class ALittleIsEnough(GradientAttack):
 
 
 @dataclass(frozen=True)
-class _Farthest(GradientAttack):
+class _Farthest(GradientAttack, ABC):
     """`μ + γ·p` with the honest mean μ, a direction p, and the largest γ that fits (Shejwalkar and Houmansadr 2021)."""
 
     direction: str = "std"
@@ -78,9 +79,9 @@ class _Farthest(GradientAttack):
 
         return (mean_D + largest(fits) * direction_D).expand_as(own_BD)
 
+    @abstractmethod
     def _fits(self, square_H: Tensor, honest_HH: Tensor) -> bool:
         """Whether squared distances from the forged row are small enough, given those among honest rows."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """One run of a sweep, in whatever process it is: from its options to what goes into the results."""
 
-import math
 import time
 from contextlib import chdir, redirect_stdout
 from sys import stderr
@@ -9,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from troth.evidence import RunSummary
+from troth.evidence.summary import finite_or_none
 from troth.lab.sweeps.sweep import Job, key_of
 from troth.plugins import blamed, in_one_line
 from troth.simulation import simulate
@@ -66,13 +66,5 @@ def _found(summary: RunSummary) -> dict[str, Any]:
             **{name: details[name] for name in ("honest_banned", "absent", "stalled", "agreement", "audits")},
             **{name: details[name] for name in ("announced_bytes_per_step", "bulk_bytes_per_step")},
         }
-    return {"metrics": _finite(summary.metrics), "curve": _finite(summary.curve), "outcome": _finite(outcome)}
-
-
-def _finite(value: Any) -> Any:
-    """The same as strict JSON can write it: a number that is not finite (the loss of a ruined model) becomes null."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {str(name): _finite(item) for name, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+    found: dict[str, Any] = finite_or_none({"metrics": summary.metrics, "curve": summary.curve, "outcome": outcome})
+    return found
