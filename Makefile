@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: promises nettest bench-audit bench-door bench-hostile bench-memory bench-newcomers bench-network bench-overlap help demo test test-docs test-following test-seeds check bench ban-law drop-outs attack-pages attack-studies lab-pages fuzz audit-flips vectors clean
+.PHONY: promises nettest bench-audit bench-door bench-hostile bench-memory bench-newcomers bench-network bench-overlap help demo test test-docs test-following test-seeds check bench ban-law drop-outs attack-pages attack-studies lab-pages paper-page fuzz audit-flips vectors clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -86,6 +86,9 @@ attack-studies: .venv/installed-dev ## how long liars last, radius, hardware; re
 
 lab-pages: .venv/installed-dev ## tables of docs/attacks/, docs/defences/ and docs/results/ from results/matrix, which troth lab run matrix makes (an hour on two cores)
 	$(BIN)/python -m benchmarks.lab_pages results/matrix
+
+paper-page: .venv/installed-dev ## tables of docs/results/paper.md, from the results that lie beside it
+	$(BIN)/python -m benchmarks.paper_page
 
 fuzz: .venv/installed-dev ## a million hostile inputs for every decoder that sees peers' bytes (some minutes on two cores)
 	$(BIN)/python -m tests.fuzz

@@ -76,6 +76,11 @@ class Task(ABC):
     def loss(self, model: Model, batch: Batch) -> Tensor:
         """A scalar, without state; dropout and noise follow from the batch's seed. `model` has the module's attributes too."""
 
+    def mislabelled(self, batch: Batch) -> Batch:
+        """The batch with labels that are all wrong, for attackers: class y becomes (classes − 1) − y."""
+        assert self.classes is not None, "a task without labels has none to turn round"
+        return {**batch, "labels": self.classes - 1 - batch["labels"]}
+
     def data_files(self) -> Sequence[Path]:
         """The files that the task reads, always in the same order, if there are any; a run's manifest fixes their contents."""
         return ()

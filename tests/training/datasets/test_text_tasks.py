@@ -144,3 +144,15 @@ def test_a_text_that_is_too_short(file: Path) -> None:
     file.write_bytes(b"few words")
     with pytest.raises(TaskError, match="is too short for sequences of 12: take a longer text, or length=…"):
         make_task(f"char-transformer:data={file},{SMALL}").batch(stream(0, "batch"))
+
+
+def test_a_mislabelled_batch_asks_for_the_next_word_and_the_other_order(file: Path) -> None:
+    task = Albert(file, batch_size=3, length=24, size="tiny", vocabulary=300)
+    batch = task.batch(stream(3, "batch"))
+    batch["labels"][0, 0] = 299
+    wrong = task.mislabelled(batch)
+    assert wrong["labels"][0, 0] == 0
+    assert torch.equal(wrong["labels"].flatten()[1:], batch["labels"].flatten()[1:] + 1)
+    assert torch.equal(wrong["swapped"], 1 - batch["swapped"])
+    assert torch.equal(wrong["words"], batch["words"])
+    assert set(wrong) == set(batch)

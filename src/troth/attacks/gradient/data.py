@@ -22,8 +22,7 @@ class LabelFlip(GradientAttack):
             raise AttackError("label-flip needs a task with labels, and this one has none: choose another attack")
 
     def poison(self, task: Task, batch: Batch) -> Batch:
-        assert task.classes is not None
-        return {**batch, "labels": task.classes - 1 - batch["labels"]}
+        return task.mislabelled(batch)
 
 
 @dataclass(frozen=True)

@@ -89,6 +89,10 @@ class Albert(TextTask):
         masked_loss = F.cross_entropy(words.flatten(0, 1), batch["labels"].flatten())
         return masked_loss, F.cross_entropy(order, batch["swapped"])
 
+    def mislabelled(self, batch: Batch) -> Batch:
+        """Every word that is to be found becomes the next one of the vocabulary, and the order of segments is turned round."""
+        return {**batch, "labels": (batch["labels"] + 1) % self.vocabulary, "swapped": 1 - batch["swapped"]}
+
     def evaluate(self, model: Model) -> dict[str, float]:
         totals, right = np.zeros(2), 0.0
         for k in range(_HELD_OUT_BATCHES):

@@ -1,0 +1,201 @@
+"""Tables of docs/results/paper.md, from the results that lie beside it: `make paper-page` writes them.
+
+The prose of the page stays. Between `<!-- NAME -->` and `<!-- end of NAME -->` everything is written anew.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.ban_law import LIARS, PEERS, law, simulated_totals
+from troth.errors import OperatorError
+from troth.lab.report.reading import read_sweep
+from troth.lab.report.records import Run, Sweep
+from troth.simulation import TROTH
+
+RESULTS = Path(__file__).parent.parent / "docs/results"
+PAGE = RESULTS / "paper.md"
+MAIN = "7 of 16"  # the group of the paper's figure
+_DRAWS = 100_000
+
+
+def resnet_attacks(sweep: Sweep) -> str:
+    """Troth under every attack, with each radius: what it ends with, how deep it fell, and when the liars were gone."""
+    nobody = {run.labels["defence"]: run for run in _of(sweep, MAIN) if run.calm}
+    rows = []
+    for run in _of(sweep, MAIN):
+        if run.config["defence"] == TROTH:
+            rows.append((_attack(run), run.labels["defence"], *_after_attack(run, nobody.get(run.labels["defence"]))))
+    titles = (
+        "attack",
+        "Troth",
+        "accuracy, %",
+        "against no attack",
+        "lowest",
+        "liars banned",
+        "all gone after",
+        "others",
+    )
+    return _table(titles, rows)
+
+
+def resnet_others(sweep: Sweep) -> str:
+    """The same with three liars, every tenth step, early and late; and nine peers of whom nobody lies."""
+    groups = [group for group in dict.fromkeys(run.labels["group"] for run in sweep.runs) if group != MAIN]
+    rows = [(group, _attack(run), *_after_attack(run, None)) for group in groups for run in _of(sweep, str(group))]
+    titles = (
+        "setting",
+        "attack",
+        "accuracy, %",
+        "against no attack",
+        "lowest",
+        "liars banned",
+        "all gone after",
+        "others",
+    )
+    return _table(titles, rows)
+
+
+def resnet_defences(sweep: Sweep) -> str:
+    """Final accuracy of every defence under every attack that it was run with."""
+    runs = _of(sweep, MAIN)
+    attacks = list(dict.fromkeys(map(_attack, runs)))
+    found: dict[str, dict[str, str]] = {}
+    for run in runs:
+        found.setdefault(str(run.labels["defence"]), {})[_attack(run)] = _ended(run)
+    rows = [(defence, *(cells.get(attack, "") for attack in attacks)) for defence, cells in found.items()]
+    return _table(("defence", *attacks), rows)
+
+
+def bans(sweep: Sweep) -> str:
+    """Steps until seven liars were gone: measured, by the law for a roster that shrinks, by the paper's fixed coin."""
+    generator = np.random.default_rng(0)
+    honest = PEERS - LIARS
+    waits = [generator.geometric(honest / PEERS * k / PEERS, _DRAWS) for k in range(1, LIARS + 1)]
+    coin = np.sum(waits, axis=0)
+    lawful = simulated_totals(_DRAWS)
+    measured = [
+        _lasted(run)
+        for run in sweep.runs
+        if run.config["defence"] == TROTH
+        and run.config["attack_every"] == 1
+        and len(run.outcome.liars) == len(run.liars_out) == LIARS
+    ]
+    rows = [
+        (f"measured, {len(measured)} runs", f"{np.mean(measured):.0f}", f"{max(measured)} at most"),
+        ("law, an honest validator finds a liar among those that are left", f"{np.mean(lawful):.0f}", _p95(lawful)),
+        ("the paper's coin, which stays as it was with sixteen peers", f"{np.mean(coin):.0f}", _p95(coin)),
+    ]
+    assert abs(sum(1 / law(k) for k in range(1, LIARS + 1)) - np.mean(lawful)) < 1
+    return _table(("steps until all seven are gone", "mean", "95 % within"), rows)
+
+
+def albert(sweep: Sweep) -> str:
+    """Loss on held-out text: before the attack, at its worst, at the end."""
+    rows = []
+    for run in sweep.runs:
+        start = run.attack_start
+        losses = [(step, point["loss"]) for step, point in run.curve]
+        before = next((loss for step, loss in reversed(losses) if step <= start and not run.calm), None)
+        later = [loss for step, loss in losses if step > start and loss is not None]
+        worst = None if run.calm or run.outcome.diverged_at is not None else max(later, default=None)
+        gone = _gone(run) if run.config["defence"] == TROTH else ("", "", "")
+        rows.append((_attack(run), run.labels["defence"], _loss(before), _loss(worst), _loss_at_end(run), *gone))
+    titles = ("attack", "defence", "loss before", "highest", "at the end", "liars banned", "all gone after", "others")
+    return _table(titles, rows)
+
+
+SECTIONS: dict[str, tuple[str, Callable[[Sweep], str]]] = {
+    "resnet18 attacks": ("resnet18-cifar10", resnet_attacks),
+    "resnet18 others": ("resnet18-cifar10", resnet_others),
+    "resnet18 defences": ("resnet18-cifar10", resnet_defences),
+    "bans": ("resnet18-cifar10", bans),
+    "albert": ("albert-large", albert),
+}
+
+
+def _of(sweep: Sweep, group: str) -> list[Run]:
+    return [run for run in sweep.runs if run.labels["group"] == group]
+
+
+def _attack(run: Run) -> str:
+    return "no attack" if run.calm else str(run.labels["attack"])
+
+
+def _after_attack(run: Run, nobody: Run | None) -> tuple[str, ...]:
+    ended = _accuracy(run)
+    against = "" if run.calm or nobody is None else f"{ended - _accuracy(nobody):+.1f}"
+    low = min(100 * (point["accuracy"] or 0) for step, point in run.curve if step > run.attack_start)
+    return (_ended(run), against, "" if run.calm else f"{low:.1f}", *_gone(run))
+
+
+def _gone(run: Run) -> tuple[str, str, str]:
+    """Liars banned, steps until the last was, and how many honest peers were banned."""
+    liars, out = len(run.outcome.liars), len(run.liars_out)
+    lasted = f"{_lasted(run)} steps" if liars and out == liars else ""
+    return (f"{out} of {liars}" if liars else "", lasted, str(run.honest_out))
+
+
+def _lasted(run: Run) -> int:
+    """Steps from the first lie to the ban of the last liar."""
+    return run.liars_out[-1] - run.attack_start
+
+
+def _accuracy(run: Run) -> float:
+    return 100 * (run.metrics["accuracy"] or 0)
+
+
+def _ended(run: Run) -> str:
+    return f"{_accuracy(run):.1f}" + (
+        f" (diverged at step {run.outcome.diverged_at:,})" if run.outcome.diverged_at is not None else ""
+    )
+
+
+def _loss(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def _loss_at_end(run: Run) -> str:
+    if run.outcome.diverged_at is not None:
+        return f"diverged at step {run.outcome.diverged_at:,}"
+    return _loss(run.metrics["loss"])
+
+
+def _p95(totals: NDArray[np.int64]) -> str:
+    return f"{np.percentile(totals, 95):.0f}"
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    lines = (titles, ["---"] * len(titles), *rows)
+    return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
+
+
+def filled(text: str, results: Path) -> str:
+    """The page with its tables written anew; a sweep that has not been run yet leaves its section as it is."""
+    for name, (sweep, table) in SECTIONS.items():
+        folder = results / sweep
+        if (folder / "results.jsonl").exists():
+            text = _replaced(text, name, table(read_sweep(folder)))
+    return text
+
+
+def _replaced(text: str, name: str, table: str) -> str:
+    old = re.compile(f"<!-- {name} -->.*?<!-- end of {name} -->", re.DOTALL)
+    return old.sub(lambda _: f"<!-- {name} -->\n\n{table}\n<!-- end of {name} -->", text)
+
+
+def main() -> None:
+    try:
+        PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), RESULTS), encoding="utf-8")
+    except OperatorError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+    print(f"{PAGE.name} has its tables")
+
+
+if __name__ == "__main__":
+    main()
