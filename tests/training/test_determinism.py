@@ -1,10 +1,12 @@
 """Settings under which gradients repeat: held while one is computed, and given back afterwards."""
 
+import os
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -242,3 +244,16 @@ def test_the_gradient_of_an_index_does_not_depend_on_which_thread_comes_first() 
     with threads(4):
         for _ in range(5):
             assert torch.equal(problem.gradient(flat_D, batch)[1], expected_D)
+
+
+def test_processes_that_share_a_gpu_by_a_service_take_fewer_of_its_queues(tmp_path: Path) -> None:
+    def queues(**environment: str) -> str:
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("CUDA")}
+        code = "import os, troth.training.determinism; print(os.environ['CUDA_DEVICE_MAX_CONNECTIONS'])"
+        return subprocess.run(
+            [sys.executable, "-c", code], env=inherited | environment, capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    assert queues(CUDA_MPS_PIPE_DIRECTORY=str(tmp_path)) == "8"
+    assert queues(CUDA_MPS_PIPE_DIRECTORY=str(tmp_path / "none")) == "32"
+    assert queues(CUDA_MPS_PIPE_DIRECTORY=str(tmp_path), CUDA_DEVICE_MAX_CONNECTIONS="4") == "4"

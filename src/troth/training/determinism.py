@@ -33,7 +33,8 @@ from troth.training.user_code import place_of
 
 _WORKSPACE_NAME, _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
 # Streams of a GPU share as many queues as this says, eight if nothing does; in one queue the first to wait holds up the others.
-_QUEUES_NAME, _QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS", "32"
+_QUEUES_NAME = "CUDA_DEVICE_MAX_CONNECTIONS"
+_SHARING_NAME, _SHARING_FOLDER = "CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"  # of CUDA's multi-process service
 _NO_VERSION = " does not have a deterministic implementation"
 _INHERITED, _IEEE = "none", "ieee"  # PyTorch's names for the precision of float32
 _WARN, _ERROR = 1, 2  # of PyTorch's deterministic debug mode
@@ -249,7 +250,13 @@ class _Held:
         self._wanted = None
 
 
+def queues(sharing: bool) -> str:
+    """Queues of a process. Processes that share a GPU by CUDA's service share its queues too: with 32 the fourth gets none."""
+    return "8" if sharing else "32"
+
+
 _HELD = _Held()
 _TOO_LATE = os.environ.get(_WORKSPACE_NAME) is None and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
 os.environ.setdefault(_WORKSPACE_NAME, _WORKSPACE)
-os.environ.setdefault(_QUEUES_NAME, _QUEUES)  # for speed alone: no bits depend on it
+_sharing = os.path.isdir(os.environ.get(_SHARING_NAME, _SHARING_FOLDER))
+os.environ.setdefault(_QUEUES_NAME, queues(_sharing))  # for speed alone: no bits depend on it
