@@ -2,9 +2,10 @@
 
 import os
 import signal
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -75,7 +76,9 @@ def run(
 
     A sweep is a TOML file: what is fixed, what varies (axes), and the seeds; 'troth lab recipes matrix' prints one. Each run is
     kept as soon as it is there (results.jsonl), and runs under way have checkpoints (unfinished/), so that the same command goes
-    on after Ctrl-C, SIGTERM, a crash or --minutes, and ends with the same results, bit for bit. Then: troth lab report results/NAME
+    on after Ctrl-C, SIGTERM, a crash or --minutes, and ends with the same results, bit for bit.
+
+    Then: troth lab report results/NAME
 
     Example: troth lab run matrix
     """
@@ -175,9 +178,11 @@ def _run(
     start = time.monotonic()
     labels = {cell.job.key: cell.labels for cell in wanted.cells}
     with Tally(sweep.name, len(wanted.jobs())) as tally, _terminated_politely():
-        if keeping is not None:
+
+        def run_all(jobs: "Sequence[Job]", at_once: int, until: float | None) -> "Results":
             stopping = f"stopping: runs under way have {GRACE_S:g} s to end their step and to write checkpoints"
-            engine = partial(engine, keeping=keeping, on_stop=lambda: tally.say(stopping))  # it is `local`
+            kept = () if keeping is None else (keeping, lambda: tally.say(stopping))  # else it is not `local`
+            return engine(jobs, at_once, until, *kept)
 
         def show(progress: "Progress", job: "Job | None", performed: "Performed | None") -> None:
             if job is not None and performed is not None:
@@ -197,13 +202,14 @@ def _run(
         until = None if minutes is None else start + 60 * minutes
         try:
             return run_sweep(
-                sweep, plan, folder, engine, at_once=at_once, only=wanted, until=until, extend=extend, on_run=show
+                sweep, plan, folder, run_all, at_once=at_once, only=wanted, until=until, extend=extend, on_run=show
             )
         except KeyboardInterrupt as why:
             under_way = len(halfway(folder, labels))
             parts = f", {under_way} of the runs half-way" if under_way else ""
             tally.say(f"interrupted: what was done is in {folder}{parts}; the same command goes on")
-            raise typer.Exit(why.exit_code if isinstance(why, _Stopped) else 128 + signal.SIGINT) from None
+            # Not Typer's exit: with this code it would say that nothing was written.
+            sys.exit(why.exit_code if isinstance(why, _Stopped) else 128 + signal.SIGINT)
 
 
 def _print_end(store: "Store", wanted: "Plan", plan: "Plan") -> None:
