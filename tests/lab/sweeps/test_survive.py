@@ -119,7 +119,7 @@ def test_a_checkpoint_is_written_as_often_as_asked_for(
 ) -> None:
     """By a clock that a run's steps turn; and never so often that writing takes more than a twentieth of the time."""
     clock, written = [0.0], []
-    monkeypatch.setattr(unfinished.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr("troth.lab.sweeps.unfinished.time.monotonic", lambda: clock[0])
     monkeypatch.setattr(unfinished, "asked_to_stop", lambda: clock.__setitem__(0, clock[0] + 10.0))
 
     def write(*_: object) -> None:

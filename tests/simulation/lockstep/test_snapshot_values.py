@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from troth.aggregation import UnwritableError
-from troth.crypto import Slot
+from troth.crypto import Digest, PeerId, Slot
 from troth.protocol.core.errors import StalledError
 from troth.protocol.core.roster import Away
 from troth.protocol.wire.blob import Blob
@@ -42,8 +42,8 @@ def there_and_back(value: Any) -> Any:
         frozenset({b"a", b"b"}),
         {1, 2},
         Ban(3, 4, "why", "file"),
-        Away(1, b"peer", 2),
-        Slot(b"run", 3, Phase.CLIP, 1, 0),
+        Away(1, PeerId(b"peer"), 2),
+        Slot(Digest(b"run"), 3, Phase.CLIP, 1, 0),
         Kind.COVER,
         Blob(b"bytes"),
     ],

@@ -53,10 +53,8 @@ from troth.training.work import Training, TrainingWork
 class ProtocolSimulation:
     """One run. Iterate over `steps()`; every honest peer's state is in `states`."""
 
-    def __init__(
-        self, scenario: Scenario, *, share: bool = True, run: Run | None = None, evidence: bool = True
-    ) -> None:
-        """`run` replaces the one made from the scenario, where others have agreed on it. Without `evidence` none is made."""
+    def __init__(self, scenario: Scenario, *, share: bool = True, run: Run | None = None, prove: bool = True) -> None:
+        """`run` replaces the one made from the scenario, where others have agreed on it. `prove`: evidence is made of bans."""
         task = scenario.make_task()
         self.scenario = scenario.resolved(task)
         self.problem = Problem(
@@ -85,7 +83,7 @@ class ProtocolSimulation:
         self.pool = GradientPool(self.problem, self.coalition, self.numbers, self.tools, self._ahead)
         self.door = self._open_door() if scenario.probation else None
         self.exchange = ReliableExchange(share=share)
-        self.makes_evidence = evidence
+        self.proves = prove
         self.history = History(self.run)
         self.bans: list[Ban] = []
         self.gone: dict[PeerId, CannotGoOnError] = {}  # peers whose coroutine ended early, and why
@@ -258,7 +256,7 @@ class ProtocolSimulation:
         self.trials += len(seen.record.judgements)
         self.attempts += seen.attempts
         self.updates += seen.record.updated
-        self.evidence += self.history.add(seen) if self.makes_evidence else ()
+        self.evidence += self.history.add(seen) if self.proves else ()
         self.absent += [self.numbers[peer] for peer in sorted(seen.record.leaving - set(seen.record.banned))]
         return seen
 

@@ -49,7 +49,7 @@ def start(
     Raises `SnapshotError` where the snapshot does not fit.
     """
     if scenario.defence == TROTH:
-        return Started(ProtocolSimulation(scenario, evidence=evidence), snapshot, of)
+        return Started(ProtocolSimulation(scenario, prove=evidence), snapshot, of)
     return Started(ServerSimulation(scenario), snapshot, of)
 
 

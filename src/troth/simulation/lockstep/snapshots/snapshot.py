@@ -170,7 +170,7 @@ def place_of(simulation: Simulation) -> str:
     device = simulation.problem.device
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else torch.backends.cpu.get_cpu_capability()
     founded = simulation.origin if isinstance(simulation, ServerSimulation) else f"run {simulation.run.id.hex()[:16]}"
-    evidence = isinstance(simulation, ServerSimulation) or simulation.makes_evidence
+    evidence = isinstance(simulation, ServerSimulation) or simulation.proves
     parts = (
         f"Troth {__version__}",
         f"PyTorch {torch.__version__}",
