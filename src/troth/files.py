@@ -21,9 +21,10 @@ def write_bytes(path: Path, content: bytes) -> None:
     write_by(path, lambda partial: partial.write_bytes(content))
 
 
-def write_by(path: Path, write: Callable[[Path], object]) -> None:
-    """The same for a file that `write` makes at another place, in pieces for instance."""
-    partial = path.with_name(path.name + ".partial")
+def write_by(path: Path, write: Callable[[Path], object], beside: str = ".partial") -> None:
+    """The same for a file that `write` makes at another place, in pieces for instance. `beside` ends the name of that place: two
+    processes that may write the same file at a time need different ones."""
+    partial = path.with_name(path.name + beside)
     partial.touch()  # a folder that is not there, or not writable, is the system's error, whatever `write` makes of it
     write(partial)
     with partial.open("rb+") as file:

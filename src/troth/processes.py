@@ -6,7 +6,7 @@ Also many jobs on several of them. Imports nothing of ours, so that every packag
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
 from multiprocessing import get_context
@@ -20,18 +20,19 @@ _SPAWN = get_context("spawn")  # a fork would copy PyTorch's locks, and hang
 
 
 @contextmanager
-def interrupts_ignored() -> Iterator[None]:
-    """Processes started here ignore Ctrl-C from their first moment, imports included; the parent ends them.
+def interrupts_ignored(*others: signal.Signals) -> Iterator[None]:
+    """Processes started here ignore Ctrl-C, and other signals, from their first moment, imports included; the parent ends them.
 
     One that ignored it later, by itself, would print a traceback if it came before."""
     if threading.current_thread() is not threading.main_thread():  # no other may set handlers, or is interrupted
         yield
         return
-    before: Any = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before: dict[int, Any] = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, *others)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Died(NamedTuple):
@@ -43,22 +44,51 @@ class Died(NamedTuple):
         return f"the process that played it ended with exit code {self.exit_code}"
 
 
+_PARENT: "Connection[Any, Any] | None" = None  # the end of the pipe, in a process that works for another
+_asked = False
+
+
+def asked_to_stop() -> bool:
+    """Whether the parent wants the job under way to come to an end soon. Ends this process where the parent is gone: nobody would
+    hear of a result, and somebody else may have begun the same job."""
+    global _asked
+    try:
+        if _PARENT is not None and not _asked and _PARENT.poll():
+            _PARENT.recv()  # while a job is under way, the parent says nothing else
+            _asked = True
+    except (EOFError, OSError):
+        raise SystemExit(0) from None
+    return _asked
+
+
 def work_through(
-    work: Callable[[Job], Result], jobs: Iterable[Job], processes: int, until: float | None = None
+    work: Callable[[Job], Result],
+    jobs: Iterable[Job],
+    processes: int,
+    until: float | None = None,
+    *,
+    grace_s: float = 0.0,
+    on_stop: Callable[[], None] = lambda: None,
 ) -> Generator[tuple[Job, Result | Died]]:
     """Do jobs on several processes, each one job after the other; results as they come.
 
     Ends when all are there or at `until` by `time.monotonic`. Closing the generator stops earlier: at once, and without leaving a
     process behind. A process that dies is a result, not a hang. `work` is a function that a new process can import.
+
+    With `grace_s`, jobs under way are asked to stop first (`asked_to_stop`, `on_stop` is called), and have so long to give a last
+    result. At `until` it is yielded; where the generator is closed, or interrupted, nobody hears of it.
     """
     left = iter(jobs)
     workers: list[_Worker[Job, Result]] = []
     try:
         for job in islice(left, processes):
-            workers.append(_Worker(work, job))
+            workers.append(_Worker(work, job, (signal.SIGTERM,) if grace_s else ()))
         while workers:
             seconds = None if until is None else until - time.monotonic()
             if seconds is not None and seconds <= 0:
+                if grace_s:
+                    on_stop()
+                    yield from _last_results(workers, grace_s)
                 return
             ready = wait([worker.pipe for worker in workers], seconds)
             for worker in [worker for worker in workers if worker.pipe in ready]:
@@ -69,9 +99,28 @@ def work_through(
                 else:
                     worker.begin(job_next)
                 yield done
+    except BaseException:
+        if grace_s and workers:
+            on_stop()
+            for _ in _last_results(workers, grace_s):
+                pass
+        raise
     finally:
         for worker in workers:
             worker.stop()
+
+
+def _last_results(workers: "list[_Worker[Job, Result]]", grace_s: float) -> Generator[tuple[Job, Result | Died]]:
+    """Ask all to stop, and give what they say within so many seconds."""
+    until = time.monotonic() + grace_s
+    for worker in workers:
+        worker.ask_to_stop()
+    while workers and (seconds := until - time.monotonic()) > 0:
+        for pipe in wait([worker.pipe for worker in workers], seconds):
+            worker = next(worker for worker in workers if worker.pipe is pipe)
+            workers.remove(worker)
+            done = worker.job, worker.last_result()
+            yield done
 
 
 _NONE: Any = object()
@@ -82,15 +131,16 @@ class _Worker(Generic[Job, Result]):
 
     pipe: "Connection[Job, Result]"
 
-    def __init__(self, work: Callable[[Job], Result], job: Job) -> None:
+    def __init__(self, work: Callable[[Job], Result], job: Job, ignored: Sequence[signal.Signals] = ()) -> None:
         self._work = work
+        self._ignored = ignored
         self._start()
         self.begin(job)
 
     def _start(self) -> None:
         self.pipe, theirs = _SPAWN.Pipe()
         self._process = _SPAWN.Process(target=_serve, args=(self._work, theirs), daemon=True)
-        with interrupts_ignored():
+        with interrupts_ignored(*self._ignored):
             self._process.start()
         theirs.close()
 
@@ -109,6 +159,20 @@ class _Worker(Generic[Job, Result]):
             self._start()
             return died
 
+    def ask_to_stop(self) -> None:
+        with suppress(OSError):  # it has died: `last_result` will say so
+            self.pipe.send(None)  # type: ignore[arg-type]
+
+    def last_result(self) -> Result | Died:
+        """The result, and the end of the process."""
+        try:
+            return self.pipe.recv()
+        except (EOFError, OSError):
+            self._process.join()
+            return Died(self._process.exitcode)
+        finally:
+            self.stop()
+
     def stop(self) -> None:
         self._process.kill()
         self._process.join()
@@ -116,9 +180,11 @@ class _Worker(Generic[Job, Result]):
 
 
 def _serve(work: Callable[[Job], Result], pipe: "Connection[Result, Job]") -> None:
-    """Serve until the parent is gone."""
+    """Serve until the parent is gone, or has said that it wants no more."""
+    global _PARENT
+    _PARENT = pipe
     try:
-        while True:
-            pipe.send(work(pipe.recv()))
+        while not _asked and (job := pipe.recv()) is not None:
+            pipe.send(work(job))
     except (EOFError, OSError):
         return

@@ -41,7 +41,20 @@ from troth.aggregation.geometric_median import geometric_median
 from troth.aggregation.krum import krum, multi_krum
 from troth.aggregation.mean import mean
 from troth.aggregation.median import median
-from troth.aggregation.memory import Aggregator, AnyRule, RuleEntry, RuleWithMemory, Setting, begin_rule, covered
+from troth.aggregation.memory import (
+    Aggregator,
+    AnyRule,
+    Memory,
+    Remembers,
+    RuleEntry,
+    RuleWithMemory,
+    Setting,
+    UnwritableError,
+    begin_rule,
+    covered,
+    memory_of,
+    recall_into,
+)
 from troth.aggregation.table import RULES, Rule, bind_rule
 from troth.aggregation.trimmed_mean import trimmed_mean
 
@@ -53,14 +66,17 @@ __all__ = [
     "Bucketing",
     "CenteredClipMomentum",
     "ClippedCenter",
+    "Memory",
     "NearestNeighbourMixing",
     "PreAggregation",
+    "Remembers",
     "Rule",
     "RuleEntry",
     "RuleWithMemory",
     "Safeguard",
     "SafeguardSingle",
     "Setting",
+    "UnwritableError",
     "all_finite",
     "begin_rule",
     "bind_rule",
@@ -83,10 +99,12 @@ __all__ = [
     "meamed",
     "mean",
     "median",
+    "memory_of",
     "mix_nearest",
     "multi_krum",
     "ordinary",
     "ordinary_norm",
+    "recall_into",
     "residual_tolerance",
     "rfa",
     "solve_centered_clip",

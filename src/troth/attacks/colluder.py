@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import msgspec
 
@@ -37,6 +37,10 @@ class Collusion:
 
 class ColludingChannel(ForwardingChannel):
     """Wraps a member's channel: drops accusations of fellow colluders, and votes against whoever accuses them."""
+
+    forgetful: ClassVar[bool] = (
+        True  # keeps nothing from step to step; each class says it for itself, or is not believed
+    )
 
     def __init__(self, honest: LiarsChannel, me: PeerId, collusion: Collusion) -> None:
         super().__init__(honest)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from troth.aggregation import Memory, memory_of, recall_into
 from troth.attacks.colluder import ColludingChannel
 from troth.attacks.gradient import Foresee, Forge, GradientAttack, Scene, WatchingForge
 from troth.attacks.gradient.search import mean_of_rows
@@ -77,3 +78,10 @@ class _LyingLow(WatchingForge):
     def after(self, sent_PD: Tensor) -> None:
         if isinstance(self._forge, WatchingForge):
             self._forge.after(sent_PD)
+
+    def memory(self) -> Memory:
+        return {"honest": self._honest, "inner": memory_of(self._forge)}
+
+    def recall(self, memory: Memory) -> None:
+        self._honest = memory["honest"]
+        recall_into(self._forge, memory["inner"])

@@ -27,6 +27,6 @@ def tiny(folder: Path, text: str = TINY) -> Sweep:
     return parse_sweep(text, folder)
 
 
-def inline(jobs: Sequence[Job], _at_once: int, _until: float | None) -> Results:
+def inline(jobs: Sequence[Job], *_: object) -> Results:
     for job in jobs:
         yield job, perform(job)

@@ -23,6 +23,8 @@ class VanishedError(CannotGoOnError):
 class Vanisher(ColludingChannel):
     """Goes silent for good, after the announcement that the attack names."""
 
+    forgetful: ClassVar[bool] = True
+
     async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Mapping[PeerId, Announced]:
         if self._active(slot.step) and phase_of(message) > _PHASES[self._collusion.attack.after]:
             raise VanishedError(f"vanished after {self._collusion.attack.after}")
@@ -50,6 +52,8 @@ class Vanish(GradientAttack):
 
 class Leaver(ColludingChannel):
     """Says nothing more, from the first announcement of a step on."""
+
+    forgetful: ClassVar[bool] = True
 
     async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Mapping[PeerId, Announced]:
         if self._active(slot.step):

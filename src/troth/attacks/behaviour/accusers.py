@@ -94,6 +94,8 @@ class MassAccusation(GradientAttack):
 class SilentValidator(ColludingChannel):
     """Recomputes nothing and accuses nobody, whatever it sees."""
 
+    forgetful: ClassVar[bool] = True
+
     async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Mapping[PeerId, Announced]:
         if isinstance(message, Accuse) and self._active(slot.step):
             message = msgspec.structs.replace(message, accusations=())

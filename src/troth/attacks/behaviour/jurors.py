@@ -14,6 +14,8 @@ from troth.protocol.wire.messages import Announced, Message, Verdict, Vote
 class LyingJuror(ColludingChannel):
     """Votes for the opposite of what it found, in every trial."""
 
+    forgetful: ClassVar[bool] = True
+
     async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Mapping[PeerId, Announced]:
         if isinstance(message, Vote) and self._active(slot.step):
             other = {Verdict.ACCUSED: Verdict.ACCUSER}

@@ -98,6 +98,8 @@ class WrongAggregate(GradientAttack):
 class WithholdingOwner(ColludingChannel):
     """Announces its aggregate and hands it to nobody."""
 
+    forgetful: ClassVar[bool] = True
+
     async def exchange(self, slot: Slot, blobs: Exchange[Any], view: AttemptView) -> Any:
         if isinstance(blobs, Gather) and self._active(slot.step):
             blobs = replace(blobs, mine={})

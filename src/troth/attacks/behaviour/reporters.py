@@ -17,6 +17,8 @@ from troth.protocol.wire.messages import Announced, Message, Report
 class LyingReporter(ColludingChannel):
     """Reports twice the right numbers about its first part."""
 
+    forgetful: ClassVar[bool] = True
+
     async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Mapping[PeerId, Announced]:
         if isinstance(message, Report) and message.numbers and self._active(slot.step):
             numbers = np.frombuffer(message.numbers, "<f8").copy()

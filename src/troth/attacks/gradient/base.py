@@ -4,10 +4,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import ClassVar
+from typing import ClassVar, final
 
 from torch import Tensor
 
+from troth.aggregation import Memory
 from troth.attacks.colluder import ColludingChannel
 from troth.crypto import Seed
 from troth.training import Batch, Task
@@ -38,11 +39,32 @@ class GradientAttack:
         return self.begin(seed)
 
     def begin(self, seed: Seed) -> Forge:
-        """Forging function of one run, called at every step (also before the attack) with the contributing colluders."""
-        return lambda _members, own_BD, honest_HD: self.forge(own_BD, honest_HD)
+        """Forging function of one run, called at every step (also before the attack) with the contributing colluders.
+
+        One that keeps nothing from step to step is `Forgetful(…)`, one that does `Remembers`: else a run that is stopped has to
+        begin anew.
+        """
+        return Forgetful(lambda _members, own_BD, honest_HD: self.forge(own_BD, honest_HD))
 
     def forge(self, own_BD: Tensor, honest_HD: Tensor) -> Tensor:
         return own_BD
+
+
+@final
+class Forgetful:
+    """A forging function whose rows follow from what it is given and from its seed: nothing is kept from step to step."""
+
+    def __init__(self, forge: Forge) -> None:
+        self._forge = forge
+
+    def __call__(self, members: Sequence[int], own_BD: Tensor, honest_HD: Tensor) -> Tensor:
+        return self._forge(members, own_BD, honest_HD)
+
+    def memory(self) -> Memory:
+        return {}
+
+    def recall(self, memory: Memory) -> None:
+        pass
 
 
 @dataclass(frozen=True)

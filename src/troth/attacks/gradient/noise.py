@@ -8,7 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from troth.attacks.gradient.base import Forge, GradientAttack, positive
+from troth.aggregation import Memory
+from troth.attacks.gradient.base import Forge, Forgetful, GradientAttack, positive
 from troth.crypto import Seed, stream
 
 # B colluders, H honest peers, D coordinates
@@ -30,7 +31,7 @@ class RandomDirection(GradientAttack):
             common_D: Tensor = fixed_direction(seed, "random direction", own_BD) * length
             return common_D.expand_as(own_BD)
 
-        return forge
+        return Forgetful(forge)
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class SlowPoison(GradientAttack):
             moved_BD: Tensor = own_BD + length_B[:, None] * fixed_direction(seed, "slow poison", own_BD)
             return moved_BD
 
-        return forge
+        return Forgetful(forge)
 
 
 @dataclass(frozen=True)
@@ -63,17 +64,28 @@ class Gaussian(GradientAttack):
         positive("deviation", self.deviation)
 
     def begin(self, seed: Seed) -> Forge:
-        drawn: Counter[int] = Counter()
+        return _Drawing(self.deviation, seed)
 
-        def forge(members: Sequence[int], own_BD: Tensor, _honest_HD: Tensor) -> Tensor:
-            rows = []
-            for member in members:
-                noise = stream(seed, "gaussian", member, drawn[member]).normal(own_BD.shape[1])
-                rows.append(torch.from_numpy(noise).to(own_BD) * self.deviation)
-                drawn[member] += 1
-            return torch.stack(rows)
 
-        return forge
+class _Drawing:
+    def __init__(self, deviation: float, seed: Seed) -> None:
+        self._deviation = deviation
+        self._seed = seed
+        self._drawn: Counter[int] = Counter()  # rows so far, by member
+
+    def __call__(self, members: Sequence[int], own_BD: Tensor, honest_HD: Tensor) -> Tensor:
+        rows = []
+        for member in members:
+            noise = stream(self._seed, "gaussian", member, self._drawn[member]).normal(own_BD.shape[1])
+            rows.append(torch.from_numpy(noise).to(own_BD) * self._deviation)
+            self._drawn[member] += 1
+        return torch.stack(rows)
+
+    def memory(self) -> Memory:
+        return {"drawn": dict(self._drawn)}
+
+    def recall(self, memory: Memory) -> None:
+        self._drawn = Counter(memory["drawn"])
 
 
 def fixed_direction(seed: Seed, purpose: str, like_BD: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from troth.aggregation import Memory
 from troth.attacks.gradient.base import Forge, GradientAttack, Scene, WatchingForge
 from troth.attacks.gradient.noise import fixed_direction
 from troth.crypto import Seed
@@ -27,15 +28,29 @@ class DelayedGradient(GradientAttack):
             raise ValueError(f"delay must be at least 1 step, got {self.delay}")
 
     def begin(self, seed: Seed) -> Forge:
-        past: dict[int, deque[Tensor]] = defaultdict(lambda: deque(maxlen=self.delay + 1))
+        return _Delaying(self.delay)
 
-        def forge(members: Sequence[int], own_BD: Tensor, _honest_HD: Tensor) -> Tensor:
-            for member, own_D in zip(members, own_BD, strict=True):
-                past[member].append(own_D)
-            # The oldest there is, while the run is younger than the delay.
-            return torch.stack([past[member][0] for member in members])
 
-        return forge
+class _Delaying:
+    def __init__(self, delay: int) -> None:
+        self._delay = delay
+        self._past: dict[int, deque[Tensor]] = defaultdict(self._nothing)  # own rows, by member
+
+    def _nothing(self) -> deque[Tensor]:
+        return deque(maxlen=self._delay + 1)
+
+    def __call__(self, members: Sequence[int], own_BD: Tensor, honest_HD: Tensor) -> Tensor:
+        for member, own_D in zip(members, own_BD, strict=True):
+            self._past[member].append(own_D)
+        # The oldest there is, while the run is younger than the delay.
+        return torch.stack([self._past[member][0] for member in members])
+
+    def memory(self) -> Memory:
+        return {"past": {member: list(rows) for member, rows in self._past.items()}}
+
+    def recall(self, memory: Memory) -> None:
+        for member, rows in memory["past"].items():
+            self._past[member].extend(rows)
 
 
 @dataclass(frozen=True)
@@ -85,6 +100,13 @@ class _Mimicking(WatchingForge):
         # A target that sits this step out, since it validates, is stood in for by whoever is farthest now.
         row = numbers.index(self._target) if self._target in numbers else best
         return honest_HD[row].expand_as(own_BD)
+
+    def memory(self) -> Memory:
+        return {"seen": self._seen, "mean": self._mean_D, "z": self._z_D, "target": self._target}
+
+    def recall(self, memory: Memory) -> None:
+        self._seen, self._target = memory["seen"], memory["target"]
+        self._mean_D, self._z_D = memory["mean"], memory["z"]
 
     def _turned(self, honest_HD: Tensor) -> Tensor:
         """The direction of largest variance, as one more step shows it."""

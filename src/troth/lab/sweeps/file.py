@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from troth.errors import printable
 from troth.lab.sweeps.options import SweepError, check_options
-from troth.lab.sweeps.sweep import Group, Sweep
+from troth.lab.sweeps.sweep import MIXED, ORDERS, Group, Sweep
 
 _MOST_BYTES = 1 << 20
 _MOST_RUNS = 100_000
@@ -30,6 +30,7 @@ class _File(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     about: str = ""
     seeds: tuple[int, ...] = (0,)
     skip_impossible: bool = False
+    order: str = MIXED
     fixed: dict[str, Any] = {}
     axes: dict[str, list[Any]] = {}
     groups: list[_Group] = []
@@ -67,6 +68,8 @@ def parse_sweep(text: str, folder: Path) -> Sweep:
         )
     if not file.seeds or len(set(file.seeds)) != len(file.seeds):
         raise SweepError(f"`seeds` is a list of different whole numbers, got {list(file.seeds)}")
+    if file.order not in ORDERS:
+        raise SweepError(f"`order` is one of {', '.join(ORDERS)}, got {file.order!r}")
     if file.groups and file.axes:
         raise SweepError("`axes` stands either above all, or in each of the `groups`")
     fixed = check_options(file.fixed, "[fixed]")
@@ -86,6 +89,7 @@ def parse_sweep(text: str, folder: Path) -> Sweep:
         text=text,
         folder=folder.resolve(),
         skip_impossible=file.skip_impossible,
+        order=file.order,
         report={"compare": file.compare, "paired": file.paired, "expected": file.expected, "fit": file.fit},
     )
     _check_size(sweep)

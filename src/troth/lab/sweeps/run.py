@@ -9,6 +9,7 @@ from troth.lab.sweeps.engines import Engine
 from troth.lab.sweeps.perform import Performed
 from troth.lab.sweeps.store import Store
 from troth.lab.sweeps.sweep import Job, Plan, Sweep
+from troth.lab.sweeps.unfinished import forget, halfway
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,8 @@ class Progress:
     of: int
     kept: int  # from before
     failed: int
+    halfway: int = 0  # of those that are left, kept half-way
+    resumed: int = 0  # of those that are done, went on from there
 
 
 def run_sweep(
@@ -35,19 +38,34 @@ def run_sweep(
 ) -> Store:
     """Make the runs that are missing, or those of them that are in `only`, and keep each as soon as it is there.
 
-    Interrupted, by the time limit or by Ctrl-C, it loses the runs under way and nothing else; called again, it goes on.
+    Interrupted, by the time limit or by Ctrl-C, it loses the runs under way at most, and not even those if the engine keeps them;
+    called again, it goes on.
     """
     store = Store(folder, sweep, plan.cells, extend=extend)
     wanted = (only or plan).jobs()
     jobs = [job for job in wanted if job.key in store.missing]
-    kept, failed = len(wanted) - len(jobs), 0
-    on_run(Progress(0, len(jobs), kept, 0), None, None)
+    left, done, failed, resumed = {job.key for job in jobs}, 0, 0, 0
+
+    def tell(job: Job | None = None, performed: Performed | None = None) -> None:
+        under_way = len(halfway(folder, left))
+        on_run(Progress(done, len(jobs), len(wanted) - len(jobs), failed, under_way, resumed), job, performed)
+
+    for key in halfway(folder, {job.key for job in wanted} - left):
+        forget(folder, key)  # the result was kept, and then the machine was gone
+    tell()
     try:
         with closing(engine(jobs, at_once, until)) as results:
-            for done, (job, performed) in enumerate(results, start=1):
-                store.add(job.key, performed.found, performed.seconds)
-                failed += performed.failed
-                on_run(Progress(done, len(jobs), kept, failed), job, performed)
+            for job, performed in results:
+                if not performed.stopped:
+                    store.add(job.key, performed.found, performed.seconds)
+                    done, failed = done + 1, failed + performed.failed
+                    resumed += performed.resumed
+                    left.discard(job.key)
+                if not performed.stopped and (performed.resumed or not performed.failed):
+                    forget(
+                        folder, job.key
+                    )  # a failure may be the checkpoint's: what failed once from there begins anew
+                tell(job, performed)
     finally:
         store.close()
     return store

@@ -17,6 +17,9 @@ from troth.version import __version__
 
 Labels = dict[str, Any]  # what each axis says of a run, and its seed
 
+MIXED, AS_WRITTEN = "mixed", "as written"
+ORDERS = (MIXED, AS_WRITTEN)
+
 
 @dataclass(frozen=True)
 class Job:
@@ -71,6 +74,7 @@ class Sweep:
     text: str  # of the file
     folder: Path  # files that it names are looked for here
     skip_impossible: bool = False
+    order: str = MIXED
     report: Mapping[str, Any] = field(default_factory=dict)  # compare, paired, expected, fit
 
     @property
@@ -99,7 +103,7 @@ class Sweep:
                     skipped.append((labels, str(error)))
         if not cells:
             raise SweepError(f"sweep '{self.name}' has no run that is possible")
-        return Plan(tuple(cells), tuple(skipped))
+        return Plan(tuple(cells), tuple(skipped), self.order)
 
     def _crossed(self) -> Iterator[tuple[Labels, dict[str, Any]]]:
         for group in self.groups:
@@ -119,10 +123,13 @@ class Plan:
 
     cells: tuple[Cell, ...]
     skipped: tuple[tuple[Labels, str], ...]
+    order: str = MIXED
 
     def jobs(self) -> list[Job]:
-        """Each run once. Ordered by key, so that long and short runs are mixed, and the time left can be told from the first."""
-        return sorted({cell.job.key: cell.job for cell in self.cells}.values(), key=lambda job: job.key)
+        """Each run once. Ordered by key, so that long and short runs are mixed, and the time left can be told from the first; or
+        as written, so that what stands first in the file is there first."""
+        jobs = list({cell.job.key: cell.job for cell in self.cells}.values())
+        return jobs if self.order == AS_WRITTEN else sorted(jobs, key=lambda job: job.key)
 
     def only(self, wanted: Mapping[str, Sequence[str]]) -> "Plan":
         """The cells with one of these labels on each of these axes."""
@@ -135,7 +142,7 @@ class Plan:
         fits = [c for c in self.cells if all(str(c.labels.get(axis)) in some for axis, some in wanted.items())]
         if not fits:
             raise SweepError("`only` leaves no run")
-        return Plan(tuple(fits), self.skipped)
+        return Plan(tuple(fits), self.skipped, self.order)
 
 
 def in_words(labels: Labels) -> str:

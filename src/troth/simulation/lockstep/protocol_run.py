@@ -53,8 +53,8 @@ from troth.training.work import Training, TrainingWork
 class ProtocolSimulation:
     """One run. Iterate over `steps()`; every honest peer's state is in `states`."""
 
-    def __init__(self, scenario: Scenario, *, share: bool = True, run: Run | None = None) -> None:
-        """`run` replaces the one made from the scenario, where others have agreed on it."""
+    def __init__(self, scenario: Scenario, *, share: bool = True, run: Run | None = None, prove: bool = True) -> None:
+        """`run` replaces the one made from the scenario, where others have agreed on it. `prove`: evidence is made of bans."""
         task = scenario.make_task()
         self.scenario = scenario.resolved(task)
         self.problem = Problem(
@@ -67,8 +67,9 @@ class ProtocolSimulation:
         _check_size(self.problem.size, scenario.peers)
         check_pure(task, self.problem)
         self.byzantine = self.scenario.byzantine_peers()
+        self.attacks = scenario.make_attacks()
         self.coalition = Coalition(
-            scenario.make_attacks(),
+            self.attacks,
             scenario.attack_schedule(),
             self.byzantine,
             derive(scenario.seed, "coalition"),
@@ -82,6 +83,7 @@ class ProtocolSimulation:
         self.pool = GradientPool(self.problem, self.coalition, self.numbers, self.tools, self._ahead)
         self.door = self._open_door() if scenario.probation else None
         self.exchange = ReliableExchange(share=share)
+        self.proves = prove
         self.history = History(self.run)
         self.bans: list[Ban] = []
         self.gone: dict[PeerId, CannotGoOnError] = {}  # peers whose coroutine ended early, and why
@@ -115,7 +117,7 @@ class ProtocolSimulation:
         drop_outs = draw_drop_outs(
             derive(scenario.seed, "drop-outs"), self.honest, scenario.drop_outs, scenario.total_steps
         )
-        self._board: dict[Any, Any] = {}  # what liars tell each other
+        self.board: dict[Any, Any] = {}  # what liars tell each other
         self.peers: dict[PeerId, Peer[Training]] = {}
         for number, identity in enumerate(identities):
             reliable = ReliableChannel(identity, self.tools)
@@ -123,7 +125,7 @@ class ProtocolSimulation:
             if identity.peer in colluders:
                 attack = self.coalition.attack_of(number)
                 state_of = self._state_of(identity.peer)
-                collusion = Collusion(attack, colluders, self.run, self.coalition.active, self._board, state_of)
+                collusion = Collusion(attack, colluders, self.run, self.coalition.active, self.board, state_of)
                 channel = attack.behaviour(reliable, identity.peer, collusion)
             elif identity.peer in drop_outs:
                 channel = DroppingChannel(reliable, drop_outs[identity.peer])
@@ -141,7 +143,7 @@ class ProtocolSimulation:
             tools=self.tools,
             ears=self.ears,
             colluders=self.colluders,
-            board=self._board,
+            board=self.board,
         )
         return stage.open(self.expected, self.problem, self.pool)
 
@@ -171,7 +173,9 @@ class ProtocolSimulation:
     def steps(self) -> Iterator[StepReport]:
         """Train, reporting after every step; ends early when too few are left to decide anything."""
         scenario = self.scenario
-        for step in range(scenario.total_steps):
+        if self.stalled is not None:
+            return
+        for step in range(self.steps_done, scenario.total_steps):
             before = self.states[self._witness()].roster
             seen = self._look_at(self._step(run_step))
             if seen is None:
@@ -252,7 +256,7 @@ class ProtocolSimulation:
         self.trials += len(seen.record.judgements)
         self.attempts += seen.attempts
         self.updates += seen.record.updated
-        self.evidence += self.history.add(seen)
+        self.evidence += self.history.add(seen) if self.proves else ()
         self.absent += [self.numbers[peer] for peer in sorted(seen.record.leaving - set(seen.record.banned))]
         return seen
 

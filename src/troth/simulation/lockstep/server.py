@@ -36,8 +36,9 @@ class ServerSimulation:
         self.byzantine = self.scenario.byzantine_peers()
         self.honest = [peer for peer in range(scenario.peers) if peer not in self.byzantine]
         self._shards = [task.shard(peer, scenario.peers, self.honest) for peer in range(scenario.peers)]
+        self.attacks = scenario.make_attacks()
         self.coalition = Coalition(
-            scenario.make_attacks(),
+            self.attacks,
             scenario.attack_schedule(),
             self.byzantine,
             derive(scenario.seed, "coalition"),
@@ -48,10 +49,11 @@ class ServerSimulation:
         work = TrainingWork(self.problem, optimizer, rates, Primitives())
         start = scenario.initial_state
         first = work.first(derive(scenario.seed, "model")) if start is None else load_initial_state(work, start)
-        self.parameters_D, self._first = first.parameters_D, first.optimizer
-        self._momentum_PD: Tensor | None = None
+        self.origin = "" if start is None else f"begun from {work.digest(first).hex()[:16]}"
+        self.parameters_D, self.optimizer_state = first.parameters_D, first.optimizer
+        self.momentum_PD: Tensor | None = None
         self.diverged_at: int | None = None
-        self.attacked_steps = self.gradients_computed = 0
+        self.attacked_steps = self.gradients_computed = self.steps_done = 0
 
     def _begin_rule(self) -> None:
         scenario, rule = self.scenario, self.scenario.make_rule()
@@ -73,18 +75,21 @@ class ServerSimulation:
         """Train, reporting after every step; ends early when an honest gradient is no longer finite."""
         scenario = self.scenario
         optimizer, rates = bound(scenario.make_optimizer(), self.problem.layout), scenario.rates()
-        state = self._first
-        for step in range(scenario.total_steps):
+        if self.diverged_at is not None:
+            return
+        for step in range(self.steps_done, scenario.total_steps):
             losses_P, sent_PD = self._sent_gradients(step)
             finite = finite_rows(sent_PD)
             if not all(finite[peer] for peer in self.honest):
                 self.diverged_at = step
                 return
             aggregate_D = self._aggregate(sent_PD, finite, self.aggregator)
-            self.parameters_D, state = optimizer.update(self.parameters_D, aggregate_D, state, rate_at(rates, step))
+            self.parameters_D, self.optimizer_state = optimizer.update(
+                self.parameters_D, aggregate_D, self.optimizer_state, rate_at(rates, step)
+            )
             attacked = self.coalition.active(step)
             self.attacked_steps += attacked
-            done = step + 1
+            done = self.steps_done = step + 1
             due = done % scenario.evaluate_every == 0 or done == scenario.total_steps
             yield StepReport(
                 step=done,
@@ -109,11 +114,11 @@ class ServerSimulation:
     def _with_momentum(self, gradient_PD: Tensor) -> Tensor:
         """`m ← βm + g`, or `βm + (1 − β)g`, for every peer; the first m is g. Liars have theirs, too, before they forge."""
         beta, average = self.scenario.momentum, self.scenario.momentum_average
-        if self._momentum_PD is None:
-            self._momentum_PD = gradient_PD.clone()
+        if self.momentum_PD is None:
+            self.momentum_PD = gradient_PD.clone()
         else:
-            self._momentum_PD.mul_(beta).add_(gradient_PD, alpha=1 - beta if average else 1.0)
-        return self._momentum_PD.clone()  # forged rows are written into it
+            self.momentum_PD.mul_(beta).add_(gradient_PD, alpha=1 - beta if average else 1.0)
+        return self.momentum_PD.clone()  # forged rows are written into it
 
     def _batch(self, step: int, peer: int) -> Batch:
         batch = self.problem.batch(derive(self.scenario.seed, "gradient", step, peer), self._shards[peer])
