@@ -48,6 +48,7 @@ from troth.attacks.gradient import (
 )
 from troth.attacks.schedule import AttackSchedule
 from troth.attacks.unwatched import Unwatched
+from troth.attacks.wary import Wary
 from troth.plugins import load, subclass_of
 
 ATTACKS: dict[str, type[GradientAttack]] = {
@@ -91,6 +92,7 @@ ATTACKS: dict[str, type[GradientAttack]] = {
     "slow-poison": SlowPoison,
     "backdoor": Backdoor,
     "unwatched": Unwatched,
+    "wary": Wary,
 }
 
 
