@@ -46,7 +46,7 @@ class Conduct:
     predicted: float | None
 
 
-ALL_GO = sum(1 / law(left) for left in range(1, LIARS + 1))
+ALL_GO = 1 / law(LIARS) + 1  # the first, and a step later those who lied beside it (SPEC R8)
 WIRE_BEHAVIOURS = (
     Conduct("seven flip signs", "sign-flip", LIARS, ALL_GO),
     Conduct("seven flip signs and withhold coin B when it is bad for them", "grind", LIARS, None),

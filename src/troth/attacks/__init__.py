@@ -49,6 +49,7 @@ from troth.attacks.gradient import (
 )
 from troth.attacks.schedule import AttackSchedule
 from troth.attacks.unwatched import Unwatched
+from troth.attacks.wary import Wary
 from troth.plugins import load, subclass_of
 
 ATTACKS: dict[str, type[GradientAttack]] = {
@@ -92,6 +93,7 @@ ATTACKS: dict[str, type[GradientAttack]] = {
     "slow-poison": SlowPoison,
     "backdoor": Backdoor,
     "unwatched": Unwatched,
+    "wary": Wary,
 }
 
 

@@ -1,6 +1,6 @@
 """Coalition: the colluders of one run, their attacks and the schedule."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -31,14 +31,19 @@ class Coalition:
         members: Sequence[int],
         seed: Seed,
         foresee: Foresee = mean_of_rows,
+        watched: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`foresee`: what the defence would make of rows, those of contributing members first; by default their mean."""
+        """`foresee`: what the defence would make of rows, those of contributing members first; by default their mean.
+
+        `watched`: whether the roles of this step, which are public, have an honest member audit one of them.
+        """
         self.members = tuple(members)
         self._attacks = tuple(attacks)
         self._squads = [self.members[k :: len(attacks)] for k in range(len(attacks))]
         self._schedule = schedule
         self._seed = seed
         self._foresee = foresee
+        self._watched = watched
         self._beside: tuple[list[int], Tensor] | None = None  # places of the squad that forges, and all rows so far
         self._forges: list[Forge] = [
             attack.begin_against(derive(seed, "squad", k), self._foresee_among_others)
@@ -68,7 +73,7 @@ class Coalition:
         """
         members = self.members if contributing is None else contributing
         numbers = range(len(honest_HD)) if honest is None else honest
-        scene = Scene(numbers, len(own_BD) + len(honest_HD), self.active(step))
+        scene = Scene(numbers, len(own_BD) + len(honest_HD), self.active(step), self._watched())
         sent_BD = own_BD.clone()
         for attack, forge, squad in zip(self._attacks, self._forges, self._squads, strict=True):
             rows = [row for row, member in enumerate(members) if member in squad]

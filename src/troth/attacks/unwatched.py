@@ -28,24 +28,32 @@ class Unwatched(GradientAttack):
             raise ValueError(f"chance must be above 0 and at most 1, got {self.chance}")
         if self.validators < 0:
             raise ValueError(f"validators must not be negative, got {self.validators}")
-        inner = self._inner()
-        poisons = type(inner).poison is not GradientAttack.poison
-        if poisons or inner.needs_protocol or inner.behaviour is not ColludingChannel or isinstance(inner, Unwatched):
-            raise ValueError(f"attack must be one that forges gradients and does nothing else, got '{self.attack}'")
-
-    def _inner(self) -> GradientAttack:
-        from troth.attacks import make_attack  # whose table has this attack in it too
-
-        return make_attack(self.attack)
+        check_inner(self.attack)
 
     def check(self, task: Task, *, honest: int, colluders: int) -> None:
-        self._inner().check(task, honest=honest, colluders=colluders)
+        inner_attack(self.attack).check(task, honest=honest, colluders=colluders)
 
     def begin(self, seed: Seed) -> Forge:
         return self.begin_against(seed, mean_of_rows)
 
     def begin_against(self, seed: Seed, foresee: Foresee) -> Forge:
-        return _LyingLow(self, self._inner().begin_against(seed, foresee))
+        return _LyingLow(self, inner_attack(self.attack).begin_against(seed, foresee))
+
+
+def inner_attack(spec: str) -> GradientAttack:
+    """The attack that another one makes at times."""
+    from troth.attacks import make_attack  # whose table has the other one in it too
+
+    return make_attack(spec)
+
+
+def check_inner(spec: str) -> None:
+    """Refuse attacks that do more than forge gradients, and those that make others."""
+    inner = inner_attack(spec)
+    poisons = type(inner).poison is not GradientAttack.poison
+    nested = hasattr(inner, "attack")
+    if poisons or nested or inner.needs_protocol or inner.behaviour is not ColludingChannel:
+        raise ValueError(f"attack must be one that forges gradients and does nothing else, got '{spec}'")
 
 
 class _LyingLow(WatchingForge):

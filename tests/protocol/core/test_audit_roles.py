@@ -10,9 +10,10 @@ from hypothesis import given
 
 from tests.protocol.samples import CLOSE, KEYS, STEP, dealt_audits, run_of
 from troth.crypto import Digest, PeerId, derive
-from troth.protocol.core.records import Owed
+from troth.protocol.core.records import Judgement, Owed
 from troth.protocol.core.roles import Audit, PendingAudits, Roles, draw_roles
 from troth.protocol.core.roster import Roster
+from troth.protocol.wire.messages import Kind, Verdict
 
 
 @st.composite
@@ -44,8 +45,7 @@ def test_when_everyone_audits_all_contribute_and_each_target_has_five_auditors(
     dealt = Counter(audit for _, audit in dealt_audits(roles))
     last = {Audit(peer, STEP) for peer in due.contributors if peer not in roster.banned}
     owed = {Audit(PeerId(audit.target), STEP - 1) for audit in due.owed if audit.target not in roster.banned}
-    others = {audit: len(set(roster.members) - {audit.target}) for audit in last}
-    assert dealt == {**{audit: min(5, count) for audit, count in others.items()}, **dict.fromkeys(owed, 1)}
+    assert dealt == {audit: min(5, len(set(roster.members) - {audit.target})) for audit in last | owed}
     assert all(auditor in roster.members and auditor != audit.target for auditor, audit in dealt_audits(roles))
 
 
@@ -112,7 +112,7 @@ def test_three_members_can_spare_no_validator_and_audit_nobody_unless_asked_to()
     )
     assert (asked.validators, len(asked.owners)) == ((), 3)
     dealt = Counter(audit for _, audit in dealt_audits(asked))
-    assert dealt == {Audit(peer, step): count for peer in run.founders for step, count in ((STEP, 2), (STEP - 1, 1))}
+    assert dealt == {Audit(peer, step): 2 for peer in run.founders for step in (STEP, STEP - 1)}
 
 
 @given(st.integers(2, 3), st.integers(0, 10**6))
@@ -144,7 +144,8 @@ def test_an_owed_audit_is_dealt_to_members_that_were_there_then(everyone: bool) 
         dealt = [(auditor, audit) for auditor, audit in dealt_audits(roles) if audit.step == lied]
         assert all(auditor in asked and auditor != audit.target for auditor, audit in dealt)
         if len(asked) > 1:
-            assert Counter(audit.target for _, audit in dealt) == dict.fromkeys(KEYS[12:], 1)
+            counted = Counter(audit.target for _, audit in dealt)
+            assert counted == {peer: min(5, len(asked - {peer})) if everyone else 1 for peer in KEYS[12:]}
 
 
 def test_a_record_says_what_the_next_step_has_to_audit() -> None:
@@ -153,3 +154,11 @@ def test_a_record_says_what_the_next_step_has_to_audit() -> None:
     owed = tuple(Owed(peer, STEP - 1, 2) for peer in KEYS[1:3])
     record = msgspec.structs.replace(CLOSE, struck=(KEYS[8],), owed=owed)
     assert PendingAudits.after(record) == PendingAudits(STEP, KEYS[:5], owed, everyone=True)
+
+
+@pytest.mark.parametrize("verdict", [Verdict.ACCUSED, Verdict.ACCUSER, None])
+def test_after_a_ban_everyone_audits(verdict: Verdict | None) -> None:
+    """[R6] Whoever it was that lied, the accused or its accuser; a trial that was dismissed found nobody."""
+    judgement = Judgement(KEYS[0], KEYS[1], Kind.GRADIENT, STEP - 1, None, 0, verdict)
+    record = msgspec.structs.replace(CLOSE, judgements=(judgement,))
+    assert PendingAudits.after(record).everyone is (verdict is not None)

@@ -74,6 +74,7 @@ class Scene:
     honest: Sequence[int]  # numbers of the honest contributors, in the order of their rows
     contributors: int  # the honest, and all colluders, those of other attacks too
     active: bool  # whether forged rows will be sent; else the honest ones are
+    watched: bool = False  # whether an honest member audits a colluder's work of the last step in this one
 
 
 class WatchingForge(ABC):

@@ -57,11 +57,12 @@ class Judgement(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 
 
 class Owed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, order=True):
-    """An audit that came to nothing: its auditor was lost, or its trial dismissed (SPEC R7)."""
+    """An audit to deal in the next step: its auditor was lost, or its trial dismissed (SPEC R7), or its target worked beside a
+    liar (SPEC R8)."""
 
     target: Bytes32
     step: Step  # the work of this step is to be audited
-    times: Annotated[int, msgspec.Meta(ge=1, le=MOST_OWED)]  # how often it came to nothing
+    times: Annotated[int, msgspec.Meta(ge=1, le=MOST_OWED)]  # how often it has been put off
 
 
 class Candidate(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -11,7 +11,7 @@ from troth.protocol.core.records import MOST_OWED, Owed, StepRecord
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Run, effective_validators
 
-# Auditors of each target after a withheld coin: colluders choose among as many draws as they are (SPEC R6).
+# Auditors of each target where everyone audits: colluders look away, and choose among as many draws as they are (SPEC R6).
 CYCLE_AUDITORS = 5
 
 
@@ -26,8 +26,8 @@ class PendingAudits:
 
     step: int  # the last step
     contributors: tuple[PeerId, ...]
-    owed: tuple[Owed, ...] = ()  # audits of earlier steps that came to nothing (SPEC R7)
-    everyone: bool = False  # a liar may have chosen among several draws: everyone audits (SPEC R6)
+    owed: tuple[Owed, ...] = ()  # audits of earlier steps that came to nothing, or beside a liar's (SPEC R7, R8)
+    everyone: bool = False  # a liar was caught, or may have chosen among several draws: everyone audits (SPEC R6)
     probed: tuple[PeerId, ...] = ()  # candidates that committed to a gradient in the last step (SPEC J6)
 
     @property
@@ -42,8 +42,9 @@ class PendingAudits:
             record.step,
             tuple(PeerId(peer) for peer in record.contributors),
             record.owed,
-            # A liar that made the others discard a draw, or a whole step, must not gain by the new draw.
-            everyone=bool(record.struck) or record.began or record.unjudged,
+            # A liar that made the others discard a draw, or a whole step, must not gain by the new draw. Where one was caught,
+            # there are more.
+            everyone=bool(record.struck or record.banned) or record.began or record.unjudged,
             probed=tuple(PeerId(key) for key, _ in record.probed),
         )
 
@@ -108,7 +109,7 @@ def draw_roles(run: Run, roster: Roster, randomness: Digest, due: PendingAudits)
     pairs = [
         *((auditor, Audit(target, due.step)) for auditor, target in dealt),
         *((auditor, Audit(target, due.step)) for auditor, target in _in_turn(auditors, extra)),
-        *_again(auditors, owed, roster),
+        *_again(auditors, owed, roster, CYCLE_AUDITORS if everyone else 1),
         *_of_candidates(roster, due, randomness, everyone=everyone),
     ]
     contributors = sorted(set(members) - set(validators))
@@ -151,14 +152,15 @@ def _in_a_cycle(
                 yield auditor, peer
 
 
-def _again(auditors: Sequence[PeerId], owed: Sequence[Owed], roster: Roster) -> Iterator[tuple[PeerId, Audit]]:
-    """Deal audits that came to nothing to auditors that were members in that step, and so have what they need (SPEC R7)."""
+def _again(
+    auditors: Sequence[PeerId], owed: Sequence[Owed], roster: Roster, count: int
+) -> Iterator[tuple[PeerId, Audit]]:
+    """Deal audits of earlier steps, each to so many auditors that were members then, and so have what they need (SPEC R7)."""
     since = {peer: when for when, peer in roster.returns}
     dealt = dict.fromkeys(auditors, 0)
     for audit in owed:
         able = [peer for peer in auditors if since.get(peer, -1) < audit.step and peer != audit.target]
-        if able:
-            auditor = min(able, key=lambda peer: dealt[peer])  # the first of those with the fewest
+        for auditor in sorted(able, key=lambda peer: dealt[peer])[:count]:  # the first of those with the fewest
             dealt[auditor] += 1
             yield auditor, Audit(PeerId(audit.target), audit.step)
 

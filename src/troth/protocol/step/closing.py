@@ -89,7 +89,7 @@ def closed(attempt: Attempt[T], trials: Trials) -> State[T]:
     """State after the closing step. If a member is convicted of work of the last step, the model is the one before that step:
     no step is made twice, or liars could choose how often."""
     context, peer, state = attempt.context, attempt.context.peer, attempt.context.state
-    owed, unaudited = trials.lost_audits(context.roles, state.pending_audits)
+    owed, unaudited = trials.owed_audits(context.roles, state.pending_audits)
     training, undone = state.training, spoiled(trials, state.pending_audits)
     if undone:
         if state.step - 1 not in state.audit_records:

@@ -40,7 +40,7 @@ def conclude(
     moved = move(following, trials)  # [G2, U3]
     equivocations = peer.noticed.equivocations(context.state.step)
     trials.convict_equivocators(equivocations)  # [Q6]
-    owed, unaudited = trials.lost_audits(context.roles, context.state.pending_audits)  # [R7]
+    owed, unaudited = trials.owed_audits(context.roles, context.state.pending_audits)  # [R7, R8]
     ending = Ending(attempt, reduced, reported, accuses, trials, link_disputes, moved, owed, unaudited)
     record = ending.record
     return Outcome(

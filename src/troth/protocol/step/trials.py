@@ -307,9 +307,9 @@ class Trials:
             kind = Kind.EQUIVOCATION
             self.judgements += (Judgement(None, peer, kind, slot.step, None, slot.attempt, Verdict.ACCUSED),)
 
-    def lost_audits(self, roles: Roles, due: PendingAudits) -> tuple[tuple[Owed, ...], tuple[PeerId, ...]]:
-        """Audits that came to nothing, since their auditor was not heard or their trial dismissed: those to deal again, and the
-        targets of those dealt too often (SPEC R7)."""
+    def owed_audits(self, roles: Roles, due: PendingAudits) -> tuple[tuple[Owed, ...], tuple[PeerId, ...]]:
+        """Audits of earlier steps that the next one deals: those that came to nothing, since their auditor was not heard or their
+        trial dismissed (SPEC R7), and those beside a liar's (SPEC R8). Also the targets of audits dealt too often."""
         dismissed = {
             Audit(PeerId(j.target), j.step) for j in self.judgements if j.kind in AUDIT_KINDS and j.verdict is None
         }
@@ -318,10 +318,18 @@ class Trials:
         dealt |= {Audit(PeerId(owed.target), owed.step) for owed in due.owed}  # some may have had no possible auditor
         before = {Audit(PeerId(owed.target), owed.step): owed.times for owed in due.owed}
         gone = self.banned | set(self._roster.banned)
-        lost = {audit: before.get(audit, 0) + 1 for audit in dealt - done if audit.target not in gone}
-        owed = [Owed(audit.target, audit.step, times) for audit, times in lost.items() if times <= MOST_OWED]
-        often = {audit.target for audit, times in lost.items() if times > MOST_OWED}
-        return tuple(sorted(owed)), tuple(sorted(often))
+        times = dict.fromkeys(self._beside_liars(roles, due), 1)
+        times |= {audit: before.get(audit, 0) + 1 for audit in dealt - done}
+        wanted = {audit: so_often for audit, so_often in times.items() if audit.target not in gone}
+        owed = [Owed(audit.target, audit.step, often) for audit, often in wanted.items() if often <= MOST_OWED]
+        too_often = {audit.target for audit, often in wanted.items() if often > MOST_OWED}
+        return tuple(sorted(owed)), tuple(sorted(too_often))
+
+    def _beside_liars(self, roles: Roles, due: PendingAudits) -> set[Audit]:
+        """Audits of everyone who contributed in a step of which a liar was convicted: its colluders told their lies in that step
+        before anyone could know who would be audited. Where everyone has just audited that step, there is nothing to repeat."""
+        lied = any(j.banned == j.target and j.kind in AUDIT_KINDS and j.step == due.step for j in self.judgements)
+        return {Audit(peer, due.step) for peer in due.contributors} if lied and roles.validators else set()
 
 
 def _voters(voters: Tally, verdict: Verdict) -> set[PeerId]:

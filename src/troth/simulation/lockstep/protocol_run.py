@@ -29,7 +29,7 @@ from troth.simulation.lockstep.door.building import OpenDoor, Stage, expected_st
 from troth.simulation.lockstep.door.ears import Ear
 from troth.simulation.lockstep.door.party import TICKET_BITS
 from troth.simulation.lockstep.drop_outs import DroppingChannel, draw_drop_outs
-from troth.simulation.lockstep.foreseen import foreseen_center
+from troth.simulation.lockstep.foreseen import foreseen_center, watched
 from troth.simulation.lockstep.lockstep import Answer, Ask, run_together
 from troth.simulation.lockstep.memo import MemoPrimitives
 from troth.simulation.lockstep.pool import (
@@ -74,6 +74,7 @@ class ProtocolSimulation:
             self.byzantine,
             derive(scenario.seed, "coalition"),
             lambda rows_PD: foreseen_center(rows_PD, self.states[self._witness()].scales.tau),
+            lambda: watched(self.run, self.states[self._witness()], self.colluders),
         )
         self.tools = LockstepPrimitives(self.problem.device) if share else Primitives(self.problem.device)
         possible = share and Ahead.possible(self.problem, scenario.peers)

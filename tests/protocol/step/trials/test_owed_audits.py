@@ -24,7 +24,7 @@ from troth.evidence.verify import verify_ban
 from troth.protocol.core.records import MOST_OWED, Judgement, Owed
 from troth.protocol.core.roles import Audit, PendingAudits, Roles, draw_roles
 from troth.protocol.core.roster import Roster
-from troth.protocol.step.trials import Trials
+from troth.protocol.step.trials import AUDIT_KINDS, Trials
 from troth.protocol.wire.messages import Accuse, Announced, Kind, Verdict, Vote
 from troth.simulation import ProtocolSimulation
 from troth.simulation.lockstep.drop_outs import DropOut, DroppingChannel, PowerCutError
@@ -61,11 +61,11 @@ def test_an_audit_is_done_if_its_auditor_was_heard(
     trials.hear_audits({peer: accuse_of(peer) for peer in heard}, roles)
     assert not trials.audits_are_open
     trials.hear_audits({peer: accuse_of(peer) for peer in KEYS}, roles)  # audits are heard once
-    assert trials.lost_audits(roles, due) == (owed, unaudited)
+    assert trials.owed_audits(roles, due) == (owed, unaudited)
     guilty = {KEYS[2], KEYS[4]}
     trials.judgements = tuple(Judgement(None, peer, Kind.COVER, STEP, 0, 0, Verdict.ACCUSED) for peer in sorted(guilty))
     left = tuple(audit for audit in owed if audit.target not in guilty)
-    assert trials.lost_audits(roles, due) == (left, tuple(peer for peer in unaudited if peer not in guilty))
+    assert trials.owed_audits(roles, due) == (left, tuple(peer for peer in unaudited if peer not in guilty))
 
 
 @pytest.mark.parametrize("verdict", [None, Verdict.ACCUSER], ids=["dismissed", "decided"])
@@ -76,7 +76,40 @@ def test_a_dismissed_audit_is_owed_too(verdict: Verdict | None) -> None:
     trials.hear_audits({peer: accuse_of(peer) for peer in KEYS}, roles)
     trials.judgements = (Judgement(KEYS[0], KEYS[2], Kind.GRADIENT, STEP, None, 0, verdict),)
     due = PendingAudits(STEP, KEYS[2:])
-    assert trials.lost_audits(roles, due) == ((FIRST, ()) if verdict is None else ((), ()))
+    assert trials.owed_audits(roles, due) == ((FIRST, ()) if verdict is None else ((), ()))
+
+
+@pytest.mark.parametrize("kind", AUDIT_KINDS)
+def test_who_worked_beside_a_liar_is_audited_for_that_step(kind: Kind) -> None:
+    """[R8] All lied before anyone could know who would be audited. Who is banned already is left in peace."""
+    roles, trials = Roles({KEYS[0]: (Audit(KEYS[2], STEP),)}, KEYS[:1], KEYS[1:], (0, 1)), Trials(Roster(KEYS))
+    trials.hear_audits({peer: accuse_of(peer) for peer in KEYS}, roles)
+    due = PendingAudits(STEP, KEYS[1:6])
+    assert trials.owed_audits(roles, due) == ((), ())
+    trials.judgements = (Judgement(KEYS[0], KEYS[2], kind, STEP, None, 0, Verdict.ACCUSED),)
+    beside = tuple(Owed(peer, STEP, 1) for peer in sorted({*KEYS[1:6]} - {KEYS[2]}))
+    assert trials.owed_audits(roles, due) == (beside, ())
+
+
+@pytest.mark.parametrize(
+    ("judgement", "validators"),
+    [
+        (Judgement(KEYS[0], KEYS[2], Kind.GRADIENT, STEP, None, 0, Verdict.ACCUSER), KEYS[:1]),  # an honest target
+        (Judgement(KEYS[0], KEYS[2], Kind.GRADIENT, STEP, None, 0, None), KEYS[:1]),
+        (
+            Judgement(KEYS[0], KEYS[2], Kind.GRADIENT, STEP - 1, None, 0, Verdict.ACCUSED),
+            KEYS[:1],
+        ),  # nobody knows who else
+        (Judgement(None, KEYS[2], Kind.AGGREGATE, STEP + 1, 0, 0, Verdict.ACCUSED), KEYS[:1]),
+        (Judgement(KEYS[0], KEYS[2], Kind.GRADIENT, STEP, None, 0, Verdict.ACCUSED), ()),  # everyone has just audited
+    ],
+)
+def test_no_other_verdict_has_a_step_audited_again(judgement: Judgement, validators: tuple[PeerId, ...]) -> None:
+    """[R8] Else one liar could have the same work audited over and over."""
+    roles, trials = Roles({KEYS[0]: (Audit(KEYS[3], STEP),)}, validators, KEYS[1:], (0, 1)), Trials(Roster(KEYS))
+    trials.hear_audits({peer: accuse_of(peer) for peer in KEYS}, roles)
+    trials.judgements = (judgement,)
+    assert trials.owed_audits(roles, PendingAudits(STEP, KEYS[1:6])) == ((), ())
 
 
 def test_an_audit_that_nobody_could_be_dealt_is_owed_and_in_the_end_unaudited() -> None:
@@ -86,9 +119,9 @@ def test_an_audit_that_nobody_could_be_dealt_is_owed_and_in_the_end_unaudited() 
     trials.hear_audits({KEYS[0]: accuse_of(KEYS[0])}, roles)
     for times in range(1, MOST_OWED):
         due = PendingAudits(STEP, KEYS[2:], owed=(Owed(KEYS[0], STEP - times, times),))
-        assert trials.lost_audits(roles, due) == ((Owed(KEYS[0], STEP - times, times + 1),), ())
+        assert trials.owed_audits(roles, due) == ((Owed(KEYS[0], STEP - times, times + 1),), ())
     due = PendingAudits(STEP, KEYS[2:], owed=(Owed(KEYS[0], STEP - MOST_OWED, MOST_OWED),))
-    assert trials.lost_audits(roles, due) == ((), KEYS[:1])
+    assert trials.owed_audits(roles, due) == ((), KEYS[:1])
 
 
 @cache
@@ -120,10 +153,12 @@ def _cut(lost: list[PeerId], cuts: tuple[tuple[int, int], ...], stop: bool = Tru
     return run_on(simulation, lambda s: s.steps_done == 4 + len(lost)) if stop else simulation
 
 
-@pytest.mark.parametrize("call", [BEFORE_REPORT, BEFORE_ACCUSE])
-@pytest.mark.parametrize("losses", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("losses", "call"), [(1, BEFORE_REPORT), (2, BEFORE_REPORT), (3, BEFORE_REPORT), (1, BEFORE_ACCUSE)]
+)
 def test_an_audit_that_is_lost_with_its_validator_is_owed_and_convicts(losses: int, call: int) -> None:
-    """[R7, K1, E1] The lie of step 3 is judged up to four steps later, with evidence that reaches back so far."""
+    """[R7, K1, E1] The lie of step 3 is judged up to four steps later, with evidence that reaches back so far. Where a coin was
+    missed everyone audits next, five of them this: it is lost no second time."""
     simulation, target = once_and_cut(*((4 + lost, call) for lost in range(losses)))
     assert kept_promises(simulation) == {simulation.numbers[target]: Kind.GRADIENT}
     by_step = records(simulation)
@@ -149,10 +184,9 @@ def test_an_audit_that_is_lost_with_its_validator_is_owed_and_convicts(losses: i
     assert "of step 3" in proof.sentence()
 
 
-@pytest.mark.parametrize("call", [BEFORE_REPORT, BEFORE_ACCUSE])
-def test_an_audit_that_is_lost_four_times_is_dropped_and_the_record_says_so(call: int) -> None:
+def test_an_audit_that_is_lost_four_times_is_dropped_and_the_record_says_so() -> None:
     """[R7, K1] Audit records are not kept for ever: the liar of step 3 gets away with it, and everyone can see that."""
-    simulation, target = once_and_cut(*((4 + lost, call) for lost in range(4)))
+    simulation, target = once_and_cut(*((4 + lost, BEFORE_REPORT) for lost in range(4)))
     assert kept_promises(simulation) == {}
     by_step = records(simulation)
     of_the_lie = [[owed for owed in record.owed if (owed.target, owed.step) == (target, 3)] for record in by_step]

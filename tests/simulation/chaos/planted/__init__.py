@@ -26,6 +26,7 @@ PLANTED: Mapping[str, Plant] = {
     "everyone keeps the timeouts that it measured itself": announcing.timeouts_of_ones_own,
     "who has left is not audited": judging.absent_not_audited,
     "an owed audit forgotten": judging.owed_audits_dropped,
+    "who worked beside a liar is not audited": judging.liars_step_forgotten,
     "a minority goes on": recovery.minority_goes_on,
     "audits not heard": judging.audits_unheard,
     "relays not passed on": announcing.relays_not_passed_on,

@@ -95,7 +95,11 @@ def absent_not_audited() -> Any:
 
 
 def owed_audits_dropped() -> Any:
-    return patch.object(Trials, "lost_audits", lambda *_: ((), ()))
+    return patch.object(Trials, "owed_audits", lambda *_: ((), ()))
+
+
+def liars_step_forgotten() -> Any:
+    return patch.object(Trials, "_beside_liars", lambda *_: set())
 
 
 def returned_not_audited() -> Any:

@@ -9,6 +9,7 @@ from troth.protocol.core.roles import NO_PENDING_AUDITS, Audit, PendingAudits, R
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.state import Outcome
 from troth.protocol.step.trials import AUDIT_KINDS
+from troth.protocol.wire.messages import Verdict
 from troth.simulation.chaos.world import World
 from troth.training.work import Training
 
@@ -56,10 +57,15 @@ def caught(world: World) -> list[str]:
 
 
 def audits(world: World) -> list[str]:
-    """Auditors do what they were drawn for; a lost audit is owed; a member that came back is audited."""
+    """Auditors do what they were drawn for; a lost audit is owed; who worked beside a liar, or came back, is audited."""
     broken = []
     for drawn in _drawn_steps(world):
-        found = (*_not_as_drawn(world, drawn), *_lost(world, drawn), *_first_step_back(world, drawn.step))
+        found = (
+            *_not_as_drawn(world, drawn),
+            *_lost(world, drawn),
+            *_beside(world, drawn),
+            *_first_step_back(world, drawn.step),
+        )
         broken += [f"step {drawn.step}: {text}" for text in found]
     return broken
 
@@ -95,13 +101,26 @@ def _lost(world: World, drawn: _Drawn) -> Iterator[str]:
             yield f"the audit of {world.name(audit.target)} came to nothing too often, and nobody says so"
 
 
+def _beside(world: World, drawn: _Drawn) -> Iterator[str]:
+    """After a ban everyone audits; if it was a validator that found the liar, all who contributed beside it too (SPEC R6, R8)."""
+    record, step = drawn.outcome.record, drawn.pending.step
+    if record.banned and not PendingAudits.after(record).everyone:
+        yield "a liar was banned, and the next step is like any other"
+    verdicts = {(j.kind in AUDIT_KINDS, j.step, j.verdict) for j in record.judgements}
+    if not drawn.roles.validators or (True, step, Verdict.ACCUSED) not in verdicts:
+        return
+    owed = {audit.target for audit in record.owed if audit.step == step}
+    for peer in sorted(set(drawn.pending.contributors) - {*drawn.roster.banned, *record.banned, *owed}):
+        yield f"{world.name(peer)} contributed beside a liar in step {step}, and is not audited for it"
+
+
 def _first_step_back(world: World, step: int) -> Iterator[str]:
     """A member back since two steps worked in the last one, and is audited now (SPEC B4), if all validators are honest."""
     if step < 2:
         return
     record, before, came = world.records[step], world.records[step - 1], world.records[step - 2].returned
     validators = {peer for peer in record.members if peer not in record.contributors}
-    if before.struck or not validators <= world.honest or record.incarnation != before.incarnation:
+    if before.struck or before.banned or not validators <= world.honest or record.incarnation != before.incarnation:
         return
     theirs = [world.outcomes[world.numbers[PeerId(peer)]].get(step) for peer in validators]
     if not theirs or None in theirs:
