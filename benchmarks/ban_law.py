@@ -41,7 +41,9 @@ def ban_steps(seed: int, attack: str) -> list[int]:
     for _ in simulation.steps():
         if len(simulation.bans) == LIARS:
             break
-    assert {ban.peer for ban in simulation.bans} == set(simulation.byzantine), "an honest peer was banned, or a liar stays"
+    assert {ban.peer for ban in simulation.bans} == set(simulation.byzantine), (
+        "an honest peer was banned, or a liar stays"
+    )
     return [ban.step - START for ban in simulation.bans]  # a lie can be audited in the next step
 
 

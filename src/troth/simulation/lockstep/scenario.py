@@ -12,8 +12,7 @@ from torch import Tensor
 
 from troth.aggregation import RULES, AnyRule, RuleWithMemory, Setting
 from troth.attacks import ATTACKS, AttackSchedule, GradientAttack, make_attack
-from troth.attacks.unwatched import Unwatched
-from troth.attacks.wary import Wary
+from troth.attacks.at_times import AtTimes
 from troth.crypto import stream
 from troth.errors import OperatorError
 from troth.plugins import name_of
@@ -265,7 +264,7 @@ class Scenario:
     def config(self) -> dict[str, Any]:
         """`as_dict`, and the digests of the user's own files, since the result follows from them too."""
         rules = specs_in(self.defence) if isinstance(self.defence, str) else []
-        inside = [attack.attack for attack in self.make_attacks() if isinstance(attack, Unwatched | Wary)]
+        inside = [attack.attack for attack in self.make_attacks() if isinstance(attack, AtTimes)]
         chosen = (self.task, *self._attacks, *inside, *rules, *self.metrics, *attacks_of(self.make_strangers()))
         specs = [spec for spec in chosen if isinstance(spec, str)]
         files = {file: code_digest(Path(file)).hex()[:16] for spec in specs if (file := file_of(spec)) is not None}
