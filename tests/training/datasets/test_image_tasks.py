@@ -39,7 +39,7 @@ def test_resnet18_has_the_papers_size() -> None:
 
 
 def test_other_activations_and_norms_have_the_same_parameters(cifar: Path) -> None:
-    """Names and shapes of what is trained do not depend on the options; plain BatchNorm and ReLU have the names they always had."""
+    """Names and shapes of what is trained do not depend on the options; BatchNorm has the names it always had."""
     tasks = [
         ResNet18(cifar, width=3, activation=a, norm=n) for a in ("relu", "tanh", "gelu") for n in ("batch", "group")
     ]
