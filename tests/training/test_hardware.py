@@ -21,13 +21,14 @@ from troth.training.hardware import (
     class_digest,
     classes,
     describe,
+    distances,
+    extrapolated,
     facts_of,
     gradient_on,
     layers,
     measure,
     measurement,
 )
-from troth.training.hardware.measurement import _extrapolated
 from troth.training.work import TrainingWork
 
 
@@ -325,7 +326,7 @@ class TestMeasure:
 
     def test_against_usual_norms_a_fitted_batch_counts_less(self, monkeypatch: pytest.MonkeyPatch) -> None:
         usual = measure(Problem(Fitted()), peers=4, seeds=12, points=1, steps=1)
-        monkeypatch.setattr(measurement, "_usual_norms", lambda _away_PD, bounds: np.zeros(len(bounds) - 1))
+        monkeypatch.setattr(measurement, "_usual_norms", lambda norms_PP: np.zeros(norms_PP.shape[1]))
         alone = measure(Problem(Fitted()), peers=4, seeds=12, points=1, steps=1)
         assert _way(usual, "float64") < _way(alone, "float64") / 10
 
@@ -381,14 +382,14 @@ class TestTail:
     @pytest.mark.parametrize("slope", [0.3, 0.8])
     def test_a_power_law_is_carried_on(self, slope: float) -> None:
         """500 numbers with P(X > x) = x^(−1/γ): once in 500,000 they reach 500,000^γ."""
-        estimates = [_extrapolated((stream(k, "pareto").uniform(500) ** -slope).tolist()) for k in range(20)]
+        estimates = [extrapolated((stream(k, "pareto").uniform(500) ** -slope).tolist()) for k in range(20)]
         assert 0.3 < np.median(estimates) / 500_000**slope < 3
 
     def test_never_below_the_largest_seen(self) -> None:
-        assert _extrapolated([1.0] * 50) == 1.0
-        assert _extrapolated([0.0] * 50) == 0.0
-        assert _extrapolated([0.0] * 49 + [0.3]) == 0.3
-        assert _extrapolated([1e-6] * 49 + [np.inf]) == np.inf
+        assert extrapolated([1.0] * 50) == 1.0
+        assert extrapolated([0.0] * 50) == 0.0
+        assert extrapolated([0.0] * 49 + [0.3]) == 0.3
+        assert extrapolated([1e-6] * 49 + [np.inf]) == np.inf
 
 
 def _is_float32(tensor: Tensor) -> bool:
