@@ -17,6 +17,7 @@ from troth.protocol.step.deviation import CONVICT
 from troth.protocol.wire.primitives import Primitives
 from troth.training import SGD, Batch, Model, Problem, TaskError, make_task
 from troth.training.hardware import (
+    Machine,
     Measurement,
     class_digest,
     classes,
@@ -26,6 +27,7 @@ from troth.training.hardware import (
     facts_of,
     gradient_on,
     layers,
+    make_machines,
     measure,
     measurement,
 )
@@ -376,6 +378,34 @@ class TestMeasure:
     def test_a_task_that_diverges(self) -> None:
         with pytest.raises(TaskError, match="training diverges at step"):
             measure(Problem(Diverging()), peers=2, seeds=2, steps=20)
+
+
+class TestDistances:
+    def test_they_are_those_that_the_doctor_sees(self) -> None:
+        """The same machine is at no distance, float64 at the doctor's."""
+        task = make_task("digits:activation=tanh")
+        problem, far = Problem(task, one_by_one=True), []
+        for spec in ("cpu", "cpu:float64=true"):
+            far.append(distances(problem, Machine(task, make_machines(spec)[0]), peers=4, seeds=10, steps=5))
+        assert far[0] == [0.0] * 10
+        ways = {way.name: way for way in measure(problem, peers=4, seeds=10, points=2, steps=5).ways}
+        assert 0.2 < np.median(far[1]) / ways["float64"].median < 5
+        assert len(far[1]) == 10
+
+    def test_large_gradients_are_projected_alike(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        problem = Problem(make_task("quadratic:dimension=40"))
+        few = measure(problem, peers=4, seeds=3, points=1, steps=1)
+        monkeypatch.setattr(measurement, "_FEW", 0)
+        many = measure(problem, peers=4, seeds=3, points=1, steps=1)
+        assert [way.largest for way in many.ways] == pytest.approx([way.largest for way in few.ways], rel=1e-9)
+
+    def test_ways_of_nobody_can_be_left_out(self) -> None:
+        problem = Problem(make_task("quadratic:dimension=40"))
+        whole, counted = (
+            measure(problem, peers=4, seeds=3, points=1, steps=1, counted_only=only) for only in (False, True)
+        )
+        assert counted.ways == tuple(way for way in whole.ways if way.counts) != whole.ways
+        assert counted.deviation == whole.deviation
 
 
 class TestTail:

@@ -3,6 +3,7 @@
 On a machine with a GPU the last tests compare it with its CPU; elsewhere float64 is the way that has other bits.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from torch import Tensor
 from troth.crypto import derive
 from troth.errors import OperatorError
 from troth.simulation import ProtocolSimulation, Scenario
+from troth.simulation.lockstep.pool import PooledWork
 from troth.training import Batch, Problem
 from troth.training.hardware import Job, Machine, make_machines
 from troth.training.work import finite_or_zero
@@ -68,7 +70,10 @@ def test_gradients_audits_and_verdicts_all_come_from_the_machine(monkeypatch: py
     """Audits take no gradient from the pool, and the pool none from the run's device: each comes from where its peer computes."""
     jobs: list[int] = []
     plain, alone = Machine.gradients, Machine.gradient
-    monkeypatch.setattr(Machine, "gradients", lambda self, some: jobs.append(len(some)) or plain(self, some))
+
+    def several(self: Machine, some: Sequence[Job]) -> list[tuple[float, Tensor]]:
+        jobs.append(len(some))
+        return plain(self, some)
 
     def one(self: Machine, parameters_D: Tensor, batch: Batch) -> tuple[float, Tensor]:
         assert self.problem.dtype == torch.float64
@@ -76,6 +81,7 @@ def test_gradients_audits_and_verdicts_all_come_from_the_machine(monkeypatch: py
         return alone(self, parameters_D, batch)
 
     monkeypatch.setattr(Machine, "gradient", one)
+    monkeypatch.setattr(Machine, "gradients", several)
     simulation = ProtocolSimulation(MIXED)
     probes, numbers, audits = jobs.count(-1), simulation.numbers, 0
     jobs.clear()
@@ -190,6 +196,7 @@ class TestGPU:
         training = simulation.states[simulation.honest[0]].training
         alone, seed = Problem(simulation.problem.task, one_by_one=True), derive(5)
         own_D = alone.gradient(training.parameters_D.cpu(), alone.batch(seed))[1]
+        assert isinstance(work, PooledWork)
         found_D = work.gradient_now(training, seed)
         assert found_D.is_cuda
         assert torch.equal(found_D.cpu(), finite_or_zero(own_D))

@@ -91,7 +91,8 @@ class _HidingForge(WatchingForge):
 
 
 def _lengths(rows_ND: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(rows_ND.double(), dim=1)
+    lengths_N: Tensor = torch.linalg.vector_norm(rows_ND.double(), dim=1)
+    return lengths_N
 
 
 @dataclass(frozen=True)

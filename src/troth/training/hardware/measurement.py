@@ -253,7 +253,8 @@ class _Comparison:
         if self._few_KD is not None:
             products_K: NDArray[np.float64] = self._few_KD[:, start : start + len(part_d)] @ part_d
             return products_K
-        return Primitives().project(self._key, _PROJECTIONS, len(self._around.center_D), start, part_d[None])[0]
+        products_1K = Primitives().project(self._key, _PROJECTIONS, len(self._around.center_D), start, part_d[None])
+        return products_1K.reshape(-1)
 
 
 def _usual_norms(norms_PP: NDArray[np.float64]) -> NDArray[np.float64]:
