@@ -55,6 +55,7 @@ class Variant:
 VARIANTS = {
     "silent-validation": Variant("sign-flip" + " + silent-validation" * 6),  # else there would be nothing to keep quiet
     "nudge": Variant("nudge:size=0.03", {"hardware": 3, "deviation": 0.01}),
+    "hide": Variant("hide:deviation=0.01", {"hardware": 2, "deviation": 0.01}),
     "inflate": Variant(options={"tau_auto": 0.25}),
     "covered-once": Variant(options={"attack_stop": START + 1}),  # once
     "backdoor": Variant(metrics=("backdoor",)),  # the accuracy shows nothing of it
