@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from decimal import ROUND_CEILING, Context, Decimal
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from troth.cli.doctor import rounded_up
 from troth.protocol.step.deviation import CONVICT
 from troth.simulation import ProtocolSimulation, Scenario
 from troth.training import Problem, make_task
@@ -158,7 +158,7 @@ class Bench:
         known = self.book.results.get("doctor", {}).get(MIXED)
         if known is None:
             raise SystemExit(f"no h for {MIXED} in the file: measure the part doctor first")
-        return min(MOST_H, rounded_up(MOST_H if known["h"] is None else known["h"]))
+        return MOST_H if known["h"] is None else min(MOST_H, _rounded_up(known["h"]))
 
     def _mixed(self, part: str, name: str, crossed: int, **options: Any) -> None:
         """A run of which four peers compute on the other machine, until enough audits were made across classes."""
@@ -199,6 +199,11 @@ class Bench:
             "steps_s": round(time.monotonic() - start, 1),
         }
         self.book.note(part, name, _finite(values))
+
+
+def _rounded_up(number: float) -> float:
+    """To two digits, as the doctor says it; its own function would need the command line's libraries here."""
+    return float(Context(prec=2, rounding=ROUND_CEILING).plus(Decimal(number)))
 
 
 def _finite(value: Any) -> Any:

@@ -4,17 +4,19 @@ Seven of sixteen peers lie in every step, by a share of the 2.5h above which jur
 an hour on two cores.
 """
 
+import os
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from statistics import mean
 from typing import Any
 
 import torch
 
 from benchmarks.attack_pages import DOCS, LIARS, machine, rewrite
-from benchmarks.attack_studies import in_parallel
 from troth.simulation import Scenario, simulate
 
-SEEDS = (0, 1, 2)
+SEEDS, STEPS = (0, 1, 2), 200
 TANH, RELU = "digits:activation=tanh", "digits"
 H = {TANH: 3.1e-5, RELU: 0.01}  # what the doctor recommends; the most that it would, since for ReLU it recommends none
 
@@ -36,7 +38,8 @@ class Case:
             task=task,
             hardware=self.classes,
             deviation=deviation,
-            evaluate_every=1000,
+            steps=STEPS,
+            evaluate_every=STEPS,
             seed=seed,
             attack_start=0,
             **lies,
@@ -52,10 +55,9 @@ CASES = (
     Case("one class, exact audits", 0.9, classes=1, tolerant=False),
     Case("one class, a run with h, liars own up to their class", 0.9, classes=1, disguise=False),
     Case("one class, a run with h, liars name another class", 0.9, classes=1),
-    Case("two classes of eight, liars own up to their class", 0.9, disguise=False),
-    *(Case("two classes of eight, liars name another class", share) for share in (0.5, 0.9, 1.5, 3.0)),
+    *(Case("two classes of eight, liars name another class", share) for share in (0.5, 0.9, 1.5)),
 )
-TASKS = {TANH: CASES, RELU: tuple(case for case in CASES if case.classes == 2 and case.disguise)}
+TASKS = {TANH: CASES, RELU: tuple(case for case in CASES if case.classes == 2)}
 
 
 @dataclass(frozen=True)
@@ -104,10 +106,14 @@ def table(task: str, found: dict[tuple[str, Case, int], Outcome]) -> str:
 
 
 def main() -> None:
-    jobs = [(task, case, seed) for task, cases in TASKS.items() for case in cases for seed in SEEDS]
-    found = dict(zip(jobs, in_parallel(outcome, jobs, "hidden lies"), strict=True))
+    jobs = [(task, case, seed) for seed in SEEDS for task, cases in TASKS.items() for case in cases]
+    found: dict[tuple[str, Case, int], Outcome] = {}
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
+        for job, ended in zip(jobs, pool.map(outcome, jobs), strict=True):
+            found[job] = ended
+            print(job, ended, flush=True)
     text = f"""
-16 peers, {LIARS} of them lie from step 0 of 400 on; bans by seed, accuracy and loss as means of seeds {", ".join(map(str, SEEDS))}. `troth doctor` finds
+16 peers, {LIARS} of them lie from step 0 of {STEPS} on; bans by seed, accuracy and loss as means of seeds {", ".join(map(str, SEEDS))}. `troth doctor` finds
 h = {H[TANH]:g} for tanh; for ReLU it recommends one class, and the run takes the most that it would ever recommend. Written by
 `python -m benchmarks.hidden_lies` on {machine()}.
 """
