@@ -118,7 +118,7 @@ h = {H[TANH]:g} for tanh; for ReLU it recommends one class, and the run takes th
 `python -m benchmarks.hidden_lies` on {machine()}.
 """
     text += "".join(table(task, found) for task in TASKS)
-    rewrite(DOCS / "hide.md", "## What each class sees", text)
+    rewrite(DOCS / "hide.md", "## Measured", text)
     print(text)
 
 
