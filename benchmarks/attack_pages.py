@@ -37,7 +37,8 @@ OF_THE_LAB = (  # the figures on their pages are those of the lab; the index has
     "tailored",
     "slow-poison",
 )
-TRIED = tuple(name for name in ATTACKS if name not in OF_THE_LAB)
+STUDIED = ("hide",)  # by benchmarks/hidden_lies.py, which writes its page
+TRIED = tuple(name for name in ATTACKS if name not in (*OF_THE_LAB, *STUDIED))
 
 
 Job = tuple[str | None, int]  # an attack, or none, and a seed

@@ -25,8 +25,11 @@ from troth.attacks import (
     alie_deviations,
     make_attack,
 )
-from troth.attacks.gradient import Inflate, Nudge
+from troth.attacks.gradient import Hide, Inflate, Nudge
 from troth.crypto import derive, stream
+from troth.protocol.core.parts import part_bounds
+from troth.protocol.step.deviation import deviations
+from troth.protocol.wire.messages import ReportNumbers
 from troth.specs import SpecError
 from troth.training import make_task
 
@@ -85,6 +88,34 @@ def test_a_nudge_moves_every_coordinate_by_a_share_of_itself_against_the_honest_
     own, honest = (rows_ND.numpy().astype(np.float64) for rows_ND in (OWN_BD, HONEST_HD))
     right_BD = own - 0.03 * np.abs(own) * np.sign(honest.mean(axis=0))
     np.testing.assert_allclose(forged_BD.numpy(), right_BD, rtol=1e-5, atol=1e-6)
+
+
+def test_a_hidden_lie_is_a_share_of_what_jurors_let_pass_in_every_part() -> None:
+    """Of 2.5h·G (SPEC D3), against the honest mean; G is checked against the auditors' own function."""
+    honest_HD, own_BD = HONEST_HD.clone(), OWN_BD.clone()
+    own_BD[0, :20] *= 1e-4  # short parts: the usual norms count there
+    honest_HD[:, 10] += 5
+    forged_BD = forger(Hide(deviation=0.01, share=0.5))(own_BD, honest_HD)
+    rows_PD, bounds = torch.cat([own_BD, honest_HD]).double(), part_bounds(40, 16)
+    away_PD = (rows_PD - rows_PD.float().mean(dim=0)).numpy()
+    norms_PP = np.sqrt(np.add.reduceat(away_PD**2, bounds[:-1], axis=1))
+    usual_P = np.sort(norms_PP, axis=0)[7]
+    for own_D, forged_D in zip(own_BD, forged_BD, strict=True):
+        lie_D, mean_D = (forged_D - own_D).double().numpy(), honest_HD.double().mean(dim=0).numpy()
+        lengths_P, means_P = (np.sqrt(np.add.reduceat(each_D**2, bounds[:-1])) for each_D in (lie_D, mean_D))
+        far = ReportNumbers(lengths_P, np.zeros(16), np.zeros((16, 1)))
+        none = ReportNumbers(np.zeros(16), np.zeros(16), np.zeros((16, 1)))
+        found_P = deviations(far, none, own_D, bounds, np.full(16, np.inf), usual_P)  # lengths of the lie over G
+        np.testing.assert_allclose(found_P, 0.5 * 2.5 * 0.01, rtol=1e-3)
+        np.testing.assert_allclose(
+            lie_D / np.repeat(lengths_P, np.diff(bounds)), -mean_D / np.repeat(means_P, np.diff(bounds)), atol=1e-3
+        )
+
+
+def test_a_hidden_lie_waits_for_its_step() -> None:
+    coalition = Coalition([Hide()], AttackSchedule(start=3), range(7), derive(0, "coalition"))
+    sent = [coalition.gradients(step, OWN_BD, HONEST_HD) for step in range(5)]
+    assert [torch.equal(one_BD, OWN_BD) for one_BD in sent] == [True, True, True, False, False]
 
 
 def test_an_inflated_gradient_points_where_it_did() -> None:
@@ -199,6 +230,8 @@ def test_options() -> None:
         ("delayed-gradient:delay=0", "'delayed-gradient:delay=0': delay must be at least 1 step, got 0"),
         ("delayed-gradient:delay=1.5", "option 'delay' takes a whole number, got '1.5'"),
         ("ipm-0.6:epsilon=-1", "'ipm-0.6:epsilon=-1': epsilon must be a positive number, got -1.0"),
+        ("hide:share=0", "'hide:share=0': share must be a positive number, got 0.0"),
+        ("hide:deviation=-1", "'hide:deviation=-1': deviation must be a positive number, got -1.0"),
         ("nudge:size=0", "'nudge:size=0': size must be a positive number, got 0.0"),
         ("inflate:scale=-1", "'inflate:scale=-1': scale must be a positive number, got -1.0"),
         ("covered-aggregate:shift=0", "'covered-aggregate:shift=0': shift must be a positive number, got 0.0"),

@@ -17,17 +17,20 @@ from troth.protocol.step.deviation import CONVICT
 from troth.protocol.wire.primitives import Primitives
 from troth.training import SGD, Batch, Model, Problem, TaskError, make_task
 from troth.training.hardware import (
+    Machine,
     Measurement,
     class_digest,
     classes,
     describe,
+    distances,
+    extrapolated,
     facts_of,
     gradient_on,
     layers,
+    make_machines,
     measure,
     measurement,
 )
-from troth.training.hardware.measurement import _extrapolated
 from troth.training.work import TrainingWork
 
 
@@ -325,7 +328,7 @@ class TestMeasure:
 
     def test_against_usual_norms_a_fitted_batch_counts_less(self, monkeypatch: pytest.MonkeyPatch) -> None:
         usual = measure(Problem(Fitted()), peers=4, seeds=12, points=1, steps=1)
-        monkeypatch.setattr(measurement, "_usual_norms", lambda _away_PD, bounds: np.zeros(len(bounds) - 1))
+        monkeypatch.setattr(measurement, "_usual_norms", lambda norms_PP: np.zeros(norms_PP.shape[1]))
         alone = measure(Problem(Fitted()), peers=4, seeds=12, points=1, steps=1)
         assert _way(usual, "float64") < _way(alone, "float64") / 10
 
@@ -377,18 +380,46 @@ class TestMeasure:
             measure(Problem(Diverging()), peers=2, seeds=2, steps=20)
 
 
+class TestDistances:
+    def test_they_are_those_that_the_doctor_sees(self) -> None:
+        """The same machine is at no distance, float64 at the doctor's."""
+        task = make_task("digits:activation=tanh")
+        problem, far = Problem(task, one_by_one=True), []
+        for spec in ("cpu", "cpu:float64=true"):
+            far.append(distances(problem, Machine(task, make_machines(spec)[0]), peers=4, seeds=10, steps=5))
+        assert far[0] == [0.0] * 10
+        ways = {way.name: way for way in measure(problem, peers=4, seeds=10, points=2, steps=5).ways}
+        assert 0.2 < np.median(far[1]) / ways["float64"].median < 5
+        assert len(far[1]) == 10
+
+    def test_large_gradients_are_projected_alike(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        problem = Problem(make_task("quadratic:dimension=40"))
+        few = measure(problem, peers=4, seeds=3, points=1, steps=1)
+        monkeypatch.setattr(measurement, "_FEW", 0)
+        many = measure(problem, peers=4, seeds=3, points=1, steps=1)
+        assert [way.largest for way in many.ways] == pytest.approx([way.largest for way in few.ways], rel=1e-9)
+
+    def test_ways_of_nobody_can_be_left_out(self) -> None:
+        problem = Problem(make_task("quadratic:dimension=40"))
+        whole, counted = (
+            measure(problem, peers=4, seeds=3, points=1, steps=1, counted_only=only) for only in (False, True)
+        )
+        assert counted.ways == tuple(way for way in whole.ways if way.counts) != whole.ways
+        assert counted.deviation == whole.deviation
+
+
 class TestTail:
     @pytest.mark.parametrize("slope", [0.3, 0.8])
     def test_a_power_law_is_carried_on(self, slope: float) -> None:
         """500 numbers with P(X > x) = x^(−1/γ): once in 500,000 they reach 500,000^γ."""
-        estimates = [_extrapolated((stream(k, "pareto").uniform(500) ** -slope).tolist()) for k in range(20)]
+        estimates = [extrapolated((stream(k, "pareto").uniform(500) ** -slope).tolist()) for k in range(20)]
         assert 0.3 < np.median(estimates) / 500_000**slope < 3
 
     def test_never_below_the_largest_seen(self) -> None:
-        assert _extrapolated([1.0] * 50) == 1.0
-        assert _extrapolated([0.0] * 50) == 0.0
-        assert _extrapolated([0.0] * 49 + [0.3]) == 0.3
-        assert _extrapolated([1e-6] * 49 + [np.inf]) == np.inf
+        assert extrapolated([1.0] * 50) == 1.0
+        assert extrapolated([0.0] * 50) == 0.0
+        assert extrapolated([0.0] * 49 + [0.3]) == 0.3
+        assert extrapolated([1e-6] * 49 + [np.inf]) == np.inf
 
 
 def _is_float32(tensor: Tensor) -> bool:

@@ -91,6 +91,14 @@ _MomentumAverage = Annotated[
 
 # Hardware
 _Hardware = Annotated[int, typer.Option(help="Simulate so many classes of hardware, which compute other bits.")]
+_Machines = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Real classes of hardware: with cpu:peers=4 the last four peers compute on the CPU, whatever --device is; options "
+        "threads and float64. Can be given several times.",
+        show_default="none",
+    ),
+]
 _HardwareDeviation = Annotated[
     float | None,
     typer.Option(help="How much gradients differ between classes: audits allow for it. 'troth doctor' measures it."),
@@ -137,6 +145,7 @@ def simulate(
     tau: _Tau = None,
     tau_auto: _TauAuto = None,
     hardware: _Hardware = 1,
+    machines: _Machines = None,
     hardware_deviation: _HardwareDeviation = None,
     drop_outs: _DropOuts = 0,
     probation: _Probation = 0,
@@ -197,6 +206,7 @@ def simulate(
             tau=tau,
             tau_auto=tau_auto,
             hardware=hardware,
+            machines=tuple(machines or ()),
             deviation=hardware_deviation,
             drop_outs=drop_outs,
             probation=probation,

@@ -22,7 +22,7 @@ from troth.protocol.wire.chunks import CollectedVectors, VectorIndex, chunk_of, 
 from troth.protocol.wire.messages import Malformed
 from troth.protocol.wire.primitives import Primitives
 from troth.resting import give_back_pages
-from troth.training.hardware import class_digest, gradient_on
+from troth.training.hardware import Machine, class_digest, gradient_on
 from troth.training.optimizers import Optimizer, State, bound
 from troth.training.problem import Problem
 from troth.training.schedules import Schedule, rate_at
@@ -55,10 +55,17 @@ class TrainingWork:
     """One peer's own computations."""
 
     def __init__(
-        self, problem: Problem, optimizer: Optimizer, rates: Schedule, tools: Primitives, hardware: str = ""
+        self,
+        problem: Problem,
+        optimizer: Optimizer,
+        rates: Schedule,
+        tools: Primitives,
+        hardware: str = "",
+        machine: Machine | None = None,
     ) -> None:
         self.problem = problem
         self.hardware = hardware  # the class it is to imitate; "" is this machine
+        self.machine = machine  # that computes its gradients, if the problem's own device does not
         self.loss = float("nan")  # of the last batch
         self._class: Digest | None = None
         self._digested: deque[tuple[ref[Training], Digest]] = deque(maxlen=_DIGESTS)
@@ -91,6 +98,10 @@ class TrainingWork:
         return 0.0
 
     def gradient_now(self, training: Training, seed: Seed) -> Tensor:
+        if self.machine is not None:
+            batch = self.machine.problem.batch(seed)
+            self.loss, gradient_D = self.machine.gradient(training.parameters_D, batch)
+            return finite_or_zero(gradient_D).to(training.parameters_D.device)
         if self.hardware:
             return finite_or_zero(gradient_on(self.problem, self.hardware, training.parameters_D, seed))
         losses_P, gradients_PD = self.problem.gradients(training.parameters_D, [self.problem.batch(seed)])
@@ -166,7 +177,8 @@ class TrainingWork:
 
     def hardware_class(self) -> Digest:
         if self._class is None:
-            self._class = class_digest(self.problem, self.hardware)
+            machine = self.machine
+            self._class = class_digest(self.problem, self.hardware) if machine is None else machine.class_digest
         return self._class
 
 

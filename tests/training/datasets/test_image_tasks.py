@@ -38,8 +38,42 @@ def test_resnet18_has_the_papers_size() -> None:
     assert sum(isinstance(module, nn.Conv2d) for module in model.modules()) == 20
 
 
+def test_other_activations_and_norms_have_the_same_parameters(cifar: Path) -> None:
+    """Names and shapes of what is trained do not depend on the options; BatchNorm has the names it always had."""
+    tasks = [
+        ResNet18(cifar, width=3, activation=a, norm=n) for a in ("relu", "tanh", "gelu") for n in ("batch", "group")
+    ]
+    shapes = [{name: p.shape for name, p in task.model().named_parameters()} for task in tasks]
+    assert all(one == shapes[0] for one in shapes)
+    assert {"bn1.weight", "blocks.7.bn2.bias", "blocks.2.shortcut.1.weight"} <= shapes[0].keys()
+    assert {"bn1.running_mean", "blocks.7.bn2.running_var"} <= ResNet18(cifar, width=3).model().state_dict().keys()
+    outputs = [Problem(task).gradient(Problem(task).initial(0), Problem(task).batch(derive(1)))[1] for task in tasks]
+    assert len({tuple(gradient_D.tolist()) for gradient_D in outputs}) == len(tasks), "each computes something else"
+
+
+@pytest.mark.parametrize(("width", "groups"), [(64, 32), (4, 4), (12, 4), (3, 1)])
+def test_group_norm_has_32_groups_or_as_many_as_divide_the_channels(cifar: Path, width: int, groups: int) -> None:
+    with torch.device("meta"):
+        model = ResNet18(cifar, width=width, norm="group").model()
+    norms = [module for module in model.modules() if isinstance(module, nn.GroupNorm)]
+    assert len(norms) == 20
+    assert norms[0].num_groups == groups
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in model.modules())
+
+
+def test_with_group_norm_images_do_not_see_each_other(cifar: Path) -> None:
+    images = ResNet18(cifar).batch(stream(1, "batch"))["images"]
+    for norm, apart in (("batch", False), ("group", True)):
+        model = ResNet18(cifar, width=2, norm=norm, activation="gelu").model().train()
+        assert torch.allclose(model(images)[:2], model(images[:2]), atol=1e-5) is apart
+
+
 def test_both_are_pure_and_declare_their_files(cifar: Path, mnist: Path) -> None:
-    for spec in (f"resnet18:data={cifar},width=2,batch_size=3", f"cnn:data={mnist},channels=2"):
+    for spec in (
+        f"resnet18:data={cifar},width=2,batch_size=3",
+        f"resnet18:data={cifar},width=2,batch_size=3,activation=gelu,norm=group",
+        f"cnn:data={mnist},channels=2",
+    ):
         task = make_task(spec)
         problem = Problem(task)
         check_pure(task, problem)
@@ -124,6 +158,8 @@ def test_a_manifests_data_lies_beside_it(mnist: Path, tmp_path: Path, monkeypatc
     ("spec", "message"),
     [
         ("resnet18", "'resnet18' needs a value for its option 'data': write data=…"),
+        ("resnet18:data=x,activation=swish", "activation is one of relu, tanh, gelu, got 'swish'"),
+        ("resnet18:data=x,norm=layer", "norm is one of batch, group, got 'layer'"),
         ("cnn:data=x,set=emnist", "set is one of mnist, fashion, got 'emnist'"),
         ("cnn:data=x,batch_size=0", "batch_size must be at least 1 and at most 65536, got 0"),
     ],

@@ -11,7 +11,7 @@ from troth.attacks.gradient.noise import Gaussian, RandomDirection, SlowPoison
 from troth.attacks.gradient.past import DelayedGradient, Mimic
 from troth.attacks.gradient.scaled import BitFlip, Inflate, NotFinite, SignFlip, Zero
 from troth.attacks.gradient.search import RelocatedOrthogonal, Tailored
-from troth.attacks.gradient.small import Nudge, Subnormal
+from troth.attacks.gradient.small import Hide, Nudge, Subnormal
 from troth.attacks.gradient.spread import (
     ALittleIsEnough,
     InnerProduct,
@@ -31,6 +31,7 @@ __all__ = [
     "Forgetful",
     "Gaussian",
     "GradientAttack",
+    "Hide",
     "Inflate",
     "InnerProduct",
     "InnerProductSmall",

@@ -14,7 +14,7 @@ from troth.protocol.wire.messages import ReportNumbers
 CONVICT = 2.5  # in units of h, the run's agreed deviation: above this a juror convicts …
 ACCUSE = 5.0  # … and above this an auditor accuses: twice as much, so that no honest accuser finds itself alone
 
-_LEAST_SHARE = 0.1  # least length, relative to an even part's: else rounding in a part near zero would look like a lie
+LEAST_SHARE = 0.1  # least length, relative to an even part's: else rounding in a part near zero would look like a lie
 
 
 def deviations(
@@ -57,6 +57,6 @@ def _scales(gradient_D: Tensor, bounds: Bounds) -> NDArray[np.float64]:
     """`G` of every part, from the own gradient."""
     own_D = gradient_D.detach().cpu().double().numpy()
     lengths_P = np.array([np.linalg.norm(own_D[start:stop]) for start, stop in pairwise(bounds)])
-    least_P = _LEAST_SHARE * np.linalg.norm(own_D) * np.sqrt(np.diff(bounds) / len(own_D))
+    least_P = LEAST_SHARE * np.linalg.norm(own_D) * np.sqrt(np.diff(bounds) / len(own_D))
     scales_P: NDArray[np.float64] = np.maximum(lengths_P, least_P)
     return scales_P

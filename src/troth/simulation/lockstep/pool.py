@@ -19,7 +19,7 @@ from troth.simulation.lockstep.ahead import Ahead, BegunGradient, parts_of
 from troth.simulation.lockstep.lockstep import Ask
 from troth.simulation.lockstep.memo import MemoPrimitives
 from troth.training import Batch, Problem
-from troth.training.hardware import gradient_on
+from troth.training.hardware import Job, Machine, gradient_on
 from troth.training.work import Training, TrainingWork, finite_or_zero, finite_or_zero_rows
 
 # P peers, D coordinates
@@ -34,6 +34,7 @@ class AskGradient(Ask):
     seed: Seed
     step: int
     hardware: str
+    machine: Machine | None = None  # that computes it, if not the run's own device
     begun: BegunGradient | None = None  # by this very peer
     probing: bool = False  # a candidate's: it goes into no aggregate (SPEC J5)
 
@@ -75,7 +76,7 @@ class PooledWork(TrainingWork):
     def for_one(self, ahead: Ahead | None) -> "PooledWork":
         """The same for a single peer, which expects gradients of its own; digests are remembered for all."""
         work = copy(self)
-        work.ahead = None if self.hardware else ahead
+        work.ahead = None if self.hardware or self.machine else ahead
         return work
 
     def for_candidate(self) -> "PooledWork":
@@ -98,7 +99,7 @@ class PooledWork(TrainingWork):
 
     async def gradient(self, training: Training, seed: Seed, step: int) -> Tensor:
         begun = self._take(training, seed)
-        gradient_D: Tensor = await AskGradient(training, seed, step, self.hardware, begun, self.probing)
+        gradient_D: Tensor = await AskGradient(training, seed, step, self.hardware, self.machine, begun, self.probing)
         return gradient_D
 
     def gradient_now(self, training: Training, seed: Seed) -> Tensor:
@@ -147,6 +148,7 @@ class GradientPool:
         self._numbers = numbers
         self.attackers: set[int] = set()  # peers that have sent a forged gradient so far
         self.computed = 0  # gradients of contributors and candidates so far
+        self._parts = 1  # into which the gradients that are asked for will be cut
         self._losses: list[tuple[list[int], Tensor]] = []  # numbers of peers, and their losses
 
     @property
@@ -158,13 +160,17 @@ class GradientPool:
         rows: dict[PeerId, Tensor] = {}
         self._losses = []
         self.computed += len(asks)
+        self._parts = sum(not ask.probing for ask in asks.values()) or len(asks)
         if self._ahead is not None:
-            self._ahead.parts = sum(not ask.probing for ask in asks.values())
-        for peers in _same_parameters(asks):
+            self._ahead.parts = self._parts
+        here = {peer: ask for peer, ask in asks.items() if ask.machine is None}
+        for peers in _same_parameters(here):
             widest = max(self._problem.lanes.together, default=len(peers))  # with others, rows may have other bits
             for start in range(0, len(peers), widest):
-                rows |= self._batched({peer: asks[peer] for peer in peers[start : start + widest]})
-        for peer, ask in asks.items():
+                rows |= self._batched({peer: here[peer] for peer in peers[start : start + widest]})
+        rows |= self._on_machines({peer: ask for peer, ask in asks.items() if peer not in here})
+        rows = {peer: rows[peer] for peer in asks}
+        for peer, ask in here.items():
             if ask.hardware and not self._poisoned(peer, ask):  # another class computes other bits
                 rows[peer] = finite_or_zero(
                     gradient_on(self._problem, ask.hardware, ask.training.parameters_D, ask.seed)
@@ -185,8 +191,7 @@ class GradientPool:
         parameters_D, numbers = next(iter(asks.values())).training.parameters_D, [self._numbers[p] for p in asks]
         if self._problem.device.type != "cpu" and self._problem.why_one_by_one:
             begun = [ask.begun for ask in asks.values()]
-            parts = sum(not ask.probing for ask in asks.values()) or len(asks)
-            losses_P, rows = self._one_after_the_other(parameters_D, batches, begun, parts)
+            losses_P, rows = self._one_after_the_other(parameters_D, batches, begun)
         else:
             losses_P, gradients_PD = self._problem.gradients(parameters_D, batches)
             rows = list(finite_or_zero_rows(gradients_PD))
@@ -194,10 +199,10 @@ class GradientPool:
         return dict(zip(asks, rows, strict=True))
 
     def _one_after_the_other(
-        self, parameters_D: Tensor, batches: Sequence[Batch], begun: Sequence[BegunGradient | None], parts: int
+        self, parameters_D: Tensor, batches: Sequence[Batch], begun: Sequence[BegunGradient | None]
     ) -> tuple[Tensor, list[Tensor]]:
         """Gradients on an accelerator, some of which were begun before; hashed there too, all together."""
-        bounds, tools = part_bounds(self._problem.size, parts), self._tools
+        bounds, tools = part_bounds(self._problem.size, self._parts), self._tools
         used = [
             one if one is not None and one.batch is batch else None for batch, one in zip(batches, begun, strict=True)
         ]
@@ -227,8 +232,23 @@ class GradientPool:
         self._tools.measure([blob for ask in asks.values() for blob in ask.blobs])
         return dict.fromkeys(asks)
 
+    def _on_machines(self, asks: Mapping[PeerId, AskGradient]) -> dict[PeerId, Tensor]:
+        """Gradients that other devices compute, each with batches of its own; they come back as bytes would."""
+        rows: dict[PeerId, Tensor] = {}
+        for machine in dict.fromkeys(ask.machine for ask in asks.values()):
+            assert machine is not None
+            theirs = {peer: ask for peer, ask in asks.items() if ask.machine is machine}
+            jobs = [Job(ask.training.parameters_D, self._batch(peer, ask)) for peer, ask in theirs.items()]
+            computed = machine.gradients(jobs)
+            numbers, losses = [self._numbers[peer] for peer in theirs], torch.tensor([loss for loss, _ in computed])
+            self._losses.append((numbers, losses))
+            for peer, (_, gradient_D) in zip(theirs, computed, strict=True):
+                rows[peer] = finite_or_zero(gradient_D).to(self._problem.device)
+        return rows
+
     def _batch(self, peer: PeerId, ask: AskGradient) -> Batch:
-        batch = self._problem.batch(ask.seed) if ask.begun is None else ask.begun.batch
+        problem = self._problem if ask.machine is None else ask.machine.problem
+        batch = problem.batch(ask.seed) if ask.begun is None else ask.begun.batch
         if self._numbers[peer] in self._coalition.members:
             batch = self._coalition.batch(ask.step, self._problem.task, batch, self._numbers[peer])
         return batch

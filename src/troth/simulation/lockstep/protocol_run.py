@@ -44,6 +44,7 @@ from troth.simulation.lockstep.reliable import ReliableChannel, ReliableExchange
 from troth.simulation.lockstep.report import Ban, DoorEvent, StepReport
 from troth.simulation.lockstep.scenario import Scenario, ScenarioError
 from troth.training import Problem, check_pure
+from troth.training.hardware import Machine
 from troth.training.states.initial_state import load_initial_state
 from troth.training.work import Training, TrainingWork
 
@@ -101,10 +102,7 @@ class ProtocolSimulation:
         scenario = self.scenario
         identities = [Identity.from_secret(derive(scenario.seed, "identity", k)) for k in range(scenario.peers)]
         self.numbers = {identity.peer: number for number, identity in enumerate(identities)}
-        works = [
-            PooledWork(self.problem, scenario.make_optimizer(), scenario.rates(), self.tools, hardware)
-            for hardware in ("", *(f"class {k}" for k in range(1, scenario.hardware)))
-        ]
+        works = _works_of(scenario, self.problem, self.tools)
         training, origin = _first_training(scenario, works[0])
         self.run = run or _run_of(scenario, self.problem.size, tuple(sorted(self.numbers)), origin)
         first = State.first(self.run, training, works[0].digest(training))
@@ -130,7 +128,7 @@ class ProtocolSimulation:
                 channel = attack.behaviour(reliable, identity.peer, collusion)
             elif identity.peer in drop_outs:
                 channel = DroppingChannel(reliable, drop_outs[identity.peer])
-            work, entropy = works[number % len(works)].for_one(self._ahead), SeededEntropy(scenario.seed, number)
+            work, entropy = works[number].for_one(self._ahead), SeededEntropy(scenario.seed, number)
             noticed: Noticed = self.ears.get(identity.peer, NOTHING_NOTICED)
             self.peers[identity.peer] = Peer(identity, self.run, work, channel, entropy, self.tools, noticed)
         self.states: dict[PeerId, State[Training]] = dict.fromkeys(self.peers, first)
@@ -284,7 +282,9 @@ class ProtocolSimulation:
 
     def _differ(self, one: PeerId, other: PeerId) -> bool:
         """Whether two peers have hardware of different classes."""
-        return (self.numbers[one] - self.numbers[other]) % self.scenario.hardware != 0
+        if self.scenario.deviation is None:
+            return False
+        return self.peers[one].work.hardware_class() != self.peers[other].work.hardware_class()
 
     def _agree(self, outcomes: dict[PeerId, Outcome[Training]]) -> bool:
         """Whether every honest peer, candidates included, holds the same record, roster and model, bit for bit."""
@@ -309,6 +309,24 @@ def _check_size(size: int, peers: int) -> None:
             f"`peers` {peers} is too many for a model of {size} parameters: every peer looks after a part of it; "
             f"take at most {size} `peers`, or a larger model"
         )
+
+
+def _works_of(scenario: Scenario, problem: Problem, tools: Primitives) -> list[PooledWork]:
+    """Work of every founder by number. Peers of one class share an object, which computes the digest of their class once."""
+
+    def work(hardware: str = "", machine: Machine | None = None) -> PooledWork:
+        return PooledWork(problem, scenario.make_optimizer(), scenario.rates(), tools, hardware, machine)
+
+    kinds = [work(), *(work(f"class {k}") for k in range(1, scenario.hardware))]
+    works = [kinds[number % len(kinds)] for number in range(scenario.peers)]
+    first = scenario.peers
+    for spec in reversed(scenario.make_machines()):  # the last peers by number, in the order of their machines
+        works[first - spec.peers : first] = [work(machine=Machine(problem.task, spec))] * spec.peers
+        first -= spec.peers
+    if scenario.deviation is not None:
+        for each in works:
+            each.hardware_class()
+    return works
 
 
 def _first_training(scenario: Scenario, work: TrainingWork) -> tuple[Training, str]:

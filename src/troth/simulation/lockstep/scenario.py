@@ -22,6 +22,7 @@ from troth.simulation.lockstep.door.specs import Strangers, attacks_of, check_do
 from troth.specs import ALSO, build, file_of, parse_spec, pick
 from troth.training import OPTIMIZERS, SCHEDULES, TASKS, Optimizer, Schedule, Task, make_task, warmed_up
 from troth.training.fingerprint import code_digest
+from troth.training.hardware import MachineSpec, make_machines
 from troth.training.metrics import Metric, check_metrics, make_metric
 
 AttackLike = str | GradientAttack
@@ -53,6 +54,7 @@ class Scenario:
     tau: float | None = None
     tau_auto: float | None = None
     hardware: int = 1
+    machines: str | Sequence[str] = ""  # real classes: "cpu:peers=4" for the last four peers (see `MACHINES`)
     deviation: float | None = None
     drop_outs: int = 0
     probation: int = 0  # steps that a stranger works before it is a member; 0: the door is closed
@@ -101,7 +103,7 @@ class Scenario:
         if self.optimizer is not None:
             self.make_optimizer()
         _check_device(self.device)
-        self._check_protocol_options()
+        _check_protocol_options(self)
         strangers = self.make_strangers()
         check_door(self.probation, self.slots, strangers)
         task, attacks, schedule = self.make_task(), self.make_attacks(), self.attack_schedule()
@@ -135,23 +137,6 @@ class Scenario:
                 "(or `beyond_guarantee`)"
             )
 
-    def _check_protocol_options(self) -> None:
-        """Options that only the protocol has, and their limits."""
-        if self.tau_auto is not None and self.tau_auto > 0.5:
-            raise ScenarioError(f"`tau_auto` must be at most 0.5 (more runs away under attack), got {self.tau_auto:g}")
-        if self.deviation is not None and self.deviation >= 0.2:
-            raise ScenarioError(f"`deviation` must be below 0.2, got {self.deviation:g}: use one class instead")
-        if self.hardware > 1 and self.deviation is None:
-            raise ScenarioError("`hardware` needs `deviation`: 'troth doctor' measures it for a task")
-        if self.drop_outs >= self.peers - self.byzantine:
-            raise ScenarioError(f"`drop_outs` must leave an honest peer, got {self.drop_outs}")
-        if self.probation and self.deviation is not None:
-            raise ScenarioError("`probation` needs a run without `deviation`: strangers are checked bit by bit")
-        if self.defence != TROTH and self.probation:
-            raise ScenarioError(f"`probation` is the protocol's: use `defence` {TROTH}")
-        if self.defence != TROTH and (self.tau_auto or self.deviation or self.drop_outs):
-            raise ScenarioError(f"`tau_auto`, `deviation` and `drop_outs` are the protocol's: use `defence` {TROTH}")
-
     def _check_types(self) -> None:
         """Objects of the right kind; attacks that have names as one string, others as a tuple."""
         objects: list[tuple[str, Any, type]] = [("task", self.task, Task)]
@@ -168,6 +153,8 @@ class Scenario:
         object.__setattr__(self, "metrics", tuple(filter(None, metrics)))
         if not isinstance(self.strangers, str):
             object.__setattr__(self, "strangers", ALSO.join(self.strangers))
+        if not isinstance(self.machines, str):
+            object.__setattr__(self, "machines", ALSO.join(self.machines))
 
     # Its parts
 
@@ -190,6 +177,10 @@ class Scenario:
     def make_strangers(self) -> list[tuple[str, Strangers]]:
         assert isinstance(self.strangers, str)
         return make_strangers(self.strangers)
+
+    def make_machines(self) -> list[MachineSpec]:
+        assert isinstance(self.machines, str)
+        return make_machines(self.machines)
 
     @property
     def promised(self) -> int:
@@ -258,6 +249,7 @@ class Scenario:
         unset = [] if self.probation else ["probation", "slots", "strangers"]
         unset += [] if self.momentum else ["momentum", "momentum_average"]
         unset += [] if self.metrics else ["metrics"]
+        unset += [] if self.machines else ["machines"]
         values = {name: value for name, value in values.items() if name not in unset}
         return values if start is None else {**values, "initial_state": str(start)}
 
@@ -294,8 +286,44 @@ def _check_momentum(scenario: Scenario) -> None:
         )
 
 
-def _check_device(device: str) -> None:
+def _check_protocol_options(scenario: Scenario) -> None:
+    """Options that only the protocol has, and their limits."""
+    if scenario.tau_auto is not None and scenario.tau_auto > 0.5:
+        raise ScenarioError(f"`tau_auto` must be at most 0.5 (more runs away under attack), got {scenario.tau_auto:g}")
+    if scenario.deviation is not None and scenario.deviation >= 0.2:
+        raise ScenarioError(f"`deviation` must be below 0.2, got {scenario.deviation:g}: use one class instead")
+    if scenario.hardware > 1 and scenario.deviation is None:
+        raise ScenarioError("`hardware` needs `deviation`: 'troth doctor' measures it for a task")
+    _check_machines(scenario)
+    if scenario.drop_outs >= scenario.peers - scenario.byzantine:
+        raise ScenarioError(f"`drop_outs` must leave an honest peer, got {scenario.drop_outs}")
+    if scenario.probation and scenario.deviation is not None:
+        raise ScenarioError("`probation` needs a run without `deviation`: strangers are checked bit by bit")
+    if scenario.defence != TROTH and scenario.probation:
+        raise ScenarioError(f"`probation` is the protocol's: use `defence` {TROTH}")
+    if scenario.defence != TROTH and (scenario.tau_auto or scenario.deviation or scenario.drop_outs):
+        raise ScenarioError(f"`tau_auto`, `deviation` and `drop_outs` are the protocol's: use `defence` {TROTH}")
+
+
+def _check_machines(scenario: Scenario) -> None:
+    machines = scenario.make_machines()
+    if not machines:
+        return
+    if scenario.deviation is None:
+        raise ScenarioError("`machines` needs `deviation`: 'troth doctor' measures it for a task")
+    if scenario.hardware > 1:
+        raise ScenarioError("`machines` are real classes of hardware, `hardware` imitates some: choose one of them")
+    count = sum(machine.peers for machine in machines)
+    if count >= scenario.peers:
+        raise ScenarioError(
+            f"`machines` must leave a peer on `device` {scenario.device}, got {count} of {scenario.peers}"
+        )
+    for machine in machines:
+        _check_device(machine.device, "machines")
+
+
+def _check_device(device: str, field: str = "device") -> None:
     if device not in ("cpu", "cuda"):
-        raise ScenarioError(f"`device` is cpu or cuda, got '{device}'")
+        raise ScenarioError(f"`{field}` is cpu or cuda, got '{device}'")
     if device == "cuda" and not torch.cuda.is_available():
-        raise ScenarioError("`device` cuda: PyTorch sees no CUDA device here; use `device` cpu")
+        raise ScenarioError(f"`{field}` cuda: PyTorch sees no CUDA device here; use `{field}` cpu")

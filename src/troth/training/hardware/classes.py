@@ -8,6 +8,7 @@ import platform
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from troth.crypto import Digest, derive, tagged_hash
 from troth.protocol.wire.blob import Blob
@@ -15,7 +16,10 @@ from troth.training.determinism import settings
 from troth.training.hardware.imitation import gradient_on
 from troth.training.problem import Problem
 
-_PROBE_SEED = derive(0, "hardware probe")
+PROBE_SEED = derive(0, "hardware probe")
+
+
+# D coordinates
 
 
 class Fact(NamedTuple):
@@ -29,7 +33,11 @@ class Fact(NamedTuple):
 
 def class_digest(problem: Problem, hardware: str = "") -> Digest:
     """Digest of a public gradient and of the facts that count. Peers with equal digests audit each other exactly."""
-    gradient_D = gradient_on(problem, hardware, problem.initial(0), _PROBE_SEED)
+    return digest_of_class(problem, gradient_on(problem, hardware, problem.initial(0), PROBE_SEED))
+
+
+def digest_of_class(problem: Problem, gradient_D: Tensor) -> Digest:
+    """The digest of the class that computes this as the gradient of `PROBE_SEED`."""
     facts = [part for fact in facts_of(problem) if fact.counts for part in (fact.name.encode(), fact.value.encode())]
     return tagged_hash("troth/class/1", Blob.of(gradient_D).digest, *facts)
 

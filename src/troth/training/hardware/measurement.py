@@ -17,6 +17,7 @@ machines may lie on opposite sides of this one.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import exp, inf, log, sqrt
 from time import perf_counter
 
@@ -25,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from troth.crypto import Digest, Seed, derive, tagged_hash
+from troth.crypto import Digest, Seed, derive, side_by_side, tagged_hash
 from troth.protocol.core.parts import Bounds, part_bounds
 from troth.protocol.step.deviation import CONVICT, deviations
 from troth.protocol.wire.messages import ReportNumbers
@@ -33,18 +34,20 @@ from troth.protocol.wire.primitives import Primitives
 from troth.specs import build, parse_spec, pick
 from troth.training.errors import TaskError
 from troth.training.hardware.imitation import STRESS
+from troth.training.hardware.machines import Job, Machine
 from troth.training.hardware.ways import Way, bent, one_at_a_time, ways_of
 from troth.training.optimizers import OPTIMIZERS, Optimizer, bound
 from troth.training.problem import Problem
 from troth.training.schedules import cosine
 
-# S seeds, P parts (and peers), D coordinates, K projections
+# S seeds, P parts (and peers), D coordinates, d of them in a part, K projections
 
 _PROJECTIONS = 16
 _AUDITS = 5000  # audits in one run …
 _RISK = 0.01  # … in which an honest peer may be convicted with this probability
 _JUMPS = "jumps"
 _BEYOND = 100.0  # exp of this is beyond any deviation, and still a number
+_FEW = 1 << 18  # coordinates whose signs are kept to multiply with
 _TAIL = 0.1  # share of the deviations that tell how the tail falls off
 
 
@@ -92,11 +95,13 @@ def measure(
     seeds: int = 100,
     points: int = 5,
     steps: int | None = None,
+    counted_only: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Measurement:
     """Compare this machine's gradients with those of other ways, at points evenly spread over a training run.
 
     A whole run (`steps`, by default the task's own), since deviations grow relative to gradients, which shrink.
+    `counted_only`: leave out ways in which no member computes, which only show what they would cost.
 
     Measured with `troth doctor --task T` on 2 arm64 cores, largest of 500:
 
@@ -110,7 +115,8 @@ def measure(
     _check_range("seeds", seeds, 2)
     _check_range("points", points, 1)
     _check_range("steps", steps, 1)
-    ways = [*ways_of(problem, peers), Way(_JUMPS, bent(problem), timed=False)]
+    known = ways_of(problem, peers, counted_only=counted_only)
+    ways = [*(way for way in known if way.counts or not counted_only), Way(_JUMPS, bent(problem), timed=False)]
     tallies = {way.name: _Tally(way) for way in ways}
     plain, referred_to = _Tally(Way("", one_at_a_time(problem))), {way.against for way in ways}
     bounds, measured = part_bounds(problem.size, peers), _evenly(points, steps)
@@ -127,15 +133,13 @@ def measure(
         advance(1)
         if step not in measured:
             continue
-        center_D = gradients_PD.double().mean(dim=0)
-        away_PD = gradients_PD.double() - center_D
-        noises.append(float(away_PD.norm()) / sqrt(peers))
-        usual_P = _usual_norms(away_PD, bounds)
+        surroundings = _Surroundings.of(gradients_PD, bounds)
+        noises.append(surroundings.noise)
         for first in range(0, seeds, peers):  # as many at a time as a run holds in memory
             some = [derive(0, "doctor", step, k) for k in range(first, min(first + peers, seeds))]
             own_SD = plain.gradients(parameters_D, some)
             _check_finite(own_SD, step)
-            compare = _Comparison(center_D, bounds, usual_P, tagged_hash("troth/doctor/1", *some))
+            compare = _Comparison(surroundings, tagged_hash("troth/doctor/1", *some))
             kept = {"": own_SD}
             for name, tally in tallies.items():
                 said_SD = tally.gradients(parameters_D, some)
@@ -145,9 +149,25 @@ def measure(
                 advance(len(some))
 
     jumps = tallies.pop(_JUMPS).spread()
-    largest = max(jumps.largest, *(_extrapolated(tally.found) for tally in tallies.values() if tally.way.counts))
+    largest = max(jumps.largest, *(extrapolated(tally.found) for tally in tallies.values() if tally.way.counts))
     spreads = tuple(tally.spread() for tally in tallies.values())
     return Measurement(spreads, jumps, float(np.median(noises)), 2 * largest / CONVICT, plain.ms)
+
+
+def distances(problem: Problem, other: Machine, *, peers: int = 16, seeds: int = 100, steps: int = 100) -> list[float]:
+    """Deviations that auditors of this machine would see in another's gradients, after so many steps of training."""
+    bounds = part_bounds(problem.size, peers)
+    _check_range("peers", peers, 2, problem.size)
+    for step, parameters_D, gradients_PD in _training(problem, peers, steps):  # noqa: B007 – the last of them
+        pass
+    surroundings, here, found = _Surroundings.of(gradients_PD, bounds), one_at_a_time(problem), list[float]()
+    for first in range(0, seeds, peers):
+        some = [derive(0, "distances", step, k) for k in range(first, min(first + peers, seeds))]
+        jobs = [Job(parameters_D, other.problem.batch(seed)) for seed in some]
+        said_SD = torch.stack([gradient_D.cpu() for _, gradient_D in other.gradients(jobs)])
+        compare = _Comparison(surroundings, tagged_hash("troth/doctor/1", *some))
+        found += compare.worst_parts(said_SD, here(parameters_D, some))
+    return found
 
 
 def _check_range(name: str, value: int, least: int, most: int | None = None) -> None:
@@ -171,7 +191,7 @@ class _Tally:
         return gradients_SD
 
     def compare(self, said_SD: Tensor, own_SD: Tensor, comparison: "_Comparison") -> None:
-        self.found += map(comparison.worst_part, said_SD, own_SD)
+        self.found += comparison.worst_parts(said_SD, own_SD)
         self._same += sum(map(torch.equal, said_SD.float(), own_SD))
 
     @property
@@ -186,34 +206,59 @@ class _Tally:
         )
 
 
+@dataclass(frozen=True)
+class _Surroundings:
+    """What a step of a run without liars gives auditors to compare with."""
+
+    center_D: NDArray[np.float64]
+    bounds: Bounds
+    usual_P: NDArray[np.float64]  # the lower median, for every part, of the peers' distances from the aggregate
+    noise: float  # the usual distance of one peer's gradient from the mean of all
+
+    @classmethod
+    def of(cls, gradients_PD: Tensor, bounds: Bounds) -> "_Surroundings":
+        center_D = gradients_PD.cpu().double().mean(dim=0).numpy()
+        away = [row_D.cpu().double().numpy() - center_D for row_D in gradients_PD]
+        norms_PP = np.sqrt([np.add.reduceat(away_D * away_D, bounds[:-1]) for away_D in away])
+        noise = sqrt(float(np.square(norms_PP).sum()) / len(away))
+        return cls(center_D, bounds, _usual_norms(norms_PP), noise)
+
+
 class _Comparison:
     """Reports as peers would make them, and their deviation. Clipping is left out, since the comparison undoes it."""
 
-    def __init__(self, center_D: Tensor, bounds: Bounds, usual_P: NDArray[np.float64], key: Digest) -> None:
-        self._center_D = center_D.numpy()
-        self._bounds = bounds
-        self._usual_P = usual_P
-        self._signs_KD = Primitives().projection(key, _PROJECTIONS, len(center_D))
-        self._tau_P = np.full(len(bounds) - 1, inf)
+    def __init__(self, surroundings: _Surroundings, key: Digest) -> None:
+        self._around = surroundings
+        self._key, size = key, len(surroundings.center_D)
+        self._few_KD = Primitives().projection(key, _PROJECTIONS, size) if size <= _FEW else None
+        self._tau_P = np.full(len(surroundings.bounds) - 1, inf)
 
-    def worst_part(self, said_D: Tensor, own_D: Tensor) -> float:
+    def worst_parts(self, said_SD: Tensor, own_SD: Tensor) -> list[float]:
+        return side_by_side(lambda pair: self._worst_part(*pair), list(zip(said_SD, own_SD, strict=True)))
+
+    def _worst_part(self, said_D: Tensor, own_D: Tensor) -> float:
         """The deviation that an auditor would see."""
         said, own = self._report(said_D), self._report(own_D)
-        return float(deviations(said, own, own_D, self._bounds, self._tau_P, self._usual_P).max())
+        return float(deviations(said, own, own_D, self._around.bounds, self._tau_P, self._around.usual_P).max())
 
     def _report(self, gradient_D: Tensor) -> ReportNumbers:
-        away_D = gradient_D.double().numpy() - self._center_D
-        starts = self._bounds[:-1]
-        projections_KP = np.add.reduceat(self._signs_KD * away_D, starts, axis=1)
         own_D = gradient_D.double().numpy()
-        lengths_P, norms_P = (np.sqrt(np.add.reduceat(each_D * each_D, starts)) for each_D in (own_D, away_D))
-        return ReportNumbers(lengths_P, norms_P, projections_KP.T)
+        away_D, bounds = own_D - self._around.center_D, self._around.bounds
+        products = [self._projected(start, away_D[start:stop]) for start, stop in pairwise(bounds)]
+        lengths_P, norms_P = (np.sqrt(np.add.reduceat(each_D * each_D, bounds[:-1])) for each_D in (own_D, away_D))
+        return ReportNumbers(lengths_P, norms_P, np.stack(products))
+
+    def _projected(self, start: int, part_d: NDArray[np.float64]) -> NDArray[np.float64]:
+        """A part's projections; all signs of a large gradient at once would take more memory than the gradients."""
+        if self._few_KD is not None:
+            products_K: NDArray[np.float64] = self._few_KD[:, start : start + len(part_d)] @ part_d
+            return products_K
+        products_1K = Primitives().project(self._key, _PROJECTIONS, len(self._around.center_D), start, part_d[None])
+        return products_1K.reshape(-1)
 
 
-def _usual_norms(away_PD: Tensor, bounds: Bounds) -> NDArray[np.float64]:
-    """The lower median, for every part, of the peers' distances from the aggregate."""
-    norms_PP = np.sqrt(np.add.reduceat(away_PD.numpy() ** 2, bounds[:-1], axis=1))
-    usual_P: NDArray[np.float64] = np.sort(norms_PP, axis=0)[(len(away_PD) - 1) // 2]
+def _usual_norms(norms_PP: NDArray[np.float64]) -> NDArray[np.float64]:
+    usual_P: NDArray[np.float64] = np.sort(norms_PP, axis=0)[(len(norms_PP) - 1) // 2]
     return usual_P
 
 
@@ -229,7 +274,7 @@ def _training(problem: Problem, peers: int, steps: int) -> Iterator[tuple[int, T
         batches = [problem.batch(derive(0, "doctor", "training", step, peer)) for peer in range(peers)]
         gradients_PD = problem.gradients(parameters_D, batches)[1]
         _check_finite(gradients_PD, step)
-        yield step, parameters_D, gradients_PD.cpu()
+        yield step, parameters_D, gradients_PD
         if step < steps:
             parameters_D, state = optimizer.update(parameters_D, gradients_PD.mean(dim=0), state, rates[step])
 
@@ -243,7 +288,7 @@ def _evenly(points: int, steps: int) -> set[int]:
     return {round(steps * k / max(points - 1, 1)) for k in range(points)}
 
 
-def _extrapolated(found: Sequence[float]) -> float:
+def extrapolated(found: Sequence[float]) -> float:
     """The deviation to expect once in `_AUDITS/_RISK` audits (Weissman's estimate), never less than the largest seen."""
     ordered = np.sort(np.array(found))
     top = ordered[-max(2, round(_TAIL * len(ordered))) :]

@@ -31,8 +31,11 @@ class Way(NamedTuple):
     timed: bool = True  # imitations take as long as imitating takes
 
 
-def ways_of(problem: Problem, peers: int) -> list[Way]:
-    """Everything that this machine can do differently, and imitations of another machine."""
+def ways_of(problem: Problem, peers: int, *, counted_only: bool = False) -> list[Way]:
+    """Everything that this machine can do differently, and imitations of another machine.
+
+    `counted_only`: without ways in which no member computes.
+    """
     task, device = problem.task, problem.device
     ways: list[Way] = []
     if device.type == "cpu":
@@ -46,7 +49,8 @@ def ways_of(problem: Problem, peers: int) -> list[Way]:
     ways.append(Way("shaken inputs", one_at_a_time(problem, "shaken"), timed=False))
     if (other := _other_device(problem)) is not None:
         ways.append(Way(other, one_at_a_time(Problem(task, device=other))))
-    return [*ways, *(_by_layer(problem) if task.autocast is None else ()), *_other_tf32(problem)]
+    by_layer = () if task.autocast is not None or counted_only else _by_layer(problem)
+    return [*ways, *by_layer, *(_other_tf32(problem) if task.tf32 or not counted_only else ())]
 
 
 def bent(problem: Problem) -> Gradients:

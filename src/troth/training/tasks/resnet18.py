@@ -1,8 +1,9 @@
 """CIFAR-10 with the ResNet-18 of the paper's experiments (He et al. 2016, for 32×32 pixels: no pooling at the start)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import gcd
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,16 @@ from troth.training.uploads import upload
 
 _PADDING = 4
 _MEANS, _DEVIATIONS = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+_GROUPS = 32  # of GroupNorm, or as many as divide both this and the channels (Wu, He 2018)
+
+Activation = Callable[[Tensor], Tensor]
+Norm = Callable[[int], nn.Module]  # channels -> the layer behind a convolution
+
+_ACTIVATIONS: dict[str, Activation] = {"relu": F.relu, "tanh": torch.tanh, "gelu": F.gelu}
+_NORMS: dict[str, Norm] = {
+    "batch": nn.BatchNorm2d,
+    "group": lambda channels: nn.GroupNorm(gcd(_GROUPS, channels), channels),
+}
 
 
 @dataclass(frozen=True)
@@ -43,14 +54,26 @@ class ResNet18(CIFARTask):
     """CIFAR-10 from a folder (binary version or cifar10.npz), ResNet-18 with 11.2M parameters"""
 
     width: int = 64  # channels of the first stage; the last has eight times as many
+    activation: str = "relu"  # tanh and gelu have no kinks: machines of different kinds agree on them far better
+    norm: str = "batch"  # group: an image's numbers depend on that image alone
 
     steps = 25_000
     optimizer = "sgd:weight_decay=0.0005"  # with Nesterov's momentum of 0.9
     rate = 0.01
     tau = 1.0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, value, table in (
+            ("activation", self.activation, _ACTIVATIONS),
+            ("norm", self.norm, _NORMS),
+        ):
+            if value not in table:
+                raise ValueError(f"{name} is one of {', '.join(table)}, got '{value}'")
+
     def model(self) -> nn.Module:
-        return ResNet(self.width, stages=4, depth=2, deviations=_DEVIATIONS)
+        activation, norm = _ACTIVATIONS[self.activation], _NORMS[self.norm]
+        return ResNet(self.width, stages=4, depth=2, deviations=_DEVIATIONS, activation=activation, norm=norm)
 
 
 def cropped(images: Tensor, shifts_2B: Tensor, turned_B: Tensor) -> Tensor:
@@ -93,25 +116,38 @@ def _numbers(count: int, device: torch.device) -> Tensor:
 
 
 class ResNet(nn.Module):
-    """A 3×3 convolution, stages of `depth` blocks (each stage twice as wide), the mean over all places, and a linear layer."""
+    """A 3×3 convolution, stages of `depth` blocks (each stage twice as wide), the mean over all places, and a linear layer.
 
-    def __init__(self, width: int, *, stages: int, depth: int, deviations: Sequence[float]) -> None:
+    Layers are called `bn…` whatever the norm: the names of a saved model do not depend on it.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        stages: int,
+        depth: int,
+        deviations: Sequence[float],
+        activation: Activation = F.relu,
+        norm: Norm = nn.BatchNorm2d,
+    ) -> None:
         super().__init__()
+        self._activation = activation
         self.normalise = Normalise(_MEANS, deviations)
         self.conv1 = nn.Conv2d(3, width, 3, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
+        self.bn1 = norm(width)
         blocks: list[nn.Module] = []
         before = width
         for stage in range(stages):
             channels = width << stage
-            blocks.append(_Block(before, channels, 1 if stage == 0 else 2))
-            blocks += [_Block(channels, channels, 1) for _ in range(depth - 1)]
+            blocks.append(_Block(before, channels, 1 if stage == 0 else 2, activation, norm))
+            blocks += [_Block(channels, channels, 1, activation, norm) for _ in range(depth - 1)]
             before = channels
         self.blocks = nn.Sequential(*blocks)
         self.linear = nn.Linear(before, 10)
 
     def forward(self, images: Tensor) -> Tensor:
-        features = F.relu(self.bn1(self.conv1(self.normalise(images))))
+        features = self._activation(self.bn1(self.conv1(self.normalise(images))))
         pooled = self.blocks(features).mean(dim=(2, 3))
         logits: Tensor = self.linear(pooled)
         return logits
@@ -120,18 +156,17 @@ class ResNet(nn.Module):
 class _Block(nn.Module):
     """Two 3×3 convolutions and the input, which a 1×1 convolution adapts where the shape changes."""
 
-    def __init__(self, before: int, channels: int, stride: int) -> None:
+    def __init__(self, before: int, channels: int, stride: int, activation: Activation, norm: Norm) -> None:
         super().__init__()
+        self._activation = activation
         self.conv1 = nn.Conv2d(before, channels, 3, stride=stride, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(channels)
+        self.bn1 = norm(channels)
         self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(channels)
+        self.bn2 = norm(channels)
         self.shortcut = nn.Sequential()
         if stride != 1 or before != channels:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(before, channels, 1, stride=stride, bias=False), nn.BatchNorm2d(channels)
-            )
+            self.shortcut = nn.Sequential(nn.Conv2d(before, channels, 1, stride=stride, bias=False), norm(channels))
 
     def forward(self, features: Tensor) -> Tensor:
-        inner = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(features)))))
-        return F.relu(inner + self.shortcut(features))
+        inner = self.bn2(self.conv2(self._activation(self.bn1(self.conv1(features)))))
+        return self._activation(inner + self.shortcut(features))
