@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from tests.protocol.small_runs import SMALL, finished, kept_promises
+from tests.protocol.small_runs import SMALL, finished, kept_promises, records
 from troth.attacks import make_attack
 from troth.attacks.behaviour.burden import invented
-from troth.protocol.wire.messages import MOST_CHARGES, Malformed, Phase, Vote
+from troth.protocol.wire.messages import MOST_CHARGES, Kind, Malformed, Phase, Verdict, Vote
 from troth.protocol.wire.phases import decode, encode
 from troth.simulation import ProtocolSimulation, Scenario
 from troth.specs import SpecError
@@ -42,7 +42,8 @@ def test_padding_changes_no_verdict(padded: ProtocolSimulation) -> None:
     """[T4] Fewer than half vote on such a charge, so there is none."""
     assert set(kept_promises(padded)) <= set(padded.byzantine)
     assert padded.bans
-    assert padded.trials == 1
+    assert all(j.verdict == Verdict.ACCUSED for record in records(padded) for j in record.judgements)
+    assert {j.kind for record in records(padded) for j in record.judgements} == {Kind.GRADIENT}
 
 
 def test_evidence_holds_the_votes_that_convict_and_no_more(padded: ProtocolSimulation) -> None:

@@ -40,6 +40,7 @@ def ground() -> ProtocolSimulation:
         attack_start=2,
         steps=60,
         evaluate_every=60,
+        seed=1,
     )
     return finished(scenario, until=liars_gone)
 
