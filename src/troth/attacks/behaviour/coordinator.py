@@ -123,7 +123,7 @@ class Coordinator:
     def _found(self, slot: Slot, liar: PeerId, coins: Mapping[PeerId, bytes]) -> bool:
         """Whether the next roles, drawn as everyone will, have an honest member audit the liar."""
         commits = self._commits.get(slot.step, {})
-        everyone = bool(commits.keys() - coins.keys())
+        everyone = bool(commits.keys() - coins.keys()) or slot.step in self._lost  # a ban, too, has everyone audit
         audits = audits_among_committed(self._run, slot, commits, coins, everyone=everyone)
         return any(target == liar and auditor not in self._colluders for auditor, target in audits)
 
