@@ -7,6 +7,7 @@ import torch
 
 from troth.crypto import derive
 from troth.protocol.core.records import decode_record
+from troth.protocol.wire.messages import Verdict
 from troth.protocol.wire.primitives import Primitives
 from troth.simulation import ProtocolSimulation, Scenario, simulate
 from troth.simulation.lockstep.replay import replay
@@ -75,7 +76,9 @@ def test_a_network_with_convolutions_and_batchnorm_is_audited_exactly() -> None:
         Scenario(task="digits-cnn", peers=7, byzantine=2, attack_start=5, steps=40, evaluate_every=40)
     )
     assert {ban.peer for ban in simulation.bans} == set(simulation.byzantine)
-    assert simulation.trials == len(simulation.bans)
+    assert simulation.trials >= len(simulation.bans)
+    verdicts = {j.verdict for raw in simulation.trace for j in decode_record(raw).judgements}
+    assert verdicts == {Verdict.ACCUSED}  # no honest peer was accused, by however many
 
 
 def test_beyond_the_guarantee_liars_can_win_and_the_summary_says_so() -> None:
@@ -86,25 +89,15 @@ def test_beyond_the_guarantee_liars_can_win_and_the_summary_says_so() -> None:
     assert details["honest_banned"] > 0
 
 
-def test_two_validators_catch_about_twice_as_fast() -> None:
-    """More audits per step, never of the same target twice."""
-    one, two = (
-        finished(
-            Scenario(
-                task="quadratic:dimension=64",
-                peers=16,
-                byzantine=3,
-                validators=m,
-                attack_start=1,
-                steps=60,
-                evaluate_every=60,
-            )
-        )
-        for m in (1, 2)
-    )
-    last = [len(decode_record(simulation.trace[59]).contributors) for simulation in (one, two)]
-    assert (one.audits, two.audits) == (59 + 5 * last[0], 2 * 59 + 5 * last[1])  # at the end five of each
-    assert {ban.peer for ban in two.bans} == set(two.byzantine)
+def test_two_validators_audit_twice_as_much() -> None:
+    """Never the same target twice in a step; at the end five audit each contributor."""
+    plain = Scenario(task="quadratic:dimension=64", peers=16, steps=30, evaluate_every=30)
+    for m in (1, 2):
+        quiet = finished(dataclasses.replace(plain, validators=m))
+        last = len(decode_record(quiet.trace[29]).contributors)
+        assert quiet.audits == m * 29 + 5 * last
+        lied = finished(dataclasses.replace(plain, validators=m, byzantine=3, attack_start=1))
+        assert {ban.peer for ban in lied.bans} == set(lied.byzantine)
 
 
 def test_small_numbers_of_peers_run() -> None:

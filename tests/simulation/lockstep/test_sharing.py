@@ -59,13 +59,13 @@ def test_audits_and_votes_recompute_in_calls_of_their_own(monkeypatch: Any) -> N
 
     monkeypatch.setattr(TrainingWork, "gradient_now", counted)
     simulation = ProtocolSimulation(SMALL)
-    members_at_trials = 0
-    alive = SMALL.peers
+    judged, alive = 0, SMALL.peers
     for report in simulation.steps():
-        members_at_trials += alive if report.bans else 0
+        record = decode_record(simulation.trace[report.step - 1])
+        judged += alive * len({(judgement.target, judgement.step) for judgement in record.judgements})
         alive = report.alive
-    assert simulation.trials == len(simulation.bans)
-    assert calls == simulation.audits + members_at_trials
+    assert judged
+    assert calls == simulation.audits + judged
 
 
 def test_equal_scenarios_give_equal_traces(attacked: ProtocolSimulation) -> None:

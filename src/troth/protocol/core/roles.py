@@ -38,13 +38,14 @@ class PendingAudits:
 
     @classmethod
     def after(cls, record: StepRecord) -> "PendingAudits":
+        members = {PeerId(peer) for peer in record.members}
         return cls(
             record.step,
             tuple(PeerId(peer) for peer in record.contributors),
             record.owed,
-            # A liar that made the others discard a draw, or a whole step, must not gain by the new draw. Where one was caught,
-            # there are more.
-            everyone=bool(record.struck or record.banned) or record.began or record.unjudged,
+            # A liar that made the others discard a draw, or a step, must not gain by the new draw. Where a member was caught
+            # there are more; candidates could have everyone audit as often as they like [R6].
+            everyone=bool(record.struck) or not members.isdisjoint(record.banned) or record.began or record.unjudged,
             probed=tuple(PeerId(key) for key, _ in record.probed),
         )
 

@@ -328,8 +328,11 @@ class Trials:
     def _beside_liars(self, roles: Roles, due: PendingAudits) -> set[Audit]:
         """Audits of everyone who contributed in a step of which a liar was convicted: its colluders told their lies in that step
         before anyone could know who would be audited. Where everyone has just audited that step, there is nothing to repeat."""
-        lied = any(j.banned == j.target and j.kind in AUDIT_KINDS and j.step == due.step for j in self.judgements)
-        return {Audit(peer, due.step) for peer in due.contributors} if lied and roles.validators else set()
+        convicted = {
+            j.banned for j in self.judgements if j.kind in AUDIT_KINDS and (j.target, j.step) == (j.banned, due.step)
+        }
+        together = convicted & set(due.contributors) and roles.validators
+        return {Audit(peer, due.step) for peer in due.contributors} if together else set()
 
 
 def _voters(voters: Tally, verdict: Verdict) -> set[PeerId]:

@@ -104,10 +104,12 @@ def _lost(world: World, drawn: _Drawn) -> Iterator[str]:
 def _beside(world: World, drawn: _Drawn) -> Iterator[str]:
     """After a ban everyone audits; if it was a validator that found the liar, all who contributed beside it too (SPEC R6, R8)."""
     record, step = drawn.outcome.record, drawn.pending.step
-    if record.banned and not PendingAudits.after(record).everyone:
-        yield "a liar was banned, and the next step is like any other"
-    verdicts = {(j.kind in AUDIT_KINDS, j.step, j.verdict) for j in record.judgements}
-    if not drawn.roles.validators or (True, step, Verdict.ACCUSED) not in verdicts:
+    if set(record.banned) & set(drawn.roster.members) and not PendingAudits.after(record).everyone:
+        yield "a member was banned, and the next step is like any other"
+    convicted = {
+        j.target for j in record.judgements if j.kind in AUDIT_KINDS and (j.step, j.verdict) == (step, Verdict.ACCUSED)
+    }
+    if not drawn.roles.validators or convicted.isdisjoint(drawn.pending.contributors):
         return
     owed = {audit.target for audit in record.owed if audit.step == step}
     for peer in sorted(set(drawn.pending.contributors) - {*drawn.roster.banned, *record.banned, *owed}):
