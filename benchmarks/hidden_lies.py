@@ -1,7 +1,7 @@
 """What liars can hide where audits allow for other hardware: `python -m benchmarks.hidden_lies` writes docs/attacks/hide.md.
 
-Seven of sixteen peers lie in every step, by a share of the 2.5h above which jurors convict, against the honest mean; a quarter of
-an hour on two cores.
+Seven of sixteen peers lie in every step, by a share of the 2.5h above which jurors convict, against the honest mean; ten minutes
+on two idle cores.
 """
 
 import os
@@ -16,8 +16,8 @@ import torch
 from benchmarks.attack_pages import DOCS, LIARS, machine, rewrite
 from troth.simulation import Scenario, simulate
 
-SEEDS, STEPS = (0, 1, 2), 200
 TANH, RELU = "digits:activation=tanh", "digits"
+SEEDS, STEPS = {TANH: (0, 1), RELU: (0,)}, 200
 H = {TANH: 3.1e-5, RELU: 0.01}  # what the doctor recommends; the most that it would, since for ReLU it recommends none
 
 
@@ -83,10 +83,10 @@ def outcome(job: tuple[str, Case, int]) -> Outcome:
 
 def table(task: str, found: dict[tuple[str, Case, int], Outcome]) -> str:
     cases = TASKS[task]
-    calm = mean(found[task, cases[0], seed].accuracy for seed in SEEDS)
+    calm = mean(found[task, cases[0], seed].accuracy for seed in SEEDS[task])
     rows = []
     for case in cases:
-        runs = [found[task, case, seed] for seed in SEEDS]
+        runs = [found[task, case, seed] for seed in SEEDS[task]]
         size = "–" if case.share is None else f"{case.share:g} · 2.5h"
         firsts = [f"{min(run.banned)}" if run.banned else "never" for run in runs]
         lost = 100 * (calm - mean(run.accuracy for run in runs))
@@ -97,7 +97,7 @@ def table(task: str, found: dict[tuple[str, Case, int], Outcome]) -> str:
             f"{mean(run.accuracy for run in runs):.2%} | {lost:+.2f} | {mean(run.loss for run in runs):.4f} |"
         )
     return f"""
-`--task {task} --hardware-deviation {H[task]:g}`:
+`--task {task} --hardware-deviation {H[task]:g}`, seed{"s" if len(SEEDS[task]) > 1 else ""} {" and ".join(map(str, SEEDS[task]))}:
 
 | who is who | lie | liars banned, of {LIARS} | the first in step | honest banned | accuracy | points lost | loss |
 | --- | --- | --- | --- | --- | --- | --- | --- |
@@ -106,15 +106,21 @@ def table(task: str, found: dict[tuple[str, Case, int], Outcome]) -> str:
 
 
 def main() -> None:
-    jobs = [(task, case, seed) for seed in SEEDS for task, cases in TASKS.items() for case in cases]
+    jobs = [(task, case, seed) for task, cases in TASKS.items() for case in cases for seed in SEEDS[task]]
     found: dict[tuple[str, Case, int], Outcome] = {}
     with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
         for job, ended in zip(jobs, pool.map(outcome, jobs), strict=True):
             found[job] = ended
             print(job, ended, flush=True)
+    write(found)
+
+
+def write(found: dict[tuple[str, Case, int], Outcome]) -> None:
+    """Write the page's figures."""
     text = f"""
-16 peers, {LIARS} of them lie from step 0 of {STEPS} on; bans by seed, accuracy and loss as means of seeds {", ".join(map(str, SEEDS))}. `troth doctor` finds
-h = {H[TANH]:g} for tanh; for ReLU it recommends one class, and the run takes the most that it would ever recommend. Written by
+16 peers, {LIARS} of them lie from step 0 of {STEPS} on. `troth doctor` finds h = {H[TANH]:g} for tanh; for ReLU it recommends one class,
+and the run takes the most that it would ever recommend. Bans by seed; accuracy and loss are means. An image
+of the test set is 0.28 points: no row differs from the first by more than two images, and in either direction. Written by
 `python -m benchmarks.hidden_lies` on {machine()}.
 """
     text += "".join(table(task, found) for task in TASKS)
