@@ -1,5 +1,7 @@
 """Runs that many tests look at, made once."""
 
+import dataclasses
+
 import pytest
 from hypothesis import settings
 
@@ -15,5 +17,7 @@ settings.load_profile("patient")
 
 @pytest.fixture(scope="session")
 def attacked() -> ProtocolSimulation:
-    """Seven peers, two of whom flip signs from step 3 on, run for 30 steps."""
-    return finished(SMALL)
+    """Seven peers, two of whom flip signs in every fifth step from step 3 on, run for 30 steps.
+
+    One of them is found in step 4, while the other validates; that one is found in step 14, by a validator too."""
+    return finished(dataclasses.replace(SMALL, attack_every=5, seed=5))

@@ -130,7 +130,7 @@ def test_a_lie_in_the_report_is_found(attacked: ProtocolSimulation) -> None:
 
 def test_colluders_who_vote_against_the_accuser_change_nothing(attacked: ProtocolSimulation) -> None:
     """[T4] They did vote so, in the trials of their own; more than half, four of seven, then of six, show otherwise."""
-    assert attacked.trials > len(attacked.bans) == 2  # the second had several auditors
+    assert attacked.trials == len(attacked.bans) == 2
     counts = [(proof.votes, proof.members) for proof in (verify_ban(e.text) for e in attacked.evidence)]
     assert counts == [(4, 7), (4, 6)]
 
