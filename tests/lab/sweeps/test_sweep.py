@@ -1,5 +1,6 @@
 """A sweep's file: what it describes, and the mistakes that it may hold."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,9 @@ import pytest
 from tests.lab.sweeps.tiny import TINY, tiny
 from troth.lab.sweeps.file import parse_sweep, read_sweep
 from troth.lab.sweeps.options import SweepError
+from troth.lab.sweeps.perform import perform
+from troth.training import TaskError, make_task
+from troth.training.tasks import data_folder
 
 
 def test_axes_are_crossed_with_the_seeds(tmp_path: Path) -> None:
@@ -102,6 +106,20 @@ def test_a_dataset_is_named_when_it_runs_and_shows_nowhere(tmp_path: Path) -> No
     one, other = sweep.plan(data=tmp_path / "here"), sweep.plan(data=tmp_path / "there")
     assert [cell.job.key for cell in one.cells] == [cell.job.key for cell in other.cells]
     assert str(tmp_path / "here") not in str([cell.config for cell in one.cells])
+    here, there = (next(cell.job for cell in plan.cells if cell.labels["defence"] == "troth") for plan in (one, other))
+    assert perform(here).found == perform(there).found  # a run's name and its draws do not follow from the place either
+    assert "error" not in perform(here).found
+
+
+def test_a_spec_with_data_needs_the_folder_s_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TROTH_DATA", raising=False)
+    with pytest.raises(TaskError, match="TROTH_DATA in the environment is to name"):
+        make_task("resnet18:data={data}")
+    with data_folder("/one"):
+        with data_folder("/other"), data_folder(None):
+            assert make_task("resnet18:data={data}/x").data == Path("/other/x")  # type: ignore[attr-defined]
+        assert make_task("resnet18:data={data}/x").data == Path("/one/x")  # type: ignore[attr-defined]
+    assert "TROTH_DATA" not in os.environ
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from troth.errors import OperatorError
 from troth.simulation import Scenario
 from troth.training import make_task
 
-DATA = "{data}"  # in a task's spec: the folder that the user names
 NONE = "none"  # as an attack: nobody lies
 WHEN = {"early": 1 / 6, "middle": 1 / 3, "late": 2 / 3}  # start of an attack, as a share of the steps
 

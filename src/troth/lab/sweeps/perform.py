@@ -1,6 +1,6 @@
 """One run of a sweep, in whatever process it is: from its options to what goes into the results."""
 
-from contextlib import chdir, redirect_stdout
+from contextlib import redirect_stdout
 from sys import stderr
 from typing import Any, NamedTuple
 
@@ -39,9 +39,9 @@ def perform(job: Job, keeping: Keeping | None = None) -> Performed:
     keeper = Keeper(job.key, keeping)
     stopped = False
     try:
-        with chdir(job.folder), redirect_stdout(stderr):  # what a user's own file prints is not our output
+        with job.at_its_place(), redirect_stdout(stderr):  # what a user's own file prints is not our output
             scenario = job.scenario()
-            if key_of(job.config(scenario)) != job.key:
+            if key_of(scenario.config()) != job.key:
                 return Performed(failure(_CHANGED), 0.0)
             run = keeper.begin(scenario)
             stopped = any(keeper.stops_after(run) for _ in run)

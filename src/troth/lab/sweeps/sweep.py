@@ -4,15 +4,16 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import chdir
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from troth.errors import OperatorError
-from troth.lab.sweeps.options import DATA, SweepError, check_options, settled
+from troth.lab.sweeps.options import SweepError, check_options, settled
 from troth.simulation import Scenario
+from troth.training.tasks import DATA, data_folder
 from troth.version import __version__
 
 Labels = dict[str, Any]  # what each axis says of a run, and its seed
@@ -30,19 +31,15 @@ class Job:
     folder: str  # files that the options name are looked for here
     data: str | None  # the folder that stands for {data}
 
+    @contextmanager
+    def at_its_place(self) -> Iterator[None]:
+        """Where its scenario is made and run: the folder, and the data. What the scenario says is the same on every machine."""
+        with chdir(self.folder), data_folder(self.data):
+            yield
+
     def scenario(self) -> Scenario:
-        """The scenario; called inside `folder`."""
-        return Scenario(**{name: self._placed(value) for name, value in self.options.items()})
-
-    def _placed(self, value: Any) -> Any:
-        return value.replace(DATA, self.data) if isinstance(value, str) and self.data is not None else value
-
-    def config(self, scenario: Scenario) -> dict[str, Any]:
-        """The scenario's configuration, the same on every machine: without the place of the data."""
-        whole: dict[str, Any] = scenario.config()
-        if self.data is not None:
-            whole["task"] = str(whole["task"]).replace(self.data, DATA)
-        return whole
+        """The scenario; called at its place."""
+        return Scenario(**self.options)
 
 
 @dataclass(frozen=True)
@@ -91,7 +88,7 @@ class Sweep:
         cells: list[Cell] = []
         skipped: list[tuple[Labels, str]] = []
         place = None if data is None else os.path.abspath(data)
-        with chdir(self.folder):
+        with chdir(self.folder), data_folder(place):
             for labels, options in self._crossed():
                 try:
                     cells.append(_cell(labels, settled(options | dict(override or {})), self.folder, place))
@@ -151,8 +148,7 @@ def in_words(labels: Labels) -> str:
 
 def _cell(labels: Labels, options: dict[str, Any], folder: Path, data: str | None) -> Cell:
     unnamed = Job("", options, str(folder), data)
-    scenario = unnamed.scenario()
-    config = unnamed.config(scenario)
+    config = unnamed.scenario().config()
     return Cell(labels, Job(key_of(config), options, unnamed.folder, data), config)
 
 

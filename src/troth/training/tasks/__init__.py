@@ -1,7 +1,9 @@
 """The built-in tasks, and how one in a user's own file or in an installed package is found."""
 
 import dataclasses
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 from troth.plugins import find, made, subclass_of
 from troth.specs import convert_options, file_of
 from troth.training import file_reads
+from troth.training.errors import TaskError
 from troth.training.task import Task
 from troth.training.tasks.albert import Albert
 from troth.training.tasks.char_transformer import CharTransformer
@@ -36,7 +39,15 @@ TASKS: dict[str, type[Task]] = {
     "char-transformer": CharTransformer,
     "albert": Albert,
 }
-COMMON_OPTIONS: dict[str, Any] = {"autocast": str | None, "clip_norm": float | None}  # of every task, with their types
+COMMON_OPTIONS: dict[str, Any] = {  # of every task, with their types
+    "autocast": str | None,
+    "clip_norm": float | None,
+    "tf32": bool,
+}
+DATA, DATA_VARIABLE = (
+    "{data}",
+    "TROTH_DATA",
+)  # in a spec: the folder that the environment names; the spec is the same anywhere
 TASK_PLUGINS = "troth.tasks"  # entry points of installed packages
 TASK = subclass_of(Task, "task", "a complete subclass of troth.training.Task, or an object of one")
 
@@ -48,8 +59,9 @@ def make_task(spec: str, folder: Path | None = None) -> Task:
 
     A file is looked for in `folder`; without one, from where the command runs. It is run, so it must be the user's own, or
     byte for byte the one that a manifest's members agreed on; never a file that came from a peer. Every task takes the options
-    of `COMMON_OPTIONS` too.
+    of `COMMON_OPTIONS` too. `{data}` stands for the folder that TROTH_DATA names.
     """
+    spec = _placed(spec)
     with file_reads.recording() as reads:  # a file may read its data while it is loaded
         thing, options = find(spec, TASK, TASKS, TASK_PLUGINS, folder)
         common = {name: options.pop(name) for name in COMMON_OPTIONS if name in options and name not in _fields(thing)}
@@ -60,6 +72,28 @@ def make_task(spec: str, folder: Path | None = None) -> Task:
         reads = _read_at_load[place] = _read_at_load.get(place, {}) | reads
     file_reads.remember(task, reads)
     return task if folder is None else _with_data_in(task, folder)
+
+
+@contextmanager
+def data_folder(folder: str | None) -> Iterator[None]:
+    """Let `{data}` stand for this folder in specs of tasks that are made inside."""
+    before = os.environ.get(DATA_VARIABLE)
+    if folder is not None:
+        os.environ[DATA_VARIABLE] = folder
+    try:
+        yield
+    finally:
+        if folder is not None:
+            os.environ.pop(DATA_VARIABLE)
+            os.environ.update({} if before is None else {DATA_VARIABLE: before})
+
+
+def _placed(spec: str) -> str:
+    if DATA not in spec:
+        return spec
+    if not (folder := os.environ.get(DATA_VARIABLE)):
+        raise TaskError(f"'{spec}' reads data from a folder that {DATA_VARIABLE} in the environment is to name")
+    return spec.replace(DATA, folder)
 
 
 def _fields(thing: Any) -> set[str]:

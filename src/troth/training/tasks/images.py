@@ -30,7 +30,6 @@ class ImageTask(Task):
     data: Path
     batch_size: int = 8
     test_images: int = 10_000  # so many, the first of the test set, are looked at in evaluation
-    tf32: bool = False  # type: ignore[misc]  # an option here: products rounded to TensorFloat-32 on GPUs that have it
 
     classes = 10
 

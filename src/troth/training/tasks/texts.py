@@ -25,7 +25,6 @@ class TextTask(Task):
     data: Path
     batch_size: int = 8
     length: int = 128  # of a sequence
-    tf32: bool = False  # type: ignore[misc]  # an option here: products rounded to TensorFloat-32 on GPUs that have it
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
