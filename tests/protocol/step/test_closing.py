@@ -59,6 +59,7 @@ def test_a_lie_in_the_last_step_is_found_and_taken_back(attack: str) -> None:
     assert last.updated
     assert closing.state_before == last.state_after != last.state_before
     assert closing.state_after == last.state_before
+    assert closing.unaudited == (), "five have just audited everyone (SPEC R8)"
     work = run.peers[run.honest[0]].work
     assert {work.digest(run.states[peer].training) for peer in run.honest} == {closing.state_after}
     assert all(verify_ban(evidence.text).judgement.step == LAST for evidence in run.evidence)

@@ -329,11 +329,12 @@ class Trials:
 
     def _beside_liars(self, roles: Roles, due: PendingAudits) -> set[Audit]:
         """Audits of everyone who contributed in a step of which a liar was convicted: its colluders told their lies in that step
-        before anyone could know who would be audited. Where everyone has just audited that step, there is nothing to repeat."""
+        before anyone could know who would be audited. Where everyone has just audited that step, there is nothing to repeat: nor
+        in the closing step, in which all are auditors, and no part has an owner (SPEC U4)."""
         convicted = {
             j.banned for j in self.judgements if j.kind in AUDIT_KINDS and (j.target, j.step) == (j.banned, due.step)
         }
-        together = convicted & set(due.contributors) and roles.validators
+        together = convicted & set(due.contributors) and roles.validators and roles.owners
         return {Audit(peer, due.step) for peer in due.contributors} if together else set()
 
 
