@@ -11,7 +11,7 @@ from troth.protocol.core.records import MOST_OWED, Owed, StepRecord
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Run, effective_validators
 
-# Auditors of each target where everyone audits: colluders look away, and choose among as many draws as they are (SPEC R6).
+# Auditors of each target where everyone audits: colluders look away, and choose among several draws (SPEC R6).
 CYCLE_AUDITORS = 5
 
 
