@@ -23,6 +23,7 @@ Reads = dict[str, str]  # path -> the method that read it first
 _METHODS = ("model", "batch", "loss", "initialise", "evaluate")
 _CODE = (".py", ".pyc", ".pyi", ".so", ".pyd", ".dll", ".dylib", ".pth")
 _SYSTEM = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/", "/lib/", "/lib64/", "/System/", "/Library/")
+_OWN = os.path.realpath(Path(__file__).parents[1]) + os.sep  # compiled loops are kept beside their source
 _ATTRIBUTE = "_troth_file_reads"  # on the task itself: equal tasks read equal files, and a task may not be hashable
 
 _active: list[Reads] = []
@@ -115,7 +116,12 @@ def _reader() -> str:
 
 
 def _is_data(path: str) -> bool:
-    if path.endswith(_CODE) or path.startswith((*LIBRARIES, *_SYSTEM)) or ".dist-info/" in path or ".egg-info/" in path:
+    if (
+        path.endswith(_CODE)
+        or path.startswith((*LIBRARIES, *_SYSTEM, _OWN))
+        or ".dist-info/" in path
+        or ".egg-info/" in path
+    ):
         return False
     return Path(path).is_file() and not _is_of_a_distribution(path)
 

@@ -100,7 +100,7 @@ class Albert(TextTask):
             words, order = model(batch["words"], batch["places"])
             totals += [float(loss) for loss in self._losses(words, order, batch)]
             right += float((order.argmax(dim=1) == batch["swapped"]).double().mean())
-        masked, of_order = totals / _HELD_OUT_BATCHES
+        masked, of_order = (totals / _HELD_OUT_BATCHES).tolist()
         return {
             "loss": masked + of_order,
             "masked_words_loss": masked,
