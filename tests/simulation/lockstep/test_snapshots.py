@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -31,6 +32,7 @@ from troth.simulation.lockstep.protocol_run import ProtocolSimulation
 from troth.simulation.lockstep.snapshots import snapshot as snapshots
 from troth.simulation.lockstep.snapshots.file import read_snapshot, write_snapshot
 from troth.simulation.lockstep.snapshots.snapshot import SnapshotError, TooLargeError
+from troth.training.tasks.quadratic import Quadratic
 
 PROTOCOL: dict[str, dict[str, Any]] = {
     "sign-flip": {},
@@ -447,3 +449,13 @@ def test_more_than_allowed_is_not_copied() -> None:
     with pytest.raises(TooLargeError, match="GiB"):
         run.snapshot(size - 1)
     assert run.snapshot(size).whole.nbytes == size
+
+
+def test_metrics_of_numpys_kind_can_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    plain = Quadratic.evaluate
+    monkeypatch.setattr(
+        Quadratic, "evaluate", lambda *told: {name: np.float64(value) for name, value in plain(*told).items()}
+    )
+    run = stopped_after(protocol("mimic and noise"), 3)
+    write_snapshot(tmp_path / "run", run.snapshot())
+    assert all(type(value) in (int, float) for point in run.curve for value in point.values())

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -101,7 +101,7 @@ class Started:
         report = next(self._steps)
         self._done = report.step
         if report.metrics is not None:
-            self.curve.append({"step": report.step, **report.metrics})
+            self.curve.append({"step": report.step, **_plain(report.metrics)})
         return report
 
     def finish(self) -> Finished:
@@ -110,7 +110,7 @@ class Started:
             pass
         simulation = self._simulation
         if self.curve[-1]["step"] != self._done:
-            self.curve.append({"step": self._done, **simulation.evaluate()})
+            self.curve.append({"step": self._done, **_plain(simulation.evaluate())})
         evidence: dict[str, BanEvidence] = {}
         if isinstance(simulation, ProtocolSimulation):
             names = {peer.hex(): f"peer{number}" for peer, number in simulation.numbers.items()}
@@ -155,7 +155,12 @@ def _checked(metrics: Any) -> dict[str, float]:
     for name, value in metrics.items():
         if not isinstance(value, int | float):
             raise TaskError(f"evaluate() gives '{name}' as {type(value).__name__}: make it a plain number, float(…)")
-    return metrics
+    return _plain(metrics)
+
+
+def _plain(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Numbers that can be written down, where NumPy's own kind of float is one to Python too."""
+    return {name: float(value) if isinstance(value, float) else value for name, value in metrics.items()}
 
 
 def _server_details(simulation: ServerSimulation) -> dict[str, Any]:
