@@ -20,6 +20,8 @@ from troth.training.work import Training, TrainingWork
 SMALL = Scenario(
     task="quadratic:dimension=60", peers=7, byzantine=2, attack_start=3, steps=30, evaluate_every=30, seed=2
 )
+# One of the liars is found in step 4, while the other validates; that one is found in step 14, by a validator too.
+APART = dataclasses.replace(SMALL, attack_every=5, seed=5)
 # With this seed an honest validator audits a liar in step 4, the step after the only one in which it lied; and if that one is
 # lost, others who are honest.
 LIE_ONCE = dataclasses.replace(SMALL, peers=16, attack_stop=4, steps=10, evaluate_every=10, seed=3)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.protocol.small_runs import SMALL, finished
+from tests.protocol.small_runs import APART, SMALL, finished
 from troth.crypto import Identity, PeerId, Slot, derive, leaf_hash, tagged_hash
 from troth.protocol.core.records import decode_record
 from troth.protocol.wire.messages import Envelope, Phase, ReportNumbers, Reveal
@@ -18,7 +18,7 @@ from troth.simulation.lockstep.memo import MemoPrimitives
 
 def test_with_the_memo_off_the_trace_is_the_same(attacked: ProtocolSimulation) -> None:
     """[S1] Every record, byte for byte, and the same evidence."""
-    alone = finished(SMALL, share=False)
+    alone = finished(APART, share=False)
     assert type(alone.tools) is Primitives
     assert alone.trace == attacked.trace
     assert [e.text for e in alone.evidence] == [e.text for e in attacked.evidence]
@@ -38,7 +38,7 @@ def test_with_strangers_too_the_trace_is_the_same_without_the_memo() -> None:
 
 def test_gradients_computed_one_by_one_give_the_same_trace(attacked: ProtocolSimulation) -> None:
     """[S1, R2] The batched call is no more than that: each row follows from its own seed."""
-    alone = ProtocolSimulation(SMALL)
+    alone = ProtocolSimulation(APART)
     alone.problem.why_one_by_one = "for this test"
     for _ in alone.steps():
         pass
@@ -70,7 +70,7 @@ def test_audits_and_votes_recompute_in_calls_of_their_own(monkeypatch: Any) -> N
 
 def test_equal_scenarios_give_equal_traces(attacked: ProtocolSimulation) -> None:
     """[S1]"""
-    assert finished(SMALL).trace == attacked.trace
+    assert finished(APART).trace == attacked.trace
 
 
 def test_only_functions_of_primitives_are_shared() -> None:
