@@ -91,8 +91,8 @@ def test_mda_ties_go_by_the_order_of_the_rows(byzfl: ModuleType, seed: int) -> N
 @pytest.mark.parametrize("peers", [7, 16])
 @pytest.mark.parametrize("width", [1, 20])
 def test_caf_on_a_line(byzfl: ModuleType, peers: int, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oracle makes one step of a power iteration from a random vector, and its eigenvalue depends on that: on a line the right
-    one is known."""
+    """The oracle makes one step of a power iteration from a random vector, on which its eigenvalue depends: on a line the
+    right one is known."""
     along_P1, direction_D, start_D = (
         gaussian_rows(3, peers, 1),
         gaussian_rows(4, 1, width)[0],
