@@ -21,6 +21,8 @@ RESULTS = Path(__file__).parent.parent / "docs/results"
 PAGE = RESULTS / "paper.md"
 MAIN = "7 of 16"  # the group of the paper's figure
 _DRAWS = 100_000
+_GONE = ("liars banned", "all gone after", "others")  # titles of `_gone` …
+_AFTER = ("accuracy, %", "against no attack", "lowest", *_GONE)  # … and of `_after_attack`
 
 
 def resnet_attacks(sweep: Sweep) -> str:
@@ -30,34 +32,14 @@ def resnet_attacks(sweep: Sweep) -> str:
     for run in _of(sweep, MAIN):
         if run.config["defence"] == TROTH:
             rows.append((_attack(run), run.labels["defence"], *_after_attack(run, nobody.get(run.labels["defence"]))))
-    titles = (
-        "attack",
-        "Troth",
-        "accuracy, %",
-        "against no attack",
-        "lowest",
-        "liars banned",
-        "all gone after",
-        "others",
-    )
-    return _table(titles, rows)
+    return _table(("attack", "Troth", *_AFTER), rows)
 
 
 def resnet_others(sweep: Sweep) -> str:
     """The same with three liars, every tenth step, early and late; and nine peers of whom nobody lies."""
     groups = [group for group in dict.fromkeys(run.labels["group"] for run in sweep.runs) if group != MAIN]
     rows = [(group, _attack(run), *_after_attack(run, None)) for group in groups for run in _of(sweep, str(group))]
-    titles = (
-        "setting",
-        "attack",
-        "accuracy, %",
-        "against no attack",
-        "lowest",
-        "liars banned",
-        "all gone after",
-        "others",
-    )
-    return _table(titles, rows)
+    return _table(("setting", "attack", *_AFTER), rows)
 
 
 def resnet_defences(sweep: Sweep) -> str:
@@ -105,8 +87,7 @@ def albert(sweep: Sweep) -> str:
         worst = None if run.calm or run.outcome.diverged_at is not None else max(later, default=None)
         gone = _gone(run) if run.config["defence"] == TROTH else ("", "", "")
         rows.append((_attack(run), run.labels["defence"], _loss(before), _loss(worst), _loss_at_end(run), *gone))
-    titles = ("attack", "defence", "loss before", "highest", "at the end", "liars banned", "all gone after", "others")
-    return _table(titles, rows)
+    return _table(("attack", "defence", "loss before", "highest", "at the end", *_GONE), rows)
 
 
 SECTIONS: dict[str, tuple[str, Callable[[Sweep], str]]] = {

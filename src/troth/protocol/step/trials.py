@@ -215,9 +215,8 @@ def judge(attempt: int, votes: Mapping[PeerId, Announced], roster: Roster, docke
         vote = said_as(announced, Vote)
         if voter in roster.members and len(vote.ballots) <= docket.most_ballots:
             for charge, opinion in _opinions(vote).items():
-                if (
-                    docket.admits(charge) and charge.target not in roster.banned
-                ):  # whoever is banned cannot be banned again
+                # Whoever is banned cannot be banned again.
+                if docket.admits(charge) and charge.target not in roster.banned:
                     tally.setdefault(charge, defaultdict(set))[opinion].add(voter)
     judgements = []
     for charge in sorted(tally, key=Charge.order):
