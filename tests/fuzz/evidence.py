@@ -236,8 +236,8 @@ class Forger:
 
 def _with_two_bans() -> ProtocolSimulation:
     """A small run in which the second ban comes long enough after the first to have a history."""
-    for seed in range(3, 50):  # the first of them fits, until roles are drawn otherwise
-        scenario = dataclasses.replace(SMALL, peers=6, attack_start=0, steps=14, seed=seed)
+    for seed in range(29, 99):  # the first of them fits, until roles are drawn otherwise
+        scenario = dataclasses.replace(SMALL, peers=6, attack_start=0, attack_every=5, steps=24, seed=seed)
         simulation = finished(scenario, until=lambda simulation: len(simulation.evidence) == 2)
         if len(simulation.evidence) == 2 and from_text(simulation.evidence[1].text).history:
             return simulation
