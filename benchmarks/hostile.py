@@ -135,7 +135,7 @@ def _period(name: str, swarm: Swarm, pid: int, seconds: float, start: Callable[[
 
     def hear(told: Trace) -> None:
         if isinstance(told, Stepped):
-            times[told.peer].append(told.event.seconds)
+            times[told.peer].append(told.event.seconds or 0.0)
 
     victim, cpu = Victim(pid), _processor_s(pid)
     start()

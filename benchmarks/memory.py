@@ -21,9 +21,9 @@ from typing import Any
 import torch
 
 from troth.crypto import Identity, Seed, Slot, derive
+from troth.events.kinds import Stepped
 from troth.network.manifest.builder import ManifestOptions, build_manifest
 from troth.network.manifest.manifest import Manifest
-from troth.network.node.events import StepEvent
 from troth.network.node.factory import PeerFactory
 from troth.network.node.node import Node
 from troth.network.node.options import NodeOptions
@@ -99,8 +99,8 @@ class _Reporter:
     def __init__(self, sampler: _Sampler) -> None:
         self._sampler = sampler
 
-    def stepped(self, event: StepEvent, record: StepRecord) -> None:
-        print(f"step {event.step}: {event.seconds:.1f} s, {event.audits} audits", flush=True)
+    def stepped(self, event: Stepped, record: StepRecord) -> None:
+        print(f"step {event.step + 1}: {event.seconds or 0:.1f} s, {event.own_audits} audits", flush=True)
         self._sampler.phase = "gradient"
 
     def note(self, text: str) -> None:

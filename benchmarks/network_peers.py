@@ -18,9 +18,9 @@ from torch import Tensor
 
 from troth.crypto import Identity, PeerId, Seed, Slot, stream
 from troth.crypto.streams import derive
+from troth.events.kinds import Stepped
 from troth.network.manifest.manifest import Manifest
 from troth.network.node.ahead import GradientsAhead
-from troth.network.node.events import StepEvent
 from troth.network.node.factory import PeerFactory
 from troth.network.node.node import Node
 from troth.network.node.options import NodeOptions
@@ -146,11 +146,11 @@ class _Reporter:
     network_s: float = 0.0
     sent_bytes: int = 0
 
-    def stepped(self, event: StepEvent, record: StepRecord) -> None:
+    def stepped(self, event: Stepped, record: StepRecord) -> None:
         self.watch.lap("before: told")
         network = self.watch.network_s
         sent = event.sent_bytes - self.sent_bytes
-        self.parent.send((event.step, event.seconds, network - self.network_s, sent, self.watch.take()))
+        self.parent.send((event.step + 1, event.seconds, network - self.network_s, sent, self.watch.take()))
         self.network_s, self.sent_bytes = network, event.sent_bytes
 
     def note(self, text: str) -> None:

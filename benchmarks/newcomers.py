@@ -156,9 +156,10 @@ def _found(folder: Path, founders: list[str], steps: int) -> None:
 
 
 def _metrics(folder: Path) -> list[dict[str, Any]]:
-    path = folder / "metrics.jsonl"
+    path = folder / "events.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("}")]
+    told = [json.loads(line) for line in lines if line.endswith("}")]
+    return [event for event in told if event["event"] == "step"]
 
 
 def _steps(folder: Path) -> int:

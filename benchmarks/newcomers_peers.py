@@ -147,11 +147,15 @@ class Peers:
         """Read the watched founder's new steps."""
         self.steps += [
             Step(
-                float(line["seconds"]), time.monotonic(), tuple(line.get("joined", ())), tuple(line.get("returned", ()))
+                float(line["seconds"]),
+                time.monotonic(),
+                tuple(line.get("joined", ())),
+                tuple(one["peer"] for one in line.get("returned", ())),
             )
             for line in self._metrics.setdefault(
-                self.watched, _Lines(self.folder / self.watched / "metrics.jsonl")
+                self.watched, _Lines(self.folder / self.watched / "events.jsonl")
             ).new()
+            if line["event"] == "step"
         ]
 
     def told(self, name: str) -> list[dict[str, Any]]:
@@ -166,8 +170,8 @@ class Peers:
 
     def has_stepped(self, name: str) -> bool:
         """Whether it has taken part in a step, or observed one."""
-        path = self.folder / name / "metrics.jsonl"
-        return path.exists() and path.stat().st_size > 0
+        path = self.folder / name / "events.jsonl"
+        return path.exists() and b'"event":"step"' in path.read_bytes()
 
     def until(self, what: Callable[[], object]) -> float:
         """Wait; return when it was so."""

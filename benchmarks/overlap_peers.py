@@ -15,9 +15,9 @@ from torch import Tensor
 
 from benchmarks.network_peers import Stopwatch, TimedChannel, bare
 from troth.crypto import Identity, Seed, stream
+from troth.events.kinds import Stepped
 from troth.network.manifest.manifest import Manifest
 from troth.network.node.ahead import GradientsAhead
-from troth.network.node.events import StepEvent
 from troth.network.node.factory import PeerFactory
 from troth.network.node.node import Node
 from troth.network.node.options import NodeOptions
@@ -74,9 +74,9 @@ class _Reporter:
     parent: Connection
     watch: Stopwatch
 
-    def stepped(self, event: StepEvent, record: StepRecord) -> None:
+    def stepped(self, event: Stepped, record: StepRecord) -> None:
         self.watch.lap("the rest of the step")
-        self.parent.send((event.step, time.monotonic(), event.attempts, self.watch.take()))
+        self.parent.send((event.step + 1, time.monotonic(), event.attempts, self.watch.take()))
 
     def note(self, text: str) -> None:
         print(text, flush=True)

@@ -12,8 +12,8 @@ import torch
 import troth
 from troth.api import member
 from troth.api.feed import StepFeed
+from troth.events.kinds import Ban, Stepped
 from troth.network.mesh.inbox import StoppedError
-from troth.network.node.events import StepEvent
 from troth.network.node.node import Node
 
 PATIENCE_S = 120.0
@@ -60,8 +60,15 @@ class ScriptedNode:
     def live(self) -> None:
         try:
             for number in (1, 2):
-                event = StepEvent(number, 9, 0.1, 1.0, 4, 1, 0, 1, 0, 0, 0, banned=(("eve", "it lied"),))
-                self.events.stepped(event, _Record(number - 1))
+                event = Stepped(
+                    step=number - 1,
+                    updates=number,
+                    of=9,
+                    members=4,
+                    loss=1.0,
+                    banned=(Ban(peer="eve", reason="it lied", evidence="ban-step0-eve.json"),),
+                )
+                self.events.stepped(event, None)
             self.events.note("a line for people")
             type(self).script(self)
         finally:
@@ -73,12 +80,6 @@ class ScriptedNode:
     def until_stopped(self) -> None:
         assert self.stopped.wait(PATIENCE_S)
         raise StoppedError
-
-
-class _Record:
-    def __init__(self, step: int) -> None:
-        self.step = step
-        self.updated = True
 
 
 @pytest.fixture

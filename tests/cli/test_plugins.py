@@ -171,7 +171,7 @@ class TestMistakes:
         def broken(*_: object) -> None:
             raise RuntimeError("a bug of ours")
 
-        monkeypatch.setattr("troth.simulation.lockstep.protocol_run.ProtocolSimulation._agree", broken)
+        monkeypatch.setattr("troth.simulation.lockstep.protocol_run._agree", broken)
         with pytest.raises(RuntimeError, match="a bug of ours"):
             examples(*SMALL, "--attack", "my_attack.py")
 

@@ -72,7 +72,7 @@ class Company:
         saw: set[str] = set()
         for peer in by or self.peers:
             for event in peer.events():
-                saw |= {entry[0] if kind == "banned" else entry for entry in event.get(kind, ())}
+                saw |= {entry if isinstance(entry, str) else entry["peer"] for entry in event.get(kind, ())}
         return saw
 
     def check_agreement(self) -> None:
@@ -95,7 +95,7 @@ class Company:
 
     def seconds_a_step(self, k: int = 0, since: int = 1) -> float:
         """The median."""
-        seconds = sorted(event["seconds"] for event in self.peers[k].events() if event["step"] > since)
+        seconds = sorted(event["seconds"] for event in self.peers[k].events() if event["step"] >= since)
         return float(seconds[len(seconds) // 2]) if seconds else float("nan")
 
 

@@ -85,20 +85,21 @@ class Peer:
         return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
     def events(self) -> list[dict[str, Any]]:
-        """A dictionary for each step that it saw, as in `StepEvent`."""
-        return [json.loads(line) for line in _whole_lines(self.folder / "metrics.jsonl")]
+        """A dictionary for each step that it saw, as in `events.kinds.Stepped`."""
+        told = [json.loads(line) for line in _whole_lines(self.folder / "events.jsonl")]
+        return [event for event in told if event["event"] == "step"]
 
     @property
     def step(self) -> int:
         """Updates that it has seen."""
         events = self.events()
-        return int(events[-1]["step"]) if events else 0
+        return int(events[-1]["step"]) + 1 if events else 0
 
     @property
     def takes_part(self) -> bool:
         """Whether it was a member in the last step, rather than an observer."""
         events = self.events()
-        return bool(events) and not events[-1]["observed"]
+        return bool(events) and not events[-1].get("observed", False)
 
     def records(self) -> dict[int, str]:
         """The records in its journal, by step."""

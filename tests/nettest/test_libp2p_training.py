@@ -54,5 +54,7 @@ def test_peers_that_meet_only_through_a_relay_train_together(tmp_path: Path) -> 
         assert len(models) == 1
         for name in names[1:]:
             assert "/p2p-circuit" in logs[name], "it is reached through the relay"
-            records = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
-            assert [json.loads(line)["members"] for line in records] == [3] * (_STEPS + 1)  # and the closing step
+            told = map(json.loads, (tmp_path / name / "events.jsonl").read_text().splitlines())
+            assert [event["members"] for event in told if event["event"] == "step"] == [3] * (
+                _STEPS + 1
+            )  # and the closing step

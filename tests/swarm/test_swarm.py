@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 
 from troth.api.verify import Result, expand, verify_paths
 from troth.cli import app
+from troth.events.file import EVENTS, STATUS, decode_event, decode_status
+from troth.events.kinds import Began, Ended, Event, Stepped
 from troth.evidence.verify import verify_ban
 from troth.network.disk.journal import read_journal
 from troth.protocol.core.records import StepRecord, decode_record
@@ -21,6 +23,7 @@ from troth.simulation import Scenario
 from troth.simulation.lockstep.protocol_run import ProtocolSimulation
 from troth.swarm.plan import SwarmError, SwarmPlan, folder_of, rehearsal
 from troth.swarm.run import Seen, Swarm
+from troth.watch.journal import journal_events
 
 PATIENCE_S = 300.0
 
@@ -59,6 +62,62 @@ def test_processes_and_the_simulator_agree_on_the_same_records(rehearsed: Swarm)
     seen = rehearsed.seen.records[rehearsed.witness]
     assert [_untimed(seen[step]) for step in sorted(seen)] == [_untimed(raw) for raw in simulation.trace]
     assert rehearsed.agreement
+
+
+def _agreed(event: Stepped) -> Stepped:
+    """What is agreed on; without what one peer measured."""
+    nothing = Stepped(step=0, updates=0, of=0, members=0)
+    own = "loss metrics seconds at attacked own_audits phases control_bytes bulk_bytes sent_bytes delta_s least_delta_s"
+    return msgspec.structs.replace(event, **{name: getattr(nothing, name) for name in own.split()})
+
+
+def _told(file: Path) -> list[Event]:
+    return [decode_event(line) for line in file.read_bytes().splitlines()]
+
+
+def test_member_swarm_simulation_and_journal_tell_the_same(rehearsed: Swarm) -> None:
+    """One stream: the same events, whoever tells them."""
+    plan, manifest = rehearsed.plan, rehearsed.manifest
+    scenario = Scenario(
+        task="digits", peers=5, byzantine=1, attack="sign-flip", attack_start=3, steps=manifest.steps, seed=plan.seed
+    )
+    simulation = ProtocolSimulation(scenario, run=manifest.run)
+    simulated = [_agreed(event) for report in simulation.steps() for event in report.events]
+    assert len(simulated) == manifest.steps + 1
+    assert [ban.peer for event in simulated for ban in event.banned] == [f"peer{plan.liars[0]}"]
+    for number in rehearsed.honest:
+        folder = folder_of(rehearsed.out, number)
+        live = _told(folder / EVENTS)
+        assert isinstance(live[0], Began)
+        assert isinstance(live[-1], Ended)
+        assert live[-1].how == "over"
+        assert [_agreed(event) for event in live if isinstance(event, Stepped)] == simulated
+        read = list(journal_events(folder, manifest))
+        assert [_agreed(event) for event in read if isinstance(event, Stepped)] == simulated
+        named = {"source": "journal", "me": "", "manifest": "", "at": None}
+        assert read[0] == msgspec.structs.replace(live[0], **named)
+    of_swarm = _told(rehearsed.out / EVENTS)
+    assert [_agreed(event) for event in of_swarm if isinstance(event, Stepped)] == simulated
+    assert isinstance(of_swarm[0], Began)
+    assert [peer.name for peer in of_swarm[0].peers if peer.liar] == [f"peer{number}" for number in plan.liars]
+
+
+def test_a_member_measures_its_steps_and_its_links(rehearsed: Swarm) -> None:
+    folder = folder_of(rehearsed.out, rehearsed.honest[0])
+    steps = [event for event in _told(folder / EVENTS) if isinstance(event, Stepped)]
+    for event in steps:
+        assert event.seconds is not None
+        assert event.loss is not None
+        ends = [phase.ended for phase in event.phases]
+        assert ends == sorted(ends)
+        assert {"commit", "accuse"} <= {phase.phase for phase in event.phases}
+        assert 0 <= event.phases[0].began <= ends[-1] <= event.seconds + 0.5
+    assert steps[-1].metrics["accuracy"] > 0.1
+    status = decode_status((folder / STATUS).read_bytes())
+    assert (status.doing, status.updates, status.of) == ("over", rehearsed.manifest.steps, rehearsed.manifest.steps)
+    assert len(status.links) == rehearsed.plan.peers - 1
+    assert all(link.received_bytes > 0 and link.sent_bytes > 0 for link in status.links)
+    assert status.memory_bytes > 10**7
 
 
 def test_liars_are_out_with_evidence_that_verifies(rehearsed: Swarm) -> None:
@@ -105,10 +164,10 @@ def test_a_killed_peer_comes_back_and_nobody_is_banned(tmp_path: Path) -> None:
         return lambda seen: step in seen.events.get(0, {})
 
     def returned(seen: Seen) -> set[str]:
-        return {name for event in seen.events[0].values() for name in event.returned}
+        return {one.peer for event in seen.events[0].values() for one in event.returned}
 
     def trained_again(seen: Seen) -> bool:
-        return all(any(not event.observed for event in seen.events[k].values() if event.step > 8) for k in killed)
+        return all(any(not event.observed for event in seen.events[k].values() if event.step > 7) for k in killed)
 
     manifest = rehearsal(plan, steps=3000, delta_s=0.5)  # more than it will take, however fast the machine
     manifest = dataclasses.replace(manifest, timeouts=dataclasses.replace(manifest.timeouts, compute=2.0, bulk=1.0))
@@ -170,7 +229,7 @@ def test_logs_have_times_and_sentences_and_no_raw_values(rehearsed: Swarm) -> No
         steps = [line for line in told if line.startswith("step ") and "/20  batch loss " in line]
         assert len(steps) >= rehearsed.manifest.steps, "every step has its line"
         assert any("is banned: " in line for line in told)
-        assert not re.search(r"StepEvent|StepNews|\w+\(step=", "\n".join(told))
+        assert not re.search(r"Stepped|StepNews|\w+\(step=", "\n".join(told))
         assert (folder / "output.txt").read_text() == "", "libraries had nothing to say, and nothing failed"
 
 

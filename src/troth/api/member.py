@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Iterator, Mapping
+from math import nan
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -16,11 +17,11 @@ from troth.api.steps import Ban, Step
 from troth.api.threads import use_threads
 from troth.crypto import Identity, PeerId
 from troth.errors import OperatorError
-from troth.evidence.bans import evidence_name
+from troth.events import words
+from troth.events.kinds import Stepped
 from troth.network.disk.errors import DiskError
 from troth.network.manifest.manifest import Manifest
 from troth.network.mesh.inbox import StoppedError
-from troth.network.node.events import StepEvent
 from troth.network.node.names import Names
 from troth.network.node.node import Node
 from troth.network.node.options import NodeOptions
@@ -215,31 +216,28 @@ class _Sink:
         self._feed = feed
         self._folder = folder
 
-    def stepped(self, event: StepEvent, record: StepRecord) -> None:
-        self._feed.put(step_of(event, record, self._folder))
-        for sentence in event.sentences():
+    def stepped(self, event: Stepped, record: StepRecord) -> None:
+        self._feed.put(step_of(event, self._folder))
+        for sentence in words.sentences(event):
             _log.info(sentence)
 
     def note(self, text: str) -> None:
         _log.info(text)
 
 
-def step_of(event: StepEvent, record: StepRecord, folder: Path) -> Step:
+def step_of(event: Stepped, folder: Path) -> Step:
     """A member's event as a step for users."""
     return Step(
-        number=event.step if event.updates is None else event.updates,
+        number=event.updates,
         of=event.of,
-        loss=event.loss,
+        loss=nan if event.loss is None else event.loss,
         members=event.members,
-        withstands=event.guarantee,
-        metrics=event.metrics or {},
-        bans=tuple(
-            Ban(name, record.step, reason, folder / "evidence" / evidence_name(record.step, name))
-            for name, reason in event.banned
-        ),
+        withstands=event.withstands,
+        metrics=event.metrics,
+        bans=tuple(Ban(ban.peer, event.step, ban.reason, folder / "evidence" / ban.evidence) for ban in event.banned),
         left=event.left + event.expelled,
-        returned=event.returned,
-        moved=record.updated,
+        returned=tuple(one.peer for one in event.returned),
+        moved=event.moved,
         seconds=event.seconds,
     )
 

@@ -40,9 +40,9 @@ def export(
     if not place.exists():
         raise ExportError(f"{place} is not there: name a peer's folder, or one of its checkpoints")
 
+    from troth.events.words import metrics_in_words
     from troth.network.disk.checkpoints import find_model
     from troth.network.manifest.manifest import Manifest
-    from troth.network.node.events import metrics_in_words
     from troth.protocol.wire.primitives import Primitives
     from troth.training.weights import how_to_load, write_model
 

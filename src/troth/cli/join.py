@@ -15,8 +15,8 @@ from troth.errors import OperatorError
 
 if TYPE_CHECKING:
     from troth.crypto import PeerId
+    from troth.events.kinds import Stepped
     from troth.network.manifest.manifest import Manifest
-    from troth.network.node.events import StepEvent
     from troth.network.node.node import Node
     from troth.protocol.core.records import StepRecord
 
@@ -150,6 +150,7 @@ def join(
         bytes_per_second=None if bandwidth is None else bandwidth * 1e6,
         metrics_port=metrics_port,
         tensorboard=tensorboard,
+        manifest_file=str(manifest),
         transport=transport,
     )
     if founder is None:
@@ -269,14 +270,14 @@ class _Screen:
     """Lines on standard error, each with the local time: news at once, the state of the run every few seconds."""
 
     def __init__(self, every_s: float) -> None:
-        from troth.network.node.narrator import Narrator
+        from troth.network.node.telling.narrator import Narrator
 
         self._narrator = Narrator(say_now, every_s=every_s, traffic=True)
 
     def note(self, text: str) -> None:
         self._narrator.note(text)
 
-    def stepped(self, event: "StepEvent", record: "StepRecord") -> None:
+    def stepped(self, event: "Stepped", record: "StepRecord") -> None:
         self._narrator.stepped(event)
 
 

@@ -252,15 +252,18 @@ def _run(run: "Started", out: Path | None, checkpoint_every: int | None, *, over
 def _train(run: "Started", folder: Path, checkpoint_every: int | None) -> "list[StepReport]":
     """Make all steps, live, with a checkpoint every so often and at the end."""
     from troth.cli.progress import Live
+    from troth.lab.results import EventWriter
     from troth.training.weights import write_model
 
     scenario, reports = run.scenario, []
     folder = folder / "checkpoints"
     old = set(folder.glob("step-*.safetensors"))
     live = Live(scenario.defence_name, scenario.total_steps, scenario.peers, beyond=scenario.beyond_guarantee)
-    with live, redirect_stdout(sys.stderr):  # what a user's own file prints is not our output
+    events = EventWriter(folder.parent, run.began)
+    with live, events, redirect_stdout(sys.stderr):  # what a user's own file prints is not our output
         for report in run:
             live.step(report)
+            events.step(report)
             reports.append(report)
             if checkpoint_every and (report.step % checkpoint_every == 0 or report.step == scenario.total_steps):
                 path = folder / f"step-{report.step:09}.safetensors"

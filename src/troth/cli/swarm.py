@@ -114,7 +114,7 @@ class _Screen:
     """One view of all processes: the steps of the first honest peer, and the notes of all honest peers."""
 
     def __init__(self, processes: "Swarm") -> None:
-        from troth.network.node.narrator import Narrator
+        from troth.network.node.telling.narrator import Narrator
 
         self._swarm = processes
         self._step = 0

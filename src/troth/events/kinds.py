@@ -12,8 +12,8 @@ import msgspec
 VERSION = 1
 
 Source = Literal["member", "swarm", "simulation", "journal"]
-Verdict = Literal["accused", "accuser", "dismissed"]
-Ballot = Literal["accused", "accuser", "abstains"]
+Verdict = Literal["accused", "accuser", "withheld", "dismissed"]  # which side is guilty; or one that showed too little
+Ballot = Literal["accused", "accuser", "withheld"]
 How = Literal["over", "stopped", "out", "error"]
 Doing = Literal["meeting", "training", "waiting", "paused", "over", "stopped", "out", "error"]
 
@@ -65,7 +65,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     part: int | None = None
     attempt: int = 0
     banned: str | None = None
-    votes: dict[str, Ballot] = {}
+    votes: dict[str, Ballot] = {}  # those who are not named could not judge, or were not heard
     quorum: int = 0  # votes that decide
     story: tuple[str, ...] = ()  # what was claimed, what was recomputed, how it ended: sentences for people
     evidence: str = ""  # name of the file that proves the ban
@@ -135,7 +135,7 @@ class Stepped(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     validators: tuple[str, ...] = ()  # who contributed nothing and audited
     audits: tuple[Audit, ...] = ()
     silent: tuple[str, ...] = ()  # members that contributed nothing, and were no validators
-    owners: tuple[str, ...] = ()  # by part, as drawn
+    owners: tuple[str, ...] = ()  # by part, as drawn; where one fails, the next takes over
     trials: tuple[Trial, ...] = ()
     # Who came and went
     banned: tuple[Ban, ...] = ()

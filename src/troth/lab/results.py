@@ -3,14 +3,19 @@
 import csv
 import io
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
 
 from troth.errors import OperatorError
 
 if TYPE_CHECKING:
+    from troth.events.kinds import Began, How
     from troth.evidence import RunSummary
     from troth.evidence.bans import BanEvidence
     from troth.simulation import Finished, StepReport
@@ -34,6 +39,36 @@ def save_results(folder: Path, finished: "Finished", reports: Sequence["StepRepo
     write_curve(folder / "curve.csv", summary.peers, reports, summary.curve)
     write_text(folder / "summary.json", summary.to_json())  # where it is, those before it are too
     plot_runs([(summary.defence, summary)], folder / "curve.png", _title(summary))
+
+
+class EventWriter:
+    """The stream of events of a simulated run, into its folder, as the steps are made; use as a context manager."""
+
+    def __init__(self, folder: Path, began: "Began") -> None:
+        from troth.events.file import EVENTS, EventFile
+
+        self._file = EventFile(folder / EVENTS, fresh=True)
+        self._last = time.monotonic()
+        here = str(folder / "evidence" / "run")  # what `troth verify --run` takes, once there is a ban
+        self._file.add(msgspec.structs.replace(began, name=folder.name, manifest=here, at=time.time()))
+
+    def step(self, report: "StepReport") -> None:
+        now, seconds = time.monotonic(), 0.0
+        seconds, self._last = now - self._last, now
+        for event in report.events:
+            self._file.add(msgspec.structs.replace(event, at=time.time(), seconds=seconds))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        from troth.events.kinds import Ended
+
+        how: How = "over" if kind is None else "stopped" if issubclass(kind, KeyboardInterrupt) else "error"
+        self._file.add(Ended(how=how, text="" if error is None or how == "stopped" else str(error), at=time.time()))
+        self._file.close()
 
 
 def claim(folder: Path, config: dict[str, Any], *, overwrite: bool) -> Path:

@@ -13,11 +13,11 @@ import msgspec
 import torch
 
 from troth.errors import OperatorError
+from troth.events import kinds
 from troth.network.manifest.manifest import Manifest
-from troth.network.node.events import StepEvent
-from troth.network.node.log import LogFile
 from troth.network.node.node import BannedError, Node
 from troth.network.node.options import NodeOptions
+from troth.network.node.telling.log import LogFile
 from troth.protocol.core.records import StepRecord, encode_record
 from troth.protocol.recovery.member import RemovedError
 from troth.swarm.factories import LiarFactory, RehearsalFactory
@@ -35,7 +35,7 @@ class Stepped(msgspec.Struct, frozen=True, tag=True):
     """A step has ended."""
 
     peer: int
-    event: StepEvent
+    event: kinds.Stepped
     record: bytes
 
 
@@ -66,7 +66,7 @@ class _Reporter:
         except OSError:  # the parent is gone, and so is the swarm
             raise KeyboardInterrupt from None
 
-    def stepped(self, event: StepEvent, record: StepRecord) -> None:
+    def stepped(self, event: kinds.Stepped, record: StepRecord) -> None:
         self.send(Stepped(self._peer, event, encode_record(record)))
 
     def note(self, text: str) -> None:
@@ -128,7 +128,8 @@ def _train(
     factory = LiarFactory(plan, number) if number in plan.liars else RehearsalFactory(plan, number)
     founder = manifest.founder(identity.peer)
     assert founder is not None
-    options = NodeOptions(folder, listen=founder.address, evaluate_every=evaluate_every)
+    manifest_file = str(folder.parent / "run.toml")
+    options = NodeOptions(folder, listen=founder.address, evaluate_every=evaluate_every, manifest_file=manifest_file)
     node = Node(manifest, identity, options, reporter, factory)
     state = node.live()
     reporter.send(Ended(number, "done", state.step, node.work.digest(state.training)))

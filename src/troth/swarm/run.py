@@ -12,14 +12,15 @@ from typing import Any, Self
 
 import msgspec
 
+from troth.events import kinds
 from troth.evidence import RunSummary
 from troth.files import write_bytes, write_text
 from troth.network.manifest.manifest import Manifest
-from troth.network.node.events import StepEvent
 from troth.processes import interrupts_ignored
 from troth.protocol.core.records import decode_record
 from troth.swarm.child import Ended, Note, Stepped, Trace, live
 from troth.swarm.plan import SwarmPlan, folder_of
+from troth.swarm.stream import SwarmStream
 from troth.version import __version__
 
 _STOPPING_S = 10.0
@@ -30,7 +31,7 @@ _DECODER: msgspec.msgpack.Decoder[Trace] = msgspec.msgpack.Decoder(Trace)
 class Seen:
     """Everything that the processes have reported so far."""
 
-    events: dict[int, dict[int, StepEvent]] = field(default_factory=dict)  # by peer and step
+    events: dict[int, dict[int, kinds.Stepped]] = field(default_factory=dict)  # by peer and step
     records: dict[int, dict[int, bytes]] = field(default_factory=dict)
     ended: dict[int, Ended] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
@@ -73,6 +74,7 @@ class Swarm:
             copy = self.out / task.relative_to(self.manifest.folder)
             copy.parent.mkdir(parents=True, exist_ok=True)
             write_bytes(copy, task.read_bytes())
+        self._stream = SwarmStream(self.plan, self.manifest, self.out)
         for number in range(self.plan.peers):
             self.start(number)
         return self
@@ -90,6 +92,7 @@ class Swarm:
                 process.join()
         for pipe in self._pipes:
             pipe.close()
+        self._stream.end(stopped=kind is not None)
 
     # Processes
 
@@ -142,6 +145,7 @@ class Swarm:
                 self.seen.ended[number] = Ended(number, "its process ended")
             return
         self.seen.take(trace)
+        self._stream.take(trace)
         on_trace(trace)
 
     def _honest_ended(self, seen: Seen) -> bool:
@@ -170,13 +174,15 @@ class Swarm:
         """A summary with the same keys as a simulation's; `before` are the metrics of the first model."""
         by_step = dict(sorted(self.seen.events.get(self.witness, {}).items()))
         events = list(by_step.values())
-        measured = {event.step: event.metrics for event in events if event.metrics}  # of the final model, in the end
+        measured = {
+            event.step + 1: event.metrics for event in events if event.metrics
+        }  # of the final model, in the end
         curve = [{"step": 0, **before}, *({"step": updates, **metrics} for updates, metrics in measured.items())]
         return RunSummary(
             version=__version__,
             peers=self.plan.peers,
             byzantine=self.plan.liars,
-            steps=events[-1].step if events else 0,
+            steps=events[-1].step + 1 if events else 0,
             attack=" + ".join(self.plan.attacks) if self.plan.byzantine else None,
             defence="troth",
             metrics={name: value for name, value in curve[-1].items() if name != "step"},
@@ -198,10 +204,10 @@ class Swarm:
             **self.plan.as_dict(),
         }
 
-    def _details(self, by_step: dict[int, StepEvent]) -> dict[str, Any]:
-        events, trained = list(by_step.values()), {event.step - 1 for event in by_step.values()}
+    def _details(self, by_step: dict[int, kinds.Stepped]) -> dict[str, Any]:
+        events, trained = list(by_step.values()), set(by_step)
         numbers = {f"peer{number}": number for number in range(self.plan.peers)}
-        banned = {name: (step, reason) for step, event in reversed(by_step.items()) for name, reason in event.banned}
+        banned = {ban.peer: (step, ban.reason) for step, event in reversed(by_step.items()) for ban in event.banned}
         steps, coalition = max(1, len(events)), self.plan.coalition()
         stopped = [f"peer{n}: {self.seen.ended[n].how}" for n in self.honest if n in self.seen.ended]
         records = self.seen.records.get(self.witness, {})
@@ -221,7 +227,7 @@ class Swarm:
             "agreement": self.agreement,
             "announced_bytes_per_step": events[-1].control_bytes // steps if events else 0,
             "bulk_bytes_per_step": events[-1].bulk_bytes // steps if events else 0,
-            "audits": sum(event.audits for seen in self.seen.events.values() for event in seen.values()),
+            "audits": sum(event.own_audits for seen in self.seen.events.values() for event in seen.values()),
             "tolerant_audits": 0,
             "trials": sum(len(event.banned) for event in events),
             "attempts": sum(event.attempts for event in events),

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from troth.crypto import Identity, derive
-from troth.network.manifest.resilience import Resilience, least_to_move
-from troth.protocol.core.roster import Roster
+from troth.network.manifest.resilience import Resilience
+from troth.protocol.core.roster import Roster, least_to_move
 from troth.protocol.core.run import Parameters, Run, effective_validators, most_byzantine
 
 KEYS = tuple(sorted(Identity.from_secret(derive(0, "founder", k)).peer for k in range(20)))

@@ -1,7 +1,5 @@
-"""Metrics of a step: JSON lines, Prometheus, TensorBoard, and one line for people."""
+"""Numbers of a step: Prometheus, TensorBoard, and one line for people."""
 
-import json
-import math
 import re
 import socket
 import urllib.request
@@ -9,26 +7,28 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from troth.events import words
+from troth.events.kinds import Ban, Stepped
 from troth.extras import how_to_install
-from troth.network.node.events import StepEvent
-from troth.network.node.metrics import Metrics, MetricsError
+from troth.network.node.telling.metrics import Metrics, MetricsError
 
-EVENT = StepEvent(
-    step=7,
+EVENT = Stepped(
+    step=6,
+    updates=7,
     of=9,
     seconds=0.5,
     loss=1.25,
     members=4,
-    guarantee=1,
-    audits=2,
-    attempts=1,
+    withstands=1,
+    own_audits=2,
     control_bytes=100,
     bulk_bytes=200,
     sent_bytes=300,
     delta_s=3.25,
     least_delta_s=2.0,
-    banned=(("mallory", "a wrong gradient"),),
+    banned=(Ban(peer="mallory", reason="a wrong gradient"),),
     metrics={"accuracy": 0.875},
 )
 
@@ -38,18 +38,6 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def test_one_line_of_json_for_every_step(tmp_path: Path) -> None:
-    metrics = Metrics(tmp_path)
-    for step in (7, 8):
-        metrics.stepped(StepEvent(**{**vars(EVENT), "step": step, "loss": math.nan}))
-    metrics.close()
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines] == [7, 8]
-    assert lines[0]["loss"] is None
-    assert lines[0]["metrics"] == {"accuracy": 0.875}
-    assert lines[0]["delta_s"] == 3.25
 
 
 def test_prometheus_sees_the_last_step(tmp_path: Path) -> None:
@@ -86,12 +74,11 @@ def test_tensorboard_is_asked_for_by_its_name(tmp_path: Path) -> None:
 
 
 def test_delta_is_told_where_it_is_above_the_least() -> None:
-    assert "0.50 s a step  Δ 3.2 s" in EVENT.line("")
-    assert "Δ" not in StepEvent(**{**vars(EVENT), "delta_s": 2.0}).line("")
+    assert "0.50 s a step  Δ 3.2 s" in words.line(EVENT, "")
+    assert "Δ" not in words.line(replace(EVENT, delta_s=2.0), "")
 
 
 def test_an_observer_has_no_loss_to_show() -> None:
-    assert "batch loss –  accuracy 87.5%" in StepEvent(**{**vars(EVENT), "loss": math.nan}).line(
-        EVENT.metrics_in_words()
-    )
-    assert "batch loss 1.250  peers" in EVENT.line("")
+    measured = words.metrics_in_words(EVENT.metrics)
+    assert "batch loss –  accuracy 87.5%" in words.line(replace(EVENT, loss=None), measured)
+    assert "batch loss 1.250  peers" in words.line(EVENT, "")

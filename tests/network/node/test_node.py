@@ -9,6 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from troth.crypto import Identity, Seed, derive
+from troth.events.kinds import Stepped
 from troth.evidence.model_file import from_text
 from troth.evidence.verify_model import proves_model
 from troth.network.manifest.builder import ManifestOptions, build_manifest
@@ -17,7 +18,6 @@ from troth.network.manifest.founder import Founder
 from troth.network.manifest.manifest import Manifest
 from troth.network.mesh.inbox import StoppedError
 from troth.network.node import founding
-from troth.network.node.events import StepEvent
 from troth.network.node.folder import PeerFolder
 from troth.network.node.node import Node
 from troth.network.node.options import NodeOptions
@@ -34,7 +34,7 @@ def free_address() -> str:
 
 
 class SilentSink:
-    def stepped(self, event: StepEvent, record: StepRecord) -> None: ...
+    def stepped(self, event: Stepped, record: StepRecord) -> None: ...
 
     def note(self, text: str) -> None: ...
 
@@ -112,7 +112,7 @@ def test_a_peer_whose_network_fails_saves_its_state(alone: tuple[Manifest, NodeO
     manifest, options = alone
 
     class FailingSink(SilentSink):
-        def stepped(self, event: StepEvent, record: StepRecord) -> None:
+        def stepped(self, event: Stepped, record: StepRecord) -> None:
             thread = node._connected._thread
             thread.stop()
             raise RuntimeError("the network stopped")
@@ -152,7 +152,7 @@ class NotingSink(SilentSink):
         self.kept: list[int] = []
         self.changes: list[int] = []
 
-    def stepped(self, event: StepEvent, record: StepRecord) -> None:
+    def stepped(self, event: Stepped, record: StepRecord) -> None:
         self.kept.append(len(list(self._folder.rglob("*.key"))))
         self.changes += [record.step] if record.rekeyed else []
 

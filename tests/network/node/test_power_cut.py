@@ -14,10 +14,10 @@ from unittest.mock import patch
 
 from tests.network.node.test_node import free_address
 from troth.crypto import Identity, Seed, derive
+from troth.events.kinds import Stepped
 from troth.network.manifest.builder import ManifestOptions, build_manifest
 from troth.network.manifest.founder import Founder
 from troth.network.manifest.manifest import Manifest
-from troth.network.node.events import StepEvent
 from troth.network.node.node import Node
 from troth.network.node.options import NodeOptions
 from troth.protocol.core.records import StepRecord
@@ -32,8 +32,8 @@ class _Told:
     def __init__(self, parent: Connection) -> None:
         self._parent = parent
 
-    def stepped(self, event: StepEvent, record: StepRecord) -> None:
-        self._parent.send(event.step)
+    def stepped(self, event: Stepped, record: StepRecord) -> None:
+        self._parent.send(event.step + 1)
 
     def note(self, text: str) -> None: ...
 

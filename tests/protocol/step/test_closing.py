@@ -12,9 +12,8 @@ from troth.crypto import PeerId, Slot
 from troth.evidence.verify import verify_ban
 from troth.protocol.core.channel import NothingNoticed
 from troth.protocol.core.records import StepRecord
-from troth.protocol.core.roles import Audit
+from troth.protocol.core.roles import Audit, Roles, closing_roles
 from troth.protocol.core.state import Outcome, State
-from troth.protocol.step.closing import closing_roles
 from troth.protocol.wire.messages import Accusation, Accuse, Close, Commit, Envelope, Kind, Message, Phase
 from troth.protocol.wire.phases import seal
 from troth.simulation import Scenario
@@ -23,6 +22,10 @@ from troth.training.work import Training
 
 LAST = CALM.total_steps - 1  # then comes the closing step
 CLOSING = LAST + 1
+
+
+def _roles(run: AlteredRun, state: State[Training]) -> Roles:
+    return closing_roles(run.run, state.roster, state.randomness, state.pending_audits)
 
 
 def ends(run: AlteredRun) -> tuple[StepRecord, StepRecord, Outcome[Training]]:
@@ -75,7 +78,7 @@ def test_a_false_accusation_there_takes_nothing_back() -> None:
         if not isinstance(message, Accuse) or slot.step != CLOSING:
             return message
         kept = run.states[liar].audit_records[LAST]
-        target = next(a.target for a in closing_roles(run.peers[liar], run.states[liar]).audits[liar])
+        target = next(a.target for a in _roles(run, run.states[liar]).audits[liar])
         digest = run.tools.digest(kept.commits[target].envelope.payload)
         lie = Accusation(target, Kind.GRADIENT, LAST, None, digest)
         return msgspec.structs.replace(message, accusations=(lie,))
@@ -107,8 +110,8 @@ def test_silent_auditors_leave_their_targets_unaudited() -> None:
     run = AlteredRun(dataclasses.replace(CALM, peers=16))
     silent: set[PeerId] = set()
 
-    def auditors(state: State[Training], me: PeerId) -> dict[Audit, set[PeerId]]:
-        roles = closing_roles(run.peers[me], state)
+    def auditors(state: State[Training]) -> dict[Audit, set[PeerId]]:
+        roles = _roles(run, state)
         found: dict[Audit, set[PeerId]] = {}
         for auditor, audits in roles.audits.items():
             for audit in audits:
@@ -118,7 +121,7 @@ def test_silent_auditors_leave_their_targets_unaudited() -> None:
     def change(slot: Slot, message: Message) -> Message | None:
         if slot.step == CLOSING and isinstance(message, Accuse):
             if not silent:
-                everyone = auditors(run.states[run.honest[0]], run.honest[0])
+                everyone = auditors(run.states[run.honest[0]])
                 silent.update(everyone[min(everyone, key=lambda audit: audit.target)])
             return None if me_of[slot] in silent else message
         return message
@@ -132,7 +135,7 @@ def test_silent_auditors_leave_their_targets_unaudited() -> None:
 
         run.alter([peer], mine)
     _, closing, outcome = ends(run.play())
-    everyone = auditors(run.outcomes[-2][run.honest[0]].state, run.honest[0])
+    everyone = auditors(run.outcomes[-2][run.honest[0]].state)
     lost = {audit.target for audit, who in everyone.items() if who <= silent}
     assert len(silent) == 5
     assert set(closing.unaudited) == lost != set()

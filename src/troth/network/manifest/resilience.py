@@ -3,16 +3,8 @@
 from dataclasses import dataclass, replace
 
 from troth.crypto import PeerId
-from troth.protocol.core.roster import Away, Roster
-from troth.protocol.core.run import Run, effective_validators
-
-
-def least_to_move(roster: Roster, validators: int) -> int:
-    """The least number of members with whom a step changes the model; more than there ever were if none will do."""
-    return next(
-        (members for members in range(1, roster.admitted + 1) if _moves(roster, members, validators)),
-        roster.admitted + 1,
-    )
+from troth.protocol.core.roster import Away, Roster, moves_with
+from troth.protocol.core.run import Run
 
 
 @dataclass(frozen=True)
@@ -75,14 +67,10 @@ def _most_gone(roster: Roster, validators: int) -> int:
     gone = 0
     while True:
         rest = roster.members[1:]
-        if len(rest) < roster.quorum or not _moves(roster, len(rest), validators):
+        if len(rest) < roster.quorum or not moves_with(roster, len(rest), validators):
             return gone
         left = Away(gone, PeerId(roster.members[0]))
         roster, gone = replace(roster, members=rest, away=(*roster.away, left)), gone + 1
-
-
-def _moves(roster: Roster, members: int, validators: int) -> bool:
-    return roster.moves(members, members - effective_validators(members, validators))
 
 
 def _count(number: int, noun: str) -> str:

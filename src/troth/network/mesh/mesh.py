@@ -102,6 +102,11 @@ class Mesh:
         """Peers that do not fit, and why: they refuse us, or we them."""
         return self._refusals.reasons()
 
+    @property
+    def links(self) -> list[tuple[PeerId, Neighbour]]:
+        """Everybody who has a seat, connected or not."""
+        return [(peer, one) for peer, one in self._neighbours if self._neighbours.has_seat(peer)]
+
     # In the event loop
 
     async def run(self) -> None:

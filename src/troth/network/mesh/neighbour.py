@@ -30,6 +30,8 @@ class Neighbour:
     lost_at: float = field(default_factory=time.monotonic)
     gone: bool = False  # it is not connected, and said goodbye, or dialling it has failed
     trouble: str = "not reached yet"  # why it is not connected
+    losses: int = 0  # times that its connection was lost
+    earlier_bytes: tuple[int, int] = (0, 0)  # in and out, on connections that are lost
     _held: deque[tuple[float, Lane, Message]] = field(default_factory=deque)
     _held_bytes: int = 0
     _down: asyncio.Event = field(default_factory=asyncio.Event)  # set when a connection is lost
@@ -43,8 +45,15 @@ class Neighbour:
         self._down.clear()
 
     def lose(self) -> None:
+        self.earlier_bytes, self.losses = self.bytes, self.losses + 1
         self.connection, self.lost_at, self.trouble = None, time.monotonic(), "lost"
         self._down.set()
+
+    @property
+    def bytes(self) -> tuple[int, int]:
+        """In and out, so far."""
+        now, (heard, sent) = self.connection, self.earlier_bytes
+        return (heard, sent) if now is None else (heard + now.bytes_in, sent + now.bytes_out)
 
     async def goes_down(self) -> None:
         """Wait until its connection is lost. Looking for that every now and then would wake the thread without end."""

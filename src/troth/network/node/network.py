@@ -1,17 +1,19 @@
 """A peer's network: a transport and the connections of a mesh, in a thread of their own, and the protocol's link to them."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 from troth.crypto import CHUNK_BYTES, Digest, Identity, PeerId
+from troth.events.kinds import Link
 from troth.network.manifest.manifest import Manifest
 from troth.network.mesh.inbox import Inbox, StoppedError
 from troth.network.mesh.link import NetworkLink, NetworkThread
 from troth.network.mesh.mesh import Mesh
 from troth.network.mesh.neighbour import Expected
 from troth.network.mesh.session import VERSION, Hello, Standing, delegation_bytes
-from troth.network.node.events import Traffic
 from troth.network.node.founding import Presence
 from troth.network.node.options import NodeOptions
+from troth.network.node.telling.teller import Traffic
 from troth.network.transport.base import Lane, Limits, LocalPeer
 from troth.protocol.core.roster import Roster
 
@@ -117,6 +119,23 @@ class NodeNetwork:
     def traffic(self) -> Traffic:
         mesh = self._thread.mesh
         return Traffic(mesh.received[Lane.CONTROL], mesh.received[Lane.BULK], mesh.sent)
+
+    def links(self, name_of: Callable[[PeerId], str], silences: Counter[PeerId]) -> tuple[Link, ...]:
+        """How each connection is doing; `silences`: announcements in which a peer was waited for in vain."""
+        troubles = self._thread.mesh.troubles
+        return tuple(
+            Link(
+                peer=name_of(peer),
+                connected=(connection := one.connection) is not None,
+                received_bytes=one.bytes[0],
+                sent_bytes=one.bytes[1],
+                latency_s=None if connection is None else connection.round_trip_s,
+                timeouts=silences[peer],
+                lost=one.losses,
+                trouble=troubles.get(peer, ""),
+            )
+            for peer, one in sorted(self._thread.mesh.links)
+        )
 
     def close(self) -> None:
         self._thread.stop()

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from troth.crypto import Digest, Identity, KeyFileError
+from troth.crypto import Digest, Identity, KeyFileError, Slot
 from troth.network.disk.checkpoints import Marks
 from troth.network.disk.lock import lock_key
 from troth.network.disk.record_keys import finish_erasing
@@ -21,20 +21,19 @@ from troth.network.manifest.manifest import Manifest
 from troth.network.mesh.greeting import FIRST_MODEL, HARDWARE
 from troth.network.mesh.inbox import StoppedError
 from troth.network.mesh.session import Standing
-from troth.network.node.events import EventSink, paused, step_event
 from troth.network.node.evidence import EvidenceFiles
 from troth.network.node.factory import PeerFactory
 from troth.network.node.folder import PeerFolder
 from troth.network.node.founding import Founding, begin_with_the_others, lacking, meet_members
-from troth.network.node.log import LogFile, LoggedEvents
-from troth.network.node.metrics import Metrics
 from troth.network.node.names import Names
-from troth.network.node.narrator import QuietWatch
 from troth.network.node.network import NodeNetwork
 from troth.network.node.options import NodeOptions
+from troth.network.node.telling.sink import EventSink
+from troth.network.node.telling.teller import Eyes, Teller, Traffic
 from troth.network.node.waiting import farewell, wait_for_stragglers, waiting_for
 from troth.network.node.way_in import Arrival, WayIn, check_machine
 from troth.protocol.broadcast.channel import BroadcastChannel
+from troth.protocol.core.channel import Said
 from troth.protocol.core.errors import CannotGoOnError, LeftOutError, StalledError
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.state import Outcome, Peer, State
@@ -71,9 +70,12 @@ class Node:
         self._manifest = manifest
         self._seat = identity  # the key in the manifest
         self._options = options
-        self._events = LoggedEvents(events, LogFile(options.folder / "log.txt"))
-        self.log = self._events.log  # for people, and not on the screen
         self._names = Names(manifest.name_of)
+        self._network: NodeNetwork | None = None
+        self._member: Member[Training] | None = None
+        self._channel: BroadcastChannel | None = None  # of the member, or the observer's while it comes back
+        self._teller = Teller(manifest, identity.peer, options, events, self._names, self._eyes())
+        self.note, self.log = self._teller.note, self._teller.log  # to people; the second not on the screen
         self._factory = factory or PeerFactory()
         self._tools = Primitives(problem.device)
         self.work = self._factory.work(manifest, problem, self._tools)
@@ -84,15 +86,9 @@ class Node:
         self._key_lock = lock_key(manifest.run.id, identity.peer)
         self._folder = _folder(manifest, self.work, options, _first_record_key(manifest, identity, options), self.note)
         self._evidence = EvidenceFiles(options.folder / "evidence", manifest.run, self._names, self.note)
-        self._metrics = Metrics(options.folder, port=options.metrics_port, tensorboard=options.tensorboard)
-        self._watch = QuietWatch(self.waits_for, self.note)
-        self._paused: str | None = None  # why the last step did not move the model, for people
         self._way_in = WayIn(manifest.run, identity.peer, self.note)
         self._process = secrets.token_bytes(32)
         self._stop_asked = False
-        self._network: NodeNetwork | None = None
-        self._member: Member[Training] | None = None
-        self._channel: BroadcastChannel | None = None  # of the member, or the observer's while it comes back
 
     def stop(self) -> None:
         """Let `live` save its state, say goodbye and end with `StoppedError`, as soon as it waits for others; from any thread."""
@@ -108,25 +104,25 @@ class Node:
         signed = self._folder.marks() if known else Marks()
         me = self._folder.current_identity(self._seat)
         try:
-            self._open_network(me)
-            given = self._connected, self._founding, self.note
-            if self._way_in.stranger and not known:
-                meet_members(*given, self._options.at)
-            elif not (known or begin_with_the_others(*given)):
-                me, known = self._succeed("the run began without this peer, or its folder was lost"), True
-            self._folder.open_slots(signed)
-            try:
-                with self._watch:
-                    return drive(self._train(me, known=known))
-            finally:
-                self._connected.leave()  # before it saves: the others need not wait for that
-                self._save_when_stopping()
+            with self._teller.life():
+                self._open_network(me)
+                given = self._connected, self._founding, self.note
+                if self._way_in.stranger and not known:
+                    meet_members(*given, self._options.at)
+                elif not (known or begin_with_the_others(*given)):
+                    me, known = self._succeed("the run began without this peer, or its folder was lost"), True
+                self._folder.open_slots(signed)
+                try:
+                    with self._teller.watch:
+                        return drive(self._train(me, known=known))
+                finally:
+                    self._connected.leave()  # before it saves: the others need not wait for that
+                    self._save_when_stopping()
         finally:
             if self._network is not None:
                 self._network.close()
             self._ahead.close()
             self._folder.close()
-            self._metrics.close()
             if self._key_lock is not None:
                 self._key_lock.release()
 
@@ -181,21 +177,14 @@ class Node:
     def _tell(self, outcome: Outcome[Training], seconds: float) -> None:
         record, updates = outcome.record, outcome.state.scales.updates
         due = updates % self._options.evaluate_every == 0 or updates == self._manifest.steps
-        event = step_event(
+        moves = record.updated or record.closing
+        self._teller.stepped(
             outcome,
-            self._manifest,
-            self._names,
-            self._connected.traffic(),
             seconds=seconds,
             loss=self._ahead.loss,
             delta_s=self._own_channel.pacing.timeouts.delta,
-            restarted=record.began and record.incarnation > 0,
-            metrics=self._ahead.evaluate(outcome.state.training) if due and not paused(record) else None,
+            metrics=self._ahead.evaluate(outcome.state.training) if due and moves else None,
         )
-        self._watch.stepped()
-        self._paused = event.pause()
-        self._metrics.stepped(event)
-        self._events.stepped(event, record)
 
     def _save_when_stopping(self) -> None:
         if self._member is not None and self._member.lacks is None:
@@ -225,7 +214,7 @@ class Node:
             self._seat,
             me,
             self._options,
-            self._events.note,
+            self.note,
             self._process,
             self._sections,
             describe(self.work.problem),
@@ -265,15 +254,20 @@ class Node:
             changes=self._folder.journal.roster_changes.since,
             on_followed=self._folder.journal.roster_changes.add,
             on_candidate=self._folder.save_standing,
-            downloads=Downloads(self._folder.chunks, Arrival(self.note, self._watch.stepped)),
+            downloads=Downloads(self._folder.chunks, Arrival(self.note, self._teller.watch.stepped)),
             archive=self._folder.served_aggregate,
         )
         return self._member
 
     def _open_channel(self, me: Identity, *, observing: bool = False) -> BroadcastChannel:
         """The channel that this peer is on from now on: a member's, or an observer's, who only listens."""
-        slots, on_announced = self._folder.slots, self._folder.journal.announced
+        slots = self._folder.slots
         assert slots is not None
+
+        def on_announced(slot: Slot, said: Said) -> None:
+            self._folder.journal.announced(slot, said)
+            self._teller.course.announced(slot, said, self._own_channel.position.members)
+
         given = me, self._factory.link(self._connected.link, me), self._manifest.timeouts, self._tools, slots
         kind = BroadcastChannel if observing else self._factory.channel
         self._channel = kind(*given, observing=observing, on_announced=on_announced)
@@ -289,16 +283,20 @@ class Node:
 
     # People
 
-    def note(self, text: str) -> None:
-        """Tell people, on the screen and in the log."""
-        self._events.note(text)
+    def _eyes(self) -> Eyes:
+        return Eyes(
+            traffic=lambda: Traffic() if self._network is None else self._network.traffic(),
+            links=lambda names, silences: () if self._network is None else self._network.links(names, silences),
+            place=lambda: None if self._channel is None else self._channel.waits_for,
+            waits_for=self.waits_for,
+        )
 
     def waits_for(self) -> str | None:
         """The reason why nothing happens, for people; may be called from any thread."""
         standings = self._network.standings() if self._network is not None else {}
         if self._member is not None:
             self._names.learn(self._member.state.roster.successors)
-        return waiting_for(self._member, self._channel, standings, self._paused, self._names)
+        return waiting_for(self._member, self._channel, standings, self._teller.paused, self._names)
 
     def farewell(self) -> str:
         """What becomes of the run while this peer is away, for people who stop it."""

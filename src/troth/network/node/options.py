@@ -26,4 +26,5 @@ class NodeOptions:
     keep_checkpoints: int = 3
     metrics_port: int | None = None  # for Prometheus, on this machine only
     tensorboard: bool = False
+    manifest_file: str = ""  # where the manifest lies, for those who check what this peer tells
     transport: TransportOptions = field(default_factory=TRANSPORTS[DEFAULT_TRANSPORT])

@@ -4,10 +4,10 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from troth.crypto import PeerId
-from troth.network.manifest.resilience import least_to_move
 from troth.network.mesh.session import Standing
 from troth.network.node.founding import Presence
 from troth.protocol.broadcast.channel import BroadcastChannel
+from troth.protocol.core.roster import least_to_move
 from troth.protocol.recovery.member import Member
 from troth.protocol.wire.messages import Phase
 from troth.training.work import Training

@@ -108,6 +108,10 @@ class Connection(Protocol):
     def queued_bytes(self) -> int:
         """Of messages that have not left yet."""
 
+    @property
+    def round_trip_s(self) -> float | None:
+        """Newest measure, where the system has one."""
+
     def send(self, lane: Lane, message: Message) -> bool:
         """Queue a message; never blocks.
 

@@ -23,6 +23,7 @@ from troth.network.transport.base import Lane, Limits, Message, Received, pieces
 from troth.network.transport.framing import Assembler, Kind, MalformedError, reason_of
 from troth.network.transport.liveness import Liveness
 from troth.network.transport.received import ReceivedQueue
+from troth.network.transport.round_trip import round_trip_s
 from troth.network.transport.throttle import Throttle
 from troth.network.transport.writer import ChunkWriter
 
@@ -103,6 +104,11 @@ class StreamConnection(asyncio.BufferedProtocol):
     @property
     def bytes_out(self) -> int:
         return self._writer.bytes_out
+
+    @property
+    def round_trip_s(self) -> float | None:
+        transport = self._transport
+        return None if transport is None else round_trip_s(transport.get_extra_info("socket"))
 
     @property
     def queued_bytes(self) -> int:

@@ -123,6 +123,12 @@ def draw_roles(run: Run, roster: Roster, randomness: Digest, due: PendingAudits)
     )
 
 
+def closing_roles(run: Run, roster: Roster, randomness: Digest, due: PendingAudits) -> Roles:
+    """Everyone audits the last step, as after a withheld coin (SPEC R6), and earlier audits that are pending."""
+    drawn = draw_roles(run, roster, randomness, replace(due, everyone=True))
+    return replace(drawn, validators=roster.members, owners=(), bounds=(0,))
+
+
 def gradient_seed(randomness: Digest, peer: PeerId) -> Seed:
     """`ξ_i = H(r, key_i)`, with the draw before the one that gave the roles (SPEC R2)."""
     return derive(randomness, "gradient", peer)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from troth.crypto import PeerId, valid_peer
 from troth.protocol.core.door import CLOSED, Door
 from troth.protocol.core.records import Returned, StepRecord
-from troth.protocol.core.run import Run
+from troth.protocol.core.run import Run, effective_validators
 from troth.protocol.core.scales import Scales
 
 MOST_STRIKES = 3  # strikes within `STRIKE_STEPS` that expel (SPEC F3)
@@ -282,6 +282,19 @@ class Roster:
         """Whether a step may change the model (SPEC G2): at most `b` are gone, for whatever reason, since those may be the
         liars; or liars cannot be half of the contributors. With more gone, the run pauses until some are back."""
         return self.seats - members <= self.byzantine or 2 * self.liars < contributors
+
+
+def moves_with(roster: Roster, members: int, validators: int) -> bool:
+    """Whether a step in which all of so many members do their part changes the model."""
+    return roster.moves(members, members - effective_validators(members, validators))
+
+
+def least_to_move(roster: Roster, validators: int) -> int:
+    """The least number of members with whom a step changes the model; more than there ever were if none will do."""
+    return next(
+        (members for members in range(1, roster.admitted + 1) if moves_with(roster, members, validators)),
+        roster.admitted + 1,
+    )
 
 
 def scales_after(scales: Scales, record: StepRecord, roster: Roster, run: Run) -> Scales:

@@ -11,7 +11,7 @@ from troth.protocol.core.channel import NOTHING_NOTICED, Channel, Entropy, Equiv
 from troth.protocol.core.parts import Bounds, ProvenPart
 from troth.protocol.core.record_keys import RecordKeys
 from troth.protocol.core.records import StepRecord, encode_record, record_bytes_to_sign
-from troth.protocol.core.roles import NO_PENDING_AUDITS, Audit, PendingAudits, first_randomness
+from troth.protocol.core.roles import NO_PENDING_AUDITS, Audit, PendingAudits, Roles, first_randomness
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Run
 from troth.protocol.core.scales import Scales
@@ -170,6 +170,7 @@ class Outcome(Generic[T]):
 
     state: State[T]
     record: StepRecord  # certified by the next step's Commits
+    roles: Roles  # as they were drawn for this step
     certificate: Mapping[PeerId, Signature]  # signatures under the record before
     commits: Mapping[PeerId, Announced]
     accuses: Mapping[int, Mapping[PeerId, Announced]]  # by attempt

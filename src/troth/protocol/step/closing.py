@@ -11,7 +11,7 @@ from troth.crypto import PeerId, Signature
 from troth.protocol.core.channel import Said
 from troth.protocol.core.errors import LeftOutError
 from troth.protocol.core.records import StepRecord, encode_record, right_signers
-from troth.protocol.core.roles import PendingAudits, Roles, draw_roles
+from troth.protocol.core.roles import PendingAudits, closing_roles
 from troth.protocol.core.state import LastRecord, Outcome, Peer, State
 from troth.protocol.step.ahead import expect_this_step
 from troth.protocol.step.attempt import Attempt
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 async def close_run(peer: Peer[T], state: State[T]) -> Outcome[T]:
     """Certify the last record, audit the last step, vote, and sign the closing record."""
-    context = StepContext(peer, state, closing_roles(peer, state))
+    context = StepContext(peer, state, closing_roles(peer.run, state.roster, state.randomness, state.pending_audits))
     expect_this_step(context)
     attempt = await certify(context)  # [U2]
     trials = Trials(state.roster)
@@ -41,6 +41,7 @@ async def close_run(peer: Peer[T], state: State[T]) -> Outcome[T]:
     return Outcome(
         state=ended,
         record=ended.last.record,
+        roles=context.roles,
         certificate=attempt.certificate,
         commits=attempt.commits,
         accuses=trials.accuses,
@@ -51,12 +52,6 @@ async def close_run(peer: Peer[T], state: State[T]) -> Outcome[T]:
         observed=peer.observing,
         closing=await sign(attempt, ended.last),
     )
-
-
-def closing_roles(peer: Peer[T], state: State[T]) -> Roles:
-    """Everyone audits the last step, as after a withheld coin (SPEC R6), and earlier audits that are pending."""
-    drawn = draw_roles(peer.run, state.roster, state.randomness, replace(state.pending_audits, everyone=True))
-    return replace(drawn, validators=state.roster.members, owners=(), bounds=(0,))
 
 
 async def certify(context: StepContext[T]) -> Attempt[T]:

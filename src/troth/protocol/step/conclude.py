@@ -46,6 +46,7 @@ def conclude(
     return Outcome(
         state=ending.next_state(record),
         record=record,
+        roles=context.roles,
         certificate=attempt.certificate,
         commits=attempt.commits,
         accuses=trials.accuses,

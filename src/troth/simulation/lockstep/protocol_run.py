@@ -13,6 +13,7 @@ from torch import Tensor
 
 from troth.attacks import Coalition, Collusion
 from troth.crypto import Identity, PeerId, derive
+from troth.events.kinds import Began
 from troth.evidence.bans import BanEvidence, History, evidence_name, reason_for
 from troth.protocol.core.channel import NOTHING_NOTICED, Channel, Noticed
 from troth.protocol.core.coins import SeededEntropy
@@ -41,7 +42,7 @@ from troth.simulation.lockstep.pool import (
     same_bits,
 )
 from troth.simulation.lockstep.reliable import ReliableChannel, ReliableExchange
-from troth.simulation.lockstep.report import Ban, DoorEvent, StepReport
+from troth.simulation.lockstep.report import Ban, DoorEvent, StepReport, began
 from troth.simulation.lockstep.scenario import Scenario, ScenarioError
 from troth.training import Problem, check_pure
 from troth.training.hardware import Machine
@@ -149,6 +150,10 @@ class ProtocolSimulation:
     def _state_of(self, peer: PeerId) -> Callable[[], State[Training]]:
         return lambda: self.states[peer]
 
+    @property
+    def began(self) -> Began:
+        return began(self.scenario, self.run, self.numbers, self.liars)
+
     def evaluate(self) -> dict[str, float]:
         """Evaluate the model of an honest peer; the others hold the same bits, or `agreement` is false."""
         return self.problem.evaluate(self.parameters_D, self.scenario.make_metrics())
@@ -179,17 +184,17 @@ class ProtocolSimulation:
             seen = self._look_at(self._step(run_step))
             if seen is None:
                 return
-            bans, at_door = self._new_bans(seen), self._at_door(seen, before)
-            if step == scenario.total_steps - 1:
-                ended = self._look_at(self._step(close_run))  # [U4]
-                bans += self._new_bans(ended) if ended is not None else ()
+            outcomes, bans, at_door = [seen], self._new_bans(seen), self._at_door(seen, before)
+            if step == scenario.total_steps - 1 and (ended := self._look_at(self._step(close_run))) is not None:  # [U4]
+                outcomes.append(ended)
+                bans += self._new_bans(ended)
                 self._at_door(ended, seen.state.roster)
             attacked = (self.coalition.active(step) and bool(self._liars_alive())) or self._newcomers_attack
             self.attacked_steps += attacked
             done = self.steps_done = step + 1
             due = done % scenario.evaluate_every == 0 or done == scenario.total_steps
             honest_losses = [loss for peer, loss in self.pool.losses.items() if peer not in self.liars]
-            yield StepReport(
+            report = StepReport(
                 step=done,
                 loss=sum(honest_losses) / len(honest_losses) if honest_losses else float("nan"),
                 attacked=attacked,
@@ -202,6 +207,7 @@ class ProtocolSimulation:
                 door=at_door,
                 probation=self.door.chronicle.probation(seen.record) if self.door is not None else (),
             )
+            yield report.told(self.run, scenario.total_steps, outcomes, self.numbers)
 
     def _step(self, run: Callable[..., Coroutine[Any, Any, Outcome[Training]]]) -> dict[PeerId, Outcome[Training]]:
         """All members run one step together; peers that were banned or are gone are not asked again. Candidates observe it."""
@@ -247,7 +253,8 @@ class ProtocolSimulation:
             self.stalled = "; ".join(sorted({str(why) for why in self.gone.values() if isinstance(why, StalledError)}))
             return None
         seen = outcomes[min(took_part, key=lambda peer: (peer not in self.honest, peer))]
-        self.agreement = self.agreement and self._agree(outcomes)
+        honest = [outcomes[peer] for peer in sorted(outcomes) if peer not in self.colluders]  # candidates included
+        self.agreement = self.agreement and _agree(honest)
         self.trace.append(encode_record(seen.record))
         for auditor, outcome in outcomes.items():
             self.audits += len(outcome.audited)
@@ -286,21 +293,18 @@ class ProtocolSimulation:
             return False
         return self.peers[one].work.hardware_class() != self.peers[other].work.hardware_class()
 
-    def _agree(self, outcomes: dict[PeerId, Outcome[Training]]) -> bool:
-        """Whether every honest peer, candidates included, holds the same record, roster and model, bit for bit."""
-        honest = [outcomes[peer] for peer in sorted(outcomes) if peer not in self.colluders]
-        if not honest:
-            return False
-        first = honest[0]
-        return all(
-            encode_record(other.record) == encode_record(first.record)
-            and other.state.roster == first.state.roster
-            and same_bits(other.state.training.parameters_D, first.state.training.parameters_D)
-            for other in honest[1:]
-        )
-
     def _liars_alive(self) -> list[int]:
         return [number for number in self.byzantine if number not in {ban.peer for ban in self.bans}]
+
+
+def _agree(honest: list[Outcome[Training]]) -> bool:
+    """Whether all of them, and there are some, hold the same record, roster and model, bit for bit."""
+    return bool(honest) and all(
+        encode_record(other.record) == encode_record(honest[0].record)
+        and other.state.roster == honest[0].state.roster
+        and same_bits(other.state.training.parameters_D, honest[0].state.training.parameters_D)
+        for other in honest[1:]
+    )
 
 
 def _check_size(size: int, peers: int) -> None:

@@ -1,6 +1,19 @@
-"""Reports of a simulation, after every step."""
+"""Reports of a simulation, after every step, and the events that watchers read."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import isnan
+from typing import Any
+
+import msgspec
+
+from troth.crypto import PeerId
+from troth.events.from_step import event_of_outcome, known_peers
+from troth.events.kinds import Began, KnownPeer, Stepped
+from troth.protocol.core.roster import Roster
+from troth.protocol.core.run import Run
+from troth.protocol.core.state import Outcome
+from troth.simulation.lockstep.scenario import Scenario
 
 
 @dataclass(frozen=True)
@@ -38,3 +51,59 @@ class StepReport:
     moved: bool = True  # whether the model moved
     door: tuple[DoorEvent, ...] = ()
     probation: tuple[tuple[int, int], ...] = ()  # candidates, and how many steps they have worked
+    events: tuple[Stepped, ...] = ()  # of this step; and of the closing one, with the last
+
+    def told(self, run: Run, of: int, outcomes: Sequence[Outcome[Any]], numbers: Mapping[PeerId, int]) -> "StepReport":
+        """This report with the events of these steps, of which the first is the one it is about."""
+        names = {peer: f"peer{number}" for peer, number in numbers.items()}
+        first, *others = (event_of_outcome(run, outcome, lambda peer: names[peer], of=of) for outcome in outcomes)
+        event = msgspec.structs.replace(
+            first,
+            loss=None if isnan(self.loss) else self.loss,
+            metrics=self.metrics or {},
+            attacked=self.attacked,
+            news=tuple(event.words for event in self.door),
+        )
+        return replace(self, events=(event, *others))
+
+
+def began(scenario: Scenario, run: Run, numbers: Mapping[PeerId, int], liars: frozenset[int]) -> Began:
+    """The beginning of a run of the protocol. Strangers are named too: in a simulation it is known who will come."""
+    first = Roster.founding(run)
+    by_number = sorted(numbers, key=lambda peer: numbers[peer])
+    lying = [peer for peer in by_number if numbers[peer] in liars]
+    peers = known_peers(by_number, lambda peer: f"peer{numbers[peer]}", lying)
+    return msgspec.structs.replace(
+        began_with_server(scenario, ()),
+        peers=tuple(msgspec.structs.replace(one, founder=k < scenario.peers) for k, one in enumerate(peers)),
+        run=run.id.hex(),
+        withstands=first.liars,
+        quorum=first.quorum,
+        validators=run.parameters.validators,
+        probation=run.parameters.probation,
+        exact=run.parameters.deviation is None,
+    )
+
+
+def began_with_server(scenario: Scenario, liars: Sequence[int]) -> Began:
+    """The beginning of a run with a trusted server, whose peers have no keys."""
+    return Began(
+        source="simulation",
+        of=scenario.total_steps,
+        peers=tuple(KnownPeer(name=f"peer{number}", liar=number in liars) for number in range(scenario.peers)),
+        task=str(scenario.config()["task"]),
+        defence=scenario.defence_name,
+    )
+
+
+def step_with_server(report: StepReport, of: int) -> Stepped:
+    """The event of a step in which a trusted server decided everything."""
+    return Stepped(
+        step=report.step - 1,
+        updates=report.step,
+        of=of,
+        members=report.alive,
+        loss=None if isnan(report.loss) else report.loss,
+        metrics=report.metrics or {},
+        attacked=report.attacked,
+    )

@@ -65,6 +65,7 @@ class Started:
         self._simulation = simulation
         self.scenario = simulation.scenario  # with the task's suggestions filled in
         self.problem = simulation.problem
+        self.began = simulation.began  # of the stream of events; each report has its own
         self._of = _name(self.scenario) if of is None else of
         self._options = options_of(simulation)
         self.curve: list[dict[str, float]]

@@ -6,6 +6,7 @@ honest, it bans nobody, and it has to be trusted: that is what the protocol take
 
 from collections.abc import Iterator
 from copy import deepcopy
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -13,9 +14,10 @@ from torch import Tensor
 from troth.aggregation import Aggregator, Setting, begin_rule, covered
 from troth.attacks import Coalition
 from troth.crypto import derive
+from troth.events.kinds import Began
 from troth.protocol.wire.primitives import Primitives
 from troth.simulation.lockstep.defences import apply_rule
-from troth.simulation.lockstep.report import StepReport
+from troth.simulation.lockstep.report import StepReport, began_with_server, step_with_server
 from troth.simulation.lockstep.scenario import Scenario
 from troth.training import Batch, Problem, check_pure, rate_at
 from troth.training.optimizers import bound
@@ -68,6 +70,10 @@ class ServerSimulation:
         """Peers that the rule has dropped for good, and at which step; None if it is not of that kind."""
         return getattr(self.aggregator, "removed", None)
 
+    @property
+    def began(self) -> Began:
+        return began_with_server(self.scenario, self.byzantine)
+
     def evaluate(self) -> dict[str, float]:
         return self.problem.evaluate(self.parameters_D, self.scenario.make_metrics())
 
@@ -91,13 +97,14 @@ class ServerSimulation:
             self.attacked_steps += attacked
             done = self.steps_done = step + 1
             due = done % scenario.evaluate_every == 0 or done == scenario.total_steps
-            yield StepReport(
+            report = StepReport(
                 step=done,
                 loss=float(losses_P[self.honest].mean()),
                 attacked=attacked,
                 alive=scenario.peers,
                 metrics=self.evaluate() if due else None,
             )
+            yield replace(report, events=(step_with_server(report, scenario.total_steps),))
 
     def _sent_gradients(self, step: int) -> tuple[Tensor, Tensor]:
         """All peers' honest computations in one call, then the colluders replace their rows."""

@@ -13,7 +13,7 @@ from troth.protocol.core.door import Door
 from troth.protocol.core.errors import CannotGoOnError, LeftOutError, StalledError, UncertifiedError
 from troth.protocol.core.parts import ProvenPart
 from troth.protocol.core.records import Judgement, Owed, StepRecord
-from troth.protocol.core.roles import Audit, PendingAudits
+from troth.protocol.core.roles import Audit, PendingAudits, Roles
 from troth.protocol.core.roster import Away, RecordKey, Roster
 from troth.protocol.core.scales import Scales
 from troth.protocol.core.state import AuditRecord, Disclosure, LastRecord, Outcome, State
@@ -51,6 +51,7 @@ RECORDS: Final[tuple[type[Any], ...]] = (
     Announced,
     Outcome,
     Audit,
+    Roles,
     Slot,
     Disclosure,
     ProvenPart,

@@ -1,35 +1,34 @@
-"""Numbers for people and machines that watch a peer: JSON lines always, Prometheus and TensorBoard where asked for."""
+"""Numbers for programs that watch a peer: Prometheus and TensorBoard, where asked for."""
 
+import math
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from troth.errors import OperatorError
+from troth.events.kinds import Stepped
 from troth.extras import how_to_install
-from troth.network.node.events import StepEvent
 
 
 class MetricsError(OperatorError):
     """Metrics cannot be written or served as asked for; the message names the fix."""
 
 
-_GAUGES: dict[str, tuple[str, Callable[[StepEvent], float]]] = {
-    "step": ("updates made so far", lambda event: event.step),
-    "step_seconds": ("how long the last step took", lambda event: event.seconds),
-    "loss": ("of this peer's last batch", lambda event: event.loss),
+_GAUGES: dict[str, tuple[str, Callable[[Stepped], float]]] = {
+    "step": ("updates made so far", lambda event: event.step + 1),
+    "step_seconds": ("how long the last step took", lambda event: _known(event.seconds)),
+    "loss": ("of this peer's last batch", lambda event: _known(event.loss)),
     "members": ("of the run", lambda event: event.members),
-    "guarantee": ("liars among the members that the run still withstands", lambda event: event.guarantee),
+    "guarantee": ("liars among the members that the run still withstands", lambda event: _known(event.withstands)),
     "received_control_bytes": ("so far", lambda event: event.control_bytes),
     "received_bulk_bytes": ("so far", lambda event: event.bulk_bytes),
     "sent_bytes": ("so far", lambda event: event.sent_bytes),
     "delta_seconds": ("that a message between honest peers might take", lambda event: event.delta_s),
     "attempts": ("that the last step took", lambda event: event.attempts),
 }
-_COUNTERS: dict[str, tuple[str, Callable[[StepEvent], float]]] = {
-    "audits": ("made by this peer", lambda event: event.audits),
+_COUNTERS: dict[str, tuple[str, Callable[[Stepped], float]]] = {
+    "audits": ("made by this peer", lambda event: event.own_audits),
     "bans": ("seen by this peer", lambda event: len(event.banned)),
     "absences": ("seen by this peer", lambda event: len(event.left)),
     "expulsions": ("seen by this peer", lambda event: len(event.expelled)),
@@ -42,7 +41,7 @@ class Metrics:
 
     def __init__(self, folder: Path, *, port: int | None = None, tensorboard: bool = False) -> None:
         self._closing = ExitStack()
-        self._sinks: list[Callable[[StepEvent], None]] = [self._lines(folder / "metrics.jsonl")]
+        self._sinks: list[Callable[[Stepped], None]] = []
         try:
             if port is not None:
                 self._sinks.append(self._prometheus(port))
@@ -52,26 +51,14 @@ class Metrics:
             self.close()
             raise
 
-    def stepped(self, event: StepEvent) -> None:
+    def stepped(self, event: Stepped) -> None:
         for sink in self._sinks:
             sink(event)
 
     def close(self) -> None:
         self._closing.close()
 
-    def _lines(self, path: Path) -> Callable[[StepEvent], None]:
-        try:
-            file = self._closing.enter_context(path.open("ab", buffering=0))
-        except OSError as error:
-            raise MetricsError(f"cannot write {path}: {error.strerror}") from error
-
-        def write(event: StepEvent) -> None:
-            fields = {name: value for name, value in vars(event).items() if value not in (None, ())}
-            file.write(msgspec.json.encode(fields) + b"\n")  # NaN becomes null
-
-        return write
-
-    def _prometheus(self, port: int) -> Callable[[StepEvent], None]:
+    def _prometheus(self, port: int) -> Callable[[Stepped], None]:
         try:
             import prometheus_client as prometheus
         except ImportError as error:
@@ -92,17 +79,17 @@ class Metrics:
         self._closing.callback(server.server_close)
         self._closing.callback(server.shutdown)
 
-        def show(event: StepEvent) -> None:
+        def show(event: Stepped) -> None:
             for name, (_, value) in _GAUGES.items():
                 gauges[name].set(value(event))
             for name, (_, value) in _COUNTERS.items():
                 counters[name].inc(value(event))
-            for name, number in (event.metrics or {}).items():
+            for name, number in event.metrics.items():
                 metrics.labels(name=name).set(number)
 
         return show
 
-    def _tensorboard(self, folder: Path) -> Callable[[StepEvent], None]:
+    def _tensorboard(self, folder: Path) -> Callable[[Stepped], None]:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
@@ -110,11 +97,15 @@ class Metrics:
         writer: Any = SummaryWriter(str(folder))
         self._closing.callback(writer.close)
 
-        def write(event: StepEvent) -> None:
+        def write(event: Stepped) -> None:
             for name, (_, value) in _GAUGES.items():
                 if name != "step":
-                    writer.add_scalar(f"peer/{name}", value(event), event.step)
-            for name, number in (event.metrics or {}).items():
-                writer.add_scalar(f"model/{name}", number, event.step)
+                    writer.add_scalar(f"peer/{name}", value(event), event.step + 1)
+            for name, number in event.metrics.items():
+                writer.add_scalar(f"model/{name}", number, event.step + 1)
 
         return write
+
+
+def _known(number: float | None) -> float:
+    return math.nan if number is None else number

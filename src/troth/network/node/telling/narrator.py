@@ -6,7 +6,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from troth.network.node.events import StepEvent
+from troth.events import words
+from troth.events.kinds import Stepped
 
 _QUIET_S = 5.0  # without a step: then say for whom this peer waits
 _AGAIN_S = 60.0  # after which something that has not changed is said again
@@ -42,26 +43,26 @@ class Narrator:
                 self._noted[text] = now
                 self._say(text)
 
-    def stepped(self, event: StepEvent) -> None:
+    def stepped(self, event: Stepped) -> None:
         """The news of a step, and a line about it if it is time for one."""
         with self._lock:
-            for sentence in event.sentences():
+            for sentence in words.sentences(event):
                 self._say(sentence)
-            self._metrics = event.metrics_in_words() or self._metrics
+            self._metrics = words.metrics_in_words(event.metrics) or self._metrics
             if not event.closing and not self._pause(event) and self._is_due(event):
                 self._last_line = self._clock()
-                self._say(event.line(self._metrics) + (f"  {_traffic(event)}" if self._traffic else ""))
+                self._say(words.line(event, self._metrics) + (f"  {words.traffic(event)}" if self._traffic else ""))
 
-    def _is_due(self, event: StepEvent) -> bool:
+    def _is_due(self, event: Stepped) -> bool:
         return self._clock() >= self._last_line + self._every_s or event.updates == event.of
 
-    def _pause(self, event: StepEvent) -> bool:
+    def _pause(self, event: Stepped) -> bool:
         """Say once, and then every minute, that the model does not move; and once that it moves again."""
-        now, why = self._clock(), event.pause()
+        now, why = self._clock(), words.pause(event)
         if why is None:
             if self._paused_at is not None:
                 self._paused_at = None
-                self._say(f"{event.when}: the model moves again")
+                self._say(f"{words.when(event)}: the model moves again")
             return False
         if self._paused_at is None or now >= self._paused_at + _AGAIN_S:
             self._paused_at = self._noted[why] = now  # a peer that rests has no steps, and notes the same
@@ -78,12 +79,17 @@ class QuietWatch:
         self._waits_for = waits_for
         self._note = note
         self._quiet_s = quiet_s
-        self._last = time.monotonic()
+        self._last = self._stepped = time.monotonic()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def stepped(self) -> None:
-        self._last = time.monotonic()
+        self._last = self._stepped = time.monotonic()
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether there was no step for a while."""
+        return time.monotonic() >= self._stepped + self._quiet_s
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -100,7 +106,3 @@ class QuietWatch:
             if time.monotonic() >= self._last + self._quiet_s and (text := self._waits_for()) is not None:
                 self._note(text)
                 self._last = time.monotonic()
-
-
-def _traffic(event: StepEvent) -> str:
-    return f"{(event.control_bytes + event.bulk_bytes) / 1e6:.1f} MB in, {event.sent_bytes / 1e6:.1f} MB out"

@@ -6,9 +6,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from troth.errors import printable
-from troth.network.node.events import EventSink, StepEvent
-from troth.network.node.narrator import Narrator
-from troth.protocol.core.records import StepRecord
 
 MOST_BYTES = 10_000_000  # of one file
 FILES = 3  # log.txt, log.txt.1, log.txt.2: the newest first
@@ -48,23 +45,3 @@ class LogFile:
             newer = self._path.with_name(f"{self._path.name}.{number - 1}") if number > 1 else self._path
             if newer.exists():
                 newer.replace(older)
-
-
-class LoggedEvents:
-    """An event sink that also keeps a log."""
-
-    def __init__(self, sink: EventSink, log: LogFile) -> None:
-        self._sink = sink
-        self._narrator = Narrator(log.write, every_s=0.0)
-
-    def stepped(self, event: StepEvent, record: StepRecord) -> None:
-        self._narrator.stepped(event)
-        self._sink.stepped(event, record)
-
-    def note(self, text: str) -> None:
-        self.log(text)
-        self._sink.note(text)
-
-    def log(self, text: str) -> None:
-        """Into the log alone: people are told by other means."""
-        self._narrator.note(text)

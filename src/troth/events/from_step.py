@@ -1,0 +1,163 @@
+"""Steps as events: the one place where what the protocol agreed on is put into names and words.
+
+A live member, a simulation and a journal all come through here, so they tell the same.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from troth.crypto import PeerId
+from troth.events.kinds import Audit, Ballot, Ban, Candidate, KnownPeer, Returned, Stepped, Trial
+from troth.events.stories import story_of
+from troth.evidence.ballots import ballot_on
+from troth.evidence.bans import evidence_name, reason_for
+from troth.protocol.core.records import Judgement, StepRecord
+from troth.protocol.core.roles import Roles
+from troth.protocol.core.roster import Roster, least_to_move
+from troth.protocol.core.run import Run
+from troth.protocol.core.state import Outcome
+from troth.protocol.wire.messages import Announced, Kind, Verdict, Vote, said_as
+
+NameOf = Callable[[PeerId], str]
+Votes = Mapping[PeerId, Announced]
+
+_MOST_TRIALS = 64  # of one step that are told: liars can bring up many more, and everyone's ban is told besides
+_BALLOTS: dict[Verdict, Ballot] = {
+    Verdict.ACCUSED: "accused",
+    Verdict.ACCUSER: "accuser",
+    Verdict.WITHHELD: "withheld",
+}
+
+
+def event_of_outcome(run: Run, outcome: Outcome[Any], name: NameOf, *, of: int) -> Stepped:
+    """A step as a member or an observer went through it. Whoever tells it adds times, losses and bytes. `of`: updates of the
+    whole run."""
+    last = outcome.state.last
+    assert last is not None
+    told = event_of_record(
+        run,
+        outcome.record,
+        outcome.roles,
+        outcome.votes,
+        outcome.state.roster,
+        name,
+        of=of,
+        quorum=last.quorum,
+    )
+    return msgspec.structs.replace(
+        told, attempts=outcome.attempts, own_audits=len(outcome.audited), observed=outcome.observed
+    )
+
+
+def event_of_record(
+    run: Run,
+    record: StepRecord,
+    roles: Roles,
+    votes: Mapping[int, Votes],  # by attempt; empty where they were not seen
+    after: Roster,
+    name: NameOf,
+    *,
+    of: int,
+    quorum: int,  # votes that decided in this step
+) -> Stepped:
+    """A step as its certified record has it."""
+    quiet = {*record.members} - {*record.contributors, *roles.validators}
+    return Stepped(
+        step=record.step,
+        updates=record.updates,
+        of=of,
+        members=len(after.members),
+        moved=record.updated,
+        withstands=after.liars,
+        quorum=after.quorum,
+        validators=_names(roles.validators, name),
+        audits=tuple(
+            Audit(name(auditor), name(audit.target), audit.step)
+            for auditor, dealt in sorted(roles.audits.items())
+            for audit in dealt
+        ),
+        silent=() if record.closing else _names(map(PeerId, quiet), name),
+        owners=tuple(map(name, roles.owners)),
+        trials=_trials(record, votes, name, quorum),
+        banned=_bans(record, name),
+        left=_names(map(PeerId, record.absent), name),
+        expelled=_names(map(PeerId, record.expelled), name),
+        returned=tuple(_returned(one.member, one.key, name) for one in record.returned),
+        joined=_names((PeerId(newcomer.key) for newcomer in record.admitted), name),
+        candidates=tuple(
+            Candidate(name=name(PeerId(one.key)), worked=one.worked, missed=one.missed, needed=after.door.probation)
+            for one in record.candidates
+        ),
+        away=_names((gone.peer for gone in after.away), name),
+        ever=after.admitted,
+        needed=least_to_move(after, run.parameters.validators),
+        unjudged=record.unjudged,
+        closing=record.closing,
+        restarted=record.began and record.incarnation > 0,
+    )
+
+
+def known_peers(founders: Iterable[PeerId], name: NameOf, liars: Iterable[PeerId] = ()) -> tuple[KnownPeer, ...]:
+    """The peers that a run begins with, in the order in which people count them."""
+    lying = frozenset(liars)
+    return tuple(KnownPeer(name=name(peer), key=peer.hex(), liar=peer in lying) for peer in founders)
+
+
+def _names(peers: Iterable[PeerId], name: NameOf) -> tuple[str, ...]:
+    return tuple(map(name, sorted(peers)))
+
+
+def _returned(member: bytes, key: bytes, name: NameOf) -> Returned:
+    return Returned(peer=name(PeerId(member)), key="" if key == member else PeerId(key).hex()[:8])
+
+
+def _bans(record: StepRecord, name: NameOf) -> tuple[Ban, ...]:
+    """One for each peer, with the first reason: one is enough."""
+    bans: dict[PeerId, Ban] = {}
+    for judgement in record.judgements:
+        if (banned := judgement.banned) is not None:
+            file = evidence_name(record.step, name(banned))
+            bans.setdefault(banned, Ban(peer=name(banned), reason=reason_for(judgement, name), evidence=file))
+    return tuple(bans.values())
+
+
+def _trials(record: StepRecord, votes: Mapping[int, Votes], name: NameOf, quorum: int) -> tuple[Trial, ...]:
+    """Those that banned somebody first."""
+    judged = sorted(record.judgements, key=lambda judgement: judgement.banned is None)[:_MOST_TRIALS]
+    told = {judgement: _trial(record.step, judgement, votes, name, quorum) for judgement in judged}
+    return tuple(told[judgement] for judgement in record.judgements if judgement in told)
+
+
+def _trial(step: int, judgement: Judgement, votes: Mapping[int, Votes], name: NameOf, quorum: int) -> Trial:
+    banned = judgement.banned
+    cast = {} if judgement.kind == Kind.EQUIVOCATION else votes.get(judgement.attempt, {})
+    trial = Trial(
+        kind=judgement.kind.name.lower(),
+        target=name(PeerId(judgement.target)),
+        step=judgement.step,
+        verdict="dismissed" if judgement.verdict is None else _BALLOTS[judgement.verdict],
+        accuser=None if judgement.accuser is None else name(PeerId(judgement.accuser)),
+        part=judgement.part,
+        attempt=judgement.attempt,
+        banned=None if banned is None else name(banned),
+        votes={
+            name(voter): ballot
+            for voter, vote in sorted(cast.items())
+            if (ballot := _ballot(judgement, vote)) is not None
+        },
+        quorum=quorum,
+        evidence="" if banned is None else evidence_name(step, name(banned)),
+    )
+    return msgspec.structs.replace(trial, story=story_of(trial))
+
+
+def _ballot(judgement: Judgement, vote: Announced) -> Ballot | None:
+    """How a member voted on this charge; None if it did not, or contradicts itself (SPEC T4)."""
+    found = [
+        ballot.verdict
+        for ballot in said_as(vote, Vote).ballots
+        if ballot_on(judgement, ballot.verdict, ballot.state) == ballot
+    ]
+    return _BALLOTS[found[0]] if len(found) == 1 else None

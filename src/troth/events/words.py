@@ -1,0 +1,88 @@
+"""Events in words for people: the news of a step, its line, and why a run pauses."""
+
+from collections.abc import Mapping
+
+from troth.events.kinds import Stepped
+
+
+def sentences(event: Stepped) -> list[str]:
+    """Everything about a step that is worth a line of its own."""
+    news = [
+        *(["the run goes on, after too many had stopped"] if event.restarted else []),
+        *(f"{ban.peer} is banned: {ban.reason}" for ban in event.banned),
+        *(f"{name} is absent, and no longer a member" for name in event.left),
+        *(f"{name} is expelled: its connection failed too often" for name in event.expelled),
+        *(f"{name} joined, after its probation" for name in event.joined),
+        *(f"{one.peer} is back" + (f" (new key {one.key})" if one.key else "") for one in event.returned),
+        *event.news,
+        *(["the last step is audited, and the run is closed"] if event.closing else []),
+    ]
+    return [f"{when(event)}: {one}" for one in news]
+
+
+def when(event: Stepped) -> str:
+    """The step, as records and evidence count it; with the updates so far where pauses set the two apart."""
+    apart = event.updates not in (event.step + 1, event.step)
+    return f"step {event.step}" + (f" (update {event.updates})" if apart else "")
+
+
+def is_paused(event: Stepped) -> bool:
+    """Whether the model did not move in this step, though it is not the one that closes the run."""
+    return not event.moved and not event.closing
+
+
+def pause(event: Stepped) -> str | None:
+    """Why the model did not move in this step, who is missing, and what to do; None if it moved."""
+    if not is_paused(event):
+        return None
+    if event.unjudged:
+        return f"{when(event)} did not move the model: no quorum judged one of its parts; audits find who lied"
+    if event.members >= event.needed:
+        return f"{when(event)} did not move the model; enough are back, and the next one does"
+    gone = event.ever - event.members
+    names = f" ({', '.join(event.away)})" if event.away else ""
+    liars = event.withstands
+    among = f"with up to {liars} liar{'' if liars == 1 else 's'} among them " if liars else ""
+    return (
+        f"paused: {gone} of {event.ever} {'is' if gone == 1 else 'are'} gone{names}, and {among}{event.needed} are needed to "
+        f"train; nothing is lost, steps and schedule wait. {_way_out(event)}"
+    )
+
+
+def _way_out(event: Stepped) -> str:
+    fresh = "begin a new run from this model with those who are left: troth new --from FOLDER"
+    if event.members + len(event.away) < event.needed:
+        return f"Too many can never come back: {fresh}"
+    return f"They come back with the same command as before; if they never will, {fresh}"
+
+
+def line(event: Stepped, metrics: str) -> str:
+    """The state of the run, in one line."""
+    observing = "  (observing)" if event.observed else ""
+    if is_paused(event):
+        observing += "  paused"
+    slow = f"  Δ {event.delta_s:.1f} s" if event.delta_s > event.least_delta_s else ""
+    loss = "–" if event.loss is None else f"{event.loss:.3f}"  # a peer that only observes has computed none yet
+    measured = f"{metrics}  " if metrics else ""
+    seconds = "" if event.seconds is None else f"  {event.seconds:.2f} s a step"
+    withstands = "" if event.withstands is None else f"  withstands {event.withstands}"
+    return (
+        f"step {event.updates}/{event.of}  batch loss {loss}  {measured}peers {event.members}"
+        f"{withstands}{seconds}{slow}{observing}"
+    )
+
+
+def traffic(event: Stepped) -> str:
+    received = event.control_bytes + event.bulk_bytes
+    return f"{received / 1e6:.1f} MB in, {event.sent_bytes / 1e6:.1f} MB out"
+
+
+def metrics_in_words(metrics: Mapping[str, float]) -> str:
+    """A model's metrics; its loss is not the one of a peer's last batch, so it has a name of its own."""
+    return "  ".join(_metric(name, value) for name, value in metrics.items())
+
+
+def _metric(name: str, value: float) -> str:
+    if name == "accuracy":
+        return f"accuracy {value:.1%}"
+    return f"{'test loss' if name == 'loss' else name} {value:.4g}"

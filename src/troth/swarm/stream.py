@@ -1,0 +1,60 @@
+"""A swarm's stream of events: what one honest peer tells, and another where that one ended."""
+
+import time
+from pathlib import Path
+
+from troth.events import kinds
+from troth.events.file import EVENTS, EventFile
+from troth.events.from_step import known_peers
+from troth.network.manifest.manifest import Manifest
+from troth.protocol.core.roster import Roster
+from troth.swarm.child import Ended, Note, Stepped, Trace
+from troth.swarm.plan import SwarmPlan
+
+
+class SwarmStream:
+    """Writes events.jsonl into the swarm's folder. In a rehearsal everybody may know who lies."""
+
+    def __init__(self, plan: SwarmPlan, manifest: Manifest, out: Path) -> None:
+        honest = [number for number in range(plan.peers) if number not in plan.liars]
+        self._tellers = honest  # the first of them tells
+        self._honest = frozenset(honest)
+        self._last = -1  # step told
+        self._file = EventFile(out / EVENTS, fresh=True)
+        first, names = Roster.founding(manifest.run), plan.numbers()
+        self._file.add(
+            kinds.Began(
+                source="swarm",
+                of=manifest.steps,
+                peers=known_peers(
+                    names, lambda peer: f"peer{names[peer]}", [p for p, n in names.items() if n in plan.liars]
+                ),
+                run=manifest.run.id.hex(),
+                name=manifest.name,
+                task=manifest.task,
+                me=f"peer{honest[0]}" if honest else "",
+                withstands=first.liars,
+                quorum=first.quorum,
+                validators=manifest.parameters.validators,
+                probation=manifest.parameters.probation,
+                exact=manifest.parameters.deviation is None,
+                least_delta_s=manifest.timeouts.delta,
+                manifest=str(out / "run.toml"),
+                at=time.time(),
+            )
+        )
+
+    def take(self, trace: Trace) -> None:
+        match trace:
+            case Stepped(peer, event) if self._tellers[:1] == [peer] and event.step > self._last:
+                self._last = event.step
+                self._file.add(event)
+            case Note(peer, text) if peer in self._honest:
+                self._file.add(kinds.Noted(text=f"peer{peer}: {text}", at=time.time()))
+            case Ended(peer, how) if how != "done" and peer in self._honest:
+                self._tellers = [other for other in self._tellers if other != peer]
+                self._file.add(kinds.Noted(text=f"peer{peer} ended: {how}", at=time.time()))
+
+    def end(self, *, stopped: bool) -> None:
+        self._file.add(kinds.Ended(how="stopped" if stopped else "over", at=time.time()))
+        self._file.close()

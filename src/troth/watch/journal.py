@@ -1,0 +1,168 @@
+"""Events from a journal alone: what was agreed on, without the times, losses and bytes that no journal holds.
+
+This tells, it does not check: `troth audit` does. A journal whose chain is broken is refused all the same.
+"""
+
+from base64 import b64decode
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from troth.audit.gap import begin_after
+from troth.crypto import Digest, PeerId, Slot
+from troth.errors import OperatorError, printable
+from troth.events.from_step import Votes, event_of_record, known_peers
+from troth.events.kinds import Began, Event, Stepped
+from troth.evidence.errors import UnprovedError
+from troth.network.disk.errors import DiskError
+from troth.network.disk.journal import FILE_NAME, read_journal
+from troth.network.disk.roster_changes import RosterChanges
+from troth.network.manifest.manifest import Manifest
+from troth.network.node.names import Names
+from troth.protocol.core.records import StepRecord, decode_record
+from troth.protocol.core.roles import NO_PENDING_AUDITS, PendingAudits, closing_roles, draw_roles, first_randomness
+from troth.protocol.core.roster import Roster
+from troth.protocol.core.run import Run
+from troth.protocol.wire.frames import CertifiedRecord
+from troth.protocol.wire.messages import Announced, Envelope, Phase
+from troth.protocol.wire.primitives import UNSHARED
+
+
+class JournalEventsError(OperatorError):
+    """A folder whose journal cannot be told; the message names the way out."""
+
+
+def journal_events(folder: Path, manifest: Manifest) -> Iterator[Event]:
+    """The stream of a run, as far as a peer's journal has it. Raises `JournalEventsError`."""
+    place = folder / "journal"
+    files = sorted(path for path in place.glob("steps-*.jsonl") if FILE_NAME.fullmatch(path.name))
+    if not files:
+        raise JournalEventsError(
+            printable(f"{folder} holds no journal: name a peer's folder, as `troth join` leaves it")
+        )
+    first = Roster.founding(manifest.run)
+    yield Began(
+        source="journal",
+        of=manifest.steps,
+        peers=known_peers((founder.key for founder in manifest.founders), manifest.name_of),
+        run=manifest.run.id.hex(),
+        name=manifest.name,
+        task=manifest.task,
+        withstands=first.liars,
+        quorum=first.quorum,
+        validators=manifest.parameters.validators,
+        probation=manifest.parameters.probation,
+        exact=manifest.parameters.deviation is None,
+        least_delta_s=manifest.timeouts.delta,
+    )
+    try:
+        follower = _Follower(manifest, RosterChanges(place / "roster-changes.jsonl"))
+        for entry in (entry for path in files for entry in read_journal(path)):
+            if (event := follower.take(entry)) is not None:
+                yield event
+    except (DiskError, UnprovedError, OSError, msgspec.MsgspecError) as error:
+        raise JournalEventsError(printable(f"{place}: {error}")) from error
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise JournalEventsError(printable(f"{place} holds a line that cannot be read: {error}")) from error
+
+
+@dataclass(frozen=True)
+class _Before:
+    """What the roles of a step follow from."""
+
+    roster: Roster
+    last: StepRecord | None  # None: the first step; or it was deleted
+
+    def after(self, record: StepRecord) -> "_Before":
+        return _Before(self.roster.after(record), record)
+
+
+@dataclass
+class _Said:
+    """What a journal holds of a step's announcements, as far as it is told."""
+
+    attempts: int = 1
+    votes: dict[int, Votes] = field(default_factory=dict)  # by attempt
+
+
+class _Follower:
+    """Follows records from the founders on, or from the first that is left."""
+
+    def __init__(self, manifest: Manifest, changes: RosterChanges) -> None:
+        self._manifest = manifest
+        self._changes = changes
+        self._names = Names(manifest.name_of)
+        self._here: _Before | None = None  # before the next record
+        self._there: _Before | None = None  # before the last one, should it be made again in another incarnation
+        self._said: dict[tuple[int, int], _Said] = {}  # by incarnation and step
+
+    def take(self, entry: dict[str, Any]) -> Stepped | None:
+        match entry["kind"]:
+            case "begin" if entry["run"] != self._manifest.run.id.hex():
+                raise ValueError("it is another run's: name its own run.toml with --run")
+            case "announced":
+                self._hear(entry)
+            case "record":
+                return self._follow(decode_record(bytes.fromhex(entry["record"])))
+        return None
+
+    def _hear(self, entry: dict[str, Any]) -> None:
+        step, attempt, phase, incarnation = entry["slot"]
+        said = self._said.setdefault((incarnation, step), _Said())
+        said.attempts = max(said.attempts, attempt + 1)
+        if phase == Phase.VOTE:
+            slot = Slot(self._manifest.run.id, step, Phase.VOTE, attempt, incarnation)
+            said.votes[attempt] = _votes(slot, entry["said"])
+
+    def _follow(self, record: StepRecord) -> Stepped:
+        run, before = self._manifest.run, self._before(record)
+        said = self._said.pop((record.incarnation, record.step), _Said())
+        self._said = {key: kept for key, kept in self._said.items() if key[1] > record.step}
+        after = before.after(record)
+        self._there, self._here = before, after
+        self._names.learn(after.roster.successors)
+        randomness, due = _draw(run, before, record)
+        draw = closing_roles if record.closing else draw_roles
+        event = event_of_record(
+            run,
+            record,
+            draw(run, before.roster, randomness, due),
+            said.votes,
+            after.roster,
+            self._names,
+            of=self._manifest.steps,
+            quorum=before.roster.quorum,
+        )
+        return msgspec.structs.replace(event, attempts=said.attempts)
+
+    def _before(self, record: StepRecord) -> _Before:
+        if self._here is not None and self._here.last is not None and self._here.last.step == record.step:
+            assert self._there is not None
+            return self._there
+        if self._here is not None:
+            return self._here
+        if record.step == 0:
+            return _Before(Roster.founding(self._manifest.run), None)
+        earlier: Sequence[CertifiedRecord] = self._changes.before(record.step)
+        return _Before(begin_after(self._manifest.run, record, earlier, UNSHARED).roster, None)
+
+
+def _draw(run: Run, before: _Before, record: StepRecord) -> tuple[Digest, PendingAudits]:
+    """The randomness of a step's roles, and the audits that were due. Where the record before was deleted, nobody knows."""
+    if before.last is not None:
+        return Digest(before.last.randomness), PendingAudits.between(before.last, record)
+    first = first_randomness(run)[0]
+    return first, replace(NO_PENDING_AUDITS, everyone=record.began and record.incarnation > 0)
+
+
+def _votes(slot: Slot, said: dict[str, list[str]]) -> Votes:
+    opened = {
+        PeerId(bytes.fromhex(peer)): UNSHARED.read(
+            slot, PeerId(bytes.fromhex(peer)), Envelope(b64decode(payload), b64decode(signature))
+        )
+        for peer, (payload, signature) in said.items()
+    }
+    return {peer: vote for peer, vote in opened.items() if isinstance(vote, Announced)}
