@@ -19,11 +19,13 @@ from troth.version import __version__
 
 if TYPE_CHECKING:
     import troth.attacks as attacks
+    import troth.events as events
     import troth.rules as rules
     import troth.testing as testing
     from troth.api.keys import IdentityError
     from troth.api.member import JoinError, MemberRun, join
     from troth.api.new import NewRunError, new
+    from troth.api.read_events import EventsError, read_events
     from troth.api.simulate import Simulation, SimulationResult, simulate
     from troth.api.steps import Ban, Step
     from troth.api.verify import Result, Verdict, VerifyError, verify
@@ -44,6 +46,7 @@ __all__ = [
     "Ban",
     "BannedError",
     "CannotGoOnError",
+    "EventsError",
     "ForkedError",
     "Founder",
     "Identity",
@@ -67,8 +70,10 @@ __all__ = [
     "VerifyError",
     "__version__",
     "attacks",
+    "events",
     "join",
     "new",
+    "read_events",
     "rules",
     "simulate",
     "stream",
@@ -81,6 +86,7 @@ _HOMES = {
     "troth.api.keys": ("IdentityError",),
     "troth.api.member": ("JoinError", "MemberRun", "join"),
     "troth.api.new": ("NewRunError", "new"),
+    "troth.api.read_events": ("EventsError", "read_events"),
     "troth.api.simulate": ("Simulation", "SimulationResult", "simulate"),
     "troth.api.steps": ("Ban", "Step"),
     "troth.api.verify": ("Result", "Verdict", "VerifyError", "verify"),
@@ -98,7 +104,7 @@ _HOMES = {
     "troth.training.task": ("Task",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
-_MODULES = ("attacks", "rules", "testing")
+_MODULES = ("attacks", "events", "rules", "testing")
 
 
 if not TYPE_CHECKING:  # to a type checker a misspelt name is an error

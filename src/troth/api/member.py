@@ -88,6 +88,7 @@ def join(
         keep_checkpoints=keep_checkpoints,
         metrics_port=metrics_port,
         tensorboard=tensorboard,
+        manifest_file="" if isinstance(manifest, Manifest) else str(manifest),
         transport=way,
     )
     return MemberRun(agreed, me, options)

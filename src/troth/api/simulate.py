@@ -11,9 +11,10 @@ from troth.aggregation import RuleWithMemory
 from troth.api.steps import Ban, Step
 from troth.api.threads import use_threads
 from troth.attacks import GradientAttack
+from troth.events.kinds import Began
 from troth.evidence import RunSummary
 from troth.evidence.bans import BanEvidence
-from troth.lab.results import claimed, save_results, write_curve
+from troth.lab.results import EventWriter, claimed, save_results, write_curve
 from troth.simulation import Finished, Scenario, StepReport, start
 from troth.training import Task
 
@@ -111,7 +112,7 @@ class Simulation:
         for _ in self._steps:
             pass
         if self._result is None:
-            self._result = SimulationResult(self._started.finish(), self._reports)
+            self._result = SimulationResult(self._started.finish(), self._reports, self._started.began)
         return self._result
 
     def _made(self) -> Iterator[Step]:
@@ -123,8 +124,9 @@ class Simulation:
 class SimulationResult:
     """A simulated run that has ended."""
 
-    def __init__(self, finished: Finished, reports: Sequence[StepReport]) -> None:
+    def __init__(self, finished: Finished, reports: Sequence[StepReport], began: Began) -> None:
         self._finished = finished
+        self._began = began
         self._reports = reports
         self.summary: RunSummary = finished.summary  # content of summary.json
         self.metrics: dict[str, float] = finished.summary.metrics  # of the last model
@@ -151,6 +153,9 @@ class SimulationResult:
         A folder with the results of another run is refused, unless `overwrite` says otherwise.
         """
         with claimed(Path(out), self.summary.config, overwrite=overwrite) as folder:
+            with EventWriter(folder, self._began, live=False) as events:
+                for report in self._reports:
+                    events.step(report)
             save_results(folder, self._finished, self._reports)
 
 

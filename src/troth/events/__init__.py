@@ -1,1 +1,35 @@
 """One stream of events for everything that watches a run: a live member, a simulation and a journal tell the same."""
+
+from troth.events.kinds import (
+    Audit,
+    Ban,
+    Began,
+    Candidate,
+    Ended,
+    Event,
+    KnownPeer,
+    Link,
+    Noted,
+    PhaseTime,
+    Returned,
+    Status,
+    Stepped,
+    Trial,
+)
+
+__all__ = [
+    "Audit",
+    "Ban",
+    "Began",
+    "Candidate",
+    "Ended",
+    "Event",
+    "KnownPeer",
+    "Link",
+    "Noted",
+    "PhaseTime",
+    "Returned",
+    "Status",
+    "Stepped",
+    "Trial",
+]

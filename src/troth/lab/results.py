@@ -44,19 +44,24 @@ def save_results(folder: Path, finished: "Finished", reports: Sequence["StepRepo
 class EventWriter:
     """The stream of events of a simulated run, into its folder, as the steps are made; use as a context manager."""
 
-    def __init__(self, folder: Path, began: "Began") -> None:
+    def __init__(self, folder: Path, began: "Began", *, live: bool = True) -> None:
+        """`live`: steps are told as they end, so their time is now."""
         from troth.events.file import EVENTS, EventFile
 
         self._file = EventFile(folder / EVENTS, fresh=True)
+        self._live = live
         self._last = time.monotonic()
         here = str(folder / "evidence" / "run")  # what `troth verify --run` takes, once there is a ban
-        self._file.add(msgspec.structs.replace(began, name=folder.name, manifest=here, at=time.time()))
+        self._file.add(msgspec.structs.replace(began, name=folder.name, manifest=here, at=self._now()))
 
     def step(self, report: "StepReport") -> None:
-        now, seconds = time.monotonic(), 0.0
-        seconds, self._last = now - self._last, now
+        began, self._last = self._last, time.monotonic()
+        seconds = self._last - began if self._live else None
         for event in report.events:
-            self._file.add(msgspec.structs.replace(event, at=time.time(), seconds=seconds))
+            self._file.add(msgspec.structs.replace(event, at=self._now(), seconds=seconds))
+
+    def _now(self) -> float | None:
+        return time.time() if self._live else None
 
     def __enter__(self) -> Self:
         return self
@@ -67,7 +72,7 @@ class EventWriter:
         from troth.events.kinds import Ended
 
         how: How = "over" if kind is None else "stopped" if issubclass(kind, KeyboardInterrupt) else "error"
-        self._file.add(Ended(how=how, text="" if error is None or how == "stopped" else str(error), at=time.time()))
+        self._file.add(Ended(how=how, text="" if error is None or how == "stopped" else str(error), at=self._now()))
         self._file.close()
 
 
