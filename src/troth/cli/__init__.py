@@ -21,6 +21,7 @@ from troth.cli.new import new
 from troth.cli.simulate import simulate
 from troth.cli.swarm import swarm
 from troth.cli.verify import verify
+from troth.cli.watch.watch import watch
 from troth.errors import OperatorError
 from troth.version import __version__
 
@@ -43,6 +44,7 @@ app.command()(join)
 app.command()(export)
 app.command()(invite)
 app.command()(swarm)
+app.command()(watch)
 app.command()(verify)
 app.command()(audit)
 app.command()(doctor)

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from troth.cli.watch.page import HOST, PageHost, PageOptions, PagePort, offer_to_open, stay_up
+
 _PEERS, _LIARS, _START = 8, 3, 30
 
 
@@ -13,8 +15,13 @@ def demo(
     seed: Annotated[int, typer.Option(help="Everything random follows from it.")] = 0,
     steps: Annotated[int, typer.Option(help="How many steps to train.")] = 200,
     out: Annotated[Path, typer.Option(help="Folder for summaries, picture and evidence.")] = Path("runs/demo"),
+    page: Annotated[
+        bool, typer.Option("--page/--no-page", help="Show the swarm on a web page of this machine.")
+    ] = True,
+    page_port: PagePort = None,
+    page_host: PageHost = HOST,
 ) -> None:
-    """8 processes learn to read digits together, 3 of them lie: Troth, next to plain averaging."""
+    """8 processes learn to read digits together, 3 of them lie: Troth, next to plain averaging, on a web page and here."""
     started = time.monotonic()
     typer.echo(f"{_PEERS} peers train one model on handwritten digits.")
     typer.echo(f"From step {_START} on, {_LIARS} of them send their gradients times −1000.")
@@ -22,6 +29,18 @@ def demo(
 
     from troth.cli.fields import use_threads
     from troth.cli.output import claim
+
+    use_threads(1)
+    folder = claim(out, {}, overwrite=True)
+    with PageOptions(page, page_host, page_port, optional=True).of_new_run(folder) as address:
+        if address:
+            offer_to_open(address)
+        _play(folder, seed, steps, started)
+        if address:
+            stay_up(address)
+
+
+def _play(folder: Path, seed: int, steps: int, started: float) -> None:
     from troth.cli.progress import Live
     from troth.cli.swarm import play
     from troth.evidence.verify import verify_ban
@@ -31,8 +50,6 @@ def demo(
     from troth.simulation import Scenario, simulate
     from troth.swarm.plan import SwarmPlan, rehearsal
 
-    use_threads(1)
-    folder = claim(out, {}, overwrite=True)
     scenario = Scenario(peers=_PEERS, byzantine=_LIARS, attack="sign-flip", attack_start=_START, steps=steps, seed=seed)
     runs = []
     for label, contender in contenders(scenario, ("mean",)).items():

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
+from troth.cli.watch.page import HOST, Page, PageHost, PageOptions, PagePort
 from troth.errors import OperatorError
 
 if TYPE_CHECKING:
@@ -93,6 +94,9 @@ def join(
         bool, typer.Option("--tensorboard", help="Write TensorBoard files into the folder.")
     ] = False,
     threads: Annotated[int, typer.Option(help="Threads to compute with; 0: as many as PyTorch likes.")] = 1,
+    page: Page = False,
+    page_port: PagePort = None,
+    page_host: PageHost = HOST,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show news only; log.txt has every step.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show every step.")] = False,
 ) -> None:
@@ -161,7 +165,8 @@ def join(
     node.note(f"run {run.run.id.hex()[:16]} “{run.name}”, as {run.name_of(me.peer)}; everything goes to {place}")
     if run.continues is not None:
         node.note(f"it continues run {run.continues.hex()[:16]}: the signatures over its first state are right")
-    _live(node, place)
+    with PageOptions(page, page_host, page_port).of(place):
+        _live(node, place)
     typer.echo(f"The run is over. Model: {place / 'model.safetensors'}; signatures over it: {place / 'model.json'}")
     typer.echo(f"Load it: {how_to_load(place / 'model.safetensors')}")
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from troth.cli.watch.page import HOST, Page, PageHost, PageOptions, PagePort
 from troth.errors import OperatorError
 
 if TYPE_CHECKING:
@@ -168,6 +169,9 @@ def simulate(
     checkpoint_every: _CheckpointEvery = None,
     out: _Out = None,
     overwrite: _Overwrite = False,
+    page: Page = False,
+    page_port: PagePort = None,
+    page_host: PageHost = HOST,
     json: _Json = False,
 ) -> None:
     """Train among liars on this machine: see them caught, or see what they do to the model.
@@ -227,10 +231,12 @@ def simulate(
             initial_state=start,
         )
         run = start_run(scenario)
-    _run(run, out, checkpoint_every, overwrite=overwrite, json=json)
+    _run(run, out, checkpoint_every, PageOptions(page, page_host, page_port), overwrite=overwrite, json=json)
 
 
-def _run(run: "Started", out: Path | None, checkpoint_every: int | None, *, overwrite: bool, json: bool) -> None:
+def _run(
+    run: "Started", out: Path | None, checkpoint_every: int | None, page: PageOptions, *, overwrite: bool, json: bool
+) -> None:
     """Train, write the results, and print them."""
     from troth.cli.output import claimed
     from troth.evidence import slug
@@ -238,7 +244,7 @@ def _run(run: "Started", out: Path | None, checkpoint_every: int | None, *, over
 
     scenario = run.scenario
     config = scenario.config()
-    with claimed(out or Path("runs") / slug(config), config, overwrite=overwrite) as folder:
+    with claimed(out or Path("runs") / slug(config), config, overwrite=overwrite) as folder, page.of_new_run(folder):
         reports = _train(run, folder, checkpoint_every)
         finished = run.finish()
         save_results(folder, finished, reports)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from troth.cli.join import say_now
+from troth.cli.watch.page import HOST, Page, PageHost, PageOptions, PagePort
 
 if TYPE_CHECKING:
     from troth.evidence import RunSummary
@@ -52,6 +53,9 @@ def swarm(
     seed: Annotated[int, typer.Option(help="Keys, coins, liars and the first model follow from it.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for logs, summary, picture and evidence.")] = Path("runs/swarm"),
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what another swarm left there.")] = False,
+    page: Page = False,
+    page_port: PagePort = None,
+    page_host: PageHost = HOST,
     json: Annotated[
         bool, typer.Option("--json", help="Print the summary as JSON, and nothing else on standard output.")
     ] = False,
@@ -78,7 +82,8 @@ def swarm(
         plan = SwarmPlan(peers, byzantine, attacks, behaviours, attack_start, attack_every, seed=seed)
     base = None if manifest is None else Manifest.load(manifest)
     run = rehearsal(plan, task, base=base, steps=steps, optimizer=optimizer, rate=rate, tau=tau, delta_s=delta)
-    with claimed(out, {}, overwrite=overwrite) as folder:
+    show = PageOptions(page, page_host, page_port)
+    with claimed(out, {}, overwrite=overwrite) as folder, show.of_new_run(folder):
         finished, summary = play(plan, run, folder, evaluate_every=evaluate_every, threads=threads)
     write_text(folder / "summary.json", summary.to_json())
     liars = f"{byzantine} of {peers} processes lie" if byzantine else f"{peers} processes"

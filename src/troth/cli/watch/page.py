@@ -1,0 +1,83 @@
+"""`--page` of the commands that make a run."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from troth.cli.watch.keys import key_within
+from troth.cli.watch.watch import has_desktop, open_in_browser
+from troth.errors import OperatorError
+
+Page = Annotated[
+    bool,
+    typer.Option("--page", help="Show the run on a web page of this machine, as 'troth watch' does, while it lasts."),
+]
+PagePort = Annotated[
+    int | None, typer.Option(min=0, max=65535, help="Port of that page.", show_default="8420, or the next free one")
+]
+PageHost = Annotated[
+    str,
+    typer.Option(help="Address of that page. Beyond this machine it asks for a token, which is part of its address."),
+]
+HOST = "127.0.0.1"
+_LINGER_S = 2.0  # so that viewers see the end
+_OFFER_S, _STAY_S = 10.0, 60.0
+
+
+@dataclass(frozen=True)
+class PageOptions:
+    """What was asked for."""
+
+    asked: bool
+    host: str = HOST
+    port: int | None = None
+    optional: bool = False  # a page that cannot be served is no reason to end
+
+    @contextmanager
+    def of(self, folder: Path) -> Iterator[str]:
+        """Serve the folder's page while inside, in another process, if asked to. Gives its address, or nothing."""
+        if not self.asked:
+            yield ""
+            return
+        from troth.cli.fields import as_options
+        from troth.watch.page_process import start_page
+
+        try:
+            with as_options(("token", "page"), {"host": "page-host", "port": "page-port"}):
+                process = start_page(folder, host=self.host, port=self.port, linger_s=_LINGER_S)
+        except OperatorError as error:
+            if not self.optional:
+                raise
+            typer.echo(f"No page: {error}", err=True)
+            yield ""
+            return
+        with process:
+            typer.echo(f"Page: {process.address}", err=True)
+            yield process.address
+
+    @contextmanager
+    def of_new_run(self, folder: Path) -> Iterator[str]:
+        """The same for a run that is about to begin in the folder: an earlier one's events, which it replaces, are not shown."""
+        from troth.events.file import EVENTS
+
+        if self.asked:
+            (folder / EVENTS).unlink(missing_ok=True)
+        with self.of(folder) as address:
+            yield address
+
+
+def offer_to_open(address: str) -> None:
+    """Ask whether to open it, where there is a desktop and somebody who can answer; go on without an answer."""
+    if has_desktop():
+        answer = key_within(_OFFER_S, f"Open it in a browser? y/n (it goes on without in {_OFFER_S:.0f} s) ")
+        if answer is not None and answer in "yY\r\n":
+            open_in_browser(address)
+
+
+def stay_up(address: str) -> None:
+    """Keep the page for a minute, or until a key is pressed; not where nobody could press one."""
+    key_within(_STAY_S, f"\nThe page {address} stays up for a minute; any key ends it. ")

@@ -1,0 +1,107 @@
+"""What there is to watch in a run's folder: its events, its present, its evidence. Reads only, and follows no links there."""
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from troth.errors import OperatorError
+from troth.events.file import EVENTS, MOST_STATUS, STATUS, EventError, decode_status
+from troth.events.kinds import Began, Status
+
+MOST_EVIDENCE = 64 << 20  # bytes of a file that is handed out
+EVIDENCE_NAME = re.compile(r"ban-step[0-9]+-[A-Za-z0-9._-]{1,40}\.json")
+_PEER = re.compile(r"peer[0-9]{1,4}")
+
+
+class FolderError(OperatorError):
+    """A folder that cannot be watched; the message says why."""
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of a member, a simulation or a swarm. A swarm's has its members' below it: peer0, peer1, …"""
+
+    path: Path
+
+    @property
+    def events(self) -> Path:
+        return self.path / EVENTS
+
+    def status(self, began: Began | None) -> Status | None:
+        """How the member does that tells the events; of a swarm, which has no status itself, the first honest peer's."""
+        found = read_status(self.path / STATUS)
+        if found is None and (peer := _witness(began)) is not None:
+            found = read_status(self.path / peer / STATUS)
+        return found
+
+    def evidence(self, name: str) -> BinaryIO | None:
+        """A file of evidence, open; None if there is none, or if it is no ordinary file."""
+        if EVIDENCE_NAME.fullmatch(name) is None:
+            return None
+        for folder in (self.path, *self._peers()):
+            file = _open_regular(folder / "evidence", name, MOST_EVIDENCE)
+            if file is not None:
+                return file
+        return None
+
+    def _peers(self) -> Iterator[Path]:
+        try:
+            names = [one.name for one in os.scandir(self.path) if _PEER.fullmatch(one.name)]
+        except OSError:
+            return
+        for name in sorted(names, key=lambda name: int(name[4:])):
+            yield self.path / name
+
+
+def read_status(path: Path) -> Status | None:
+    """None if there is none, or none that can be read."""
+    raw = _read_regular(path.parent, path.name, MOST_STATUS)
+    try:
+        return None if raw is None else decode_status(raw)
+    except EventError:
+        return None
+
+
+def _witness(began: Began | None) -> str | None:
+    """The folder of the peer through whose eyes a swarm is seen."""
+    if began is None or began.source != "swarm":
+        return None
+    names = [began.me, *(peer.name for peer in began.peers if not peer.liar)]
+    return next((name for name in names if _PEER.fullmatch(name)), None)
+
+
+def _read_regular(folder: Path, name: str, most: int) -> bytes | None:
+    file = _open_regular(folder, name, most)
+    if file is None:
+        return None
+    with file:
+        try:
+            content = file.read(most + 1)
+        except OSError:
+            return None
+    return content if len(content) <= most else None
+
+
+def _open_regular(folder: Path, name: str, most: int) -> BinaryIO | None:
+    """Open a file of a folder. Links are not followed: whoever may write there could point them at any file of this user's."""
+    try:
+        place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        # Not blocking: a pipe of that name would never be opened.
+        handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=place)
+    except OSError:
+        return None
+    finally:
+        os.close(place)
+    file = os.fdopen(handle, "rb")
+    found = os.fstat(handle)
+    if stat.S_ISREG(found.st_mode) and found.st_size <= most:
+        return file
+    file.close()
+    return None

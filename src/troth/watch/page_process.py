@@ -1,0 +1,90 @@
+"""Starts the page's server beside a run, for `--page`: another process, which has no key and cannot hold up the training."""
+
+import os
+import select
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from troth.processes import interrupts_ignored
+from troth.watch.__main__ import Answer
+from troth.watch.guard import AddressError
+from troth.watch.server import HOST
+
+_START_S = 20.0
+
+
+class PageProcess:
+    """A server that runs until the end of the `with`, or of this process."""
+
+    def __init__(self, address: str, process: "subprocess.Popen[bytes]") -> None:
+        self.address = address
+        self._process = process
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process.stdin is not None
+        with suppress(OSError):
+            self._process.stdin.close()  # the sign to end, after it has lingered
+
+    def stop(self) -> None:
+        """End it now."""
+        self._process.terminate()
+        self._process.wait()
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+
+def start_page(
+    folder: Path, *, host: str = HOST, port: int | None = None, token: str | None = None, linger_s: float = 0.0
+) -> PageProcess:
+    """Serve a folder's page. Raises `AddressError` if that address cannot be had.
+
+    The server lives `linger_s` seconds longer than the `with`, so that viewers see the end."""
+    arguments = [sys.executable, "-P", "-m", "troth.watch", str(folder.absolute()), "--host", host]
+    arguments += [] if port is None else ["--port", str(port)]
+    arguments += ["--linger", str(linger_s)]
+    # As this process found Troth, so does that one; but never in the folder that it happens to be in (-P).
+    paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    environment |= {} if token is None else {"TROTH_PAGE_TOKEN": token}
+    quiet = None if os.environ.get("TROTH_TRACEBACK") else subprocess.DEVNULL
+    with interrupts_ignored():
+        process = subprocess.Popen(
+            arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=quiet, env=environment, cwd="/"
+        )
+    answer = _answer(process)
+    if answer.error:
+        process.kill()
+        process.wait()
+        raise AddressError(answer.error)
+    return PageProcess(answer.address, process)
+
+
+def _answer(process: "subprocess.Popen[bytes]") -> Answer:
+    assert process.stdout is not None
+    raw, until = b"", time.monotonic() + _START_S
+    while not raw.endswith(b"\n") and (left := until - time.monotonic()) > 0:
+        if select.select([process.stdout], [], [], left)[0]:
+            piece = os.read(process.stdout.fileno(), 4096)
+            if not piece:
+                break
+            raw += piece
+    try:
+        return msgspec.json.decode(raw, type=Answer)
+    except ValueError:
+        return Answer(
+            error="the page's server did not start (TROTH_TRACEBACK=1 in the environment shows why); leave out `page`"
+        )

@@ -1,0 +1,230 @@
+"""Follows `events.jsonl` while it grows: which events there are and where they lie, not what they say.
+
+The file may not exist yet, end in half a line, or be replaced by another run's. Only whole lines that decode count; the others
+are skipped and counted. Memory is twenty bytes an event, whatever the events hold.
+"""
+
+import hashlib
+import os
+import re
+import stat
+import threading
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from troth.events.file import MOST_LINE, EventError, decode_event
+from troth.events.kinds import Began, Ended, Event, Noted, Stepped
+
+MOST_EVENTS = 1 << 22
+_CHUNK = 1 << 20  # bytes read at a time, so that those who wait for the lock never wait long
+_ANCHOR = 64  # bytes before the place that was read to: they tell a file that was written anew
+_NO_STEP, _MOST_STEP = -1, 1 << 63
+
+
+@dataclass(frozen=True)
+class Position:
+    """A place in a stream: so many events of the run whose first event has this digest. It means the same to another process."""
+
+    count: int
+    stream: str = ""  # empty: there is no event yet
+
+    def __str__(self) -> str:
+        return f"{self.count}-{self.stream}"
+
+    @classmethod
+    def read(cls, text: str) -> "Position | None":
+        """What a viewer gives back; None if that is no position."""
+        found = _POSITION.fullmatch(text)
+        return None if found is None else cls(int(found[1]), found[2] or "")
+
+
+_POSITION = re.compile(r"([0-9]{1,12})(?:-([0-9a-f]{1,16}))?")
+
+
+class EventTail:
+    """Index of a file of events. May be used from any thread; `refresh` looks whether there is more."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.skipped = 0  # lines that were no events
+        self._lock = threading.RLock()
+        self._handle: int | None = None
+        self._clear()
+
+    def _clear(self) -> None:
+        self._at = 0  # bytes that were read
+        self._line = bytearray()  # the last line, until its end comes
+        self._line_start = 0
+        self._too_long = False  # the rest of this line is passed over
+        self._anchor = b""
+        self._stream = ""  # digest of the first event
+        self._starts, self._lengths, self._steps = array("Q"), array("I"), array("q")
+        self._began: Began | None = None
+        self._ended: Ended | None = None
+
+    # What there is
+
+    @property
+    def position(self) -> Position:
+        with self._lock:
+            return Position(len(self._starts), self._stream)
+
+    @property
+    def began(self) -> Began | None:
+        """The last beginning."""
+        with self._lock:
+            return self._began
+
+    @property
+    def ended(self) -> Ended | None:
+        """The end of the stream, if nothing happened after it."""
+        with self._lock:
+            return self._ended
+
+    def events(self, begin: Position, most: int, most_bytes: int = 1 << 20) -> tuple[list[Event], Position]:
+        """The next events from there on, and the place behind them; none if another file is there now."""
+        found: list[Event] = []
+        count, taken = begin.count, 0
+        while len(found) < most and (not found or taken < most_bytes):
+            raw = self._raw(Position(count, begin.stream))
+            if raw is None:
+                break
+            count, taken = count + 1, taken + len(raw)
+            try:
+                found.append(decode_event(raw))
+            except EventError:  # somebody writes into the file
+                continue
+        return found, Position(count, begin.stream)
+
+    def step(self, number: int) -> Stepped | None:
+        """The event of a step; of several, as those who come back may write, the last."""
+        if not 0 <= number < _MOST_STEP:
+            return None
+        with self._lock:
+            at = _last(self._steps, number)
+            raw = None if at is None else self._raw(Position(at, self._stream))
+        try:
+            event = None if raw is None else decode_event(raw)
+        except EventError:
+            return None
+        return event if isinstance(event, Stepped) and event.step == number else None
+
+    def lines(self) -> Iterator[bytes]:
+        """Every event of the present file, as it stands there."""
+        at = Position(0, self.position.stream)
+        while (raw := self._raw(at)) is not None:
+            yield raw
+            at = Position(at.count + 1, at.stream)
+
+    def _raw(self, at: Position) -> bytes | None:
+        with self._lock:
+            if at.stream != self._stream or at.count >= len(self._starts) or self._handle is None:
+                return None
+            return os.pread(self._handle, self._lengths[at.count], self._starts[at.count])
+
+    # Looking for more
+
+    def refresh(self) -> bool:
+        """Read on. Whether there is anything new, which may be another file."""
+        changed = False
+        while self._read_some():
+            changed = True
+        return changed
+
+    def close(self) -> None:
+        with self._lock:
+            if self._handle is not None:
+                os.close(self._handle)
+                self._handle = None
+
+    def _read_some(self) -> bool:
+        """Read a piece. False if there is no more now."""
+        with self._lock:
+            begun = self._reopen_if_other()
+            if self._handle is None:
+                return False
+            piece = os.pread(self._handle, _CHUNK, self._at)
+            if piece:
+                self._take(piece)
+            return begun or bool(piece)
+
+    def _reopen_if_other(self) -> bool:
+        """Begin again if the name now stands for another file, or for one that was written anew. Whether that is so."""
+        try:
+            there = os.stat(self.path)
+        except OSError:  # gone: what was read may still be asked for, until there is another
+            return False
+        if not stat.S_ISREG(there.st_mode):
+            return False
+        if self._handle is not None and not self._is_other(there):
+            return False
+        try:
+            handle = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return False
+        self.close()
+        self._clear()
+        self._handle = handle
+        return True
+
+    def _is_other(self, there: os.stat_result) -> bool:
+        assert self._handle is not None
+        ours = os.fstat(self._handle)
+        if (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino) or there.st_size < self._at:
+            return True
+        return os.pread(self._handle, len(self._anchor), self._at - len(self._anchor)) != self._anchor
+
+    def _take(self, piece: bytes) -> None:
+        begin, at = 0, self._at
+        while (end := piece.find(b"\n", begin)) >= 0:
+            self._append(piece[begin:end])
+            self._end_line()
+            begin = end + 1
+            self._line_start = at + begin
+        self._append(piece[begin:])
+        self._at = at + len(piece)
+        self._anchor = (self._anchor + piece[-_ANCHOR:])[-_ANCHOR:]
+
+    def _append(self, part: bytes) -> None:
+        if len(self._line) + len(part) > MOST_LINE:
+            self._too_long = True
+            self._line.clear()
+        if not self._too_long:
+            self._line += part
+
+    def _end_line(self) -> None:
+        line, too_long = bytes(self._line), self._too_long
+        self._line.clear()
+        self._too_long = False
+        if not too_long and not line.strip():
+            return
+        try:
+            if too_long or len(self._starts) >= MOST_EVENTS:
+                raise EventError("too much")
+            event = decode_event(line)
+        except EventError:
+            self.skipped += 1
+            return
+        if not self._starts:
+            self._stream = hashlib.blake2b(line, digest_size=8).hexdigest()
+        self._starts.append(self._line_start)
+        self._lengths.append(len(line))
+        self._steps.append(event.step if isinstance(event, Stepped) and 0 <= event.step < _MOST_STEP else _NO_STEP)
+        if isinstance(event, Ended):
+            self._ended = event
+        elif not isinstance(event, Noted):
+            self._ended = None
+        if isinstance(event, Began):
+            self._began = event
+
+
+def _last(numbers: "array[int]", number: int) -> int | None:
+    """The last place of a number."""
+    at = None
+    while True:
+        try:
+            at = numbers.index(number, 0 if at is None else at + 1)
+        except ValueError:
+            return at
