@@ -99,9 +99,8 @@ def _open_regular(folder: Path, name: str, most: int) -> BinaryIO | None:
         return None
     finally:
         os.close(place)
-    file = os.fdopen(handle, "rb")
     found = os.fstat(handle)
     if stat.S_ISREG(found.st_mode) and found.st_size <= most:
-        return file
-    file.close()
+        return os.fdopen(handle, "rb")
+    os.close(handle)
     return None

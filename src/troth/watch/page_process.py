@@ -4,11 +4,12 @@ import os
 import select
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import IO, Self
 
 import msgspec
 
@@ -36,10 +37,12 @@ class PageProcess:
         assert self._process.stdin is not None
         with suppress(OSError):
             self._process.stdin.close()  # the sign to end, after it has lingered
+        threading.Thread(target=self._process.wait, daemon=True).start()
 
     def stop(self) -> None:
-        """End it now."""
+        """End it now, without lingering."""
         self._process.terminate()
+        self.__exit__(None, None, None)
         self._process.wait()
 
     @property
@@ -65,20 +68,22 @@ def start_page(
         process = subprocess.Popen(
             arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=quiet, env=environment, cwd="/"
         )
-    answer = _answer(process)
+    assert process.stdout is not None
+    with process.stdout:
+        answer = _answer(process.stdout)
     if answer.error:
         process.kill()
-        process.wait()
+        with process:  # closes its pipes
+            process.wait()
         raise AddressError(answer.error)
     return PageProcess(answer.address, process)
 
 
-def _answer(process: "subprocess.Popen[bytes]") -> Answer:
-    assert process.stdout is not None
+def _answer(pipe: IO[bytes]) -> Answer:
     raw, until = b"", time.monotonic() + _START_S
     while not raw.endswith(b"\n") and (left := until - time.monotonic()) > 0:
-        if select.select([process.stdout], [], [], left)[0]:
-            piece = os.read(process.stdout.fileno(), 4096)
+        if select.select([pipe], [], [], left)[0]:
+            piece = os.read(pipe.fileno(), 4096)
             if not piece:
                 break
             raw += piece

@@ -174,7 +174,11 @@ class EventTail:
         ours = os.fstat(self._handle)
         if (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino) or there.st_size < self._at:
             return True
-        return os.pread(self._handle, len(self._anchor), self._at - len(self._anchor)) != self._anchor
+        if os.pread(self._handle, len(self._anchor), self._at - len(self._anchor)) != self._anchor:
+            return True
+        if there.st_size == self._at or not self._starts:
+            return False
+        return _digest(os.pread(self._handle, self._lengths[0], self._starts[0])) != self._stream
 
     def _take(self, piece: bytes) -> None:
         begin, at = 0, self._at
@@ -208,7 +212,7 @@ class EventTail:
             self.skipped += 1
             return
         if not self._starts:
-            self._stream = hashlib.blake2b(line, digest_size=8).hexdigest()
+            self._stream = _digest(line)
         self._starts.append(self._line_start)
         self._lengths.append(len(line))
         self._steps.append(event.step if isinstance(event, Stepped) and 0 <= event.step < _MOST_STEP else _NO_STEP)
@@ -218,6 +222,10 @@ class EventTail:
             self._ended = None
         if isinstance(event, Began):
             self._began = event
+
+
+def _digest(line: bytes) -> str:
+    return hashlib.blake2b(line, digest_size=8).hexdigest()
 
 
 def _last(numbers: "array[int]", number: int) -> int | None:

@@ -1,0 +1,96 @@
+"""The page's process: it starts quickly, says its address, and ends with whoever started it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.watch.made_events import whole_run, write
+from troth.watch.guard import AddressError
+from troth.watch.page_process import start_page
+
+PATIENCE_S = 30.0
+
+
+def until(what: Callable[[], bool]) -> bool:
+    end = time.monotonic() + PATIENCE_S
+    while not what() and time.monotonic() < end:
+        time.sleep(0.02)
+    return what()
+
+
+def test_it_serves_a_folder_until_the_end(tmp_path: Path) -> None:
+    write(tmp_path, *whole_run(3))
+    with start_page(tmp_path, port=0) as page:
+        with urllib.request.urlopen(f"{page.address}events", timeout=PATIENCE_S) as stream:
+            assert b'"how":"over"' in stream.read()
+        assert page.running
+    assert until(lambda: not page.running)
+
+
+def test_it_lingers_for_viewers(tmp_path: Path) -> None:
+    with start_page(tmp_path, port=0, linger_s=60.0) as page:
+        pass
+    with urllib.request.urlopen(page.address, timeout=PATIENCE_S) as answer:
+        assert answer.status == 200
+    page.stop()
+    assert not page.running
+
+
+def test_it_ends_with_its_parent_even_if_that_is_killed(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from troth.watch.page_process import start_page; "
+        f"page = start_page(Path({str(tmp_path)!r}), port=0); print(page._process.pid, flush=True); time.sleep(600)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    with parent:
+        assert parent.stdout is not None
+        page = int(parent.stdout.readline())
+        parent.kill()
+
+    def gone() -> bool:
+        try:
+            os.kill(page, 0)
+        except ProcessLookupError:
+            return True
+        return Path(f"/proc/{page}/stat").read_text().split()[2] == "Z"  # nobody waits for orphans in some containers
+
+    assert until(gone)
+
+
+def test_ctrl_c_is_for_the_parent(tmp_path: Path) -> None:
+    with start_page(tmp_path, port=0) as page:
+        page._process.send_signal(signal.SIGINT)
+        with urllib.request.urlopen(page.address, timeout=PATIENCE_S) as answer:
+            assert answer.status == 200
+
+
+def test_an_address_in_use_is_an_error(tmp_path: Path) -> None:
+    with start_page(tmp_path, port=0) as page:
+        port = int(page.address.rstrip("/").rpartition(":")[2])
+        with pytest.raises(AddressError, match=f"`port` {port}.*in use"):
+            start_page(tmp_path, port=port)
+
+
+def test_a_token_is_not_among_the_arguments(tmp_path: Path) -> None:
+    token = "0123456789abcdefghij"
+    with start_page(tmp_path, port=0, token=token) as page:
+        assert page.address.endswith(f"?token={token}")
+        if sys.platform == "linux":
+            assert token.encode() not in Path(f"/proc/{page._process.pid}/cmdline").read_bytes()
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(page.address.partition("?")[0], timeout=PATIENCE_S)
+
+
+def test_files_of_the_current_folder_are_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("msgspec", "select", "troth"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported')")
+    monkeypatch.chdir(tmp_path)
+    with start_page(tmp_path, port=0) as page:
+        assert page.running
