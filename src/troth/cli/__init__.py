@@ -21,6 +21,8 @@ from troth.cli.new import new
 from troth.cli.simulate import simulate
 from troth.cli.swarm import swarm
 from troth.cli.verify import verify
+from troth.cli.watch.report import report
+from troth.cli.watch.status import status
 from troth.cli.watch.watch import watch
 from troth.errors import OperatorError
 from troth.version import __version__
@@ -45,6 +47,8 @@ app.command()(export)
 app.command()(invite)
 app.command()(swarm)
 app.command()(watch)
+app.command()(status)
+app.command()(report)
 app.command()(verify)
 app.command()(audit)
 app.command()(doctor)

@@ -42,13 +42,14 @@ class RunFolder:
         """A file of evidence, open; None if there is none, or if it is no ordinary file."""
         if EVIDENCE_NAME.fullmatch(name) is None:
             return None
-        for folder in (self.path, *self._peers()):
+        for folder in (self.path, *self.peers()):
             file = _open_regular(folder / "evidence", name, MOST_EVIDENCE)
             if file is not None:
                 return file
         return None
 
-    def _peers(self) -> Iterator[Path]:
+    def peers(self) -> Iterator[Path]:
+        """The folders of a swarm's members."""
         try:
             names = [one.name for one in os.scandir(self.path) if _PEER.fullmatch(one.name)]
         except OSError:

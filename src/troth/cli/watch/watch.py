@@ -31,6 +31,7 @@ def watch(
     open: Annotated[
         bool, typer.Option("--open/--no-open", help="Open it in a browser, if there is a desktop.")
     ] = False,
+    terminal: Annotated[bool, typer.Option("--terminal", help="Show the run here instead of on a web page.")] = False,
 ) -> None:
     """See a run of this machine on a web page: members, simulations and swarms, while they train or afterwards.
 
@@ -42,6 +43,11 @@ def watch(
     from troth.watch.server import PageServer
 
     folder = run_folder(run)
+    if terminal:
+        from troth.watch.terminal.show import watch_here
+
+        watch_here(folder)
+        return
     with (
         as_options(("host", "port", "token")),
         PageServer(folder, host=host, port=port, token=new_token() if token == "new" else token) as server,

@@ -1,0 +1,71 @@
+"""`troth report`: a run in one file, to send to others."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from troth.errors import OperatorError
+
+REPORT = "report.html"
+
+
+class ReportError(OperatorError):
+    """A report that cannot be made, or not there; the message says why."""
+
+
+def report(
+    run: Annotated[
+        Path, typer.Argument(help="A run's folder; or a run.toml, for the folder in ./runs that takes part in it.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="The file to write.", show_default=f"{REPORT} in the run's folder")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if there is one.")] = False,
+) -> None:
+    """Write the page of a run as one HTML file, which needs no server, no network and no Troth.
+
+    It has everything that 'troth watch' shows at this moment, names and reasons of all peers included, and no evidence files.
+    """
+    from troth.cli.watch.target import run_folder
+    from troth.files import write_text
+
+    folder = run_folder(run)
+    path = out or folder.path / REPORT
+    if path.is_dir():
+        raise ReportError(f"--out {path} is a folder: name a file in it")
+    if path.exists() and not overwrite:
+        raise ReportError(f"{path} is there already: choose another with --out, or add --overwrite")
+    from troth.watch.bundle import bundle
+
+    lines = _lines(folder.events)
+    try:
+        write_text(path, bundle(lines))
+    except OSError as error:
+        raise ReportError(f"cannot write --out {path}: {error.strerror}; choose another") from error
+    typer.echo(f"{path} ({_size(path.stat().st_size)}, {len(lines):,} events): open it in a browser, or send it")
+
+
+def _lines(events: Path) -> list[bytes]:
+    """The events, written anew: fields that this version does not know are not passed on to others."""
+    from troth.events.file import EventError, decode_event, encode_event
+    from troth.watch.tail import EventTail
+
+    tail, lines = EventTail(events), []
+    tail.refresh()
+    for line in tail.lines():
+        try:
+            lines.append(encode_event(decode_event(line)))
+        except EventError:  # written over since
+            continue
+    skipped = tail.skipped
+    tail.close()
+    if not lines:
+        raise ReportError(f"{events.parent} has no events yet: nothing to report")
+    if skipped:
+        typer.echo(f"{skipped} lines of {events} are no events, and are left out", err=True)
+    return lines
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.1f} MB" if count >= 1e5 else f"{count / 1e3:.1f} kB"
