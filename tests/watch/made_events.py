@@ -56,7 +56,14 @@ def banned(step: int, name: str = "mallory") -> Stepped:
         story=(f"{name} claimed a gradient", "bob recomputed another one"),
         evidence=file,
     )
-    return stepped(step, members=3, trials=(trial,), banned=(Ban(peer=name, reason="gradient", evidence=file),))
+    return stepped(
+        step,
+        members=3,
+        trials=(trial,),
+        banned=(
+            Ban(peer=name, reason=f"its gradient of step {step - 1} does not follow from its seed", evidence=file),
+        ),
+    )
 
 
 def write(folder: Path, *events: Event, fresh: bool = True) -> Path:

@@ -185,7 +185,7 @@ def test_piped_it_is_plain_lines(tmp_path: Path) -> None:
     lines = file.getvalue().splitlines()
     assert lines[0] == "friends: 20 steps with 4 peers, of whom 1 may lie"
     assert "\x1b" not in file.getvalue()
-    assert "step 7: bob accused mallory (gradient of step 6): mallory is banned" in lines, "not wrapped"
+    assert "step 7: mallory is banned: its gradient of step 6 does not follow from its seed" in lines, "not wrapped"
     assert lines[-1] == "the end: done"
     assert any(line.startswith("step 1/20  batch loss 2.000") for line in lines)
 

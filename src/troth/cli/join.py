@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import typer
 
 from troth.cli.watch.page import HOST, Page, PageHost, PageOptions, PagePort
-from troth.errors import OperatorError
+from troth.errors import OperatorError, printable
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from troth.crypto import PeerId
     from troth.events.kinds import Stepped
     from troth.network.manifest.manifest import Manifest
@@ -159,19 +161,20 @@ def join(
     )
     if founder is None:
         say_now("checking this machine: task, data, hardware, disk and port, against the manifest")
-    screen = _Screen(every_s=float("inf") if quiet else 0.0 if verbose else 2.0)
+    drawn = not quiet and not verbose and is_drawable()
+    screen = _Screen(every_s=float("inf") if quiet or drawn else 0.0 if verbose else 2.0)
     with _naming_folder(), as_options({"metrics_port", "tensorboard"}):
         node = Node(run, me, options, screen)
     node.note(f"run {run.run.id.hex()[:16]} “{run.name}”, as {run.name_of(me.peer)}; everything goes to {place}")
     if run.continues is not None:
         node.note(f"it continues run {run.continues.hex()[:16]}: the signatures over its first state are right")
-    with PageOptions(page, page_host, page_port).of(place):
-        _live(node, place)
+    with PageOptions(page, page_host, page_port).of(place), screen.drawing(place, drawn):
+        _live(node, place, screen)
     typer.echo(f"The run is over. Model: {place / 'model.safetensors'}; signatures over it: {place / 'model.json'}")
     typer.echo(f"Load it: {how_to_load(place / 'model.safetensors')}")
 
 
-def _live(node: "Node", place: Path) -> None:
+def _live(node: "Node", place: Path, screen: "_Screen") -> None:
     """Train to the end, or exit with what people need to know."""
     from troth.network.mesh.inbox import StoppedError
     from troth.network.node.node import BannedError
@@ -180,7 +183,7 @@ def _live(node: "Node", place: Path) -> None:
     from troth.protocol.recovery.ledger import ForkedError
     from troth.protocol.recovery.member import RemovedError
 
-    stop = _Stop(node)
+    stop = _Stop(node, screen)
     try:
         with stop, _naming_folder():
             node.live()
@@ -206,8 +209,9 @@ class _Stop:
     """Ctrl-C and SIGTERM, while a peer lives: the first one lets it stop when it next waits for others, so that none of them has
     half of a message; later ones must not cut off the saving of its state."""
 
-    def __init__(self, node: "Node", patience_s: float = 30.0) -> None:
+    def __init__(self, node: "Node", screen: "_Screen", patience_s: float = 30.0) -> None:
         self.exit_code = 0
+        self._screen = screen
         self._node = node
         self._patience_s = patience_s
         self._since = 0.0
@@ -229,7 +233,7 @@ class _Stop:
             self.exit_code, self._since = 128 + number, time.monotonic()
             self._node.stop()
         elif time.monotonic() < self._since + self._patience_s:
-            typer.echo("  ends its computation and saves; a moment, please", err=True)
+            self._screen.say("ends its computation and saves; a moment, please")
         else:
             self._since = time.monotonic()
             raise KeyboardInterrupt
@@ -271,13 +275,50 @@ def _relay_address(given: str, run: "Manifest", addresses: "Mapping[PeerId, str]
     return found
 
 
+def is_drawable() -> bool:
+    """Whether standard error is a terminal on which lines can be drawn anew."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    return console.is_terminal and not console.is_dumb_terminal
+
+
 class _Screen:
-    """Lines on standard error, each with the local time: news at once, the state of the run every few seconds."""
+    """Lines on standard error, each with the local time: news at once, the state of the run every few seconds, or below them as
+    a picture."""
 
     def __init__(self, every_s: float) -> None:
         from troth.network.node.telling.narrator import Narrator
 
-        self._narrator = Narrator(say_now, every_s=every_s, traffic=True)
+        self._narrator = Narrator(self.say, every_s=every_s, traffic=True)
+        self._console: Console | None = None  # above whose picture lines are printed
+
+    def say(self, text: str) -> None:
+        if self._console is None:
+            say_now(text)
+            return
+        from rich.text import Text
+
+        self._console.print(Text(_stamped(text)), soft_wrap=True)
+
+    @contextmanager
+    def drawing(self, place: Path, wanted: bool) -> Iterator[None]:
+        """Draw the run of a folder below the lines, while inside."""
+        if not wanted:
+            yield
+            return
+        from rich.console import Console
+
+        from troth.watch.folder import RunFolder
+        from troth.watch.terminal.show import drawn_below
+
+        console = Console(stderr=True)
+        with drawn_below(RunFolder(place), console):
+            self._console = console
+            try:
+                yield
+            finally:
+                self._console = None
 
     def note(self, text: str) -> None:
         self._narrator.note(text)
@@ -288,4 +329,8 @@ class _Screen:
 
 def say_now(text: str) -> None:
     """A line on standard error, with the local time."""
-    typer.echo(f"{time.strftime('%H:%M:%S')}  {text}", err=True)
+    typer.echo(_stamped(text), err=True)
+
+
+def _stamped(text: str) -> str:
+    return f"{time.strftime('%H:%M:%S')}  {printable(text)}"

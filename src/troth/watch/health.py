@@ -1,13 +1,14 @@
 """How members do, from their files alone: whether a status can still be believed, and one line about it."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from troth.errors import printable
 from troth.events.file import EVENTS, STATUS
 from troth.events.kinds import Doing, Status, Stepped
+from troth.events.words import metrics_in_words
 from troth.watch.folder import RunFolder, read_status
 from troth.watch.live import is_alive
 from troth.watch.tail import EventTail, Position
@@ -40,7 +41,7 @@ class Health:
             *([f"{one.members} members"] if one.members else []),
             *([f"withstands {one.withstands}"] if one.withstands is not None else []),
             *([f"batch loss {one.loss:.3f}"] if one.loss is not None else []),
-            *metrics_in_words(one.metrics),
+            *([metrics_in_words(one.metrics)] if one.metrics else []),
             *([f"{one.seconds:.2f} s a step"] if one.seconds is not None and one.doing not in _ENDED else []),
             *([_waits(one)] if not self.stale and one.doing not in _ENDED and _waits(one) else []),
             *([one.text] if one.text else []),
@@ -109,13 +110,6 @@ def _changed_at(path: Path) -> float:
         return path.stat().st_mtime
     except OSError:
         return 0.0
-
-
-def metrics_in_words(metrics: Mapping[str, float]) -> list[str]:
-    """The metric to watch: accuracy, or else the first that the task has."""
-    if "accuracy" in metrics:
-        return [f"accuracy {metrics['accuracy']:.1%}"]
-    return [f"test {name} {value:.3g}" for name, value in metrics.items()][:1]
 
 
 def in_time(seconds: float) -> str:

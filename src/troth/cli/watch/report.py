@@ -18,6 +18,10 @@ def report(
     run: Annotated[
         Path, typer.Argument(help="A run's folder; or a run.toml, for the folder in ./runs that takes part in it.")
     ],
+    manifest: Annotated[
+        Path | None,
+        typer.Option("--run", help="The run.toml of a folder that has a journal and no events: it is told from that."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="The file to write.", show_default=f"{REPORT} in the run's folder")
     ] = None,
@@ -27,7 +31,7 @@ def report(
 
     It has everything that 'troth watch' shows at this moment, names and reasons of all peers included, and no evidence files.
     """
-    from troth.cli.watch.target import run_folder
+    from troth.cli.watch.target import run_folder, with_events
     from troth.files import write_text
 
     folder = run_folder(run)
@@ -38,7 +42,8 @@ def report(
         raise ReportError(f"{path} is there already: choose another with --out, or add --overwrite")
     from troth.watch.bundle import bundle
 
-    lines = _lines(folder.events)
+    with with_events(folder, manifest) as told:
+        lines = _lines(told.events)
     try:
         write_text(path, bundle(lines))
     except OSError as error:

@@ -1,6 +1,9 @@
 """Which folder a command means that was given a folder or a manifest."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import typer
 
@@ -38,6 +41,31 @@ def run_folder(given: Path) -> RunFolder:
             "(--folder), or join first"
         )
     raise TargetError(f"{given}: several folders belong to this run: {_names(found)}; name one of them")
+
+
+@contextmanager
+def with_events(folder: RunFolder, manifest: Path | None) -> Iterator[RunFolder]:
+    """The folder; where it has a journal and no events, as members of earlier versions left it, with the events that it tells."""
+    if folder.events.exists() or not any(folder.path.glob("journal/steps-*")):
+        yield folder
+        return
+    if manifest is None:
+        raise TargetError(
+            f"{folder.path} has a journal, and no events beside it: name the run.toml of its run with --run"
+        )
+    from troth.events.file import EventFile
+    from troth.network.manifest.manifest import Manifest
+    from troth.watch.journal import journal_events
+
+    run = Manifest.load(manifest)
+    with TemporaryDirectory(prefix="troth-watch-") as place:
+        file = EventFile(Path(place) / EVENTS)
+        try:
+            for event in journal_events(folder.path, run):
+                file.add(event)
+        finally:
+            file.close()
+        yield RunFolder(folder.path, told=Path(place) / EVENTS)
 
 
 def run_in(folder: Path) -> str | None:

@@ -15,6 +15,10 @@ def watch(
     run: Annotated[
         Path, typer.Argument(help="A run's folder; or a run.toml, for the folder in ./runs that takes part in it.")
     ],
+    manifest: Annotated[
+        Path | None,
+        typer.Option("--run", help="The run.toml of a folder that has a journal and no events: it is told from that."),
+    ] = None,
     host: Annotated[
         str, typer.Option(help="Address to serve at. Beyond this machine a token is asked for.")
     ] = "127.0.0.1",
@@ -38,17 +42,18 @@ def watch(
     It only reads the folder, whoever trains there; any number of these may run. Ctrl-C ends it, and not the run.
     """
     from troth.cli.fields import as_options
-    from troth.cli.watch.target import run_folder
+    from troth.cli.watch.target import run_folder, with_events
     from troth.watch.guard import new_token
     from troth.watch.server import PageServer
 
-    folder = run_folder(run)
     if terminal:
         from troth.watch.terminal.show import watch_here
 
-        watch_here(folder)
+        with with_events(run_folder(run), manifest) as folder:
+            watch_here(folder)
         return
     with (
+        with_events(run_folder(run), manifest) as folder,
         as_options(("host", "port", "token")),
         PageServer(folder, host=host, port=port, token=new_token() if token == "new" else token) as server,
     ):

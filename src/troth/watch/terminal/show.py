@@ -18,6 +18,7 @@ from troth.watch.terminal.view import View
 from troth.watch.terminal.words import line, sentences
 
 _EVERY_S = 0.5  # between two drawings
+_BESIDE_S = 1.0  # the same beside a training: it comes first
 _LINE_EVERY_S = 2.0
 _LOOK_S = 0.2
 _MOST = 500  # events taken at a time
@@ -162,5 +163,5 @@ class Drawn:
             self._live.refresh()
 
     def go_on(self) -> None:
-        while not self.over.wait(_EVERY_S):
+        while not self.over.wait(_BESIDE_S):
             self.draw()
