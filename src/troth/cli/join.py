@@ -3,7 +3,7 @@
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -183,7 +183,7 @@ def _live(node: "Node", place: Path, screen: "_Screen") -> None:
     from troth.protocol.recovery.ledger import ForkedError
     from troth.protocol.recovery.member import RemovedError
 
-    stop = _Stop(node, screen)
+    stop = _Stop(node, say=screen.say)
     try:
         with stop, _naming_folder():
             node.live()
@@ -209,9 +209,11 @@ class _Stop:
     """Ctrl-C and SIGTERM, while a peer lives: the first one lets it stop when it next waits for others, so that none of them has
     half of a message; later ones must not cut off the saving of its state."""
 
-    def __init__(self, node: "Node", screen: "_Screen", patience_s: float = 30.0) -> None:
+    def __init__(
+        self, node: "Node", patience_s: float = 30.0, say: Callable[[str], None] = lambda text: say_now(text)
+    ) -> None:
         self.exit_code = 0
-        self._screen = screen
+        self._say = say
         self._node = node
         self._patience_s = patience_s
         self._since = 0.0
@@ -233,7 +235,7 @@ class _Stop:
             self.exit_code, self._since = 128 + number, time.monotonic()
             self._node.stop()
         elif time.monotonic() < self._since + self._patience_s:
-            self._screen.say("ends its computation and saves; a moment, please")
+            self._say("ends its computation and saves; a moment, please")
         else:
             self._since = time.monotonic()
             raise KeyboardInterrupt

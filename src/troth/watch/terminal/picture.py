@@ -152,9 +152,7 @@ class Picture:
 
     @property
     def title(self) -> str:
-        began = self.began
-        return (
-            printable(" · ".join(filter(None, (began.name, began.task, f"as {began.me}" if began.me else ""))))
-            if began
-            else ""
-        )
+        if self.began is None:
+            return ""
+        names = dict.fromkeys((self.began.name, self.began.task, f"as {self.began.me}" if self.began.me else ""))
+        return printable(" · ".join(filter(None, names)))
