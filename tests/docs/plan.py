@@ -46,6 +46,7 @@ NOT_RUN: dict[str, str] = {
     "nvidia-cuda-mps-control -d": "a service of a GPU",
     "troth lab run resnet18-cifar10 --data data --device cuda --workers 6": "hours on a GPU",
     "echo quit | nvidia-cuda-mps-control": "a service of a GPU",
+    "troth watch runs/small": "it goes on until Ctrl-C; tests/cli/test_watch.py runs it",
     "troth lab run theory": "a quarter of an hour of two cores",
     "troth lab report results/theory": "of the sweep that is not run",
     "python -m troth.lab.theory results/theory docs/images": "of the sweep that is not run",
