@@ -1,0 +1,218 @@
+// @ts-check
+// The grid on its canvas. Only what is in sight is drawn: a pixel a cell on a small picture, which the browser enlarges.
+
+import { BANNED, ACCUSED, CELLS, CLEAN, CONTRIBUTED } from "./cells.js";
+import { shown } from "./words.js";
+
+const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', sans-serif";
+const small = document.createElement("canvas");
+let signs = { of: "", pictures: [] };
+
+/** Sight: { history, scale, colours, left, top, width, height, chosen, cursor }, all in pixels of the page. */
+export function drawGrid(canvas, sight) {
+  const ratio = devicePixelRatio || 1;
+  const { width, height, colours, scale } = sight;
+  if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
+    canvas.width = Math.round(width * ratio);
+    canvas.height = Math.round(height * ratio);
+    canvas.style.setProperty("width", width + "px");
+    canvas.style.setProperty("height", height + "px");
+  }
+  const pen = canvas.getContext("2d");
+  pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+  pen.fillStyle = colours.card;
+  pen.fillRect(0, 0, width, height);
+  const window = inSight(sight);
+  pen.save();
+  pen.beginPath();
+  pen.rect(scale.gutter, scale.axis, width - scale.gutter, height - scale.axis);
+  pen.clip();
+  if (window.columns > 0 && window.rows > 0) drawCells(pen, sight, window, ratio);
+  drawChosen(pen, sight);
+  pen.restore();
+  drawNames(pen, sight, window);
+  drawSteps(pen, sight, window);
+}
+
+function inSight({ history, scale, left, top, width, height }) {
+  const fromColumn = Math.floor(left / scale.column);
+  const fromRow = Math.floor(top / scale.row);
+  const columns = history.cells.columnsAt(scale.level);
+  return {
+    fromColumn,
+    fromRow,
+    columns: Math.min(columns, Math.ceil((left + width - scale.gutter) / scale.column)) - fromColumn,
+    rows: Math.min(history.peers.length, Math.ceil((top + height - scale.axis) / scale.row)) - fromRow,
+    x: scale.gutter + fromColumn * scale.column - left,
+    y: scale.axis + fromRow * scale.row - top,
+  };
+}
+
+function drawCells(pen, sight, window, ratio) {
+  const { scale, colours } = sight;
+  const codes = codesInSight(sight, window);
+  small.width = window.columns;
+  small.height = window.rows;
+  const context = small.getContext("2d");
+  const picture = context.createImageData(window.columns, window.rows);
+  const pixels = new Uint32Array(picture.data.buffer);
+  for (let at = 0; at < codes.length; at++) pixels[at] = colours.pixels[codes[at]];
+  context.putImageData(picture, 0, 0);
+  pen.imageSmoothingEnabled = false;
+  pen.drawImage(small, window.x, window.y, window.columns * scale.column, window.rows * scale.row);
+  drawGaps(pen, sight, window);
+  if (scale.large) drawSigns(pen, sight, window, codes, ratio);
+  else drawMarks(pen, sight, ratio);
+}
+
+function codesInSight({ history, scale, chosen }, window) {
+  const { columns, rows, fromColumn, fromRow } = window;
+  const codes = new Uint8Array(columns * rows);
+  const stride = history.cells.stride;
+  const cells = history.cells.levels[scale.level];
+  // In its own step, the chosen one's work has not been audited yet: that is done in the next.
+  const fresh = scale.level === 0 && chosen < history.length - 1 ? chosen : -1;
+  for (let column = 0; column < columns; column++) {
+    const from = (fromColumn + column) * stride + fromRow;
+    for (let row = 0; row < rows; row++) {
+      const code = cells[from + row];
+      codes[row * columns + column] = code === CLEAN && fromColumn + column === fresh ? CONTRIBUTED : code;
+    }
+  }
+  return codes;
+}
+
+function drawGaps(pen, { scale, colours }, window) {
+  pen.fillStyle = colours.card;
+  if (scale.column >= 5) {
+    for (let column = 0; column <= window.columns; column++) {
+      pen.fillRect(window.x + column * scale.column - 1, window.y, 1, window.rows * scale.row);
+    }
+  }
+  if (scale.row >= 5) {
+    for (let row = 0; row <= window.rows; row++) {
+      pen.fillRect(window.x, window.y + row * scale.row - 1, window.columns * scale.column, 1);
+    }
+  }
+}
+
+function drawSigns(pen, { scale, colours }, window, codes, ratio) {
+  const size = Math.min(scale.column, scale.row) - 1;
+  const pictures = signsOf(size, ratio, colours);
+  const right = (scale.column - 1 - size) / 2;
+  const down = (scale.row - 1 - size) / 2;
+  for (let row = 0; row < window.rows; row++) {
+    for (let column = 0; column < window.columns; column++) {
+      const picture = pictures[codes[row * window.columns + column]];
+      if (picture) pen.drawImage(picture, window.x + column * scale.column + right, window.y + row * scale.row + down, size, size);
+    }
+  }
+}
+
+/** In small cells bans and accusations have marks that are larger than the cell: two pixels are easily missed. */
+function drawMarks(pen, { history, scale, colours, left, top, width, height, chosen }, ratio) {
+  const pictures = signsOf(11, ratio, colours);
+  const place = ({ at, row }) => [
+    scale.gutter + (scale.of(at) + 0.5) * scale.column - left,
+    scale.axis + (row + 0.5) * scale.row - top,
+  ];
+  for (const [marks, code, size] of [[history.accusations, ACCUSED, 9], [history.bans, BANNED, 11]]) {
+    for (const mark of marks) {
+      const [x, y] = place(mark);
+      if (x < scale.gutter - size || x > width + size || y < -size || y > height + size) continue;
+      if (code === ACCUSED && history.cells.at(mark.at, mark.row) !== ACCUSED) continue;
+      pen.globalAlpha = mark.at > chosen ? 0.25 : 1;
+      pen.fillStyle = colours.cells[code];
+      pen.fillRect(x - size / 2, y - size / 2, size, size);
+      pen.drawImage(pictures[code], x - size / 2, y - size / 2, size, size);
+    }
+  }
+  pen.globalAlpha = 1;
+}
+
+/** Signs as pictures: text is slow to draw a thousand times. */
+function signsOf(size, ratio, colours) {
+  const of = size + " " + ratio + " " + colours.ink;
+  if (signs.of === of) return signs.pictures;
+  const pictures = CELLS.map(({ sign }, code) => {
+    if (!sign) return null;
+    const picture = document.createElement("canvas");
+    picture.width = picture.height = Math.ceil(size * ratio);
+    const pen = picture.getContext("2d");
+    pen.font = (code >= ACCUSED ? "700 " : "600 ") + Math.round(picture.width * 0.72) + "px " + FONT;
+    pen.textAlign = "center";
+    pen.textBaseline = "middle";
+    pen.fillStyle = colours.signs[code];
+    pen.globalAlpha = code === CONTRIBUTED ? 0.55 : 0.9;
+    pen.fillText(sign, picture.width / 2, picture.height * 0.54);
+    return picture;
+  });
+  signs = { of, pictures };
+  return pictures;
+}
+
+/** The steps after the chosen one are veiled; the chosen one and the cell under the cursor have a frame. */
+function drawChosen(pen, { history, scale, colours, left, top, width, height, chosen, cursor }) {
+  const x = (column) => scale.gutter + column * scale.column - left;
+  const column = scale.of(Math.max(0, chosen));
+  if (chosen >= 0 && chosen < history.length - 1) {
+    pen.globalAlpha = 0.78;
+    pen.fillStyle = colours.card;
+    pen.fillRect(x(column + 1), scale.axis, width, height);
+    pen.globalAlpha = 1;
+  }
+  const bottom = Math.min(height, scale.axis + history.peers.length * scale.row - top);
+  if (chosen >= 0) {
+    pen.strokeStyle = colours.accent;
+    pen.lineWidth = 1.5;
+    pen.strokeRect(x(column) - 1, scale.axis - 3, Math.max(2, scale.column + 0.5), bottom - scale.axis + 2);
+  }
+  if (cursor) {
+    pen.strokeStyle = colours.ink;
+    pen.lineWidth = 2;
+    const y = scale.axis + cursor.row * scale.row - top;
+    pen.strokeRect(x(cursor.column) - 1, y - 1, Math.max(3, scale.column + 1), Math.max(3, scale.row + 1));
+  }
+}
+
+function drawNames(pen, { history, scale, colours, cursor, top }, window) {
+  const every = Math.max(1, Math.ceil(12 / scale.row));
+  pen.font = "12px " + FONT;
+  pen.textBaseline = "middle";
+  pen.textAlign = "left";
+  const most = scale.gutter < 80 ? 8 : 12;
+  for (let row = Math.ceil(window.fromRow / every) * every; row < window.fromRow + window.rows; row += every) {
+    if (cursor && cursor.row !== row && Math.abs(cursor.row - row) < every) continue; // the cursor's own name stands here
+    name(row, row * scale.row);
+  }
+  if (cursor && cursor.row < history.peers.length) name(cursor.row, cursor.row * scale.row, true);
+
+  function name(row, y, strong = false) {
+    const down = scale.axis + y + scale.row / 2 - top;
+    if (down < scale.axis + 4) return;
+    const peer = history.peers[row];
+    pen.fillStyle = strong ? colours.ink : colours.quiet;
+    pen.font = (strong ? "600 " : "") + "12px " + FONT;
+    pen.fillText(shown(peer.name, most) + (peer.liar ? " *" : ""), 0, down, scale.gutter - 6);
+    if (every > 1) pen.fillRect(scale.gutter - 4, down, 3, 1);
+  }
+}
+
+function drawSteps(pen, { history, scale, colours, left, width }, window) {
+  pen.font = "12px " + FONT;
+  pen.fillStyle = colours.quiet;
+  pen.textBaseline = "alphabetic";
+  pen.textAlign = "left";
+  const steps = 4 ** scale.level;
+  const least = (56 / scale.column) * steps; // steps between two numbers
+  const power = 10 ** Math.floor(Math.log10(Math.max(1, least)));
+  const every = Math.max(1, [1, 2, 5, 10].map((factor) => factor * power).find((one) => one >= least) ?? 10 * power);
+  const from = window.fromColumn * steps;
+  const to = Math.min(history.length, (window.fromColumn + Math.max(0, window.columns)) * steps);
+  for (let at = Math.ceil(from / every) * every; at < to; at += every) {
+    const x = scale.gutter + (at / steps) * scale.column - left;
+    if (x < scale.gutter - 1 || x > width - 20) continue;
+    pen.fillText(String(history.step[at]), x, 12);
+    pen.fillRect(x, 15, 1, 4);
+  }
+}

@@ -1,0 +1,124 @@
+// @ts-check
+// The page: events come in, all views show the run as of one moment, at most once a frame.
+
+import { startChart } from "./chart.js";
+import { startGrid } from "./grid.js";
+import { startHeader } from "./header.js";
+import { History } from "./history.js";
+import { Moment } from "./moment.js";
+import { startHealth, startNetwork, startNewcomers, startNotes } from "./network.js";
+import { startPlayer } from "./player.js";
+import { startRing } from "./ring.js";
+import { rolesOf } from "./roles.js";
+import { openSource } from "./source.js";
+import { startTheme } from "./theme.js";
+import { startTimeline } from "./timeline.js";
+import { startTrials } from "./trials.js";
+import { startWho } from "./who.js";
+
+const REST_MS = 150; // between two requests for a step's details
+
+function startPage() {
+  const run = new History();
+  const moment = new Moment(run, repaint);
+  let connection = "waiting";
+  let status = null;
+  let total = 0; // events that the server has; before they are here, nothing is announced
+  let received = 0;
+  let queued = false;
+  let detail = { step: -1, of: null, busy: false };
+  let picked = null;
+
+  const nextTheme = startTheme(repaint);
+  const choose = (column) => {
+    moment.stop();
+    moment.choose(column);
+  };
+  const views = [
+    startHeader(), startChart({ choose, repaint }), startGrid({ choose, repaint }), startTrials({ choose }),
+    startNetwork(), startHealth(), startNotes(), startPlayer(moment, nextTheme),
+  ];
+  const ring = startRing({ pick });
+  const who = startWho({ pick });
+  const timeline = startTimeline();
+  const newcomers = startNewcomers();
+
+  const source = openSource({
+    events(list, afresh, all) {
+      if (afresh) {
+        run.forget();
+        received = 0;
+        detail = { ...detail, step: -1 };
+      }
+      for (const event of list) run.add(event);
+      received += list.length;
+      total = all;
+      moment.arrived(received >= total && !source?.report);
+      repaint();
+    },
+    status(one) {
+      status = one;
+      repaint();
+    },
+    state(state) {
+      connection = state;
+      if (state === "lost") status = null;
+      if (state === "ended") moment.arrived(true);
+      repaint();
+    },
+  });
+
+  function repaint() {
+    if (queued) return;
+    queued = true;
+    requestAnimationFrame(paint);
+  }
+
+  function paint() {
+    queued = false;
+    const view = {
+      history: run, column: moment.column, following: moment.follows, playing: moment.playing, connection, status,
+      over: connection === "ended" || run.ended !== null, report: source.report, loading: received < total,
+    };
+    for (const one of views) one.update(view);
+    timeline.present(status, moment.follows && connection === "open");
+    if (!detail.busy && moment.number !== null && moment.number !== detail.step) ask(moment.number);
+    if (view.column >= 0) performance.mark("troth-painted", { detail: { column: view.column, steps: run.length } });
+  }
+
+  /** Owners and phases of the chosen step; one question at a time, so that scrubbing does not flood the server. */
+  async function ask(step) {
+    detail.busy = true;
+    let of = null;
+    try {
+      of = await source.detail(step);
+    } catch {
+      // The connection is lost, or the answer cannot be read: the ring keeps the step that it has.
+    }
+    detail = { step, of, busy: true };
+    if (of) showDetail(of);
+    setTimeout(() => {
+      detail.busy = false;
+      if (moment.number !== detail.step) repaint();
+    }, REST_MS);
+  }
+
+  function showDetail(of) {
+    const column = run.columnOf(of.step);
+    if (column < 0 || run.step[column] !== of.step) return;
+    const members = rolesOf(run, column, of);
+    ring.update(members, of);
+    who.update(members, of);
+    timeline.update(of);
+    newcomers.update(of, run);
+    pick(picked, true);
+  }
+
+  function pick(name, again = false) {
+    picked = !again && name === picked ? null : name;
+    ring.picked(picked);
+    who.picked(picked);
+  }
+}
+
+startPage();

@@ -1,0 +1,126 @@
+// @ts-check
+// Trials and bans as stories, the newest first, as of the chosen step.
+
+import { ACCUSED, BANNED, CELLS } from "./cells.js";
+import { upTo } from "./history.js";
+import { byId, copy, count, isEvidence, make, nameOf, say, shown, whole } from "./words.js";
+
+const PAGE = 20; // stories that are drawn at once
+const BALLOTS = { accused: "the accused lied", accuser: "the accuser lied", abstains: "abstains" };
+
+export function startTrials({ choose }) {
+  const list = byId("trials-list");
+  const more = make("button", { type: "button" }, "Show older ones");
+  let room = PAGE;
+  let drawn = { stories: null, shown: -1, room: 0 };
+  let view = null;
+
+  more.addEventListener("click", () => {
+    room += PAGE;
+    update(view);
+  });
+  list.addEventListener("keydown", (event) => {
+    const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (!by || !(event.target instanceof HTMLElement)) return;
+    const all = [...list.querySelectorAll("article")];
+    const now = all.findIndex((one) => one.contains(event.target));
+    const next = all[Math.max(0, Math.min(all.length - 1, now + by))];
+    if (next) next.focus();
+    event.preventDefault();
+    event.stopPropagation();
+  });
+
+  function update(next) {
+    view = next;
+    const { history, column } = view;
+    const told = upTo(history.stories, column);
+    const marker = told ? history.stories[told - 1] : null;
+    if (drawn.marker === marker && drawn.room === room && drawn.manifest === history.began?.manifest) return;
+    drawn = { marker, room, manifest: history.began?.manifest };
+    const some = history.stories.slice(Math.max(0, told - room), told).reverse();
+    list.replaceChildren(...some.map((story) => article(story, view, choose)));
+    if (told > room) list.append(more);
+    if (!told) list.append(make("p", { class: "quiet" }, "Nobody has been accused" + (history.length ? " so far." : ".")));
+    const bans = upTo(history.bans, column);
+    say(byId("trials-words"), told ? count(bans, "ban") + ", " + count(told, "story", "stories") : "");
+  }
+  return { update };
+}
+
+function article(story, view, choose) {
+  const { history } = view;
+  const step = history.step[story.at];
+  const { trial, ban } = story;
+  const banned = trial ? trial.banned : ban.peer;
+  const code = banned === null ? ACCUSED : BANNED;
+  const go = make("button", { type: "button", class: "link", title: "Show this step everywhere" }, "step " + whole(step));
+  go.addEventListener("click", () => choose(story.at));
+  const head = make("h3", {},
+    make("span", { class: "key key-" + code, "aria-hidden": "true" }, CELLS[code].sign),
+    banned === null ? make("span", {}, nameOf(trial.target), " accused") : make("span", {}, nameOf(banned), " banned"),
+    make("span", { class: "quiet" }, "in ", go));
+  const body = trial ? trialParts(trial, history) : [make("p", { class: "story" }, sentence(ban.reason))];
+  const evidence = trial ? trial.evidence : ban.evidence;
+  return make("article", { class: "trial", tabindex: "0" }, head, ...body, ...evidenceParts(evidence, view));
+}
+
+function trialParts(trial, history) {
+  const story = trial.story.length ? trial.story : [plainStory(trial)];
+  const parts = story.map((line) => make("p", { class: "story" }, shown(line, 600)));
+  if (trial.votes.length) parts.push(votes(trial, history));
+  return parts;
+}
+
+function plainStory(trial) {
+  const by = trial.accuser === null ? "Everybody saw that " : shown(trial.accuser) + " said that ";
+  const ends = { accused: "The jury agreed.", accuser: "The jury found that the accuser lied.", dismissed: "No quorum agreed: the accusation was dismissed." };
+  return by + "the " + shown(trial.kind, 40) + " of " + shown(trial.target) + " in step " + whole(trial.step) + " was wrong. " + (ends[trial.verdict] ?? "");
+}
+
+function sentence(reason) {
+  const text = shown(reason, 600);
+  return text === "" ? "No reason was given." : /[.!?]$/.test(text) ? text : text + ".";
+}
+
+/** Many jurors: how many of each kind at a glance, each by name in a table that opens. */
+function votes(trial) {
+  const counted = new Map();
+  for (const [, ballot] of trial.votes) counted.set(ballot, (counted.get(ballot) ?? 0) + 1);
+  const sums = [...counted].sort((one, other) => other[1] - one[1]).map(([ballot, number]) => number + " " + (BALLOTS[ballot] ?? shown(ballot, 20)));
+  const needs = trial.quorum ? "; " + trial.quorum + " decide" : "";
+  const box = make("details", {}, make("summary", {}, "Votes: " + sums.join(", ") + needs));
+  box.addEventListener("toggle", () => {
+    if (!box.open || box.childElementCount > 1) return;
+    const rows = trial.votes.slice(0, 500).map(([voter, ballot]) =>
+      make("tr", {}, make("td", {}, nameOf(voter)), make("td", {}, BALLOTS[ballot] ?? shown(ballot, 20))));
+    box.append(make("table", {},
+      make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Juror"), make("th", { scope: "col" }, "Vote"))),
+      make("tbody", {}, ...rows)));
+  });
+  return box;
+}
+
+/** The file that proves the ban, and the command that checks it. A name that no file of ours has gets no link. */
+function evidenceParts(evidence, { history, report }) {
+  if (!isEvidence(evidence)) return [];
+  const manifest = history.began?.manifest || "run.toml";
+  const command = "troth verify " + evidence + " --run " + quoted(manifest);
+  const button = make("button", { type: "button", "aria-label": "Copy the command" }, "Copy");
+  button.addEventListener("click", async () => {
+    say(button, (await copy(command)) ? "Copied" : "Select it");
+    setTimeout(() => say(button, "Copy"), 1500);
+  });
+  const line = make("div", { class: "command" }, make("code", { tabindex: "0" }, command), button);
+  if (report) return [make("p", { class: "quiet" }, "Evidence: " + evidence + ", in the run's folder"), line];
+  const link = document.createElement("a");
+  link.setAttribute("href", "/evidence/" + evidence);
+  link.setAttribute("download", evidence);
+  link.textContent = "Download the evidence";
+  return [make("p", {}, link, make("span", { class: "quiet" }, " (" + evidence + ")")), line];
+}
+
+/** For a shell: a manifest's name may have been chosen by somebody who wants another command to be run. */
+function quoted(name) {
+  const seen = (name.startsWith("-") ? "./" : "") + shown(name, 200);
+  return /^[A-Za-z0-9_./+:@-]+$/.test(seen) ? seen : "'" + seen.replaceAll("'", "'\\''") + "'";
+}
