@@ -159,28 +159,36 @@ function drawOver(plot, { history, column }, colours) {
   }
   pen.font = 600 + " " + 12 * ratio + "px system-ui, sans-serif";
   pen.textBaseline = "bottom";
-  let free = -Infinity; // where the next label may begin
-  for (let from = 0; from < history.bans.length; ) {
-    let to = from;
-    while (to < history.bans.length && history.bans[to].at === history.bans[from].at) to++;
-    const x = xOf(history.bans[from].at);
-    pen.globalAlpha = history.bans[from].at > column ? 0.25 : 1;
-    pen.strokeStyle = pen.fillStyle = colours.ban;
-    pen.lineWidth = 1.25 * ratio;
-    pen.setLineDash([4 * ratio, 3 * ratio]);
+  drawBans(pen, history, column, colours, { ratio, top, height, right: left + width, xOf });
+  pen.restore();
+}
+
+/** A line for each ban; those that are too close for their names share one. */
+function drawBans(pen, history, column, colours, { ratio, top, height, right, xOf }) {
+  pen.strokeStyle = pen.fillStyle = colours.ban;
+  pen.lineWidth = 1.25 * ratio;
+  pen.setLineDash([4 * ratio, 3 * ratio]);
+  const labels = []; // { x, end, name, more, later }
+  for (const ban of history.bans) {
+    const x = xOf(ban.at);
+    const later = ban.at > column;
+    pen.globalAlpha = later ? 0.25 : 1;
     pen.beginPath();
     pen.moveTo(x, top);
     pen.lineTo(x, top + height);
     pen.stroke();
-    const name = shown(history.peers[history.bans[from].row].name, 10);
-    const label = "\u00d7 " + name + (to - from > 1 ? " +" + (to - from - 1) : "");
-    const wide = pen.measureText(label).width;
-    const text = x > free && x + wide < left + width + 30 * ratio ? label : x > free - wide / 2 ? "\u00d7" : "";
-    if (text) pen.fillText(text, x - 4 * ratio, top - 2 * ratio);
-    if (text === label) free = x + wide + 6 * ratio;
-    from = to;
+    const last = labels[labels.length - 1];
+    if (last && x < last.end && last.later === later) last.more++;
+    else if (!last || x >= last.end) {
+      const name = "\u00d7 " + shown(history.peers[ban.row].name, 10);
+      labels.push({ x, name, later, more: 0, end: x + pen.measureText(name + " +00").width });
+    }
   }
-  pen.restore();
+  for (const { x, name, more, later } of labels) {
+    const text = name + (more ? " +" + more : "");
+    pen.globalAlpha = later ? 0.3 : 1;
+    pen.fillText(text, Math.min(x - 4 * ratio, right - pen.measureText(text).width), top - 2 * ratio);
+  }
 }
 
 function pointWords(history, at, name) {

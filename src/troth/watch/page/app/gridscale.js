@@ -6,6 +6,7 @@ const ZOOMS = [
   [0, 2], [0, 3], [0, 5], [0, 8], [0, 12], [0, 18],
 ]; // level of the cells, pixels a column
 const ROUND = [1, 1.5, 2, 3, 4, 6, 8];
+const WIDEST = 22; // pixels of a column
 const HEIGHT = 520; // pixels that the rows may take before they scroll
 
 /** Steps to leave room for, so that a growing run does not change its scale with every step. */
@@ -34,7 +35,10 @@ export class GridScale {
     const least = Math.max(3, Math.min(22, Math.floor(HEIGHT / Math.max(1, rows))));
     this.gutter = width < 500 ? 64 : 96;
     this.fitting = this.#fitting();
-    const [level, pixels] = ZOOMS[this.zoom ?? this.fitting];
+    const [level, narrow] = ZOOMS[this.zoom ?? this.fitting];
+    // What shows all may as well fill the width.
+    const most = level === 0 ? WIDEST : 2 * narrow - 1;
+    const pixels = this.zoom !== null ? narrow : Math.max(narrow, Math.min(most, Math.floor((width - this.gutter) / this.columns(room, level))));
     this.level = level;
     this.column = pixels;
     this.row = pixels >= 12 ? Math.max(least, 16) : least;
@@ -57,8 +61,8 @@ export class GridScale {
     return after !== before;
   }
 
-  columns(steps) {
-    return Math.ceil(steps / 4 ** this.level);
+  columns(steps, level = this.level) {
+    return Math.ceil(steps / 4 ** level);
   }
 
   /** Drawn column of a step's column. */
@@ -72,6 +76,6 @@ export class GridScale {
   }
 
   get large() {
-    return this.column >= 10 && this.row >= 10;
+    return this.column >= 9 && this.row >= 9;
   }
 }

@@ -46,7 +46,7 @@ export function startHeader() {
       const first = history.peers.filter((peer) => peer.founder).length;
       put("Step", whole(history.step[column]));
       put("Updates", whole(history.updates[column]), "of " + whole(Math.max(began.of, history.updates[column])));
-      put("Members", whole(history.members[column]), "of " + whole(Math.max(first, history.members[column])) + " founders");
+      put("Members", whole(history.members[column]), "began with " + whole(first));
       const withstands = history.withstands[column];
       put("Withstands now", withstands === null ? "nothing" : count(withstands, "liar"), withstands === null ? "promised" : "");
       put("Quorum", history.quorum[column] ? whole(history.quorum[column]) : "\u2013", history.quorum[column] ? "votes" : "");
@@ -84,7 +84,7 @@ function stateOf({ history, connection, following, column, status }) {
 function runWords(began) {
   const words = [];
   if (began.task && began.name) words.push(shown(began.task, 60));
-  words.push(began.defence === "troth" ? "every peer checks every other" : "defence " + shown(began.defence, 40));
+  if (began.defence !== "troth") words.push("defence " + shown(began.defence, 40));
   if (SOURCES[began.source]) {
     words.push("told by " + SOURCES[began.source] + (began.me && began.source !== "simulation" ? ", " + shown(began.me) : ""));
   }

@@ -5,7 +5,7 @@ import { byId, bytes, clock, count, make, nameOf, say, seconds, shown, whole } f
 
 const MOST_NOTES = 200;
 const MOST_LINKS = 400;
-const LINK_HEADS = [["Peer"], ["Link"], ["In", "number"], ["Out", "number"], ["Latency", "number"], ["Timeouts", "number"], ["Lost", "number"]];
+const LINK_HEADS = [["Peer"], ["Link", "words"], ["In", "number"], ["Out", "number"], ["Latency", "number"], ["Timeouts", "number"], ["Lost", "number"]];
 const DOINGS = { meeting: "meets the others", training: "trains", waiting: "waits", paused: "pauses", over: "is done", stopped: "has stopped", out: "is out", error: "failed" };
 
 export function startNetwork() {

@@ -4,10 +4,9 @@
 import { ROLES } from "./roles.js";
 import { byId, count, draw, make, say, shown, whole } from "./words.js";
 
-const SIZE = 560;
-const MIDDLE = SIZE / 2;
 const MOST_NAMED = 48; // members whose names have room around the ring
 const MOST_CHORDS = 3000;
+let middle = 280; // of the picture, whose size follows the box: letters keep theirs
 
 export function startRing({ pick }) {
   const box = byId("ring-picture");
@@ -17,14 +16,17 @@ export function startRing({ pick }) {
   return {
     /** Draw members, as `rolesOf` made them, of one step. */
     update(members, detail) {
-      const picture = draw("svg", { viewBox: "0 0 " + SIZE + " " + SIZE, role: "img", "aria-label": ringWords(members, detail) });
+      const size = Math.max(300, Math.min(560, box.clientWidth || 560));
+      middle = size / 2;
+      const picture = draw("svg", { viewBox: "0 0 " + size + " " + size, role: "img", "aria-label": ringWords(members, detail) });
       places = placesOf(members);
-      const radius = members.length > MOST_NAMED ? 232 : 186;
-      picture.append(arrow(), draw("circle", { class: "circle", cx: MIDDLE, cy: MIDDLE, r: radius }));
+      const named = members.length <= MOST_NAMED;
+      const radius = named ? middle - Math.min(84, size * 0.19) : middle - 16;
+      picture.append(arrow(), draw("circle", { class: "circle", cx: middle, cy: middle, r: radius }));
       const chords = draw("g");
       const strength = Math.max(0.1, Math.min(0.65, 30 / Math.max(1, detail.audits.length)));
       chords.style.setProperty("--strength", String(strength));
-      const inner = radius - (members.length > MOST_NAMED ? 24 : 44);
+      const inner = radius - (named ? 36 : 14);
       for (const [auditor, target] of detail.audits.slice(0, MOST_CHORDS)) {
         const from = places.get(auditor);
         const to = places.get(target);
@@ -51,7 +53,7 @@ function placesOf(members) {
 }
 
 function point(angle, radius) {
-  return [MIDDLE + radius * Math.cos(angle), MIDDLE + radius * Math.sin(angle)];
+  return [middle + radius * Math.cos(angle), middle + radius * Math.sin(angle)];
 }
 
 function arrow() {
@@ -63,7 +65,7 @@ function chord(auditor, target, from, to, radius) {
   const [x, y] = point(from, radius);
   const [right, down] = point(to, radius);
   const pull = 0.45; // towards the middle, so that arrows between neighbours can be seen
-  const bend = [(x + right) / 2 + (MIDDLE - (x + right) / 2) * pull, (y + down) / 2 + (MIDDLE - (y + down) / 2) * pull];
+  const bend = [(x + right) / 2 + (middle - (x + right) / 2) * pull, (y + down) / 2 + (middle - (y + down) / 2) * pull];
   const line = draw("path", {
     class: "chord", "marker-end": "url(#tip)",
     d: "M" + x.toFixed(1) + "," + y.toFixed(1) + " Q" + bend.map((one) => one.toFixed(1)).join(",") + " " + right.toFixed(1) + "," + down.toFixed(1),

@@ -38,8 +38,8 @@ function row(member, pick) {
     make("td", {}, name, member.liar ? " *" : ""),
     make("td", {}, ROLES[member.role]),
     make("td", {}, member.parts.slice(0, 12).map(whole).join(", ") || "\u2013"),
-    make("td", {}, listed(member.audits, 5) || "\u2013"),
-    make("td", {}, listed(member.auditors, 5) || "\u2013"));
+    make("td", { class: "words" }, listed(member.audits, 5) || "\u2013"),
+    make("td", { class: "words" }, listed(member.auditors, 5) || "\u2013"));
   made.dataset.name = member.name;
   return made;
 }
