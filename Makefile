@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: promises nettest bench-audit bench-door bench-hostile bench-memory bench-newcomers bench-network bench-overlap help demo test test-docs test-following test-seeds check bench ban-law drop-outs attack-pages attack-studies lab-pages paper-page fuzz audit-flips vectors clean
+.PHONY: promises nettest bench-audit bench-door bench-hostile bench-memory bench-newcomers bench-network bench-overlap help demo test test-browser test-docs test-following test-seeds check bench ban-law drop-outs attack-pages attack-studies lab-pages paper-page fuzz audit-flips vectors clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -35,6 +35,9 @@ check: .venv/installed-dev ## lint, types and import rules
 
 test: check ## everything that must hold: check, then the test suite
 	$(BIN)/python -m pytest -n 2 --dist worksteal  # neighbours stay together, and share the runs that were made for them
+
+test-browser: .venv/installed-dev ## the page in Chromium: live, replay, keys, hostile strings, no network (part of make test)
+	$(BIN)/python -m pytest tests/browser
 
 test-seeds: .venv/installed-dev ## promises under more seeds than make test draws (some minutes)
 	TROTH_SEEDS=many $(BIN)/python -m pytest -n 2 --dist worksteal tests/protocol/broadcast tests/simulation/chaos

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import settings
 
+from tests.browser.chromium import why_not
 from tests.oracles import byzfl, byzfl_attacks
 from tests.protocol.small_runs import APART, finished
 from troth.simulation import ProtocolSimulation
@@ -17,3 +18,9 @@ settings.load_profile("patient")
 def attacked() -> ProtocolSimulation:
     """Seven peers, two of whom flip signs in every fifth step from step 3 on, run for 30 steps."""
     return finished(APART)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """A page that nobody looked at is no page that works: say so."""
+    if any("tests/browser" in report.nodeid for report in terminalreporter.stats.get("skipped", ())):
+        terminalreporter.write_line(f"The browser tests were skipped: {why_not()}", yellow=True)

@@ -7,7 +7,7 @@ import { byId, count, figure, listed, make, metric, say, shown, whole } from "./
 const STATES = {
   waiting: "connecting", live: "live", past: "the past", over: "over", lost: "connection lost", paused: "paused",
 };
-const ENDS = { over: "over", stopped: "stopped", out: "this peer is out", error: "failed" };
+const ENDS = { over: "over", stopped: "stopped", out: "this peer is out", error: "failed", lost: "gone silent" };
 const SOURCES = { member: "a member", swarm: "a swarm on one machine", simulation: "a simulation", journal: "a member's journal" };
 
 export function startHeader() {
@@ -32,7 +32,7 @@ export function startHeader() {
       const { history, column } = view;
       const state = stateOf(view);
       byId("state").dataset.state = state;
-      const word = state === "over" && history.ended ? (ENDS[history.ended.how] ?? "over") : STATES[state];
+      const word = state === "over" ? (ENDS[history.ended?.how || view.ending] ?? "over") : STATES[state];
       say(byId("state-word"), state === "past" && view.playing ? "replay" : word);
       announce(view, state);
       trouble(view);
@@ -92,9 +92,10 @@ function runWords(began) {
   return words.join(" \u00b7 ");
 }
 
-function trouble({ history, connection, report }) {
+function trouble({ history, connection, ending, report }) {
   const words = [];
   if (connection === "lost") words.push("The connection to the server is lost. The page tries again by itself; what it shows is the last it heard.");
+  if (ending === "lost") words.push("The peer that told this is gone without a word. If it comes back, the page goes on.");
   if (history.unkept) words.push("The run is longer than a page can hold: " + count(history.unkept, "step") + " are not shown.");
   if (history.skipped) words.push(count(history.skipped, "event") + " could not be read, and " + (history.skipped === 1 ? "was" : "were") + " skipped.");
   if (history.ended?.how === "error" && history.ended.text) words.push("The run failed: " + shown(history.ended.text, 300));

@@ -22,6 +22,7 @@ function startPage() {
   const run = new History();
   const moment = new Moment(run, repaint);
   let connection = "waiting";
+  let ending = ""; // how the stream ended, where it did
   let status = null;
   let total = 0; // events that the server has; before they are here, nothing is announced
   let received = 0;
@@ -44,26 +45,31 @@ function startPage() {
   const newcomers = startNewcomers();
 
   const source = openSource({
-    events(list, afresh, all) {
-      if (afresh) {
-        run.forget();
-        received = 0;
-        detail = { ...detail, step: -1 };
-      }
+    events(list, all) {
       for (const event of list) run.add(event);
       received += list.length;
       total = all;
-      moment.arrived(received >= total && !source?.report);
+      moment.arrived(false);
+      repaint();
+    },
+    forget() {
+      run.forget();
+      received = 0;
+      detail = { ...detail, step: -1 };
       repaint();
     },
     status(one) {
       status = one;
       repaint();
     },
-    state(state) {
+    state(state, how = "") {
       connection = state;
-      if (state === "lost") status = null;
-      if (state === "ended") moment.arrived(true);
+      ending = how;
+      if (state !== "open") status = null; // it would be told as the present
+      if (state === "ended") {
+        total = received;
+        moment.arrived(true);
+      }
       repaint();
     },
   });
@@ -77,7 +83,7 @@ function startPage() {
   function paint() {
     queued = false;
     const view = {
-      history: run, column: moment.column, following: moment.follows, playing: moment.playing, connection, status,
+      history: run, column: moment.column, following: moment.follows, playing: moment.playing, connection, ending, status,
       over: connection === "ended" || run.ended !== null, report: source.report, loading: received < total,
     };
     for (const one of views) one.update(view);

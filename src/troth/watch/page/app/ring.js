@@ -21,7 +21,7 @@ export function startRing({ pick }) {
       const picture = draw("svg", { viewBox: "0 0 " + size + " " + size, role: "img", "aria-label": ringWords(members, detail) });
       places = placesOf(members);
       const named = members.length <= MOST_NAMED;
-      const radius = named ? middle - Math.min(84, size * 0.19) : middle - 16;
+      const radius = named ? middle - Math.min(88, size * 0.25) : middle - 16;
       picture.append(arrow(), draw("circle", { class: "circle", cx: middle, cy: middle, r: radius }));
       const chords = draw("g");
       const strength = Math.max(0.1, Math.min(0.65, 30 / Math.max(1, detail.audits.length)));

@@ -5,8 +5,9 @@ import { readStatus, readStep } from "./read.js";
 
 const MOST_DETAILS = 64;
 const AGAIN_MS = 2000;
+const MAY_COME_BACK = ["stopped", "error", "lost"]; // what a member may do after this; the others are final
 
-/** Whoever listens gets: events(list, afresh), status(one), state("open" | "lost" | "ended"). */
+/** The listener gets: events(list, total), forget(), status(one), state("open" | "lost" | "ended", how). */
 export function openSource(listener) {
   const inside = document.getElementById("run-data");
   return inside ? new ReportSource(inside, listener) : new ServerSource(listener);
@@ -32,10 +33,12 @@ class ServerSource {
         // A status that cannot be read: the next one comes in a second.
       }
     });
-    events.addEventListener("end", () => {
-      events.close();
-      this.listener.state("ended");
+    events.addEventListener("end", (message) => {
+      const how = endOf(message.data);
+      if (!MAY_COME_BACK.includes(how)) events.close();
+      this.listener.state("ended", how);
     });
+    events.addEventListener("reset", () => this.#forget()); // another run took the place of the one that was shown
     events.onerror = () => {
       this.listener.state("lost");
       // The browser tries again by itself, from where it was, unless the server answered with an error.
@@ -44,21 +47,26 @@ class ServerSource {
   }
 
   #take(message) {
-    let events;
-    let total;
+    let data;
     try {
-      ({ events, total } = JSON.parse(message.data));
+      data = JSON.parse(message.data);
     } catch {
       return;
     }
+    const { events, total } = data;
     if (!Array.isArray(events)) return;
-    const upTo = Number(message.lastEventId);
-    const from = Number.isSafeInteger(upTo) ? upTo - events.length : this.received;
-    const afresh = from < this.received; // another server, or another file: what it says now is all that there is
-    if (afresh) this.details.clear();
+    const from = Number.isSafeInteger(data.from) ? data.from : this.received;
+    if (from < this.received) this.#forget(); // what the server says now is all that there is
     for (const event of events) this.details.delete(event?.step); // a step that was made again
     this.received = from + events.length;
-    this.listener.events(events, afresh, Number.isSafeInteger(total) ? total : this.received);
+    this.listener.state("open");
+    this.listener.events(events, Number.isSafeInteger(total) ? total : this.received);
+  }
+
+  #forget() {
+    this.details.clear();
+    this.received = 0;
+    this.listener.forget();
   }
 
   /** All of one step, with owners and phases; null where the server has none. */
@@ -97,7 +105,7 @@ class ReportSource {
       if (to > from) batch.push(this.#event(from, to));
       from = to + 1;
       if (performance.now() - began > 30 || from >= this.text.length) {
-        this.listener.events(batch, false, 0);
+        this.listener.events(batch, Infinity);
         batch = [];
         await new Promise((resolve) => setTimeout(resolve)); // let the page paint what there is
         began = performance.now();
@@ -126,4 +134,12 @@ async function unpacked(base64) {
   const packed = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
   return await new Response(stream).text();
+}
+
+function endOf(data) {
+  try {
+    return String(JSON.parse(data).how ?? "over");
+  } catch {
+    return "over";
+  }
 }

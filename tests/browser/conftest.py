@@ -1,0 +1,118 @@
+"""One Chromium for all browser tests of a process, and pages that may speak to their own server only."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.browser.chromium import ARGUMENTS, executable, why_not
+from tests.browser.served import ServedRun
+from troth.events.kinds import Event
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, ConsoleMessage, Page, Request
+
+PATIENCE_S = 20.0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    reason = why_not()
+    for item in items:
+        if reason is not None and item.get_closest_marker("browser") is not None:
+            item.add_marker(pytest.mark.skip(reason=f"browser tests: {reason}"))
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator["Browser"]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable(), args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@dataclass
+class Window:
+    """A page in the browser, and everything that it did which a good page does not do."""
+
+    page: "Page"
+    requests: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)  # of scripts, and of the content security policy
+    dialogs: list[str] = field(default_factory=list)
+
+    def text(self, selector: str) -> str:
+        return self.page.locator(selector).inner_text()
+
+    def wait(self, condition: str) -> None:
+        """Wait until an expression of the page's language is true.
+
+        Playwright's own `wait_for_function` evaluates strings inside the page, which the page's policy rightly forbids.
+        """
+        deadline = time.monotonic() + PATIENCE_S
+        while not self.page.evaluate(condition):
+            assert time.monotonic() < deadline, f"never came true: {condition}"
+            self.page.wait_for_timeout(15)
+
+    def open(self, url: str, steps: int | None = None) -> None:
+        """Open a page, and wait until it shows so many steps."""
+        self.page.goto(url)
+        if steps is not None:
+            self.wait(f"document.getElementById('slider').max === '{steps - 1}'")
+
+    def elsewhere(self) -> list[str]:
+        """Requests that did not go to the page's own server."""
+        own = urlsplit(self.page.url)
+        return [url for url in self.requests if urlsplit(url)[:2] != own[:2] and not url.startswith("data:")]
+
+
+@pytest.fixture
+def window(chromium: "Browser") -> Iterator[Callable[..., Window]]:
+    """Opens windows: `window(width=400, color_scheme="dark")`. At the end none of them may have had an error."""
+    windows: list[Window] = []
+    contexts = []
+
+    def new(*, width: int = 1280, height: int = 900, **options: Any) -> Window:
+        context = chromium.new_context(viewport={"width": width, "height": height}, **options)
+        contexts.append(context)
+        made = Window(context.new_page())
+        windows.append(made)
+
+        def note_request(request: "Request") -> None:
+            made.requests.append(request.url)
+
+        def note_console(message: "ConsoleMessage") -> None:
+            if message.type == "error" and "net::ERR" not in message.text:  # a server that died is part of a test
+                made.errors.append(message.text)
+
+        made.page.on("request", note_request)
+        made.page.on("console", note_console)
+        made.page.on("pageerror", lambda error: made.errors.append(str(error)))
+        made.page.on("dialog", lambda dialog: (made.dialogs.append(dialog.message), dialog.dismiss()))
+        return made
+
+    yield new
+    for context in contexts:
+        context.close()
+    for one in windows:
+        assert one.errors == []
+        assert one.dialogs == []
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., ServedRun]]:
+    """Serves events: `serve(*events)`."""
+    runs: list[ServedRun] = []
+
+    def new(*events: Event) -> ServedRun:
+        run = ServedRun(tmp_path / f"run{len(runs)}", events)
+        runs.append(run)
+        return run.__enter__()
+
+    yield new
+    for run in runs:
+        run.__exit__(None, None, None)
