@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: promises nettest bench-audit bench-door bench-hostile bench-memory bench-newcomers bench-network bench-overlap help demo test test-browser test-docs test-following test-seeds check bench ban-law drop-outs attack-pages attack-studies lab-pages paper-page fuzz audit-flips vectors clean
+.PHONY: promises nettest bench-audit bench-door bench-hostile bench-memory bench-newcomers bench-network bench-overlap bench-page help demo test test-browser test-docs test-following test-seeds check bench ban-law drop-outs attack-pages attack-studies lab-pages paper-page fuzz audit-flips vectors clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -71,6 +71,9 @@ bench-memory: .venv/installed-dev ## peak memory of four peers with 10⁸ parame
 
 bench-network: .venv/installed-dev ## a step of ten million parameters against gloo and hivemind; rewrites benchmarks/results-network.md
 	$(BIN)/python -m benchmarks.network
+
+bench-page: .venv/installed-dev ## the page in Chromium: first paint, scrubbing, memory; rewrites benchmarks/results-page.md
+	$(BIN)/python -m benchmarks.page
 
 ban-law: .venv/installed-dev ## measure how long liars last; rewrites docs/ban-law.md (a few minutes)
 	$(BIN)/python -m benchmarks.ban_law

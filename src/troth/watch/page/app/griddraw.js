@@ -1,8 +1,8 @@
 // @ts-check
 // The grid on its canvas. Only what is in sight is drawn: a pixel a cell on a small picture, which the browser enlarges.
 
-import { BANNED, ACCUSED, CELLS, CLEAN, CONTRIBUTED } from "./cells.js";
-import { shown } from "./words.js";
+import { ACCUSED, BANNED, CELLS, CLEAN, CONTRIBUTED } from "./cells.js";
+import { shown, whole } from "./words.js";
 
 const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', sans-serif";
 const small = document.createElement("canvas");
@@ -83,16 +83,13 @@ function codesInSight({ history, scale, chosen }, window) {
 }
 
 function drawGaps(pen, { scale, colours }, window) {
+  if (Math.min(scale.column, scale.row) < 6) return; // gaps would outweigh the cells
   pen.fillStyle = colours.card;
-  if (scale.column >= 5) {
-    for (let column = 0; column <= window.columns; column++) {
-      pen.fillRect(window.x + column * scale.column - 1, window.y, 1, window.rows * scale.row);
-    }
+  for (let column = 0; column <= window.columns; column++) {
+    pen.fillRect(window.x + column * scale.column - 1, window.y, 1, window.rows * scale.row);
   }
-  if (scale.row >= 5) {
-    for (let row = 0; row <= window.rows; row++) {
-      pen.fillRect(window.x, window.y + row * scale.row - 1, window.columns * scale.column, 1);
-    }
+  for (let row = 0; row <= window.rows; row++) {
+    pen.fillRect(window.x, window.y + row * scale.row - 1, window.columns * scale.column, 1);
   }
 }
 
@@ -176,7 +173,7 @@ function drawChosen(pen, { history, scale, colours, left, top, width, height, ch
 }
 
 function drawNames(pen, { history, scale, colours, cursor, top }, window) {
-  const every = Math.max(1, Math.ceil(12 / scale.row));
+  const every = Math.max(1, Math.ceil(13 / scale.row));
   pen.font = "12px " + FONT;
   pen.textBaseline = "middle";
   pen.textAlign = "left";
@@ -212,7 +209,7 @@ function drawSteps(pen, { history, scale, colours, left, width }, window) {
   for (let at = Math.ceil(from / every) * every; at < to; at += every) {
     const x = scale.gutter + (at / steps) * scale.column - left;
     if (x < scale.gutter - 1 || x > width - 20) continue;
-    pen.fillText(String(history.step[at]), x, 12);
+    pen.fillText(whole(history.step[at]), x, 12);
     pen.fillRect(x, 15, 1, 4);
   }
 }

@@ -82,6 +82,7 @@ function startPage() {
 
   function paint() {
     queued = false;
+    const began = performance.now();
     const view = {
       history: run, column: moment.column, following: moment.follows, playing: moment.playing, connection, ending, status,
       over: connection === "ended" || run.ended !== null, report: source.report, loading: received < total,
@@ -89,7 +90,8 @@ function startPage() {
     for (const one of views) one.update(view);
     timeline.present(status, moment.follows && connection === "open");
     if (!detail.busy && moment.number !== null && moment.number !== detail.step) ask(moment.number);
-    if (view.column >= 0) performance.mark("troth-painted", { detail: { column: view.column, steps: run.length } });
+    performance.clearMarks("troth-painted"); // only the newest: the browser would keep them all
+    performance.mark("troth-painted", { detail: { column: view.column, steps: run.length, took: performance.now() - began } });
   }
 
   /** Owners and phases of the chosen step; one question at a time, so that scrubbing does not flood the server. */

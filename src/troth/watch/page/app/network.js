@@ -5,7 +5,7 @@ import { byId, bytes, clock, count, make, nameOf, say, seconds, shown, whole } f
 
 const MOST_NOTES = 200;
 const MOST_LINKS = 400;
-const LINK_HEADS = [["Peer"], ["Link", "words"], ["In", "number"], ["Out", "number"], ["Latency", "number"], ["Timeouts", "number"], ["Lost", "number"]];
+const LINK_HEADS = [["Peer"], ["Link", "wide-words"], ["In", "number"], ["Out", "number"], ["Latency", "number"], ["Timeouts", "number"], ["Lost", "number"]];
 const DOINGS = { meeting: "meets the others", training: "trains", waiting: "waits", paused: "pauses", over: "is done", stopped: "has stopped", out: "is out", error: "failed" };
 
 export function startNetwork() {
@@ -64,13 +64,16 @@ function networkWords(history, status, report) {
 
 export function startHealth() {
   const pairs = make("dl", { class: "pairs" });
-  byId("health-body").append(pairs);
+  const nobody = make("p", { class: "quiet" }, "Nothing is running here: this is told from what was kept.");
+  byId("health-body").append(pairs, nobody);
   let drawn;
   return {
     update({ status, history }) {
       if (drawn === status && status !== null) return;
       drawn = status;
-      const told = status ? healthPairs(status, history) : [["", "Nothing is running here: this is told from what was kept."]];
+      pairs.hidden = !status;
+      nobody.hidden = Boolean(status);
+      const told = status ? healthPairs(status, history) : [];
       pairs.replaceChildren(...told.flatMap(([term, words]) => [make("dt", {}, term), make("dd", {}, words)]));
     },
   };

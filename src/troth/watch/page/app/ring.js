@@ -16,24 +16,27 @@ export function startRing({ pick }) {
   return {
     /** Draw members, as `rolesOf` made them, of one step. */
     update(members, detail) {
-      const size = Math.max(300, Math.min(560, box.clientWidth || 560));
+      const most = members.length <= 12 ? 430 : 560;
+      const size = Math.max(300, Math.min(most, box.clientWidth || most));
       middle = size / 2;
       const picture = draw("svg", { viewBox: "0 0 " + size + " " + size, role: "img", "aria-label": ringWords(members, detail) });
       places = placesOf(members);
-      const named = members.length <= MOST_NAMED;
-      const radius = named ? middle - Math.min(88, size * 0.25) : middle - 16;
+      const crowded = members.length > MOST_NAMED;
+      const names = crowded ? notable(members) : new Set(members.map((member) => member.name));
+      const radius = middle - (crowded && !names.size ? 16 : Math.min(88, size * (crowded ? 0.2 : 0.25)));
+      picture.style.setProperty("max-width", size + "px");
       picture.append(arrow(), draw("circle", { class: "circle", cx: middle, cy: middle, r: radius }));
       const chords = draw("g");
       const strength = Math.max(0.1, Math.min(0.65, 30 / Math.max(1, detail.audits.length)));
       chords.style.setProperty("--strength", String(strength));
-      const inner = radius - (named ? 36 : 14);
+      const inner = radius - (crowded ? 14 : 36);
       for (const [auditor, target] of detail.audits.slice(0, MOST_CHORDS)) {
         const from = places.get(auditor);
         const to = places.get(target);
         if (from !== undefined && to !== undefined) chords.append(chord(auditor, target, from, to, inner));
       }
       picture.append(chords);
-      for (const member of members) picture.append(peer(member, places.get(member.name), radius, members.length, pick));
+      for (const member of members) picture.append(peer(member, places.get(member.name), radius, members.length, names, pick));
       box.replaceChildren(picture);
       say(byId("ring-words"), ringWords(members, detail));
     },
@@ -50,6 +53,19 @@ export function startRing({ pick }) {
 
 function placesOf(members) {
   return new Map(members.map((member, at) => [member.name, (2 * Math.PI * at) / members.length - Math.PI / 2]));
+}
+
+/** In a crowd only those are named who audit or are tried, and only where their names have room. */
+function notable(members) {
+  const names = new Set();
+  const every = Math.ceil(members.length / MOST_NAMED);
+  let free = 0; // the next place around the ring at which a name has room
+  members.forEach((member, at) => {
+    if (at < free || !(member.role === "banned" || (member.audits.length && member.role === "validator"))) return;
+    names.add(member.name);
+    free = at + every;
+  });
+  return names;
 }
 
 function point(angle, radius) {
@@ -75,19 +91,19 @@ function chord(auditor, target, from, to, radius) {
   return line;
 }
 
-function peer(member, angle, radius, members, pick) {
+function peer(member, angle, radius, members, names, pick) {
   const [x, y] = point(angle, radius);
   const size = members > 120 ? 3.5 : members > MOST_NAMED ? 5 : members > 24 ? 7 : 10;
   const group = draw("g", { class: "peer" }, shape(member.role, x, y, size), draw("title", {}, memberWords(member)));
   group.dataset.from = member.name;
   group.addEventListener("click", () => pick(member.name));
-  if (members > MOST_NAMED) return group;
+  if (!names.has(member.name)) return group;
   const [right, down] = point(angle, radius + size + 7);
   const side = Math.cos(angle);
   const anchor = Math.abs(side) < 0.25 ? "middle" : side > 0 ? "start" : "end";
   const lift = Math.abs(side) < 0.25 ? (Math.sin(angle) < 0 ? 0 : 9) : 4;
   group.append(draw("text", { x: right.toFixed(1), y: (down + lift).toFixed(1), "text-anchor": anchor }, shown(member.name, 11) + (member.liar ? " *" : "")));
-  if (member.parts.length) {
+  if (member.parts.length && members <= MOST_NAMED) {
     const [inX, inY] = point(angle, radius - size - 13);
     const words = member.parts.slice(0, 2).join(",") + (member.parts.length > 2 ? "\u2026" : "");
     group.append(draw("text", { class: "parts", x: inX.toFixed(1), y: (inY + 4).toFixed(1), "text-anchor": "middle" }, words));

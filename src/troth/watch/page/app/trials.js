@@ -42,7 +42,8 @@ export function startTrials({ choose }) {
     if (told > room) list.append(more);
     if (!told) list.append(make("p", { class: "quiet" }, "Nobody has been accused" + (history.length ? " so far." : ".")));
     const bans = upTo(history.bans, column);
-    say(byId("trials-words"), told ? count(bans, "ban") + ", " + count(told, "story", "stories") : "");
+    const trials = history.stories.slice(0, told).filter((story) => story.trial).length;
+    say(byId("trials-words"), told ? count(trials, "trial") + ", " + count(bans, "ban") : "");
   }
   return { update };
 }

@@ -32,7 +32,7 @@ export function startWho({ pick }) {
 }
 
 function row(member, pick) {
-  const name = make("button", { type: "button", class: "link", "aria-pressed": "false" }, nameOf(member.name));
+  const name = make("button", { type: "button", class: "link", "aria-pressed": "false" }, nameOf(member.name, 18));
   name.addEventListener("click", () => pick(member.name));
   const made = make("tr", {},
     make("td", {}, name, member.liar ? " *" : ""),
