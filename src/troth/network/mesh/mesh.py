@@ -95,7 +95,7 @@ class Mesh:
     @property
     def troubles(self) -> dict[PeerId, str]:
         """The reason for every peer that is not connected."""
-        return self._neighbours.troubles | self.refused
+        return self._neighbours.troubles | self.refused | dict.fromkeys(self._banned, "banned")
 
     @property
     def refused(self) -> dict[PeerId, str]:

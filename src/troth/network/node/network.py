@@ -134,7 +134,7 @@ class NodeNetwork:
                 lost=one.losses,
                 trouble=troubles.get(peer, ""),
             )
-            for peer, one in sorted(self._thread.mesh.links)
+            for peer, one in sorted(self._thread.mesh.links, key=lambda link: name_of(link[0]))
         )
 
     def close(self) -> None:

@@ -199,9 +199,9 @@ class Teller:
     def _status(self) -> Status:
         traffic, last, manifest = self._eyes.traffic(), self._last, self._manifest
         slot, unheard = self._eyes.place() or (None, frozenset())
-        known = {} if last is None else _known(last)
+        known, doing = {} if last is None else _known(last), self._doing(slot)
         return Status(
-            doing=self._doing(slot),
+            doing=doing,
             at=0.0,
             started_at=0.0,
             run=manifest.run.id.hex(),
@@ -212,7 +212,7 @@ class Teller:
             phase="" if slot is None else Phase(slot.phase).name.lower(),
             attempt=0 if slot is None else slot.attempt,
             unheard=tuple(map(self._names, sorted(unheard))),
-            waits_for=self._eyes.waits_for() or "",
+            waits_for="" if doing == "training" else self._eyes.waits_for() or "",
             metrics=self._last_metrics,
             received_bytes=traffic.control_bytes + traffic.bulk_bytes,
             sent_bytes=traffic.sent_bytes,
