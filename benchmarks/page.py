@@ -73,7 +73,9 @@ def measure(peers: int, steps: int) -> Result:
         for event in synthetic.events(peers, steps):
             file.add(event)
         file.close()
-        server = subprocess.Popen([sys.executable, "-m", "benchmarks.page", "serve", name], stdout=subprocess.PIPE, text=True)
+        server = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.page", "serve", name], stdout=subprocess.PIPE, text=True
+        )
         assert server.stdout is not None
         url = server.stdout.readline().strip()
         try:

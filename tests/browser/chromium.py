@@ -25,7 +25,9 @@ def why_not() -> str | None:
         return "Playwright is missing; `pip install -e '.[dev]'` installs it."
     path = executable()
     if path is None:
-        return "no Chromium; install it (`apt install chromium`), or name one: CHROME=/path/to/chrome make test-browser."
+        return (
+            "no Chromium; install it (`apt install chromium`), or name one: CHROME=/path/to/chrome make test-browser."
+        )
     if shutil.which(path) is None:
         return f"CHROME names {path}, which cannot be run."
     return None

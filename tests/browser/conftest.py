@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
 
 import pytest
@@ -14,7 +14,7 @@ from tests.browser.served import ServedRun
 from troth.events.kinds import Event
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, ConsoleMessage, Page, Request
+    from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Request
 
 PATIENCE_S = 20.0
 
@@ -70,8 +70,12 @@ class Window:
         return [url for url in self.requests if urlsplit(url)[:2] != own[:2] and not url.startswith("data:")]
 
 
+Open: TypeAlias = Callable[..., Window]
+Serve: TypeAlias = Callable[..., ServedRun]
+
+
 @pytest.fixture
-def window(chromium: "Browser") -> Iterator[Callable[..., Window]]:
+def window(chromium: "Browser") -> Iterator[Open]:
     """Opens windows: `window(width=400, color_scheme="dark")`. At the end none of them may have had an error."""
     windows: list[Window] = []
     contexts = []
@@ -89,10 +93,14 @@ def window(chromium: "Browser") -> Iterator[Callable[..., Window]]:
             if message.type == "error" and "net::ERR" not in message.text:  # a server that died is part of a test
                 made.errors.append(message.text)
 
+        def note_dialog(dialog: "Dialog") -> None:
+            made.dialogs.append(dialog.message)
+            dialog.dismiss()
+
         made.page.on("request", note_request)
         made.page.on("console", note_console)
         made.page.on("pageerror", lambda error: made.errors.append(str(error)))
-        made.page.on("dialog", lambda dialog: (made.dialogs.append(dialog.message), dialog.dismiss()))
+        made.page.on("dialog", note_dialog)
         return made
 
     yield new
@@ -104,7 +112,7 @@ def window(chromium: "Browser") -> Iterator[Callable[..., Window]]:
 
 
 @pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Callable[..., ServedRun]]:
+def serve(tmp_path: Path) -> Iterator[Serve]:
     """Serves events: `serve(*events)`."""
     runs: list[ServedRun] = []
 

@@ -12,7 +12,7 @@ from troth.watch.server import PageServer
 
 
 class ServedRun:
-    """Events that a test adds, served on loopback. A context manager; `stop` and `start` are a server that dies and comes back."""
+    """Events that a test adds, served on loopback. A context manager; a server dies with `stop`, and comes back with `start`."""
 
     def __init__(self, folder: Path, events: Iterable[Event] = ()) -> None:
         self.folder = folder

@@ -45,7 +45,9 @@ def name(number: int) -> str:
     return f"peer-{number:03}"
 
 
-def events(peers: int = 16, steps: int = 120, *, seed: int = 0, live: bool = True, ended: bool = True) -> Iterator[Event]:
+def events(
+    peers: int = 16, steps: int = 120, *, seed: int = 0, live: bool = True, ended: bool = True
+) -> Iterator[Event]:
     """A whole run. `live`: with times, as a member tells it; else as a simulation does, which knows who lies."""
     draw = random.Random(seed)
     names = [name(number) for number in range(peers)]
@@ -54,7 +56,9 @@ def events(peers: int = 16, steps: int = 120, *, seed: int = 0, live: bool = Tru
     yield Began(
         source="member" if live else "simulation",
         of=steps,
-        peers=tuple(KnownPeer(name=one, key=f"{at:064x}", liar=not live and one in liars) for at, one in enumerate(names)),
+        peers=tuple(
+            KnownPeer(name=one, key=f"{at:064x}", liar=not live and one in liars) for at, one in enumerate(names)
+        ),
         run="5f3a" * 16,
         name="autumn",
         task="digits:hidden=64",
@@ -86,7 +90,7 @@ def _step(run: _Run, step: int, steps: int, live: bool) -> Stepped:
     run.before = [one for one in members if one not in validators and one not in silent]
     gone = {ban.peer for ban in bans} | set(left)
     run.members = [one for one in members if one not in gone] + list(back) + list(joined)
-    run.away = {one: since for one, since in run.away.items() if one not in back} | {one: step for one in left}
+    run.away = {one: since for one, since in run.away.items() if one not in back} | dict.fromkeys(left, step)
     run.bans += len(bans)
     if bans:
         run.caught = step

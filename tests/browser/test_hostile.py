@@ -1,24 +1,34 @@
 """Strings of peers: whatever they say, they are text."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from tests.browser import synthetic
-from tests.browser.conftest import Window
-from tests.browser.served import ServedRun
-from troth.events.kinds import Audit, Ban, Began, Candidate, Ended, Event, KnownPeer, Link, Noted, PhaseTime, Stepped, Trial
+from tests.browser.conftest import Open, Serve, Window
+from troth.events.kinds import (
+    Audit,
+    Ban,
+    Began,
+    Candidate,
+    Ended,
+    Event,
+    KnownPeer,
+    Link,
+    Noted,
+    PhaseTime,
+    Stepped,
+    Trial,
+)
 from troth.watch.bundle import bundle
 
 pytestmark = pytest.mark.browser
-Serve, Open = Callable[..., ServedRun], Callable[..., Window]
 
 EVIL = (
     "</script><script>alert(1)</script>",
     "<img src=x onerror=alert(2)>",
-    "\"><svg onload=alert(3)>",
+    '"><svg onload=alert(3)>',
     "javascript:alert(4)",
     "<!--<script>",
     "{{constructor.constructor('alert(5)')()}}",
@@ -43,16 +53,28 @@ def run_of_evil(evils: tuple[str, ...] = EVIL) -> list[Event]:
     for step, evil in enumerate(evils):
         trial = Trial(
             kind=evil, target=names[step], accuser=evil, step=step, verdict="accused", banned=names[step],
-            votes={name: "accused" for name in names}, quorum=6, story=(evil, EVIL[1]), evidence=evil,
+            votes=dict.fromkeys(names, "accused"), quorum=6, story=(evil, EVIL[1]), evidence=evil,
         )  # fmt: skip
         run.append(
             Stepped(
-                step=step, updates=step + 1, of=40, members=9 - step, loss=1.0, metrics={evil: 0.5}, trials=(trial,),
-                validators=(names[0],), audits=(Audit(names[0], names[1], step),), owners=tuple(names),
+                step=step,
+                updates=step + 1,
+                of=40,
+                members=9 - step,
+                loss=1.0,
+                metrics={evil: 0.5},
+                trials=(trial,),
+                validators=(names[0],),
+                audits=(Audit(names[0], names[1], step),),
+                owners=tuple(names),
                 banned=(Ban(peer=names[step], reason=evil, evidence="ban-step1-../../etc/passwd.json"),),
-                silent=(evil,), joined=(evil + "j",), candidates=(Candidate(name=evil + "c", worked=1, needed=5),),
-                news=(evil,), phases=(PhaseTime(phase=evil, began=0, ended=1, last=(evil,)),), seconds=1.0,
-            )  # fmt: skip
+                silent=(evil,),
+                joined=(evil + "j",),
+                candidates=(Candidate(name=evil + "c", worked=1, needed=5),),
+                news=(evil,),
+                phases=(PhaseTime(phase=evil, began=0, ended=1, last=(evil,)),),
+                seconds=1.0,
+            )
         )
     return run
 

@@ -1,16 +1,12 @@
 """A run under way: what happens appears, and only what matters is announced."""
 
-from collections.abc import Callable
-
 import pytest
 
 from tests.browser import synthetic
-from tests.browser.conftest import Window
-from tests.browser.served import ServedRun
+from tests.browser.conftest import Open, Serve
 from troth.events.kinds import Began, Ended, Event, Stepped
 
 pytestmark = pytest.mark.browser
-Serve, Open = Callable[..., ServedRun], Callable[..., Window]
 
 
 def split(run: list[Event], step: int) -> tuple[list[Event], list[Event]]:
@@ -83,7 +79,8 @@ def test_votes_open_as_a_table(serve: Serve, window: Open) -> None:
     votes = page.page.locator("#trials-list article").last.locator("details")
     votes.locator("summary").click()
     trial = first_ban(run).trials[0]
-    page.wait(f"[...document.querySelectorAll('#trials-list article')].at(-1).querySelectorAll('tbody tr').length === {len(trial.votes)}")
+    oldest = "[...document.querySelectorAll('#trials-list article')].at(-1)"
+    page.wait(f"{oldest}.querySelectorAll('tbody tr').length === {len(trial.votes)}")
     assert "the accused lied" in votes.locator("tbody").inner_text()
 
 

@@ -1,15 +1,11 @@
 """Windows of all sizes, light and dark, and what a screen reader needs."""
 
-from collections.abc import Callable
-
 import pytest
 
 from tests.browser import synthetic
-from tests.browser.conftest import Window
-from tests.browser.served import ServedRun
+from tests.browser.conftest import Open, Serve
 
 pytestmark = pytest.mark.browser
-Serve, Open = Callable[..., ServedRun], Callable[..., Window]
 
 # Contrast of every text with what is painted behind it, as WCAG computes it; returns those below AA.
 PALE = """() => {
@@ -39,6 +35,23 @@ NAMELESS = """() => [...document.querySelectorAll("button, select, input, a, [ta
   .filter((one) => !(one.getAttribute("aria-label") || one.getAttribute("aria-labelledby") || one.textContent.trim()
     || one.labels?.length))
   .map((one) => one.outerHTML.slice(0, 80))"""
+
+# Pixels of the grid that have the colour of a ban.
+RED = """() => {
+  const probe = document.createElement("i");
+  probe.style.color = "var(--cell-9)";
+  document.body.append(probe);
+  const [red, green, blue] = getComputedStyle(probe).color.match(/[0-9]+/g).map(Number);
+  probe.remove();
+  const canvas = document.getElementById("grid-canvas");
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  let found = 0;
+  for (let at = 0; at < data.length; at += 4) found += data[at] === red && data[at + 1] === green && data[at + 2] === blue;
+  return found;
+}"""
+
+MOVING = """() => [...document.querySelectorAll("*")].map((one) => getComputedStyle(one))
+  .filter((style) => parseFloat(style.transitionDuration) > 0 || style.animationName !== "none").length"""
 
 
 @pytest.mark.parametrize("peers", [4, 64, 200])
@@ -94,7 +107,15 @@ def test_everything_has_a_name_and_a_place(serve: Serve, window: Open) -> None:
     assert look.evaluate(NAMELESS) == []
     assert look.get_by_role("main").count() == look.get_by_role("banner").count() == 1
     assert look.get_by_role("navigation", name="Replay").count() == 1
-    for name in ("Learning", "Trials and bans", "Peers and steps", "The step", "Who does what", "Where the time goes", "Network"):
+    for name in (
+        "Learning",
+        "Trials and bans",
+        "Peers and steps",
+        "The step",
+        "Who does what",
+        "Where the time goes",
+        "Network",
+    ):
         assert look.get_by_role("heading", name=name, exact=True).count() == 1
     assert look.evaluate("new Set([...document.querySelectorAll('[id]')].map((one) => one.id)).size") == look.evaluate(
         "document.querySelectorAll('[id]').length"
@@ -110,12 +131,8 @@ def test_a_ban_is_seen_from_any_distance(serve: Serve, window: Open) -> None:
     run = list(synthetic.events(64, 400))
     page = window()
     page.open(serve(*run).url, 400)
-    red = """() => { const [r, g, b] = (() => { const probe = document.createElement("i"); probe.style.color = "var(--cell-9)";
-      document.body.append(probe); const found = getComputedStyle(probe).color; probe.remove(); return found.match(/[0-9]+/g).map(Number); })();
-      const canvas = document.getElementById("grid-canvas"); const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
-      let found = 0; for (let at = 0; at < data.length; at += 4) found += data[at] === r && data[at + 1] === g && data[at + 2] === b; return found; }"""
     for _ in range(8):
-        assert page.page.evaluate(red) > 300
+        assert page.page.evaluate(RED) > 300
         page.page.get_by_role("button", name="Zoom out").click()
         page.page.wait_for_timeout(50)
 
@@ -123,5 +140,4 @@ def test_a_ban_is_seen_from_any_distance(serve: Serve, window: Open) -> None:
 def test_reduced_motion_has_none(serve: Serve, window: Open) -> None:
     page = window(reduced_motion="reduce")
     page.open(serve(*synthetic.events(4, 10)).url, 10)
-    moving = "[...document.querySelectorAll('*')].filter((one) => parseFloat(getComputedStyle(one).transitionDuration) > 0 || getComputedStyle(one).animationName !== 'none').length"
-    assert page.page.evaluate(moving) == 0
+    assert page.page.evaluate(MOVING) == 0

@@ -18,8 +18,12 @@ def test_modules_can_be_read_in_one_sitting() -> None:
 
 
 def test_no_module_makes_markup_or_code_of_strings() -> None:
-    forbidden = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|setAttribute\(\"(?:style|on)|srcdoc")
-    assert {path.name: forbidden.findall(path.read_text()) for path in MODULES if forbidden.search(path.read_text())} == {}
+    forbidden = re.compile(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|setAttribute\(\"(?:style|on)|srcdoc"
+    )
+    assert {
+        path.name: forbidden.findall(path.read_text()) for path in MODULES if forbidden.search(path.read_text())
+    } == {}
 
 
 def test_nothing_names_another_machine() -> None:
@@ -33,6 +37,12 @@ def test_the_page_has_no_inline_script_or_style() -> None:
     html = (PAGE / "index.html").read_text()
     assert not re.search(r"<style|\sstyle=|\son[a-z]+=", html)
     assert all(" src=" in tag for tag in re.findall(r"<script[^>]*>", html))
+
+
+def test_all_modules_are_asked_for_at_once() -> None:
+    """Else the browser would learn of them one import after the other."""
+    html = (PAGE / "index.html").read_text()
+    assert re.findall(r'"modulepreload" href="/page/app/([a-z]+\.js)"', html) == [path.name for path in MODULES]
 
 
 def test_joined_modules_share_no_names() -> None:
@@ -60,7 +70,7 @@ def test_a_report_allows_its_own_scripts_and_nothing_else() -> None:
     assert (len(scripts), len(styles)) == (2, 1)
     for text in (*scripts, *styles):
         assert base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() in policy
-    assert not re.search(r"<(?:link rel=\"stylesheet\"|script src|img|iframe)", html)
+    assert not re.search(r"<(?:link rel=\"(?!icon)|script src|img|iframe)", html)
     data = re.findall(r'id="run-data">(.*?)</script>', html, re.DOTALL)[0]
     assert "<" not in data
     assert data.isascii()

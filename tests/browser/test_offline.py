@@ -1,24 +1,40 @@
 """No network but the page's own server; and then not even that."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from tests.browser import synthetic
-from tests.browser.conftest import Window
-from tests.browser.served import ServedRun
+from tests.browser.conftest import Open, Serve, Window
 from troth.events.kinds import Stepped
 from troth.watch.bundle import bundle
 
 pytestmark = pytest.mark.browser
-Serve, Open = Callable[..., ServedRun], Callable[..., Window]
 
 
 def use_everything(page: Window) -> None:
     """Touch each view once."""
-    for key in ("Home", "ArrowRight", " ", " ", "l", "d", "d", "d", "g", "+", "+", "ArrowDown", "ArrowRight", "Enter", "-", "0", "t", "ArrowDown"):
+    for key in (
+        "Home",
+        "ArrowRight",
+        " ",
+        " ",
+        "l",
+        "d",
+        "d",
+        "d",
+        "g",
+        "+",
+        "+",
+        "ArrowDown",
+        "ArrowRight",
+        "Enter",
+        "-",
+        "0",
+        "t",
+        "ArrowDown",
+    ):
         page.page.keyboard.press(key)
     page.page.locator("#who-table button").first.click()
 

@@ -1,16 +1,12 @@
 """The past of a run: slider, links, keys."""
 
-from collections.abc import Callable
-
 import pytest
 
 from tests.browser import synthetic
-from tests.browser.conftest import Window
-from tests.browser.served import ServedRun
+from tests.browser.conftest import Open, Serve, Window
 from troth.events.kinds import Event, Stepped
 
 pytestmark = pytest.mark.browser
-Serve, Open = Callable[..., ServedRun], Callable[..., Window]
 STEPS = 60
 
 
@@ -37,9 +33,9 @@ def test_all_views_show_the_run_as_of_the_chosen_step(serve: Serve, window: Open
     assert page.text("#state-word") == "over"
     move_to(page, first.step - 1)
     assert page.text("#state-word") == "the past"
-    assert "Nobody has been accused" in page.text("#trials-list")
+    page.wait("document.getElementById('trials-list').textContent.startsWith('Nobody has been accused')")
     move_to(page, first.step)
-    assert page.page.locator("#trials-list article").count() == len(first.trials)
+    page.wait(f"document.querySelectorAll('#trials-list article').length === {len(first.trials)}")
     assert f"Step {first.step}:" in page.text("#chart-words")
     page.wait(f"document.getElementById('ring-words').textContent.startsWith('Step {first.step}:')")
     page.page.get_by_role("button", name="Newest").click()
@@ -115,6 +111,7 @@ def test_the_keyboard_does_everything(serve: Serve, window: Open, run: list[Even
     press("Enter")
     page.wait(f"{step} === {STEPS - 1}")
 
+    page.wait("document.querySelectorAll('#trials-list article').length > 0")
     press("t")
     press("ArrowDown")
     assert page.page.evaluate("document.activeElement.tagName") == "ARTICLE"

@@ -15,12 +15,18 @@ export function startChart({ choose, repaint }) {
   let drawn = { length: -1, steps: null }; // the data that it holds
   let view = null;
   let wanted = null; // the metric that was chosen
+  const veil = make("div", { class: "veil" }); // over what comes after the chosen step; the curves need not be drawn again for it
 
   pick.addEventListener("change", () => {
     wanted = pick.value;
     repaint();
   });
-  new ResizeObserver(repaint).observe(box);
+  const size = { width: box.clientWidth, height: box.clientHeight };
+  new ResizeObserver(() => {
+    size.width = box.clientWidth;
+    size.height = box.clientHeight;
+    repaint();
+  }).observe(box);
   byId("chart-legend").append(...chartLegend());
 
   function shownMetric() {
@@ -31,6 +37,7 @@ export function startChart({ choose, repaint }) {
   function build(name) {
     chart?.destroy();
     chart = new uPlot(options(name), columns(name), box);
+    chart.over.append(veil);
     chart.over.addEventListener("click", () => {
       if (chart.cursor.idx !== null && chart.cursor.idx !== undefined) choose(chart.cursor.idx);
     });
@@ -49,7 +56,7 @@ export function startChart({ choose, repaint }) {
     });
     const percent = name !== null && isShare(name);
     return {
-      width: box.clientWidth, height: box.clientHeight, padding: [18, name === null ? 12 : 4, 0, 0],
+      ...size, padding: [18, name === null ? 12 : 4, 0, 0],
       legend: { show: false },
       cursor: { y: false, drag: { x: false, y: false, setScale: false }, points: { size: 7 } },
       scales: { x: { time: false, range: () => xRange(view) }, metric: percent ? { range: [0, 1] } : {} },
@@ -68,7 +75,7 @@ export function startChart({ choose, repaint }) {
       ],
       hooks: {
         drawClear: [(plot) => drawPauses(plot, view.history, colours)],
-        draw: [(plot) => drawOver(plot, view, colours)],
+        draw: [(plot) => drawBans(plot, view.history, colours)],
         setCursor: [() => tell(name)],
       },
     };
@@ -87,16 +94,16 @@ export function startChart({ choose, repaint }) {
       const name = shownMetric();
       offer(pick, [...history.metrics.keys()], name);
       byId("metric-label").hidden = history.metrics.size < 2;
-      if (!history.length || box.clientWidth === 0) return;
+      if (!history.length || size.width === 0) return;
       const now = [name, palette().ink, history.metrics.size > 0].join(" ");
       if (now !== made || !chart) {
         build(name);
         made = now;
-      } else if (chart.width !== box.clientWidth || chart.height !== box.clientHeight) {
-        chart.setSize({ width: box.clientWidth, height: box.clientHeight });
+      } else if (chart.width !== size.width || chart.height !== size.height) {
+        chart.setSize({ ...size });
       }
       if (drawn.length !== history.length || drawn.steps !== history.step || drawn.over !== view.over) chart.setData(columns(name));
-      else chart.redraw(false, false); // only the chosen step moved
+      coverLater(chart, veil, view);
       drawn = { length: history.length, steps: history.step, over: view.over };
       say(byId("chart-legend").querySelector(".metric-word"), name === null ? "no metric yet" : shown(name, 30));
       tell(name);
@@ -104,6 +111,11 @@ export function startChart({ choose, repaint }) {
       box.setAttribute("aria-label", chartWords(view, name));
     },
   };
+}
+
+function coverLater(chart, veil, { history, column }) {
+  veil.hidden = !(column >= 0 && column < history.length - 1);
+  if (!veil.hidden) veil.style.setProperty("left", Math.round(chart.valToPos(history.step[column], "x")) + "px");
 }
 
 function xRange({ history, over }) {
@@ -141,54 +153,36 @@ function drawPauses(plot, history, colours) {
   pen.restore();
 }
 
-/** Bans, the veil over what comes after the chosen step, and the line at it. */
-function drawOver(plot, { history, column }, colours) {
+/** A line for each ban; those that are too close for their names share one. */
+function drawBans(plot, history, colours) {
   const pen = plot.ctx;
   const ratio = devicePixelRatio || 1;
   const { left, top, width, height } = plot.bbox;
-  const xOf = (at) => plot.valToPos(history.step[at], "x", true);
   pen.save();
-  if (column >= 0 && column < history.length - 1) {
-    const x = xOf(column);
-    pen.globalAlpha = 0.8;
-    pen.fillStyle = colours.card;
-    pen.fillRect(x, top, left + width - x, height);
-    pen.globalAlpha = 1;
-    pen.fillStyle = colours.accent;
-    pen.fillRect(x - ratio / 2, top, 1.5 * ratio, height);
-  }
-  pen.font = 600 + " " + 12 * ratio + "px system-ui, sans-serif";
+  pen.font = "600 " + 12 * ratio + "px system-ui, sans-serif";
   pen.textBaseline = "bottom";
-  drawBans(pen, history, column, colours, { ratio, top, height, right: left + width, xOf });
-  pen.restore();
-}
-
-/** A line for each ban; those that are too close for their names share one. */
-function drawBans(pen, history, column, colours, { ratio, top, height, right, xOf }) {
   pen.strokeStyle = pen.fillStyle = colours.ban;
   pen.lineWidth = 1.25 * ratio;
   pen.setLineDash([4 * ratio, 3 * ratio]);
-  const labels = []; // { x, end, name, more, later }
+  const labels = []; // { x, end, name, more }
   for (const ban of history.bans) {
-    const x = xOf(ban.at);
-    const later = ban.at > column;
-    pen.globalAlpha = later ? 0.25 : 1;
+    const x = plot.valToPos(history.step[ban.at], "x", true);
     pen.beginPath();
     pen.moveTo(x, top);
     pen.lineTo(x, top + height);
     pen.stroke();
     const last = labels[labels.length - 1];
-    if (last && x < last.end && last.later === later) last.more++;
-    else if (!last || x >= last.end) {
+    if (last && x < last.end) last.more++;
+    else {
       const name = "\u00d7 " + shown(history.peers[ban.row].name, 10);
-      labels.push({ x, name, later, more: 0, end: x + pen.measureText(name + " +00").width });
+      labels.push({ x, name, more: 0, end: x + pen.measureText(name + " +00").width });
     }
   }
-  for (const { x, name, more, later } of labels) {
+  for (const { x, name, more } of labels) {
     const text = name + (more ? " +" + more : "");
-    pen.globalAlpha = later ? 0.3 : 1;
-    pen.fillText(text, Math.min(x - 4 * ratio, right - pen.measureText(text).width), top - 2 * ratio);
+    pen.fillText(text, Math.min(x - 4 * ratio, left + width - pen.measureText(text).width), top - 2 * ratio);
   }
+  pen.restore();
 }
 
 function pointWords(history, at, name) {

@@ -14,14 +14,22 @@ export function startGrid({ choose, repaint }) {
   const scale = new GridScale();
   let view = null;
   let cursor = null; // { column, row } of the drawn grid
+  let laid = ""; // the size that the space to scroll in has
   let seen = -2; // the chosen column that was scrolled to
 
   byId("grid-legend").append(...legend());
   byId("zoom-in").addEventListener("click", () => zoom(1));
   byId("zoom-out").addEventListener("click", () => zoom(-1));
   byId("zoom-fit").addEventListener("click", () => zoom(0));
-  box.addEventListener("scroll", repaint, { passive: true });
-  new ResizeObserver(repaint).observe(box);
+  // Sizes and places are kept: to ask for them in the middle of a frame would have the whole page laid out at once.
+  const size = { width: box.clientWidth, height: box.clientHeight };
+  const scrolled = { left: 0, top: 0 };
+  box.addEventListener("scroll", onScroll, { passive: true });
+  new ResizeObserver(() => {
+    size.width = box.clientWidth;
+    size.height = box.clientHeight;
+    repaint();
+  }).observe(box);
   box.addEventListener("pointermove", (event) => point(event));
   box.addEventListener("pointerleave", () => {
     if (document.activeElement !== box) cursor = null;
@@ -33,6 +41,12 @@ export function startGrid({ choose, repaint }) {
     if (cursor) choose(lastOf(cursor.column));
   });
   box.addEventListener("keydown", onKey);
+
+  function onScroll() {
+    scrolled.left = box.scrollLeft;
+    scrolled.top = box.scrollTop;
+    repaint();
+  }
 
   function onKey(event) {
     if (!view || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -61,10 +75,9 @@ export function startGrid({ choose, repaint }) {
     };
     reveal(cursor.column);
     const y = cursor.row * scale.row;
-    if (y < box.scrollTop) box.scrollTop = y;
-    else if (y + scale.row + scale.axis > box.scrollTop + box.clientHeight) {
-      box.scrollTop = y + scale.row + scale.axis - box.clientHeight;
-    }
+    const high = size.height - scale.axis - scale.row;
+    if (y < scrolled.top) scrollTo(scrolled.left, y);
+    else if (y > scrolled.top + high) scrollTo(scrolled.left, y - high);
     tell();
     say(byId("grid-cell"), byId("grid-words").textContent ?? "");
     repaint();
@@ -72,8 +85,8 @@ export function startGrid({ choose, repaint }) {
 
   function point(event) {
     const edge = canvas.getBoundingClientRect();
-    const x = event.clientX - edge.left - scale.gutter + box.scrollLeft;
-    const y = event.clientY - edge.top - scale.axis + box.scrollTop;
+    const x = event.clientX - edge.left - scale.gutter + scrolled.left;
+    const y = event.clientY - edge.top - scale.axis + scrolled.top;
     const column = Math.floor(x / scale.column);
     const row = Math.floor(y / scale.row);
     const inside = view && event.clientX - edge.left >= scale.gutter && event.clientY - edge.top >= scale.axis;
@@ -90,15 +103,20 @@ export function startGrid({ choose, repaint }) {
     else scale.change(by);
     layOut();
     cursor = row === undefined ? null : { column: scale.of(middle), row };
-    box.scrollLeft = (scale.of(middle) + 0.5) * scale.column - (box.clientWidth - scale.gutter) / 2;
+    scrollTo((scale.of(middle) + 0.5) * scale.column - (size.width - scale.gutter) / 2, scrolled.top);
     repaint();
   }
 
   function reveal(column) {
     const x = column * scale.column;
-    const wide = box.clientWidth - scale.gutter;
-    if (x < box.scrollLeft) box.scrollLeft = x - wide / 4;
-    else if (x + scale.column > box.scrollLeft + wide) box.scrollLeft = x + scale.column - wide * (view.following ? 1 : 0.75);
+    const wide = size.width - scale.gutter;
+    if (x < scrolled.left) scrollTo(x - wide / 4, scrolled.top);
+    else if (x + scale.column > scrolled.left + wide) scrollTo(x + scale.column - wide * (view.following ? 1 : 0.75), scrolled.top);
+  }
+
+  function scrollTo(left, top) {
+    box.scrollTo(left, top);
+    onScroll(); // what became of it, within the bounds of the box
   }
 
   function lastOf(column) {
@@ -112,7 +130,10 @@ export function startGrid({ choose, repaint }) {
 
   function layOut() {
     const { history } = view;
-    scale.fit(roomFor(history.length, history.began?.of ?? 0, view.over), history.peers.length, box.clientWidth);
+    scale.fit(roomFor(history.length, history.began?.of ?? 0, view.over), history.peers.length, size.width);
+    const now = scale.total.width + " " + scale.total.height;
+    if (now === laid) return;
+    laid = now;
     space.style.setProperty("width", scale.total.width + "px");
     space.style.setProperty("height", scale.total.height + "px");
   }
@@ -128,8 +149,8 @@ export function startGrid({ choose, repaint }) {
       drawGrid(canvas, {
         history: view.history, scale, cursor,
         colours: palette(),
-        left: box.scrollLeft, top: box.scrollTop,
-        width: box.clientWidth, height: Math.min(box.clientHeight, scale.total.height),
+        left: scrolled.left, top: scrolled.top,
+        width: size.width, height: Math.min(size.height || 1, scale.total.height),
         chosen: view.column,
       });
     },

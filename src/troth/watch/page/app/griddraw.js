@@ -6,32 +6,65 @@ import { shown, whole } from "./words.js";
 
 const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', sans-serif";
 const small = document.createElement("canvas");
+const base = document.createElement("canvas");
+let drawnBase = [];
 let signs = { of: "", pictures: [] };
 
 /** Sight: { history, scale, colours, left, top, width, height, chosen, cursor }, all in pixels of the page. */
 export function drawGrid(canvas, sight) {
   const ratio = devicePixelRatio || 1;
-  const { width, height, colours, scale } = sight;
-  if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
-    canvas.width = Math.round(width * ratio);
-    canvas.height = Math.round(height * ratio);
+  const { width, height, scale } = sight;
+  if (fitted(canvas, width, height, ratio)) {
     canvas.style.setProperty("width", width + "px");
     canvas.style.setProperty("height", height + "px");
   }
-  const pen = canvas.getContext("2d");
-  pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+  const window = inSight(sight);
+  drawBase(sight, window, ratio);
+  const pen = penOf(canvas, ratio);
+  pen.drawImage(base, 0, 0, width, height);
+  pen.save();
+  pen.beginPath();
+  pen.rect(scale.gutter, scale.axis - 3, width - scale.gutter, height - scale.axis + 3);
+  pen.clip();
+  drawFresh(pen, sight, window, ratio);
+  drawChosen(pen, sight);
+  pen.restore();
+  drawCursorName(pen, sight);
+}
+
+/** Everything that does not depend on the chosen step: it is kept while the slider moves. */
+function drawBase(sight, window, ratio) {
+  const { history, scale, colours, left, top, width, height } = sight;
+  const now = [history.step, history.length, history.cells.rows, history.bans.length, colours, scale.level, scale.column, scale.row, left, top, width, height, ratio];
+  if (drawnBase.length && now.every((one, at) => one === drawnBase[at])) return;
+  drawnBase = now;
+  fitted(base, width, height, ratio);
+  const pen = penOf(base, ratio);
   pen.fillStyle = colours.card;
   pen.fillRect(0, 0, width, height);
-  const window = inSight(sight);
   pen.save();
   pen.beginPath();
   pen.rect(scale.gutter, scale.axis, width - scale.gutter, height - scale.axis);
   pen.clip();
   if (window.columns > 0 && window.rows > 0) drawCells(pen, sight, window, ratio);
-  drawChosen(pen, sight);
   pen.restore();
   drawNames(pen, sight, window);
   drawSteps(pen, sight, window);
+}
+
+/** Give a canvas its size; whether that was another one. */
+function fitted(canvas, width, height, ratio) {
+  const [wide, high] = [Math.round(width * ratio), Math.round(height * ratio)];
+  if (canvas.width === wide && canvas.height === high) return false;
+  canvas.width = wide;
+  canvas.height = high;
+  return true;
+}
+
+function penOf(canvas, ratio) {
+  const pen = canvas.getContext("2d");
+  pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+  return pen;
 }
 
 function inSight({ history, scale, left, top, width, height }) {
@@ -65,21 +98,33 @@ function drawCells(pen, sight, window, ratio) {
   else drawMarks(pen, sight, ratio);
 }
 
-function codesInSight({ history, scale, chosen }, window) {
+function codesInSight({ history, scale }, window) {
   const { columns, rows, fromColumn, fromRow } = window;
   const codes = new Uint8Array(columns * rows);
   const stride = history.cells.stride;
   const cells = history.cells.levels[scale.level];
-  // In its own step, the chosen one's work has not been audited yet: that is done in the next.
-  const fresh = scale.level === 0 && chosen < history.length - 1 ? chosen : -1;
   for (let column = 0; column < columns; column++) {
     const from = (fromColumn + column) * stride + fromRow;
-    for (let row = 0; row < rows; row++) {
-      const code = cells[from + row];
-      codes[row * columns + column] = code === CLEAN && fromColumn + column === fresh ? CONTRIBUTED : code;
-    }
+    for (let row = 0; row < rows; row++) codes[row * columns + column] = cells[from + row];
   }
   return codes;
+}
+
+/** In its own step, the chosen one's work has not been audited yet: that is done in the next. */
+function drawFresh(pen, { history, scale, colours, chosen }, window, ratio) {
+  if (scale.level !== 0 || chosen < 0 || chosen >= history.length - 1) return;
+  const size = Math.min(scale.column, scale.row) - 1;
+  const gap = Math.min(scale.column, scale.row) < 6 ? 0 : 1;
+  const x = window.x + (chosen - window.fromColumn) * scale.column;
+  for (let row = window.fromRow; row < window.fromRow + window.rows; row++) {
+    if (history.cells.at(chosen, row) !== CLEAN) continue;
+    const y = window.y + (row - window.fromRow) * scale.row;
+    pen.fillStyle = colours.cells[CONTRIBUTED];
+    pen.fillRect(x, y, scale.column - gap, scale.row - gap);
+    if (!scale.large) continue;
+    const picture = signsOf(size, ratio, colours)[CONTRIBUTED];
+    pen.drawImage(picture, x + (scale.column - 1 - size) / 2, y + (scale.row - 1 - size) / 2, size, size);
+  }
 }
 
 function drawGaps(pen, { scale, colours }, window) {
@@ -107,7 +152,7 @@ function drawSigns(pen, { scale, colours }, window, codes, ratio) {
 }
 
 /** In small cells bans and accusations have marks that are larger than the cell: two pixels are easily missed. */
-function drawMarks(pen, { history, scale, colours, left, top, width, height, chosen }, ratio) {
+function drawMarks(pen, { history, scale, colours, left, top, width, height }, ratio) {
   const pictures = signsOf(11, ratio, colours);
   const place = ({ at, row }) => [
     scale.gutter + (scale.of(at) + 0.5) * scale.column - left,
@@ -118,13 +163,11 @@ function drawMarks(pen, { history, scale, colours, left, top, width, height, cho
       const [x, y] = place(mark);
       if (x < scale.gutter - size || x > width + size || y < -size || y > height + size) continue;
       if (code === ACCUSED && history.cells.at(mark.at, mark.row) !== ACCUSED) continue;
-      pen.globalAlpha = mark.at > chosen ? 0.25 : 1;
       pen.fillStyle = colours.cells[code];
       pen.fillRect(x - size / 2, y - size / 2, size, size);
       pen.drawImage(pictures[code], x - size / 2, y - size / 2, size, size);
     }
   }
-  pen.globalAlpha = 1;
 }
 
 /** Signs as pictures: text is slow to draw a thousand times. */
@@ -172,27 +215,32 @@ function drawChosen(pen, { history, scale, colours, left, top, width, height, ch
   }
 }
 
-function drawNames(pen, { history, scale, colours, cursor, top }, window) {
+function drawNames(pen, { history, scale, colours, top }, window) {
   const every = Math.max(1, Math.ceil(13 / scale.row));
-  pen.font = "12px " + FONT;
-  pen.textBaseline = "middle";
-  pen.textAlign = "left";
-  const most = scale.gutter < 80 ? 8 : 12;
   for (let row = Math.ceil(window.fromRow / every) * every; row < window.fromRow + window.rows; row += every) {
-    if (cursor && cursor.row !== row && Math.abs(cursor.row - row) < every) continue; // the cursor's own name stands here
-    name(row, row * scale.row);
-  }
-  if (cursor && cursor.row < history.peers.length) name(cursor.row, cursor.row * scale.row, true);
-
-  function name(row, y, strong = false) {
-    const down = scale.axis + y + scale.row / 2 - top;
-    if (down < scale.axis + 4) return;
-    const peer = history.peers[row];
-    pen.fillStyle = strong ? colours.ink : colours.quiet;
-    pen.font = (strong ? "600 " : "") + "12px " + FONT;
-    pen.fillText(shown(peer.name, most) + (peer.liar ? " *" : ""), 0, down, scale.gutter - 6);
+    const down = scale.axis + (row + 0.5) * scale.row - top;
+    if (down < scale.axis + 4) continue;
+    nameRow(pen, history.peers[row], down, scale, colours.quiet, "");
     if (every > 1) pen.fillRect(scale.gutter - 4, down, 3, 1);
   }
+}
+
+/** The cursor's row is named, whatever has room there else. */
+function drawCursorName(pen, { history, scale, colours, cursor, top }) {
+  if (!cursor || cursor.row >= history.peers.length) return;
+  const down = scale.axis + (cursor.row + 0.5) * scale.row - top;
+  if (down < scale.axis + 4) return;
+  pen.fillStyle = colours.card;
+  pen.fillRect(0, down - 8, scale.gutter - 5, 16);
+  nameRow(pen, history.peers[cursor.row], down, scale, colours.ink, "600 ");
+}
+
+function nameRow(pen, peer, down, scale, colour, weight) {
+  pen.fillStyle = colour;
+  pen.font = weight + "12px " + FONT;
+  pen.textBaseline = "middle";
+  pen.textAlign = "left";
+  pen.fillText(shown(peer.name, scale.gutter < 80 ? 8 : 12) + (peer.liar ? " *" : ""), 0, down, scale.gutter - 6);
 }
 
 function drawSteps(pen, { history, scale, colours, left, width }, window) {

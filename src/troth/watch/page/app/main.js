@@ -15,8 +15,11 @@ import { startTheme } from "./theme.js";
 import { startTimeline } from "./timeline.js";
 import { startTrials } from "./trials.js";
 import { startWho } from "./who.js";
+import { byId } from "./words.js";
 
-const REST_MS = 150; // between two requests for a step's details
+const REST_MS = 120; // between two requests for a step's details, at least
+const LATER_MS = 250;
+const REST_SHARE = 4; // and so many times as long as it took to draw the last: in large runs the slider must not wait for it
 
 function startPage() {
   const run = new History();
@@ -29,6 +32,8 @@ function startPage() {
   let queued = false;
   let detail = { step: -1, of: null, busy: false };
   let picked = null;
+  let later = 0;
+  const looked = new Set(); // sections with details that are in sight
 
   const nextTheme = startTheme(repaint);
   const choose = (column) => {
@@ -43,6 +48,12 @@ function startPage() {
   const who = startWho({ pick });
   const timeline = startTimeline();
   const newcomers = startNewcomers();
+
+  const sight = new IntersectionObserver((entries) => {
+    for (const { target, isIntersecting } of entries) isIntersecting ? looked.add(target) : looked.delete(target);
+    askSoon();
+  });
+  for (const id of ["ring", "who", "timeline", "health"]) sight.observe(byId(id));
 
   const source = openSource({
     events(list, all) {
@@ -89,13 +100,22 @@ function startPage() {
     };
     for (const one of views) one.update(view);
     timeline.present(status, moment.follows && connection === "open");
-    if (!detail.busy && moment.number !== null && moment.number !== detail.step) ask(moment.number);
+    askSoon();
     performance.clearMarks("troth-painted"); // only the newest: the browser would keep them all
     performance.mark("troth-painted", { detail: { column: view.column, steps: run.length, took: performance.now() - began } });
   }
 
+  /** At once where somebody looks at the details; else when the slider has come to rest. */
+  function askSoon() {
+    if (moment.number === null || moment.number === detail.step) return;
+    clearTimeout(later);
+    if (looked.size === 0) later = setTimeout(() => ask(moment.number), LATER_MS);
+    else ask(moment.number);
+  }
+
   /** Owners and phases of the chosen step; one question at a time, so that scrubbing does not flood the server. */
   async function ask(step) {
+    if (detail.busy) return;
     detail.busy = true;
     let of = null;
     try {
@@ -104,11 +124,16 @@ function startPage() {
       // The connection is lost, or the answer cannot be read: the ring keeps the step that it has.
     }
     detail = { step, of, busy: true };
+    const began = performance.now();
     if (of) showDetail(of);
+    requestAnimationFrame(() => setTimeout(() => rest(performance.now() - began))); // with the time that the browser needs to lay it out
+  }
+
+  function rest(took) {
     setTimeout(() => {
       detail.busy = false;
-      if (moment.number !== detail.step) repaint();
-    }, REST_MS);
+      askSoon();
+    }, Math.max(REST_MS, took * REST_SHARE));
   }
 
   function showDetail(of) {

@@ -5,14 +5,18 @@ import { ACCUSED, BANNED, CELLS } from "./cells.js";
 import { upTo } from "./history.js";
 import { byId, copy, count, isEvidence, make, nameOf, say, shown, whole } from "./words.js";
 
-const PAGE = 20; // stories that are drawn at once
+const PAGE = 8; // stories that are drawn at once
+const MOST_MADE = 200; // that are kept
+const REST = 100; // milliseconds between two drawings
 const BALLOTS = { accused: "the accused lied", accuser: "the accuser lied", abstains: "abstains" };
 
 export function startTrials({ choose }) {
   const list = byId("trials-list");
   const more = make("button", { type: "button" }, "Show older ones");
   let room = PAGE;
-  let drawn = { stories: null, shown: -1, room: 0 };
+  let drawn = { marker: undefined, room: 0, manifest: undefined, when: -Infinity };
+  let again = 0;
+  const made = new Map(); // articles by story, so that those that stay are not made anew
   let view = null;
 
   more.addEventListener("click", () => {
@@ -36,14 +40,41 @@ export function startTrials({ choose }) {
     const told = upTo(history.stories, column);
     const marker = told ? history.stories[told - 1] : null;
     if (drawn.marker === marker && drawn.room === room && drawn.manifest === history.began?.manifest) return;
-    drawn = { marker, room, manifest: history.began?.manifest };
+    // While the slider moves, the list follows a few times a second: to lay it out takes longer than all else.
+    const rest = REST - (performance.now() - drawn.when);
+    if (rest > 0) {
+      clearTimeout(again);
+      again = setTimeout(() => update(view), rest);
+      return;
+    }
+    if (drawn.manifest !== history.began?.manifest) made.clear();
+    drawn = { marker, room, manifest: history.began?.manifest, when: performance.now() };
     const some = history.stories.slice(Math.max(0, told - room), told).reverse();
-    list.replaceChildren(...some.map((story) => article(story, view, choose)));
-    if (told > room) list.append(more);
+    replace(some.map(articleOf), told > room ? [more] : []);
     if (!told) list.append(make("p", { class: "quiet" }, "Nobody has been accused" + (history.length ? " so far." : ".")));
     const bans = upTo(history.bans, column);
     const trials = history.stories.slice(0, told).filter((story) => story.trial).length;
     say(byId("trials-words"), told ? count(trials, "trial") + ", " + count(bans, "ban") : "");
+  }
+
+  /** Without moving what is being read, or taking the focus away from it. */
+  function replace(articles, after) {
+    const focused = list.contains(document.activeElement) ? document.activeElement : null;
+    const top = list.scrollTop;
+    const read = top > 0 ? [...list.children].find((one) => one.offsetTop + one.offsetHeight > list.offsetTop + top) : undefined;
+    const before = read?.offsetTop ?? 0;
+    list.replaceChildren(...articles, ...after);
+    if (read?.isConnected) list.scrollTop = top + read.offsetTop - before;
+    if (focused?.isConnected) focused.focus({ preventScroll: true });
+  }
+
+  function articleOf(story) {
+    const known = made.get(story);
+    if (known) return known;
+    if (made.size > MOST_MADE) made.clear();
+    const fresh = article(story, view, choose);
+    made.set(story, fresh);
+    return fresh;
   }
   return { update };
 }

@@ -15,7 +15,9 @@ export function startWho({ pick }) {
 
   return {
     update(members, detail) {
+      const focused = body.contains(document.activeElement) ? document.activeElement.closest("tr").dataset.name : null;
       body.replaceChildren(...members.slice(0, MOST_ROWS).map((member) => row(member, pick)));
+      if (focused !== null) [...body.children].find((one) => one.dataset.name === focused)?.querySelector("button").focus({ preventScroll: true });
       const unseen = members.length - MOST_ROWS;
       const steps = new Set(detail.audits.map((audit) => audit[2]));
       const of = steps.size === 1 ? "Audits are of the work of step " + whole([...steps][0]) + "." : steps.size ? "Audits are of several steps." : "No audits.";
