@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: promises nettest bench-audit bench-door bench-hostile bench-memory bench-newcomers bench-network bench-overlap bench-page help demo test test-browser test-docs test-following test-seeds check bench ban-law drop-outs attack-pages attack-studies lab-pages paper-page fuzz audit-flips vectors clean
+.PHONY: promises nettest bench-audit bench-door bench-hostile bench-memory bench-newcomers bench-network bench-overlap bench-page bench-page-cost help demo test test-browser test-docs test-following test-seeds check bench ban-law drop-outs attack-pages attack-studies lab-pages paper-page fuzz audit-flips vectors clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -65,6 +65,9 @@ bench-newcomers: .venv/installed-dev ## strangers, a state of 200 MB, and donors
 
 bench-overlap: .venv/installed-dev ## gradients beside the protocol, on lines with delay (as root, with iproute2); rewrites benchmarks/results-overlap.md
 	$(BIN)/python -m benchmarks.overlap
+
+bench-page-cost: .venv/installed-dev ## what the page costs peers that train, with three viewers and a stalled one (some minutes); rewrites benchmarks/results-page-cost.md
+	$(BIN)/python -m benchmarks.page_cost
 
 bench-memory: .venv/installed-dev ## peak memory of four peers with 10⁸ parameters (14 GB, some minutes); rewrites benchmarks/results-memory.md
 	$(BIN)/python -m benchmarks.memory

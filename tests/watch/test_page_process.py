@@ -46,7 +46,7 @@ def test_it_lingers_for_viewers(tmp_path: Path) -> None:
 def test_it_ends_with_its_parent_even_if_that_is_killed(tmp_path: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path; from troth.watch.page_process import start_page; "
-        f"page = start_page(Path({str(tmp_path)!r}), port=0); print(page._process.pid, flush=True); time.sleep(600)"
+        f"page = start_page(Path({str(tmp_path)!r}), port=0); print(page.pid, flush=True); time.sleep(600)"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     with parent:
@@ -83,7 +83,7 @@ def test_a_token_is_not_among_the_arguments(tmp_path: Path) -> None:
     with start_page(tmp_path, port=0, token=token) as page:
         assert page.address.endswith(f"?token={token}")
         if sys.platform == "linux":
-            assert token.encode() not in Path(f"/proc/{page._process.pid}/cmdline").read_bytes()
+            assert token.encode() not in Path(f"/proc/{page.pid}/cmdline").read_bytes()
         with pytest.raises(urllib.error.HTTPError, match="401"):
             urllib.request.urlopen(page.address.partition("?")[0], timeout=PATIENCE_S)
 

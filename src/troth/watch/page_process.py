@@ -46,6 +46,10 @@ class PageProcess:
         self._process.wait()
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def running(self) -> bool:
         return self._process.poll() is None
 
