@@ -77,7 +77,7 @@ def test_weights_come_back_in_the_users_own_module(result: troth.SimulationResul
 def test_results_are_saved_as_the_command_saves_them(result: troth.SimulationResult, tmp_path: Path) -> None:
     result.save(tmp_path / "out")
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names == {"summary.json", "curve.csv", "curve.png", "model.safetensors", "evidence"}
+    assert names == {"summary.json", "curve.csv", "curve.png", "events.jsonl", "model.safetensors", "evidence"}
     assert (tmp_path / "out/summary.json").read_text() == result.summary.to_json()
     saved = load_file(tmp_path / "out/model.safetensors")
     assert all(torch.equal(tensor, result.state_dict()[name]) for name, tensor in saved.items())

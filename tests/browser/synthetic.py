@@ -162,7 +162,7 @@ def _trials(run: _Run, step: int, audits: tuple[Audit, ...]) -> tuple[tuple[Tria
 def _trial(run: _Run, audit: Audit, guilty: bool, step: int) -> Trial:
     def ballot(juror: str) -> Ballot:
         if juror in run.liars:
-            return "abstains"
+            return "accuser"
         return "accused" if guilty else "accuser"
 
     verdict = "banned" if guilty else "the accusation is dismissed"

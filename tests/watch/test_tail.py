@@ -246,3 +246,28 @@ def test_however_the_bytes_come_the_same_events_are_told(
     assert all_events(tail) == events
     assert [msgspec.json.decode(line)["step"] for line in tail.lines()] == [one.step for one in events]
     tail.close()
+
+
+def test_a_simulation_under_way_comes_before_the_results_of_the_last_one(tmp_path: Path) -> None:
+    """Its stream takes the place of the old one when it has ended well, and viewers of it notice nothing."""
+    old, new = tmp_path / "events.jsonl", tmp_path / "events.partial.jsonl"
+    old.write_bytes(encode_event(Noted(text="old")))
+    tail = EventTail(old)
+    tail.refresh()
+    assert _texts(tail) == ["old"]
+    new.write_bytes(encode_event(Noted(text="new")))
+    tail.refresh()
+    assert _texts(tail) == ["new"]
+    before = tail.position
+    new.replace(old)
+    with old.open("ab") as file:
+        file.write(encode_event(Noted(text="end")))
+    tail.refresh()
+    assert _texts(tail) == ["new", "end"]
+    assert tail.position.stream == before.stream
+    tail.close()
+
+
+def _texts(tail: EventTail) -> list[str]:
+    events, _ = tail.events(Position(0, tail.position.stream), 100)
+    return [event.text for event in events if isinstance(event, Noted)]

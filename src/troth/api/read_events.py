@@ -5,7 +5,7 @@ from os import PathLike
 from pathlib import Path
 
 from troth.errors import OperatorError
-from troth.events.file import EVENTS, MOST_LINE, EventError, decode_event
+from troth.events.file import MOST_LINE, EventError, decode_event, stream_in
 from troth.events.kinds import Event
 
 
@@ -23,7 +23,7 @@ def read_events(run: str | PathLike[str]) -> Iterator[Event]:
     Lines that are torn, as after a power cut, are passed over.
     """
     path = Path(run)
-    path = path / EVENTS if path.is_dir() else path
+    path = stream_in(path) if path.is_dir() else path
     return _events(path)
 
 

@@ -10,6 +10,7 @@ import msgspec
 from troth.events.kinds import Event, Status
 
 EVENTS, STATUS = "events.jsonl", "status.json"
+UNDER_WAY = "events.partial.jsonl"  # of a simulation that has not ended: only then it takes the place of the last one's
 MOST_LINE = 1 << 22  # bytes of an event
 MOST_STATUS = 1 << 20
 _T = TypeVar("_T")
@@ -60,6 +61,12 @@ class EventFile:
     def close(self) -> None:
         with self._lock:
             self._file.close()
+
+
+def stream_in(folder: Path) -> Path:
+    """The newest stream of a folder: that of the run that is under way there, or of the one that has ended."""
+    partial = folder / UNDER_WAY
+    return partial if partial.exists() else folder / EVENTS
 
 
 def write_status(folder: Path, status: Status) -> None:

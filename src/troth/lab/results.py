@@ -42,13 +42,15 @@ def save_results(folder: Path, finished: "Finished", reports: Sequence["StepRepo
 
 
 class EventWriter:
-    """The stream of events of a simulated run, into its folder, as the steps are made; use as a context manager."""
+    """The stream of events of a simulated run, into its folder, as the steps are made; use as a context manager. It takes the
+    place of another run's when this one has ended well; else it goes."""
 
     def __init__(self, folder: Path, began: "Began", *, live: bool = True) -> None:
         """`live`: steps are told as they end, so their time is now."""
-        from troth.events.file import EVENTS, EventFile
+        from troth.events.file import EVENTS, UNDER_WAY, EventFile
 
-        self._file = EventFile(folder / EVENTS, fresh=True)
+        self._path, self._place = folder / UNDER_WAY, folder / EVENTS
+        self._file = EventFile(self._path, fresh=True)
         self._live = live
         self._last = time.monotonic()
         here = str(folder / "evidence" / "run")  # what `troth verify --run` takes, once there is a ban
@@ -74,6 +76,10 @@ class EventWriter:
         how: How = "over" if kind is None else "stopped" if issubclass(kind, KeyboardInterrupt) else "error"
         self._file.add(Ended(how=how, text="" if error is None or how == "stopped" else str(error), at=self._now()))
         self._file.close()
+        if kind is None:
+            self._path.replace(self._place)
+        else:
+            self._path.unlink(missing_ok=True)
 
 
 def claim(folder: Path, config: dict[str, Any], *, overwrite: bool) -> Path:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from troth.events.file import MOST_LINE, EventError, decode_event
+from troth.events.file import EVENTS, MOST_LINE, EventError, decode_event, stream_in
 from troth.events.kinds import Began, Ended, Event, Noted, Stepped
 
 MOST_EVENTS = 1 << 22
@@ -152,8 +152,9 @@ class EventTail:
 
     def _reopen_if_other(self) -> bool:
         """Begin again if the name now stands for another file, or for one that was written anew. Whether that is so."""
+        path = stream_in(self.path.parent) if self.path.name == EVENTS else self.path
         try:
-            there = os.stat(self.path)
+            there = os.stat(path)
         except OSError:  # gone: what was read may still be asked for, until there is another
             return False
         if not stat.S_ISREG(there.st_mode):
@@ -161,7 +162,7 @@ class EventTail:
         if self._handle is not None and not self._is_other(there):
             return False
         try:
-            handle = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             return False
         self.close()
