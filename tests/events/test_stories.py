@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.protocol.small_runs import SMALL
-from troth.events.kinds import Trial
+from troth.events.kinds import Ballot, Trial
 from troth.events.stories import story_of
 from troth.protocol.wire.messages import Kind
 from troth.simulation import ProtocolSimulation
@@ -42,6 +42,23 @@ def test_a_false_accuser_is_banned_and_a_dismissed_trial_bans_nobody() -> None:
     assert story_of(replace(TRIAL, verdict="accuser", banned="bob"))[-1] == "bob is banned for accusing eve falsely."
     assert story_of(replace(TRIAL, verdict="withheld", banned=None))[-1] == "eve is out, without a ban."
     assert "nobody is banned" in story_of(replace(TRIAL, verdict="dismissed", banned=None))[-1]
+
+
+def test_an_owner_whose_part_was_disputed_is_acquitted_in_words() -> None:
+    """Nobody accused it, and all found its work right: not a trial without enough votes."""
+    votes: dict[str, Ballot] = {"bob": "accuser", "eve": "accuser", "carol": "accuser"}
+    trial = replace(TRIAL, kind="aggregate", accuser=None, verdict="accuser", banned=None, votes=votes)
+    _, found, said, end = story_of(trial)
+    assert "part 2 was disputed" in found
+    assert said == "3 members voted, each on what it computed itself: 3 say eve is right. 2 votes decide."
+    assert end == "eve is acquitted."
+
+
+@pytest.mark.parametrize("kind", ["aggregate", "report", "cover"])
+def test_only_audits_are_made_again_after_a_dismissal(kind: str) -> None:
+    dismissed = replace(TRIAL, verdict="dismissed", banned=None)
+    assert "still to be audited" in story_of(dismissed)[-1]
+    assert story_of(replace(dismissed, kind=kind))[-1] == "Neither side has enough votes: nobody is banned."
 
 
 def test_a_run_under_attack_is_told_without_what_it_did_not_see() -> None:

@@ -9,7 +9,7 @@ _CLAIMS = {
     "audited_report": "{target} reported in step {step} how its gradient lies to the aggregate. That follows from its gradient.",
     "report": "{target} reported how part {part} of its gradient lies to the aggregate. That follows from what it committed to.",
     "aggregate": "{target} announced the aggregate of part {part}. It has to be the clipped centre of the parts that all sent.",
-    "cover": "{target} owned part {part} in step {step}, and let a report about it pass that was wrong.",
+    "cover": "{target} owned part {part} in step {step}. An owner has to object to wrong reports about its part.",
     "equivocation": "{target} signed two different messages for one announcement of step {step}, and sent each to some.",
 }
 _FOUND = {
@@ -22,8 +22,12 @@ _FOUND = {
 }
 _NOBODY = {
     "equivocation": "Both signatures are right: that proves it, and no vote is needed.",
+    "cover": "Nobody accused it by name: an audited report was computed again, and with it what owners had let pass.",
 }
-_PUBLIC = "No one had to accuse it: the announced numbers themselves do not fit together."
+# Whoever disputed the part, or whether its public numbers did: an honest owner comes into such a trial too, and is acquitted.
+_PUBLIC = "Nobody accused it by name: part {part} was disputed, so everyone computed it again."
+_SIDES: tuple[Ballot, ...] = ("accused", "accuser", "withheld")
+_AUDITS = ("gradient", "audited_report", "deviation")
 
 
 def story_of(trial: Trial) -> tuple[str, ...]:
@@ -31,7 +35,7 @@ def story_of(trial: Trial) -> tuple[str, ...]:
     words = {"target": trial.target, "accuser": trial.accuser, "step": trial.step, "part": trial.part}
     claim = _CLAIMS[trial.kind].format(**words)
     if trial.accuser is None:
-        found = _NOBODY.get(trial.kind, _PUBLIC)
+        found = _NOBODY.get(trial.kind, _PUBLIC).format(**words)
     else:
         found = _FOUND.get(trial.kind, "{accuser} accused it.").format(**words)
     return tuple(one for one in (claim, found, _vote(trial), _end(trial)) if one)
@@ -41,18 +45,16 @@ def _vote(trial: Trial) -> str:
     """How the others voted. Liars vote too, so what they say is told as what they say."""
     if not trial.votes:
         return ""
-    counts = {side: sum(ballot == side for ballot in trial.votes.values()) for side in _sides(trial)}
+    counts = {side: sum(ballot == side for ballot in trial.votes.values()) for side in _SIDES}
     found = ", ".join(f"{count} say {_guilty(trial, side)}" for side, count in counts.items() if count)
     return f"{len(trial.votes)} members voted, each on what it computed itself: {found}. {trial.quorum} votes decide."
-
-
-def _sides(trial: Trial) -> tuple[Ballot, ...]:
-    return ("accused", "accuser", "withheld") if trial.accuser is not None else ("accused", "withheld")
 
 
 def _guilty(trial: Trial, side: Ballot) -> str:
     if side == "withheld":
         return f"{trial.target} did not show what it was asked for"
+    if side == "accuser" and trial.accuser is None:
+        return f"{trial.target} is right"
     return f"{trial.target if side == 'accused' else trial.accuser} is wrong"
 
 
@@ -62,4 +64,7 @@ def _end(trial: Trial) -> str:
         return f"{trial.banned} is banned{why}."
     if trial.verdict == "withheld":
         return f"{trial.target} is out, without a ban."
-    return "Neither side has enough votes: nobody is banned, and the work is audited again."
+    if trial.verdict == "accuser":
+        return f"{trial.target} is acquitted."
+    again = ", and the work is still to be audited" if trial.kind in _AUDITS else ""
+    return f"Neither side has enough votes: nobody is banned{again}."

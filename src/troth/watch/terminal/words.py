@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from troth.errors import printable
 from troth.events import words
-from troth.events.kinds import Began, Ended, Event, Noted, Stepped
+from troth.events.kinds import Began, Ended, Event, Noted, Stepped, Trial
 
 
 def sentences(event: Event) -> Iterator[str]:
@@ -25,11 +25,14 @@ def _sentences(event: Event) -> Iterator[str]:
             if (why := words.pause(event)) is not None:
                 yield why
             yield from words.sentences(event)
-            yield from (
-                f"{words.when(event)}: {trial.accuser} accused {trial.target} ({trial.kind} of step {trial.step}): dismissed"
-                for trial in event.trials
-                if trial.banned is None
-            )
+            yield from (f"{words.when(event)}: {_unconvicted(trial)}" for trial in event.trials if trial.banned is None)
+
+
+def _unconvicted(trial: Trial) -> str:
+    """A trial that banned nobody. Where a part was disputed, its owner was accused by nobody."""
+    how = {"withheld": f"{trial.target} is out", "accuser": "acquitted"}.get(trial.verdict, "dismissed")
+    who = "a disputed part:" if trial.accuser is None else f"{trial.accuser} accused"
+    return f"{who} {trial.target} ({trial.kind} of step {trial.step}): {how}"
 
 
 def line(event: Stepped, metrics: Mapping[str, float]) -> str:
