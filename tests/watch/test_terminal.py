@@ -5,10 +5,11 @@ import re
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from tests.watch.made_events import banned, began, stepped, write
-from troth.events.kinds import Audit, Candidate, Ended, Event, KnownPeer, Noted, Returned, Status
+from troth.events.kinds import Audit, Candidate, Ended, Event, KnownPeer, Noted, Returned, Status, Trial, Work
 from troth.watch.folder import RunFolder
 from troth.watch.terminal import show
 from troth.watch.terminal.picture import MOST_STEPS, Cell, Curve, Picture
@@ -151,6 +152,33 @@ def test_who_came_and_went() -> None:
     assert cells[:2] == [Cell.GONE, Cell.NOTHING] or cells[1] is Cell.CLEAN
     assert made.columns[-1].cells["eve"] is Cell.CONTRIBUTED
     assert made.peers == {"ann": True, "bob": True, "cid": True, "mallory": True, "eve": True}
+
+
+def test_only_work_that_was_done_and_audited_is_clean() -> None:
+    """Not the work of a member that was silent, nor work whose audit came to nothing."""
+    made = picture(
+        began(),
+        stepped(0, silent=("cid",)),
+        stepped(1),
+        stepped(2, unaudited=(Work("cid", 1),)),
+        stepped(3, audits=(Audit("bob", "cid", 1),)),
+    )
+    assert [column.cells["cid"] for column in made.columns] == [
+        Cell.SILENT,
+        Cell.CLEAN,
+        Cell.CONTRIBUTED,
+        Cell.CONTRIBUTED,
+    ]
+    early = picture(began(), stepped(0), stepped(1), stepped(2, unaudited=(Work("cid", 1),)))
+    assert early.columns[1].cells["cid"] is Cell.CONTRIBUTED
+
+
+def test_trials_without_an_accuser_are_told_without_one() -> None:
+    trial = Trial(kind="aggregate", target="cid", step=3, verdict="accuser", part=1)
+    (told,) = sentences(stepped(3, trials=(trial,)))
+    assert told == "step 3: a disputed part: cid (aggregate of step 3): acquitted"
+    (told,) = sentences(stepped(3, trials=(replace(trial, verdict="withheld", accuser="bob"),)))
+    assert told == "step 3: bob accused cid (aggregate of step 3): cid is out"
 
 
 def test_a_long_run_takes_bounded_memory() -> None:

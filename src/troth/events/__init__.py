@@ -15,6 +15,7 @@ from troth.events.kinds import (
     Status,
     Stepped,
     Trial,
+    Work,
 )
 
 __all__ = [
@@ -32,4 +33,5 @@ __all__ = [
     "Status",
     "Stepped",
     "Trial",
+    "Work",
 ]

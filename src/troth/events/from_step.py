@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from troth.crypto import PeerId
-from troth.events.kinds import Audit, Ballot, Ban, Candidate, KnownPeer, Returned, Stepped, Trial
+from troth.events.kinds import Audit, Ballot, Ban, Candidate, KnownPeer, Returned, Stepped, Trial, Work
 from troth.events.stories import story_of
 from troth.evidence.ballots import ballot_on
 from troth.evidence.bans import evidence_name, reason_for
@@ -78,6 +78,7 @@ def event_of_record(
             for auditor, dealt in sorted(roles.audits.items())
             for audit in dealt
         ),
+        unaudited=_unaudited(record, roles, name),
         silent=() if record.closing else _names(map(PeerId, quiet), name),
         owners=tuple(map(name, roles.owners)),
         trials=_trials(record, votes, name, quorum),
@@ -107,6 +108,14 @@ def known_peers(founders: Iterable[PeerId], name: NameOf, liars: Iterable[PeerId
 
 def _names(peers: Iterable[PeerId], name: NameOf) -> tuple[str, ...]:
     return tuple(map(name, sorted(peers)))
+
+
+def _unaudited(record: StepRecord, roles: Roles, name: NameOf) -> tuple[Work, ...]:
+    """Work that nobody has audited though it was dealt: the auditor was lost, the trial dismissed, or a liar's beside it."""
+    owed = {(PeerId(audit.target), audit.step) for audit in record.owed}
+    given_up = {PeerId(target) for target in record.unaudited}
+    owed |= {(a.target, a.step) for dealt in roles.audits.values() for a in dealt if a.target in given_up}
+    return tuple(Work(name(target), step) for target, step in sorted(owed))
 
 
 def _returned(member: bytes, key: bytes, name: NameOf) -> Returned:

@@ -35,6 +35,13 @@ class Audit(msgspec.Struct, frozen=True, array_like=True):
     step: int  # whose work is recomputed
 
 
+class Work(msgspec.Struct, frozen=True, array_like=True):
+    """One peer's work of one step."""
+
+    peer: str
+    step: int
+
+
 class Candidate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A stranger on probation, after the step."""
 
@@ -133,7 +140,8 @@ class Stepped(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     attempts: int = 1
     # Who did what
     validators: tuple[str, ...] = ()  # who contributed nothing and audited
-    audits: tuple[Audit, ...] = ()
+    audits: tuple[Audit, ...] = ()  # as they were dealt
+    unaudited: tuple[Work, ...] = ()  # of their targets: came to nothing, or is to be audited again
     silent: tuple[str, ...] = ()  # members that contributed nothing, and were no validators
     owners: tuple[str, ...] = ()  # by part, as drawn; where one fails, the next takes over
     trials: tuple[Trial, ...] = ()

@@ -128,15 +128,18 @@ class Picture:
             for name in names:
                 column.mark(name, cell)
         self.columns.append(column)
+        undone = {(work.peer, work.step) for work in event.unaudited}
         for audit in event.audits:
-            self._mark_past(audit.step, audit.target, Cell.CLEAN)
+            if (audit.target, audit.step) not in undone:
+                self._mark_past(audit.step, audit.target, Cell.CLEAN)
         for trial in event.trials:
             self._mark_past(trial.step, trial.target, Cell.ACCUSED)
 
     def _mark_past(self, step: int, peer: str, cell: Cell) -> None:
         for column in islice(reversed(self.columns), _MOST_BACK):
             if column.step == step:
-                column.mark(peer, cell)
+                if cell is not Cell.CLEAN or column.cells.get(peer) is Cell.CONTRIBUTED:  # nothing else could be clean
+                    column.mark(peer, cell)
                 return
 
     @property

@@ -29,7 +29,7 @@ export const CELLS = [
 
 export const LEVELS = 6; // 1, 4, 16, 64, 256 and 1024 steps a column
 
-/** Columns of bytes that grow in both directions, at six distances. Cells only ever matter more, never less. */
+/** Columns of bytes that grow in both directions, at six distances. */
 export class Cells {
   constructor() {
     this.columns = 0;
@@ -58,6 +58,18 @@ export class Cells {
       const at = (column >> (2 * level)) * this.stride + row;
       if (this.levels[level][at] >= code) break; // further away it matters at least as much
       this.levels[level][at] = code;
+    }
+  }
+
+  /** Take back what a cell was said to be; further away, the greatest of what is left counts. */
+  lower(column, row, code) {
+    this.levels[0][column * this.stride + row] = code;
+    for (let level = 1; level < LEVELS; level++) {
+      const first = (column >> (2 * level)) * 4;
+      const last = Math.min(first + 4, this.columnsAt(level - 1));
+      let greatest = NOT_YET;
+      for (let near = first; near < last; near++) greatest = Math.max(greatest, this.from(level - 1, near, row));
+      this.levels[level][(first / 4) * this.stride + row] = greatest;
     }
   }
 

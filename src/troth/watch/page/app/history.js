@@ -165,18 +165,21 @@ export class History {
     this.cells.raise(at, row, code);
   }
 
-  /** Work that was recomputed, and of which nobody complained, is clean: in the step in which it was done. */
+  /** Work that was recomputed, and of which nobody complained, is clean: in the step in which it was done. A later audit may
+   * still find what a colluder let pass. */
   #audited(event) {
     const disputed = new Set(event.trials.map((trial) => trial.step + " " + trial.target));
+    for (const [target, step] of event.unaudited) disputed.add(step + " " + target);
     const columns = new Map();
     for (const [, target, step] of event.audits) {
       if (!columns.has(step)) columns.set(step, this.columnOf(step));
       const column = columns.get(step);
       const row = this.rows.get(target);
       if (row === undefined || column < 0 || this.step[column] !== step) continue;
-      if (this.cells.at(column, row) === CONTRIBUTED && !(disputed.size && disputed.has(step + " " + target))) {
-        this.cells.raise(column, row, CLEAN);
-      }
+      const code = this.cells.at(column, row);
+      const clean = !(disputed.size && disputed.has(step + " " + target));
+      if (code === CONTRIBUTED && clean) this.cells.raise(column, row, CLEAN);
+      else if (code === CLEAN && !clean) this.cells.lower(column, row, CONTRIBUTED);
     }
   }
 

@@ -70,6 +70,7 @@ export function readStep(raw, full = false) {
     at: real(raw.at),
     validators: names(raw.validators),
     audits: audits(raw.audits),
+    unaudited: pairs(raw.unaudited),
     silent: names(raw.silent),
     trials: objects(raw.trials, 1000).map(readTrial),
     banned: objects(raw.banned, MOST_NAMES).map((ban) => ({
@@ -205,6 +206,11 @@ function audits(value) {
     (audit) =>
       Array.isArray(audit) && typeof audit[0] === "string" && typeof audit[1] === "string" && natural(audit[2]) !== null,
   );
+}
+
+/** A name and a step, each. */
+function pairs(value) {
+  return list(value, 100000).filter((pair) => Array.isArray(pair) && typeof pair[0] === "string" && natural(pair[1]) !== null);
 }
 
 function metrics(value) {

@@ -133,7 +133,7 @@ function ringWords(members, detail) {
   const words = "Step " + whole(detail.step) + ": " + count(of("contributor"), "contributor") + ", " + count(of("validator"), "validator") + ", " +
     count(detail.audits.length, "audit") + (of("silent") ? ", " + whole(of("silent")) + " silent" : "");
   const everyone = members.length > 2 && new Set(detail.audits.map(([auditor]) => auditor)).size > 0.8 * members.length;
-  return words + "." + (everyone ? " Somebody was caught: everyone audits." : "") + (detail.closing ? " The closing step." : "");
+  return words + "." + (everyone ? " Everyone audits." : "") + (detail.closing ? " The closing step." : "");
 }
 
 function ringLegend() {

@@ -8,7 +8,8 @@ import { byId, copy, count, isEvidence, make, nameOf, say, shown, whole } from "
 const PAGE = 8; // stories that are drawn at once
 const MOST_MADE = 200; // that are kept
 const REST = 100; // milliseconds between two drawings
-const BALLOTS = { accused: "the accused lied", accuser: "the accuser lied", abstains: "abstains" };
+const BALLOTS = { accused: "the accused lied", accuser: "the accuser lied", withheld: "the accused showed too little" };
+const ENDINGS = { withheld: " out, without a ban", accuser: " acquitted" }; // of trials that banned nobody
 
 export function startTrials({ choose }) {
   const list = byId("trials-list");
@@ -89,7 +90,7 @@ function article(story, view, choose) {
   go.addEventListener("click", () => choose(story.at));
   const head = make("h3", {},
     make("span", { class: "key key-" + code, "aria-hidden": "true" }, CELLS[code].sign),
-    banned === null ? make("span", {}, nameOf(trial.target), " accused") : make("span", {}, nameOf(banned), " banned"),
+    banned === null ? make("span", {}, nameOf(trial.target), ENDINGS[trial.verdict] ?? " accused") : make("span", {}, nameOf(banned), " banned"),
     make("span", { class: "quiet" }, "in ", go));
   const body = trial ? trialParts(trial, history) : [make("p", { class: "story" }, sentence(ban.reason))];
   const evidence = trial ? trial.evidence : ban.evidence;
@@ -114,17 +115,23 @@ function sentence(reason) {
   return text === "" ? "No reason was given." : /[.!?]$/.test(text) ? text : text + ".";
 }
 
+/** Where a part was disputed there is no accuser: then this ballot says that its owner is right. */
+function ballotWords(trial, ballot) {
+  if (ballot === "accuser" && trial.accuser === null) return "found nothing wrong";
+  return Object.hasOwn(BALLOTS, ballot) ? BALLOTS[ballot] : shown(ballot, 20);
+}
+
 /** Many jurors: how many of each kind at a glance, each by name in a table that opens. */
 function votes(trial) {
   const counted = new Map();
   for (const [, ballot] of trial.votes) counted.set(ballot, (counted.get(ballot) ?? 0) + 1);
-  const sums = [...counted].sort((one, other) => other[1] - one[1]).map(([ballot, number]) => number + " " + (BALLOTS[ballot] ?? shown(ballot, 20)));
+  const sums = [...counted].sort((one, other) => other[1] - one[1]).map(([ballot, number]) => number + " " + ballotWords(trial, ballot));
   const needs = trial.quorum ? "; " + trial.quorum + " decide" : "";
   const box = make("details", {}, make("summary", {}, "Votes: " + sums.join(", ") + needs));
   box.addEventListener("toggle", () => {
     if (!box.open || box.childElementCount > 1) return;
     const rows = trial.votes.slice(0, 500).map(([voter, ballot]) =>
-      make("tr", {}, make("td", {}, nameOf(voter)), make("td", {}, BALLOTS[ballot] ?? shown(ballot, 20))));
+      make("tr", {}, make("td", {}, nameOf(voter)), make("td", {}, ballotWords(trial, ballot))));
     box.append(make("table", {},
       make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Juror"), make("th", { scope: "col" }, "Vote"))),
       make("tbody", {}, ...rows)));
