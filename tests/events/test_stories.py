@@ -32,6 +32,16 @@ def test_every_kind_of_charge_has_words(kind: str) -> None:
         assert not any("None" in sentence or "{" in sentence for sentence in story_of(trial))
 
 
+def test_those_who_accused_it_of_the_same_are_told_together() -> None:
+    def found(*also: str) -> str:
+        return story_of(replace(TRIAL, also=also))[1].removeprefix(story_of(TRIAL)[1])
+
+    assert found("carol") == " So did carol."
+    assert found("carol", "dave") == " So did carol and dave."
+    assert found(*"abcde") == " So did a, b, c, d and e."
+    assert found(*"abcdefg") == " So did a, b, c, d and 3 others."
+
+
 def test_votes_are_told_as_what_voters_say() -> None:
     assert story_of(TRIAL)[2] == (
         "3 members voted, each on what it computed itself: 2 say eve is wrong, 1 say bob is wrong. 2 votes decide."

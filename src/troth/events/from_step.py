@@ -133,13 +133,17 @@ def _bans(record: StepRecord, name: NameOf) -> tuple[Ban, ...]:
 
 
 def _trials(record: StepRecord, votes: Mapping[int, Votes], name: NameOf, quorum: int) -> tuple[Trial, ...]:
-    """Those that banned somebody first."""
-    judged = sorted(record.judgements, key=lambda judgement: judgement.banned is None)[:_MOST_TRIALS]
-    told = {judgement: _trial(record.step, judgement, votes, name, quorum) for judgement in judged}
-    return tuple(told[judgement] for judgement in record.judgements if judgement in told)
+    """One for all who accused somebody of the same, with the same end; where there are too many, those that banned somebody."""
+    same: dict[tuple[object, ...], list[Judgement]] = {}
+    for one in record.judgements:
+        key = one.target, one.kind, one.step, one.part, one.attempt, one.verdict, one.banned
+        same.setdefault(key, []).append(one)
+    first = sorted(same.values(), key=lambda judged: judged[0].banned is None)[:_MOST_TRIALS]
+    return tuple(_trial(record.step, judged, votes, name, quorum) for judged in same.values() if judged in first)
 
 
-def _trial(step: int, judgement: Judgement, votes: Mapping[int, Votes], name: NameOf, quorum: int) -> Trial:
+def _trial(step: int, judged: list[Judgement], votes: Mapping[int, Votes], name: NameOf, quorum: int) -> Trial:
+    judgement, *others = judged
     banned = judgement.banned
     cast = {} if judgement.kind == Kind.EQUIVOCATION else votes.get(judgement.attempt, {})
     trial = Trial(
@@ -148,6 +152,7 @@ def _trial(step: int, judgement: Judgement, votes: Mapping[int, Votes], name: Na
         step=judgement.step,
         verdict="dismissed" if judgement.verdict is None else _BALLOTS[judgement.verdict],
         accuser=None if judgement.accuser is None else name(PeerId(judgement.accuser)),
+        also=tuple(name(PeerId(other.accuser)) for other in others if other.accuser is not None),
         part=judgement.part,
         attempt=judgement.attempt,
         banned=None if banned is None else name(banned),

@@ -69,6 +69,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     step: int  # whose work was disputed
     verdict: Verdict
     accuser: str | None = None  # None where everybody saw it
+    also: tuple[str, ...] = ()  # others who accused it of the same, with the same end
     part: int | None = None
     attempt: int = 0
     banned: str | None = None

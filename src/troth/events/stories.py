@@ -27,6 +27,7 @@ _NOBODY = {
 # Whoever disputed the part, or whether its public numbers did: an honest owner comes into such a trial too, and is acquitted.
 _PUBLIC = "Nobody accused it by name: part {part} was disputed, so everyone computed it again."
 _SIDES: tuple[Ballot, ...] = ("accused", "accuser", "withheld")
+_MOST_NAMED = 4
 _AUDITS = ("gradient", "audited_report", "deviation")
 
 
@@ -38,7 +39,15 @@ def story_of(trial: Trial) -> tuple[str, ...]:
         found = _NOBODY.get(trial.kind, _PUBLIC).format(**words)
     else:
         found = _FOUND.get(trial.kind, "{accuser} accused it.").format(**words)
-    return tuple(one for one in (claim, found, _vote(trial), _end(trial)) if one)
+    return tuple(one for one in (claim, found + _others(trial), _vote(trial), _end(trial)) if one)
+
+
+def _others(trial: Trial) -> str:
+    if not trial.also:
+        return ""
+    named, more = trial.also[:_MOST_NAMED], len(trial.also) - _MOST_NAMED
+    names = [*named, f"{more} others"] if more > 1 else list(trial.also)
+    return f" So did {', '.join(names[:-1])} and {names[-1]}." if len(names) > 1 else f" So did {names[0]}."
 
 
 def _vote(trial: Trial) -> str:
