@@ -1,6 +1,5 @@
 """One Chromium for all browser tests of a process, and pages that may speak to their own server only."""
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,13 @@ from troth.events.kinds import Event
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Request
 
-PATIENCE_S = 20.0
+WAIT = """async () => {
+  for (const end = performance.now() + 15000; performance.now() < end; ) {
+    if (CONDITION) return true;
+    await new Promise((resolve) => setTimeout(resolve, 10));
+  }
+  return false;
+}"""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -51,12 +56,9 @@ class Window:
     def wait(self, condition: str) -> None:
         """Wait until an expression of the page's language is true.
 
-        Playwright's own `wait_for_function` evaluates strings inside the page, which the page's policy rightly forbids.
+        Playwright's own `wait_for_function` has the page evaluate strings, which its policy rightly forbids.
         """
-        deadline = time.monotonic() + PATIENCE_S
-        while not self.page.evaluate(condition):
-            assert time.monotonic() < deadline, f"never came true: {condition}"
-            self.page.wait_for_timeout(15)
+        assert self.page.evaluate(WAIT.replace("CONDITION", condition)), f"never came true: {condition}"
 
     def open(self, url: str, steps: int | None = None) -> None:
         """Open a page, and wait until it shows so many steps."""

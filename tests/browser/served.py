@@ -5,7 +5,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from troth.events.file import EVENTS, EventFile, write_status
+from troth.events.file import EVENTS, EventFile, decode_event, encode_event, write_status
 from troth.events.kinds import Event, Status
 from troth.watch.folder import RunFolder
 from troth.watch.server import PageServer
@@ -47,6 +47,7 @@ class ServedRun:
 
     def add(self, *events: Event) -> None:
         for event in events:
+            decode_event(encode_event(event))  # the server would pass over what is no event
             self._file.add(event)
 
     def tell(self, status: Status) -> None:

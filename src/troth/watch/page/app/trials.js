@@ -106,7 +106,7 @@ function trialParts(trial, history) {
 
 function plainStory(trial) {
   const by = trial.accuser === null ? "Everybody saw that " : shown(trial.accuser) + " said that ";
-  const ends = { accused: "The jury agreed.", accuser: "The jury found that the accuser lied.", dismissed: "No quorum agreed: the accusation was dismissed." };
+  const ends = { accused: "The jury agreed.", accuser: "The jury found that the accuser lied.", withheld: "Too little was shown to judge it.", dismissed: "No quorum agreed: the accusation was dismissed." };
   return by + "the " + shown(trial.kind, 40) + " of " + shown(trial.target) + " in step " + whole(trial.step) + " was wrong. " + (ends[trial.verdict] ?? "");
 }
 
