@@ -1,15 +1,11 @@
 """The page says nothing about a peer that its events do not say."""
 
-from collections.abc import Callable
-
 import pytest
 
-from tests.browser.conftest import Window
-from tests.browser.served import ServedRun
+from tests.browser.conftest import Open, Serve, Window
 from troth.events.kinds import Audit, Ban, Began, Event, KnownPeer, Stepped, Trial, Work
 
 pytestmark = pytest.mark.browser
-Serve, Open = Callable[..., ServedRun], Callable[..., Window]
 NAMES = ("ann", "bob", "cid", "dan")
 
 

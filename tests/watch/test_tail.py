@@ -1,6 +1,8 @@
 """The file may grow, be torn, hold garbage, or be another run's: a tail tells the events that are there, each once."""
 
+import errno
 import os
+import threading
 import tracemalloc
 from pathlib import Path
 
@@ -13,6 +15,8 @@ from tests.watch.made_events import began, stepped, whole_run, write
 from troth.events.file import EVENTS, MOST_LINE, encode_event
 from troth.events.kinds import Ended, Event, Noted
 from troth.watch import tail as tail_module
+from troth.watch.folder import RunFolder
+from troth.watch.server import PageServer
 from troth.watch.tail import EventTail, Position
 
 
@@ -186,6 +190,62 @@ def test_a_pipe_or_a_folder_in_place_of_the_file(tmp_path: Path) -> None:
     os.unlink(tmp_path / EVENTS)
     (tmp_path / EVENTS).mkdir()
     assert not EventTail(tmp_path / EVENTS).refresh()
+
+
+@pytest.mark.parametrize("link", ["/dev/zero", "/proc/self/mem", "elsewhere"])
+def test_links_are_not_followed(tmp_path: Path, link: str) -> None:
+    write(tmp_path / "elsewhere", began())
+    (tmp_path / EVENTS).symlink_to(tmp_path / "elsewhere" / EVENTS if link == "elsewhere" else link)
+    assert not EventTail(tmp_path / EVENTS).refresh()
+
+
+def test_a_pipe_that_is_put_there_in_the_last_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, began())
+    open_file = os.open
+
+    def swapped(path: Path, *more: int) -> int:
+        os.unlink(path)
+        os.mkfifo(path)
+        return open_file(path, *more)
+
+    monkeypatch.setattr(os, "open", swapped)
+    assert not EventTail(tmp_path / EVENTS).refresh()
+
+
+def test_a_disk_that_fails_costs_what_it_does_not_give(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that looks at the files would end, and the page stand still."""
+    write(tmp_path, began())
+    tail = EventTail(tmp_path / EVENTS)
+    assert all_events(tail) == [began()]
+    write(tmp_path, stepped(0), fresh=False)
+    read = os.pread
+
+    def failing(*_: object) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "pread", failing)
+    assert not tail.refresh()
+    monkeypatch.setattr(os, "pread", read)
+    assert all_events(tail) == [began(), stepped(0)]
+
+
+def test_a_file_without_end_can_be_left(tmp_path: Path) -> None:
+    write(tmp_path, began())
+    os.truncate(tmp_path / EVENTS, 1 << 40)  # takes no room on the disk
+    looks: list[None] = []
+    tail = EventTail(tmp_path / EVENTS)
+    assert tail.refresh(lambda: looks.append(None) or len(looks) > 3)  # type: ignore[func-returns-value]
+    assert tail.position.count == 1
+
+
+def test_a_server_of_a_file_without_end_ends_at_once(tmp_path: Path) -> None:
+    write(tmp_path, began())
+    os.truncate(tmp_path / EVENTS, 1 << 40)
+    server = PageServer(RunFolder(tmp_path), port=0).__enter__()
+    ending = threading.Thread(target=server.__exit__, args=(None, None, None), daemon=True)
+    ending.start()
+    ending.join(20.0)
+    assert not ending.is_alive()
 
 
 def test_an_event_that_somebody_writes_over_is_not_believed(tmp_path: Path) -> None:

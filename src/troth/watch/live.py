@@ -81,7 +81,7 @@ class LiveRun:
     def _follow(self) -> None:
         next_status = 0.0
         while not self._over:
-            changed = self.tail.refresh()
+            changed = self.tail.refresh(lambda: self._over)
             if time.monotonic() >= next_status:
                 next_status = time.monotonic() + _STATUS_S
                 status = self.folder.status(self.tail.began)

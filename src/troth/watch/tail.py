@@ -10,7 +10,8 @@ import re
 import stat
 import threading
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -126,11 +127,13 @@ class EventTail:
 
     # Looking for more
 
-    def refresh(self) -> bool:
-        """Read on. Whether there is anything new, which may be another file."""
+    def refresh(self, enough: Callable[[], bool] = lambda: False) -> bool:
+        """Read on, to the end or until it is enough: a file may be larger than anybody wants to wait for. Whether there is
+        anything new, which may be another file."""
         changed = False
-        while self._read_some():
-            changed = True
+        with suppress(OSError):  # a disk that fails: what was read stays, and whoever follows tries again
+            while not enough() and self._read_some():
+                changed = True
         return changed
 
     def close(self) -> None:
@@ -154,7 +157,7 @@ class EventTail:
         """Begin again if the name now stands for another file, or for one that was written anew. Whether that is so."""
         path = stream_in(self.path.parent) if self.path.name == EVENTS else self.path
         try:
-            there = os.stat(path)
+            there = os.lstat(path)  # links are not followed: see `folder`
         except OSError:  # gone: what was read may still be asked for, until there is another
             return False
         if not stat.S_ISREG(there.st_mode):
@@ -162,8 +165,11 @@ class EventTail:
         if self._handle is not None and not self._is_other(there):
             return False
         try:
-            handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
+            return False
+        if not stat.S_ISREG(os.fstat(handle).st_mode):  # it was put there since
+            os.close(handle)
             return False
         self.close()
         self._clear()
