@@ -2,6 +2,7 @@
 
 from itertools import islice
 
+from troth.crypto import PeerId
 from troth.events.kinds import Stepped
 from troth.protocol.core.records import decode_record
 from troth.simulation import ProtocolSimulation, Scenario
@@ -41,5 +42,5 @@ def test_what_the_record_owes_is_told() -> None:
     records = [decode_record(raw) for raw in simulation.trace]
     for record in records:
         told = {(work.peer, work.step) for work in events[record.step].unaudited}
-        assert told >= {(name[audit.target], audit.step) for audit in record.owed}
+        assert told >= {(name[PeerId(audit.target)], audit.step) for audit in record.owed}
     assert any(record.owed for record in records)
