@@ -229,6 +229,17 @@ class TestInterrupted:
         assert troth(*SHORT, "--out", "here/below").code == 130
         assert list(Path("here").iterdir()) == []
 
+    @pytest.mark.parametrize("page", [(), ("--page", "--page-port", "0")], ids=["without a page", "with a page"])
+    def test_results_that_were_there_stay(
+        self, troth: Troth, monkeypatch: pytest.MonkeyPatch, page: tuple[str, ...]
+    ) -> None:
+        assert troth(*SHORT, "--out", "here", *page).code == 0
+        before = {path: path.read_bytes() for path in Path("here").iterdir()}
+        assert sorted(path.name for path in before) == RESULTS
+        monkeypatch.setattr("troth.simulation.Started.__next__", _interrupted)
+        assert troth(*SHORT, "--out", "here", *page).code == 130
+        assert {path: path.read_bytes() for path in Path("here").iterdir()} == before
+
 
 def _interrupted(_: Started) -> NoReturn:
     raise KeyboardInterrupt

@@ -50,6 +50,13 @@ def _play(folder: Path, seed: int, steps: int, started: float) -> None:
     from troth.simulation import Scenario, simulate
     from troth.swarm.plan import SwarmPlan, rehearsal
 
+    typer.echo(
+        f"  Troth: {_PEERS} processes on this machine, each with a key, a journal and TLS connections to all others"
+    )
+    plan = SwarmPlan(_PEERS, _LIARS, ("sign-flip",), attack_start=_START, seed=seed)
+    swarm, protocol = play(plan, rehearsal(plan, steps=steps), folder)
+    write_text(folder / "summary.json", protocol.to_json())
+    typer.echo(f"  {'Troth, attacked':<28} {protocol.metrics['accuracy']:>6.1%} of the test digits right")
     scenario = Scenario(peers=_PEERS, byzantine=_LIARS, attack="sign-flip", attack_start=_START, steps=steps, seed=seed)
     runs = []
     for label, contender in contenders(scenario, ("mean",)).items():
@@ -58,13 +65,6 @@ def _play(folder: Path, seed: int, steps: int, started: float) -> None:
         write_text(folder / f"{label.replace(', ', '-').replace(' ', '-')}.json", summary.to_json())
         typer.echo(f"  {label:<28} {summary.metrics['accuracy']:>6.1%} of the test digits right")
         runs.append((label, summary))
-    typer.echo(
-        f"  Troth: {_PEERS} processes on this machine, each with a key, a journal and TLS connections to all others"
-    )
-    plan = SwarmPlan(_PEERS, _LIARS, ("sign-flip",), attack_start=_START, seed=seed)
-    swarm, protocol = play(plan, rehearsal(plan, steps=steps), folder)
-    write_text(folder / "summary.json", protocol.to_json())
-    typer.echo(f"  {'Troth, attacked':<28} {protocol.metrics['accuracy']:>6.1%} of the test digits right")
     runs.append(("Troth, attacked", protocol))
     picture = folder / "demo.png"
     plot_runs(runs, picture, f"{_PEERS} peers, {_LIARS} of them liars: digits read correctly")

@@ -244,7 +244,10 @@ def _run(
 
     scenario = run.scenario
     config = scenario.config()
-    with claimed(out or Path("runs") / slug(config), config, overwrite=overwrite) as folder, page.of_new_run(folder):
+    with (
+        claimed(out or Path("runs") / slug(config), config, overwrite=overwrite) as folder,
+        page.of_new_run(folder, keep=True),
+    ):
         reports = _train(run, folder, checkpoint_every)
         finished = run.finish()
         save_results(folder, finished, reports)

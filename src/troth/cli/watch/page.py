@@ -60,14 +60,21 @@ class PageOptions:
             yield process.address
 
     @contextmanager
-    def of_new_run(self, folder: Path) -> Iterator[str]:
-        """The same for a run that is about to begin in the folder: an earlier one's events, which it replaces, are not shown."""
-        from troth.events.file import EVENTS
+    def of_new_run(self, folder: Path, *, keep: bool = False) -> Iterator[str]:
+        """The same for a run that is about to begin in the folder: an earlier one's events, which it replaces, are not shown.
+        `keep`: they stay until the new run has ended well."""
+        from troth.events.file import EVENTS, UNDER_WAY
 
-        if self.asked:
+        if self.asked and keep:
+            (folder / UNDER_WAY).touch()
+        elif self.asked:
             (folder / EVENTS).unlink(missing_ok=True)
-        with self.of(folder) as address:
-            yield address
+        try:
+            with self.of(folder) as address:
+                yield address
+        finally:
+            if self.asked and keep:
+                (folder / UNDER_WAY).unlink(missing_ok=True)
 
 
 def offer_to_open(address: str) -> None:
