@@ -65,8 +65,14 @@ def test_it_ends_with_its_parent_even_if_that_is_killed(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_is_for_the_parent(tmp_path: Path) -> None:
-    with start_page(tmp_path, port=0) as page:
-        page._process.send_signal(signal.SIGINT)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background shells ignore it
+    try:
+        page = start_page(tmp_path, port=0)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with page:
+        os.kill(page.pid, signal.SIGINT)
+        time.sleep(0.3)  # for it to die, if it does
         with urllib.request.urlopen(page.address, timeout=PATIENCE_S) as answer:
             assert answer.status == 200
 

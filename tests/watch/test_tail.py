@@ -112,6 +112,25 @@ def test_a_line_that_is_too_long_is_skipped_in_bounded_memory(tmp_path: Path) ->
     assert most < 3 * MOST_LINE
 
 
+def test_the_end_of_a_line_that_is_too_long_is_no_event(tmp_path: Path) -> None:
+    """Whoever can make one event long, by a name or a note, must not forge another with it."""
+    (tmp_path / EVENTS).write_bytes(b"x" * MOST_LINE + encode_event(stepped(0)) + encode_event(stepped(1)))
+    tail = EventTail(tmp_path / EVENTS)
+    assert all_events(tail) == [stepped(1)]
+    assert (tail.position.count, tail.skipped) == (1, 1)
+
+
+def test_a_file_that_was_cut_off(tmp_path: Path) -> None:
+    write(tmp_path, began(), stepped(0), stepped(1))
+    tail = EventTail(tmp_path / EVENTS)
+    assert len(all_events(tail)) == 3
+    os.truncate(tmp_path / EVENTS, len(encode_event(began())))
+    assert all_events(tail) == [began()]
+    assert tail.position.count == 1
+    write(tmp_path, stepped(7), fresh=False)
+    assert all_events(tail) == [began(), stepped(7)]
+
+
 def test_a_line_of_the_greatest_length_counts(tmp_path: Path) -> None:
     short = len(encode_event(Noted(text=""))) - 1
     notes = [Noted(text="x" * (MOST_LINE - short)), Noted(text="x" * (MOST_LINE - short + 1)), Noted(text="y")]

@@ -179,7 +179,7 @@ class EventTail:
     def _is_other(self, there: os.stat_result) -> bool:
         assert self._handle is not None
         ours = os.fstat(self._handle)
-        if (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino) or there.st_size < self._at:
+        if (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino):
             return True
         if os.pread(self._handle, len(self._anchor), self._at - len(self._anchor)) != self._anchor:
             return True
