@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.watch.made_events import whole_run, write
+from tests.watch.made_events import began, whole_run, write
+from troth.events.kinds import Ended
 from troth.watch.guard import AddressError
 from troth.watch.page_process import start_page
 
@@ -75,6 +76,18 @@ def test_ctrl_c_is_for_the_parent(tmp_path: Path) -> None:
         time.sleep(0.3)  # for it to die, if it does
         with urllib.request.urlopen(page.address, timeout=PATIENCE_S) as answer:
             assert answer.status == 200
+
+
+def test_of_a_run_that_is_about_to_begin_nothing_else_is_shown(tmp_path: Path) -> None:
+    """The last run in the folder is over: a viewer that saw its end would not wait for the next one."""
+    write(tmp_path, *whole_run(3))
+    with start_page(tmp_path, port=0, new=True) as page:
+        with urllib.request.urlopen(f"{page.address}events", timeout=PATIENCE_S) as stream:
+            assert stream.readline() == b"retry: 2000\n"
+            write(tmp_path, began(name="the new one"), Ended(how="over"))
+            text = stream.read()
+        assert b"the new one" in text
+        assert b"friends" not in text
 
 
 def test_an_address_in_use_is_an_error(tmp_path: Path) -> None:

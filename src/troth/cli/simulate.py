@@ -244,10 +244,7 @@ def _run(
 
     scenario = run.scenario
     config = scenario.config()
-    with (
-        claimed(out or Path("runs") / slug(config), config, overwrite=overwrite) as folder,
-        page.of_new_run(folder, keep=True),
-    ):
+    with claimed(out or Path("runs") / slug(config), config, overwrite=overwrite) as folder, page.of(folder, new=True):
         reports = _train(run, folder, checkpoint_every)
         finished = run.finish()
         save_results(folder, finished, reports)

@@ -83,7 +83,7 @@ def swarm(
     base = None if manifest is None else Manifest.load(manifest)
     run = rehearsal(plan, task, base=base, steps=steps, optimizer=optimizer, rate=rate, tau=tau, delta_s=delta)
     show = PageOptions(page, page_host, page_port)
-    with claimed(out, {}, overwrite=overwrite) as folder, show.of_new_run(folder):
+    with claimed(out, {}, overwrite=overwrite) as folder, show.of(folder, new=True):
         finished, summary = play(plan, run, folder, evaluate_every=evaluate_every, threads=threads)
     write_text(folder / "summary.json", summary.to_json())
     liars = f"{byzantine} of {peers} processes lie" if byzantine else f"{peers} processes"

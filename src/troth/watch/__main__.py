@@ -32,13 +32,15 @@ def main() -> None:
     parser.add_argument("--host", default=HOST)
     parser.add_argument("--port", type=int)
     parser.add_argument("--linger", type=float, default=0.0)
+    parser.add_argument("--ignored", default="")
     options = parser.parse_args()
     with suppress(OSError):
         os.nice(_NICENESS)
     token = os.environ.pop("TROTH_PAGE_TOKEN", None)  # not an argument: every user of the machine can read those
     parent = os.getppid()
     try:
-        server = PageServer(RunFolder(options.folder), host=options.host, port=options.port, token=token)
+        folder = RunFolder(options.folder)
+        server = PageServer(folder, host=options.host, port=options.port, token=token, ignored=options.ignored)
     except OperatorError as error:
         _say(Answer(error=str(error)))
         sys.exit(2)

@@ -19,9 +19,10 @@ _SILENT_S = 60.0  # after which a status that was not renewed says nothing about
 class LiveRun:
     """Events and status of a folder. Use as a context manager; `wait` returns when there may be something new."""
 
-    def __init__(self, folder: RunFolder) -> None:
+    def __init__(self, folder: RunFolder, *, ignored: str = "") -> None:
+        """`ignored`: an earlier run's stream, which is not to be shown (`stream_of`)."""
         self.folder = folder
-        self.tail = EventTail(folder.events)
+        self.tail = EventTail(folder.events, ignored=ignored)
         self.status: Status | None = None
         self._changed = threading.Condition()
         self._changes = 0

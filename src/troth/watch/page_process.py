@@ -17,6 +17,7 @@ from troth.processes import interrupts_ignored
 from troth.watch.__main__ import Answer
 from troth.watch.guard import AddressError
 from troth.watch.server import HOST
+from troth.watch.tail import stream_of
 
 _START_S = 20.0
 
@@ -55,14 +56,22 @@ class PageProcess:
 
 
 def start_page(
-    folder: Path, *, host: str = HOST, port: int | None = None, token: str | None = None, linger_s: float = 0.0
+    folder: Path,
+    *,
+    host: str = HOST,
+    port: int | None = None,
+    token: str | None = None,
+    linger_s: float = 0.0,
+    new: bool = False,
 ) -> PageProcess:
     """Serve a folder's page. Raises `AddressError` if that address cannot be had.
 
-    The server lives `linger_s` seconds longer than the `with`, so that viewers see the end."""
+    The server lives `linger_s` seconds longer than the `with`, so that viewers see the end. `new`: a run is about to begin in the
+    folder, and the one that is there now is not shown."""
     arguments = [sys.executable, "-P", "-m", "troth.watch", str(folder.absolute()), "--host", host]
     arguments += [] if port is None else ["--port", str(port)]
     arguments += ["--linger", str(linger_s)]
+    arguments += ["--ignored", stream_of(folder)] if new else []
     # As this process found Troth, so does that one; but never in the folder that it happens to be in (-P).
     paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}

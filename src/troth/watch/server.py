@@ -53,9 +53,11 @@ class PageServer:
         host: str = HOST,
         port: int | None = None,
         token: str | None = None,
+        ignored: str = "",
         limits: Limits | None = None,
         files: dict[str, Asset] | None = None,
     ) -> None:
+        """`ignored`: see `LiveRun`."""
         self._socket = _listen(host, port)
         self.port: int = self._socket.getsockname()[1]
         try:
@@ -65,7 +67,7 @@ class PageServer:
             raise
         self._limits = limits = limits or Limits()
         self._files = assets() if files is None else files
-        self._run = LiveRun(folder)
+        self._run = LiveRun(folder, ignored=ignored)
         self._places = threading.Semaphore(limits.connections)
         self._streams = threading.Semaphore(limits.streams)
         self._reading = _Reading()

@@ -47,8 +47,10 @@ _POSITION = re.compile(r"([0-9]{1,12})(?:-([0-9a-f]{1,16}))?")
 class EventTail:
     """Index of a file of events. May be used from any thread; `refresh` looks whether there is more."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, ignored: str = "") -> None:
+        """`ignored`: the stream, by `stream_of`, that is there already and is none of ours."""
         self.path = path
+        self._ignored = ignored
         self.skipped = 0  # lines that were no events
         self._lock = threading.RLock()
         self._handle: int | None = None
@@ -168,7 +170,8 @@ class EventTail:
             handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             return False
-        if not stat.S_ISREG(os.fstat(handle).st_mode):  # it was put there since
+        # Put there since, or what is there already and is none of ours.
+        if not stat.S_ISREG(os.fstat(handle).st_mode) or (self._ignored and _stream_at(handle) == self._ignored):
             os.close(handle)
             return False
         self.close()
@@ -229,6 +232,26 @@ class EventTail:
             self._ended = None
         if isinstance(event, Began):
             self._began = event
+
+
+def stream_of(folder: Path) -> str:
+    """The stream that a folder holds now, as `Position.stream` names it; empty if there is none."""
+    try:
+        handle = os.open(stream_in(folder), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        return _stream_at(handle)
+    finally:
+        os.close(handle)
+
+
+def _stream_at(handle: int) -> str:
+    try:
+        first, end, _ = os.pread(handle, MOST_LINE, 0).partition(b"\n")
+    except OSError:
+        return ""
+    return _digest(first) if end else ""
 
 
 def _digest(line: bytes) -> str:

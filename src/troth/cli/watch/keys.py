@@ -23,10 +23,10 @@ def key_within(seconds: float, question: str) -> str | None:
 
     handle = sys.stdin.fileno()
     before = termios.tcgetattr(handle)
-    sys.stderr.write(question)
-    sys.stderr.flush()
     try:
-        tty.setcbreak(handle)
+        tty.setcbreak(handle)  # forgets what was typed before the question
+        sys.stderr.write(question)
+        sys.stderr.flush()
         if select.select([handle], [], [], seconds)[0]:
             return os.read(handle, 16).decode("ascii", "replace")[:1]
     except KeyboardInterrupt:

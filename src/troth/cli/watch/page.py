@@ -38,8 +38,10 @@ class PageOptions:
     optional: bool = False  # a page that cannot be served is no reason to end
 
     @contextmanager
-    def of(self, folder: Path) -> Iterator[str]:
-        """Serve the folder's page while inside, in another process, if asked to. Gives its address, or nothing."""
+    def of(self, folder: Path, *, new: bool = False) -> Iterator[str]:
+        """Serve the folder's page while inside, in another process, if asked to. Gives its address, or nothing.
+
+        `new`: a run is about to begin in the folder, and the one that is there now is not shown."""
         if not self.asked:
             yield ""
             return
@@ -48,7 +50,7 @@ class PageOptions:
 
         try:
             with as_options(("token", "page"), {"host": "page-host", "port": "page-port"}):
-                process = start_page(folder, host=self.host, port=self.port, linger_s=_LINGER_S)
+                process = start_page(folder, host=self.host, port=self.port, linger_s=_LINGER_S, new=new)
         except OperatorError as error:
             if not self.optional:
                 raise
@@ -58,23 +60,6 @@ class PageOptions:
         with process:
             typer.echo(f"Page: {process.address}", err=True)
             yield process.address
-
-    @contextmanager
-    def of_new_run(self, folder: Path, *, keep: bool = False) -> Iterator[str]:
-        """The same for a run that is about to begin in the folder: an earlier one's events, which it replaces, are not shown.
-        `keep`: they stay until the new run has ended well."""
-        from troth.events.file import EVENTS, UNDER_WAY
-
-        if self.asked and keep:
-            (folder / UNDER_WAY).touch()
-        elif self.asked:
-            (folder / EVENTS).unlink(missing_ok=True)
-        try:
-            with self.of(folder) as address:
-                yield address
-        finally:
-            if self.asked and keep:
-                (folder / UNDER_WAY).unlink(missing_ok=True)
 
 
 def offer_to_open(address: str) -> None:
