@@ -32,8 +32,8 @@ from troth.watch.page_process import PageProcess, start_page
 Arm = Literal["without", "three viewers", "and one that never reads"]
 ARMS: tuple[Arm, ...] = ("three viewers", "and one that never reads")
 VIEWERS = 3
-ROUNDS = 10  # stretches of each kind with the page; without it, one before and after each
-SWARM_STEPS, SIMULATED_STEPS = 40, 60  # of a stretch
+ROUNDS = 6  # stretches of each kind with the page; without it, one before and after each
+SWARM_STEPS, SIMULATED_STEPS = 25, 40  # of a stretch
 SKIPPED = 3  # at the beginning of a stretch: the page's process starts, viewers read the history
 MOST_COST = 0.02
 RESULTS = Path(__file__).with_name("results-page-cost.md")

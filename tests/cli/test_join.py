@@ -11,8 +11,9 @@ import pytest
 from safetensors.torch import load_file
 
 from tests.cli.conftest import Troth
+from tests.watch.made_events import whole_run, write
 from troth.cli.fields import as_options
-from troth.cli.join import _Stop
+from troth.cli.join import _Screen, _Stop, is_drawable
 from troth.crypto import Identity
 from troth.errors import OperatorError
 from troth.network.manifest.builder import ManifestOptions, build_manifest
@@ -170,3 +171,27 @@ def test_a_peer_that_is_stopped_saves_says_so_and_comes_back(
     again = troth(*command)
     assert again.code == 0, again.err
     assert Path("folder/model.safetensors").exists()
+
+
+def test_news_are_readable_above_the_picture_and_plain_without_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    write(tmp_path, *whole_run(3))
+    screen = _Screen(every_s=float("inf"))
+    with screen.drawing(tmp_path, wanted=False):
+        screen.note("plain")
+    assert re.fullmatch(r"\d\d:\d\d:\d\d  plain\n", capsys.readouterr().err)
+    with screen.drawing(tmp_path, wanted=True):
+        screen.note("mallory \x1b[2J is banned: [red]" + "x" * 200)
+    drawn = capsys.readouterr().err
+    assert "mallory ?[2J is banned: [red]" + "x" * 200 in drawn, "neither steered nor cut"
+    screen.note("plain again")
+    assert re.fullmatch(r"\d\d:\d\d:\d\d  plain again\n", capsys.readouterr().err)
+
+
+def test_a_pipe_is_not_drawn_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    assert not is_drawable()
