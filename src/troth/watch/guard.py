@@ -44,7 +44,7 @@ def token_for(host: str, given: str | None) -> str | None:
         return None if is_loopback(host) else new_token()
     if len(given) < LEAST_TOKEN or _TOKEN.fullmatch(given) is None:
         raise AddressError(
-            f"token: at least {LEAST_TOKEN} letters, digits or ._~- are needed, so that nobody guesses it"
+            f"token (TROTH_PAGE_TOKEN): at least {LEAST_TOKEN} letters, digits or ._~- are needed, so that nobody guesses it"
         )
     return given
 

@@ -4,6 +4,7 @@ import os
 import select
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 from contextlib import suppress
@@ -72,9 +73,7 @@ def start_page(
     arguments += [] if port is None else ["--port", str(port)]
     arguments += ["--linger", str(linger_s)]
     arguments += ["--ignored", stream_of(folder)] if new else []
-    # As this process found Troth, so does that one; but never in the folder that it happens to be in (-P).
-    paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    environment = os.environ | _search_path()
     environment |= {} if token is None else {"TROTH_PAGE_TOKEN": token}
     quiet = None if os.environ.get("TROTH_TRACEBACK") else subprocess.DEVNULL
     with interrupts_ignored():
@@ -90,6 +89,14 @@ def start_page(
             process.wait()
         raise AddressError(answer.error)
     return PageProcess(answer.address, process)
+
+
+def _search_path() -> dict[str, str]:
+    """As this process found Troth, so does that one; but never in the folder that it happens to be in (-P)."""
+    home = str(Path(__file__).parents[2])
+    if home in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
+        return {}  # it is found, and named here it would come before the standard library
+    return {"PYTHONPATH": os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH", ""))))}
 
 
 def _answer(pipe: IO[bytes]) -> Answer:

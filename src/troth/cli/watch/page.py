@@ -49,7 +49,7 @@ class PageOptions:
         from troth.watch.page_process import start_page
 
         try:
-            with as_options(("token", "page"), {"host": "page-host", "port": "page-port"}):
+            with as_options(("page",), {"host": "page-host", "port": "page-port"}):
                 process = start_page(folder, host=self.host, port=self.port, linger_s=_LINGER_S, new=new)
         except OperatorError as error:
             if not self.optional:
