@@ -19,6 +19,7 @@ import { byId } from "./words.js";
 
 const REST_MS = 120; // between two requests for a step's details, at least
 const LATER_MS = 250;
+const STALE_S = 5;
 const REST_SHARE = 4; // and so many times as long as it took to draw the last: in large runs the slider must not wait for it
 
 function startPage() {
@@ -96,10 +97,11 @@ function startPage() {
     const began = performance.now();
     const view = {
       history: run, column: moment.column, following: moment.follows, playing: moment.playing, connection, ending, status,
+      stale: isStale(status, run.latest),
       over: connection === "ended" || run.ended !== null, report: source.report, loading: received < total,
     };
     for (const one of views) one.update(view);
-    timeline.present(status, moment.follows && connection === "open");
+    timeline.present(view.stale ? null : status, moment.follows && connection === "open");
     askSoon();
     performance.clearMarks("troth-painted"); // only the newest: the browser would keep them all
     performance.mark("troth-painted", { detail: { column: view.column, steps: run.length, took: performance.now() - began } });
@@ -152,6 +154,11 @@ function startPage() {
     ring.picked(picked);
     who.picked(picked);
   }
+}
+
+/** A status that is older than the newest step is not the present. */
+function isStale(status, latest) {
+  return status !== null && latest !== null && latest.at !== null && latest.at > status.at + STALE_S;
 }
 
 startPage();

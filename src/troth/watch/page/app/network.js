@@ -17,12 +17,12 @@ export function startNetwork() {
   let drawn = null;
 
   return {
-    update({ history, status, report }) {
-      if (drawn === (status ?? history.latest)) return;
+    update({ history, status, report, stale }) {
+      if (drawn === (status ?? history.latest) && !stale) return;
       drawn = status ?? history.latest;
       const links = status ? status.links.slice(0, MOST_LINKS) : [];
       table.hidden = links.length === 0;
-      say(byId("network-words"), networkWords(history, status, report));
+      say(byId("network-words"), networkWords(history, status, report) + (stale ? " As of " + clock(status.at) + "." : ""));
       const gone = new Set(rows.keys());
       for (const link of links) {
         gone.delete(link.peer);
@@ -68,12 +68,14 @@ export function startHealth() {
   byId("health-body").append(pairs, nobody);
   let drawn;
   return {
-    update({ status, history }) {
-      if (drawn === status && status !== null) return;
-      drawn = status;
+    update({ status, history, stale }) {
+      const now = status && (stale ? "stale " : "") + status.at;
+      if (drawn === now) return;
+      drawn = now;
       pairs.hidden = !status;
       nobody.hidden = Boolean(status);
       const told = status ? healthPairs(status, history) : [];
+      if (stale) told.push(["As of", clock(status.at) + "; it says nothing newer"]);
       pairs.replaceChildren(...told.flatMap(([term, words]) => [make("dt", {}, term), make("dd", {}, words)]));
     },
   };

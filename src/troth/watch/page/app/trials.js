@@ -8,8 +8,12 @@ import { byId, copy, count, isEvidence, make, nameOf, say, shown, whole } from "
 const PAGE = 8; // stories that are drawn at once
 const MOST_MADE = 200; // that are kept
 const REST = 100; // milliseconds between two drawings
+<<<<<<< HEAD
 const BALLOTS = { accused: "the accused lied", accuser: "the accuser lied", withheld: "the accused showed too little" };
 const ENDINGS = { withheld: " out, without a ban", accuser: " acquitted" }; // of trials that banned nobody
+=======
+const BALLOTS = { accused: "the accused lied", accuser: "the accuser lied", withheld: "too little was shown" };
+>>>>>>> a0fb3a3 (Browser tests: cheaper waits; ballots as the schema has them now)
 
 export function startTrials({ choose }) {
   const list = byId("trials-list");
@@ -91,7 +95,7 @@ function article(story, view, choose) {
   const head = make("h3", {},
     make("span", { class: "key key-" + code, "aria-hidden": "true" }, CELLS[code].sign),
     banned === null ? make("span", {}, nameOf(trial.target), ENDINGS[trial.verdict] ?? " accused") : make("span", {}, nameOf(banned), " banned"),
-    make("span", { class: "quiet" }, "in ", go));
+    make("span", { class: "quiet" }, trial && trial.kind ? shown(trial.kind, 40) + " of step " + whole(trial.step) + ", tried in " : "in ", go));
   const body = trial ? trialParts(trial, history) : [make("p", { class: "story" }, sentence(ban.reason))];
   const evidence = trial ? trial.evidence : ban.evidence;
   return make("article", { class: "trial", tabindex: "0" }, head, ...body, ...evidenceParts(evidence, view));
