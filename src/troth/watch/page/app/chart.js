@@ -164,23 +164,21 @@ function drawBans(plot, history, colours) {
   pen.strokeStyle = pen.fillStyle = colours.ban;
   pen.lineWidth = 1.25 * ratio;
   pen.setLineDash([4 * ratio, 3 * ratio]);
-  const labels = []; // { x, end, name, more }
+  const labels = []; // { x, name, more }: names end at their lines, so that no name reaches into what comes later
   for (const ban of history.bans) {
     const x = plot.valToPos(history.step[ban.at], "x", true);
     pen.beginPath();
     pen.moveTo(x, top);
     pen.lineTo(x, top + height);
     pen.stroke();
+    const name = shown(history.peers[ban.row].name, 10) + " \u00d7";
     const last = labels[labels.length - 1];
-    if (last && x < last.end) last.more++;
-    else {
-      const name = "\u00d7 " + shown(history.peers[ban.row].name, 10);
-      labels.push({ x, name, more: 0, end: x + pen.measureText(name + " +00").width });
-    }
+    if (last && x - last.x < pen.measureText(name + " +00").width) Object.assign(last, { x, more: last.more + 1 });
+    else labels.push({ x, name, more: 0 });
   }
   for (const { x, name, more } of labels) {
-    const text = name + (more ? " +" + more : "");
-    pen.fillText(text, Math.min(x - 4 * ratio, left + width - pen.measureText(text).width), top - 2 * ratio);
+    const text = (more ? "+" + more + " " : "") + name;
+    pen.fillText(text, Math.max(left - 40 * ratio, x + 4 * ratio - pen.measureText(text).width), top - 2 * ratio);
   }
   pen.restore();
 }

@@ -28,6 +28,7 @@ export function drawGrid(canvas, sight) {
   pen.clip();
   drawFresh(pen, sight, window, ratio);
   drawChosen(pen, sight);
+  if (!scale.large) drawMarks(pen, sight, ratio, sight.chosen); // once more: the veil covered their edges
   pen.restore();
   drawCursorName(pen, sight);
 }
@@ -152,7 +153,7 @@ function drawSigns(pen, { scale, colours }, window, codes, ratio) {
 }
 
 /** In small cells bans and accusations have marks that are larger than the cell: two pixels are easily missed. */
-function drawMarks(pen, { history, scale, colours, left, top, width, height }, ratio) {
+function drawMarks(pen, { history, scale, colours, left, top, width, height }, ratio, until = Infinity) {
   const pictures = signsOf(11, ratio, colours);
   const place = ({ at, row }) => [
     scale.gutter + (scale.of(at) + 0.5) * scale.column - left,
@@ -160,6 +161,7 @@ function drawMarks(pen, { history, scale, colours, left, top, width, height }, r
   ];
   for (const [marks, code, size] of [[history.accusations, ACCUSED, 9], [history.bans, BANNED, 11]]) {
     for (const mark of marks) {
+      if (mark.at > until) break;
       const [x, y] = place(mark);
       if (x < scale.gutter - size || x > width + size || y < -size || y > height + size) continue;
       if (code === ACCUSED && history.cells.at(mark.at, mark.row) !== ACCUSED) continue;

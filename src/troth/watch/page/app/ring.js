@@ -19,11 +19,13 @@ export function startRing({ pick }) {
       const most = members.length <= 12 ? 430 : 560;
       const size = Math.max(300, Math.min(most, box.clientWidth || most));
       middle = size / 2;
-      const picture = draw("svg", { viewBox: "0 0 " + size + " " + size, role: "img", "aria-label": ringWords(members, detail) });
+      const picture = draw("svg", { role: "img", "aria-label": ringWords(members, detail) });
       places = placesOf(members);
       const crowded = members.length > MOST_NAMED;
       const names = crowded ? notable(members) : new Set(members.map((member) => member.name));
       const radius = middle - (crowded && !names.size ? 16 : Math.min(88, size * (crowded ? 0.2 : 0.25)));
+      const high = 2 * radius + 64; // names need room beside the ring, hardly above it
+      picture.setAttribute("viewBox", "0 " + (middle - high / 2) + " " + size + " " + high);
       picture.style.setProperty("max-width", size + "px");
       picture.append(arrow(), draw("circle", { class: "circle", cx: middle, cy: middle, r: radius }));
       const chords = draw("g");
@@ -130,8 +132,8 @@ function memberWords(member) {
 
 function ringWords(members, detail) {
   const of = (role) => members.filter((member) => member.role === role).length;
-  const words = "Step " + whole(detail.step) + ": " + count(of("contributor"), "contributor") + ", " + count(of("validator"), "validator") + ", " +
-    count(detail.audits.length, "audit") + (of("silent") ? ", " + whole(of("silent")) + " silent" : "");
+  const words = "Step " + whole(detail.step) + ": " + count(of("contributor"), "contributor") + ", " +
+    (of("validator") ? count(of("validator"), "validator") + ", " : "") + count(detail.audits.length, "audit") + (of("silent") ? ", " + whole(of("silent")) + " silent" : "");
   const everyone = members.length > 2 && new Set(detail.audits.map(([auditor]) => auditor)).size > 0.8 * members.length;
   return words + "." + (everyone ? " Everyone audits." : "") + (detail.closing ? " The closing step." : "");
 }

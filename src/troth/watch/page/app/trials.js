@@ -3,17 +3,13 @@
 
 import { ACCUSED, BANNED, CELLS } from "./cells.js";
 import { upTo } from "./history.js";
-import { byId, copy, count, isEvidence, make, nameOf, say, shown, whole } from "./words.js";
+import { byId, copy, count, isEvidence, listed, make, nameOf, say, shown, whole } from "./words.js";
 
 const PAGE = 8; // stories that are drawn at once
 const MOST_MADE = 200; // that are kept
 const REST = 100; // milliseconds between two drawings
-<<<<<<< HEAD
 const BALLOTS = { accused: "the accused lied", accuser: "the accuser lied", withheld: "the accused showed too little" };
 const ENDINGS = { withheld: " out, without a ban", accuser: " acquitted" }; // of trials that banned nobody
-=======
-const BALLOTS = { accused: "the accused lied", accuser: "the accuser lied", withheld: "too little was shown" };
->>>>>>> a0fb3a3 (Browser tests: cheaper waits; ballots as the schema has them now)
 
 export function startTrials({ choose }) {
   const list = byId("trials-list");
@@ -58,7 +54,7 @@ export function startTrials({ choose }) {
     replace(some.map(articleOf), told > room ? [more] : []);
     if (!told) list.append(make("p", { class: "quiet" }, "Nobody has been accused" + (history.length ? " so far." : ".")));
     const bans = upTo(history.bans, column);
-    const trials = history.stories.slice(0, told).filter((story) => story.trial).length;
+    const trials = history.stories.slice(0, told).reduce((sum, story) => sum + (story.trial ? 1 + story.also.length : 0), 0);
     say(byId("trials-words"), told ? count(trials, "trial") + ", " + count(bans, "ban") : "");
   }
 
@@ -96,15 +92,17 @@ function article(story, view, choose) {
     make("span", { class: "key key-" + code, "aria-hidden": "true" }, CELLS[code].sign),
     banned === null ? make("span", {}, nameOf(trial.target), ENDINGS[trial.verdict] ?? " accused") : make("span", {}, nameOf(banned), " banned"),
     make("span", { class: "quiet" }, trial && trial.kind ? shown(trial.kind, 40) + " of step " + whole(trial.step) + ", tried in " : "in ", go));
-  const body = trial ? trialParts(trial, history) : [make("p", { class: "story" }, sentence(ban.reason))];
+  const body = trial ? trialParts(trial, story.also) : [make("p", { class: "story" }, sentence(ban.reason))];
   const evidence = trial ? trial.evidence : ban.evidence;
   return make("article", { class: "trial", tabindex: "0" }, head, ...body, ...evidenceParts(evidence, view));
 }
 
-function trialParts(trial, history) {
+function trialParts(trial, also) {
   const story = trial.story.length ? trial.story : [plainStory(trial)];
   const parts = story.map((line) => make("p", { class: "story" }, shown(line, 600)));
-  if (trial.votes.length) parts.push(votes(trial, history));
+  const others = also.filter((accuser) => accuser !== null);
+  if (others.length) parts.push(make("p", { class: "quiet" }, "Accused of the same by " + listed(others, 4) + ", with the same end."));
+  if (trial.votes.length) parts.push(votes(trial));
   return parts;
 }
 

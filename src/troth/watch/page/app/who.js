@@ -37,11 +37,11 @@ function row(member, pick) {
   const name = make("button", { type: "button", class: "link", "aria-pressed": "false" }, nameOf(member.name, 18));
   name.addEventListener("click", () => pick(member.name));
   const made = make("tr", {},
-    make("td", {}, name, member.liar ? " *" : ""),
+    make("td", { class: "who-name" }, name, member.liar ? " *" : ""),
     make("td", {}, ROLES[member.role]),
     make("td", {}, member.parts.slice(0, 12).map(whole).join(", ") || "\u2013"),
-    make("td", { class: "words" }, listed(member.audits, 5) || "\u2013"),
-    make("td", { class: "words" }, listed(member.auditors, 5) || "\u2013"));
+    make("td", { class: "words" }, listed([...new Set(member.audits)], 2) || "\u2013"),
+    make("td", { class: "words" }, listed([...new Set(member.auditors)], 2) || "\u2013"));
   made.dataset.name = member.name;
   return made;
 }
