@@ -7,8 +7,8 @@ import { byId, count, figure, listed, make, metric, say, shown, whole } from "./
 const STATES = {
   waiting: "connecting", live: "live", past: "the past", over: "over", lost: "connection lost", paused: "paused",
 };
-const ENDS = { over: "over", stopped: "stopped", out: "this peer is out", error: "failed", lost: "gone silent" };
-const SOURCES = { member: "a member", swarm: "a swarm on one machine", simulation: "a simulation", journal: "a member's journal" };
+const ENDS = { __proto__: null, over: "over", stopped: "stopped", out: "this peer is out", error: "failed", lost: "gone silent" };
+const SOURCES = { __proto__: null, member: "a member", swarm: "a swarm on one machine", simulation: "a simulation", journal: "a member's journal" };
 
 export function startHeader() {
   const figures = new Map();

@@ -6,7 +6,7 @@ import { byId, bytes, clock, count, make, nameOf, say, seconds, shown, whole } f
 const MOST_NOTES = 200;
 const MOST_LINKS = 400;
 const LINK_HEADS = [["Peer"], ["Link", "wide-words"], ["In", "number"], ["Out", "number"], ["Latency", "number"], ["Timeouts", "number"], ["Lost", "number"]];
-const DOINGS = { meeting: "meets the others", training: "trains", waiting: "waits", paused: "pauses", over: "is done", stopped: "has stopped", out: "is out", error: "failed" };
+const DOINGS = { __proto__: null, meeting: "meets the others", training: "trains", waiting: "waits", paused: "pauses", over: "is done", stopped: "has stopped", out: "is out", error: "failed" };
 
 export function startNetwork() {
   const head = LINK_HEADS.map(([word, kind]) => make("th", { scope: "col", class: kind ?? null }, word));

@@ -8,8 +8,8 @@ import { byId, copy, count, isEvidence, listed, make, nameOf, say, shown, whole 
 const PAGE = 8; // stories that are drawn at once
 const MOST_MADE = 200; // that are kept
 const REST = 100; // milliseconds between two drawings
-const BALLOTS = { accused: "the accused lied", accuser: "the accuser lied", withheld: "the accused showed too little" };
-const ENDINGS = { withheld: " out, without a ban", accuser: " acquitted" }; // of trials that banned nobody
+const BALLOTS = { __proto__: null, accused: "the accused lied", accuser: "the accuser lied", withheld: "the accused showed too little" };
+const ENDINGS = { __proto__: null, withheld: " out, without a ban", accuser: " acquitted" }; // of trials that banned nobody
 
 export function startTrials({ choose }) {
   const list = byId("trials-list");
@@ -108,7 +108,7 @@ function trialParts(trial, also) {
 
 function plainStory(trial) {
   const by = trial.accuser === null ? "Everybody saw that " : shown(trial.accuser) + " said that ";
-  const ends = { accused: "The jury agreed.", accuser: "The jury found that the accuser lied.", withheld: "Too little was shown to judge it.", dismissed: "No quorum agreed: the accusation was dismissed." };
+  const ends = { __proto__: null, accused: "The jury agreed.", accuser: "The jury found that the accuser lied.", withheld: "Too little was shown to judge it.", dismissed: "No quorum agreed: the accusation was dismissed." };
   return by + "the " + shown(trial.kind, 40) + " of " + shown(trial.target) + " in step " + whole(trial.step) + " was wrong. " + (ends[trial.verdict] ?? "");
 }
 
