@@ -96,6 +96,7 @@ def test_member_swarm_simulation_and_journal_tell_the_same(rehearsed: Swarm) -> 
         assert [_agreed(event) for event in read if isinstance(event, Stepped)] == simulated
         named = {"source": "journal", "me": "", "manifest": "", "at": None}
         assert read[0] == msgspec.structs.replace(live[0], **named)
+        assert read[-1] == Ended(how="over"), "a journal that was closed has an end, and is not live"
     of_swarm = _told(rehearsed.out / EVENTS)
     assert [_agreed(event) for event in of_swarm if isinstance(event, Stepped)] == simulated
     assert isinstance(of_swarm[0], Began)

@@ -15,7 +15,7 @@ from troth.audit.gap import begin_after
 from troth.crypto import Digest, PeerId, Slot
 from troth.errors import OperatorError, printable
 from troth.events.from_step import Votes, event_of_record, known_peers
-from troth.events.kinds import Began, Event, Stepped
+from troth.events.kinds import Began, Ended, Event, Stepped
 from troth.evidence.errors import UnprovedError
 from troth.network.disk.errors import DiskError
 from troth.network.disk.journal import FILE_NAME, read_journal
@@ -58,15 +58,19 @@ def journal_events(folder: Path, manifest: Manifest) -> Iterator[Event]:
         exact=manifest.parameters.deviation is None,
         least_delta_s=manifest.timeouts.delta,
     )
+    closed = False
     try:
         follower = _Follower(manifest, RosterChanges(place / "roster-changes.jsonl"))
         for entry in (entry for path in files for entry in read_journal(path)):
             if (event := follower.take(entry)) is not None:
+                closed = event.closing
                 yield event
     except (DiskError, UnprovedError, OSError, msgspec.MsgspecError) as error:
         raise JournalEventsError(printable(f"{place}: {error}")) from error
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise JournalEventsError(printable(f"{place} holds a line that cannot be read: {error}")) from error
+    # Read once: whatever its peer does now, this is all that is told.
+    yield Ended(how="over") if closed else Ended(how="stopped", text="the journal has no more")
 
 
 @dataclass(frozen=True)
