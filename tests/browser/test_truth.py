@@ -1,9 +1,16 @@
 """The page says nothing about a peer that its events do not say."""
 
+import os
+import time
+from pathlib import Path
+
+import msgspec
 import pytest
 
 from tests.browser.conftest import Open, Serve, Window
-from troth.events.kinds import Audit, Ban, Began, Event, KnownPeer, Stepped, Trial, Work
+from troth.events.file import encode_event
+from troth.events.kinds import Audit, Ban, Began, Ended, Event, KnownPeer, Status, Stepped, Trial, Work
+from troth.watch.bundle import bundle
 
 pytestmark = pytest.mark.browser
 NAMES = ("ann", "bob", "cid", "dan")
@@ -72,3 +79,25 @@ def test_an_owner_whose_disputed_part_was_right_is_acquitted(serve: Serve, windo
     assert "bob acquitted" in words
     assert "4 found nothing wrong" in words
     assert "lied" not in words
+
+
+def test_a_report_of_a_run_under_way_does_not_call_it_over(window: Open, tmp_path: Path) -> None:
+    run: list[Event] = [began(), stepped(0), Ended(how="over")]
+    for length, word in ((2, "not over"), (3, "over")):
+        file = tmp_path / f"{length}.html"
+        file.write_text(bundle([encode_event(event) for event in run[:length]]), encoding="utf-8")
+        page = window()
+        page.open(file.as_uri(), steps=1)
+        page.wait("document.getElementById('state').dataset.state === 'over'")
+        assert page.text("#state-word") == word
+
+
+def test_a_peer_that_hangs_is_not_called_live(serve: Serve, window: Open) -> None:
+    run = serve(began(), stepped(0))
+    status = Status(doing="training", at=time.time() - 100.0, started_at=900.0, pid=os.getpid())
+    run.tell(status)
+    page = window()
+    page.open(run.url, steps=1)
+    page.wait("document.getElementById('state-word').textContent === 'gone silent'")
+    run.tell(msgspec.structs.replace(status, at=time.time()))
+    page.wait("document.getElementById('state-word').textContent === 'live'")

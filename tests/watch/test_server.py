@@ -4,18 +4,21 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.watch.clients import answer, request
 from tests.watch.conftest import Serve
 from tests.watch.made_events import banned, began, stepped, whole_run, write
-from troth.events.file import STATUS, encode_event, write_status
+from troth.events.file import EVENTS, STATUS, encode_event, write_status
 from troth.events.kinds import Ended, Event, KnownPeer, Noted, Status
 from troth.watch.folder import RunFolder
 from troth.watch.guard import AddressError
 from troth.watch.http import HEADERS
+from troth.watch.live import LiveRun
 from troth.watch.server import PORT, PageServer
 
 NOW = Status(doing="training", at=1000.0, started_at=900.0, me="ann", step=3)
@@ -168,6 +171,47 @@ def test_a_process_that_is_gone_without_a_word(serve: Serve, tmp_path: Path) -> 
     viewer = serve().stream()
     assert viewer.next("end").data == {"how": "lost"}
     viewer.close()
+
+
+def test_a_process_that_hangs_is_silent_until_it_goes_on(serve: Serve, tmp_path: Path) -> None:
+    """It is there, so its number says nothing."""
+    status = Status(doing="training", at=time.time() - 100.0, started_at=900.0, pid=os.getpid())
+    write(tmp_path, began(), stepped(0))
+    write_status(tmp_path, status)
+    viewer = serve().stream()
+    assert viewer.next("end").data == {"how": "lost"}
+    write_status(tmp_path, msgspec.structs.replace(status, at=time.time()))
+    assert viewer.next("again").data == {}
+    viewer.close()
+
+
+def test_a_simulation_that_is_gone_without_a_word(tmp_path: Path) -> None:
+    """It keeps no status: its events should have gone on. One with long steps has longer."""
+    for place, seconds, ago in (("gone", 0.5, 100.0), ("slow", 10.0, 100.0)):
+        write(tmp_path / place, began(source="simulation"), stepped(0, seconds=seconds))
+        os.utime(tmp_path / place / EVENTS, (0.0, time.time() - ago))
+    with LiveRun(RunFolder(tmp_path / "gone")) as gone, LiveRun(RunFolder(tmp_path / "slow")) as slow:
+        deadline = time.monotonic() + 20.0
+        while (gone.how_it_ended is None or slow.tail.position.count < 2) and time.monotonic() < deadline:
+            gone.rest(0.01)
+        assert (gone.how_it_ended, slow.how_it_ended) == ("lost", None)
+
+
+def test_a_swarm_whose_witness_was_killed_goes_on(tmp_path: Path) -> None:
+    peers = tuple(KnownPeer(name=f"peer{number}") for number in range(3))
+    write(tmp_path, began(source="swarm", me="peer0", peers=peers), stepped(0))
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    ages = {0: 100.0, 1: 90.0, 2: 0.0}
+    for number, age in ages.items():
+        (tmp_path / f"peer{number}").mkdir()
+        pid = os.getpid() if number == 2 else gone.pid
+        status = Status(doing="training", at=time.time() - age, started_at=0.0, me=f"peer{number}", pid=pid)
+        write_status(tmp_path / f"peer{number}", status)
+    run = LiveRun(RunFolder(tmp_path))
+    run.status = run.folder.status(began(source="swarm", me="peer0", peers=peers))
+    assert run.status is not None
+    assert (run.status.me, run.how_it_ended) == ("peer2", None)
 
 
 def test_one_step_in_full(serve: Serve, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import os
 import re
 import stat
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from troth.events.kinds import Began, Status
 
 MOST_EVIDENCE = 64 << 20  # bytes of a file that is handed out
 EVIDENCE_NAME = re.compile(r"ban-step[0-9]+-[A-Za-z0-9._-]{1,40}\.json")
+_NEWER_S = 10.0  # than that of a peer that has ended
 _PEER = re.compile(r"peer[0-9]{1,4}")
 
 
@@ -33,10 +35,15 @@ class RunFolder:
         return self.told or self.path / EVENTS
 
     def status(self, began: Began | None) -> Status | None:
-        """How the member does that tells the events; of a swarm, which has no status itself, the first honest peer's."""
+        """How the member does that tells the events; of a swarm, which has no status itself, the newest of the honest peers',
+        and the first one's as long as that is about as new: another tells the events where that one has ended."""
         found = read_status(self.path / STATUS)
-        if found is None and (peer := _witness(began)) is not None:
-            found = read_status(self.path / peer / STATUS)
+        for peer in _witnesses(began) if found is None else ():
+            status = read_status(self.path / peer / STATUS)
+            if status is not None and (found is None or status.at > found.at + _NEWER_S):
+                found = status
+            if found is not None and found.at > time.time() - _NEWER_S:
+                break
         return found
 
     def evidence(self, name: str) -> BinaryIO | None:
@@ -68,12 +75,12 @@ def read_status(path: Path) -> Status | None:
         return None
 
 
-def _witness(began: Began | None) -> str | None:
-    """The folder of the peer through whose eyes a swarm is seen."""
+def _witnesses(began: Began | None) -> list[str]:
+    """Folders of the peers through whose eyes a swarm is seen, the first first."""
     if began is None or began.source != "swarm":
-        return None
-    names = [began.me, *(peer.name for peer in began.peers if not peer.liar)]
-    return next((name for name in names if _PEER.fullmatch(name)), None)
+        return []
+    names = dict.fromkeys([began.me, *(peer.name for peer in began.peers if not peer.liar)])
+    return [name for name in names if _PEER.fullmatch(name)]
 
 
 def _read_regular(folder: Path, name: str, most: int) -> bytes | None:

@@ -10,10 +10,9 @@ from troth.events.file import EVENTS, STATUS
 from troth.events.kinds import Doing, Status, Stepped
 from troth.events.words import metrics_in_words
 from troth.watch.folder import RunFolder, read_status
-from troth.watch.live import is_alive
+from troth.watch.live import is_alive, is_lost
 from troth.watch.tail import EventTail, Position
 
-_FRESH_S, _SILENT_S = 10.0, 60.0
 _LAST = 50  # events that are looked through for the last step
 _ENDED = ("over", "stopped", "out", "error")
 _WELL = ("training", "over")
@@ -71,8 +70,7 @@ def healths(folder: RunFolder, now: float | None = None) -> Iterator[Health]:
 
 def health(folder: Path, status: Status, now: float) -> Health:
     age = max(0.0, now - status.at)
-    gone = age > _FRESH_S and status.pid > 0 and not is_alive(status.pid)
-    return Health(folder, status, age, stale=status.doing not in _ENDED and (gone or age > _SILENT_S))
+    return Health(folder, status, age, stale=status.doing not in _ENDED and is_lost(status, now))
 
 
 def _from_events(folder: Path) -> Status | None:

@@ -13,7 +13,10 @@ from troth.watch.tail import EventTail
 _LOOK_S = 0.1  # between two looks at the events
 _STATUS_S = 0.5
 _IDLE_S = 1.0  # while nobody watches
-_SILENT_S = 60.0  # after which a status that was not renewed says nothing about now
+FRESH_S = 10.0  # after which a status of a process that is gone says nothing about now
+SILENT_S = 60.0  # the same, whatever became of its process: it may hang, or its number be another's by now
+_LONG_S = 600.0  # that a first step may take
+_STEPS = 20  # where nobody keeps a status: so many times the last step's length without another one is silence
 
 
 class LiveRun:
@@ -71,13 +74,20 @@ class LiveRun:
     @property
     def how_it_ended(self) -> str | None:
         """Why there is nothing more to come, as far as one can tell from files: an `Ended.how`, or "lost" if the process that
-        wrote is gone without a word. A member that stopped, or is lost, may still come back."""
+        wrote is gone without a word, or hangs. A member that stopped, or is lost, may still come back."""
         if (ended := self.tail.ended) is not None:
             return ended.how
         status = self.status
-        if status is None or not status.pid or time.time() - status.at < _SILENT_S or is_alive(status.pid):
-            return None
-        return "lost"
+        if status is None:
+            return "lost" if self._is_silent() else None
+        return "lost" if status.pid and is_lost(status, time.time()) else None
+
+    def _is_silent(self) -> bool:
+        """Of a run without a status, as simulations are: whether its events should have gone on by now."""
+        written, seconds = self.tail.written_at, self.tail.seconds
+        if written is None:
+            return False
+        return time.time() > written + (_LONG_S if seconds is None else max(SILENT_S, _STEPS * seconds))
 
     def _follow(self) -> None:
         next_status = 0.0
@@ -94,6 +104,12 @@ class LiveRun:
                     self._changed.notify_all()
                 if not self._over:
                     self._changed.wait(_LOOK_S if self._viewers else _IDLE_S)  # woken early by a new viewer
+
+
+def is_lost(status: Status, now: float) -> bool:
+    """Whether a status should have been renewed, and was not."""
+    age = now - status.at
+    return age > SILENT_S or (age > FRESH_S and status.pid > 0 and not is_alive(status.pid))
 
 
 def is_alive(pid: int) -> bool:

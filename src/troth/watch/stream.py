@@ -103,6 +103,9 @@ class Stream:
 
     def _send_end(self) -> None:
         how = self._run.how_it_ended
+        if how is None and self._ended is not None:  # it was only silent
+            self._ended = None
+            self._send(message({}, event="again"))
         if how is not None and how != self._ended and self._at == self._run.tail.position:
             self._ended = how
             self._send(message(_End(how), event="end"))

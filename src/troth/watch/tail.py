@@ -66,6 +66,7 @@ class EventTail:
         self._starts, self._lengths, self._steps = array("Q"), array("I"), array("q")
         self._began: Began | None = None
         self._ended: Ended | None = None
+        self.seconds: float | None = None  # that the last step took
 
     # What there is
 
@@ -85,6 +86,14 @@ class EventTail:
         """The end of the stream, if nothing happened after it."""
         with self._lock:
             return self._ended
+
+    @property
+    def written_at(self) -> float | None:
+        """When the file was last written to; None if there is no event."""
+        with self._lock, suppress(OSError):
+            if self._handle is not None and self._starts:
+                return os.fstat(self._handle).st_mtime
+        return None
 
     def events(self, begin: Position, most: int, most_bytes: int = 1 << 20) -> tuple[list[Event], Position]:
         """The next events from there on, and the place behind them; none if another file is there now."""
@@ -232,6 +241,8 @@ class EventTail:
             self._ended = None
         if isinstance(event, Began):
             self._began = event
+        elif isinstance(event, Stepped):
+            self.seconds = event.seconds
 
 
 def stream_of(folder: Path) -> str:

@@ -32,9 +32,9 @@ export function startHeader() {
       const { history, column } = view;
       const state = stateOf(view);
       byId("state").dataset.state = state;
-      const word = state === "over" ? (ENDS[history.ended?.how || view.ending] ?? "over") : STATES[state];
+      const word = state === "over" ? (ENDS[history.ended?.how || view.ending] ?? (view.report ? "not over" : "over")) : STATES[state];
       say(byId("state-word"), state === "past" && view.playing ? "replay" : word);
-      announce(view, state);
+      announce(view, state, word);
       trouble(view);
       if (!history.began) return;
       const { began } = history;
@@ -59,14 +59,14 @@ export function startHeader() {
   };
 
   /** Bans and changes of state are worth an interruption; steps are not. */
-  function announce({ history, column, loading }, state) {
+  function announce({ history, column, loading }, state, word) {
     const bans = history.bans.length;
     if (loading || column < 0) return;
     if (heard !== null && bans > heard.bans) {
       const names = history.bans.slice(heard.bans).map((ban) => history.peers[ban.row].name);
       say(byId("announce"), "Banned in step " + whole(history.step[history.bans[bans - 1].at]) + ": " + listed(names, 4) + ".");
     } else if (heard !== null && state !== heard.state && (state !== "past" || heard.state !== "live")) {
-      say(byId("announce"), "The run is now: " + STATES[state] + ".");
+      say(byId("announce"), "The run is now: " + word + ".");
     }
     heard = { bans, state };
   }
@@ -95,7 +95,7 @@ function runWords(began) {
 function trouble({ history, connection, ending, report }) {
   const words = [];
   if (connection === "lost") words.push("The connection to the server is lost. The page tries again by itself; what it shows is the last it heard.");
-  if (ending === "lost") words.push("The peer that told this is gone without a word. If it comes back, the page goes on.");
+  if (ending === "lost") words.push("Whoever told this is silent: its process is gone, or hangs. If it goes on, so does the page.");
   if (history.unkept) words.push("The run is longer than a page can hold: " + count(history.unkept, "step") + " are not shown.");
   if (history.skipped) words.push(count(history.skipped, "event") + " could not be read, and " + (history.skipped === 1 ? "was" : "were") + " skipped.");
   if (history.ended?.how === "error" && history.ended.text) words.push("The run failed: " + shown(history.ended.text, 300));

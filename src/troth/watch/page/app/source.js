@@ -38,6 +38,7 @@ class ServerSource {
       if (!MAY_COME_BACK.includes(how)) events.close();
       this.listener.state("ended", how);
     });
+    events.addEventListener("again", () => this.listener.state("open")); // it was only silent
     events.addEventListener("reset", () => this.#forget()); // another run took the place of the one that was shown
     events.onerror = () => {
       this.listener.state("lost");
