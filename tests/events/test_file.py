@@ -119,3 +119,22 @@ def test_a_status_is_replaced_whole(tmp_path: Path) -> None:
     for raw in (b"", b"{}", b'{"doing":"dancing","at":1,"started_at":0}', b"[" * 100_000):
         with pytest.raises(EventError):
             decode_status(raw)
+
+
+def test_a_step_with_more_votes_than_a_line_holds_loses_the_votes_and_not_its_bans(tmp_path: Path) -> None:
+    """A thousand members with long names, who vote in many trials."""
+    names = [f"{number:032}" for number in range(1024)]
+    trials = tuple(
+        Trial(
+            kind="gradient", target=name, step=2, verdict="accused", banned=name, votes=dict.fromkeys(names, "accused")
+        )
+        for name in names[:96]
+    )
+    event = Stepped(step=3, updates=4, of=9, members=2, trials=trials, silent=("bob",))
+    assert len(encode_event(event)) > MOST_LINE
+    file = EventFile(tmp_path / EVENTS)
+    file.add(event)
+    file.close()
+    read = decode_event((tmp_path / EVENTS).read_bytes())
+    assert isinstance(read, Stepped)
+    assert (read.silent, [trial.banned for trial in read.trials]) == (("bob",), names[:96])

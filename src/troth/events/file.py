@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from troth.events.kinds import Event, Status
+from troth.events.kinds import Event, Status, Stepped
 
 EVENTS, STATUS = "events.jsonl", "status.json"
 UNDER_WAY = "events.partial.jsonl"  # of a simulation that has not ended: only then it takes the place of the last one's
@@ -50,6 +50,8 @@ class EventFile:
 
     def add(self, event: Event) -> None:
         line = encode_event(event)
+        if len(line) > MOST_LINE and isinstance(event, Stepped):  # a thousand members vote in many trials
+            line = encode_event(_shorter(event))
         try:
             with self._lock:
                 if not self._file.closed:
@@ -77,6 +79,12 @@ def write_status(folder: Path, status: Status) -> None:
         partial.replace(folder / STATUS)  # no sync: after a power cut it would be out of date in any case
     except OSError:
         pass
+
+
+def _shorter(event: Stepped) -> Stepped:
+    """A step without what only one view needs: rather that is lost than the step with its bans."""
+    trials = tuple(msgspec.structs.replace(trial, votes={}) for trial in event.trials)
+    return msgspec.structs.replace(event, phases=(), trials=trials)
 
 
 def _ends_whole(path: Path) -> bool:

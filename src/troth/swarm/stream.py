@@ -7,6 +7,7 @@ from troth.events import kinds
 from troth.events.file import EVENTS, EventFile
 from troth.events.from_step import known_peers
 from troth.network.manifest.manifest import Manifest
+from troth.network.node.telling.narrator import Narrator
 from troth.protocol.core.roster import Roster
 from troth.swarm.child import Ended, Note, Stepped, Trace
 from troth.swarm.plan import SwarmPlan
@@ -21,6 +22,7 @@ class SwarmStream:
         self._honest = frozenset(honest)
         self._last = -1  # step told
         self._file = EventFile(out / EVENTS, fresh=True)
+        self._notes = Narrator(lambda text: self._file.add(kinds.Noted(text=text, at=time.time())))
         first, names = Roster.founding(manifest.run), plan.numbers()
         self._file.add(
             kinds.Began(
@@ -50,7 +52,7 @@ class SwarmStream:
                 self._last = event.step
                 self._file.add(event)
             case Note(peer, text) if peer in self._honest:
-                self._file.add(kinds.Noted(text=f"peer{peer}: {text}", at=time.time()))
+                self._notes.note(f"peer{peer}: {text}")
             case Ended(peer, how) if how != "done" and peer in self._honest:
                 self._tellers = [other for other in self._tellers if other != peer]
                 self._file.add(kinds.Noted(text=f"peer{peer} ended: {how}", at=time.time()))

@@ -34,14 +34,16 @@ class Narrator:
         self._noted: dict[str, float] = {}  # recent notes
         self._lock = threading.RLock()
 
-    def note(self, text: str) -> None:
-        """A line at once; one that was just said, again after a minute."""
+    def note(self, text: str) -> bool:
+        """A line at once; one that was just said, again after a minute. Whether it was said."""
         with self._lock:
             now = self._clock()
             self._noted = {old: when for old, when in self._noted.items() if now < when + _AGAIN_S}
-            if text not in self._noted:
-                self._noted[text] = now
-                self._say(text)
+            if text in self._noted:
+                return False
+            self._noted[text] = now
+            self._say(text)
+            return True
 
     def stepped(self, event: Stepped) -> None:
         """The news of a step, and a line about it if it is time for one."""

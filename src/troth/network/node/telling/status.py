@@ -4,6 +4,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -28,7 +29,8 @@ class StatusBoard:
         self._started_at = time.time()
 
     def start(self) -> None:
-        self._write(self._look())
+        self._last = self._look()
+        self._write(self._last)
         self._thread.start()
 
     def end(self, doing: Doing, text: str) -> None:
@@ -36,15 +38,21 @@ class StatusBoard:
         self._over.set()
         if self._thread.is_alive():
             self._thread.join()
-        self._write(msgspec.structs.replace(self._look(), doing=doing, text=text, waits_for="", unheard=(), phase=""))
+        with suppress(Exception):  # how the peer ended is told whatever it looks like then
+            self._last = self._look()
+        self._write(msgspec.structs.replace(self._last, doing=doing, text=text, waits_for="", unheard=(), phase=""))
 
     def _keep(self) -> None:
         due = time.monotonic() + _WRITE_S
         while not self._over.wait(_SAMPLE_S):
-            self._sample()
-            if time.monotonic() >= due:
-                due = time.monotonic() + _WRITE_S
-                self._write(self._look())
+            # The protocol's thread changes what is looked at meanwhile: a look that fails is made again. If all of them do, the
+            # status gets old, and everybody who reads it says so.
+            with suppress(Exception):
+                self._sample()
+                if time.monotonic() >= due:
+                    due = time.monotonic() + _WRITE_S
+                    self._last = self._look()
+                    self._write(self._last)
 
     def _write(self, status: Status) -> None:
         here = {"at": time.time(), "started_at": self._started_at, "pid": os.getpid(), "memory_bytes": resident_bytes()}

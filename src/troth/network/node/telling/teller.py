@@ -141,9 +141,8 @@ class Teller:
         self._board.start()
 
     def note(self, text: str) -> None:
-        """Tell people, on the screen, in the log and in the stream."""
-        self.log(text)
-        if self._file is not None:
+        """Tell people, on the screen, in the log and in the stream: there once a minute, as long as nothing else happens."""
+        if self._log.note(text) and self._file is not None:
             self._file.add(Noted(text=text, at=time.time()))
         self._sink.note(text)
 
