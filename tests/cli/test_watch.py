@@ -113,7 +113,9 @@ def test_watch_serves_until_ctrl_c(tmp_path: Path) -> None:
 
 
 def test_watch_names_options_in_its_errors(troth: Troth, tmp_path: Path) -> None:
-    assert re.match(r"troth: --token \(TROTH_PAGE_TOKEN\): at least 16", troth("watch", str(tmp_path), "--token", "short").err)
+    assert re.match(
+        r"troth: --token \(TROTH_PAGE_TOKEN\): at least 16", troth("watch", str(tmp_path), "--token", "short").err
+    )
     assert "--host 192.0.2.7" in troth("watch", str(tmp_path), "--host", "192.0.2.7", "--port", "0").err
 
 
