@@ -75,7 +75,7 @@ def test_it_plays(serve: Serve, window: Open, run: list[Event]) -> None:
     page.open(serve(*run).url, STEPS)
     page.page.locator("#speed").select_option("50")
     page.page.keyboard.press("Home")
-    page.wait("document.querySelector('#figures dd').textContent === '0'")
+    page.wait("document.querySelector('#figures dd').textContent.trim() === '0'")
     page.page.locator("body").press(" ")
     page.wait("document.getElementById('state-word').textContent === 'replay'")
     page.wait("Number(document.querySelector('#figures dd').textContent) > 5")
