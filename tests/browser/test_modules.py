@@ -47,6 +47,10 @@ def test_all_modules_are_asked_for_at_once() -> None:
 
 def test_joined_modules_share_no_names() -> None:
     """They run as one script in a report. Every module is part of it, and nothing is left of imports."""
+    for path in MODULES:
+        assert not re.search(r"^import .*(?: as |\bdefault\b)", path.read_text(), re.MULTILINE), (
+            "joined modules have no other names"
+        )
     joined = joined_modules()
     names = re.findall(r"^(?:async )?(?:function|class|const|let) (\w+)", joined, re.MULTILINE)
     assert len(names) == len(set(names))
