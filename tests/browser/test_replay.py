@@ -117,6 +117,8 @@ def test_the_keyboard_does_everything(serve: Serve, window: Open, run: list[Even
     press("t")
     press("ArrowDown")
     assert page.page.evaluate("document.activeElement.tagName") == "ARTICLE"
+    press("Enter")
+    page.wait("document.activeElement.querySelectorAll('tbody tr').length > 5")
     press("?")
     assert page.page.locator("#help").is_visible()
     press("Escape")

@@ -2,6 +2,7 @@
 // Loss and a metric over the steps, with bans and pauses. uPlot (vendor/, MIT licence) draws the curves.
 
 import { roomFor } from "./gridscale.js";
+import { upTo } from "./history.js";
 import { palette } from "./theme.js";
 import { byId, figure, isShare, listed, make, metric, say, shown, whole } from "./words.js";
 
@@ -75,7 +76,7 @@ export function startChart({ choose, repaint }) {
       ],
       hooks: {
         drawClear: [(plot) => drawPauses(plot, view.history, colours)],
-        draw: [(plot) => drawBans(plot, view.history, colours)],
+        draw: [(plot) => drawBans(plot, view, colours)],
         setCursor: [() => tell(name)],
       },
     };
@@ -103,8 +104,9 @@ export function startChart({ choose, repaint }) {
         chart.setSize({ ...size });
       }
       if (drawn.length !== history.length || drawn.steps !== history.step || drawn.over !== view.over) chart.setData(columns(name));
+      else if (drawn.bans !== upTo(history.bans, view.column)) chart.redraw(false, false); // names of bans come and go
       coverLater(chart, veil, view);
-      drawn = { length: history.length, steps: history.step, over: view.over };
+      drawn = { length: history.length, steps: history.step, over: view.over, bans: upTo(history.bans, view.column) };
       say(byId("chart-legend").querySelector(".metric-word"), name === null ? "no metric yet" : shown(name, 30));
       tell(name);
       box.setAttribute("role", "img");
@@ -154,7 +156,7 @@ function drawPauses(plot, history, colours) {
 }
 
 /** A line for each ban; those that are too close for their names share one. */
-function drawBans(plot, history, colours) {
+function drawBans(plot, { history, column }, colours) {
   const pen = plot.ctx;
   const ratio = devicePixelRatio || 1;
   const { left, top, width, height } = plot.bbox;
@@ -171,6 +173,7 @@ function drawBans(plot, history, colours) {
     pen.moveTo(x, top);
     pen.lineTo(x, top + height);
     pen.stroke();
+    if (ban.at > column) continue; // its line is veiled; its name would tell too early
     const name = shown(history.peers[ban.row].name, 10) + " \u00d7";
     const last = labels[labels.length - 1];
     if (last && x - last.x < pen.measureText(name + " +00").width) Object.assign(last, { x, more: last.more + 1 });

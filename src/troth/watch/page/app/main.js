@@ -101,7 +101,7 @@ function startPage() {
       over: connection === "ended" || run.ended !== null, report: source.report, loading: received < total,
     };
     for (const one of views) one.update(view);
-    timeline.present(view.stale ? null : status, moment.follows && connection === "open");
+    timeline.present(view.stale ? null : status, moment.follows && connection === "open", run.latest?.step ?? -1);
     askSoon();
     performance.clearMarks("troth-painted"); // only the newest: the browser would keep them all
     performance.mark("troth-painted", { detail: { column: view.column, steps: run.length, took: performance.now() - began } });

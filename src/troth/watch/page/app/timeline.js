@@ -18,9 +18,13 @@ export function startTimeline() {
     },
 
     /** What goes on at this moment; nothing where nobody is there. */
-    present(status, live) {
+    present(status, live, newest) {
       now.hidden = !(live && status);
       if (now.hidden) return;
+      if (status.step <= newest && !status.waits_for) {
+        say(now, "Steps end before anybody can be waited for" + (status.seconds === null ? "." : ": the last took " + seconds(status.seconds) + "."));
+        return;
+      }
       const words = ["Now in step " + whole(status.step)];
       if (status.phase) words.push(shown(status.phase, 30) + (status.attempt ? ", attempt " + (status.attempt + 1) : ""));
       if (status.unheard.length) words.push("not heard yet: " + listed(status.unheard, 8));

@@ -25,6 +25,11 @@ export function startTrials({ choose }) {
     update(view);
   });
   list.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && event.target instanceof HTMLElement && event.target.tagName === "ARTICLE") {
+      const votes = event.target.querySelector("details");
+      if (votes) votes.open = !votes.open;
+      return;
+    }
     const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (!by || !(event.target instanceof HTMLElement)) return;
     const all = [...list.querySelectorAll("article")];
