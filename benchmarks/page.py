@@ -185,8 +185,7 @@ Runs are made up, with bans, absences, newcomers and trials; the server is the p
 
 Times of painting are from the beginning of the navigation, medians of {LOADS} with an empty cache. A move of the slider is one step of a scrub over the whole run, from the input to the
 frame that shows it, all views together; a screen of 60 frames a second waits up to 17 ms for it in any case. Its processor time is that of the
-page's main thread, whatever else the machine does. Memory is what the browser's process for the page holds (resident); an empty page has
-about 100 MB of it, too.
+page's main thread, whatever else the machine does. Memory is what the browser's process for the page holds (resident).
 """
     RESULTS.write_text(text, encoding="utf-8")
     print(text)
