@@ -66,7 +66,7 @@ bench-newcomers: .venv/installed-dev ## strangers, a state of 200 MB, and donors
 bench-overlap: .venv/installed-dev ## gradients beside the protocol, on lines with delay (as root, with iproute2); rewrites benchmarks/results-overlap.md
 	$(BIN)/python -m benchmarks.overlap
 
-bench-page-cost: .venv/installed-dev ## what the page costs peers that train, with three viewers and a stalled one (some minutes); rewrites benchmarks/results-page-cost.md
+bench-page-cost: .venv/installed-dev ## what the page costs peers that train, with three viewers and a stalled one (some minutes on idle cores); rewrites benchmarks/results-page-cost.md
 	$(BIN)/python -m benchmarks.page_cost
 
 bench-memory: .venv/installed-dev ## peak memory of four peers with 10⁸ parameters (14 GB, some minutes); rewrites benchmarks/results-memory.md
