@@ -29,5 +29,5 @@ def why_not() -> str | None:
             "no Chromium; install it (`apt install chromium`), or name one: CHROME=/path/to/chrome make test-browser."
         )
     if shutil.which(path) is None:
-        return f"CHROME names {path}, which cannot be run."
+        return f"CHROME names {path}, which cannot be run; unset it, or name a Chromium."
     return None
