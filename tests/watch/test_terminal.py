@@ -248,3 +248,12 @@ def test_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
     file = io.StringIO()
     Console(file=file, width=80, height=24, force_terminal=True).print(View(picture(*story()), now=NOW))
     assert not re.search(r"\x1b\[[0-9;]*3[0-7]", file.getvalue())
+
+
+@pytest.mark.parametrize(
+    "values", [[1.7e308, -1.7e308, 0.0], [5e-324, 0.0], [float("inf"), float("-inf"), 1.0, float("nan")]]
+)
+def test_a_run_that_diverged_has_a_curve(values: list[float]) -> None:
+    assert len(sparkline(values, 20)) == len(values)
+    steps = [stepped(number, loss=value, metrics={"m": value}) for number, value in enumerate(values * 400)]
+    assert drawn(View(picture(began(), *steps), now=NOW))

@@ -170,5 +170,6 @@ def sparkline(values: Sequence[float], width: int) -> str:
 def _block(value: float, low: float, high: float) -> str:
     if value != value:
         return " "
-    share = 0.0 if high == low else (min(max(value, low), high) - low) / (high - low)
+    # Halves: the difference of two very large numbers would be no number.
+    share = 0.0 if high == low else (min(max(value, low), high) / 2 - low / 2) / (high / 2 - low / 2 or 1.0)
     return _BLOCKS[min(len(_BLOCKS) - 1, int(share * len(_BLOCKS)))]
