@@ -101,3 +101,12 @@ def test_a_peer_that_hangs_is_not_called_live(serve: Serve, window: Open) -> Non
     page.wait("document.getElementById('state-word').textContent === 'gone silent'")
     run.tell(msgspec.structs.replace(status, at=time.time()))
     page.wait("document.getElementById('state-word').textContent === 'live'")
+
+
+def test_the_command_that_checks_a_ban_names_the_file_where_it_lies(serve: Serve, window: Open) -> None:
+    ban = Ban(peer="bob", reason="it lied", evidence="ban-step0-bob.json")
+    start = msgspec.structs.replace(began(), manifest="runs/my run/run.toml", evidence="runs/my run/$(reboot)")
+    page = window()
+    page.open(serve(start, stepped(0, banned=(ban,))).url, steps=1)
+    command = page.text("#trials-list code")
+    assert command == "troth verify 'runs/my run/$(reboot)/ban-step0-bob.json' --run 'runs/my run/run.toml'"

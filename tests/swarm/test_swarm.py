@@ -94,12 +94,14 @@ def test_member_swarm_simulation_and_journal_tell_the_same(rehearsed: Swarm) -> 
         assert [_agreed(event) for event in live if isinstance(event, Stepped)] == simulated
         read = list(journal_events(folder, manifest))
         assert [_agreed(event) for event in read if isinstance(event, Stepped)] == simulated
-        named = {"source": "journal", "me": "", "manifest": "", "at": None}
+        named = {"source": "journal", "me": "", "manifest": "", "evidence": "", "at": None}
         assert read[0] == msgspec.structs.replace(live[0], **named)
         assert read[-1] == Ended(how="over"), "a journal that was closed has an end, and is not live"
     of_swarm = _told(rehearsed.out / EVENTS)
     assert [_agreed(event) for event in of_swarm if isinstance(event, Stepped)] == simulated
     assert isinstance(of_swarm[0], Began)
+    proofs = {ban.evidence for event in of_swarm if isinstance(event, Stepped) for ban in event.banned}
+    assert all((Path(of_swarm[0].evidence) / proof).is_file() for proof in proofs)
     assert [peer.name for peer in of_swarm[0].peers if peer.liar] == [f"peer{number}" for number in plan.liars]
 
 

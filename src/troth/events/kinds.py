@@ -116,6 +116,7 @@ class Began(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="
     exact: bool = True  # audits compare bits; else they allow for other hardware
     least_delta_s: float = 0.0  # the agreed bound on delays begins with this
     manifest: str = ""  # file that `troth verify --run` takes
+    evidence: str = ""  # folder of the evidence files; both as they are called where the run was begun
     at: float | None = None  # Unix time
 
     def __post_init__(self) -> None:

@@ -53,8 +53,11 @@ class EventWriter:
         self._file = EventFile(self._path, fresh=True)
         self._live = live
         self._last = time.monotonic()
-        here = str(folder / "evidence" / "run")  # what `troth verify --run` takes, once there is a ban
-        self._file.add(msgspec.structs.replace(began, name=folder.name, manifest=here, at=self._now()))
+        proofs = folder / "evidence"
+        run = str(proofs / "run")  # what `troth verify --run` takes, once there is a ban
+        self._file.add(
+            msgspec.structs.replace(began, name=folder.name, manifest=run, evidence=str(proofs), at=self._now())
+        )
 
     def step(self, report: "StepReport") -> None:
         began, self._last = self._last, time.monotonic()

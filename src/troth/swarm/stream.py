@@ -10,7 +10,7 @@ from troth.network.manifest.manifest import Manifest
 from troth.network.node.telling.narrator import Narrator
 from troth.protocol.core.roster import Roster
 from troth.swarm.child import Ended, Note, Stepped, Trace
-from troth.swarm.plan import SwarmPlan
+from troth.swarm.plan import SwarmPlan, folder_of
 
 
 class SwarmStream:
@@ -42,6 +42,7 @@ class SwarmStream:
                 exact=manifest.parameters.deviation is None,
                 least_delta_s=manifest.timeouts.delta,
                 manifest=str(out / "run.toml"),
+                evidence=str(folder_of(out, honest[0]) / "evidence") if honest else "",
                 at=time.time(),
             )
         )

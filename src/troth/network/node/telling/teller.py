@@ -135,6 +135,7 @@ class Teller:
                 exact=parameters.deviation is None,
                 least_delta_s=manifest.timeouts.delta,
                 manifest=self._options.manifest_file,
+                evidence=str(self._options.folder / "evidence"),
                 at=time.time(),
             )
         )

@@ -47,6 +47,7 @@ function readBegan(raw) {
     probation: natural(raw.probation) ?? 0,
     exact: raw.exact !== false,
     manifest: text(raw.manifest, 400),
+    evidence: text(raw.evidence, 400),
     at: real(raw.at),
   };
 }

@@ -150,7 +150,9 @@ function votes(trial) {
 function evidenceParts(evidence, { history, report }) {
   if (!isEvidence(evidence)) return [];
   const manifest = history.began?.manifest || "run.toml";
-  const command = "troth verify " + evidence + " --run " + quoted(manifest);
+  // Whoever was sent a report has the file elsewhere.
+  const folder = report ? "" : (history.began?.evidence ?? "");
+  const command = "troth verify " + quoted((folder && folder + "/") + evidence) + " --run " + quoted(manifest);
   const button = make("button", { type: "button", "aria-label": "Copy the command" }, "Copy");
   button.addEventListener("click", async () => {
     say(button, (await copy(command)) ? "Copied" : "Select it");
@@ -165,8 +167,8 @@ function evidenceParts(evidence, { history, report }) {
   return [make("p", {}, link, make("span", { class: "quiet" }, " (" + evidence + ")")), line];
 }
 
-/** For a shell: a manifest's name may have been chosen by somebody who wants another command to be run. */
+/** For a shell: a folder's or a manifest's name may have been chosen by somebody who wants another command to be run. */
 function quoted(name) {
-  const seen = (name.startsWith("-") ? "./" : "") + shown(name, 200);
+  const seen = (name.startsWith("-") ? "./" : "") + shown(name, 600);
   return /^[A-Za-z0-9_./+:@-]+$/.test(seen) ? seen : "'" + seen.replaceAll("'", "'\\''") + "'";
 }
