@@ -257,3 +257,16 @@ def test_a_run_that_diverged_has_a_curve(values: list[float]) -> None:
     assert len(sparkline(values, 20)) == len(values)
     steps = [stepped(number, loss=value, metrics={"m": value}) for number, value in enumerate(values * 400)]
     assert drawn(View(picture(began(), *steps), now=NOW))
+
+
+def test_a_terminal_that_cannot_be_drawn_on_gets_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in an editor's shell: a picture there would be nothing at all."""
+    monkeypatch.setenv("TERM", "dumb")
+    write(tmp_path, *story(), Ended(how="over"))
+    file = io.StringIO()
+    show.watch_here(RunFolder(tmp_path), Console(file=file, width=80, height=24, force_terminal=True))
+    lines = file.getvalue().splitlines()
+    assert any(line.startswith("step 1/20  batch loss 2.000") for line in lines), (
+        "told while it goes on, not at its end alone"
+    )
+    assert lines[-1] == "the end: over"

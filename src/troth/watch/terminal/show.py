@@ -69,7 +69,7 @@ def watch_here(folder: RunFolder, console: Console | None = None) -> None:
     with LiveRun(folder) as run:
         run.viewer(+1)
         try:
-            if console.is_terminal:
+            if console.is_terminal and not console.is_dumb_terminal:  # nothing would ever be drawn there
                 _watch_drawn(run, console)
             else:
                 _watch_lines(run, console)
