@@ -39,7 +39,7 @@ class TestKey:
         identity = Identity.load(Path("me.key"))
         assert Path("me.key").stat().st_mode & 0o777 == 0o600
         assert Path("me.pub").read_text() == identity.peer.hex() + "\n"
-        assert f"public key  {identity.peer.hex()}\nshort name  {identity.peer.hex()[:8]}\n" in done.out
+        assert f"public key  {identity.peer.hex()}\nshort name  {identity.peer.hex()[:16]}\n" in done.out
         assert f"--founder NAME={identity.peer.hex()}@HOST:PORT" in done.out
         assert "Wrote me.key (private: it never leaves this machine) and me.pub" in done.out
 

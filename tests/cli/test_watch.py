@@ -11,6 +11,7 @@ import types
 import urllib.request
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.cli.conftest import Troth
@@ -240,6 +241,17 @@ def test_a_report_of_all_events(troth: Troth, tmp_path: Path, bundled: list[list
     assert troth("report", "a", "--overwrite").code == 0
     assert troth("report", "a", "--out", "b.html").code == 0
     assert (tmp_path / "b.html").exists()
+
+
+def test_a_report_does_not_say_where_files_lie_here(troth: Troth, tmp_path: Path, bundled: list[list[bytes]]) -> None:
+    first, *rest = whole_run(3)
+    home = "/home/alice/secret project"
+    write(
+        tmp_path / "a", msgspec.structs.replace(first, manifest=f"{home}/run.toml", evidence=f"{home}/evidence"), *rest
+    )
+    assert troth("report", "a").code == 0
+    assert b"alice" not in b"".join(bundled[0])
+    assert json.loads(bundled[0][0])["manifest"] == "run.toml"
 
 
 @pytest.mark.usefixtures("bundled")

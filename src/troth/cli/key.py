@@ -125,5 +125,5 @@ def _print_public(public: PublicKeys) -> None:
     typer.echo(f"public key  {public.key.hex()}")
     if public.record_key is not None:
         typer.echo(f"record key  {public.record_key.hex()}")
-    typer.echo(f"short name  {public.key.hex()[:8]}")
+    typer.echo(f"short name  {public.key.hex()[:16]}")
     typer.echo(f"to invite   --founder NAME={public}@HOST:PORT")

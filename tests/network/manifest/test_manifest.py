@@ -43,7 +43,7 @@ def test_work_is_of_the_kind_that_is_asked_for() -> None:
 
 
 def test_names() -> None:
-    assert [PLAN.name_of(key) for key in KEYS] == ["alice", "bob", "carol", "dave", KEYS[4].hex()[:8]]
+    assert [PLAN.name_of(key) for key in KEYS] == ["alice", "bob", "carol", "dave", KEYS[4].hex()[:16]]
     assert [PLAN.founder(key) for key in KEYS] == [*FOUNDERS, None]
 
 

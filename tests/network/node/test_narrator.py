@@ -104,7 +104,7 @@ def test_nothing_happens_and_the_reason_is_told() -> None:
 def test_a_returned_peer_keeps_its_name_under_every_key() -> None:
     names = Names(PLAN.name_of)
     second, third = (Identity.from_secret(bytes([k]) * 32).peer for k in (1, 2))
-    assert names(second) == second.hex()[:8]
+    assert names(second) == second.hex()[:16]
     names.learn([(KEYS[2], second), (second, third)])
     assert [names(PeerId(key)) for key in (KEYS[2], second, third)] == ["carol"] * 3
     late = replace(QUIET, step=216, updates=76, returned=(Returned(peer="carol"),))

@@ -1,11 +1,14 @@
 """`troth report`: a run in one file, to send to others."""
 
-from pathlib import Path
-from typing import Annotated
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from troth.errors import OperatorError
+
+if TYPE_CHECKING:
+    from troth.events.kinds import Event
 
 REPORT = "report.html"
 
@@ -60,7 +63,7 @@ def _lines(events: Path) -> list[bytes]:
     tail.refresh()
     for line in tail.lines():
         try:
-            lines.append(encode_event(decode_event(line)))
+            lines.append(encode_event(_without_paths(decode_event(line))))
         except EventError:  # written over since
             continue
     skipped = tail.skipped
@@ -70,6 +73,17 @@ def _lines(events: Path) -> list[bytes]:
     if skipped:
         typer.echo(f"{skipped} lines of {events} are no events, and are left out", err=True)
     return lines
+
+
+def _without_paths(event: "Event") -> "Event":
+    """Where files lie on this machine is nobody else's business: those who get the report put them where they like."""
+    import msgspec
+
+    from troth.events.kinds import Began
+
+    if not isinstance(event, Began):
+        return event
+    return msgspec.structs.replace(event, manifest=PurePath(event.manifest).name, evidence="")
 
 
 def _size(count: int) -> str:

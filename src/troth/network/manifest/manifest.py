@@ -179,8 +179,8 @@ class Manifest:
     # Its content
 
     def name_of(self, peer: PeerId) -> str:
-        """The founder's name; a stranger goes by the beginning of its key."""
-        return self._names.get(peer, peer.hex()[:8])
+        """The founder's name; a stranger goes by the beginning of its key, too long for anyone to find another such."""
+        return self._names.get(peer, peer.hex()[:16])
 
     def founder(self, peer: PeerId) -> Founder | None:
         return next((founder for founder in self.founders if founder.key == peer), None)
