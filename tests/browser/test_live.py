@@ -83,21 +83,6 @@ def test_a_status_that_is_older_than_the_run_is_not_the_present(serve: Serve, wi
     assert not page.page.locator("#now").is_visible()
 
 
-def test_several_accusers_of_one_lie_are_one_story(serve: Serve, window: Open) -> None:
-    run = list(synthetic.events(16, 60, ended=False))
-    ban = first_ban(run)
-    trial = ban.trials[0]
-    others = tuple(msgspec.structs.replace(trial, accuser=name) for name in ("peer-004", "peer-005"))
-    before, _ = split(run, ban.step)
-    page = window()
-    page.open(
-        serve(*before, msgspec.structs.replace(ban, trials=(trial, *others), banned=ban.banned[:1])).url, ban.step + 1
-    )
-    page.wait("document.querySelectorAll('#trials-list article').length === 1")
-    assert "Accused of the same by peer-004 and peer-005" in page.text("#trials-list")
-    assert page.text("#trials-words").replace("\u00a0", " ") == "3 trials, 1 ban"
-
-
 def test_votes_open_as_a_table(serve: Serve, window: Open) -> None:
     run = list(synthetic.events(16, 60, ended=False))
     page = window()

@@ -185,7 +185,6 @@ export class History {
 
   #judge(at, event) {
     const told = new Set();
-    const alike = new Map(); // several accuse one peer of the same: one story, with all of their names
     for (const trial of event.trials) {
       const row = this.#row(trial.target);
       if (row !== -1) {
@@ -193,20 +192,14 @@ export class History {
         this.#bounded(this.accusations, { at, row });
       }
       if (trial.banned !== null) told.add(trial.banned);
-      const same = [trial.kind, trial.step, trial.part, trial.verdict, trial.banned, trial.target].join(" ");
-      const first = alike.get(same);
-      if (first) first.also.push(trial.accuser);
-      else {
-        alike.set(same, { at, trial, ban: null, also: [] });
-        this.#bounded(this.stories, alike.get(same));
-      }
+      this.#bounded(this.stories, { at, trial, ban: null });
     }
     for (const ban of event.banned) {
       const row = this.#row(ban.peer);
       if (row === -1) continue;
       this.cells.raise(at, row, BANNED);
       this.#bounded(this.bans, { at, row, reason: ban.reason });
-      if (!told.has(ban.peer)) this.#bounded(this.stories, { at, trial: null, ban, also: [] });
+      if (!told.has(ban.peer)) this.#bounded(this.stories, { at, trial: null, ban });
     }
   }
 

@@ -3,7 +3,7 @@
 
 import { ACCUSED, BANNED, CELLS } from "./cells.js";
 import { upTo } from "./history.js";
-import { byId, copy, count, isEvidence, listed, make, nameOf, say, shown, whole } from "./words.js";
+import { byId, copy, count, isEvidence, make, nameOf, say, shown, whole } from "./words.js";
 
 const PAGE = 8; // stories that are drawn at once
 const MOST_MADE = 200; // that are kept
@@ -59,7 +59,7 @@ export function startTrials({ choose }) {
     replace(some.map(articleOf), told > room ? [more] : []);
     if (!told) list.append(make("p", { class: "quiet" }, "Nobody has been accused" + (history.length ? " so far." : ".")));
     const bans = upTo(history.bans, column);
-    const trials = history.stories.slice(0, told).reduce((sum, story) => sum + (story.trial ? 1 + story.also.length : 0), 0);
+    const trials = history.stories.slice(0, told).filter((story) => story.trial).length;
     say(byId("trials-words"), told ? count(trials, "trial") + ", " + count(bans, "ban") : "");
   }
 
@@ -97,16 +97,14 @@ function article(story, view, choose) {
     make("span", { class: "key key-" + code, "aria-hidden": "true" }, CELLS[code].sign),
     banned === null ? make("span", {}, nameOf(trial.target), ENDINGS[trial.verdict] ?? " accused") : make("span", {}, nameOf(banned), " banned"),
     make("span", { class: "quiet" }, trial && trial.kind ? shown(trial.kind, 40) + " of step " + whole(trial.step) + ", tried in " : "in ", go));
-  const body = trial ? trialParts(trial, story.also) : [make("p", { class: "story" }, sentence(ban.reason))];
+  const body = trial ? trialParts(trial) : [make("p", { class: "story" }, sentence(ban.reason))];
   const evidence = trial ? trial.evidence : ban.evidence;
   return make("article", { class: "trial", tabindex: "0" }, head, ...body, ...evidenceParts(evidence, view));
 }
 
-function trialParts(trial, also) {
+function trialParts(trial) {
   const story = trial.story.length ? trial.story : [plainStory(trial)];
   const parts = story.map((line) => make("p", { class: "story" }, shown(line, 600)));
-  const others = also.filter((accuser) => accuser !== null);
-  if (others.length) parts.push(make("p", { class: "quiet" }, "Accused of the same by " + listed(others, 4) + ", with the same end."));
   if (trial.votes.length) parts.push(votes(trial));
   return parts;
 }
