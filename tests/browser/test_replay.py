@@ -80,6 +80,7 @@ def test_it_plays(serve: Serve, window: Open, run: list[Event]) -> None:
     page.wait("document.getElementById('state-word').textContent === 'replay'")
     page.wait("Number(document.querySelector('#figures dd').textContent) > 5")
     page.page.get_by_role("button", name="Pause").click()
+    page.page.wait_for_timeout(200)  # the frame that was under way
     stopped = shown_step(page)
     assert 5 < stopped < STEPS
     page.page.wait_for_timeout(200)
