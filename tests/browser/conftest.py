@@ -31,8 +31,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=f"browser tests: {reason}"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator["Browser"]:
+    """For one file at a time: while Playwright is there, an event loop runs in this thread, and other tests need their own."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

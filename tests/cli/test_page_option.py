@@ -82,7 +82,7 @@ def test_without_an_answer_it_goes_on() -> None:
 
 
 def test_ctrl_c_is_no_answer_and_no_error() -> None:
-    said, _ = at_a_terminal(ASK.format(seconds=50.0), b"\x03")
+    said, _ = at_a_terminal(ASK.format(seconds=15.0), b"\x03")
     assert "key None" in said
     assert "Traceback" not in said
 

@@ -75,8 +75,12 @@ class Swarm:
             copy.parent.mkdir(parents=True, exist_ok=True)
             write_bytes(copy, task.read_bytes())
         self._stream = SwarmStream(self.plan, self.manifest, self.out)
-        for number in range(self.plan.peers):
-            self.start(number)
+        try:
+            for number in range(self.plan.peers):
+                self.start(number)
+        except BaseException:
+            self._stream.end(stopped=True)
+            raise
         return self
 
     def __exit__(
