@@ -89,6 +89,9 @@ def test_member_swarm_simulation_and_journal_tell_the_same(rehearsed: Swarm) -> 
         folder = folder_of(rehearsed.out, number)
         live = _told(folder / EVENTS)
         assert isinstance(live[0], Began)
+        assert (live[0].withstands, live[0].quorum, live[0].validators, live[0].of) == (1, 3, 1, manifest.steps)
+        assert [peer.name for peer in live[0].peers] == [f"peer{k}" for k in range(5)]
+        assert [peer.key for peer in live[0].peers] == [identity.peer.hex() for identity in plan.identities()]
         assert isinstance(live[-1], Ended)
         assert live[-1].how == "over"
         assert [_agreed(event) for event in live if isinstance(event, Stepped)] == simulated

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from troth.crypto import PeerId
-from troth.events.kinds import Audit, Ballot, Ban, Candidate, KnownPeer, Returned, Stepped, Trial, Work
+from troth.events.kinds import Audit, Ballot, Ban, Began, Candidate, KnownPeer, Returned, Source, Stepped, Trial, Work
 from troth.events.stories import story_of
 from troth.evidence.ballots import ballot_on
 from troth.evidence.bans import evidence_name, reason_for
@@ -97,6 +97,22 @@ def event_of_record(
         unjudged=record.unjudged,
         closing=record.closing,
         restarted=record.began and record.incarnation > 0,
+    )
+
+
+def began_by(run: Run, source: Source, of: int, peers: tuple[KnownPeer, ...]) -> Began:
+    """The beginning of a run of the protocol, as far as its founding data say."""
+    first, parameters = Roster.founding(run), run.parameters
+    return Began(
+        source=source,
+        of=of,
+        peers=peers,
+        run=run.id.hex(),
+        withstands=first.liars,
+        quorum=first.quorum,
+        validators=parameters.validators,
+        probation=parameters.probation,
+        exact=parameters.deviation is None,
     )
 
 

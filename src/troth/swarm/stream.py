@@ -3,12 +3,13 @@
 import time
 from pathlib import Path
 
+import msgspec
+
 from troth.events import kinds
 from troth.events.file import EVENTS, EventFile
-from troth.events.from_step import known_peers
 from troth.network.manifest.manifest import Manifest
+from troth.network.node.telling.beginning import beginning
 from troth.network.node.telling.narrator import Narrator
-from troth.protocol.core.roster import Roster
 from troth.swarm.child import Ended, Note, Stepped, Trace
 from troth.swarm.plan import SwarmPlan, folder_of
 
@@ -23,24 +24,11 @@ class SwarmStream:
         self._last = -1  # step told
         self._file = EventFile(out / EVENTS, fresh=True)
         self._notes = Narrator(lambda text: self._file.add(kinds.Noted(text=text, at=time.time())))
-        first, names = Roster.founding(manifest.run), plan.numbers()
+        liars = [peer for peer, number in plan.numbers().items() if number in plan.liars]
         self._file.add(
-            kinds.Began(
-                source="swarm",
-                of=manifest.steps,
-                peers=known_peers(
-                    names, lambda peer: f"peer{names[peer]}", [p for p, n in names.items() if n in plan.liars]
-                ),
-                run=manifest.run.id.hex(),
-                name=manifest.name,
-                task=manifest.task,
+            msgspec.structs.replace(
+                beginning(manifest, "swarm", liars),
                 me=f"peer{honest[0]}" if honest else "",
-                withstands=first.liars,
-                quorum=first.quorum,
-                validators=manifest.parameters.validators,
-                probation=manifest.parameters.probation,
-                exact=manifest.parameters.deviation is None,
-                least_delta_s=manifest.timeouts.delta,
                 manifest=str(out / "run.toml"),
                 evidence=str(folder_of(out, honest[0]) / "evidence") if honest else "",
                 at=time.time(),

@@ -14,14 +14,15 @@ import msgspec
 from troth.audit.gap import begin_after
 from troth.crypto import Digest, PeerId, Slot
 from troth.errors import OperatorError, printable
-from troth.events.from_step import Votes, event_of_record, known_peers
-from troth.events.kinds import Began, Ended, Event, Stepped
+from troth.events.from_step import Votes, event_of_record
+from troth.events.kinds import Ended, Event, Stepped
 from troth.evidence.errors import UnprovedError
 from troth.network.disk.errors import DiskError
 from troth.network.disk.journal import FILE_NAME, read_journal
 from troth.network.disk.roster_changes import RosterChanges
 from troth.network.manifest.manifest import Manifest
 from troth.network.node.names import Names
+from troth.network.node.telling.beginning import beginning
 from troth.protocol.core.records import StepRecord, decode_record
 from troth.protocol.core.roles import NO_PENDING_AUDITS, PendingAudits, closing_roles, draw_roles, first_randomness
 from troth.protocol.core.roster import Roster
@@ -43,21 +44,7 @@ def journal_events(folder: Path, manifest: Manifest) -> Iterator[Event]:
         raise JournalEventsError(
             printable(f"{folder} holds no journal: name a peer's folder, as `troth join` leaves it")
         )
-    first = Roster.founding(manifest.run)
-    yield Began(
-        source="journal",
-        of=manifest.steps,
-        peers=known_peers((founder.key for founder in manifest.founders), manifest.name_of),
-        run=manifest.run.id.hex(),
-        name=manifest.name,
-        task=manifest.task,
-        withstands=first.liars,
-        quorum=first.quorum,
-        validators=manifest.parameters.validators,
-        probation=manifest.parameters.probation,
-        exact=manifest.parameters.deviation is None,
-        least_delta_s=manifest.timeouts.delta,
-    )
+    yield beginning(manifest, "journal")
     closed = False
     try:
         follower = _Follower(manifest, RosterChanges(place / "roster-changes.jsonl"))

@@ -8,9 +8,8 @@ from typing import Any
 import msgspec
 
 from troth.crypto import PeerId
-from troth.events.from_step import event_of_outcome, known_peers
+from troth.events.from_step import began_by, event_of_outcome, known_peers
 from troth.events.kinds import Began, KnownPeer, Stepped
-from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Run
 from troth.protocol.core.state import Outcome
 from troth.simulation.lockstep.scenario import Scenario
@@ -69,20 +68,12 @@ class StepReport:
 
 def began(scenario: Scenario, run: Run, numbers: Mapping[PeerId, int], liars: frozenset[int]) -> Began:
     """The beginning of a run of the protocol. Strangers are named too: in a simulation it is known who will come."""
-    first = Roster.founding(run)
     by_number = sorted(numbers, key=lambda peer: numbers[peer])
     lying = [peer for peer in by_number if numbers[peer] in liars]
-    peers = known_peers(by_number, lambda peer: f"peer{numbers[peer]}", lying)
-    return msgspec.structs.replace(
-        began_with_server(scenario, ()),
-        peers=tuple(msgspec.structs.replace(one, founder=k < scenario.peers) for k, one in enumerate(peers)),
-        run=run.id.hex(),
-        withstands=first.liars,
-        quorum=first.quorum,
-        validators=run.parameters.validators,
-        probation=run.parameters.probation,
-        exact=run.parameters.deviation is None,
-    )
+    known = known_peers(by_number, lambda peer: f"peer{numbers[peer]}", lying)
+    peers = tuple(msgspec.structs.replace(one, founder=k < scenario.peers) for k, one in enumerate(known))
+    told = began_by(run, "simulation", scenario.total_steps, peers)
+    return msgspec.structs.replace(told, task=str(scenario.config()["task"]), defence=scenario.defence_name)
 
 
 def began_with_server(scenario: Scenario, liars: Sequence[int]) -> Began:

@@ -14,12 +14,13 @@ from troth.crypto import PeerId, Slot
 from troth.errors import OperatorError
 from troth.events import words
 from troth.events.file import EVENTS, EventFile
-from troth.events.from_step import event_of_outcome, known_peers
-from troth.events.kinds import Began, Doing, Ended, How, Link, Noted, Status, Stepped
+from troth.events.from_step import event_of_outcome
+from troth.events.kinds import Doing, Ended, How, Link, Noted, Status, Stepped
 from troth.network.manifest.manifest import Manifest
 from troth.network.mesh.inbox import StoppedError
 from troth.network.node.names import Names
 from troth.network.node.options import NodeOptions
+from troth.network.node.telling.beginning import beginning
 from troth.network.node.telling.course import Course
 from troth.network.node.telling.log import LogFile
 from troth.network.node.telling.metrics import Metrics
@@ -27,7 +28,6 @@ from troth.network.node.telling.narrator import Narrator, QuietWatch
 from troth.network.node.telling.sink import EventSink
 from troth.network.node.telling.status import StatusBoard
 from troth.protocol.core.errors import CannotGoOnError
-from troth.protocol.core.roster import Roster
 from troth.protocol.core.state import Outcome
 from troth.protocol.wire.messages import Phase
 from troth.training.work import Training
@@ -113,29 +113,17 @@ class Teller:
             self._metrics.close()
 
     def _begin(self) -> None:
-        manifest, first = self._manifest, Roster.founding(self._manifest.run)
-        parameters = manifest.parameters
+        folder = self._options.folder
         try:
-            self._file = EventFile(self._options.folder / EVENTS)
+            self._file = EventFile(folder / EVENTS)
         except OSError as error:
-            raise TellerError(f"cannot write {self._options.folder / EVENTS}: {error.strerror}") from error
+            raise TellerError(f"cannot write {folder / EVENTS}: {error.strerror}") from error
         self._file.add(
-            Began(
-                source="member",
-                of=manifest.steps,
-                peers=known_peers((founder.key for founder in manifest.founders), manifest.name_of),
-                run=manifest.run.id.hex(),
-                name=manifest.name,
-                task=manifest.task,
+            msgspec.structs.replace(
+                beginning(self._manifest, "member"),
                 me=self._me,
-                withstands=first.liars,
-                quorum=first.quorum,
-                validators=parameters.validators,
-                probation=parameters.probation,
-                exact=parameters.deviation is None,
-                least_delta_s=manifest.timeouts.delta,
                 manifest=self._options.manifest_file,
-                evidence=str(self._options.folder / "evidence"),
+                evidence=str(folder / "evidence"),
                 at=time.time(),
             )
         )
