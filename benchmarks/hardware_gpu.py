@@ -63,7 +63,7 @@ class Sizes:
     albert_steps: int
 
 
-WHOLE = Sizes(6, 112, 60, 110, 60, 80, 80.0, 64, 1000, "base", 2, 20, 10)
+WHOLE = Sizes(6, 112, 60, 110, 60, 80, 240.0, 64, 1000, "base", 2, 20, 10)
 QUICK = Sizes(2, 4, 2, 3, 4, 30, 30.0, 2, 50, "tiny", 2, 2, 1)
 
 

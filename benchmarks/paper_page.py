@@ -60,7 +60,7 @@ def bans(sweep: Sweep) -> str:
     waits = [generator.geometric(honest / PEERS * k / PEERS, _DRAWS) for k in range(1, LIARS + 1)]
     coin, alone = np.sum(waits, axis=0), one_by_one(_DRAWS)
     measured = [
-        _lasted(run)
+        run
         for run in sweep.runs
         if run.config["defence"] == TROTH
         and run.config["attack_every"] == 1
@@ -68,7 +68,9 @@ def bans(sweep: Sweep) -> str:
     ]
     rows = [("law: the first, and one step later all others", f"{1 / law(LIARS) + 1:.1f}", str(lawful(0.95)))]
     if measured:
-        rows.insert(0, (f"measured, {len(measured)} runs", f"{np.mean(measured):.1f}", f"{max(measured)} at most"))
+        lasted = [_lasted(run) for run in measured]
+        which = f"measured, {_many(len(measured), 'run')} with the draws of {_many(len({run.seed for run in measured}), 'seed')}"
+        rows.insert(0, (which, f"{np.mean(lasted):.1f}", f"{max(lasted)} at most"))
     rows += [
         ("law for bans one by one", f"{np.mean(alone):.0f}", _p95(alone)),
         ("the paper's coin, which stays as it was with sixteen peers", f"{np.mean(coin):.0f}", _p95(coin)),
@@ -144,6 +146,10 @@ def _loss_at_end(run: Run) -> str:
     if run.outcome.diverged_at is not None:
         return f"diverged at step {run.outcome.diverged_at:,}"
     return _loss(run.metrics["loss"])
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _p95(totals: NDArray[np.int64]) -> str:

@@ -104,11 +104,11 @@ def test_sha256_of_pieces_of_any_length(lengths: list[int]) -> None:
 
 @PROPERTY
 @given(st.integers(1, 3), st.sampled_from([1, 7, 40]), seeds)
-def test_sha256_of_chunks_of_vectors(count: int, width: int, seed: int) -> None:
+def test_sha256_of_leaves_of_vectors(count: int, width: int, seed: int) -> None:
     host = [torch.from_numpy(any_bits(100, seed + k)) for k in range(count)]
     vectors, bounds = [vector_D.to(DEVICE) for vector_D in host], (0, 30, 30, 100)
-    starts_C, lengths_C = on_device._chunks(bounds, width)
+    starts_L, lengths_L = on_device._leaves(bounds, width)
     away_V = np.array([vector_D.data_ptr() - vectors[0].data_ptr() for vector_D in vectors]) // 4
-    places_2N = there(np.stack([(away_V[:, None] + starts_C).reshape(-1), np.tile(lengths_C, count)]))
+    places_2N = there(np.stack([(away_V[:, None] + starts_L).reshape(-1), np.tile(lengths_L, count)]))
     found_N8 = on_device.begin_hashes(vectors, places_2N).cpu()
     assert torch.equal(found_N8, on_device.hashes_on_host(host, bounds, width))

@@ -13,7 +13,8 @@ from troth.training.tasks.albert import Albert
 from troth.training.tasks.resnet18 import ResNet18
 
 SEVEN = {"sign-flip", "random-direction", "label-flip", "delayed-gradient", "ipm-0.1", "ipm-0.6", "alie"}
-SERVERS = {"mean", "median", "geometric-median", "trimmed-mean", "krum", "clip + momentum", "safeguard"}
+CLIPPED = {"clip + momentum", "clip + momentum, τ = 10"}
+SERVERS = {"mean", "median", "geometric-median", "trimmed-mean", "krum", "safeguard"} | CLIPPED
 
 
 def plan(name: str, tmp_path: Path) -> Plan:

@@ -3,6 +3,7 @@
 Run on a machine with a GPU: `python -m pytest -q -p no:cacheprovider tests/training/test_cuda.py`.
 """
 
+import gc
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,6 +99,17 @@ def test_gradients_repeat(task: Task, one_by_one: bool) -> None:
         assert torch.equal(problem.gradients(flat_D, batches)[1], first_PD)
     other = Problem(task, device="cuda", one_by_one=one_by_one)
     assert torch.equal(other.gradients(flat_D, batches)[1], first_PD)
+
+
+def test_recordings_that_are_thrown_away_spoil_no_new_one() -> None:
+    """The collector may run at any moment, and gave back an old recording in the middle of a new one: gradients were computed in
+    another way then, with other bits."""
+    thresholds = gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        assert [Problem(FastImages(), device="cuda").why_not_recorded for _ in range(4)] == [""] * 4
+    finally:
+        gc.set_threshold(*thresholds)
 
 
 @pytest.mark.filterwarnings("ignore:Please use the new API settings")  # of versions 2.9 to 2.11, about this test

@@ -2,11 +2,14 @@
 
 from troth.crypto.hashing import (
     CHUNK_BYTES,
+    LEAF_BYTES,
     Digest,
     blob_digest,
     blob_digests,
+    chunk_hash,
     chunk_hashes,
     digest_of_chunks,
+    digest_of_leaves,
     side_by_side,
     smallest_hash,
     tagged_hash,
@@ -19,6 +22,7 @@ from troth.crypto.streams import Seed, Stream, derive, stream
 
 __all__ = [
     "CHUNK_BYTES",
+    "LEAF_BYTES",
     "PROTOCOL_VERSION",
     "Digest",
     "Identity",
@@ -30,10 +34,12 @@ __all__ = [
     "Stream",
     "blob_digest",
     "blob_digests",
+    "chunk_hash",
     "chunk_hashes",
     "coin_commitment",
     "derive",
     "digest_of_chunks",
+    "digest_of_leaves",
     "leaf_hash",
     "merkle_tree",
     "node_hash",

@@ -12,7 +12,11 @@ Digest = NewType("Digest", bytes)  # 32 bytes
 A = TypeVar("A")
 R = TypeVar("R")
 
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 20  # of a blob, that can be fetched and checked alone
+LEAF_BYTES = (
+    1 << 16
+)  # of a chunk, hashed one byte after the other: an accelerator hashes thousands of leaves side by side
+_HASH_BYTES = 32
 _CORES = os.cpu_count() or 1
 _FEW_CORES = 4  # on fewer, waking threads for work of a fraction of a millisecond is not worth while
 _LENGTHS = [length.to_bytes(8, "big") for length in range(256)]  # nearly everything hashed is short
@@ -54,8 +58,8 @@ def _framed_tag(tag: str) -> bytes:
 
 
 def blob_digest(blob: bytes | memoryview) -> Digest:
-    """Digest a blob: the hash of the hashes of its chunks, so that threads share the work."""
-    if 0 < len(blob) <= CHUNK_BYTES:
+    """Digest a blob: a tree of leaves and chunks, so that threads share the work."""
+    if 0 < len(blob) <= LEAF_BYTES:
         return digest_of_chunks(len(blob), [_sha256(blob).digest()])
     return blob_digests([blob])[0]
 
@@ -73,6 +77,26 @@ def chunk_hashes(blob: bytes | memoryview) -> list[bytes]:
     return list(_hashes([view[start : start + CHUNK_BYTES] for start in range(0, len(view), CHUNK_BYTES)]))
 
 
+def chunk_hash(chunk: bytes | memoryview) -> bytes:
+    """Hash of one chunk."""
+    view = memoryview(chunk)
+    leaves = [_sha256(view[start : start + LEAF_BYTES]).digest() for start in range(0, len(view), LEAF_BYTES)]
+    return hash_of_leaves(b"".join(leaves))
+
+
+def hash_of_leaves(hashes: bytes) -> bytes:
+    """Hash of a chunk whose leaves have these hashes, one after the other. A chunk of one leaf has the leaf's own.
+
+    How many there are follows from a blob's length, which its digest names."""
+    return hashes if len(hashes) == _HASH_BYTES else tagged_hash("troth/chunk/1", hashes)
+
+
+def digest_of_leaves(length: int, hashes: bytes) -> Digest:
+    """Digest of a blob of this length whose leaves have these hashes, one after the other."""
+    width = CHUNK_BYTES // LEAF_BYTES * _HASH_BYTES
+    return digest_of_chunks(length, [hash_of_leaves(hashes[at : at + width]) for at in range(0, len(hashes), width)])
+
+
 def digest_of_chunks(length: int, hashes: Sequence[bytes]) -> Digest:
     """Digest of a blob of this length whose chunks have these hashes."""
     return tagged_hash("troth/blob/1", length.to_bytes(8, "big"), *hashes)
@@ -85,7 +109,7 @@ def _hashes(chunks: list[memoryview]) -> Iterator[bytes]:
 
     def take_turns() -> None:
         for number, chunk in numbered:  # one operation of the interpreter: no chunk comes twice
-            hashes[number] = _sha256(chunk).digest()  # releases the interpreter's lock
+            hashes[number] = chunk_hash(chunk)  # releases the interpreter's lock
 
     much = sum(map(len, chunks)) > CHUNK_BYTES  # else it is less work than waking threads
     helpers = min(_CORES, len(chunks)) - 1 if much else 0

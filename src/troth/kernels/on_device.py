@@ -258,12 +258,12 @@ def hashes_there(vector_D: Tensor) -> bool:
     return fits and _loops("triton_sha256") is not None
 
 
-def chunk_places(vectors: Sequence[Tensor], bounds: Sequence[int], width: int) -> Tensor:
-    """2×N: places and lengths of all chunks, for `begin_hashes`, on their way to the device."""
-    starts_C, lengths_C = _chunks(tuple(bounds), width)
+def leaf_places(vectors: Sequence[Tensor], bounds: Sequence[int], width: int) -> Tensor:
+    """2×N: places and lengths of all leaves, for `begin_hashes`, on their way to the device."""
+    starts_L, lengths_L = _leaves(tuple(bounds), width)
     first = vectors[0].data_ptr()
     away_V = np.array([vector_D.data_ptr() - first for vector_D in vectors], dtype=np.int64) // 4
-    places_2N = np.stack([(away_V[:, None] + starts_C).reshape(-1), np.tile(lengths_C, len(vectors))])
+    places_2N = np.stack([(away_V[:, None] + starts_L).reshape(-1), np.tile(lengths_L, len(vectors))])
     return torch.from_numpy(places_2N).pin_memory().to(vectors[0].device, non_blocking=True)
 
 
@@ -278,18 +278,18 @@ def begin_hashes(vectors: Sequence[Tensor], places_2N: Tensor) -> Tensor:
 
 def hashes_on_host(vectors: Sequence[Tensor], bounds: Sequence[int], width: int) -> Tensor:
     """The same by the library."""
-    starts_C, lengths_C = _chunks(tuple(bounds), width)
+    starts_L, lengths_L = _leaves(tuple(bounds), width)
     hashes = [
         sha256(vector_D[start : start + length].detach().cpu().numpy().tobytes()).digest()
         for vector_D in vectors
-        for start, length in zip(starts_C.tolist(), lengths_C.tolist(), strict=True)
+        for start, length in zip(starts_L.tolist(), lengths_L.tolist(), strict=True)
     ]
     return torch.from_numpy(np.frombuffer(b"".join(hashes), ">i4").astype(np.int32).reshape(-1, 8))
 
 
 @lru_cache(maxsize=64)
-def _chunks(bounds: tuple[int, ...], width: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Places and lengths of the chunks of every span."""
+def _leaves(bounds: tuple[int, ...], width: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Places and lengths of the leaves of every span."""
     starts = [first for start, stop in pairwise(bounds) for first in range(start, stop, width)]
     stops = [min(first + width, stop) for start, stop in pairwise(bounds) for first in range(start, stop, width)]
     return np.array(starts, dtype=np.int64), np.array(stops, dtype=np.int64) - np.array(starts, dtype=np.int64)

@@ -158,7 +158,7 @@ class Problem:
 
     def begin_gradients(self, flat_D: Tensor, batches: Iterable[Batch]) -> list[tuple[Tensor, Tensor]]:
         """Losses and gradients one by one, without waiting; recorded ones on several streams of the accelerator."""
-        if self._graph is None or self.task.clip_norm is not None:
+        if self._graph is None or self.task.clip_norm is not None:  # the host has to know its length first
             return [self.begin_gradient(flat_D, batch) for batch in batches]
         return self._graph.spread(lambda batch: self.begin_gradient(flat_D, batch), batches)
 
@@ -236,7 +236,7 @@ class Problem:
         flat_D, batches = self.initial(0), [self.batch(derive(0, "recording", k)) for k in range(2)]
         try:
             with repeatable(self.device, tf32=self.task.tf32):
-                return record(self._one, flat_D, batches)
+                return record(self._one, flat_D, batches, side_by_side=self.task.clip_norm is None)
         except Exception as error:  # the loss is wrong in itself, and the checks that follow say how
             return str(error)
 

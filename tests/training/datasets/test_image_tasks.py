@@ -68,6 +68,17 @@ def test_with_group_norm_images_do_not_see_each_other(cifar: Path) -> None:
         assert torch.allclose(model(images)[:2], model(images[:2]), atol=1e-5) is apart
 
 
+def test_channels_last_is_the_same_function(cifar: Path) -> None:
+    """Other bits, and gradients one by one: it is for a GPU, where they are computed so anyway."""
+    plain, last = (Problem(ResNet18(cifar, width=4, channels_last=order)) for order in (False, True))
+    flat_D, batch = plain.initial(0), plain.batch(derive(1))
+    (loss, gradient_D), (other, other_D) = plain.gradient(flat_D, batch), last.gradient(flat_D, batch)
+    assert loss == pytest.approx(other, rel=1e-5)
+    assert float((gradient_D - other_D).norm()) < 1e-4 * float(gradient_D.norm())
+    assert plain.why_one_by_one == ""
+    assert last.why_one_by_one != ""
+
+
 def test_both_are_pure_and_declare_their_files(cifar: Path, mnist: Path) -> None:
     for spec in (
         f"resnet18:data={cifar},width=2,batch_size=3",

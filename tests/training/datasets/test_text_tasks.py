@@ -2,6 +2,7 @@
 
 import gzip
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -112,6 +113,23 @@ def test_masked_words_and_order(file: Path) -> None:
     for a, b, turned in zip(first, second, swapped.tolist(), strict=True):
         segment = torch.cat([b, a] if turned else [a, b])
         assert (text.unfold(0, 20, 1) == segment).all(dim=1).any(), "two segments that follow each other"
+
+
+def test_albert_is_transformers_own_model(file: Path) -> None:
+    """Its parts are called one by one, without the mask that its own `forward` makes: the numbers are the same."""
+    from transformers import AlbertConfig, AlbertForPreTraining
+
+    ours = Albert(file, size="tiny", vocabulary=300, length=32).model().eval()
+    config: Any = ours.config
+    options = {**config.to_dict(), "hidden_act": "gelu_new", "attn_implementation": "eager"}
+    theirs = AlbertForPreTraining(AlbertConfig(**options)).eval()
+    theirs.load_state_dict(ours.state_dict())
+    words, places = torch.randint(6, 300, (3, 32)), torch.randint(0, 32, (3, 5))
+    second = (torch.arange(32) > 15).long().expand(words.shape)
+    found, order = ours(words, places)
+    expected = theirs(input_ids=words, token_type_ids=second)
+    torch.testing.assert_close(found, expected.prediction_logits[torch.arange(3)[:, None], places])
+    torch.testing.assert_close(order, expected.sop_logits)
 
 
 def test_albert_learns(file: Path) -> None:

@@ -6,7 +6,7 @@ compared or looked up: digests stand for blobs.
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, cached_property
-from itertools import cycle, islice, pairwise
+from itertools import cycle, pairwise
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from troth.crypto import CHUNK_BYTES, Digest, blob_digest, blob_digests, digest_of_chunks
+from troth.crypto import LEAF_BYTES, Digest, blob_digest, blob_digests, digest_of_leaves
 from troth.kernels import on_device
 
 # D coordinates
@@ -167,8 +167,8 @@ class Copy:
 class Hashing:
     """Digests of pieces of vectors that are computed on the accelerator on which these lie, beside everything else there.
 
-    As many pieces as there are take as long as one, longer than the host takes for a few. So this is for many at once, begun
-    before they are needed.
+    Thousands of leaves take as long as one, longer than the host takes for a few. So this is for many at once, begun before they
+    are needed.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class Hashing:
         """`behind`: what to wait for on the accelerator, beside all that the caller's stream has begun."""
         self.bounds = tuple(bounds)
         self._vectors = [vector_D.detach() for vector_D in vectors]
-        aside, places_2N = next(_hashing(vectors[0].device)), on_device.chunk_places(vectors, bounds, CHUNK_BYTES // 4)
+        aside, places_2N = next(_hashing(vectors[0].device)), on_device.leaf_places(vectors, bounds, LEAF_BYTES // 4)
         # No copy is queued behind something that takes long: in the same queue, all other copies would wait behind it.
         brought = torch.cuda.Event()  # type: ignore[no-untyped-call]
         brought.record()
@@ -194,15 +194,15 @@ class Hashing:
     def blobs(self) -> list[tuple[Blob, ...]]:
         """The pieces of every vector, once their digests have arrived."""
         self._computed.synchronize()
-        raw = self._there_N8.cpu().numpy().astype(">i4").tobytes()
-        hashes = (raw[at : at + 32] for at in range(0, len(raw), 32))
-        return [tuple(self._pieces(vector_D, hashes)) for vector_D in self._vectors]
-
-    def _pieces(self, vector_D: Tensor, hashes: Iterator[bytes]) -> Iterator[Blob]:
-        for start, stop in pairwise(self.bounds):
-            length = 4 * (stop - start)
-            some = list(islice(hashes, -(-length // CHUNK_BYTES)))
-            yield Blob.placed(vector_D, start, stop, digest_of_chunks(length, some))
+        raw, at, blobs = self._there_N8.cpu().numpy().astype(">i4").tobytes(), 0, []
+        for vector_D in self._vectors:
+            pieces = []
+            for start, stop in pairwise(self.bounds):
+                length = 4 * (stop - start)
+                before, at = at, at + 32 * -(-length // LEAF_BYTES)
+                pieces.append(Blob.placed(vector_D, start, stop, digest_of_leaves(length, raw[before:at])))
+            blobs.append(tuple(pieces))
+        return blobs
 
 
 @cache

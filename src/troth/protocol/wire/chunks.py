@@ -3,7 +3,6 @@
 The vectors follow each other in the order of their names, and each is cut anew. Chunks are numbered through all of them.
 """
 
-import hashlib
 from collections.abc import Iterator, Mapping, Set
 from typing import Annotated, Literal, NamedTuple
 
@@ -13,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from troth.crypto import CHUNK_BYTES, Digest, chunk_hashes, digest_of_chunks
+from troth.crypto import CHUNK_BYTES, Digest, chunk_hash, chunk_hashes, digest_of_chunks
 from troth.protocol.wire.messages import MOST_MEMBERS, Bytes32, Malformed
 
 _NUMBERS: Mapping[str, torch.dtype] = {"torch.float32": torch.float32, "torch.float64": torch.float64}
@@ -117,7 +116,7 @@ class CollectedVectors:
         if not 0 <= number < len(self._places):
             return False
         place, length = self._places[number], self.length(number)
-        if len(chunk) != length or hashlib.sha256(chunk).digest() != place.hash:
+        if len(chunk) != length or chunk_hash(chunk) != place.hash:
             return False
         if number in self._missing:
             place.vector[place.start : place.start + length] = np.frombuffer(chunk, np.uint8)

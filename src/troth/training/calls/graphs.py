@@ -4,7 +4,9 @@ A small batch keeps a GPU busy for less time than Python takes to launch its ker
 busy: so there are several recordings, each with memory and a stream of its own, which run side by side.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import gc
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import cycle
 
 import torch
@@ -17,6 +19,7 @@ from troth.training.task import Batch
 Compute = Callable[[Tensor, Batch], tuple[Tensor, Tensor]]  # parameters, batch -> loss, gradient
 _WARM_UPS = 3  # calls before the recording, in which libraries choose kernels and allocate
 _RECORDINGS = 4
+_TRIES = 2  # what else of the process used the device at the wrong moment must not decide how a gradient is computed
 _SHARE = 8  # of the device's free memory, further recordings take up at most one part in so many
 
 
@@ -33,7 +36,8 @@ class _Recording:
                 compute(self._flat_D, self._batch)
         torch.cuda.current_stream(flat_D.device).wait_stream(self.stream)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, stream=self.stream):  # libraries have a workspace for every stream
+        # Libraries have a workspace for every stream.
+        with _nothing_collected(), torch.cuda.graph(self._graph, stream=self.stream):
             self._loss, self._gradient_D = compute(self._flat_D, self._batch)
 
     def __call__(self, flat_D: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -63,12 +67,12 @@ class _Recording:
 class GradientGraph:
     """A recorded gradient. Batches must have the shapes of the one that it was recorded with."""
 
-    def __init__(self, compute: Compute, flat_D: Tensor, batch: Batch) -> None:
+    def __init__(self, compute: Compute, flat_D: Tensor, batch: Batch, most: int) -> None:
         before = torch.cuda.memory_reserved(flat_D.device)
         self._recordings = [_Recording(compute, flat_D, batch)]
         took = torch.cuda.memory_reserved(flat_D.device) - before
         free = torch.cuda.mem_get_info(flat_D.device)[0]
-        more = min(_RECORDINGS - 1, free // _SHARE // max(1, took))
+        more = min(most - 1, free // _SHARE // max(1, took))
         self._recordings += [_Recording(compute, flat_D, batch) for _ in range(more)]
 
     @property
@@ -102,19 +106,36 @@ class GradientGraph:
         return mine(flat_D, batch)
 
 
-def record(compute: Compute, flat_D: Tensor, batches: Sequence[Batch]) -> GradientGraph | str:
+def record(
+    compute: Compute, flat_D: Tensor, batches: Sequence[Batch], *, side_by_side: bool = True
+) -> GradientGraph | str:
     """Record a gradient, and compare it with the plain one on these batches; the reason where the loss cannot be recorded.
 
     A loss that looks at numbers on the host, for instance, has to be computed as it stands.
     """
-    plain = [compute(flat_D, batch)[1] for batch in batches]
+    plain, reason = [compute(flat_D, batch)[1] for batch in batches], ""
+    for _ in range(_TRIES):
+        try:
+            graph = GradientGraph(compute, flat_D, batches[0], _RECORDINGS if side_by_side else 1)
+            same = all(_same(graph, stream, flat_D, batches, plain) for stream in graph.streams)
+            return graph if same else "the recording gives other bits"
+        except Exception as error:  # whatever a user's loss does that cannot be recorded
+            torch.cuda.synchronize(flat_D.device)
+            reason = str(error).strip().splitlines()[0]
+    return reason
+
+
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """A recording that the garbage collector gives back while another one is made spoils that one: it is done before."""
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
     try:
-        graph = GradientGraph(compute, flat_D, batches[0])
-        same = all(_same(graph, stream, flat_D, batches, plain) for stream in graph.streams)
-    except Exception as error:  # whatever a user's loss does that cannot be recorded
-        torch.cuda.synchronize(flat_D.device)
-        return str(error).strip().splitlines()[0]
-    return graph if same else "the recording gives other bits"
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _same(

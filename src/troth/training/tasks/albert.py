@@ -131,10 +131,13 @@ def _model(size: str, vocabulary: int, length: int) -> nn.Module:
     class Pretraining(base):  # type: ignore[misc]
         def forward(self, words: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
             second = (torch.arange(words.shape[-1], device=words.device) > (words.shape[-1] - 1) // 2).long()
-            seen = self.albert(input_ids=words, token_type_ids=second.expand(words.shape))
+            # Past `self.albert`, which makes a mask on the host, though nothing is padded: a gradient can be recorded so.
+            embedded = self.albert.embeddings(words, token_type_ids=second.expand(words.shape))
+            seen = self.albert.encoder(embedded)[0]
+            pooled = self.albert.pooler_activation(self.albert.pooler(seen[:, 0]))
             rows = torch.arange(len(places), device=places.device)[:, None]
-            found: Tensor = self.predictions(seen.last_hidden_state[rows, places])
-            return found, self.sop_classifier(seen.pooler_output)
+            found: Tensor = self.predictions(seen[rows, places])
+            return found, self.sop_classifier(pooled)
 
     width, layers, heads, inner = _SIZES[size]
     return Pretraining(
@@ -144,6 +147,7 @@ def _model(size: str, vocabulary: int, length: int) -> nn.Module:
             num_hidden_layers=layers,
             num_attention_heads=heads,
             intermediate_size=inner,
+            hidden_act="gelu_pytorch_tanh",  # the same function as ALBERT's "gelu_new", in one operation
             max_position_embeddings=length,
             classifier_dropout_prob=0.0,
             pad_token_id=PAD,
