@@ -34,7 +34,7 @@ check: .venv/installed-dev ## lint, types and import rules
 	$(BIN)/lint-imports
 
 test: check ## everything that must hold: check, then the test suite
-	$(BIN)/python -m pytest -n 2 --dist worksteal  # neighbours stay together, and share the runs that were made for them
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal  # neighbours stay together, and share runs; a core for each
 
 test-browser: .venv/installed-dev ## the page in Chromium: live, replay, keys, hostile strings, no network (part of make test)
 	$(BIN)/python -m pytest tests/browser

@@ -22,18 +22,18 @@ def finished(scenario: Scenario) -> ProtocolSimulation:
 
 
 def test_without_attackers_a_trusted_server_gets_the_same_bits() -> None:
-    """120 steps of digits: the protocol adds checks to training and changes nothing in it."""
-    simulation = finished(Scenario(steps=120, evaluate_every=120))
+    """60 steps of digits: the protocol adds checks to training and changes nothing in it."""
+    simulation = finished(Scenario(peers=8, steps=60, evaluate_every=60))
     scenario = simulation.scenario
     work = TrainingWork(simulation.problem, scenario.make_optimizer(), scenario.rates(), Primitives())
     records = [decode_record(raw) for raw in simulation.trace]
-    assert [record.updated for record in records] == [True] * 120 + [False]
+    assert [record.updated for record in records] == [True] * 60 + [False]
     assert records[-1].closing
     served = replay(simulation.run, work, work.first(derive(scenario.seed, "model")), records)
     ours = simulation.states[simulation.honest[0]].training
     assert torch.equal(served.parameters_D, ours.parameters_D)
     assert work.digest(served) == records[-1].state_after
-    assert simulation.evaluate()["accuracy"] > 0.92
+    assert simulation.evaluate()["accuracy"] > 0.9
 
 
 def test_seven_of_sixteen_liars_are_caught_and_the_model_recovers() -> None:
@@ -91,11 +91,11 @@ def test_beyond_the_guarantee_liars_can_win_and_the_summary_says_so() -> None:
 
 def test_two_validators_audit_twice_as_much() -> None:
     """Never the same target twice in a step; at the end five audit each contributor."""
-    plain = Scenario(task="quadratic:dimension=64", peers=16, steps=30, evaluate_every=30)
+    plain = Scenario(task="quadratic:dimension=64", peers=10, steps=14, evaluate_every=14)
     for m in (1, 2):
         quiet = finished(dataclasses.replace(plain, validators=m))
-        last = len(decode_record(quiet.trace[29]).contributors)
-        assert quiet.audits == m * 29 + 5 * last
+        last = len(decode_record(quiet.trace[13]).contributors)
+        assert quiet.audits == m * 13 + 5 * last
         lied = finished(dataclasses.replace(plain, validators=m, byzantine=3, attack_start=1))
         assert {ban.peer for ban in lied.bans} == set(lied.byzantine)
 

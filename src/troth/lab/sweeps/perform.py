@@ -70,7 +70,10 @@ def _found(summary: RunSummary) -> dict[str, Any]:
     if "banned" in details:
         outcome |= {
             "bans": [{name: ban[name] for name in ("peer", "step", "reason")} for ban in details["banned"]],
-            **{name: details[name] for name in ("honest_banned", "absent", "stalled", "agreement", "audits")},
+            **{
+                name: details[name]
+                for name in ("honest_banned", "absent", "stalled", "agreement", "audits", "tolerant_audits", "trials")
+            },
             **{name: details[name] for name in ("announced_bytes_per_step", "bulk_bytes_per_step")},
         }
     found: dict[str, Any] = finite_or_none({"metrics": summary.metrics, "curve": summary.curve, "outcome": outcome})

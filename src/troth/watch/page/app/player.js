@@ -12,6 +12,7 @@ export function startPlayer(moment, nextTheme) {
   const link = byId("link");
   const help = byId("help");
   let timer = 0;
+  let known = location.hash; // the address as this page wrote or read it last
 
   slider.addEventListener("input", () => {
     moment.stop();
@@ -69,9 +70,12 @@ export function startPlayer(moment, nextTheme) {
   function writeAddress() {
     clearTimeout(timer);
     timer = 0;
-    if (moment.number === null || moment.wanted !== null) return;
+    const changed = location.hash !== known; // by the reader: `hashchange` is on its way, and must find what they wrote
+    known = location.hash;
+    if (changed || moment.number === null || moment.wanted !== null) return;
     const hash = moment.follows && !document.activeElement?.isSameNode(link) ? "" : "#step=" + moment.number;
     if (location.hash !== hash) history.replaceState(null, "", hash || location.pathname + location.search);
+    known = location.hash;
   }
 
   return {
