@@ -13,9 +13,7 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 CHUNK_BYTES = 1 << 20  # of a blob, that can be fetched and checked alone
-LEAF_BYTES = (
-    1 << 16
-)  # of a chunk, hashed one byte after the other: an accelerator hashes thousands of leaves side by side
+LEAF_BYTES = 1 << 16  # of a chunk, hashed from end to end: an accelerator hashes thousands of leaves side by side
 _HASH_BYTES = 32
 _CORES = os.cpu_count() or 1
 _FEW_CORES = 4  # on fewer, waking threads for work of a fraction of a millisecond is not worth while

@@ -56,9 +56,7 @@ class ResNet18(CIFARTask):
     width: int = 64  # channels of the first stage; the last has eight times as many
     activation: str = "relu"  # tanh and gelu have no kinks: machines of different kinds agree on them far better
     norm: str = "batch"  # group: an image's numbers depend on that image alone
-    channels_last: bool = (
-        False  # in memory, as a GPU multiplies them: the same function with other bits, and faster there
-    )
+    channels_last: bool = False  # in memory: other bits of the same function, and faster on a GPU
 
     steps = 25_000
     optimizer = "sgd:weight_decay=0.0005"  # with Nesterov's momentum of 0.9
