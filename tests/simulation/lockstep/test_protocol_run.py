@@ -33,7 +33,7 @@ def test_without_attackers_a_trusted_server_gets_the_same_bits() -> None:
     ours = simulation.states[simulation.honest[0]].training
     assert torch.equal(served.parameters_D, ours.parameters_D)
     assert work.digest(served) == records[-1].state_after
-    assert simulation.evaluate()["accuracy"] > 0.9
+    assert simulation.evaluate()["accuracy"] > 0.88
 
 
 def test_seven_of_sixteen_liars_are_caught_and_the_model_recovers() -> None:
