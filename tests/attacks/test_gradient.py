@@ -25,8 +25,8 @@ from troth.attacks import (
     alie_deviations,
     make_attack,
 )
-from troth.attacks.gradient import Hide, Inflate, Nudge
-from troth.crypto import derive, stream
+from troth.attacks.gradient import Hide, Inflate, Nudge, noise
+from troth.crypto import Seed, Stream, derive, stream
 from troth.protocol.core.parts import part_bounds
 from troth.protocol.step.deviation import deviations
 from troth.protocol.wire.messages import ReportNumbers
@@ -66,6 +66,23 @@ def test_random_direction_is_one_for_all_colluders_and_all_steps() -> None:
     assert first_BD.shape == OWN_BD.shape
     assert all(torch.equal(row_D, first_BD[0]) for row_D in first_BD)
     torch.testing.assert_close(first_BD[0] / first_BD[0].norm(), later_BD[0] / later_BD[0].norm())
+
+
+def test_a_direction_is_drawn_once_in_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second for ten million numbers, in every step also before the attack, was most of what a step took on a GPU."""
+    drawn: list[str] = []
+
+    def noted(seed: Seed, purpose: str) -> Stream:
+        drawn.append(purpose)
+        return stream(seed, purpose)
+
+    monkeypatch.setattr(noise, "stream", noted)
+    forge, own_BD = RandomDirection(scale=1).begin(derive(3, "another run")), torch.ones(2, 8)
+    rows = [forge([0, 1], own_BD, own_BD)[0] for _ in range(3)]
+    assert drawn == ["random direction"]
+    assert all(torch.equal(row_D, rows[0]) for row_D in rows)
+    other_D = RandomDirection(scale=1).begin(derive(4, "another run"))([0, 1], own_BD, own_BD)[0]
+    assert not torch.equal(other_D, rows[0])
 
 
 def test_random_direction_is_scale_times_the_mean_norm_long() -> None:

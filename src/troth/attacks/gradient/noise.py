@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import torch
@@ -89,7 +90,12 @@ class _Drawing:
 
 
 def fixed_direction(seed: Seed, purpose: str, like_BD: Tensor) -> Tensor:
-    """A unit vector, drawn anew from the same stream whenever it is asked for: one direction for the whole run."""
-    direction_D = torch.from_numpy(stream(seed, purpose).normal(like_BD.shape[1])).to(like_BD)
+    """A unit vector that follows from the seed: one direction for the whole run. It is not to be changed in place."""
+    return _drawn_direction(seed, purpose, like_BD.shape[1], like_BD.dtype, like_BD.device)
+
+
+@lru_cache(maxsize=1)  # a run asks for the same one in every step, and drawing ten million numbers takes a second
+def _drawn_direction(seed: Seed, purpose: str, dimension: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    direction_D = torch.from_numpy(stream(seed, purpose).normal(dimension)).to(device, dtype)
     unit_D: Tensor = direction_D / torch.linalg.vector_norm(direction_D)
     return unit_D
