@@ -3,7 +3,7 @@
 While `Noise` is active, every random function of PyTorch that the loss calls is answered by numbers that follow from a
 seed (a tensor that travels in the batch), the number of the call, and the element's index: integer operations, so the same
 bits on every machine, and ordinary tensor operations, so they go through `grad` and `vmap`. Random functions without such
-an answer are an error that names them.
+an answer are an error that names them. Functions whose gradient is random on some device have another one there (`lookups`).
 """
 
 from collections import Counter
@@ -16,10 +16,12 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from troth.crypto import Seed, derive
+from troth.training import lookups
 from troth.training.errors import TaskError
 from troth.training.randomness.answers import ANSWERS, COMPOSITE
 from troth.training.user_code import check_wanted
 
+_COMPOSITE = COMPOSITE | lookups.COMPOSITE
 _MASK = (1 << 32) - 1
 _BLOCK = 64  # calls whose keys are made at once
 _ODD = (0x7FEB352D, 0x31848BAB)  # below 2³¹: products of them with 32 bits do not leave an int64
@@ -50,8 +52,10 @@ class Noise(TorchFunctionMode):
             result = answer(self, func, *args, **kwargs)
             self.drawn[func.__name__] += self.calls - before
             return result
-        if func in COMPOSITE:
-            with self:  # this mode is off inside a handler, and the function calls random ones
+        if (instead := lookups.INSTEAD.get(func)) is not None:
+            return instead(*args, **kwargs)
+        if func in _COMPOSITE:
+            with self:  # this mode is off inside a handler, and the function calls others that it answers
                 return _unguarded(func)(*args, **kwargs)
         return func(*args, **kwargs)
 

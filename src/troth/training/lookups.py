@@ -1,0 +1,35 @@
+"""Rows of a table, looked up in a way whose gradient repeats on a GPU.
+
+PyTorch's gradient of an embedding of up to 3,072 indices has a race on CUDA (mended in its pull request 187687): behind every
+1,024th index a fast warp overwrites what a slow one still reads, and the rows of common words get a wrong sum. That needs a busy
+GPU and happens once in some hundred gradients there, so no check before a run finds it, and an honest peer is convicted of it.
+An index has the same rows, and a gradient that sorts first (docs/decisions/0031-what-pytorch-calls-deterministic.md).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+# V rows of a table, E numbers of a row
+
+
+def embedding(
+    weight_VE: Tensor, indices: Tensor, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False
+) -> Tensor:
+    """`torch.embedding`, with another gradient on CUDA; the row `padding_idx` has none."""
+    if not weight_VE.is_cuda or scale_grad_by_freq or sparse:
+        return torch.embedding(weight_VE, indices, padding_idx, scale_grad_by_freq, sparse)
+    return by_index(weight_VE, indices, padding_idx)
+
+
+def by_index(weight_VE: Tensor, indices: Tensor, padding_idx: int) -> Tensor:
+    """The same by an index."""
+    rows: Tensor = weight_VE[indices]
+    return rows if padding_idx < 0 else torch.where((indices == padding_idx)[..., None], rows.detach(), rows)
+
+
+INSTEAD: dict[Any, Callable[..., Tensor]] = {torch.embedding: embedding}
+COMPOSITE = frozenset({F.embedding})  # call one of these
