@@ -13,7 +13,7 @@ from troth.crypto import projection_signs, sign_bytes, tagged_hash
 from troth.protocol.core.parts import commit_parts, part_bounds
 from troth.protocol.step.reports import make_report, right_reports
 from troth.protocol.wire.messages import ReportNumbers
-from troth.protocol.wire.primitives import Primitives, part_norms, row_norms
+from troth.protocol.wire.primitives import Primitives, part_norms, row_norms, uploaded
 
 KEY = tagged_hash("projections of a test")
 WITHIN = 1e-12
@@ -95,3 +95,14 @@ def test_lying_numbers_reach_the_report_as_numpy_would_say_them() -> None:
     with np.errstate(invalid="ignore"):
         made = make_report(own, aggregate_D, tools.projector(KEY, 16, size), [1.0])
     assert np.isinf(made.norms_P).all()
+
+
+@pytest.mark.parametrize("start", [0, 3, 8, 11])
+def test_signs_are_uploaded_from_where_they_lie_in_their_memory(start: int) -> None:
+    """The keystream's first block begins before them: the array stands in the middle of what was allocated."""
+    memory = torch.full((4096,), 7, dtype=torch.uint8)
+    signs_DB = sign_bytes(KEY, 16, start, 600, lambda count: memory[:count].numpy())
+    assert (signs_DB.ctypes.data > memory.data_ptr()) == (start % 8 > 0)
+    found_DB = uploaded(signs_DB, memory, torch.device("cpu"))
+    assert found_DB.shape == (600 - start, 2)
+    assert np.array_equal(found_DB.numpy(), sign_bytes(KEY, 16, start, 600))
