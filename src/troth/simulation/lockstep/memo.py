@@ -127,8 +127,9 @@ class MemoPrimitives(Primitives):
         return known
 
     def cut(self, numbers_D: Tensor, bounds: Sequence[int]) -> tuple[Blob, ...]:
-        plain = super().cut
-        return self.once_for((numbers_D,), ("cut", *bounds), lambda: plain(numbers_D, bounds))
+        """Nothing is kept: a gradient is cut once, and where everyone audits there are hundreds of them."""
+        _, known = self._same.get((id(numbers_D),), (None, {}))
+        return known.get(("cut", *bounds)) or super().cut(numbers_D, bounds)
 
     def was_cut(self, vector_D: Tensor, bounds: Sequence[int], blobs: tuple[Blob, ...]) -> None:
         """Note pieces of a vector that were hashed before a peer asks for them."""
