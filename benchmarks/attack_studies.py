@@ -17,7 +17,7 @@ from rich.progress import track
 
 from benchmarks.attack_pages import DOCS, LIARS, START, machine, rewrite
 from benchmarks.ban_law import law
-from troth.attacks import ATTACKS
+from troth.attacks import ATTACKS, AttackError
 from troth.protocol.core.records import decode_record
 from troth.simulation import ProtocolSimulation, Scenario, simulate
 
@@ -126,10 +126,19 @@ def radii(job: tuple[str, str | None, int]) -> list[float]:
     return [decode_record(raw).tau for raw in simulation.trace][START:]
 
 
+def fits(attack: str, task: str) -> bool:
+    """Whether the attack is defined on the task: labels can be flipped only where there are some."""
+    try:
+        Scenario(task=task, byzantine=LIARS, attack=attack)
+    except AttackError:
+        return False
+    return True
+
+
 def follows_distances() -> str:
     seeds = (0, 1)
     attacks: list[str | None] = [None, *ATTACKS]
-    tasks = {attack: [t for t in TAU if t == "digits" or attack != "label-flip"] for attack in attacks}
+    tasks = {attack: [task for task in TAU if attack is None or fits(attack, task)] for attack in attacks}
     jobs = [(task, attack, seed) for attack in attacks for task in tasks[attack] for seed in seeds]
     found = dict(zip(jobs, in_parallel(radii, jobs, "radius"), strict=True))
 
