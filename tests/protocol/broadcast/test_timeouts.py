@@ -20,7 +20,7 @@ from troth.protocol.broadcast.agreement import Timing, view_bytes
 from troth.protocol.broadcast.announcement import Announcement
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.broadcast.observed import ObservedAnnouncement
-from troth.protocol.broadcast.timeouts import LatencyEstimator, Timeouts
+from troth.protocol.broadcast.timeouts import LatencyEstimator, Pacing, Timeouts
 from troth.protocol.core.channel import AttemptView, Channel, ForwardingChannel, Noticed, Said
 from troth.protocol.wire.frames import Certificate, Packet, Value, View
 from troth.protocol.wire.messages import (
@@ -86,6 +86,19 @@ def test_twice_the_lower_median() -> None:
     assert Timeouts(stretch=4.0).after([None, None, NONE]) == Timeouts(4.0, 4.0, 4.0)
     assert Timeouts(2.0, 3.0, 5.0, stretch=1.5).slowest == Timeouts(3.0, 4.5, 7.5)
     assert Timeouts(2.0, 3.0, 5.0).after([MOST, MOST]) == Timeouts(2.0, 3.0, 5.0)
+
+
+def test_accuse_leaves_time_to_compute_every_audit_twice() -> None:
+    """[D1] Else an auditor that has found a lie, and looks again, would be too late to say so. Jurors look once."""
+    pacing = Pacing(Timeouts(delta=1.0, compute=5.0, bulk=2.0))
+    view = AttemptView(frozenset(peer_ids(0, 3)), audits=3)
+
+    def allowed(phase: Phase) -> float:
+        return pacing.timing(SLOT._replace(phase=int(phase)), view, view.members, now=100.0).allowance
+
+    assert allowed(Phase.ACCUSE) == 2 * 3 * 5.0
+    assert allowed(Phase.VOTE) == 3 * 5.0 + pacing.timeouts.exchange
+    assert allowed(Phase.COMMIT) == 5.0 + 1.0
 
 
 # Measuring

@@ -11,11 +11,13 @@ import torch
 from tests.protocol.small_runs import APART, SMALL, finished
 from troth.crypto import Identity, PeerId, Slot, derive, leaf_hash, tagged_hash
 from troth.protocol.core.records import decode_record
-from troth.protocol.wire.messages import Envelope, Phase, ReportNumbers, Reveal
+from troth.protocol.step.audits import Finding
+from troth.protocol.wire.messages import Envelope, Kind, Phase, ReportNumbers, Reveal
 from troth.protocol.wire.phases import seal
 from troth.protocol.wire.primitives import Primitives
 from troth.simulation import ProtocolSimulation
 from troth.simulation.lockstep.memo import MemoPrimitives
+from troth.training.work import TrainingWork
 
 
 def test_with_the_memo_off_the_trace_is_the_same(attacked: ProtocolSimulation) -> None:
@@ -48,18 +50,24 @@ def test_gradients_computed_one_by_one_give_the_same_trace(attacked: ProtocolSim
 
 
 def test_audits_and_votes_recompute_in_calls_of_their_own(monkeypatch: Any) -> None:
-    """[S1, T3] One recomputation per audit, and one per member and trial; none of them asks the pool."""
-    from troth.training.work import TrainingWork
-
-    calls = 0
-    plain = TrainingWork.gradient_now
+    """[S1, T3, D1] One recomputation per audit, another where something was found, and one per member and trial; none of them
+    asks the pool."""
+    calls = found = 0
+    plain, concludes = TrainingWork.gradient_now, Finding.accusation
 
     def counted(self: TrainingWork, *arguments: Any) -> Any:
         nonlocal calls
         calls += 1
         return plain(self, *arguments)
 
+    def noted(self: Finding, *, bits_count: bool) -> Kind | None:
+        nonlocal found
+        kind = concludes(self, bits_count=bits_count)
+        found += kind is not None
+        return kind
+
     monkeypatch.setattr(TrainingWork, "gradient_now", counted)
+    monkeypatch.setattr(Finding, "accusation", noted)
     simulation = ProtocolSimulation(SMALL)
     judged, alive = 0, SMALL.peers
     for report in simulation.steps():
@@ -67,7 +75,28 @@ def test_audits_and_votes_recompute_in_calls_of_their_own(monkeypatch: Any) -> N
         judged += alive * len({(judgement.target, judgement.step) for judgement in record.judgements})
         alive = report.alive
     assert judged
-    assert calls == simulation.audits + judged
+    assert found % 2 == 0
+    assert calls == simulation.audits + found // 2 + judged
+
+
+def test_a_machine_that_computes_wrongly_once_in_a_while_accuses_nobody(monkeypatch: Any) -> None:
+    """[D1] As a kernel did that races. Every third recomputation has another last bit, and no two in a row."""
+    calls, plain = 0, TrainingWork.gradient_now
+
+    def glitches(self: TrainingWork, *arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        gradient_D = plain(self, *arguments)
+        if calls % 3 == 0:
+            gradient_D = gradient_D.clone()
+            gradient_D[0] += gradient_D[0] * 2.0**-22
+        return gradient_D
+
+    monkeypatch.setattr(TrainingWork, "gradient_now", glitches)
+    simulation = finished(replace(SMALL, byzantine=0, steps=20))
+    assert calls >= 20
+    assert all(not decode_record(raw).judgements for raw in simulation.trace)
+    assert not simulation.bans
 
 
 def test_equal_scenarios_give_equal_traces(attacked: ProtocolSimulation) -> None:

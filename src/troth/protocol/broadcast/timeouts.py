@@ -60,8 +60,8 @@ class Timeouts:
 
     def until_left(self, majority: int) -> float:
         """Longest time that a member may stay in a step that the others have left: until its phase and the next one end."""
-        exchanges = 3 * self.exchange
-        return 2 * (exchanges + self.compute + 6 * self.delta + 2 * self.delta * majority)
+        exchanges, computed = 3 * self.exchange, 2 * self.compute
+        return 2 * (exchanges + computed + 6 * self.delta + 2 * self.delta * majority)
 
     def _within(self, least: float, milliseconds: list[float]) -> float:
         """Twice the lower median, in seconds, but never below the least: else liars that announce 0 could, with the quickest
@@ -153,7 +153,7 @@ class Pacing:
 
     def _allowance(self, slot: Slot, view: AttemptView) -> float:
         allowed, timeouts = PHASES[Phase(slot.phase)].allowance, self.timeouts
-        computed = allowed.gradients + (max(1, view.audits) if allowed.audits else 0)
+        computed = allowed.gradients + allowed.audits * max(1, view.audits)
         more_bulk = self.more_bulk(view) if allowed.disclosures else 0.0
         return (
             allowed.deltas * timeouts.delta

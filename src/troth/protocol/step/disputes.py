@@ -8,7 +8,7 @@ from troth.protocol.core.channel import AttemptView, Disclose, Said
 from troth.protocol.core.parts import ProvenPart
 from troth.protocol.core.records import aggregate_message
 from troth.protocol.core.scales import far_parts
-from troth.protocol.core.state import Disclosure
+from troth.protocol.core.state import AuditRecord, Disclosure
 from troth.protocol.step.attempt import Attempt, Reduced, Reported
 from troth.protocol.step.audits import audit, examine_part, report_errors
 from troth.protocol.step.checks import suspicious_parts
@@ -28,18 +28,26 @@ T = TypeVar("T")
 
 
 async def audit_targets(attempt: Attempt[T]) -> list[Accusation]:
-    """Recompute the work of this peer's targets: of the last step, and of earlier ones whose audit is pending."""
+    """Recompute the work of this peer's targets: of the last step, and of earlier ones whose audit is pending.
+
+    What is found wrong is recomputed again: kernels of accelerators have raced, and a false accusation ends in a ban.
+    """
     context, found = attempt.context, []
     for due in context.roles.audits.get(context.peer.me, ()):
         if due.step not in context.state.audit_records:
             continue  # this peer has just come back: others audit this too, or will [R7]
         kept = context.state.audit_records[due.step]
-        finding = await audit(context.peer, kept, due.target)
-        kind = finding.accusation(bits_count=enough_of_my_class(attempt))
-        if kind is not None:
+        kind = await found_wrong(attempt, kept, due.target)
+        if kind is not None and kind == await found_wrong(attempt, kept, due.target):  # [D1]
             message = context.peer.tools.digest(kept.accused(due.target, kind).envelope.payload)
             found.append(Accusation(due.target, kind, due.step, None, message))
     return found
+
+
+async def found_wrong(attempt: Attempt[T], kept: AuditRecord[T], target: PeerId) -> Kind | None:
+    """What this peer would accuse the target of, having recomputed its work."""
+    finding = await audit(attempt.context.peer, kept, target)
+    return finding.accusation(bits_count=enough_of_my_class(attempt))
 
 
 def enough_of_my_class(attempt: Attempt[T]) -> bool:

@@ -36,7 +36,7 @@ class Allowance:
     deltas: int = 0  # message delays
     exchanges: int = 0  # rounds of blobs
     gradients: int = 0  # gradients to compute
-    audits: bool = False  # time for the longest list of audits
+    audits: int = 0  # how often the longest list of audits is computed
     disclosures: bool = False  # bulk for each disputed part beyond the first: no link takes all at once (SPEC V3)
 
 
@@ -58,9 +58,9 @@ PHASES: Mapping[Phase, PhaseRow] = {
     Phase.CONFIRM: PhaseRow(Confirm, Allowance(exchanges=1), (Phase.REPORT,)),
     # The exchange is for aggregates that Reveal or Confirm left missing: they are fetched before it.
     Phase.REPORT: PhaseRow(Report, Allowance(exchanges=1), (Phase.ACCUSE,)),
-    # CLOSE follows ACCUSE in the closing step.
-    Phase.ACCUSE: PhaseRow(Accuse, Allowance(audits=True), (Phase.VOTE, Phase.CLOSE)),
-    Phase.VOTE: PhaseRow(Vote, Allowance(exchanges=1, audits=True, disclosures=True), (Phase.CLOSE,)),
+    # An auditor computes what it accuses of twice. CLOSE follows ACCUSE in the closing step.
+    Phase.ACCUSE: PhaseRow(Accuse, Allowance(audits=2), (Phase.VOTE, Phase.CLOSE)),
+    Phase.VOTE: PhaseRow(Vote, Allowance(exchanges=1, audits=1, disclosures=True), (Phase.CLOSE,)),
     Phase.CLOSE: PhaseRow(Close, Allowance(), ()),
 }
 
