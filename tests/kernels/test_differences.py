@@ -105,4 +105,5 @@ def test_signs_are_uploaded_from_where_they_lie_in_their_memory(start: int) -> N
     assert (signs_DB.ctypes.data > memory.data_ptr()) == (start % 8 > 0)
     found_DB = uploaded(signs_DB, memory, torch.device("cpu"))
     assert found_DB.shape == (600 - start, 2)
+    assert found_DB._base is memory, "else PyTorch does not know that this memory is being read"
     assert np.array_equal(found_DB.numpy(), sign_bytes(KEY, 16, start, 600))

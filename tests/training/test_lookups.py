@@ -86,6 +86,18 @@ def test_a_loss_looks_up_that_way_where_the_other_gradient_races(monkeypatch: py
     assert asked == [(12, -1)] * 3
 
 
+def test_a_call_with_names_is_understood() -> None:
+    with Noise(None):
+        found = torch.embedding(weight=WEIGHT_VE, indices=INDICES_B, padding_idx=3)
+    assert torch.equal(found, WEIGHT_VE[INDICES_B])
+
+
+def test_one_word_for_each_peer_is_no_number_on_the_host() -> None:
+    """An index without an axis would be read there, which `vmap` and recordings refuse."""
+    found_PE = vmap(lambda index: by_index(WEIGHT_VE, index, 0))(torch.tensor([3, 0, 7]))
+    assert torch.equal(found_PE, WEIGHT_VE[[3, 0, 7]])
+
+
 def test_on_the_cpu_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lookups, "by_index", lambda *_: pytest.fail("another gradient than PyTorch's"))
     problem = Problem(Words(), one_by_one=True)

@@ -17,17 +17,18 @@ from torch import Tensor
 
 
 def embedding(
-    weight_VE: Tensor, indices: Tensor, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False
+    weight: Tensor, indices: Tensor, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False
 ) -> Tensor:
     """`torch.embedding`, with another gradient on CUDA; the row `padding_idx` has none."""
-    if not weight_VE.is_cuda or scale_grad_by_freq or sparse:
-        return torch.embedding(weight_VE, indices, padding_idx, scale_grad_by_freq, sparse)
-    return by_index(weight_VE, indices, padding_idx)
+    plainly = not weight.is_cuda or scale_grad_by_freq or sparse or indices.dtype not in (torch.int32, torch.int64)
+    if plainly:
+        return torch.embedding(weight, indices, padding_idx, scale_grad_by_freq, sparse)
+    return by_index(weight, indices, padding_idx)
 
 
 def by_index(weight_VE: Tensor, indices: Tensor, padding_idx: int) -> Tensor:
-    """The same by an index."""
-    rows: Tensor = weight_VE[indices]
+    """The same by an index; negative ones count from the end, where PyTorch's embedding stops the process."""
+    rows = weight_VE[indices.reshape(-1)].view(*indices.shape, weight_VE.shape[1])
     return rows if padding_idx < 0 else torch.where((indices == padding_idx)[..., None], rows.detach(), rows)
 
 

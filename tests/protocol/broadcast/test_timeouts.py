@@ -99,6 +99,10 @@ def test_accuse_leaves_time_to_compute_every_audit_twice() -> None:
     assert allowed(Phase.ACCUSE) == 2 * 3 * 5.0
     assert allowed(Phase.VOTE) == 3 * 5.0 + pacing.timeouts.exchange
     assert allowed(Phase.COMMIT) == 5.0 + 1.0
+    view = replace(view, audits=1)
+    assert pacing.timeouts.until_left(2) > allowed(Phase.ACCUSE) + allowed(Phase.VOTE)
+    slow = Timeouts(delta=1.0, compute=500.0, bulk=2.0)
+    assert slow.until_left(2) > 3 * slow.compute + slow.exchange, "Accuse and Vote"
 
 
 # Measuring

@@ -7,7 +7,7 @@ import msgspec
 from troth.crypto import Digest, PeerId, tagged_hash
 from troth.protocol.wire.messages import Bytes32, Bytes64, Malformed, Step
 
-VERSION = 12  # raised with every change after which peers would compute something else: they are refused, and nobody is banned
+VERSION = 13  # raised with every change after which peers would compute something else: they are refused, and nobody is banned
 MOST_BYTES = 1 << 14
 CONTROL_SESSION, CONTROL_PACKET = b"\x00", b"\x01"  # first byte of a control message: a session's, or the protocol's
 _Text = Annotated[str, msgspec.Meta(max_length=500)]

@@ -59,7 +59,8 @@ class Timeouts:
         return self.compute + 3 * self.exchange + 10 * self.delta
 
     def until_left(self, majority: int) -> float:
-        """Longest time that a member may stay in a step that the others have left: until its phase and the next one end."""
+        """Longest time that a member may stay in a step that the others have left: until its phase and the next one end,
+        with one audit. Where everyone audits it may be longer, and such a member come back as if it had been away."""
         exchanges, computed = 3 * self.exchange, 2 * self.compute
         return 2 * (exchanges + computed + 6 * self.delta + 2 * self.delta * majority)
 
@@ -153,7 +154,7 @@ class Pacing:
 
     def _allowance(self, slot: Slot, view: AttemptView) -> float:
         allowed, timeouts = PHASES[Phase(slot.phase)].allowance, self.timeouts
-        computed = allowed.gradients + allowed.audits * max(1, view.audits)
+        computed = allowed.gradients + (max(1, allowed.audits * view.audits) if allowed.audits else 0)
         more_bulk = self.more_bulk(view) if allowed.disclosures else 0.0
         return (
             allowed.deltas * timeouts.delta

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from troth.aggregation import judge_center
-from troth.crypto import PeerId
+from troth.crypto import Digest, PeerId
 from troth.protocol.core.parts import ProvenPart, commit_parts, opens, rows_of
 from troth.protocol.core.roles import gradient_seed
 from troth.protocol.core.scales import part_taus
@@ -37,7 +37,8 @@ T = TypeVar("T")
 class Finding:
     """Result of recomputing a member's gradient; auditors and jurors draw their own conclusions."""
 
-    fits: bool | None  # the gradient has the committed bits; None: another class computes other bits anyway
+    root: Digest  # of the gradient that was recomputed
+    fits: bool | None  # it is the committed one; None: another class computes other bits anyway
     report_error: float  # relative error of the report; infinite where there is nothing to compare
     deviation: float | None  # of the report, in units of h, the run's agreed deviation; None: a run of one class
     covered: tuple[int, ...] = ()  # parts whose owners must have seen that the report is wrong
@@ -67,7 +68,8 @@ async def audit(peer: Peer[T], kept: AuditRecord[T], target: PeerId) -> Finding:
     commit = kept.accused(target, Kind.GRADIENT).message
     assert isinstance(commit, Commit)
     if target in kept.probed:  # its gradient went into nothing, and it reported nothing [J6]
-        return Finding(commit_parts(gradient_D, kept.bounds, peer.tools).root == commit.root, 0.0, None)
+        root = commit_parts(gradient_D, kept.bounds, peer.tools).root
+        return Finding(root, root == commit.root, 0.0, None)
     report = kept.reports[target].message
     assert isinstance(report, Report)
     parameters, taus = peer.run.parameters, np.array(part_taus(kept.tau, kept.bounds))
@@ -75,7 +77,7 @@ async def audit(peer: Peer[T], kept: AuditRecord[T], target: PeerId) -> Finding:
     parts = commit_parts(gradient_D, kept.bounds, peer.tools)
     fits = parts.root == commit.root if comparable else None
     if fits is False and parameters.deviation is None:
-        return Finding(fits, math.inf, None)
+        return Finding(parts.root, fits, math.inf, None)
     project = peer.tools.projector(kept.projection_key, parameters.projections, parameters.size)
     right = make_report(parts, kept.aggregate_D, project, taus)
     said = ReportNumbers.unpack(report.numbers, len(kept.bounds) - 1, parameters.projections)
@@ -87,7 +89,7 @@ async def audit(peer: Peer[T], kept: AuditRecord[T], target: PeerId) -> Finding:
         deviation = float(far) / parameters.deviation
     errors_P = relative_errors(said, right, taus)
     covered = tuple(int(part) for part in np.flatnonzero(errors_P > COVER_AT)) if fits else ()  # (SPEC T7)
-    return Finding(fits, float(errors_P.max()), deviation, covered)
+    return Finding(parts.root, fits, float(errors_P.max()), deviation, covered)
 
 
 def usual_norms(kept: AuditRecord[T], projections: int) -> NDArray[np.float64]:

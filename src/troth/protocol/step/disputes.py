@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
-from troth.crypto import PeerId
+from troth.crypto import Digest, PeerId
 from troth.protocol.core.channel import AttemptView, Disclose, Said
 from troth.protocol.core.parts import ProvenPart
 from troth.protocol.core.records import aggregate_message
@@ -37,17 +37,17 @@ async def audit_targets(attempt: Attempt[T]) -> list[Accusation]:
         if due.step not in context.state.audit_records:
             continue  # this peer has just come back: others audit this too, or will [R7]
         kept = context.state.audit_records[due.step]
-        kind = await found_wrong(attempt, kept, due.target)
-        if kind is not None and kind == await found_wrong(attempt, kept, due.target):  # [D1]
+        kind, root = await found_wrong(attempt, kept, due.target)
+        if kind is not None and (kind, root) == await found_wrong(attempt, kept, due.target):  # [D1]
             message = context.peer.tools.digest(kept.accused(due.target, kind).envelope.payload)
             found.append(Accusation(due.target, kind, due.step, None, message))
     return found
 
 
-async def found_wrong(attempt: Attempt[T], kept: AuditRecord[T], target: PeerId) -> Kind | None:
-    """What this peer would accuse the target of, having recomputed its work."""
+async def found_wrong(attempt: Attempt[T], kept: AuditRecord[T], target: PeerId) -> tuple[Kind | None, Digest]:
+    """What this peer would accuse the target of, and the gradient that it computed in its place."""
     finding = await audit(attempt.context.peer, kept, target)
-    return finding.accusation(bits_count=enough_of_my_class(attempt))
+    return finding.accusation(bits_count=enough_of_my_class(attempt)), finding.root
 
 
 def enough_of_my_class(attempt: Attempt[T]) -> bool:
@@ -60,20 +60,18 @@ def enough_of_my_class(attempt: Attempt[T]) -> bool:
 
 
 def wrong_reporters(attempt: Attempt[T], part: int, reduced: Reduced, reported: Reported) -> list[PeerId]:
-    """Contributors whose report about this peer's part is wrong, recomputed from their committed parts (SPEC V1)."""
+    """Contributors whose report about this peer's part is wrong, recomputed from their committed parts, twice (SPEC V1)."""
     parameters, (start, stop) = attempt.context.peer.run.parameters, attempt.span(part)
     tools = attempt.context.peer.tools
     project = tools.projector(reduced.projection_key, parameters.projections, parameters.size)
     center_D, rows_PD = reduced.aggregate_D[start:stop], reduced.clipped.rows[part]
-    said = reported.table.about(part)
-    errors_P = report_errors(rows_PD, center_D, project, start, said, attempt.context.taus[part])
-    if errors_P.max() <= ACCUSE_AT:
+    said, tau = reported.table.about(part), attempt.context.taus[part]
+    wrong_P = report_errors(rows_PD, center_D, project, start, said, tau) > ACCUSE_AT
+    if not wrong_P.any():
         return []
-    return [
-        peer
-        for peer, error in zip(attempt.roots, errors_P, strict=True)
-        if error > ACCUSE_AT and peer != attempt.context.peer.me
-    ]
+    wrong_P &= report_errors(rows_PD, center_D, project, start, said, tau) > ACCUSE_AT
+    me = attempt.context.peer.me
+    return [peer for peer, wrong in zip(attempt.roots, wrong_P, strict=True) if wrong and peer != me]
 
 
 def docket_of(attempt: Attempt[T], reduced: Reduced, reported: Reported, accuses: Said, trials: Trials) -> Docket:

@@ -10,7 +10,7 @@ import msgspec
 
 from tests.protocol.samples import KEYS, announced
 from tests.protocol.small_runs import SMALL, finished, last_audit_record, wrap_channel
-from troth.crypto import PeerId, Slot, blob_digest
+from troth.crypto import Digest, PeerId, Slot, blob_digest
 from troth.evidence.verify import verify_ban
 from troth.protocol.core.channel import AttemptView, Disclose, Exchange, ForwardingChannel, Said
 from troth.protocol.core.records import decode_record
@@ -45,7 +45,7 @@ def test_a_wrong_accusation_is_of_a_message_that_was_never_sent(attacked: Protoc
     """[E1, T3] The target did lie, but not in the message that the accuser names: the accuser made it up."""
     honest, kept = attacked.peers[attacked.honest[0]], last_audit_record(attacked)
     target = kept.contributors[0]
-    guilty = Finding(fits=False, report_error=math.inf, deviation=None)
+    guilty = Finding(Digest(bytes(32)), fits=False, report_error=math.inf, deviation=None)
     right = honest.tools.digest(kept.commits[target].envelope.payload)
     for message, verdict in ((right, Verdict.ACCUSED), (NO_BASIS, Verdict.ACCUSER)):
         charge = Charge(KEYS[0], target, Kind.GRADIENT, kept.step, None, message)
@@ -58,7 +58,7 @@ def test_an_owner_that_named_the_reporter_covered_nobody(attacked: ProtocolSimul
     honest, kept = attacked.peers[attacked.honest[0]], last_audit_record(attacked)
     target = kept.contributors[0]
     part = next(part for part, owner in enumerate(kept.owners) if owner in kept.accuses.keys() - {target})
-    wrong = Finding(fits=True, report_error=1.0, deviation=None, covered=(part,))
+    wrong = Finding(Digest(bytes(32)), fits=True, report_error=1.0, deviation=None, covered=(part,))
     message = honest.tools.digest(kept.reports[target].envelope.payload)
     charge = Charge(KEYS[0], target, Kind.AUDITED_REPORT, kept.step, None, message)
     owner = kept.owners[part]
