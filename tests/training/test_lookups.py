@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from troth.crypto import Stream, derive
-from troth.training import Batch, Model, Problem, Task, lookups
-from troth.training.lookups import by_index
+from troth.training import Batch, Model, Problem, Task
+from troth.training.randomness import lookups
+from troth.training.randomness.lookups import by_index
 from troth.training.randomness.noise import Noise
 
 # V rows of a table, E numbers of a row, B lookups

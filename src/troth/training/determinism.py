@@ -11,7 +11,7 @@ afterwards, since a notebook has other work to do in the same process:
 * sums of 16-bit products are not rounded to 16 bits between blocks;
 * attention without cuDNN's kernels, whose backward pass adds in any order. Flash and memory-efficient kernels obey the
   first setting, and the plain formula repeats anyway;
-* rows of a table by an index: PyTorch's gradient of an embedding has a race on CUDA (`lookups.py`);
+* rows of a table by an index: PyTorch's gradient of an embedding has a race on CUDA (`randomness/lookups.py`);
 * `CUBLAS_WORKSPACE_CONFIG`, which cuBLAS reads once, from the environment, before its first product. It is set when this
   module is imported.
 

@@ -1,1 +1,2 @@
-"""Randomness of ordinary models, made to follow from seeds: first values, dropout and noise; and a watch on the rest."""
+"""Randomness of ordinary models, made to follow from seeds: first values, dropout and noise; gradients that race, in another way;
+and a watch on the rest."""

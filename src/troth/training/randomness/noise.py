@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from troth.crypto import Seed, derive
-from troth.training import lookups
 from troth.training.errors import TaskError
+from troth.training.randomness import lookups
 from troth.training.randomness.answers import ANSWERS, COMPOSITE
 from troth.training.user_code import check_wanted
 
