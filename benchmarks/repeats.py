@@ -6,6 +6,7 @@ gradients differed, and in which tensors.
 """
 
 import argparse
+import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -75,11 +76,12 @@ def train(job: tuple[str, str, float]) -> Found:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tasks", nargs="+", help="as `troth demo --task` takes them; one process each")
+    parser.add_argument("tasks", nargs="+", help="as `troth simulate --task` takes them; one process each")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--seconds", type=float, default=150.0)
     options = parser.parse_args(arguments)
     jobs = [(task, options.device, time.time() + options.seconds) for task in options.tasks]
+    print(f"{len(jobs)} processes for {options.seconds:g} seconds …", file=sys.stderr, flush=True)
     print("| task | steps | gradients, each twice | differed | in | bans |\n| --- | --- | --- | --- | --- | --- |")
     with get_context("spawn").Pool(len(jobs)) as pool:
         for found in pool.imap(train, jobs):

@@ -154,7 +154,7 @@ def test_remembered_or_not_results_are_the_same() -> None:
 
 
 def test_a_gradient_that_was_cut_is_let_go() -> None:
-    """Where everyone audits, hundreds of gradients are recomputed in one step: 45 GB of a large model's, when all were kept."""
+    """Where everyone audits, hundreds of gradients are recomputed in one step: together many gigabytes of a large model's."""
     tools, bounds = MemoPrimitives(), (0, 2, 5)
     gradient_D = torch.arange(5.0)
     assert [blob.digest for blob in tools.cut(gradient_D, bounds)] == [
