@@ -111,7 +111,8 @@ class LongLetters(Letters):
 
 
 def kernels_of(compute: Callable[[], Any]) -> str:
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+    cuda = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=cuda, acc_events=True) as seen:  # without `acc_events` PyTorch 2.11 warns
         compute()
         torch.cuda.synchronize()
     return " ".join(event.key for event in seen.key_averages())

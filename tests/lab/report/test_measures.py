@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.lab.made_results import made_run, made_sweep, write_results
-from troth.lab.report.curves import _curve
+from troth.lab.report.curves import _curve, curve_pictures
 from troth.lab.report.figures import Style
 from troth.lab.report.heat import heat_maps
 from troth.lab.report.measures import (
@@ -224,6 +224,47 @@ def test_at_most_is_about_every_cell(tmp_path: Path) -> None:
         changed = made_run({**line["labels"], "tau": tau}, curve=line["curve"], outcome=line["outcome"])
         runs.append(changed | {"metrics": {"accuracy": final}})
     assert "Troth loses at most 40.0\u00a0points (flip, tau 1)" in " ".join(findings(study(tmp_path, runs)))
+
+
+def test_a_label_that_says_more_than_the_name_is_still_troth(tmp_path: Path) -> None:
+    def labelled(line: dict[str, Any], label: str) -> dict[str, Any]:
+        return made_run({**line["labels"], "defence": label}, curve=line["curve"], outcome=line["outcome"]) | {
+            "metrics": line["metrics"],
+            "config": line["config"],
+        }
+
+    one = [labelled(line, "troth, τ = 1") if line["labels"]["defence"] == "troth" else line for line in RUNS]
+    assert findings(study(tmp_path / "one", one)) == findings(study(tmp_path / "plain"))
+    two = [*one, *(labelled(line, "troth, τ = 10") for line in one if line["config"]["defence"] == "troth")]
+    text = " ".join(findings(study(tmp_path / "two", two)))
+    assert "Troth loses" not in text, "which of the two?"
+
+
+def test_without_attack_is_about_every_cell_too(tmp_path: Path) -> None:
+    runs = []
+    for line, peers, final in ((RUNS[0], 16, 0.9), (RUNS[0], 9, 0.8), (RUNS[2], 16, 0.91), (RUNS[4], 16, 0.5)):
+        changed = made_run({**line["labels"], "peers": peers}, curve=line["curve"], outcome=line["outcome"])
+        runs.append(changed | {"metrics": {"accuracy": final}})
+    text = " ".join(findings(study(tmp_path, runs))).replace("\u00a0", " ")
+    assert "Without attack Troth reaches 80.0 % to 90.0 % and the plain mean reaches 91.0 % accuracy." in text
+
+
+def test_liars_who_left_are_not_called_banned_nor_missed(tmp_path: Path) -> None:
+    left = run("leave", "troth", 0, [0.1, 0.5, 0.8, 0.9], absent=[1, 2])
+    half = run("vanish", "troth", 0, [0.1, 0.5, 0.8, 0.9], absent=[2])
+    caught = run("flip", "troth", 0, [0.1, 0.5, 0.7, 0.89], bans=bans(60, 90))
+    assert findings(study(tmp_path, [caught, left]))[-2:] == [
+        "Troth bans 100\u00a0% of the liars, the last of them 40 steps after the attack's start on average, and no honest peer.",
+        "In 1 run all liars left unbanned.",
+    ]
+    assert "Troth bans 50\u00a0% of the liars" in findings(study(tmp_path, [caught, half]))[-1]
+
+
+def test_troth_under_attack_is_shown_beside_troth_without(tmp_path: Path) -> None:
+    shown, alone = (curve_pictures(study(tmp_path / name, runs))[0] for name, runs in (("a", RUNS), ("b", RUNS[4:])))
+    assert "Troth without attack" in shown[0].legend
+    assert "Troth without attack" not in alone[0].legend, "there is no such run"
+    assert len(shown[0].drawings[0]) < len(shown[0].drawings[1]), "the panel without attack has one line less"
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,30 @@ def test_a_whole_folder(tmp_path: Path) -> None:
     assert (figure.labels, figure.value, figure.last) == ({"attack": "alie"}, 0.98, 5), "per cent became a share"
 
 
+def test_runs_are_in_the_order_of_the_file(tmp_path: Path) -> None:
+    """Whatever the order in which they ended, and with labels and groups; what the file does not list comes last."""
+    cells = [
+        ("b", "flip", "troth"),
+        ("a", "new", "troth"),
+        ("a", "flip", "mean"),
+        ("a", "none", "mean"),
+        ("a", "none", "troth"),
+    ]
+    runs = [
+        made_run({"group": group, "attack": attack, "defence": defence, "seed": 0}) for group, attack, defence in cells
+    ]
+    axes = 'axes.attack = ["none", "flip"]\naxes.defence = [{ label = "troth", tau = 1 }, "mean"]\n'
+    toml = f'name = "made"\n[[groups]]\nname = "a"\n{axes}[[groups]]\nname = "b"\n{axes}'
+    found = read_sweep(sweep(tmp_path, *runs, toml=toml)).runs
+    assert [tuple(run.labels[axis] for axis in ("group", "attack", "defence")) for run in found] == [
+        ("a", "none", "troth"),
+        ("a", "none", "mean"),
+        ("a", "flip", "mean"),
+        ("a", "new", "troth"),
+        ("b", "flip", "troth"),
+    ]
+
+
 def test_a_failed_run_is_kept_apart(tmp_path: Path) -> None:
     labels = {"attack": "none", "defence": "mean", "seed": 0}
     failed = {"key": "f", "labels": labels, "config": {}, "error": "out of memory"}

@@ -3,15 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from troth.lab.report.figures import ALARM, PAPER, Axes, Panel, Picture, Style, dress, picture, styles
+from troth.lab.report.figures import ALARM, INK, PAPER, Axes, Panel, Picture, Style, dress, picture, styles
 from troth.lab.report.metric import Metric
 from troth.lab.report.numbers import mean
 from troth.lab.report.records import Label, Run, file_names, show
-from troth.lab.report.study import Study
+from troth.lab.report.study import TROTH, Study
 from troth.lab.report.tables import number
 
 _MOST_TICKS = 8
 _MOST_PANELS = 48  # of one sweep; a page that shows more is read by nobody
+_CALM = Style(INK, (1.5, 1.5), 0.9)  # Troth without attack, where it is attacked: what it should come back to
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ def curve_pictures(study: Study) -> tuple[list[Picture], int]:
             title = f"{study.metric.name.capitalize()} over steps{where}"
             present = [value for value in looks if study.line_axis is None or _has(runs, study.line_axis, value)]
             lines = [(_named(study.line_axis, value), looks[value]) for value in present]
+            lines += [("Troth without attack", _CALM)] if _calm_beside(study, runs) else []
             pictures.append(picture(f"curves{suffix}", title, caption, panels, lines, show(study.line_axis or "lines")))
     return pictures, left_out
 
@@ -98,6 +100,7 @@ def _curve_panel(study: Study, key: tuple[Label, ...], runs: Sequence[Run], look
     metric = study.metric
     lines = study.cells([study.line_axis], runs).items() if study.line_axis else [(("all runs",), list(runs))]
     bands = [_curve(metric, value, looks[value], some) for (value,), some in lines]
+    calm = [_curve(metric, value, _CALM, _calm_beside(study, some)) for (value,), some in lines]
     title = _named(study.panel_axis, key[0]) if key else "all runs"
     ends = "; ".join(
         f"{_named(study.line_axis, b.value)} ends at {_said(metric, b.points[-1][1])}" for b in bands if b.points
@@ -105,13 +108,19 @@ def _curve_panel(study: Study, key: tuple[Label, ...], runs: Sequence[Run], look
 
     def draw(axes: Axes) -> None:
         _mark_attack(axes, runs)
-        for band in bands:
+        for band in (*bands, *calm):
             band.draw(axes)
         axes.set_xlabel("step")
         _scale(axes, metric, [point[1] for band in bands for point in band.points])
         dress(axes, title)
 
     return Panel(f"{title}: {metric.name} over steps, mean over seeds. {ends}.", draw)
+
+
+def _calm_beside(study: Study, runs: Sequence[Run]) -> list[Run]:
+    """Troth's runs without attack that those of Troth under attack are compared with."""
+    attacked = [run for run in runs if run.defence == TROTH and not run.calm]
+    return [calm for run in attacked if (calm := study.without_attack(run)) is not None]
 
 
 def _curve(metric: Metric, value: Label, style: Style, runs: Sequence[Run]) -> Band:

@@ -43,14 +43,16 @@ class Style:
 
 
 def styles(values: Sequence[Label]) -> dict[Label, Style]:
-    """Troth's line is the thick one, that of the plain mean is grey."""
-    fixed = {"troth": Style(_OURS, (), 2.6), "mean": Style(_PLAIN, (5, 2), 1.8)}
+    """Troth's lines are the thick ones, that of the plain mean is grey."""
+    ours = [value for value in values if str(value).partition(",")[0] == "troth"]  # `troth, τ = 10` is Troth too
+    fixed: dict[Label, Style] = {value: Style(_OURS, _DASHES[at % len(_DASHES)], 2.6) for at, value in enumerate(ours)}
+    fixed["mean"] = Style(_PLAIN, (5, 2), 1.8)
     others = [value for value in values if value not in fixed]
     made = {
         value: Style(_COLOURS[at % len(_COLOURS)], _DASHES[(at + at // len(_COLOURS)) % len(_DASHES)])
         for at, value in enumerate(others)
     }
-    return {value: fixed.get(str(value)) or made[value] for value in values}
+    return {value: fixed.get(value) or made[value] for value in values}
 
 
 @dataclass(frozen=True)

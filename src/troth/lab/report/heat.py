@@ -144,6 +144,8 @@ def heat_maps(study: Study) -> list[HeatMap]:
     metric, rest = study.metric, study.rest(*study.compare)
     found = []
     for words, name, runs in study.facets(rest)[:_MOST]:
+        if len(study.cells(study.compare, runs)) == 1:
+            continue  # the tables have that number
         where, suffix = (f": {words}", f"-{name}") if rest else ("", "")
         attacked = [run for run in runs if not run.calm]
         lost = {run.key: lost_to(study, study.without_attack, run) for run in attacked}

@@ -3,7 +3,7 @@
 import json
 import math
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -87,6 +87,7 @@ def read_sweep(folder: Path) -> Sweep:
     for entry in sweep.expected:
         if axes and (unknown := sorted(entry.labels.keys() - axes)):
             _Place(folder / FILE).refuse(f"[[expected]] names {_short(unknown)}, which is no axis of the results")
+    runs.sort(key=_place_in(sweep.file))
     return replace(sweep, runs=tuple(runs), failed=tuple(failed), torn=torn, machines=machines)
 
 
@@ -194,6 +195,7 @@ def _outcome(place: _Place, table: dict[str, Any]) -> Outcome:
         announced_bytes_per_step=place.get(table, "announced_bytes_per_step", int, float, null, default=None),
         stalled=bool(place.get(table, "stalled", str, null, default=None)),
         agreement=place.get(table, "agreement", bool, default=True),
+        absent=frozenset(place.check(peer, "a peer", int) for peer in place.get(table, "absent", list, default=[])),
     )
 
 
@@ -231,6 +233,22 @@ def _planned(place: _Place, file: dict[str, Any]) -> int | None:
         return None
     seeds = len(place.get(file, "seeds", list, default=[0]))
     return seeds * sum(math.prod(len(place.get(axes, axis, list)) for axis in axes) for axes in tables)
+
+
+def _place_in(file: dict[str, Any]) -> Callable[[Run], list[int]]:
+    """Where the file lists a run's labels: runs end in any order, and are shown in that of the file."""
+    groups = file.get("groups", [])
+    listed: dict[str, list[Any]] = {"group": [group.get("name") for group in groups]}
+    for table in groups or [file]:
+        for axis, values in table.get("axes", {}).items():
+            labels = [value.get("label") if isinstance(value, dict) else value for value in values]
+            listed.setdefault(axis, []).extend(labels)
+
+    def place(run: Run) -> list[int]:
+        axes = ((listed.get(axis, []), label) for axis, label in run.labels.items() if axis != "seed")
+        return [labels.index(label) if label in labels else len(labels) for labels, label in axes]
+
+    return place
 
 
 def _compare(place: _Place, text: str | None) -> tuple[str, str] | None:

@@ -6,6 +6,7 @@ from functools import cached_property
 from troth.lab.report.metric import Metric, main_metric
 from troth.lab.report.records import Label, Run, Sweep, file_names, named
 
+TROTH = "troth"
 MEAN = "mean"  # the defence that is none
 
 

@@ -5,10 +5,8 @@ from collections.abc import Iterable, Sequence
 from troth.lab.report.measures import lost_to
 from troth.lab.report.numbers import interval, mean
 from troth.lab.report.records import Label, Run, named, show
-from troth.lab.report.study import MEAN, Study
+from troth.lab.report.study import MEAN, TROTH, Study
 from troth.lab.report.tables import number
-
-TROTH = "troth"
 
 
 def setting(study: Study) -> list[str]:
@@ -53,9 +51,14 @@ def _scene(study: Study) -> list[str]:
 
 
 def _without_attack(study: Study) -> list[str]:
-    calm = [run for run in study.runs if run.calm]
-    finals = {name: _final(study, [run for run in calm if run.defence == name]) for name in (TROTH, MEAN)}
-    said = [f"{_name(name)} reaches {_value(study, final)}" for name, final in finals.items() if final is not None]
+    """Cells of other axes are not averaged here either: nine peers and sixteen have no mean."""
+    said = []
+    for name in (TROTH, MEAN):
+        calm = [run for run in study.runs if run.calm and run.defence == name]
+        cells = study.cells(study.rest("attack"), calm).values()
+        if finals := [final for runs in cells if (final := _final(study, runs)) is not None]:
+            ends = dict.fromkeys(_value(study, end) for end in (min(finals), max(finals)))
+            said.append(f"{_name(name)} reaches {' to '.join(ends)}")
     return [f"Without attack {' and '.join(said)} {study.metric.name}."] if said else []
 
 
@@ -85,7 +88,7 @@ def _under_attack(study: Study) -> list[str]:
 def _worst(study: Study, name: str) -> tuple[str, float]:
     """The cell in which a defence loses most. Cells of other axes are not averaged: "at most" is about each of them."""
     rest = [axis for axis in study.rest("attack", "defence") if len(study.values[axis]) > 1]
-    attacked = [run for run in study.runs if not run.calm and str(run.labels.get("defence", run.defence)) == name]
+    attacked = [run for run in study.runs if not run.calm and _called(study, run) == name]
     found = []
     for key, runs in study.cells(["attack", *rest], attacked).items():
         lost = mean(lost_to(study, study.without_attack, run) for run in runs)
@@ -102,14 +105,21 @@ def _ruined(study: Study, name: str) -> str:
 
 
 def _losses(study: Study) -> dict[str, dict[Label, float]]:
-    """By defence (as labelled) and attack: the mean of what was lost. A loss without a number leaves the attack out."""
+    """By defence and attack: the mean of what was lost. A loss without a number leaves the attack out."""
     found: dict[str, dict[Label, float]] = {}
     axes = ["defence", "attack"] if "defence" in study.values else ["attack"]
     for key, runs in study.cells(axes, [run for run in study.runs if not run.calm]).items():
         lost = mean(lost_to(study, study.without_attack, run) for run in runs)
         if lost is not None:
-            found.setdefault(str(key[0]) if len(key) == 2 else runs[0].defence, {})[key[-1]] = lost
+            found.setdefault(_called(study, runs[0]), {})[key[-1]] = lost
     return found
+
+
+def _called(study: Study, run: Run) -> str:
+    """A defence by its own name, `troth` for `troth, τ = 1`, unless it was run with several labels: then by its label."""
+    label = run.labels.get("defence", run.defence)
+    labels = {other.labels.get("defence", label) for other in study.runs if other.defence == run.defence}
+    return run.defence if len(labels) == 1 else str(label)
 
 
 def _shared_attacks(losses: dict[str, dict[Label, float]]) -> list[Label]:
@@ -142,7 +152,9 @@ def _pairs(study: Study) -> list[str]:
 
 
 def _bans(study: Study) -> list[str]:
-    attacked = [run for run in study.runs if not run.calm and run.defence == TROTH]
+    """Of liars who were there to be banned: those who all left are counted apart."""
+    met = [run for run in study.runs if not run.calm and run.defence == TROTH]
+    attacked = [run for run in met if run.out or not run.outcome.liars <= run.outcome.absent]
     if not any(run.out for run in attacked):
         return []
     share = mean(len(run.liars_out) / len(run.outcome.liars) for run in attacked) or 0.0
@@ -151,7 +163,9 @@ def _bans(study: Study) -> list[str]:
     after = f", the last of them {number(last, 0)} steps after the attack's start on average" if whole else ""
     honest = sum(run.honest_out for run in attacked)
     hurt = "no honest peer" if not honest else f"{honest} honest peers over all runs"
-    return [f"{_name(TROTH)} bans {number(100 * share, 0)}\u00a0% of the liars{after}, and {hurt}."]
+    left = len(met) - len(attacked)
+    gone = [f"In {_runs(left)} all liars left unbanned."] if left else []
+    return [f"{_name(TROTH)} bans {number(100 * share, 0)}\u00a0% of the liars{after}, and {hurt}.", *gone]
 
 
 def trouble(study: Study) -> list[str]:
