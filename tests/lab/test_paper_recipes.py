@@ -45,17 +45,20 @@ def test_other_numbers_periods_and_starts_have_all_attacks(tmp_path: Path) -> No
         "7 of 16, from step 120 on": SEVEN,
         "7 of 16, from step 2,000 on": SEVEN,
         "9 peers": {"none"},
+        "8 peers": {"none"},
+        "7 of 16 leave": {"leave"},
     }
     settings = {
         group: {(c.config["byzantine"], c.config["attack_every"], c.config["attack_start"]) for c in cells}
         for group, cells in by_group.items()
-        if group not in ("7 of 16", "9 peers")
+        if group not in ("7 of 16", "9 peers", "8 peers")
     }
     assert settings == {
         "3 of 16": {(3, 1, 1000)},
         "7 of 16, every 10th step": {(7, 10, 1000)},
         "7 of 16, from step 120 on": {(7, 1, 120)},
         "7 of 16, from step 2,000 on": {(7, 1, 2000)},
+        "7 of 16 leave": {(7, 1, 1000)},
     }
 
 
