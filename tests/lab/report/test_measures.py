@@ -196,6 +196,19 @@ def test_a_cell_without_a_number_counts_as_the_worst(tmp_path: Path) -> None:
     assert lost.cells[0][-1].heat == 1.0
 
 
+def test_a_defence_that_was_not_run_without_attack_has_lost_nothing_that_is_known(tmp_path: Path) -> None:
+    lost, final = heat_maps(study(tmp_path, [*RUNS, run("flip", "krum", 0, [0.1, 0.5, 0.5, 0.5])]))
+    assert set(lost.columns) == {"troth", "mean"}
+    assert "krum" in final.columns
+
+
+def test_a_map_of_one_cell_is_none(tmp_path: Path) -> None:
+    nine = made_run({**RUNS[0]["labels"], "peers": 9}, curve=RUNS[0]["curve"], outcome=RUNS[0]["outcome"])
+    runs = [made_run({**line["labels"], "peers": 16}, curve=line["curve"], outcome=line["outcome"]) for line in RUNS]
+    names = [found.name for found in heat_maps(study(tmp_path, [*runs, nine]))]
+    assert names == ["heatmap-lost-peers-16", "heatmap-final-peers-16"]
+
+
 def test_an_axis_of_numbers_keeps_its_order(tmp_path: Path) -> None:
     runs = made_sweep({"attack": ["none", "alie"], "tau": [0.1, 1.0, 10.0]}, [0])
     lost, _ = heat_maps(study(tmp_path, runs))

@@ -147,7 +147,7 @@ def heat_maps(study: Study) -> list[HeatMap]:
         if len(study.cells(study.compare, runs)) == 1:
             continue  # the tables have that number
         where, suffix = (f": {words}", f"-{name}") if rest else ("", "")
-        attacked = [run for run in runs if not run.calm]
+        attacked = [run for run in runs if not run.calm and study.without_attack(run) is not None]
         lost = {run.key: lost_to(study, study.without_attack, run) for run in attacked}
         if sum(value is not None for value in lost.values()) * 2 > len(lost):
             what = _heat_map(study, attacked, lambda run, lost=lost: lost[run.key], lost=True)  # type: ignore[misc]
