@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.lab.made_results import made_run, made_sweep, write_results
-from troth.lab.report.curves import _curve, curve_pictures
-from troth.lab.report.figures import Style
+from troth.lab.report.curves import Band, _curve, curve_pictures
+from troth.lab.report.figures import Style, styles
 from troth.lab.report.heat import heat_maps
 from troth.lab.report.measures import (
     ban_table,
@@ -273,11 +273,25 @@ def test_liars_who_left_are_not_called_banned_nor_missed(tmp_path: Path) -> None
     assert "Troth bans 50\u00a0% of the liars" in findings(study(tmp_path, [caught, half]))[-1]
 
 
-def test_troth_under_attack_is_shown_beside_troth_without(tmp_path: Path) -> None:
+def test_troth_under_attack_is_shown_beside_troth_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[list[Any]] = []
+    monkeypatch.setattr(Band, "draw", lambda band, _axes, **_: drawn.append([point[1] for point in band.points]))
     shown, alone = (curve_pictures(study(tmp_path / name, runs))[0] for name, runs in (("a", RUNS), ("b", RUNS[4:])))
     assert "Troth without attack" in shown[0].legend
     assert "Troth without attack" not in alone[0].legend, "there is no such run"
-    assert len(shown[0].drawings[0]) < len(shown[0].drawings[1]), "the panel without attack has one line less"
+    without = [25, 50, 80, 92]
+    assert sum(line == pytest.approx(without) for line in drawn) == 2 * 2, (
+        "in its own panel and in the other; twice drawn"
+    )
+
+
+def test_every_line_of_troth_is_thick_and_no_two_are_alike() -> None:
+    found = styles(["troth, τ = 1", "troth, τ = 10", "mean", "trothless"])
+    ours = [found["troth, τ = 1"], found["troth, τ = 10"]]
+    assert ours[0].colour == ours[1].colour
+    assert ours[0].dashes != ours[1].dashes
+    assert {style.width for style in ours} == {2.6}
+    assert found["trothless"].width < 2
 
 
 @pytest.mark.parametrize(
