@@ -73,6 +73,20 @@ def test_the_norm_of_millions(size: int) -> None:
     assert on_device.exact_norm(torch.from_numpy(numbers_D), 1 << 14, 16) == norm_by_numpy(numbers_D)
 
 
+def test_float64_vectors_stay_as_they_are() -> None:
+    """As `troth doctor` makes them: squared in place, a gradient that is clipped after its norm was taken would be another."""
+    size = (1 << 18) + 5
+    rows_PD = torch.from_numpy(np.stack([moderate(size, 1), moderate(size, 2)])).double()
+    before_PD, row_D, bounds = rows_PD.clone(), rows_PD[0], (0, 7, size)
+    on_device.exact_norm(row_D, 1 << 14, 16)
+    on_device.squared_lengths(rows_PD)
+    on_device.squared_parts_by_torch(row_D, bounds)
+    on_device.pulls(rows_PD, row_D, 1.0)
+    on_device.differences_by_torch(rows_PD, row_D, bounds, torch.from_numpy(sign_bytes(KEY, 16, 0, size)))
+    on_device.gram_by_torch(rows_PD, row_D)
+    assert torch.equal(rows_PD, before_PD)
+
+
 @PROPERTY
 @given(sizes, st.integers(1, 4), seeds)
 def test_pulls_have_the_bits_of_the_reference(size: int, peers: int, seed: int) -> None:

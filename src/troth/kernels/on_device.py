@@ -81,13 +81,18 @@ def exact_norm(numbers_D: Tensor, lanes: int, depth: int) -> float:
     block, sums = lanes * depth, []
     whole = len(numbers_D) // block
     for first in range(0, whole, max(1, _BLOCK // block)):
-        some_D = numbers_D[first * block : min(first + max(1, _BLOCK // block), whole) * block].detach()
-        squares_NDL = some_D.double().square_().view(-1, depth, lanes)
+        some_D = numbers_D[first * block : min(first + max(1, _BLOCK // block), whole) * block]
+        squares_NDL = _wide(some_D).square_().view(-1, depth, lanes)
         sums.append(_lanes(squares_NDL.unbind(1)))
     if len(numbers_D) % block:
-        squares_D = numbers_D[whole * block :].detach().double().square_()
+        squares_D = _wide(numbers_D[whole * block :]).square_()
         sums.append(_lanes(torch.split(squares_D, lanes)))
     return math.sqrt(math.fsum(torch.cat([some.view(-1) for some in sums]).tolist())) if sums else 0.0
+
+
+def _wide(numbers: Tensor) -> Tensor:
+    """A copy in float64 that may be overwritten; `double()` gives the numbers themselves where they are float64 already."""
+    return numbers.detach().to(torch.float64, copy=True)
 
 
 def _lanes(squares: Sequence[Tensor]) -> Tensor:
@@ -114,7 +119,7 @@ def squared_lengths(rows_PD: Tensor) -> Tensor:
     """Squared lengths of rows, in float64."""
     sums_P = torch.zeros(len(rows_PD), dtype=torch.float64, device=rows_PD.device)
     for block in _blocks(rows_PD):
-        sums_P += rows_PD[:, block].detach().double().square_().sum(dim=1)
+        sums_P += _wide(rows_PD[:, block]).square_().sum(dim=1)
     return sums_P
 
 
@@ -161,7 +166,7 @@ def _span(rows_PD: Tensor, center_D: Tensor, signs_DB: Tensor) -> tuple[Tensor, 
     squares_P = torch.zeros(peers, dtype=torch.float64, device=rows_PD.device)
     lengths_P, products_PK = torch.zeros_like(squares_P), squares_P.new_zeros(peers, count)
     for block in _blocks(rows_PD, at_least=count):
-        wide_PC = rows_PD[:, block].detach().double()
+        wide_PC = _wide(rows_PD[:, block])
         lengths_P += wide_PC.square().sum(dim=1)
         wide_PC -= center_D[block].detach()
         squares_P += wide_PC.square().sum(dim=1)
@@ -182,7 +187,7 @@ def squared_parts(vector_D: Tensor, bounds: Sequence[int]) -> NDArray[np.float64
 
 def squared_parts_by_torch(vector_D: Tensor, bounds: Sequence[int]) -> NDArray[np.float64]:
     """The same in PyTorch's operations."""
-    sums = [vector_D[start:stop].detach().double().square_().sum() for start, stop in pairwise(bounds)]
+    sums = [_wide(vector_D[start:stop]).square_().sum() for start, stop in pairwise(bounds)]
     found: NDArray[np.float64] = torch.stack(sums).cpu().numpy()
     return found
 
