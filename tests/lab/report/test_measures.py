@@ -249,8 +249,18 @@ def test_a_label_that_says_more_than_the_name_is_still_troth(tmp_path: Path) -> 
     one = [labelled(line, "troth, τ = 1") if line["labels"]["defence"] == "troth" else line for line in RUNS]
     assert findings(study(tmp_path / "one", one)) == findings(study(tmp_path / "plain"))
     two = [*one, *(labelled(line, "troth, τ = 10") for line in one if line["config"]["defence"] == "troth")]
-    text = " ".join(findings(study(tmp_path / "two", two)))
+    text = " ".join(findings(study(tmp_path / "two", two))).replace("\u00a0", " ")
     assert "Troth loses" not in text, "which of the two?"
+    assert "Troth, τ = 1 loses at most 1.0 points (flip)" in text
+    assert "Troth, τ = 10 loses at most 1.0 points (flip)" in text
+    assert "Of the other defences" not in text, "they are ours"
+
+
+def test_the_best_of_the_others_stands_beside_troth(tmp_path: Path) -> None:
+    krum = [run("none", "krum", 0, [0.1, 0.5, 0.8, 0.9]), run("flip", "krum", 0, [0.1, 0.5, 0.6, 0.7])]
+    text = " ".join(findings(study(tmp_path, [RUNS[0], RUNS[4], *krum]))).replace("\u00a0", " ")
+    assert "Of the other defences krum loses least on average: 20.0 points over the attack under which every" in text
+    assert "has a number (Troth: 1.0 points), at most 20.0 points." in text
 
 
 def test_without_attack_is_about_every_cell_too(tmp_path: Path) -> None:

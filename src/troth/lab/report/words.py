@@ -67,20 +67,23 @@ def _under_attack(study: Study) -> list[str]:
     if "attack" not in study.values:
         return []
     losses = _losses(study)
+    known = {_called(study, run): run.defence for run in study.runs}
+    ours, plain = ([name for name in losses if known[name] == which] for which in (TROTH, MEAN))
     said = []
-    for name in (TROTH, MEAN):
-        if losses.get(name):
-            where, worst = _worst(study, name)
-            most = f"at most {_points(study, worst)} ({where})" if worst > 0 else "nothing under any attack"
-            said.append(f"{_start(name)} loses {most}, against itself without attack{_ruined(study, name)}.")
+    for name in (*ours, *plain):
+        where, worst = _worst(study, name)
+        most = f"at most {_points(study, worst)} ({where})" if worst > 0 else "nothing under any attack"
+        said.append(f"{_start(name)} loses {most}, against itself without attack{_ruined(study, name)}.")
     shared = _shared_attacks(losses)
-    others = {name: [by[attack] for attack in shared] for name, by in losses.items() if name not in (TROTH, MEAN)}
-    if shared and others and len(losses) > 2:
-        best = min(others, key=lambda name: mean(others[name]) or 0.0)
-        ours = f" ({_name(TROTH)}: {_points(study, mean(losses[TROTH][a] for a in shared))})" if TROTH in losses else ""
+    average = {name: mean(by[attack] for attack in shared) for name, by in losses.items()} if shared else {}
+    if others := {name: lost for name, lost in average.items() if name not in (*ours, *plain) and lost is not None}:
+        best = min(others, key=lambda name: others[name])
+        beside = "; ".join(f"{_name(name)}: {_points(study, average[name])}" for name in ours)
+        attacks = "the attack" if len(shared) == 1 else f"the {len(shared)} attacks"
+        most = _points(study, max(losses[best][attack] for attack in shared))
         said.append(
-            f"Of the other defences {show(best)} loses least on average: {_points(study, mean(others[best]))} over the "
-            f"{len(shared)} attacks under which every defence has a number{ours}, at most {_points(study, max(others[best]))}."
+            f"Of the other defences {show(best)} loses least on average: {_points(study, others[best])} over {attacks} "
+            f"under which every defence has a number{f' ({beside})' if beside else ''}, at most {most}."
         )
     return said + _best_under_each(study, losses, shared)
 
@@ -99,7 +102,7 @@ def _worst(study: Study, name: str) -> tuple[str, float]:
 
 def _ruined(study: Study, name: str) -> str:
     """Attacks under which a seed diverged."""
-    runs = [run for run in study.runs if run.defence == name and run.outcome.diverged_at is not None]
+    runs = [run for run in study.runs if _called(study, run) == name and run.outcome.diverged_at is not None]
     attacks = dict.fromkeys(show(run.labels["attack"], 40) for run in runs)
     return f"; it diverges under {', '.join(attacks)}" if attacks else ""
 
@@ -220,7 +223,8 @@ def _name(defence: str) -> str:
 
 def _start(defence: str) -> str:
     """The name at the start of a sentence."""
-    return "The plain mean" if defence == MEAN else _name(defence)
+    name = _name(defence)
+    return f"{name[0].upper()}{name[1:]}"
 
 
 def _shared(values: Iterable[object]) -> object | None:
