@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.ban_law import LIARS, PEERS, law, lawful, one_by_one
+from benchmarks.ban_law import LIARS, by_coin, law, lawful, one_by_one
 from troth.errors import OperatorError
 from troth.lab.report.reading import read_sweep
 from troth.lab.report.records import Run, Sweep
@@ -43,22 +43,19 @@ def resnet_others(sweep: Sweep) -> str:
 
 
 def resnet_defences(sweep: Sweep) -> str:
-    """Final accuracy of every defence under every attack that it was run with."""
+    """Final accuracy of every defence under every attack that it was run with, after the one before the attack."""
     runs = _of(sweep, MAIN)
     attacks = list(dict.fromkeys(map(_attack, runs)))
     found: dict[str, dict[str, str]] = {}
     for run in runs:
-        found.setdefault(str(run.labels["defence"]), {})[_attack(run)] = _ended(run)
+        found.setdefault(str(run.labels["defence"]), {})[_attack(run)] = _before_and_after(run)
     rows = [(defence, *(cells.get(attack, "") for attack in attacks)) for defence, cells in found.items()]
     return _table(("defence", *attacks), rows)
 
 
 def bans(sweep: Sweep) -> str:
     """Steps until seven liars were gone: measured, by the law, one by one as in the paper, and by its fixed coin."""
-    generator = np.random.default_rng(0)
-    honest = PEERS - LIARS
-    waits = [generator.geometric(honest / PEERS * k / PEERS, _DRAWS) for k in range(1, LIARS + 1)]
-    coin, alone = np.sum(waits, axis=0), one_by_one(_DRAWS)
+    coin, alone = by_coin(_DRAWS), one_by_one(_DRAWS)
     measured = [
         run
         for run in sweep.runs
@@ -84,7 +81,7 @@ def albert(sweep: Sweep) -> str:
     for run in sweep.runs:
         start = run.attack_start
         losses = [(step, point["loss"]) for step, point in run.curve]
-        before = next((loss for step, loss in reversed(losses) if step <= start and not run.calm), None)
+        before = None if run.calm else _before(run, "loss")
         later = [loss for step, loss in losses if step > start and loss is not None]
         worst = None if run.calm or run.outcome.diverged_at is not None else max(later, default=None)
         gone = _gone(run) if run.config["defence"] == TROTH else ("", "", "")
@@ -119,6 +116,8 @@ def _after_attack(run: Run, nobody: Run | None) -> tuple[str, ...]:
 def _gone(run: Run) -> tuple[str, str, str]:
     """Liars banned, steps until the last was, and how many honest peers were banned."""
     liars, out = len(run.outcome.liars), len(run.liars_out)
+    if liars and not run.out and run.outcome.liars <= run.outcome.absent:
+        return ("left", "", str(run.honest_out))
     lasted = f"{_lasted(run)} steps" if liars and out == liars else ""
     return (f"{out} of {liars}" if liars else "", lasted, str(run.honest_out))
 
@@ -136,6 +135,16 @@ def _ended(run: Run) -> str:
     return f"{_accuracy(run):.1f}" + (
         f" (diverged at step {run.outcome.diverged_at:,})" if run.outcome.diverged_at is not None else ""
     )
+
+
+def _before_and_after(run: Run) -> str:
+    before = None if run.calm else _before(run, "accuracy")
+    return _ended(run) if before is None else f"{100 * before:.1f} → {_ended(run)}"
+
+
+def _before(run: Run, metric: str) -> float | None:
+    """What was measured last before the first lie."""
+    return next((point[metric] for step, point in reversed(run.curve) if step <= run.attack_start), None)
 
 
 def _loss(value: float | None) -> str:

@@ -48,6 +48,23 @@ def test_tables_come_from_the_results_and_prose_stays(tmp_path: Path) -> None:
     assert filled(text, tmp_path) == text
 
 
+def test_defences_are_shown_from_the_first_lie_on_and_those_who_leave_are_no_liars(tmp_path: Path) -> None:
+    runs = [
+        run("none", "mean", 0.91),
+        run("sign-flip", "krum", 0.3, byzantine=[1, 2]),
+        run("leave", "troth", 0.8, byzantine=[1, 2], absent=[1, 2]),
+    ]
+    start = runs[1]["config"]["attack_start"]
+    points = [(0, 0.1), (start, 0.55), (start + 10, 0.3)]
+    runs[1]["curve"] = [{"step": step, "accuracy": accuracy, "loss": 1.0} for step, accuracy in points]
+    write_results(tmp_path / "resnet18-cifar10", runs, FILE)
+    names = ("resnet18 attacks", "resnet18 defences")
+    text = filled("".join(f"<!-- {name} --><!-- end of {name} -->" for name in names), tmp_path)
+    assert "| mean | 91.0 |" in text
+    assert "| krum |  | 55.0 → 30.0 |" in text
+    assert "| left |  | 0 |" in text
+
+
 def test_the_page_holds_what_the_committed_results_say() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert all(f"<!-- {name} -->" in text and f"<!-- end of {name} -->" in text for name in SECTIONS)
