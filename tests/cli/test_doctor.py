@@ -91,6 +91,7 @@ class TestAdvice:
         assert lines[0] == "Needed deviation: h = 1.1e-05."
         assert "5h = 5.5e-05" in lines[1]
         assert "7 liars of 16 (δ = 0.44)" in lines[2]
+        assert advice(measured(1.01e-5), 4)[2].startswith("1 liar of 4 (δ = 0.25) can keep")
         assert "δ·5h·σ = 1.2e-05" in lines[2]
         assert lines[-1].endswith("otherwise several with --hardware-deviation 1.1e-05.")
 

@@ -159,10 +159,11 @@ def advice(found: "Measurement", peers: int) -> list[str]:
             "Recommended: one class only. Let every peer compare the class that 'troth doctor' shows.",
         ]
     liars = most_byzantine(peers, 1)
+    who = f"{liars} {'liar' if liars == 1 else 'liars'} of {peers}"
     lines = [
         f"Needed deviation: h = {h:g}.",
         f"With several classes a liar could hide a shift of up to 5h = {ACCUSE * h:.2g} of a gradient's length in every part.",
-        f"{liars} liars of {peers} (δ = {liars / peers:.2f}) keep the gradient from falling below about δ·5h·σ = "
+        f"{who} (δ = {liars / peers:.2f}) can keep the gradient from falling below about δ·5h·σ = "
         f"{liars / peers * ACCUSE * h * found.noise:.2g}, where the noise of one peer's gradient is σ = {found.noise:.2g}.",
         exact,
     ]
