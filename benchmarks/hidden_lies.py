@@ -82,19 +82,16 @@ def outcome(job: tuple[str, Case, int]) -> Outcome:
 
 
 def table(task: str, found: dict[tuple[str, Case, int], Outcome]) -> str:
-    cases = TASKS[task]
-    calm = mean(found[task, cases[0], seed].accuracy for seed in SEEDS[task])
     rows = []
-    for case in cases:
+    for case in TASKS[task]:
         runs = [found[task, case, seed] for seed in SEEDS[task]]
         size = "–" if case.share is None else f"{case.share:g} · 2.5h"
         firsts = [f"{min(run.banned)}" if run.banned else "never" for run in runs]
-        lost = 100 * (calm - mean(run.accuracy for run in runs))
         bans = "–" if case.share is None else ", ".join(str(len(run.banned)) for run in runs)
         first = "–" if case.share is None else ", ".join(firsts)
         rows.append(
             f"| {case.who} | {size} | {bans} | {first} | {sum(run.honest_banned for run in runs)} | "
-            f"{mean(run.accuracy for run in runs):.2%} | {lost:+.2f} | {mean(run.loss for run in runs):.4f} |"
+            f"{mean(run.accuracy for run in runs):.2%} | {lost(task, case, found):+.2f} | {mean(run.loss for run in runs):.4f} |"
         )
     return f"""
 `--task {task} --hardware-deviation {H[task]:g}`, seed{"s" if len(SEEDS[task]) > 1 else ""} {" and ".join(map(str, SEEDS[task]))}:
@@ -103,6 +100,12 @@ def table(task: str, found: dict[tuple[str, Case, int], Outcome]) -> str:
 | --- | --- | --- | --- | --- | --- | --- | --- |
 {chr(10).join(rows)}
 """
+
+
+def lost(task: str, case: Case, found: dict[tuple[str, Case, int], Outcome]) -> float:
+    """Points of accuracy, against nobody lying."""
+    calm, lied = (mean(found[task, which, seed].accuracy for seed in SEEDS[task]) for which in (TASKS[task][0], case))
+    return 100 * (calm - lied)
 
 
 def main() -> None:
@@ -117,10 +120,15 @@ def main() -> None:
 
 def write(found: dict[tuple[str, Case, int], Outcome]) -> None:
     """Write the page's figures."""
+    unseen = max(
+        lost(task, case, found)
+        for task, case, _ in found
+        if case.tolerant and case.disguise and 0 < (case.share or 0) < 1
+    )
     text = f"""
 16 peers, {LIARS} of them lie from step 0 of {STEPS} on. `troth doctor` finds h = {H[TANH]:g} for tanh; for ReLU it recommends one class,
 and the run takes the most that it would ever recommend. Bans by seed; accuracy and loss are means. An image
-of the test set is 0.28 points: no row differs from the first by more than two images, and in either direction. Written by
+of the test set is 0.28 points. Lies that name another class and stay below 2.5h cost {unseen:.2f} points at most. Written by
 `python -m benchmarks.hidden_lies` on {machine()}.
 """
     text += "".join(table(task, found) for task in TASKS)
