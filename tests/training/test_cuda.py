@@ -226,3 +226,16 @@ def test_a_measurement_has_tf32_the_cpu_and_layers_among_its_ways() -> None:
     assert {"float64 by layer, shaken sums", "float64 by layer, cpu", "TF32 on, shaken inputs"} <= set(ways)
     for name in ("float64 by layer, shaken sums", "float64 by layer, cpu"):
         assert ways[name].median < ways["cpu"].median / 10, "rounding between layers takes most differences away"
+
+
+def test_float64_is_clipped_as_float32_is() -> None:
+    """For the doctor, which takes its distance from float32 for what another machine might compute."""
+
+    class Short(Images):
+        clip_norm = 0.01
+
+    of = {dtype: Problem(Short(), device="cuda", dtype=dtype) for dtype in (torch.float32, torch.float64)}
+    flat_D = of[torch.float32].initial(0)
+    found = [problem.gradient(flat_D.to(dtype), problem.batch(derive(0, "batch")))[1] for dtype, problem in of.items()]
+    torch.testing.assert_close(found[1].float(), found[0], rtol=1e-3, atol=1e-6)
+    assert found[1].norm().item() == pytest.approx(0.01)
