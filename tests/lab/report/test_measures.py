@@ -258,7 +258,9 @@ def test_a_label_that_says_more_than_the_name_is_still_troth(tmp_path: Path) -> 
 
 def test_the_best_of_the_others_stands_beside_troth(tmp_path: Path) -> None:
     krum = [run("none", "krum", 0, [0.1, 0.5, 0.8, 0.9]), run("flip", "krum", 0, [0.1, 0.5, 0.6, 0.7])]
-    text = " ".join(findings(study(tmp_path, [RUNS[0], RUNS[4], *krum]))).replace("\u00a0", " ")
+    assert "Of the other defences" not in " ".join(findings(study(tmp_path / "two", [RUNS[0], RUNS[4], *krum])))
+    three = [RUNS[0], RUNS[4], *krum, RUNS[2], RUNS[6]]
+    text = " ".join(findings(study(tmp_path / "three", three))).replace("\u00a0", " ")
     assert "Of the other defences krum loses least on average: 20.0 points over the attack under which every" in text
     assert "has a number (Troth: 1.0 points), at most 20.0 points." in text
 

@@ -75,7 +75,8 @@ def _under_attack(study: Study) -> list[str]:
         most = f"at most {_points(study, worst)} ({where})" if worst > 0 else "nothing under any attack"
         said.append(f"{_start(name)} loses {most}, against itself without attack{_ruined(study, name)}.")
     shared = _shared_attacks(losses)
-    average = {name: mean(by[attack] for attack in shared) for name, by in losses.items()} if shared else {}
+    compared = shared and len(losses) > 2
+    average = {name: mean(by[attack] for attack in shared) for name, by in losses.items()} if compared else {}
     if others := {name: lost for name, lost in average.items() if name not in (*ours, *plain) and lost is not None}:
         best = min(others, key=lambda name: others[name])
         beside = "; ".join(f"{_name(name)}: {_points(study, average[name])}" for name in ours)
