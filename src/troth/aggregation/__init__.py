@@ -25,7 +25,12 @@ from troth.aggregation.centered_clip import (
     judge_center,
     residual_tolerance,
 )
-from troth.aggregation.centered_clip_fast import ClippedCenter, centered_clip, solve_centered_clip
+from troth.aggregation.centered_clip_fast import (
+    ClippedCenter,
+    acquitted_center,
+    centered_clip,
+    solve_centered_clip,
+)
 from troth.aggregation.checks import AggregationError, check_vectors
 from troth.aggregation.exact import (
     all_finite,
@@ -77,6 +82,7 @@ __all__ = [
     "SafeguardSingle",
     "Setting",
     "UnwritableError",
+    "acquitted_center",
     "all_finite",
     "begin_rule",
     "bind_rule",

@@ -177,8 +177,8 @@ class Walk:
             del walked.records[last.step], walked.raw[last.step]
             walked.retraced.discard(last.step)
             return walked.states[record.step]
-        if last is not None and last.closing:
-            self._break(place, f"the run was closed in step {last.step}")
+        if last is not None and last.ends_run:
+            self._break(place, f"the run ended in step {last.step}")
             return None
         return walked.state
 

@@ -178,6 +178,7 @@ def _live(node: "Node", place: Path, screen: "_Screen") -> None:
     """Train to the end, or exit with what people need to know."""
     from troth.network.mesh.inbox import StoppedError
     from troth.network.node.node import BannedError
+    from troth.protocol.core.errors import AlarmError
     from troth.protocol.recovery.following import TwoHistoriesError
     from troth.protocol.recovery.knocking import DoorClosedError
     from troth.protocol.recovery.ledger import ForkedError
@@ -193,7 +194,7 @@ def _live(node: "Node", place: Path, screen: "_Screen") -> None:
     except ForkedError as why:
         node.note(f"{why} (this peer's is in {place}/journal)")
         raise typer.Exit(1) from why
-    except (TwoHistoriesError, DoorClosedError) as why:
+    except (AlarmError, TwoHistoriesError, DoorClosedError) as why:
         node.note(str(why))
         raise typer.Exit(1) from why
     except (BannedError, RemovedError) as why:

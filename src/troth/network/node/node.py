@@ -148,11 +148,14 @@ class Node:
                 self.note(f"{why}; trying again")
             known = True
         last = member.certified[-1] if member.certified else None
-        if self._folder.save_model(self._manifest.run, member.state, last):
+        alarm = member.state.roster.alarm
+        if self._folder.save_model(self._manifest.run, member.state, last) or alarm is not None:
             self._folder.record_keys.erase()  # there is nothing more to sign
         else:
             self.note("the run ends unclosed: too few signed its last record, so nobody can prove this model")
         await wait_for_stragglers(member, self._own_channel, self._connected.presence, self._manifest.timeouts.delta)
+        if alarm is not None:
+            raise alarm
         return member.state
 
     async def _follow(self, member: Member[Training], steps: AsyncIterator[Outcome[Training]]) -> None:

@@ -240,14 +240,25 @@ class BroadcastChannel:
         """Slot that this peer is in, and the members that have not spoken in it yet, to show to people."""
         return None if self.position.slot is None else (self.position.slot, self._announcer.unheard)
 
-    async def rest(self, slot: Slot, members: Iterable[PeerId]) -> None:
-        """Wait until a peer asks to come back, or another member has begun the step of this Commit; and tell all that this one
-        begins, before it computes anything: else those who are woken by its Commit would be late (SPEC G3)."""
-        self.resting = True
-        while not (self.catch_up.wanted or self._early_frames.has(slot) or slot.step in self.position.busy.values()):
-            await self.listener.hear_one(self._link.now() + _REST)
+    async def rest(self, slot: Slot, members: Iterable[PeerId], least: float) -> None:
+        """Wait for a time since the last step, and until a peer asks to come back, or another member has begun the step of this
+        Commit; and tell all that this one begins, before it computes anything: else those who are woken by its Commit would be
+        late. The time has passed for all within Δ, whoever calls earlier (SPEC G3). An observer's members wake for it."""
+        self.resting, until = True, self.pacing.ended_at(self._link.now()) + least
+        while not (
+            self._link.now() >= until
+            and (
+                self.position.observing
+                or self.catch_up.wanted
+                or self._early_frames.has(slot)
+                or slot.step in self.position.busy.values()
+            )
+        ):
+            now = self._link.now()
+            await self.listener.hear_one(until if now < until else now + _REST)
         self.resting = False
-        self.outlet.send_each(slot, members, Busy(slot.step))
+        if not self.position.observing:
+            self.outlet.send_each(slot, members, Busy(slot.step))
         self.pacing.resume(self._link.now())
 
     # For a peer that comes back (SPEC B2)

@@ -138,6 +138,10 @@ class Pacing:
         """Go on after a rest: the next announcement counts from here (SPEC G3)."""
         self._last, self._resumed_at = None, now
 
+    def ended_at(self, now: float) -> float:
+        """When the last announcement ended; now, if there was none."""
+        return now if self._last is None or self._last.ends is None else self._last.ends
+
     def speak(self) -> None:
         """Go on as a member: others decided the last announcement up to delta earlier."""
         self.timeouts, self.latency = self.next_timeouts, LatencyEstimator()

@@ -55,6 +55,11 @@ class Judgement(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
             case _:
                 return None
 
+    @property
+    def is_irrefutable(self) -> bool:
+        """Whether the ban, if it is one, rests on two signatures for one slot, or on a gradient that was compared bit by bit."""
+        return self.verdict == Verdict.ACCUSED and self.kind in (Kind.EQUIVOCATION, Kind.GRADIENT)
+
 
 class Owed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, order=True):
     """An audit to deal in the next step: its auditor was lost, or its trial dismissed (SPEC R7), or its target worked beside a
@@ -140,6 +145,18 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     content: bool = True  # `state_after` is the digest of model and optimizer themselves; else it is chained (SPEC U5)
     rekeyed: Annotated[tuple[Rekeyed, ...], msgspec.Meta(max_length=MOST_MEMBERS)] = ()  # in the order of keys
     changed: Annotated[int, msgspec.Meta(ge=-1, lt=2**62)] = -1  # step of the last change before it (SPEC J8); −1: none
+    alarm: bool = False  # more members are banned than may lie: the run ends with this record (SPEC G4)
+
+    @property
+    def ends_run(self) -> bool:
+        """Whether no record follows this one."""
+        return self.closing or self.alarm
+
+    @property
+    def disputable(self) -> frozenset[PeerId]:
+        """The banned whom nothing convicts but what jurors computed approximately, or said (SPEC G1)."""
+        sure = {j.banned for j in self.judgements if j.is_irrefutable}
+        return frozenset(peer for peer in self.banned if peer not in sure)
 
     @property
     def banned(self) -> tuple[PeerId, ...]:
@@ -157,9 +174,10 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 
     @property
     def unjudged(self) -> bool:
-        """Whether the model stood still because no quorum judged an aggregate. Within the guarantee a report was wrong then,
-        which an audit finds (SPEC G2, R6)."""
-        return not self.updated and any(j.kind == Kind.AGGREGATE and j.verdict is None for j in self.judgements)
+        """Whether the model stood still because no quorum judged an aggregate, or none found one. Within the guarantee a report
+        was wrong then, or a row that nobody can clip, and an audit finds whose (SPEC G2, R6, A7)."""
+        left = (None, Verdict.ACCUSER)
+        return not self.updated and any(j.kind == Kind.AGGREGATE and j.verdict in left for j in self.judgements)
 
     @property
     def changes_roster(self) -> bool:

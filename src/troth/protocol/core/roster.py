@@ -1,12 +1,13 @@
 """The members of a step, what is held against keys, and the guarantee that follows."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
 from troth.crypto import PeerId, valid_peer
 from troth.protocol.core.door import CLOSED, Door
+from troth.protocol.core.errors import AlarmError
 from troth.protocol.core.records import Returned, StepRecord
 from troth.protocol.core.run import Run, effective_validators
 from troth.protocol.core.scales import Scales
@@ -15,6 +16,7 @@ MOST_STRIKES = 3  # strikes within `STRIKE_STEPS` that expel (SPEC F3)
 STRIKE_STEPS = 1000  # steps for which strikes, link disputes and returns count
 BAD_LINKS = 2  # bad links that a member may have without anybody lying, however small L is
 MOST_AWAY = 500  # updates after which an absent peer cannot come back (SPEC B8)
+LONGEST_REST_S = 3600.0  # between two steps of a pause (SPEC G3)
 MOST_WAIT = 64  # upper limit, in steps, of the wait before a return (SPEC B8)
 
 Pair = tuple[PeerId, PeerId]
@@ -62,6 +64,10 @@ class Roster:
     addresses: tuple[tuple[PeerId, str], ...] = ()  # of members that were strangers
     record_keys: tuple[RecordKey, ...] = ()  # of members and absent peers, in their order
     changed: int = -1  # step of the last record that changed members or keys; −1: none
+    disputable: tuple[PeerId, ...] = ()  # of the banned, those whose ban rests on judgement: such bans leave L as it was
+    still: int = 0  # steps in a row without an update
+    idle: int = 0  # of these, those since more members were there than ever in that time (SPEC G3)
+    most_idle: int = 0  # members, at most, in that time
 
     @classmethod
     def founding(cls, run: Run) -> "Roster":
@@ -123,6 +129,7 @@ class Roster:
             addresses=(*self.addresses, *((PeerId(one.key), one.address) for one in record.admitted)),
             record_keys=tuple(keys[peer] for peer in sorted(here & keys.keys())),
             changed=step if record.changes_roster else self.changed,
+            disputable=tuple(sorted(_with_successors({*self.disputable, *self._newly_disputable(record)}, successors))),
             door=self.door.after(
                 record,
                 turned_away=set(record.banned) - self._ever_members - set(self.banned),
@@ -130,7 +137,54 @@ class Roster:
                 entered=len(newcomers) + sum(old in self.came_in for old, _ in back),
             ),
         )
-        return replace(following, byzantine=following._byzantine_among(following.seats))
+        return replace(following, byzantine=following._byzantine_among(following.seats), **self._idling(record, staying))
+
+    def _idling(self, record: StepRecord, staying: Collection[PeerId]) -> dict[str, int]:
+        if record.updated:
+            return {"still": 0, "idle": 0, "most_idle": 0}
+        more, most = len(staying) > self.most_idle, max(len(staying), self.most_idle)
+        return {"still": self.still + 1, "idle": 0 if more else self.idle + 1, "most_idle": most}
+
+    def rest(self, delta: float) -> float:
+        """Seconds between the steps of a pause: twice as many with each, up to an hour, and few again only when more members are
+        there than ever since the last update. Else one liar that calls all to the next step, again and again, would have the
+        records run past those who are away (SPEC G3)."""
+        return min(delta * 2.0 ** min(self.idle, 40), LONGEST_REST_S)
+
+    def _newly_disputable(self, record: StepRecord) -> frozenset[PeerId]:
+        return record.disputable - set(self.banned)
+
+    def refuses(self, record: StepRecord) -> str | None:
+        """Why a record, whoever signed it, cannot come next: the run has ended, or it hides that it ends here (SPEC G4)."""
+        if self.alarmed:
+            return f"the run ended in step {self.changed}, with more bans than the {self.most_bans} liars that it withstands"
+        if record.alarm != (bool(record.banned) and self.after(record).alarmed):
+            return "it does not say truly whether more members are banned than may lie"
+        return None
+
+    @property
+    def alarm(self) -> AlarmError | None:
+        """What people are told if the run has ended for too many bans."""
+        return AlarmError(self.changed, self.member_bans, self.most_bans) if self.alarmed else None
+
+    @property
+    def alarmed(self) -> bool:
+        """Whether more members are banned than liars were promised to be: an honest one is among them, or the promise was wrong.
+        People have to see to it, since bans that were wrong may have made liars a quorum (SPEC G4)."""
+        return self.member_bans > self.most_bans
+
+    @cached_property
+    def member_bans(self) -> int:
+        """Number of members that were banned, one under two keys counts once; candidates were none."""
+        again = {new for old, new in self.successors if old in self.banned}
+        return len(set(self.banned) - again - set(self.door.turned_away))
+
+    @property
+    def most_bans(self) -> int:
+        """`b` among all founders, and all who came in by the door and are members, may be again, or are banned."""
+        count, _ = self.founders
+        here = {*self.members, *(gone.peer for gone in self.away), *self.banned}
+        return self._byzantine_among(count + len(here & self.came_in))
 
     def expelled(self, step: int, struck: Iterable[PeerId], pairs: Iterable[Pair]) -> tuple[PeerId, ...]:
         """Members to expel: three strikes, or link disputes with half of the roster (SPEC N3, F3)."""
@@ -255,22 +309,24 @@ class Roster:
 
     @cached_property
     def liars(self) -> int:
-        """`L`, the most liars that may still be members. Only bans lower it: nobody can tell who is gone for good (SPEC G1)."""
+        """`L`, the most liars that may still be members. Only bans that nobody can refute lower it: nobody can tell who is gone
+        for good, and a wrong ban must not make liars a quorum (SPEC G1)."""
         return max(0, self.byzantine - self.liars_gone)
 
     @property
     def liars_gone(self) -> int:
-        """Number of banned founders, one under two keys counts once. Whoever came in by the door takes its seat along instead,
+        """Number of founders whose ban nobody can refute, one under two keys counts once. Whoever came in by the door takes its seat along instead,
         and the share that the seat had in `b`: else strangers could come in to be banned, until nobody counts on the liars that
         are left (SPEC J7)."""
         again = {new for old, new in self.successors if old in self.banned}
-        return len(set(self.banned) - again - set(self.door.turned_away) - self.came_in)
+        return len(set(self.banned) - again - set(self.door.turned_away) - self.came_in - set(self.disputable))
 
     @property
     def seats(self) -> int:
-        """Number of founders, and of those who came in by the door and are members, or may be again (SPEC J7)."""
+        """Number of founders, and of those who came in by the door and are members, or may be again, or were banned by judgement
+        alone (SPEC J7)."""
         count, _ = self.founders
-        here = {*self.members, *(gone.peer for gone in self.away)}
+        here = {*self.members, *(gone.peer for gone in self.away), *self.disputable}
         return count + len(here & self.came_in) if count else self.admitted
 
     @cached_property

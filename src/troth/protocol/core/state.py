@@ -149,7 +149,8 @@ class State(Generic[T]):
 
     @property
     def closed(self) -> bool:
-        return self.last is not None and self.last.record.closing
+        """Whether the run is over: no step follows this state."""
+        return self.last is not None and self.last.record.ends_run
 
     @property
     def content(self) -> bool:
@@ -180,4 +181,4 @@ class Outcome(Generic[T]):
     audited: tuple[Audit, ...]  # audits that this peer did
     observed: bool = False  # this peer observed, and took no part
     disclosed: tuple[Disclosure, ...] = ()  # proofs of bans over parts
-    closing: Mapping[PeerId, Signature] = field(default_factory=dict)  # signatures under this record, if it is closing
+    closing: Mapping[PeerId, Signature] = field(default_factory=dict)  # signatures under this record, if it ends the run

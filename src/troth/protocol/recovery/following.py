@@ -53,7 +53,7 @@ class Changes:
         record = record_of(signed)
         if record is None or record.step <= self.step or record.changed != self.step:
             return None  # a change was left out: the others' signatures may fit all the same
-        if record.members != self.roster.members:
+        if record.members != self.roster.members or self.roster.refuses(record) is not None:
             return None
         return record if has_quorum(self.run, signed, record, self.roster, tools) else None
 
@@ -83,7 +83,7 @@ class Tip:
     def of(cls, changes: Changes, shown: HistoryShown, tools: Primitives) -> "Tip | None":
         """The tip that a peer shows, if it follows these changes and its record names this standing."""
         record = None if shown.tip is None else changes.opened(shown.tip, tools)
-        if record is None or shown.tip is None or record.closing or digest_of(shown.standing) != record.standing:
+        if record is None or shown.tip is None or record.ends_run or digest_of(shown.standing) != record.standing:
             return None
         standing = decode_standing(shown.standing)
         if isinstance(standing, Malformed) or not _agrees(standing.roster, changes.roster.after(record)):
@@ -143,6 +143,7 @@ def _agrees(whole: Roster, followed: Roster) -> bool:
         "record_keys",
         "founders",
         "changed",
+        "disputable",
     )
     return all(getattr(whole, name) == getattr(followed, name) for name in named)
 
@@ -237,6 +238,8 @@ class Following(Generic[T]):
             self._take_other(sender, other, shown)
             return
         changes = self._changes.follow(shown.changes, tools)
+        if (alarm := changes.roster.alarm) is not None:
+            raise alarm
         tip = Tip.of(changes, shown, tools)
         if self._confirmed is None:
             self._changes = changes

@@ -88,7 +88,8 @@ class Ledger(Generic[T]):
     def _stand_at(self, known: Known[T]) -> None:
         self.state, self.lacks = known.state, known.lacks
         self.past: tuple[State[T], ...] = tuple(known.past)
-        self._certified: deque[CertifiedRecord] = deque(known.certified, maxlen=MOST_CERTIFIED_RECORDS)
+        self._certified: deque[CertifiedRecord] = deque(known.certified)
+        self._trim()
 
     @property
     def certified(self) -> tuple[CertifiedRecord, ...]:
@@ -148,6 +149,7 @@ class Ledger(Generic[T]):
         if not self._certified or self._certified[-1].record != signed.record:
             self._drop(record.step)
             self._certified.append(signed)
+            self._trim()
             self._on_certified([signed])
 
     def step_back(self) -> None:
@@ -163,6 +165,12 @@ class Ledger(Generic[T]):
         self.lacks = None if self.state.model == model else model
         self._drop(self.state.step)
         self._on_discarded(last.record)
+
+    def _trim(self) -> None:
+        """Drop the oldest certified records, but none of a pause: there are few, and all who are away need them (SPEC G3)."""
+        least = max(MOST_CERTIFIED_RECORDS, self.state.roster.still + 1)
+        while len(self._certified) > least:
+            self._certified.popleft()
 
     def _drop(self, step: int) -> None:
         """Drop certified records of this step and later ones."""
@@ -282,6 +290,7 @@ class Ledger(Generic[T]):
         before = Followed(followed.records[:-1], reduce(Roster.after, followed.records[:-1], known.roster))
         self._drop(known.step)
         self._certified.extend(shown.certified)
+        self._trim()
         self.past = (state_after(run, known, before, known.training, known.model, tools) if before.records else known,)
         self.state = state_after(run, known, followed, training, model, tools)
         unproved = self._unproved

@@ -124,8 +124,7 @@ class Member(Generic[T]):
         self._serve(channel)
         while not self.over:
             if self._ledger.rests:
-                commit = Slot(self.peer.run.id, self.state.step, Phase.COMMIT, incarnation=self.state.incarnation)
-                await channel.rest(commit, self.state.roster.members)
+                await self._rest(channel)
                 self._observers.admit(channel)
             outcome = await self._next_step()
             yield outcome
@@ -136,6 +135,12 @@ class Member(Generic[T]):
                 raise RemovedError(f"this peer was {how}, in step {outcome.record.step}")
             self._serve(channel)
             self._observers.admit(channel)
+
+    async def _rest(self, channel: BroadcastChannel) -> None:
+        """Let the time between two steps of a pause pass, and wait until somebody needs the next one (SPEC G3)."""
+        commit = Slot(self.peer.run.id, self.state.step, Phase.COMMIT, incarnation=self.state.incarnation)
+        roster = self.state.roster
+        await channel.rest(commit, roster.members, roster.rest(channel.pacing.bounds.delta))
 
     async def _next_step(self) -> Outcome[T]:
         """Run a step or, after the last update, the closing step (SPEC U4). The next step's Commits certify its record, or the
@@ -276,6 +281,8 @@ class Member(Generic[T]):
             observed += 1
             if observed % (OBSERVING // 2) == 0:
                 self._requests.ask(channel, self.state.roster.members, self.state.step)  # to observe for longer
+            if self._ledger.rests and observed > 1:  # the first step that it observes has begun
+                await self._rest(channel)
             if self.peer.me in self.state.roster.door.keys:
                 await self._probe(channel)
             outcome = await self._next_step()

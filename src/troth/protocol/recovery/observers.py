@@ -15,7 +15,7 @@ from troth.protocol.recovery.aggregates import KeptAggregates
 from troth.protocol.recovery.following import confirmed, shown_history, tip_bytes
 from troth.protocol.recovery.history import step_of
 from troth.protocol.recovery.ledger import Ledger
-from troth.protocol.wire.frames import CertifiedRecord, SyncShown, TipSigned
+from troth.protocol.wire.frames import MOST_CERTIFIED_RECORDS, CertifiedRecord, SyncShown, TipSigned
 from troth.protocol.wire.messages import Phase
 
 T = TypeVar("T")
@@ -29,6 +29,12 @@ class _Observer:
     member: PeerId  # old key of its seat
     first: int  # step that it observes
     since: int  # first step whose record it needs
+
+
+def _from(certified: Sequence[CertifiedRecord], place: int) -> tuple[CertifiedRecord, ...]:
+    """What goes into one answer: of a long pause there are more, and whoever follows these asks for the rest."""
+    first = max(0, place)
+    return tuple(certified[first : first + MOST_CERTIFIED_RECORDS])
 
 
 class Observers(Generic[T]):
@@ -103,7 +109,7 @@ class Observers(Generic[T]):
             return
         begun, aggregates = channel.signed_slots.begun, self._aggregates.served(states)
         shown = {
-            key: SyncShown(certified[max(0, observer.since - oldest) :], waits, begun)
+            key: SyncShown(_from(certified, observer.since - oldest), waits, begun)
             for key, observer in self._observers.items()
         }
         if not state.content or self._ledger.lacks is not None:

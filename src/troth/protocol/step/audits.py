@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from troth.aggregation import judge_center
+from troth.aggregation import acquitted_center, judge_center
 from troth.crypto import Digest, PeerId
 from troth.protocol.core.parts import ProvenPart, commit_parts, opens, rows_of
 from troth.protocol.core.roles import gradient_seed
@@ -109,6 +109,7 @@ class PartFinding:
 
     aggregate_wrong: bool
     report_errors: dict[PeerId, float]  # relative
+    could_be_made: bool = False  # the owner says that there is no aggregate, and this peer finds one (SPEC A7)
 
     def convicts(self, reporter: PeerId) -> bool:
         return self.report_errors.get(reporter, 0.0) > CONVICT_AT
@@ -134,10 +135,12 @@ def examine_part(
     center_D = reduced.aggregate_D[start:stop]
     residual, tolerance = judge_center(rows_PD, center_D, tau=tau)
     wrong = residual > tolerance
+    none = wrong and not bool(center_D.any())  # [A7]
+    found = none and acquitted_center(rows_PD, tau=tau) is not None
     project = peer.tools.projector(reduced.projection_key, parameters.projections, parameters.size)
     errors_P = report_errors(rows_PD, center_D, project, start, reported.table.about(part), tau)
     errors = dict(zip(contributors, errors_P.tolist(), strict=True))
-    return PartFinding(wrong, errors)
+    return PartFinding(wrong and not none, errors, found)
 
 
 def report_errors(

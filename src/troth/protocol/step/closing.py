@@ -3,23 +3,22 @@
 Without it the last step would be the one to lie in, since audits come a step later.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from troth.crypto import PeerId, Signature
+from troth.crypto import PeerId
 from troth.protocol.core.channel import Said
 from troth.protocol.core.errors import LeftOutError
-from troth.protocol.core.records import StepRecord, encode_record, right_signers
+from troth.protocol.core.records import StepRecord
 from troth.protocol.core.roles import PendingAudits, closing_roles
 from troth.protocol.core.state import LastRecord, Outcome, Peer, State
 from troth.protocol.step.ahead import expect_this_step
 from troth.protocol.step.attempt import Attempt
 from troth.protocol.step.context import StepContext
 from troth.protocol.step.disputes import audit_targets, vote
-from troth.protocol.step.step import sign_last
+from troth.protocol.step.step import sign_end, sign_last
 from troth.protocol.step.trials import AUDIT_KINDS, Docket, Trials
-from troth.protocol.wire.messages import NO_BASIS, Accuse, Close, Commit, Kind, Phase, said_as
+from troth.protocol.wire.messages import NO_BASIS, Accuse, Commit, Kind, Phase, said_as
 
 T = TypeVar("T")
 
@@ -50,7 +49,7 @@ async def close_run(peer: Peer[T], state: State[T]) -> Outcome[T]:
         attempts=1,
         audited=context.roles.audits.get(peer.me, ()) if not peer.observing else (),
         observed=peer.observing,
-        closing=await sign(attempt, ended.last),
+        closing=await sign_end(attempt, ended),
     )
 
 
@@ -133,11 +132,3 @@ def spoiled(trials: Trials, last: PendingAudits) -> bool:
     kinds, worked = (*AUDIT_KINDS, Kind.COVER), set(last.contributors)
     convicted = (j for j in trials.judgements if j.step == last.step and j.kind in kinds and j.banned == j.target)
     return any(j.target in worked for j in convicted)
-
-
-async def sign(attempt: Attempt[T], last: LastRecord) -> Mapping[PeerId, Signature]:
-    """Announce signatures under the closing record, since no Commit follows. With fewer than a quorum the run is unclosed."""
-    peer = attempt.context.peer
-    announced = await peer.channel.announce(attempt.slot(Phase.CLOSE), Close(peer.signs(last)), attempt.view)
-    said = {signer: Signature(said_as(one, Close).signature) for signer, one in announced.items()}
-    return right_signers(peer.run.id, last.record.step, encode_record(last.record), last.signers, said, peer.tools)

@@ -97,6 +97,7 @@ def docket_of(attempt: Attempt[T], reduced: Reduced, reported: Reported, accuses
         reports={peer: message_of(report, tools) for peer, report in reports.items()} if owners else {},
         peers=state.roster.admitted,
         silent=frozenset(owners.values()) - accuses.keys(),
+        empty=frozenset(part for part, norm in enumerate(norms) if norm == 0),
     )
 
 

@@ -5,18 +5,21 @@ member may be silent.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 
-from troth.aggregation import centered_clip
+from troth.aggregation import acquitted_center
 from troth.crypto import Digest, PeerId, Signature, coin_commitment
 from troth.protocol.core.channel import Delivery, Disclose, Forward, Gather, Said, Scatter
 from troth.protocol.core.coins import combine
 from troth.protocol.core.door import ListedProbes, best_tickets, right_probe
 from troth.protocol.core.errors import LeftOutError, StalledError
 from troth.protocol.core.parts import CommittedParts, ProvenPart, commit_parts, rows_of
+from troth.protocol.core.records import encode_record, right_signers
 from troth.protocol.core.rejoin import right_requests
 from troth.protocol.core.scales import whole_norm
 from troth.protocol.core.state import Outcome, Peer, State
@@ -36,6 +39,7 @@ from troth.protocol.wire.messages import (
     Accuse,
     Center,
     Clip,
+    Close,
     Commit,
     Confirm,
     Kind,
@@ -83,9 +87,10 @@ async def run_step(peer: Peer[T], state: State[T]) -> Outcome[T]:
             attempt = attempt.again(aborted)  # [N1, N2, N4]
     del gradient_D, parts  # as large as the model that is made now
     following = following or NextModel(attempt, reduced.aggregate_D, reduced.norm)
-    return conclude(
+    ended = conclude(
         attempt, reduced, reported, accuses, trials, link_disputes, following
     )  # [R1, G2, U1–U3, K1, T5, B3]
+    return replace(ended, closing=await sign_end(attempt, ended.state)) if ended.record.alarm else ended  # [G4]
 
 
 async def compute_gradient(context: StepContext[T]) -> Tensor | None:
@@ -144,6 +149,16 @@ def sign_last(context: StepContext[T]) -> Signature | None:
     if last is None or peer.me not in last.record.members:
         return None
     return peer.signs(last)
+
+
+async def sign_end(attempt: Attempt[T], ended: State[T]) -> Mapping[PeerId, Signature]:
+    """Announce signatures under the last record of a run, since no Commit follows (SPEC U4, G4). With fewer than a quorum the run
+    is unclosed."""
+    peer, last = attempt.context.peer, ended.last
+    assert last is not None
+    announced = await peer.channel.announce(attempt.slot(Phase.CLOSE), Close(peer.signs(last)), attempt.view)
+    said = {signer: Signature(said_as(one, Close).signature) for signer, one in announced.items()}
+    return right_signers(peer.run.id, last.record.step, encode_record(last.record), last.signers, said, peer.tools)
 
 
 def next_record_key(context: StepContext[T]) -> PeerId | None:
@@ -220,7 +235,7 @@ async def clip(attempt: Attempt[T]) -> Clipped:
     whole = {part: proven_parts for part, proven_parts in arrived.items() if len(proven_parts) == len(attempt.roots)}
     device = context.peer.tools.device
     rows = {part: rows_of(list(proven_parts.values()), device) for part, proven_parts in whole.items()}
-    blobs = {part: Blob.of(centered_clip(rows_PD, tau=context.taus[part])) for part, rows_PD in rows.items()}  # [A1]
+    blobs = {part: Blob.of(aggregate(rows_PD, context.taus[part])) for part, rows_PD in rows.items()}  # [A1, A7]
     await context.peer.tools.hashed(list(blobs.values()))
     message = clip_message(attempt, blobs, missing)
     said = await channel.announce(attempt.slot(Phase.CLIP), message, attempt.view)  # [A2, N2]
@@ -230,6 +245,12 @@ async def clip(attempt: Attempt[T]) -> Clipped:
     gather = Gather(blobs, wanted, far_aggregates(attempt), dict(enumerate(attempt.owners)))
     gathered = await channel.exchange(attempt.slot(Phase.CLIP), gather, attempt.view)
     return Clipped(clips, centers, {}, rows).holding(fitting(attempt, gathered, centers), context.peer.tools)
+
+
+def aggregate(rows_PD: Tensor, tau: float) -> Tensor:
+    """The aggregate of a part; zeros, which say that there is none, where this peer's own judge would convict it (SPEC A7)."""
+    center_D = acquitted_center(rows_PD, tau=tau)
+    return torch.zeros_like(rows_PD[0]) if center_D is None else center_D
 
 
 def clip_message(attempt: Attempt[T], blobs: Mapping[int, Blob], missing: list[PeerId]) -> Clip:

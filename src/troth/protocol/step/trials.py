@@ -71,6 +71,7 @@ class Docket:
     reports: Mapping[PeerId, Digest] = field(default_factory=dict)  # messages that contributors are judged by
     peers: int = 0  # peers that were ever members: the most parts that an earlier step can have
     silent: frozenset[PeerId] = frozenset()  # owners of disputed parts that were not heard in Accuse
+    empty: frozenset[int] = frozenset()  # parts of zeros: their owners say that there is no aggregate (SPEC A7)
 
     def admits(self, charge: Charge) -> bool:
         """Whether ballots on this charge count: others are dropped, so that padding costs nobody time (SPEC T4)."""
@@ -196,8 +197,11 @@ def part_ballots(
         return [against_owner.cast(Verdict.WITHHELD)]
     covered = finding.covered(frozenset(charge.target for charge in named or ()))
     guilty_owner = finding.aggregate_wrong or (bool(covered) and named is not None)
+    on_owner = against_owner.ballot(guilty_owner)
+    if finding.could_be_made and not guilty_owner:
+        on_owner = against_owner.cast(Verdict.WITHHELD)  # [A7]
     return [
-        against_owner.ballot(guilty_owner),
+        on_owner,
         *(charge.ballot(finding.convicts(charge.target)) for charge in named or ()),
         *(Charge(None, peer, Kind.REPORT, step, part, docket.reports[peer]).ballot(True) for peer in covered),
     ]
@@ -249,7 +253,8 @@ class Trials:
         self.disclosed: tuple[Disclosure, ...] = ()
         self.struck: frozenset[PeerId] = frozenset()
         self._auditors: frozenset[PeerId] | None = None  # members heard when audits were
-        self._doubted: dict[int, frozenset[int]] = {}  # by attempt: parts whose announced numbers looked wrong
+        # By attempt: parts whose announced numbers looked wrong, and parts of zeros.
+        self._doubted: dict[int, tuple[frozenset[int], frozenset[int]]] = {}
 
     @property
     def audits_are_open(self) -> bool:
@@ -262,11 +267,11 @@ class Trials:
 
     def undecided(self, attempt: int) -> bool:
         """Whether an aggregate's numbers look wrong in this attempt, and no quorum judged it: too few are left, or its owner
-        disclosed to some only. An owner that accuses a reporter casts no doubt on its own aggregate: else it could disclose to
-        half of the jury and make the model stand still (SPEC G2)."""
-        doubted = self._doubted.get(attempt, frozenset())
-        judged = (j for j in self.judgements if j.attempt == attempt and j.kind == Kind.AGGREGATE)
-        return any(j.verdict is None and j.part in doubted for j in judged)
+        disclosed to some only; or it is none, and no quorum finds one (SPEC A7). An owner that accuses a reporter casts no doubt
+        on its own aggregate: else it could disclose to half of the jury and make the model stand still (SPEC G2)."""
+        doubted, empty = self._doubted.get(attempt, (frozenset(), frozenset()))
+        judged = (j for j in self.judgements if j.attempt == attempt and j.kind == Kind.AGGREGATE and j.part in doubted)
+        return any(j.verdict is None or j.part in empty for j in judged)
 
     def strike(self, silent: frozenset[PeerId]) -> None:
         """Strike members that did not open coin B, or had an attempt with open coins B repeated (SPEC N3)."""
@@ -293,7 +298,7 @@ class Trials:
         new = judge(attempt, votes, self._roster, docket)
         self.judgements += new
         self.accuses[attempt], self.votes[attempt] = accuses, votes
-        self._doubted[attempt] = docket.doubted
+        self._doubted[attempt] = docket.doubted, docket.empty
         shows = {j.part for j in new if j.banned is not None}  # other parts prove no ban, and are large
         self.disclosed = tuple(one for one in self.disclosed if one.attempt != attempt or one.part in shows)
         cheated = {j.banned for j in new if j.banned is not None and j.kind == Kind.AGGREGATE}

@@ -208,6 +208,9 @@ class ProtocolSimulation:
                 probation=self.door.chronicle.probation(seen.record) if self.door is not None else (),
             )
             yield report.told(self.run, scenario.total_steps, outcomes, self.numbers)
+            if (alarm := seen.state.roster.alarm) is not None:
+                self.stalled = str(alarm)
+                return
 
     def _step(self, run: Callable[..., Coroutine[Any, Any, Outcome[Training]]]) -> dict[PeerId, Outcome[Training]]:
         """All members run one step together; peers that were banned or are gone are not asked again. Candidates observe it."""
