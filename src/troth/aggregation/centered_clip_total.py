@@ -61,26 +61,26 @@ def _distances_at_center(rows_PD: Tensor, reference_D: Tensor, tau: float) -> Fl
     rows_PN = _coordinates(rows_PD.numpy(), reference_D.numpy()) / tau
     reference_norm, size, at_N = exact_norm(reference_D) / tau, len(reference_D), np.zeros(rows_PN.shape[1])
     now = _Pulls(rows_PN, at_N, 0.0)
-    nearest_P = np.sort(now.distance_P)
+    nearest_P = np.sort(now.distances)
     barrier, best = float(nearest_P[len(nearest_P) // 2]) + 1.0, now
     while barrier > _LEAST_BARRIER:
         at_N = _newton(rows_PN, at_N, barrier)
         now = _Pulls(rows_PN, at_N, 0.0)
         best = min(best, now, key=lambda one: one.residual)
         length = max(0.0, reference_norm - float(np.linalg.norm(at_N)))
-        aim = residual_tolerance(length, now.distance_P.tolist(), tau=1.0, size=size) / 16
+        aim = residual_tolerance(length, now.distances.tolist(), tau=1.0, size=size) / 16
         if now.residual <= max(aim, now.rounding):
-            return now.distance_P * tau
+            return now.distances * tau
         barrier *= _SHRINK
-    return best.distance_P * tau
+    return best.distances * tau
 
 
 def _newton(rows_PN: Floats, at_N: Floats, barrier: float) -> Floats:
     """Go near the centre for this barrier, by damped steps: each descends by at least what the proof says."""
     now = _Pulls(rows_PN, at_N, barrier)
     for _ in range(_MOST_STEPS):
-        direction_N = now.newton_N
-        decrement = np.sqrt(max(_dot(direction_N, now.pull_N), 0.0) / barrier)
+        direction_N = now.newton
+        decrement = np.sqrt(max(_dot(direction_N, now.pull), 0.0) / barrier)
         if not decrement > _NEAR or now.residual <= now.rounding:
             break
         length = 1 / (1 + decrement)
@@ -88,7 +88,7 @@ def _newton(rows_PN: Floats, at_N: Floats, barrier: float) -> Floats:
         for _ in range(_MOST_STEPS):  # farther, while the way there still descends: convex, so that is lower still
             length *= 2
             farther = now.moved(length * direction_N)
-            if not _dot(farther.pull_N, direction_N) > 0:
+            if not _dot(farther.pull, direction_N) > 0:
                 break
             following = farther
         now = following
@@ -107,23 +107,23 @@ class _Pulls:
         return _Pulls(self.rows_PN, self.at_N + by_N, self.barrier)
 
     @cached_property
-    def away_PN(self) -> Floats:
+    def away(self) -> Floats:
         return self.rows_PN - self.at_N
 
     @cached_property
-    def distance_P(self) -> Floats:
-        return _lengths(self.away_PN)
+    def distances(self) -> Floats:
+        return _lengths(self.away)
 
     @cached_property
-    def towards_PN(self) -> Floats:
+    def towards(self) -> Floats:
         """Unit vectors to the rows; zero where a row is."""
-        return self.away_PN / np.where(self.distance_P > 0, self.distance_P, 1.0)[:, None]
+        return self.away / np.where(self.distances > 0, self.distances, 1.0)[:, None]
 
     @cached_property
-    def _short_P(self) -> Floats:
+    def short(self) -> Floats:
         """What a pull lacks to the clipped one: the root η of `η(b + η) = 2μ(c − η)/(1 + c − η)`, with `b = ∣r − 1∣` and
         `c = min(r, 1)`. Newton's method comes down to it from above, since the difference of both sides is convex."""
-        clipped_P, beyond_P = np.minimum(self.distance_P, 1.0), np.abs(self.distance_P - 1.0)
+        clipped_P, beyond_P = np.minimum(self.distances, 1.0), np.abs(self.distances - 1.0)
         q_P = 2 * self.barrier * clipped_P / (1 + clipped_P)
         root_P = beyond_P + np.sqrt(beyond_P**2 + 4 * q_P)
         short_P = np.minimum(2 * q_P / np.where(root_P > 0, root_P, 1.0), clipped_P)
@@ -135,42 +135,42 @@ class _Pulls:
         return short_P
 
     @cached_property
-    def strength_P(self) -> Floats:
-        strength_P: Floats = np.minimum(self.distance_P, 1.0) - self._short_P
+    def strengths(self) -> Floats:
+        strength_P: Floats = np.minimum(self.distances, 1.0) - self.short
         return strength_P
 
     @cached_property
-    def pull_N(self) -> Floats:
+    def pull(self) -> Floats:
         """The sum of all pulls: the way down."""
-        pull_N: Floats = np.einsum("p,pn->n", self.strength_P, self.towards_PN)
+        pull_N: Floats = np.einsum("p,pn->n", self.strengths, self.towards)
         return pull_N
 
     @property
     def residual(self) -> float:
-        return float(_lengths(self.pull_N[None])[0])
+        return float(_lengths(self.pull[None])[0])
 
     @property
     def rounding(self) -> float:
         """What the residual is off by, at most: a difference is as exact as the longer of its terms."""
         reach_P = _lengths(self.rows_PN) + _lengths(self.at_N[None])
-        held_P = self.strength_P / np.where(self.distance_P > 0, self.distance_P, 1.0)
+        held_P = self.strengths / np.where(self.distances > 0, self.distances, 1.0)
         return _ROUNDING * float((held_P * reach_P).sum())
 
     @property
-    def newton_N(self) -> Floats:
+    def newton(self) -> Floats:
         """Newton's step. A row bends by `ρ/r` across its direction, and by `dρ/dr` along it."""
-        far_P, short_P = self.distance_P >= 1, self._short_P
-        gap_P = np.where(far_P, short_P, 1 - self.distance_P + short_P)  # 1 − ρ, with all its digits
-        room_P = gap_P * (1 + self.strength_P)
+        far_P, short_P = self.distances >= 1, self.short
+        gap_P = np.where(far_P, short_P, 1 - self.distances + short_P)  # 1 − ρ, with all its digits
+        room_P = gap_P * (1 + self.strengths)
         with np.errstate(divide="ignore", over="ignore"):
-            along_P = 1 / (1 + 2 * self.barrier * (1 + self.strength_P**2) / room_P**2)
+            along_P = 1 / (1 + 2 * self.barrier * (1 + self.strengths**2) / room_P**2)
         across_P = np.where(
-            self.distance_P > 0, self.strength_P / np.where(self.distance_P > 0, self.distance_P, 1.0), along_P
+            self.distances > 0, self.strengths / np.where(self.distances > 0, self.distances, 1.0), along_P
         )
         total = float(across_P.sum())
-        bend_NN = -np.einsum("p,pn,pm->nm", across_P - along_P, self.towards_PN, self.towards_PN)
+        bend_NN = -np.einsum("p,pn,pm->nm", across_P - along_P, self.towards, self.towards)
         bend_NN[np.diag_indices_from(bend_NN)] += total * (1 + _FLAT)
-        step_N: Floats = np.linalg.solve(bend_NN, self.pull_N)
+        step_N: Floats = np.linalg.solve(bend_NN, self.pull)
         return step_N
 
 

@@ -19,8 +19,8 @@ class AlarmError(CannotGoOnError):
     def __init__(self, step: int, bans: int, liars: int) -> None:
         super().__init__(
             f"the run ended in step {step}: {bans} of its members are banned, and it withstands {liars} "
-            f"liar{'' if liars == 1 else 's'}, so that an honest one may be among them. Look at the evidence of each ban with those "
-            "you trust, and begin a new run from this model: troth new --from FOLDER"
+            f"liar{'' if liars == 1 else 's'}, so that an honest one may be among them. Look at the evidence of each ban with "
+            "those you trust, and begin a new run from this model: troth new --from FOLDER"
         )
 
 

@@ -64,7 +64,9 @@ class Roster:
     addresses: tuple[tuple[PeerId, str], ...] = ()  # of members that were strangers
     record_keys: tuple[RecordKey, ...] = ()  # of members and absent peers, in their order
     changed: int = -1  # step of the last record that changed members or keys; −1: none
-    disputable: tuple[PeerId, ...] = ()  # of the banned, those whose ban rests on judgement: such bans leave L as it was
+    disputable: tuple[
+        PeerId, ...
+    ] = ()  # of the banned, those whose ban rests on judgement: such bans leave L as it was
     still: int = 0  # steps in a row without an update
     idle: int = 0  # of these, those since more members were there than ever in that time (SPEC G3)
     most_idle: int = 0  # members, at most, in that time
@@ -137,7 +139,9 @@ class Roster:
                 entered=len(newcomers) + sum(old in self.came_in for old, _ in back),
             ),
         )
-        return replace(following, byzantine=following._byzantine_among(following.seats), **self._idling(record, staying))
+        return replace(
+            following, byzantine=following._byzantine_among(following.seats), **self._idling(record, staying)
+        )
 
     def _idling(self, record: StepRecord, staying: Collection[PeerId]) -> dict[str, int]:
         if record.updated:
@@ -315,9 +319,9 @@ class Roster:
 
     @property
     def liars_gone(self) -> int:
-        """Number of founders whose ban nobody can refute, one under two keys counts once. Whoever came in by the door takes its seat along instead,
-        and the share that the seat had in `b`: else strangers could come in to be banned, until nobody counts on the liars that
-        are left (SPEC J7)."""
+        """Number of founders whose ban nobody can refute, one under two keys counts once. Whoever came in by the door takes its
+        seat along instead, and the share that the seat had in `b`: else strangers could come in to be banned, until nobody counts
+        on the liars that are left (SPEC J7)."""
         again = {new for old, new in self.successors if old in self.banned}
         return len(set(self.banned) - again - set(self.door.turned_away) - self.came_in - set(self.disputable))
 

@@ -181,4 +181,6 @@ class Outcome(Generic[T]):
     audited: tuple[Audit, ...]  # audits that this peer did
     observed: bool = False  # this peer observed, and took no part
     disclosed: tuple[Disclosure, ...] = ()  # proofs of bans over parts
-    closing: Mapping[PeerId, Signature] = field(default_factory=dict)  # signatures under this record, if it ends the run
+    closing: Mapping[PeerId, Signature] = field(
+        default_factory=dict
+    )  # signatures under this record, if it ends the run

@@ -18,7 +18,7 @@ from troth.protocol.step.context import StepContext
 from troth.protocol.step.disputes import audit_targets, vote
 from troth.protocol.step.step import sign_end, sign_last
 from troth.protocol.step.trials import AUDIT_KINDS, Docket, Trials
-from troth.protocol.wire.messages import NO_BASIS, Accuse, Commit, Kind, Phase, said_as
+from troth.protocol.wire.messages import NO_BASIS, Accuse, Commit, Kind, Phase
 
 T = TypeVar("T")
 
