@@ -21,6 +21,7 @@ from troth.audit.walk import Walk, Walked
 from troth.errors import OperatorError, printable
 from troth.network.disk.journal import FORMAT
 from troth.network.disk.lock import is_in_use
+from troth.network.disk.roster_changes import FILE
 from troth.network.manifest.manifest import Manifest
 from troth.protocol.wire.frames import CertifiedRecord
 
@@ -124,7 +125,7 @@ class _Audit:
 
     def check(self, reader: JournalReader) -> Report:
         folder, run, report = self._folder, self._manifest.run, self._report
-        changes_path = folder / "journal" / "roster-changes.jsonl"
+        changes_path = folder / "journal" / FILE
         check_mark(folder, run.id, report)
         changes = read_changes(changes_path, report)
         walked = self._walk(reader, changes or [])

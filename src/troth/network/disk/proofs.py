@@ -13,8 +13,8 @@ from troth.evidence.model_file import model_file, to_text
 from troth.evidence.verify_model import verify_state
 from troth.network.disk.errors import DiskError
 from troth.network.disk.journal import FILE_NAME, LINE
-from troth.network.disk.roster_changes import read_exactly
-from troth.protocol.core.records import decode_record
+from troth.network.disk.roster_changes import FILE, damaged, read_exactly
+from troth.protocol.core.records import StepRecord, decode_record
 from troth.protocol.core.run import Run
 from troth.protocol.recovery.invitation import Invitation
 from troth.protocol.wire.frames import CertifiedRecord
@@ -27,12 +27,13 @@ def invitation_from(folder: Path) -> tuple[Digest, Invitation]:
     try:
         run = _run_of(folder)
         last = next(_certified(folder), None)
-        named = [(decode_record(one.record).step, blob_digest(one.record)) for one in _changes(folder)]
     except (OSError, ValueError) as error:
         raise _no_folder(folder) from error
     if last is None:
         raise DiskError(f"{folder}: no step is certified there yet, so there is nothing to invite to; wait for one")
-    return run, Invitation.to(run, decode_record(last.record).step, named)
+    record = decode_record(last.record)
+    named = [(decode_record(one.record).step, blob_digest(one.record)) for one in _changes(folder, record)]
+    return run, Invitation.to(run, record.step, named)
 
 
 def proven_state(folder: Path, run: Run) -> tuple[Path, str]:
@@ -41,11 +42,13 @@ def proven_state(folder: Path, run: Run) -> tuple[Path, str]:
         other = _run_of(folder) != run.id
         oldest_first = list(_certified(folder))[::-1]
         signed = {decode_record(one.record).state_after: one for one in oldest_first}  # by the newest that names it
-        changes = _changes(folder)
+        changes = _changes(folder, decode_record(oldest_first[-1].record)) if oldest_first else []
         for path in sorted(folder.glob("checkpoints/step-*.safetensors"), reverse=True):
             proof = None if other else _proof(path, run, signed, changes)
             if proof is not None:
                 return path, proof
+    except DiskError:
+        raise
     except (OSError, ValueError) as error:
         raise _no_folder(folder) from error
     if other:
@@ -78,9 +81,13 @@ def _run_of(folder: Path) -> Digest:
     return Digest(bytes.fromhex((folder / "run").read_text(encoding="ascii").strip()))
 
 
-def _changes(folder: Path) -> list[CertifiedRecord]:
-    path = folder / "journal" / "roster-changes.jsonl"
-    return read_exactly(path) if path.exists() else []
+def _changes(folder: Path, last: StepRecord) -> list[CertifiedRecord]:
+    """All changes of the members up to the last record: with one less, an invitation would be into another history."""
+    path = folder / "journal" / FILE
+    try:
+        return read_exactly(path, last)
+    except (OSError, ValueError) as error:
+        raise damaged(path, str(error)) from error
 
 
 def _certified(folder: Path) -> Iterator[CertifiedRecord]:

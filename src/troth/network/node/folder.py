@@ -32,6 +32,7 @@ from troth.network.disk.journal import Journal
 from troth.network.disk.lock import Lock, lock_folder
 from troth.network.disk.record_keys import RecordKeyFiles
 from troth.network.disk.replay import Base, Replay
+from troth.network.disk.roster_changes import FILE
 from troth.network.disk.signed_slots import SignedSlotsFile
 from troth.protocol.broadcast.outside.catch_up_server import Served
 from troth.protocol.core.records import StepRecord, decode_record
@@ -73,6 +74,8 @@ class PeerFolder:
         self.journal = Journal(path / "journal", run, after=self._checkpoints.marks().journal)
         if self.journal.cut:
             note(f"the journal's last line was torn: {self.journal.cut} bytes of it are cut off")
+        if self.journal.roster_changes.mended:
+            note(f"{path / 'journal' / FILE} was damaged, or older than the journal beside it: it is mended from that")
         self.chunks = ChunkFiles(path / "download", note)
         self.record_keys = RecordKeyFiles(path / "record-keys", first_record_key)
         self.slots: SignedSlotsFile | None = None
