@@ -155,12 +155,25 @@ class _Audit:
                     walk = make(whole=reader.whole)
                 walk.take(entry)
                 self._tell(f"{entry.place}")
-            walked = Walked() if walk is None else walk.end()
+            if walk is None:
+                raise self._nothing(reader)
+            walked = walk.end()
         if reader.torn:
             report.skipped(str(reader.files[-1]), f"its last line is torn, as after a power cut: {reader.torn} bytes")
         report.first, report.last = min(walked.records, default=None), max(walked.records, default=None)
         report.closed = walked.last is not None and walked.last.closing
         return walked
+
+    def _nothing(self, reader: JournalReader) -> AuditError:
+        """There is nothing to audit, and what is wrong first may say why."""
+        found = self._report.findings
+        why = f" ({found[0].where}: {found[0].what})" if found else ""
+        return AuditError(
+            printable(
+                f"no line in {reader.files[0].parent} tells of a step{why}: name the folder of a peer that took part in one, "
+                "or another copy of it"
+            )
+        )
 
     def _verify(self, paths: Sequence[Path]) -> Iterator[Verdict]:
         options = self._options
