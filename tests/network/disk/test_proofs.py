@@ -69,3 +69,16 @@ def test_nobody_is_invited_into_a_history_that_lacks_members(tmp_path: Path) -> 
         invitation_from(tmp_path)
     path.write_bytes(good)
     assert invitation_from(tmp_path) == (RUN, right)
+
+
+def test_a_flipped_bit_in_the_journal_makes_no_invitation(tmp_path: Path, journal: Journal) -> None:
+    """[J9] The chain is followed to where it ends; what stands in older files is not looked at."""
+    journal.close()
+    newest = max((tmp_path / "journal").glob("steps-*.jsonl"))
+    good = newest.read_bytes()
+    for place in range(0, len(good) - 1, 11):
+        bad = bytearray(good)
+        bad[place] ^= 1 << place % 8
+        newest.write_bytes(bad)
+        with pytest.raises(DiskError, match=f"{newest.name}, line {1 + good[:place].count(10)}: "):
+            invitation_from(tmp_path)

@@ -13,7 +13,7 @@ import json
 import os
 import re
 from base64 import b64encode
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +30,7 @@ STEPS_PER_FILE = 100
 KEPT_FILES = 20  # the newest ones
 _FILES_READ = 2  # the last ones, for records that others may ask for
 FILE_NAME = re.compile(r"steps-([0-9]{9})\.jsonl")
-_OF_RECORDS = (b'{"kind": "record"', b'{"kind": "signatures"')
+_RECORD, _SIGNATURES = b'{"kind": "record"', b'{"kind": "signatures"'  # beginnings of such lines
 LINE = re.compile(rb'\{"chain": "([0-9a-f]{64})", "what": (\{.*\})\}')  # exactly as `_append` writes it
 
 
@@ -84,9 +84,8 @@ class Journal:
             for number, line in enumerate(_read(path, chain, last=path == files[-1]), 1):
                 if number == 1:
                     self._check_begin(path, line.content)
-                elif line.content.startswith(_OF_RECORDS):  # announcements are most of it
-                    for one in self._certified(path, records, _parsed(path, number, line.content)):
-                        held.add(one)
+                for one in records.take(path, number, line.content):
+                    held.add(one)
                 chain = line.chain
                 self._length += line.length
                 reached |= chain == after
@@ -155,21 +154,12 @@ class Journal:
 
     def certified(self, step: int) -> list[CertifiedRecord]:
         """The records before this step, without a gap, as far back as the last files go."""
-        records, found = _Records(), dict[int, CertifiedRecord]()
-        for path in self._files()[-_FILES_READ:]:
-            for entry in read_journal(path):
-                for one in self._certified(path, records, entry):
-                    found[decode_record(one.record).step] = one
+        files = self._files()[-_FILES_READ:]
+        found = {decode_record(one.record).step: one for path in files for one in certified_in(path)}
         first = step
         while first - 1 in found:
             first -= 1
         return [found[k] for k in range(first, step)]
-
-    def _certified(self, path: Path, records: "_Records", entry: dict[str, Any]) -> Iterable[CertifiedRecord]:
-        try:
-            return records.take(entry)
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise JournalError(f"{path} holds a record that cannot be read; {_way_out(self._folder)}") from error
 
     def _write(self, step: int, entry: dict[str, Any]) -> None:
         try:
@@ -213,14 +203,27 @@ class _Records:
     def __init__(self) -> None:
         self._unsigned = b""
 
-    def take(self, entry: dict[str, Any]) -> Iterable[CertifiedRecord]:
-        if entry["kind"] == "record":
-            self._unsigned = bytes.fromhex(entry["record"])
-            decode_record(self._unsigned)
-        elif entry["kind"] == "signatures" and bytes.fromhex(entry["of"]) == blob_digest(self._unsigned):
-            signed = {bytes.fromhex(peer): bytes.fromhex(one) for peer, one in entry["signatures"].items()}
-            return [CertifiedRecord(self._unsigned, signed)]
-        return []
+    def take(self, path: Path, number: int, content: bytes) -> Iterator[CertifiedRecord]:
+        if not content.startswith((_RECORD, _SIGNATURES)):  # announcements are most of it
+            return
+        entry = _parsed(path, number, content)
+        try:
+            if content.startswith(_RECORD):
+                self._unsigned = bytes.fromhex(entry["record"])
+                decode_record(self._unsigned)
+            elif bytes.fromhex(entry["of"]) == blob_digest(self._unsigned):
+                signed = {bytes.fromhex(peer): bytes.fromhex(one) for peer, one in entry["signatures"].items()}
+                yield CertifiedRecord(self._unsigned, signed)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise JournalError(f"{path}, line {number}: this record cannot be read; {_way_out(path.parent)}") from error
+
+
+def certified_in(path: Path) -> Iterator[CertifiedRecord]:
+    """The certified records in a file, oldest first; raises `JournalError` where the chain breaks. The peer may be writing a line
+    meanwhile."""
+    records = _Records()
+    for number, line in enumerate(_read(path, None, last=True), 1):
+        yield from records.take(path, number, line.content)
 
 
 def read_journal(path: Path) -> Iterator[dict[str, Any]]:

@@ -1,6 +1,5 @@
 """What a peer's folder proves to others, also while the peer trains: how the members changed, and a state that they signed."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from troth.evidence.errors import UnprovedError
 from troth.evidence.model_file import model_file, to_text
 from troth.evidence.verify_model import verify_state
 from troth.network.disk.errors import DiskError
-from troth.network.disk.journal import FILE_NAME, LINE
+from troth.network.disk.journal import FILE_NAME, certified_in
 from troth.network.disk.roster_changes import FILE, damaged, read_exactly
 from troth.protocol.core.records import StepRecord, decode_record
 from troth.protocol.core.run import Run
@@ -27,6 +26,8 @@ def invitation_from(folder: Path) -> tuple[Digest, Invitation]:
     try:
         run = _run_of(folder)
         last = next(_certified(folder), None)
+    except DiskError:
+        raise
     except (OSError, ValueError) as error:
         raise _no_folder(folder) from error
     if last is None:
@@ -91,20 +92,10 @@ def _changes(folder: Path, last: StepRecord) -> list[CertifiedRecord]:
 
 
 def _certified(folder: Path) -> Iterator[CertifiedRecord]:
-    """The records over which the journal holds signatures, newest first; the peer may be writing a line meanwhile."""
+    """The records over which the journal holds signatures, newest first."""
     files = (path for path in (folder / "journal").iterdir() if FILE_NAME.fullmatch(path.name))
     for path in sorted(files, reverse=True):
-        signatures: dict[str, dict[str, str]] = {}
-        for line in reversed(path.read_bytes().splitlines()):
-            found = LINE.fullmatch(line)
-            content = json.loads(found[2]) if found is not None else {}
-            if content.get("kind") == "signatures":
-                signatures[content["of"]] = content["signatures"]
-            elif content.get("kind") == "record":
-                raw = bytes.fromhex(content["record"])
-                signed = signatures.get(blob_digest(raw).hex())
-                if signed is not None:
-                    yield CertifiedRecord(raw, {bytes.fromhex(p): bytes.fromhex(s) for p, s in signed.items()})
+        yield from reversed(list(certified_in(path)))
 
 
 def _no_folder(folder: Path) -> DiskError:
