@@ -71,6 +71,18 @@ def test_nobody_is_invited_into_a_history_that_lacks_members(tmp_path: Path) -> 
     assert invitation_from(tmp_path) == (RUN, right)
 
 
+@pytest.mark.usefixtures("journal")
+def test_a_flipped_bit_in_the_name_of_the_run_makes_no_invitation(tmp_path: Path) -> None:
+    mark = tmp_path / "run"
+    good = mark.read_bytes()
+    for place in range(64):
+        bad = bytearray(good)
+        bad[place] ^= 1
+        mark.write_bytes(bad)
+        with pytest.raises(DiskError, match="names another run than"):
+            invitation_from(tmp_path)
+
+
 def test_a_flipped_bit_in_the_journal_makes_no_invitation(tmp_path: Path, journal: Journal) -> None:
     """[J9] The chain is followed to where it ends; what stands in older files is not looked at."""
     journal.close()

@@ -235,6 +235,12 @@ def read_journal(path: Path) -> Iterator[dict[str, Any]]:
         raise JournalError(f"cannot read {path}: {error.strerror}") from error
 
 
+def run_of(path: Path) -> str:
+    """The run that a file of a journal names."""
+    begin = next(read_journal(path), {}).get("run")
+    return begin if isinstance(begin, str) else ""
+
+
 class _Line(NamedTuple):
     """A line whose place in the chain was checked."""
 

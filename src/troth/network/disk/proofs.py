@@ -11,7 +11,7 @@ from troth.evidence.errors import UnprovedError
 from troth.evidence.model_file import model_file, to_text
 from troth.evidence.verify_model import verify_state
 from troth.network.disk.errors import DiskError
-from troth.network.disk.journal import FILE_NAME, certified_in
+from troth.network.disk.journal import FILE_NAME, certified_in, run_of
 from troth.network.disk.roster_changes import FILE, damaged, read_exactly
 from troth.protocol.core.records import StepRecord, decode_record
 from troth.protocol.core.run import Run
@@ -79,7 +79,14 @@ def _proof(path: Path, run: Run, signed: dict[bytes, CertifiedRecord], changes: 
 
 
 def _run_of(folder: Path) -> Digest:
-    return Digest(bytes.fromhex((folder / "run").read_text(encoding="ascii").strip()))
+    named = (folder / "run").read_text(encoding="ascii").strip()
+    for path in _journal(folder):
+        if (other := run_of(path)) != named:
+            raise DiskError(
+                f"{folder / 'run'} names another run than {path} ({other[:16]}): one was changed, or is of another folder; "
+                "put the right one back"
+            )
+    return Digest(bytes.fromhex(named))
 
 
 def _changes(folder: Path, last: StepRecord) -> list[CertifiedRecord]:
@@ -93,9 +100,14 @@ def _changes(folder: Path, last: StepRecord) -> list[CertifiedRecord]:
 
 def _certified(folder: Path) -> Iterator[CertifiedRecord]:
     """The records over which the journal holds signatures, newest first."""
-    files = (path for path in (folder / "journal").iterdir() if FILE_NAME.fullmatch(path.name))
-    for path in sorted(files, reverse=True):
+    for path in _journal(folder):
         yield from reversed(list(certified_in(path)))
+
+
+def _journal(folder: Path) -> list[Path]:
+    """The newest first."""
+    files = (path for path in (folder / "journal").iterdir() if FILE_NAME.fullmatch(path.name))
+    return sorted(files, reverse=True)
 
 
 def _no_folder(folder: Path) -> DiskError:
