@@ -173,3 +173,19 @@ def test_too_many_runs(tmp_path: Path) -> None:
 def test_files_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(SweepError, match=r"cannot read .*: No such file"):
         read_sweep(tmp_path / "no.toml")
+
+
+@pytest.mark.parametrize(
+    ("hostile", "why"),
+    [
+        (b"a = " + b"[\n" * 5000, "nested too deeply: no sweep is"),
+        (b"a" + b".a" * 1000 + b" = 1", "line 1: a key has more than 16 dots"),
+        (b"a = " + b"9" * 4090, "missing required field `name`|not TOML"),
+    ],
+)
+def test_a_hostile_file_is_a_mistake_that_is_named(tmp_path: Path, hostile: bytes, why: str) -> None:
+    """They ended in a traceback, or after minutes."""
+    path = tmp_path / "hostile.toml"
+    path.write_bytes(hostile)
+    with pytest.raises(SweepError, match=why):
+        read_sweep(path)

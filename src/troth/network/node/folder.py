@@ -34,6 +34,7 @@ from troth.network.disk.record_keys import RecordKeyFiles
 from troth.network.disk.replay import Base, Replay
 from troth.network.disk.roster_changes import FILE
 from troth.network.disk.signed_slots import SignedSlotsFile
+from troth.network.disk.step_files import step_files
 from troth.protocol.broadcast.outside.catch_up_server import Served
 from troth.protocol.core.records import StepRecord, decode_record
 from troth.protocol.core.run import Run
@@ -128,6 +129,12 @@ class PeerFolder:
 
     def _last(self, first: State[Training]) -> Found:
         found = self._checkpoints.last(first, self._replayed)
+        newest = max(step_files(self.path / "checkpoints", "json"), default=0)
+        if newest > found.state.step:
+            self._note(
+                f"the checkpoint of step {newest} in {self.path} is damaged: this peer goes on from that of step "
+                f"{found.state.step}, and the others tell it what it missed; look after the disk"
+            )
         states = *found.past, found.state
         records = self._records(found.state.step) if any(one.pending_audits.owed_steps for one in states) else {}
 
