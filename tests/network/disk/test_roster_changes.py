@@ -118,8 +118,10 @@ def test_lines_that_are_missing_are_mended_from_the_journal_or_named(folder: Pat
     with pytest.raises(DiskError, match="step 1: a change of the members is missing"):
         opened(folder)
     path.write_bytes(lines[0] + lines[2] + lines[1])
-    with pytest.raises(ValueError, match="step 4"):
+    with pytest.raises(ValueError, match="line 3"):
         read_exactly(path)
+    assert opened(folder).mended
+    assert path.read_bytes() == good
 
 
 def test_a_journal_that_has_forgotten_nothing_makes_the_file_again(tmp_path: Path) -> None:
@@ -154,6 +156,20 @@ def test_of_a_step_that_was_made_again_the_journals_record_counts(folder: Path) 
     before = opened(folder).before(LENGTH)
     RosterChanges(folder / FILE).add([certified(9, incarnation=1, changed=4)])
     assert opened(folder).before(LENGTH) == before
+
+
+def test_a_file_that_is_whole_is_not_mended(tmp_path: Path) -> None:
+    """[B6, J8] A stranger that was there before followed the run anew: of a step that was made again since, its journal holds the
+    other record."""
+    journal = Journal(tmp_path, RUN)
+    journal.recorded([certified(0), certified(1, leaves=True)])
+    now = [certified(4, leaves=True), certified(9, leaves=True, changed=4)]
+    journal.roster_changes.add([certified(1, incarnation=1), *now])
+    journal.recorded([certified(12, incarnation=1, changed=9)])
+    journal.close()
+    changes = opened(tmp_path)
+    assert not changes.mended
+    assert changes.before(20) == now
 
 
 @pytest.mark.parametrize("raw", [b"\xff", b"{}\n", b'{"record": "00", "signatures": {}}\n', b"[" * 10_000])
