@@ -393,7 +393,7 @@ def test_changes_of_members_are_those_of_the_journal(peer: Path, audited: Audit)
     path.unlink()
     assert "it is not there, and members changed" in first(audited(), Check.FILES)
     path.write_text(text.replace(": ", ":", 1))
-    assert "not written the one way" in first(audited(), Check.FILES)
+    assert "line 1: the line is damaged, or was changed" in first(audited(), Check.FILES)
 
 
 def test_a_ban_without_evidence_is_named(peer: Path, audited: Audit) -> None:

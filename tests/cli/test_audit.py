@@ -8,12 +8,13 @@ import pytest
 
 from tests.audit.folders import witnessed
 from tests.cli.conftest import Troth
-from troth.network.disk.journal import FORMAT
+from troth.crypto import Digest
+from troth.network.disk.journal import FORMAT, next_digest
 from troth.network.disk.lock import lock_folder
 from troth.simulation import Scenario
 
 SCENARIO = Scenario(
-    task="quadratic:dimension=24", peers=6, byzantine=1, attack="sign-flip", attack_start=3, steps=8, seed=3
+    task="quadratic:dimension=24", peers=6, byzantine=1, attack="sign-flip", attack_start=1, steps=8, seed=3
 )
 
 
@@ -52,6 +53,46 @@ def test_a_report_for_programs(troth: Troth) -> None:
     assert report["checked"]["gradients"] == 0
     assert report["findings"] == []
     assert {"what", "why"} == report["not_checked"][0].keys()
+
+
+@pytest.mark.parametrize("kept", ["nothing", "its first line", "lines of another file", "a folder"])
+def test_a_journal_without_a_step_is_a_mistake(troth: Troth, folder: Path, kept: str) -> None:
+    """It ended in a traceback, with the exit code of a folder in which something is wrong."""
+    path = folder / "journal" / "steps-000000000.jsonl"
+    raw = path.read_bytes()
+    if kept == "a folder":
+        path.unlink()
+        path.mkdir()
+    else:
+        other = (folder / "journal" / "roster-changes.jsonl").read_bytes()
+        path.write_bytes({"nothing": b"", "its first line": raw[: raw.index(b"\n") + 1]}.get(kept, other))
+    done = troth("audit", "peer", "--run", "run.toml")
+    assert (done.code, done.out) == (2, "")
+    assert len(done.err.splitlines()) == 1
+    assert "tells of a step" in done.err
+    assert ("steps-000000000.jsonl" in done.err) == (kept != "its first line"), "what is wrong, and where"
+
+
+def test_a_journal_that_leads_nowhere_is_wrong(troth: Troth, folder: Path) -> None:
+    """Its beginning is deleted, and the changes of members are not there: no roster is known, and no name."""
+    path, changes = folder / "journal" / "steps-000000000.jsonl", folder / "journal" / "roster-changes.jsonl"
+    lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+    changed = json.loads(changes.read_bytes())["record"]
+    at = 1 + next(
+        number for number, line in enumerate(lines) if line["what"].get("record") == changed
+    )  # its signatures
+    chain = Digest(bytes.fromhex(lines[at]["chain"]))
+    lines[at] = {"what": {**lines[0]["what"], "after": chain.hex()}}
+    with path.open("wb") as file:
+        for line in lines[at:]:
+            content = json.dumps(line["what"], sort_keys=True).encode()
+            chain = next_digest(chain, content)
+            file.write(b'{"chain": "%s", "what": %s}\n' % (chain.hex().encode(), content))
+    changes.unlink()
+    done = troth("audit", "peer", "--run", "run.toml")
+    assert done.code == 1
+    assert ": no certified record" in done.out
+    assert done.out.splitlines()[-1].endswith("things are wrong")
 
 
 def test_a_wrong_byte_is_one_line_that_names_its_place(troth: Troth, folder: Path) -> None:

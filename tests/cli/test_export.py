@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -62,10 +63,40 @@ def test_a_named_checkpoint_and_one_that_is_damaged(troth: Troth) -> None:
     raw[-1] ^= 1
     newest.write_bytes(raw)
     done = troth("export", "peer", "--run", "run.toml", "--out", "two.safetensors")
-    assert "the model in step-000000001.safetensors" in done.out, "the newest whole one"
+    assert (done.code, done.out) == (2, ""), "an older model is for people to ask for"
+    assert done.err == (
+        f"troth: {newest} is damaged: name another member's folder; or in place of peer the newest that is whole, {one}\n"
+    )
+    assert not Path("two.safetensors").exists()
     done = troth("export", str(newest), "--run", "run.toml", "--out", "three.safetensors")
     assert done.code == 2
     assert "is no checkpoint of this run, or is damaged" in done.err
+    for path in Path("peer/checkpoints").glob("*.safetensors"):
+        path.write_bytes(raw[:-9])
+    done = troth("export", "peer", "--run", "run.toml", "--out", "two.safetensors")
+    assert done.err == f"troth: {newest} is damaged, and no older model here is whole: name another member's folder\n"
+
+
+@pytest.mark.usefixtures("manifest")
+@pytest.mark.parametrize("harm", ["flipped", "cut", "empty", "deeply nested"])
+def test_a_damaged_file_beside_the_newest_model_is_named(troth: Troth, harm: str) -> None:
+    beside = Path("peer/checkpoints/step-000000002.json")
+    raw = beside.read_bytes()
+    flipped = raw.replace(b'"randomness": "', b'"randomness": "/', 1)
+    harmed = {"flipped": flipped, "cut": raw[:-9], "empty": b"", "deeply nested": b'{"x":' + b"[" * 100_000}
+    beside.write_bytes(harmed[harm])
+    done = troth("export", "peer", "--run", "run.toml", "--out", "two.safetensors")
+    assert (done.code, done.out) == (2, "")
+    assert f"{beside.with_suffix('.safetensors')} is damaged" in done.err
+
+
+@pytest.mark.usefixtures("manifest")
+def test_a_checkpoint_that_is_being_written_is_passed_over(troth: Troth) -> None:
+    """The file beside a model is written last: without it the model was never whole, and the run goes on."""
+    Path("peer/checkpoints/step-000000002.json").unlink()
+    done = troth("export", "peer", "--run", "run.toml")
+    assert (done.code, done.err) == (0, "")
+    assert "the model in step-000000001.safetensors, before step 1" in done.out
 
 
 def test_mistakes_name_the_way_out(troth: Troth, manifest: Manifest) -> None:
@@ -113,6 +144,13 @@ def test_the_model_of_a_closed_run_comes_with_its_certificate(troth: Troth, tmp_
     assert done.code == 0
     assert "signatures" not in done.out
     assert not Path("earlier.json").exists()
+    for path in sorted(Path("closed/peer/checkpoints").glob("step-*"))[-4:]:
+        path.unlink()  # the closing step has a checkpoint too
+    done = troth("export", "closed/peer", *run, "--out", "end.safetensors")
+    assert (done.code, done.out) == (2, "")
+    assert "is older than the end of the run" in done.err
+    shutil.rmtree("closed")
+    witnessed(tmp_path / "closed" / "peer", scenario)
     Path("there.json").touch()
     done = troth("export", "closed/peer", *run, "--out", "there.safetensors")
     assert (done.code, done.out) == (2, "")

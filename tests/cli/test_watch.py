@@ -152,6 +152,9 @@ def test_status_of_one_that_trains(troth: Troth, tmp_path: Path) -> None:
         ({"doing": "error", "text": "no space left"}, 1, "no space left"),
         ({"at": time.time() - 3600}, 1, "ann: stale"),
         ({"at": time.time() - 3600}, 1, " min ago, training then"),
+        ({"at": time.time() + 86400}, 1, "ann: stale"),
+        ({"at": time.time() + 864000}, 1, "last heard of at a time that is 10 days ahead of this machine's clock, training then"),
+        ({"at": time.time() + 86400, "doing": "over"}, 0, "ann: over"),
     ],
 )  # fmt: skip
 def test_exit_codes(troth: Troth, tmp_path: Path, more: dict[str, object], code: int, text: str) -> None:
@@ -169,6 +172,15 @@ def test_a_process_that_is_gone_makes_a_status_stale_sooner(troth: Troth, tmp_pa
     assert troth("status", "a").code == 0, "its process is there"
     status(tmp_path / "a", at=time.time() - 2, pid=gone())
     assert troth("status", "a").code == 0, "it may just have ended"
+
+
+def test_a_simulation_whose_events_are_of_a_time_to_come_is_not_well(troth: Troth, tmp_path: Path) -> None:
+    """It died while the clock was ahead; nobody can tell when."""
+    later = time.time() + 86400
+    write(tmp_path / "a", began(at=later), stepped(0, at=later))
+    assert troth("status", "a").code == 1
+    write(tmp_path / "a", began(at=time.time()), stepped(0, at=time.time()))
+    assert troth("status", "a").code == 0
 
 
 def test_status_for_scripts(troth: Troth, tmp_path: Path) -> None:

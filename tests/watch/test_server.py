@@ -197,12 +197,13 @@ def test_a_simulation_that_is_gone_without_a_word(tmp_path: Path) -> None:
         assert (gone.how_it_ended, slow.how_it_ended) == ("lost", None)
 
 
-def test_a_swarm_whose_witness_was_killed_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", [100.0, -86400.0], ids=["long ago", "while its clock was ahead"])
+def test_a_swarm_whose_witness_was_killed_goes_on(tmp_path: Path, first: float) -> None:
     peers = tuple(KnownPeer(name=f"peer{number}") for number in range(3))
     write(tmp_path, began(source="swarm", me="peer0", peers=peers), stepped(0))
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    ages = {0: 100.0, 1: 90.0, 2: 0.0}
+    ages = {0: first, 1: 90.0, 2: 0.0}
     for number, age in ages.items():
         (tmp_path / f"peer{number}").mkdir()
         pid = os.getpid() if number == 2 else gone.pid
@@ -212,6 +213,18 @@ def test_a_swarm_whose_witness_was_killed_goes_on(tmp_path: Path) -> None:
     run.status = run.folder.status(began(source="swarm", me="peer0", peers=peers))
     assert run.status is not None
     assert (run.status.me, run.how_it_ended) == ("peer2", None)
+
+
+def test_a_simulation_that_died_while_the_clock_was_ahead_is_lost(tmp_path: Path) -> None:
+    """Its file's time is ahead too, so no waiting would show that nothing is written any more."""
+    write(tmp_path, began(), stepped(0))
+    with LiveRun(RunFolder(tmp_path)) as run:
+        seen = run.changes
+        while not run.tail.position.count:
+            run.wait(seen, 1.0)
+        assert run.how_it_ended is None
+        os.utime(tmp_path / EVENTS, (time.time() + 86400,) * 2)
+        assert run.how_it_ended == "lost"
 
 
 def test_one_step_in_full(serve: Serve, tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_who_is_waited_for(doing: str) -> None:
 
 def test_a_member_that_says_nothing_any_more() -> None:
     text = "\n".join(drawn(View(picture(began()), status(), now=NOW + 200)))
-    assert "nothing heard for 3 min: its process is gone, or hangs" in text
+    assert "last heard of 3 min ago: its process is gone, or hangs" in text
 
 
 def test_hostile_names_and_notes_steer_nothing() -> None:

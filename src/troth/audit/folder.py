@@ -21,6 +21,7 @@ from troth.audit.walk import Walk, Walked
 from troth.errors import OperatorError, printable
 from troth.network.disk.journal import FORMAT
 from troth.network.disk.lock import is_in_use
+from troth.network.disk.roster_changes import FILE
 from troth.network.manifest.manifest import Manifest
 from troth.protocol.wire.frames import CertifiedRecord
 
@@ -124,7 +125,7 @@ class _Audit:
 
     def check(self, reader: JournalReader) -> Report:
         folder, run, report = self._folder, self._manifest.run, self._report
-        changes_path = folder / "journal" / "roster-changes.jsonl"
+        changes_path = folder / "journal" / FILE
         check_mark(folder, run.id, report)
         changes = read_changes(changes_path, report)
         walked = self._walk(reader, changes or [])
@@ -154,12 +155,25 @@ class _Audit:
                     walk = make(whole=reader.whole)
                 walk.take(entry)
                 self._tell(f"{entry.place}")
-            walked = Walked() if walk is None else walk.end()
+            if walk is None:
+                raise self._nothing(reader)
+            walked = walk.end()
         if reader.torn:
             report.skipped(str(reader.files[-1]), f"its last line is torn, as after a power cut: {reader.torn} bytes")
         report.first, report.last = min(walked.records, default=None), max(walked.records, default=None)
         report.closed = walked.last is not None and walked.last.closing
         return walked
+
+    def _nothing(self, reader: JournalReader) -> AuditError:
+        """There is nothing to audit, and what is wrong first may say why."""
+        found = self._report.findings
+        why = f" ({found[0].where}: {found[0].what})" if found else ""
+        return AuditError(
+            printable(
+                f"no line in {reader.files[0].parent} tells of a step{why}: name the folder of a peer that took part in one, "
+                "or another copy of it"
+            )
+        )
 
     def _verify(self, paths: Sequence[Path]) -> Iterator[Verdict]:
         options = self._options

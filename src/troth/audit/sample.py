@@ -52,7 +52,7 @@ class Sampler:
         self._report = report
         self._tell = tell
         self._tools = Primitives()
-        self._name: Name = names_in(self._run, walked.state.roster) if walked.state is not None else PeerId.hex
+        self._name: Name = names_in(self._run, walked.state.roster) if walked.state is not None else bytes.hex
 
     def check(self, task: AgreedTask, count: int) -> None:
         """Draw `count` gradients, and make as many updates again."""

@@ -50,7 +50,7 @@ def export(
     problem = manifest.problem(manifest.make_task())
     work = manifest.work(problem, Primitives())
     found = find_model(place, manifest.run.id, work)
-    certificate = _certificate(place, manifest.run.id, work.digest(found.training))
+    certificate = _certificate(place, manifest.run.id, work.digest(found.training), found.path)
     beside = out.with_suffix(".json")
     if certificate is not None and beside.exists() and not overwrite:
         raise ExportError(f"{beside} exists already: choose another --out, or --overwrite")
@@ -90,8 +90,9 @@ def invite(
     typer.echo(f"troth join run.toml --identity KEY-FILE --invitation {invitation}")
 
 
-def _certificate(place: Path, run: "Digest", state: "Digest") -> str | None:
-    """The peer's own `model.json`, if it proves that the run ended with this state (SPEC E4)."""
+def _certificate(place: Path, run: "Digest", state: "Digest", found: Path) -> str | None:
+    """The peer's own `model.json`, if it proves that the run ended with this state (SPEC E4). Raises `ExportError` if it ended
+    with another, and a person named the folder: the newest checkpoint is not there any more."""
     from troth.api.evidence_files import read_text
     from troth.evidence.errors import UnprovedError
     from troth.evidence.verify_model import verify_model
@@ -99,6 +100,12 @@ def _certificate(place: Path, run: "Digest", state: "Digest") -> str | None:
     folder = place if place.is_dir() else place.parent.parent
     try:
         text = read_text(folder / "model.json")
-        return text if verify_model(text, run).state == state else None
+        ended = verify_model(text, run).state
     except (OSError, UnprovedError):
         return None
+    if ended != state and place.is_dir():
+        raise ExportError(
+            f"{found} is older than the end of the run, and newer ones are not there any more: name another member's folder, or "
+            f"that file if you want it"
+        )
+    return text if ended == state else None

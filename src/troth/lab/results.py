@@ -116,7 +116,7 @@ def claimed(folder: Path, config: dict[str, Any], *, overwrite: bool) -> Iterato
 def _config_in(summary: Path) -> Any:
     try:
         return json.loads(summary.read_text(encoding="utf-8"))["config"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

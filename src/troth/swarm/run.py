@@ -128,7 +128,9 @@ class Swarm:
         until: Callable[[Seen], bool] | None = None,
         most_s: float = float("inf"),
     ) -> bool:
-        """Read reports until that holds, or until every honest peer has ended; False if it takes too long."""
+        """Read reports until that holds, or until every honest peer has ended; False if it takes too long.
+
+        Each peer reports over a pipe of its own: what one has told of a step, another, or the `witness`, may tell later."""
         done, deadline = until or self._honest_ended, time.monotonic() + most_s
         while not done(self.seen) and not self._honest_ended(self.seen):
             left = deadline - time.monotonic()

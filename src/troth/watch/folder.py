@@ -38,11 +38,15 @@ class RunFolder:
         """How the member does that tells the events; of a swarm, which has no status itself, the newest of the honest peers',
         and the first one's as long as that is about as new: another tells the events where that one has ended."""
         found = read_status(self.path / STATUS)
+        newest, now = float("-inf"), time.time()
         for peer in _witnesses(began) if found is None else ():
             status = read_status(self.path / peer / STATUS)
-            if status is not None and (found is None or status.at > found.at + _NEWER_S):
-                found = status
-            if found is not None and found.at > time.time() - _NEWER_S:
+            if status is None:
+                continue
+            at = status.at if status.at <= now + _NEWER_S else 0.0  # of a time to come: nobody knows how old it is
+            if found is None or at > newest + _NEWER_S:
+                found, newest = status, at
+            if newest > now - _NEWER_S:
                 break
         return found
 

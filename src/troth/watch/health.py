@@ -10,7 +10,7 @@ from troth.events.file import EVENTS, STATUS
 from troth.events.kinds import Doing, Status, Stepped
 from troth.events.words import metrics_in_words
 from troth.watch.folder import RunFolder, read_status
-from troth.watch.live import is_alive, is_lost
+from troth.watch.live import is_ahead, is_alive, is_lost
 from troth.watch.tail import EventTail, Position
 
 _LAST = 50  # events that are looked through for the last step
@@ -24,7 +24,7 @@ class Health:
 
     folder: Path
     status: Status
-    age_s: float
+    age_s: float  # below zero if the status is of a time to come
     stale: bool  # it should have been renewed, and was not: the process is gone, or hangs
 
     @property
@@ -48,11 +48,18 @@ class Health:
         ]
         return printable("  ".join(parts))
 
+    @property
+    def when(self) -> str:
+        """How long ago it was, as far as the clocks can tell."""
+        if self.age_s < 0:
+            return f"at a time that is {in_time(-self.age_s)} ahead of this machine's clock"
+        return f"{in_time(self.age_s)} ago"
+
     def _age(self) -> str:
         if not self.stale:
-            return f"{in_time(self.age_s)} ago"
+            return self.when
         gone = f", and process {self.status.pid} is gone" if self.status.pid and not is_alive(self.status.pid) else ""
-        return f"last heard of {in_time(self.age_s)} ago, {self.status.doing} then{gone}"
+        return f"last heard of {self.when}, {self.status.doing} then{gone}"
 
 
 def healths(folder: RunFolder, now: float | None = None) -> Iterator[Health]:
@@ -69,8 +76,13 @@ def healths(folder: RunFolder, now: float | None = None) -> Iterator[Health]:
 
 
 def health(folder: Path, status: Status, now: float) -> Health:
-    age = max(0.0, now - status.at)
-    return Health(folder, status, age, stale=status.doing not in _ENDED and is_lost(status, now))
+    age = now - status.at
+    return Health(
+        folder,
+        status,
+        age if is_ahead(age) else max(0.0, age),
+        stale=status.doing not in _ENDED and is_lost(status, now),
+    )
 
 
 def _from_events(folder: Path) -> Status | None:

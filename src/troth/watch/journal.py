@@ -4,7 +4,7 @@ This tells, it does not check: `troth audit` does. A journal whose chain is brok
 """
 
 from base64 import b64decode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from troth.events.kinds import Ended, Event, Stepped
 from troth.evidence.errors import UnprovedError
 from troth.network.disk.errors import DiskError
 from troth.network.disk.journal import FILE_NAME, read_journal
-from troth.network.disk.roster_changes import RosterChanges
+from troth.network.disk.roster_changes import FILE, read_exactly
 from troth.network.manifest.manifest import Manifest
 from troth.network.node.names import Names
 from troth.network.node.telling.beginning import beginning
@@ -27,7 +27,6 @@ from troth.protocol.core.records import StepRecord, decode_record
 from troth.protocol.core.roles import NO_PENDING_AUDITS, PendingAudits, closing_roles, draw_roles, first_randomness
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Run
-from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.messages import Announced, Envelope, Phase
 from troth.protocol.wire.primitives import UNSHARED
 
@@ -47,7 +46,7 @@ def journal_events(folder: Path, manifest: Manifest) -> Iterator[Event]:
     yield beginning(manifest, "journal")
     closed = False
     try:
-        follower = _Follower(manifest, RosterChanges(place / "roster-changes.jsonl"))
+        follower = _Follower(manifest, place / FILE)
         for entry in (entry for path in files for entry in read_journal(path)):
             if (event := follower.take(entry)) is not None:
                 closed = event.closing
@@ -82,7 +81,7 @@ class _Said:
 class _Follower:
     """Follows records from the founders on, or from the first that is left."""
 
-    def __init__(self, manifest: Manifest, changes: RosterChanges) -> None:
+    def __init__(self, manifest: Manifest, changes: Path) -> None:
         self._manifest = manifest
         self._changes = changes
         self._names = Names(manifest.name_of)
@@ -137,7 +136,8 @@ class _Follower:
             return self._here
         if record.step == 0:
             return _Before(Roster.founding(self._manifest.run), None)
-        earlier: Sequence[CertifiedRecord] = self._changes.before(record.step)
+        changes = read_exactly(self._changes) if self._changes.exists() else []
+        earlier = [one for one in changes if decode_record(one.record).step < record.step]
         return _Before(begin_after(self._manifest.run, record, earlier, UNSHARED).roster, None)
 
 

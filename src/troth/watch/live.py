@@ -87,7 +87,8 @@ class LiveRun:
         written, seconds = self.tail.written_at, self.tail.seconds
         if written is None:
             return False
-        return time.time() > written + (_LONG_S if seconds is None else max(SILENT_S, _STEPS * seconds))
+        longest = _LONG_S if seconds is None else max(SILENT_S, _STEPS * seconds)
+        return abs(time.time() - written) > longest  # ahead: see `is_lost`
 
     def _follow(self) -> None:
         next_status = 0.0
@@ -107,9 +108,15 @@ class LiveRun:
 
 
 def is_lost(status: Status, now: float) -> bool:
-    """Whether a status should have been renewed, and was not."""
+    """Whether a status should have been renewed, and was not. One of a time to come is: it was written before the clock was set
+    right, and whoever lives writes every second."""
     age = now - status.at
-    return age > SILENT_S or (age > FRESH_S and status.pid > 0 and not is_alive(status.pid))
+    return age > SILENT_S or is_ahead(age) or (age > FRESH_S and status.pid > 0 and not is_alive(status.pid))
+
+
+def is_ahead(age_s: float) -> bool:
+    """Whether something is of a time to come, by more than clocks differ: nobody knows how old it is."""
+    return age_s < -FRESH_S
 
 
 def is_alive(pid: int) -> bool:

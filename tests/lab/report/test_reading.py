@@ -137,7 +137,7 @@ def test_the_same_run_twice_is_refused(tmp_path: Path) -> None:
     [
         ("name = 3", "`name` must be str"),
         ("title = 'x'", "`name` is missing"),
-        ("name = ", "no TOML"),
+        ("name = ", "not TOML"),
         ("name = 'x'\ncompare = 'attack'", "`compare` must be two axes"),
         ("name = 'x'\npaired = ['troth']", "`paired` must be two defences"),
         ("name = 'x'\n[[expected]]\nattack = 'alie'", "must have an accuracy or a loss"),

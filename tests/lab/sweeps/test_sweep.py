@@ -165,6 +165,7 @@ def test_an_impossible_run_is_named_or_left_out(tmp_path: Path) -> None:
 
 def test_too_many_runs(tmp_path: Path) -> None:
     text = TINY + f"\nrate = {[k / 1000 for k in range(1, 1001)]}\nvalidators = {list(range(20))}\n"
+    text = text.replace(", 0.", ",\n0.")  # no line is longer than 4,096 bytes
     with pytest.raises(SweepError, match="240,000 runs"):
         tiny(tmp_path, text)
 
@@ -172,3 +173,18 @@ def test_too_many_runs(tmp_path: Path) -> None:
 def test_files_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(SweepError, match=r"cannot read .*: No such file"):
         read_sweep(tmp_path / "no.toml")
+
+
+@pytest.mark.parametrize(
+    ("hostile", "why"),
+    [
+        (b"a = " + b"[\n" * 5000, "nested too deeply: no sweep is"),
+        (b"a" + b".a" * 1000 + b" = 1", "line 1: a key has more than 16 dots"),
+    ],
+)
+def test_a_hostile_file_is_a_mistake_that_is_named(tmp_path: Path, hostile: bytes, why: str) -> None:
+    """They ended in a traceback, or after minutes."""
+    path = tmp_path / "hostile.toml"
+    path.write_bytes(hostile)
+    with pytest.raises(SweepError, match=why):
+        read_sweep(path)

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.network.disk.slots import RUN, slot
+from tests.network.disk.test_roster_changes import history
 from troth.crypto import Digest, Identity
 from troth.network.disk.checkpoints import Marks
 from troth.network.disk.errors import DiskError
 from troth.network.disk.lock import lock_folder, lock_key
+from troth.network.disk.roster_changes import FILE
 from troth.network.disk.signed_slots import SignedSlotsError
 from troth.network.node.folder import PeerFolder
 from troth.protocol.core.run import Parameters, Run
@@ -222,3 +224,30 @@ def test_a_torn_journal_is_noted(tmp_path: Path) -> None:
     assert notes == []
     open_folder(tmp_path, note=notes.append).close()
     assert notes == ["the journal's last line was torn: 13 bytes of it are cut off"]
+
+
+def test_damage_that_is_mended_is_noted(tmp_path: Path) -> None:
+    """A disk that flips one bit flips others: people should hear of the first."""
+    notes: list[str] = []
+    folder = open_folder(tmp_path)
+    folder.open_slots(Marks())
+    folder.journal.recorded(history(3, 1))
+    for step in range(3):
+        folder.save_step(dataclasses.replace(first_state(), step=step), whole=True)
+    folder.close()
+    whole = open_folder(tmp_path, note=notes.append)
+    whole.last(first_state())
+    whole.close()
+    assert notes == []
+    for file in (tmp_path / "journal" / FILE, tmp_path / "checkpoints" / "step-000000002.json"):
+        raw = bytearray(file.read_bytes())
+        raw[len(raw) // 2] ^= 1
+        file.write_bytes(raw)
+    again = open_folder(tmp_path, note=notes.append)
+    assert again.last(first_state()).state.step == 1
+    again.close()
+    assert notes[0].startswith(f"{tmp_path / 'journal' / FILE} was damaged, or older than the journal beside it")
+    assert notes[1].startswith(
+        f"the checkpoint of step 2 in {tmp_path} is damaged: this peer goes on from that of step 1"
+    )
+    assert len(notes) == 2

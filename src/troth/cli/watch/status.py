@@ -26,7 +26,8 @@ def status(
 ) -> None:
     """Say in a line how each member of this machine does: step, members, loss, whom it waits for. It only reads files.
 
-    A status is called stale if it was not renewed for a minute, or for 10 seconds and its process is gone.
+    A status is called stale if it was not renewed for a minute, or for 10 seconds and its process is gone; or if it is of a time
+    to come.
 
     Exit codes: 0 all of them train, or their run is over; 1 one waits, is paused, stale, stopped, out of the run or ended by an
     error; 2 a mistake that the message names.

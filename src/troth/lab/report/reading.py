@@ -2,13 +2,13 @@
 
 import json
 import math
-import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
+from troth.bounded_toml import MOST_BYTES, parse_toml
 from troth.errors import OperatorError, printable
 from troth.lab.report.records import Expected, FailedRun, Labels, Outcome, Run, Sweep
 
@@ -205,11 +205,12 @@ def _outcome(place: _Place, table: dict[str, Any]) -> Outcome:
 def _read_file(path: Path) -> Sweep:
     place = _Place(path)
     try:
-        file = tomllib.loads(path.read_bytes().decode())
+        with path.open("rb") as content:
+            file = parse_toml(content.read(MOST_BYTES + 1), "sweep")
     except OSError as error:
         raise ReportError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        place.refuse(f"no TOML ({error})")
+    except ValueError as error:
+        place.refuse(str(error))
     name = place.get(file, "name", str)
     return Sweep(
         name=name,

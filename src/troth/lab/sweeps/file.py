@@ -1,7 +1,6 @@
 """The form of a sweep's file: which keys there are, read strictly."""
 
 import re
-import tomllib
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -9,11 +8,11 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from troth.bounded_toml import MOST_BYTES, parse_toml
 from troth.errors import printable
 from troth.lab.sweeps.options import SweepError, check_options
 from troth.lab.sweeps.sweep import MIXED, ORDERS, Group, Sweep
 
-_MOST_BYTES = 1 << 20
 _MOST_RUNS = 100_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -44,11 +43,9 @@ def read_sweep(path: Path, folder: Path | None = None) -> Sweep:
     """Read a sweep's file. Files that it names are looked for beside it, or in `folder`."""
     try:
         with path.open("rb") as file:
-            content = file.read(_MOST_BYTES + 1)
+            content = file.read(MOST_BYTES + 1)
     except OSError as error:
         raise SweepError(f"cannot read {path}: {error.strerror}") from error
-    if len(content) > _MOST_BYTES:
-        raise SweepError(f"{path} is larger than {_MOST_BYTES:,} bytes: no sweep is")
     try:
         return parse_sweep(content.decode(), folder or path.parent)
     except UnicodeDecodeError as error:
@@ -59,8 +56,8 @@ def read_sweep(path: Path, folder: Path | None = None) -> Sweep:
 
 def parse_sweep(text: str, folder: Path) -> Sweep:
     try:
-        file = msgspec.convert(tomllib.loads(text), _File)
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        file = msgspec.convert(parse_toml(text.encode(), "sweep"), _File)
+    except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
         raise SweepError(printable(str(error))) from error
     if not _NAME.fullmatch(file.name):
         raise SweepError(

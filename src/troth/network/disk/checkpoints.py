@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -315,19 +316,31 @@ class SavedModel:
 
 
 def find_model(place: Path, run: Digest, work: TrainingWork) -> SavedModel:
-    """The newest whole model in a peer's folder, or the one in this file; also while the peer is running.
+    """The newest model in a peer's folder, or the one in this file; also while the peer is running.
 
-    Raises `CheckpointError` if there is none, or if it is another run's."""
-    files = [place] if place.is_file() else _models(place)
-    if not files:
-        raise CheckpointError(f"{place} holds no checkpoint: name a peer's folder, or one of its checkpoints")
-    # The peer may replace its oldest checkpoint meanwhile; the next one is there then.
-    found = next((one for path in files if (one := _saved_model(path, run, work)) is not None), None)
-    if found is None:
+    Raises `CheckpointError` if there is none, if it is another run's, or if it is damaged. Then an older one is named, and not
+    taken: a person who wanted the model at the end would not notice."""
+    if place.is_file():
+        found = _saved_model(place, run, work, alone=True)
+        if isinstance(found, SavedModel):
+            return found
+        raise CheckpointError(f"{place} is no checkpoint of this run, or is damaged: name another, or a peer's folder")
+    damaged: list[Path] = []
+    for path in _models(place):
+        found = _saved_model(path, run, work)
+        if isinstance(found, SavedModel) and not damaged:
+            return found
+        if isinstance(found, SavedModel):
+            raise CheckpointError(
+                f"{damaged[0]} is damaged: name another member's folder; or in place of {place} the newest that is whole, {path}"
+            )
+        if found is _Lack.DAMAGED:
+            damaged.append(path)
+    if damaged:
         raise CheckpointError(
-            f"{files[0]} is no checkpoint of this run, or is damaged: name another, or a peer's folder"
+            f"{damaged[0]} is damaged, and no older model here is whole: name another member's folder"
         )
-    return found
+    raise CheckpointError(f"{place} holds no checkpoint: name a peer's folder, or one of its checkpoints")
 
 
 def _models(folder: Path) -> list[Path]:
@@ -336,13 +349,28 @@ def _models(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: path.name, reverse=True)
 
 
-def _saved_model(path: Path, run: Digest, work: TrainingWork) -> SavedModel | None:
-    saved = _read(path.with_suffix(".json"), run)
+class _Lack(Enum):
+    """Why there is no model in a file."""
+
+    UNFINISHED = auto()  # the file beside it, which is written last, is not there: the peer writes, or its power went
+    DAMAGED = auto()
+
+
+def _saved_model(path: Path, run: Digest, work: TrainingWork, *, alone: bool = False) -> SavedModel | _Lack:
+    """`alone`: a person named this file, so that it may lie anywhere."""
+    beside = path.with_suffix(".json")
+    saved = _read(beside, run)
+    if saved is None and not (alone or beside.exists()):
+        return _Lack.UNFINISHED
     training: Any = work.read(path)
+    if not path.exists():
+        return _Lack.UNFINISHED  # its peer has newer ones by now, and deleted it
     if isinstance(training, Malformed) or len(training.parameters_D) != work.problem.size:
-        return None
+        return _Lack.DAMAGED
+    if saved is None and not alone:
+        return _Lack.DAMAGED
     if saved is not None and saved.content is not None and work.digest(training) != saved.content:
-        return None
+        return _Lack.DAMAGED
     return SavedModel(path, None if saved is None else saved.step, training)
 
 
@@ -352,7 +380,7 @@ def _read(path: Path, run: Digest) -> SavedState | None:
         raw = path.read_bytes()
         kind = msgspec.json.decode(raw, type=_Format).format
         saved = msgspec.json.decode(raw, type=SavedState) if kind == FORMAT else None
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     if saved is None:
         if _OTHER_FORMAT.fullmatch(kind):

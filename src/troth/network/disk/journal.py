@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from troth.crypto import Digest, PeerId, Slot, blob_digest, tagged_hash
 from troth.files import sync_folder
 from troth.network.disk.errors import DiskError
-from troth.network.disk.roster_changes import RosterChanges
+from troth.network.disk.roster_changes import FILE, JournalRecords, RosterChanges
 from troth.protocol.core.records import decode_record
 from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.messages import Announced
@@ -30,6 +30,7 @@ STEPS_PER_FILE = 100
 KEPT_FILES = 20  # the newest ones
 _FILES_READ = 2  # the last ones, for records that others may ask for
 FILE_NAME = re.compile(r"steps-([0-9]{9})\.jsonl")
+_RECORD, _SIGNATURES = b'{"kind": "record"', b'{"kind": "signatures"'  # beginnings of such lines
 LINE = re.compile(rb'\{"chain": "([0-9a-f]{64})", "what": (\{.*\})\}')  # exactly as `_append` writes it
 
 
@@ -62,18 +63,20 @@ class Journal:
         self.cut = 0  # bytes of a torn last line
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            if last := self._check(after):
+            held = JournalRecords()
+            last = self._check(after, held)
+            self.roster_changes = RosterChanges(folder / FILE, held)
+            if last:
                 self._reopen(last)
-            self.roster_changes = RosterChanges(folder / "roster-changes.jsonl")
         except OSError as error:
             raise JournalError(f"cannot read and write the journal in {folder}: {error.strerror}") from error
 
     def _files(self) -> list[Path]:
         return sorted(path for path in self._folder.glob("steps-*.jsonl") if FILE_NAME.fullmatch(path.name))
 
-    def _check(self, after: Digest | None) -> Path | None:
-        """Follow the chain through all files to its end; the last file, if there is one."""
-        files, chain = self._files(), None
+    def _check(self, after: Digest | None, held: JournalRecords) -> Path | None:
+        """Follow the chain through all files to its end, and note the records; the last file, if there is one."""
+        files, chain, records = self._files(), None, _Records()
         # The empty chain: that checkpoint was written before anything was agreed on.
         reached = after in (None, self._chain)
         for path in files:
@@ -81,6 +84,8 @@ class Journal:
             for number, line in enumerate(_read(path, chain, last=path == files[-1]), 1):
                 if number == 1:
                     self._check_begin(path, line.content)
+                for one in records.take(path, number, line.content):
+                    held.add(one)
                 chain = line.chain
                 self._length += line.length
                 reached |= chain == after
@@ -149,26 +154,8 @@ class Journal:
 
     def certified(self, step: int) -> list[CertifiedRecord]:
         """The records before this step, without a gap, as far back as the last files go."""
-        records: dict[int, bytes] = {}
-        signatures: dict[bytes, dict[bytes, bytes]] = {}
-        for path in self._files()[-_FILES_READ:]:
-            for entry in read_journal(path):
-                try:
-                    if entry["kind"] == "record":
-                        raw = bytes.fromhex(entry["record"])
-                        records[decode_record(raw).step] = raw
-                    elif entry["kind"] == "signatures":
-                        signed = {bytes.fromhex(peer): bytes.fromhex(raw) for peer, raw in entry["signatures"].items()}
-                        signatures.setdefault(bytes.fromhex(entry["of"]), {}).update(signed)
-                except (ValueError, LookupError, TypeError, AttributeError) as error:
-                    raise JournalError(
-                        f"{path} holds a record that cannot be read; {_way_out(self._folder)}"
-                    ) from error
-        found = {
-            k: CertifiedRecord(raw, signatures[digest])
-            for k, raw in records.items()
-            if (digest := blob_digest(raw)) in signatures
-        }
+        files = self._files()[-_FILES_READ:]
+        found = {decode_record(one.record).step: one for path in files for one in certified_in(path)}
         first = step
         while first - 1 in found:
             first -= 1
@@ -210,6 +197,35 @@ class Journal:
             self._file = None
 
 
+class _Records:
+    """Takes a journal's lines, and puts each record together with the signatures over it, which stand behind it."""
+
+    def __init__(self) -> None:
+        self._unsigned = b""
+
+    def take(self, path: Path, number: int, content: bytes) -> Iterator[CertifiedRecord]:
+        if not content.startswith((_RECORD, _SIGNATURES)):  # announcements are most of it
+            return
+        entry = _parsed(path, number, content)
+        try:
+            if content.startswith(_RECORD):
+                self._unsigned = bytes.fromhex(entry["record"])
+                decode_record(self._unsigned)
+            elif bytes.fromhex(entry["of"]) == blob_digest(self._unsigned):
+                signed = {bytes.fromhex(peer): bytes.fromhex(one) for peer, one in entry["signatures"].items()}
+                yield CertifiedRecord(self._unsigned, signed)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise JournalError(f"{path}, line {number}: this record cannot be read; {_way_out(path.parent)}") from error
+
+
+def certified_in(path: Path) -> Iterator[CertifiedRecord]:
+    """The certified records in a file, oldest first; raises `JournalError` where the chain breaks. The peer may be writing a line
+    meanwhile."""
+    records = _Records()
+    for number, line in enumerate(_read(path, None, last=True), 1):
+        yield from records.take(path, number, line.content)
+
+
 def read_journal(path: Path) -> Iterator[dict[str, Any]]:
     """The content of a file, line by line; raises `JournalError` where the chain breaks."""
     try:
@@ -217,6 +233,12 @@ def read_journal(path: Path) -> Iterator[dict[str, Any]]:
             yield _parsed(path, number, line.content)
     except OSError as error:
         raise JournalError(f"cannot read {path}: {error.strerror}") from error
+
+
+def run_of(path: Path) -> str:
+    """The run that a file of a journal names."""
+    begin = next(read_journal(path), {}).get("run")
+    return begin if isinstance(begin, str) else ""
 
 
 class _Line(NamedTuple):

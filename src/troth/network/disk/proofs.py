@@ -1,6 +1,5 @@
 """What a peer's folder proves to others, also while the peer trains: how the members changed, and a state that they signed."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,9 +11,9 @@ from troth.evidence.errors import UnprovedError
 from troth.evidence.model_file import model_file, to_text
 from troth.evidence.verify_model import verify_state
 from troth.network.disk.errors import DiskError
-from troth.network.disk.journal import FILE_NAME, LINE
-from troth.network.disk.roster_changes import read_exactly
-from troth.protocol.core.records import decode_record
+from troth.network.disk.journal import FILE_NAME, certified_in, run_of
+from troth.network.disk.roster_changes import FILE, damaged, read_exactly
+from troth.protocol.core.records import StepRecord, decode_record
 from troth.protocol.core.run import Run
 from troth.protocol.recovery.invitation import Invitation
 from troth.protocol.wire.frames import CertifiedRecord
@@ -27,12 +26,15 @@ def invitation_from(folder: Path) -> tuple[Digest, Invitation]:
     try:
         run = _run_of(folder)
         last = next(_certified(folder), None)
-        named = [(decode_record(one.record).step, blob_digest(one.record)) for one in _changes(folder)]
+    except DiskError:
+        raise
     except (OSError, ValueError) as error:
         raise _no_folder(folder) from error
     if last is None:
         raise DiskError(f"{folder}: no step is certified there yet, so there is nothing to invite to; wait for one")
-    return run, Invitation.to(run, decode_record(last.record).step, named)
+    record = decode_record(last.record)
+    named = [(decode_record(one.record).step, blob_digest(one.record)) for one in _changes(folder, record)]
+    return run, Invitation.to(run, record.step, named)
 
 
 def proven_state(folder: Path, run: Run) -> tuple[Path, str]:
@@ -41,11 +43,13 @@ def proven_state(folder: Path, run: Run) -> tuple[Path, str]:
         other = _run_of(folder) != run.id
         oldest_first = list(_certified(folder))[::-1]
         signed = {decode_record(one.record).state_after: one for one in oldest_first}  # by the newest that names it
-        changes = _changes(folder)
+        changes = _changes(folder, decode_record(oldest_first[-1].record)) if oldest_first else []
         for path in sorted(folder.glob("checkpoints/step-*.safetensors"), reverse=True):
             proof = None if other else _proof(path, run, signed, changes)
             if proof is not None:
                 return path, proof
+    except DiskError:
+        raise
     except (OSError, ValueError) as error:
         raise _no_folder(folder) from error
     if other:
@@ -75,29 +79,35 @@ def _proof(path: Path, run: Run, signed: dict[bytes, CertifiedRecord], changes: 
 
 
 def _run_of(folder: Path) -> Digest:
-    return Digest(bytes.fromhex((folder / "run").read_text(encoding="ascii").strip()))
+    named = (folder / "run").read_text(encoding="ascii").strip()
+    for path in _journal(folder):
+        if (other := run_of(path)) != named:
+            raise DiskError(
+                f"{folder / 'run'} names another run than {path} ({other[:16]}): one was changed, or is of another folder; "
+                "put the right one back"
+            )
+    return Digest(bytes.fromhex(named))
 
 
-def _changes(folder: Path) -> list[CertifiedRecord]:
-    path = folder / "journal" / "roster-changes.jsonl"
-    return read_exactly(path) if path.exists() else []
+def _changes(folder: Path, last: StepRecord) -> list[CertifiedRecord]:
+    """All changes of the members up to the last record: with one less, an invitation would be into another history."""
+    path = folder / "journal" / FILE
+    try:
+        return read_exactly(path, last)
+    except (OSError, ValueError) as error:
+        raise damaged(path, str(error)) from error
 
 
 def _certified(folder: Path) -> Iterator[CertifiedRecord]:
-    """The records over which the journal holds signatures, newest first; the peer may be writing a line meanwhile."""
+    """The records over which the journal holds signatures, newest first."""
+    for path in _journal(folder):
+        yield from reversed(list(certified_in(path)))
+
+
+def _journal(folder: Path) -> list[Path]:
+    """The newest first."""
     files = (path for path in (folder / "journal").iterdir() if FILE_NAME.fullmatch(path.name))
-    for path in sorted(files, reverse=True):
-        signatures: dict[str, dict[str, str]] = {}
-        for line in reversed(path.read_bytes().splitlines()):
-            found = LINE.fullmatch(line)
-            content = json.loads(found[2]) if found is not None else {}
-            if content.get("kind") == "signatures":
-                signatures[content["of"]] = content["signatures"]
-            elif content.get("kind") == "record":
-                raw = bytes.fromhex(content["record"])
-                signed = signatures.get(blob_digest(raw).hex())
-                if signed is not None:
-                    yield CertifiedRecord(raw, {bytes.fromhex(p): bytes.fromhex(s) for p, s in signed.items()})
+    return sorted(files, reverse=True)
 
 
 def _no_folder(folder: Path) -> DiskError:

@@ -19,6 +19,7 @@ from typing import Literal, TypeVar, overload
 import msgspec
 import torch
 
+from troth.bounded_toml import MOST_BYTES
 from troth.crypto import Digest, PeerId, Seed, derive
 from troth.errors import OperatorError, printable
 from troth.network.manifest import toml as run_file
@@ -31,7 +32,6 @@ from troth.network.manifest.resilience import Resilience
 from troth.network.manifest.sections import description, section_digests
 from troth.network.manifest.toml import (
     FORMAT,
-    MOST_BYTES,
     STRETCH,
     DataSection,
     ProtocolSection,

@@ -4,24 +4,22 @@ The meaning of the values, and whether they fit together, is the manifest's busi
 """
 
 import json
-import tomllib
 from collections.abc import Sequence
 from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
+from troth.bounded_toml import parse_toml
 from troth.errors import printable
 from troth.network.manifest.errors import ManifestError, quoted
 from troth.protocol.core.run import Parameters
 from troth.version import __version__
 
 FORMAT: Final = 3
-MOST_BYTES = 1 << 20
 MOST_FOUNDERS = 256
 MOST_DATA_FILES = 1000
 STRETCH = 4.0
-_MOST_LINE = 1024  # bytes; tomllib takes quadratic time for a key of many dots
 
 
 Hex32 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
@@ -166,16 +164,10 @@ _SECTIONS = {
 
 def read(raw: bytes) -> RunFile:
     """Raises ManifestError, and nothing else, for bytes of another form."""
-    if len(raw) > MOST_BYTES:
-        raise ManifestError(f"larger than {MOST_BYTES:,} bytes: no manifest is")
-    if any(len(line) > _MOST_LINE for line in raw.split(b"\n")):
-        raise ManifestError(f"a line has more than {_MOST_LINE} bytes: no manifest has")
     try:
-        values = tomllib.loads(raw.decode())
-    except UnicodeDecodeError as error:
-        raise ManifestError("not a text in UTF-8") from error
-    except (ValueError, RecursionError) as error:
-        raise ManifestError(f"not TOML: {printable(str(error))}") from error
+        values = parse_toml(raw, "manifest")
+    except ValueError as error:
+        raise ManifestError(printable(str(error))) from error
     if values.get("format", FORMAT) != FORMAT:
         raise ManifestError(
             f"written in format {quoted(str(values['format']))}, this version of Troth reads format {FORMAT}: "

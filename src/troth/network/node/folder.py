@@ -32,7 +32,9 @@ from troth.network.disk.journal import Journal
 from troth.network.disk.lock import Lock, lock_folder
 from troth.network.disk.record_keys import RecordKeyFiles
 from troth.network.disk.replay import Base, Replay
+from troth.network.disk.roster_changes import FILE
 from troth.network.disk.signed_slots import SignedSlotsFile
+from troth.network.disk.step_files import step_files
 from troth.protocol.broadcast.outside.catch_up_server import Served
 from troth.protocol.core.records import StepRecord, decode_record
 from troth.protocol.core.run import Run
@@ -73,6 +75,8 @@ class PeerFolder:
         self.journal = Journal(path / "journal", run, after=self._checkpoints.marks().journal)
         if self.journal.cut:
             note(f"the journal's last line was torn: {self.journal.cut} bytes of it are cut off")
+        if self.journal.roster_changes.mended:
+            note(f"{path / 'journal' / FILE} was damaged, or older than the journal beside it: it is mended from that")
         self.chunks = ChunkFiles(path / "download", note)
         self.record_keys = RecordKeyFiles(path / "record-keys", first_record_key)
         self.slots: SignedSlotsFile | None = None
@@ -125,6 +129,12 @@ class PeerFolder:
 
     def _last(self, first: State[Training]) -> Found:
         found = self._checkpoints.last(first, self._replayed)
+        newest = max(step_files(self.path / "checkpoints", "json"), default=0)
+        if newest > found.state.step:
+            self._note(
+                f"the checkpoint of step {newest} in {self.path} is damaged: this peer goes on from that of step "
+                f"{found.state.step}, and the others tell it what it missed; look after the disk"
+            )
         states = *found.past, found.state
         records = self._records(found.state.step) if any(one.pending_audits.owed_steps for one in states) else {}
 

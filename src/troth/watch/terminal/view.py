@@ -12,7 +12,7 @@ from rich.text import Text
 
 from troth.errors import printable
 from troth.events.kinds import Status
-from troth.watch.health import health, in_time
+from troth.watch.health import health
 from troth.watch.terminal.picture import Cell, Picture
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -92,7 +92,7 @@ class View:
             return
         how = health(Path(), status, time.time() if self.now is None else self.now)
         if how.stale:
-            yield Text(f"nothing heard for {in_time(how.age_s)}: its process is gone, or hangs", style="bold red")
+            yield Text(f"last heard of {how.when}: its process is gone, or hangs", style="bold red")
             return
         parts = [status.doing, f"{status.phase} of step {status.step}" if status.phase else ""]
         parts.append(f"attempt {status.attempt + 1}" if status.attempt else "")
