@@ -161,3 +161,17 @@ def test_a_person_at_a_terminal_is_asked_once(theirs: Manifest, tmp_path: Path) 
     three = Pty(*join)
     assert three.end() == 0, three.seen
     assert "Run it?" not in three.seen
+
+
+def test_whoever_writes_the_manifest_is_not_asked_about_their_own_file(
+    troth: Troth, theirs: Manifest, tmp_path: Path
+) -> None:
+    """And can tell the others what they are asked about."""
+    Path("lines.py").write_text(TASK + "# mine\n")
+    done = troth("new", "mine.toml", "--task", "lines.py", "--founder", f"me={theirs.founders[0].key.hex()}")
+    assert done.code == 0, done.err
+    written = Manifest.load("mine.toml").code.hex()
+    assert done.out.splitlines()[-1].endswith(f"SHA-256, for those who ask you: {written}")
+    assert (tmp_path / "config/troth/trusted-code").read_text().startswith(f"{written}  lines.py, ")
+    joined = troth("join", "mine.toml", *COMMANDS["join"][2:], "--address", "eve=h:1")
+    assert joined.err.splitlines()[-1].startswith("troth: --address eve=h:1"), "no question, and no refusal"
