@@ -1,5 +1,8 @@
 """Runs that many tests look at, made once."""
 
+import os
+import tempfile
+
 import pytest
 from hypothesis import settings
 
@@ -9,6 +12,10 @@ from tests.protocol.small_runs import APART, finished
 from troth.simulation import ProtocolSimulation
 
 __all__ = ["attacked", "byzfl", "byzfl_attacks"]
+
+# What the person who runs the tests has agreed to run is neither read nor written here, nor by processes that tests start.
+_CONFIG = tempfile.TemporaryDirectory(prefix="troth-tests-config-")
+os.environ["XDG_CONFIG_HOME"] = _CONFIG.name
 
 settings.register_profile("patient", deadline=None)  # a busy machine is no failure
 settings.load_profile("patient")

@@ -1,11 +1,12 @@
 """Files that are written whole or not at all."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
-from troth.files import write_text
+from troth.files import safe_name, write_text
 
 
 class TestWriteText:
@@ -36,3 +37,34 @@ class TestWriteText:
             write_text(path, "new" * 1000)
             assert beginning + reader.read() == "old" * 1000
         assert path.read_text() == "new" * 1000
+
+
+class TestSafeName:
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "../../x",
+            "/etc/passwd",
+            "..",
+            ".",
+            "",
+            "~root",
+            "a\x00b",
+            "a\nb",
+            "\x1b[2J",
+            "$(x)",
+            "`x`",
+            "a b;c",
+            "-rf",
+            ".ssh",
+            "ä" * 99,
+        ],
+    )
+    def test_it_names_one_file_here_and_nothing_else(self, text: str) -> None:
+        name = safe_name(text)
+        assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", name)
+        assert Path("here", name).resolve().parent == Path("here").resolve()
+
+    def test_plain_names_stay(self) -> None:
+        for name in ("digits", "lines.py", "a-b_c.2"):
+            assert safe_name(name) == name

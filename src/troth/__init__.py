@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from troth.api.verify import Result, Verdict, VerifyError, verify
     from troth.crypto import Identity, KeyFileError, Stream, stream
     from troth.errors import OperatorError
-    from troth.network.manifest.errors import ManifestError
+    from troth.network.manifest.errors import ConsentError, ManifestError
     from troth.network.manifest.founder import Founder
     from troth.network.manifest.manifest import Manifest
     from troth.network.node.node import BannedError
@@ -46,6 +46,7 @@ __all__ = [
     "Ban",
     "BannedError",
     "CannotGoOnError",
+    "ConsentError",
     "EventsError",
     "ForkedError",
     "Founder",
@@ -92,7 +93,7 @@ _HOMES = {
     "troth.api.verify": ("Result", "Verdict", "VerifyError", "verify"),
     "troth.crypto": ("Identity", "KeyFileError", "Stream", "stream"),
     "troth.errors": ("OperatorError",),
-    "troth.network.manifest.errors": ("ManifestError",),
+    "troth.network.manifest.errors": ("ConsentError", "ManifestError"),
     "troth.network.manifest.founder": ("Founder",),
     "troth.network.manifest.manifest": ("Manifest",),
     "troth.network.node.node": ("BannedError",),

@@ -6,10 +6,20 @@ people's tools do write into files, though, so what has been checked must not li
 
 import fcntl
 import os
+import re
 import weakref
 from collections.abc import Callable
 from io import FileIO
 from pathlib import Path
+
+_LONGEST_NAME = 64
+
+
+def safe_name(text: str) -> str:
+    """Text that somebody else wrote, as the name of one file or folder: it leads to no other place, is not hidden, and means
+    nothing to a shell that it is copied into. Letters, digits, dots, dashes and underscores stay as they are."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "_", text).lstrip(".-_")
+    return name[:_LONGEST_NAME] or "unnamed"
 
 
 def write_text(path: Path, text: str) -> None:

@@ -4,9 +4,9 @@
     my_attack.py:Loud:scale=3         the one of that name, with options
     loud:scale=3                      one of ours, or one that a package offers (entry points)
 
-A file is run as importing it would, so it must be the user's own, and never one that came from a peer: a manifest's task is
-compared with what was agreed on before this module sees it. Imports nothing of ours but errors and specs, so that every
-package with a table of names may use it.
+A file is run as importing it would, so it must be the user's own, and never one that came from a peer: a manifest's task comes
+as bytes (`troth.pinned`), which were compared with what was agreed on, and which a person has agreed to run. Imports nothing of
+ours but errors, specs and that, so that every package with a table of names may use it.
 """
 
 import dataclasses
@@ -28,6 +28,7 @@ from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 from troth.errors import OperatorError, printable
+from troth.pinned import PinnedCode, PinnedError, run_pinned
 from troth.specs import SpecError, build, file_of, parse_file_spec, parse_spec, pick
 
 T = TypeVar("T")
@@ -91,16 +92,23 @@ def make(kind: type[T], options: Mapping[str, str], spec: str) -> T:
 
 
 def find(
-    spec: str, kind: Kind[T], table: Mapping[str, Any], group: str, folder: Path | None = None
+    spec: str,
+    kind: Kind[T],
+    table: Mapping[str, Any],
+    group: str,
+    folder: Path | None = None,
+    code: PinnedCode | None = None,
 ) -> tuple[Any, dict[str, str]]:
-    """What a spec names, and its options as text. A file is looked for in `folder`; without one, from where we run.
+    """What a spec names, and its options as text. A file is looked for in `folder`; without one, from where we run; with `code`
+    that is run in its place, and nothing is read.
 
     Our own names come first, so that no package changes their meaning.
     """
     if file_of(spec) is not None:
         file, name, options = parse_file_spec(spec)
         path = (folder or Path()) / file
-        return _choose(run_file(path, kind.word), name, kind, path), options
+        module = run_file(path, kind.word) if code is None else _run_once(code, path)
+        return _choose(module, name, kind, path), options
     name, options = parse_spec(spec)
     if name in table:
         return table[name], options
@@ -157,36 +165,43 @@ def run_file(path: Path, word: str) -> ModuleType:
         source = path.read_bytes()
     except OSError as error:
         raise SpecError(f"cannot read '{path}': {error.strerror}") from error
-    place = path.resolve()
-    key = place, hashlib.sha256(source).digest()
+    return _run_once(PinnedCode(path.resolve(), source), path, searches=True)
+
+
+def _run_once(code: PinnedCode, shown: Path, *, searches: bool = False) -> ModuleType:
+    key = code.place, code.key
     if key not in _loaded:
-        _loaded[key] = _run(place, source, path)
+        _loaded[key] = _run(code, shown, searches=searches)
     return _loaded[key]
 
 
-def _run(place: Path, source: bytes, shown: Path) -> ModuleType:
-    unique = hashlib.sha256(str(place).encode(errors="replace") + b"\0" + source).hexdigest()[:12]
+def _run(code: PinnedCode, shown: Path, *, searches: bool) -> ModuleType:
+    """`searches`: modules are looked for in the file's folder too."""
+    place, unique = code.place, hashlib.sha256(str(code.place).encode(errors="replace") + code.key).hexdigest()[:12]
     name = f"troth_plugin_{re.sub(r'[^0-9A-Za-z_]', '_', place.stem)}_{unique}"
     spec = importlib.util.spec_from_file_location(name, place)
     assert spec is not None
     module = module_from_spec(spec)
-    folder, added = str(place.parent), str(place.parent) not in sys.path
+    folder = str(place.parent)
+    added = searches and folder not in sys.path
     if added:
         sys.path.append(folder)
     sys.modules[name] = module  # dataclasses, typing and pickle look a class's module up
     try:
         # The bytes that were read, and no others; what a file prints is not a command's output.
         with redirect_stdout(sys.stderr):
-            exec(compile(source, str(place), "exec", dont_inherit=True), module.__dict__)
+            run_pinned(code, module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         if added:
             sys.path.remove(folder)
-        raise PluginError(_import_error(error, place, shown)) from error
+        if isinstance(error, PinnedError):
+            raise
+        raise PluginError(_import_error(error, place, shown, searches=searches)) from error
     return module
 
 
-def _import_error(error: BaseException, place: Path, shown: Path) -> str:
+def _import_error(error: BaseException, place: Path, shown: Path, *, searches: bool) -> str:
     where, what = f"'{shown}'", in_one_line(error)
     if isinstance(error, SyntaxError):
         where = where if error.filename in (None, str(place)) else f"'{error.filename}'"
@@ -198,7 +213,8 @@ def _import_error(error: BaseException, place: Path, shown: Path) -> str:
         where = where if frame is None or frame.filename == str(place) else f"'{frame.filename}'"
         line = None if frame is None else frame.lineno
     if isinstance(error, ModuleNotFoundError):
-        what += "; install it here, or put the file beside this one"
+        beside = "put the file beside this one" if searches else "ask for a manifest that names it: this one does not"
+        what += f"; install it here, or {beside}"
     return f"cannot use {where}{'' if line is None else f', line {line}'}: {what}"
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from troth.evidence.errors import RecomputeError
 from troth.evidence.recompute import built_in_task, problem_of, task_fails
+from troth.network.manifest.consent import relocated, require_consent
+from troth.network.manifest.errors import ManifestError
 from troth.network.manifest.fit import code_mismatch, mismatches
 from troth.network.manifest.manifest import Manifest
 from troth.protocol.core.run import Run
@@ -21,17 +23,23 @@ class AgreedTask:
     """The task that a manifest names, or that the reader does in its place; without either, a built-in one.
 
     A file is run only if it is byte for byte the agreed one. Without a manifest nobody can tell, and a file that the reader names
-    is run on the reader's word.
+    is run on the reader's word. The manifest's own is run only if the reader has agreed to run those bytes, or does so now
+    (`trust`): else `ConsentError`.
     """
 
-    def __init__(self, manifest: Manifest | None, spec: str | None) -> None:
+    def __init__(self, manifest: Manifest | None, spec: str | None, trust: str | None = None) -> None:
         self._manifest = manifest
         self._wrong: str | None = None  # how the reader's file differs from the agreed one
-        file = Path("" if spec is None else parse_spec(spec)[0])
+        if manifest is not None and spec is None:
+            require_consent(manifest, trust)
+        file, pinned = Path("" if spec is None else parse_spec(spec)[0]), None
         if manifest is not None and file.suffix == ".py" and file.is_file():
             self._manifest = replace(manifest, task=file.name, folder=file.parent)  # in place of the one beside it
-            self._wrong = code_mismatch(self._manifest, file)
-        self._own = None if spec is None or self._wrong is not None else make_task(spec)
+            try:
+                pinned = relocated(manifest, file).pinned
+            except ManifestError as error:
+                self._wrong = str(error)
+        self._own = None if spec is None or self._wrong is not None else make_task(spec, code=pinned)
         self._recomputing = cache(lambda run: _outcome(self._for_recomputing, run))
         self._weights = cache(lambda run: _outcome(self._for_weights, run))
 

@@ -20,11 +20,12 @@ from troth.errors import OperatorError
 from troth.events import words
 from troth.events.kinds import Stepped
 from troth.network.disk.errors import DiskError
+from troth.network.manifest.consent import require_consent
 from troth.network.manifest.manifest import Manifest
 from troth.network.mesh.inbox import StoppedError
 from troth.network.node.names import Names
 from troth.network.node.node import Node
-from troth.network.node.options import NodeOptions
+from troth.network.node.options import NodeOptions, default_folder
 from troth.network.transport.base import TransportOptions
 from troth.network.transport.registry import DEFAULT_TRANSPORT, TRANSPORTS
 from troth.protocol.core.records import StepRecord
@@ -54,6 +55,7 @@ def join(
     tensorboard: bool = False,
     transport: TransportOptions | None = None,
     threads: int = 1,
+    trust: str | None = None,
 ) -> "MemberRun":
     """Take part in a run: draw batches, commit, audit, agree, and keep what must last, as `troth join` does.
 
@@ -67,17 +69,21 @@ def join(
     others are now, by name, if not where the manifest says. `founding_s` seconds after the beginning, or after everyone
     stopped, enough members go on without the rest; with `restart_with` that many are enough. `threads` is set for all
     of PyTorch in this process, since bits may depend on it (0: left alone).
+
+    A task that is not part of Troth is a program of whoever wrote the manifest. It is run once you have agreed to those bytes:
+    `trust` is their SHA-256, which the `ConsentError` names that is raised otherwise. They are asked for once.
     """
     agreed = manifest if isinstance(manifest, Manifest) else Manifest.load(Path(manifest))
     me = identity if isinstance(identity, Identity) else load_identity(Path(identity))
     if evaluate_every < 1:
         raise JoinError(f"`evaluate_every` must be at least 1, got {evaluate_every}")
+    require_consent(agreed, trust)
     use_threads(threads)
     founder = agreed.founder(me.peer)
     endpoint = founder.endpoint if founder is not None else None
     way = transport or TRANSPORTS[DEFAULT_TRANSPORT]()
     options = NodeOptions(
-        Path(folder) if folder is not None else Path("runs") / f"{agreed.name}-{me.peer.hex()[:8]}",
+        Path(folder) if folder is not None else default_folder(agreed, me.peer),
         listen=listen or way.listen_address(endpoint[1] if endpoint is not None else None),
         addresses=_by_key(addresses or {}, agreed),
         first_record_key=None if isinstance(identity, Identity) else record_key_path(Path(identity)),

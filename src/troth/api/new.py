@@ -11,6 +11,7 @@ from troth.errors import OperatorError
 from troth.files import write_bytes, write_text
 from troth.network.disk.proofs import proven_state
 from troth.network.manifest.builder import BuiltManifest, ManifestOptions, Origin, build_manifest, task_beside
+from troth.network.manifest.consent import code_to_run, remember
 from troth.network.manifest.founder import Founder
 from troth.network.manifest.initial_state import initial_state_file, origin_file
 from troth.network.manifest.manifest import Manifest
@@ -84,6 +85,8 @@ def write_new(
         options, origin = replace(options, initial_state=state), Origin(old.id, proof)
     built = build_manifest(task_beside(task, path.parent), given, options, path.parent, origin=origin)
     _write(path, built)
+    if (code := code_to_run(built.manifest)) is not None:
+        remember(code)  # its own user named it, and has run it here
     return built
 
 

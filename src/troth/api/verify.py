@@ -82,33 +82,47 @@ class Verdict:
 
 
 def verify(
-    path: str | PathLike[str], run: RunName | None = None, *, recompute: bool = True, task: str | None = None
+    path: str | PathLike[str],
+    run: RunName | None = None,
+    *,
+    recompute: bool = True,
+    task: str | None = None,
+    trust: str | None = None,
 ) -> Verdict:
     """Check evidence of a ban, or a `model.json`, offline: `if troth.verify("ban-step3-eve.json", run="run.toml"): …`
 
     A file that proves nothing is no error, but a verdict that is false and says why. `run` is the run that you mean, from
     somebody you trust: its `run.toml`, a `Manifest`, or its id; without one nothing is proved, since anybody can invent a
-    run. With a manifest, a task file beside it that is byte for byte the agreed one is run, as joining would;
-    `recompute=False` runs nothing. `task` names the task's file if it lies elsewhere.
+    run. With a manifest, a task file beside it that is byte for byte the agreed one is run, as joining would, if you have agreed
+    to that (`trust` is its SHA-256): else `ConsentError`, which names it. `recompute=False` runs nothing. `task` names the task's
+    file if it lies elsewhere, and is run.
     """
-    return verify_path(Path(path), run, recompute=recompute, task=task)
+    return verify_path(Path(path), run, recompute=recompute, task=task, trust=trust)
 
 
-def verify_path(path: Path | str, run: RunName | None, *, recompute: bool = True, task: str | None = None) -> Verdict:
-    """Check one file: evidence of a ban, or a `model.json`.
-
-    `run` is the run that it should be about, from somebody you trust: its `run.toml`, a `Manifest`, or its id. Without one
-    nothing is proved, since anybody can invent a run. With a manifest, a task file beside it that is byte for byte the agreed one
-    is run, as joining would; `recompute=False` runs nothing. `task` names the task's file if it lies elsewhere.
-    """
-    return next(verify_paths([Path(path)], run, recompute=recompute, task=task))
+def verify_path(
+    path: Path | str,
+    run: RunName | None,
+    *,
+    recompute: bool = True,
+    task: str | None = None,
+    trust: str | None = None,
+) -> Verdict:
+    """Check one file, as `verify` does."""
+    return next(verify_paths([Path(path)], run, recompute=recompute, task=task, trust=trust))
 
 
 def verify_paths(
-    paths: Iterable[Path], run: RunName | None, *, recompute: bool = True, task: str | None = None
+    paths: Iterable[Path],
+    run: RunName | None,
+    *,
+    recompute: bool = True,
+    task: str | None = None,
+    trust: str | None = None,
 ) -> Iterator[Verdict]:
     """Check files of one run, one by one; the task is loaded once."""
-    checker = _Checker(_named(run), repeats=recompute, task=task)
+    known = _named(run)
+    checker = _Checker(known, AgreedTask(known.manifest, task, trust) if recompute else None)
     return map(checker.check, paths)
 
 
@@ -148,9 +162,9 @@ def _named(run: RunName | None) -> _KnownRun:
 class _Checker:
     """Checks files of one run. Its task is made when it is first needed; if nothing is to be recomputed, never."""
 
-    def __init__(self, known: _KnownRun, *, repeats: bool, task: str | None) -> None:
+    def __init__(self, known: _KnownRun, task: AgreedTask | None) -> None:
         self._known = known
-        self._task = AgreedTask(known.manifest, task) if repeats else None
+        self._task = task
 
     def check(self, path: Path) -> Verdict:
         """One verdict, and never an exception: the file may be anything."""

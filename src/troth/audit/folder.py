@@ -39,6 +39,7 @@ class AuditOptions:
     sample: int = 16  # gradients, and at most as many updates
     recompute: bool = True  # else nothing of others' is run
     task: str | None = None  # the run's task, if its file is not beside the manifest
+    trust: str | None = None  # SHA-256 of the manifest's code, if nobody here has agreed to run it yet
     processes: int = 0  # for signatures, beside this one; they are spawned
 
     def __post_init__(self) -> None:
@@ -124,7 +125,9 @@ class _Audit:
         self._tell = tell
 
     def check(self, reader: JournalReader) -> Report:
-        folder, run, report = self._folder, self._manifest.run, self._report
+        folder, run, report, options = self._folder, self._manifest.run, self._report, self._options
+        # Before hours of other checks: a person may have to agree to it.
+        task = AgreedTask(self._manifest, options.task, options.trust) if options.recompute else None
         changes_path = folder / "journal" / FILE
         check_mark(folder, run.id, report)
         changes = read_changes(changes_path, report)
@@ -136,13 +139,12 @@ class _Audit:
         found = StateChecker(folder / "checkpoints", run, walked, report, reader.chains, slots).check()
         self._tell("evidence of bans")
         BanChecker(folder / "evidence", run, walked, report, self._verify).check(found)
-        task = AgreedTask(self._manifest, self._options.task) if self._options.recompute else None
         self._tell("the model")
         check_model(folder, run, walked, task, report)
-        if task is None or not self._options.sample:
+        if task is None or not options.sample:
             report.skipped("gradients and updates", "nothing was to be computed again, as asked")
         else:
-            Sampler(self._manifest, walked, found, report, self._tell).check(task, self._options.sample)
+            Sampler(self._manifest, walked, found, report, self._tell).check(task, options.sample)
         return report
 
     def _walk(self, reader: JournalReader, changes: Sequence[CertifiedRecord]) -> Walked:

@@ -24,7 +24,7 @@ from troth.cli.verify import verify
 from troth.cli.watch.report import report
 from troth.cli.watch.status import status
 from troth.cli.watch.watch import watch
-from troth.errors import OperatorError
+from troth.errors import OperatorError, printable
 from troth.version import __version__
 
 _INTERRUPTED = 130
@@ -112,7 +112,8 @@ def _about_a_key_file(error: Exception) -> bool:
 
 
 def _fail(message: str) -> NoReturn:
-    print(f"troth: {message}", file=sys.stderr)
+    # Messages quote files, names and errors that strangers wrote.
+    print(f"troth: {printable(message)}", file=sys.stderr)
     sys.exit(2)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from troth.cli.fields import as_options
+from troth.cli.fields import Trust, agree, as_options
 from troth.cli.progress import telling
 
 _FIELDS = ("run", "task", "sample")
@@ -27,13 +27,14 @@ def audit(
         bool,
         typer.Option(
             help="Also compute again: the sample, disputed work, and the weights. That runs the task: a file beside run.toml "
-            "only if it is byte for byte the agreed one, as `troth join` would."
+            "only if it is byte for byte the agreed one, and you agree, as with `troth join`."
         ),
     ] = True,
     task: Annotated[
         str | None,
         typer.Option(help="The run's task, if its file is not beside run.toml; it is run, so only if you trust it."),
     ] = None,
+    trust: Trust = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as one JSON object.")] = False,
 ) -> None:
     """Check a whole run that you did not take part in, offline, from the folder that one of its peers kept.
@@ -52,9 +53,12 @@ def audit(
     from troth.network.manifest.manifest import Manifest
 
     places = ["run.toml"]
+    manifest = Manifest.load(run)
+    if recompute and task is None:
+        agree(manifest, trust)
     with as_options(_FIELDS), telling(lambda: places[-1]):
         processes = min(1, (os.cpu_count() or 1) - 1)
         options = AuditOptions(sample=sample, recompute=recompute, task=task, processes=processes)
-        report = audit_folder(folder, Manifest.load(run), options, lambda place: places.__setitem__(-1, place))
+        report = audit_folder(folder, manifest, options, lambda place: places.__setitem__(-1, place))
     typer.echo(json.dumps(report.plain(), indent=1) if as_json else "\n".join(report.lines()))
     raise typer.Exit(0 if report.right else 1)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from troth.cli.fields import Trust, agree
 from troth.errors import OperatorError
 from troth.files import write_text
 
@@ -27,6 +28,7 @@ def export(
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("model.safetensors"),
     evaluate: Annotated[bool, typer.Option("--evaluate", help="Print the task's metrics of this model too.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there already.")] = False,
+    trust: Trust = None,
 ) -> None:
     """Write the model of a checkpoint as a complete state_dict, which loads strictly into the task's own module.
 
@@ -47,6 +49,7 @@ def export(
     from troth.training.weights import how_to_load, write_model
 
     manifest = Manifest.load(run)
+    agree(manifest, trust)
     problem = manifest.problem(manifest.make_task())
     work = manifest.work(problem, Primitives())
     found = find_model(place, manifest.run.id, work)

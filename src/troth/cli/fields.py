@@ -1,13 +1,23 @@
 """Library errors name fields (`metrics_port`); a person at the command line knows options (`--metrics-port`).
 
-Also options that several commands have.
+Also what several commands have: options, and the question before a program of whoever wrote a manifest is run here.
 """
 
+import os
+import pwd
 import re
+import sys
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
 
-from troth.errors import OperatorError
+import typer
+
+from troth.errors import OperatorError, printable
+
+if TYPE_CHECKING:
+    from troth.network.manifest.consent import TaskCode
+    from troth.network.manifest.manifest import Manifest
 
 
 @contextmanager
@@ -40,3 +50,70 @@ def use_threads(threads: int) -> None:
         raise OptionError(f"--threads must be at least 0, got {threads}")
     if threads:
         torch.set_num_threads(threads)
+
+
+Trust = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SHA256",
+        help="Run the manifest's own code, if this is its SHA-256, without a question. Needed once, where nobody can be asked.",
+    ),
+]
+
+_MOST_SHOWN = 40  # files; a package may have thousands
+
+
+def agree(manifest: "Manifest", trust: str | None) -> None:
+    """Ask, on a terminal, whether the manifest's code may be run, unless it is Troth's own or was agreed to before.
+
+    Elsewhere `--trust` answers; without it, `ConsentError` names it."""
+    from troth.network.manifest.consent import consent, remember, require_consent, trust_file
+
+    with as_options({"trust"}):
+        code = consent(manifest, trust)
+        if code is None:
+            return
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            require_consent(manifest, None)
+        _show(manifest, code)
+        if not typer.confirm("Run it?", err=True):
+            typer.echo("Nothing was run.", err=True)
+            raise typer.Exit(2)
+        if remember(code):
+            typer.echo(f"Noted in {trust_file()}: these bytes are not asked about again.", err=True)
+
+
+def _show(manifest: "Manifest", code: "TaskCode") -> None:
+    """Everything that is needed to decide. Names are a stranger's: they were checked to be safe to print."""
+    lines = [
+        "",
+        f"The task of the run “{manifest.name}” is {manifest.task}.",
+        f"That runs {code.what}, which is not part of Troth: it is a program, chosen by whoever wrote the manifest.",
+        "",
+    ]
+    shown = code.files[:_MOST_SHOWN]
+    width = max(len(file.name) for file in shown)
+    lines += [f"    {file.name:<{width}}  {file.size:>9,} bytes  SHA-256 {file.digest.hex()}" for file in shown]
+    if len(code.files) > len(shown):
+        lines.append(f"    … and {len(code.files) - len(shown):,} more")
+    if len(code.files) > 1:
+        lines.append(f"    all of these together: {code.digest}")
+    lines += [
+        "",
+        f"It runs as {_user()}, and nothing confines it: it may do all that {_user()} may. It can read, change and delete files,",
+        "use the network, start programs, and read the key that is in memory while you take part.",
+        f"Read it first{_where(manifest, code)}. If you have not, or do not know who wrote it, say no.",
+        "",
+    ]
+    typer.echo("\n".join(lines), err=True)
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return f"user {os.geteuid()}"
+
+
+def _where(manifest: "Manifest", code: "TaskCode") -> str:
+    return "" if code.pinned is None else f" (in {printable(str(manifest.folder.resolve()))})"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
+from troth.cli.fields import Trust, agree
 from troth.cli.watch.page import HOST, Page, PageHost, PageOptions, PagePort
 from troth.errors import OperatorError, printable
 
@@ -96,6 +97,7 @@ def join(
         bool, typer.Option("--tensorboard", help="Write TensorBoard files into the folder.")
     ] = False,
     threads: Annotated[int, typer.Option(help="Threads to compute with; 0: as many as PyTorch likes.")] = 1,
+    trust: Trust = None,
     page: Page = False,
     page_port: PagePort = None,
     page_host: PageHost = HOST,
@@ -111,6 +113,8 @@ def join(
     it saves its state, and the others go on. If everyone stopped, the run goes on as soon as enough are back. At the end the
     folder holds model.safetensors, and model.json with the signatures over it. 'troth export' writes the model on the way.
 
+    A task that is not part of Troth is a program of whoever wrote the manifest: you are asked before it is run at first.
+
     The folder's log.txt has everything that is said here, and every step, with the time (UTC).
 
     Exit codes: 0 the run is over; 1 this peer is out of the run; 2 a mistake that the message names; 130 stopped by Ctrl-C,
@@ -123,7 +127,7 @@ def join(
     from troth.cli.fields import as_options
     from troth.network.manifest.manifest import Manifest
     from troth.network.node.node import Node
-    from troth.network.node.options import NodeOptions
+    from troth.network.node.options import NodeOptions, default_folder
     from troth.network.transport.registry import DEFAULT_TRANSPORT, TRANSPORTS
     from troth.protocol.recovery.invitation import Invitation
     from troth.training.weights import how_to_load
@@ -131,6 +135,7 @@ def join(
     if threads:
         torch.set_num_threads(threads)
     run = Manifest.load(manifest)
+    agree(run, trust)
     me = load_identity(identity)
     addresses = _addresses(address or [], {one.name: one.key for one in run.founders})
     libp2p_options = {
@@ -143,7 +148,7 @@ def join(
     founder = run.founder(me.peer)
     endpoint = founder.endpoint if founder is not None else None
     named = listen if listen and not listen.startswith(("0.0.0.0:", "[::]:", ":")) and not listen.endswith(":0") else ""
-    place = folder or Path("runs") / f"{run.name}-{me.peer.hex()[:8]}"
+    place = folder or default_folder(run, me.peer)
     options = NodeOptions(
         place,
         listen=listen or transport.listen_address(endpoint[1] if endpoint is not None else None),

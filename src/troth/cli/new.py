@@ -157,6 +157,7 @@ def new(
 
 
 def _print(path: Path, built: "BuiltManifest") -> None:
+    from troth.network.manifest.consent import code_to_run
     from troth.network.manifest.resilience import Resilience
 
     manifest, timeouts = built.manifest, built.manifest.timeouts
@@ -175,6 +176,8 @@ def _print(path: Path, built: "BuiltManifest") -> None:
         f"\nEverybody then runs\n\n    troth join {path.name} --identity me.key\n\n"
         f"and must see the same run, {manifest.run.id.hex()[:8]}."
     )
+    if (code := code_to_run(manifest)) is not None:
+        typer.echo(f"They are asked before {code.what} is run. SHA-256, for those who ask you: {code.digest}")
 
 
 def _parcel(path: Path, built: "BuiltManifest") -> list[str]:

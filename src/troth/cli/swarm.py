@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from troth.cli.fields import Trust, agree
 from troth.cli.join import say_now
 from troth.cli.watch.page import HOST, Page, PageHost, PageOptions, PagePort
 
@@ -53,6 +54,7 @@ def swarm(
     seed: Annotated[int, typer.Option(help="Keys, coins, liars and the first model follow from it.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for logs, summary, picture and evidence.")] = Path("runs/swarm"),
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what another swarm left there.")] = False,
+    trust: Trust = None,
     page: Page = False,
     page_port: PagePort = None,
     page_host: PageHost = HOST,
@@ -73,6 +75,7 @@ def swarm(
     from troth.cli.output import claimed
     from troth.files import write_text
     from troth.lab import plot_runs
+    from troth.network.manifest.consent import code_to_run, remember
     from troth.network.manifest.manifest import Manifest
     from troth.swarm.plan import SwarmPlan, rehearsal
 
@@ -81,7 +84,11 @@ def swarm(
     with as_options(SwarmPlan.__dataclass_fields__):
         plan = SwarmPlan(peers, byzantine, attacks, behaviours, attack_start, attack_every, seed=seed)
     base = None if manifest is None else Manifest.load(manifest)
+    if base is not None:
+        agree(base, trust)
     run = rehearsal(plan, task, base=base, steps=steps, optimizer=optimizer, rate=rate, tau=tau, delta_s=delta)
+    if base is None and (code := code_to_run(run)) is not None:
+        remember(code)  # its user named the file here; 'troth verify' and 'troth audit' of this swarm will run it again
     show = PageOptions(page, page_host, page_port)
     with claimed(out, {}, overwrite=overwrite) as folder, show.of(folder, new=True):
         finished, summary = play(plan, run, folder, evaluate_every=evaluate_every, threads=threads)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from troth.cli.fields import as_options
+from troth.cli.fields import Trust, agree, as_options
 from troth.cli.progress import telling
 
 if TYPE_CHECKING:
@@ -33,13 +33,14 @@ def verify(
         bool,
         typer.Option(
             help="Also repeat the disputed computation and check the weights. That runs the task: a file beside run.toml only "
-            "if it is byte for byte the agreed one, as `troth join` would."
+            "if it is byte for byte the agreed one, and you agree, as with `troth join`."
         ),
     ] = True,
     task: Annotated[
         str | None,
         typer.Option(help="The run's task, if its file is not beside run.toml; it is run, so only if you trust it."),
     ] = None,
+    trust: Trust = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdicts as a JSON list.")] = False,
 ) -> None:
     """Check evidence of bans, and models, of a run that you know, offline, and say what each file proves.
@@ -51,6 +52,10 @@ def verify(
     from troth.api.verify import expand, verify_paths
 
     verdicts: list[Verdict] = []
+    if recompute and task is None and run is not None and run.endswith(".toml") and Path(run).is_file():
+        from troth.network.manifest.manifest import Manifest
+
+        agree(Manifest.load(run), trust)
     with as_options(_FIELDS, {"paths": "PATH"}):
         files = expand(paths)
         with telling(lambda: _place(files, verdicts)):

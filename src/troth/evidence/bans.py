@@ -21,6 +21,7 @@ from troth.evidence.file_format import (
 )
 from troth.evidence.make_exhibit import make_exhibit
 from troth.evidence.signed_records import founding_of
+from troth.files import safe_name
 from troth.protocol.core.records import Judgement, StepRecord, encode_record
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Run
@@ -49,7 +50,7 @@ def reason_for(judgement: Judgement, name: Callable[[PeerId], str]) -> str:
 
 def evidence_name(step: int, who: str) -> str:
     """Name of the evidence file of a ban in that step."""
-    return f"ban-step{step}-{who}.json"
+    return f"ban-step{step}-{safe_name(who)}.json"
 
 
 @dataclass(frozen=True)

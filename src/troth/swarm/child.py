@@ -14,6 +14,7 @@ import torch
 
 from troth.errors import OperatorError
 from troth.events import kinds
+from troth.network.manifest.consent import agree_here
 from troth.network.manifest.manifest import Manifest
 from troth.network.node.node import BannedError, Node
 from troth.network.node.options import NodeOptions
@@ -82,8 +83,11 @@ def live(
     parent: Any,
     evaluate_every: int,
     threads: int,
+    agreed: tuple[str, ...] = (),
 ) -> None:
-    """The process's main function. Plans and manifests travel as bytes: nothing is unpickled but that."""
+    """The process's main function. Plans and manifests travel as bytes: nothing is unpickled but that. `agreed`: code that the
+    person who started the swarm agreed to run."""
+    agree_here(*agreed)
     folder = folder_of(Path(out), number)
     folder.mkdir(parents=True, exist_ok=True)
     _redirect_output(folder / "output.txt")

@@ -15,6 +15,7 @@ import msgspec
 from troth.events import kinds
 from troth.evidence import RunSummary
 from troth.files import write_bytes, write_text
+from troth.network.manifest.consent import agreed_here, code_to_run
 from troth.network.manifest.manifest import Manifest
 from troth.processes import interrupts_ignored
 from troth.protocol.core.records import decode_record
@@ -70,10 +71,12 @@ class Swarm:
     def __enter__(self) -> Self:
         self.out.mkdir(parents=True, exist_ok=True)
         write_text(self.out / "run.toml", self.manifest.to_toml())
-        if (task := self.manifest.task_file) is not None:  # beside the manifest, as everybody needs it who checks a ban
-            copy = self.out / task.relative_to(self.manifest.folder)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            write_bytes(copy, task.read_bytes())
+        code = code_to_run(self.manifest)
+        if code is not None and code.pinned is not None:  # beside the manifest, as everybody needs it who checks a ban
+            for file, content in zip(code.files, code.pinned.contents, strict=True):
+                copy = self.out / file.name
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                write_bytes(copy, content)
         self._stream = SwarmStream(self.plan, self.manifest, self.out)
         try:
             for number in range(self.plan.peers):
@@ -105,7 +108,15 @@ class Swarm:
         with interrupts_ignored():  # the first one starts the fork server, which imports for seconds
             forkserver.ensure_running()
         mine, theirs = self._context.Pipe(duplex=False)
-        arguments = (*self._raw, str(self.manifest.folder), str(self.out), number, theirs, *self._settings)
+        arguments = (
+            *self._raw,
+            str(self.manifest.folder),
+            str(self.out),
+            number,
+            theirs,
+            *self._settings,
+            agreed_here(),
+        )
         process = self._context.Process(target=live, args=arguments, name=f"peer{number}", daemon=True)
         process.start()
         theirs.close()

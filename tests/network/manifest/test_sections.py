@@ -25,6 +25,7 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "device": ({"device": "cuda"}, "task"),
     "one_by_one": ({"one_by_one": True}, "task"),
     "code": ({"code": Digest(bytes([9]) * 32)}, "task code"),
+    "code_files": ({"code_files": (("a.py", Digest(bytes([9]) * 32)), ("b/c.py", Digest(bytes(32))))}, "task code"),
     "data": ({"data": Digest(bytes([9]) * 32)}, "data"),
     "data_where": ({"data_where": "https://example.org"}, "data"),
     "data_files": ({"data_files": (("a.bin", Digest(bytes([9]) * 32)), ("b c.bin", Digest(bytes(32))))}, "data"),

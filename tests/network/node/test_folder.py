@@ -251,3 +251,32 @@ def test_damage_that_is_mended_is_noted(tmp_path: Path) -> None:
         f"the checkpoint of step 2 in {tmp_path} is damaged: this peer goes on from that of step 1"
     )
     assert len(notes) == 2
+
+
+@pytest.mark.parametrize("name", ["log.txt", "journal/steps-000000000.jsonl", "status.json.partial"])
+def test_nothing_is_written_through_a_link(tmp_path: Path, name: str) -> None:
+    """A folder that came with a stranger's manifest, and is called as this peer's will be."""
+    victim = tmp_path / "bashrc"
+    victim.write_text("mine")
+    link = tmp_path / "peer" / name
+    link.parent.mkdir(parents=True)
+    link.symlink_to(victim)
+    with pytest.raises(DiskError, match="is a link, and would be written through"):
+        open_folder(tmp_path / "peer")
+    assert victim.read_text() == "mine"
+
+
+def test_a_link_to_a_folder_hides_no_other_link(tmp_path: Path) -> None:
+    (tmp_path / "sent").mkdir()
+    (tmp_path / "sent/steps-000000000.jsonl").symlink_to(tmp_path / "bashrc")
+    (tmp_path / "peer").mkdir()
+    (tmp_path / "peer/journal").symlink_to(tmp_path / "sent")
+    with pytest.raises(DiskError, match="is a link, and would be written through"):
+        open_folder(tmp_path / "peer")
+
+
+def test_a_folder_may_lie_on_another_disk(tmp_path: Path) -> None:
+    (tmp_path / "large").mkdir()
+    (tmp_path / "peer").mkdir()
+    (tmp_path / "peer/checkpoints").symlink_to(tmp_path / "large")
+    open_folder(tmp_path / "peer").close()

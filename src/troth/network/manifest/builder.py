@@ -5,13 +5,14 @@ import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal, TypeVar
 
 import torch
 
 from troth.crypto import Digest, derive
 from troth.network.manifest.checks import least_memory
+from troth.network.manifest.consent import agree_here, code_to_run
 from troth.network.manifest.errors import ManifestError
 from troth.network.manifest.founder import Founder
 from troth.network.manifest.initial_state import import_initial_state
@@ -99,7 +100,7 @@ def build_manifest(
     The nonce is fresh, so every manifest is another run. A gradient is computed a few times to see how long it takes.
     """
     options, folder = options or ManifestOptions(), folder or Path()
-    made = make_task(task, folder)
+    made = make_task(task, folder)  # named by its own user, who so agrees to run it
     _check_machine(made, options)
     problem = Problem(made, device=options.device, one_by_one=options.one_by_one, lanes_for=max(1, len(founders)))
     if problem.size < len(founders):
@@ -111,10 +112,11 @@ def build_manifest(
     check_pure(made, problem)
     gradient_s = _gradient_s(problem)
     manifest = Manifest(
-        name=_or(options.name, parse_spec(task)[0]),
+        name=_or(options.name, PurePosixPath(parse_spec(task)[0]).name),
         nonce=secrets.token_bytes(32),
         task=task,
         code=code_digest(code_file(task, made, folder)),
+        code_files=_code_files(task, folder),
         data=data_digest(made),
         data_files=_data_files(made),
         data_where=_or(options.data_where, "" if made.data_files() else "comes with the task"),
@@ -131,6 +133,8 @@ def build_manifest(
         one_by_one=options.one_by_one,
         folder=folder,
     )
+    if (code := code_to_run(manifest)) is not None:
+        agree_here(code.digest)
     built = BuiltManifest(manifest, gradient_s, code=code_files(task, folder), data=data_files(made))
     if options.initial_state is None:
         return built
@@ -138,6 +142,16 @@ def build_manifest(
     continues = None if origin is None else origin.run
     manifest = replace(manifest, initial_state=digest, continues=continues)
     return replace(built, manifest=manifest, initial_state=raw, origin=origin)
+
+
+def _code_files(task: str, folder: Path) -> tuple[tuple[str, Digest], ...]:
+    """Name and digest of each file that the task's file has imported from beside it."""
+    files = code_files(task, folder)[1:]
+    if compiled := [str(file) for file in files if file.suffix != ".py"]:
+        raise ManifestError(
+            f"{compiled[0]} is no Python source, so nobody can read what they run: install it as a package"
+        )
+    return tuple((file.as_posix(), code_digest(folder / file)) for file in files)
 
 
 def _data_files(task: Task) -> tuple[tuple[str, Digest], ...]:

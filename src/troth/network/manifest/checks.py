@@ -5,7 +5,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from troth.network.manifest.errors import ManifestError, quoted
-from troth.network.manifest.toml import MOST_DATA_FILES, MOST_FOUNDERS
+from troth.network.manifest.toml import MOST_CODE_FILES, MOST_DATA_FILES, MOST_FOUNDERS
 from troth.specs import file_of, pick
 from troth.training import SCHEDULES
 
@@ -37,6 +37,7 @@ def _check_text(manifest: "Manifest") -> None:
         ("task.spec", manifest.task, 200),
         ("training.optimizer", manifest.optimizer, 200),
         ("data.where", manifest.data_where, 200),
+        *(("a name in task.files", name, 200) for name, _ in manifest.code_files),
         *(("a name in data.files", name, 200) for name, _ in manifest.data_files),
     ):
         if len(text) > most or not text.isprintable():
@@ -45,14 +46,23 @@ def _check_text(manifest: "Manifest") -> None:
         raise ManifestError(f"data.files holds at most {MOST_DATA_FILES:,} files, got {len(manifest.data_files):,}")
     if not manifest.name:
         raise ManifestError("name must not be empty")
-    if (name := file_of(manifest.task)) is not None:
-        # A manifest from somebody else must not make us run a file from anywhere on this machine.
-        path = PurePosixPath(name)
-        if path.is_absolute() or ".." in path.parts or "\\" in name:
-            raise ManifestError(f"task.spec names {quoted(name)}: the task's file must lie beside the manifest")
+    _check_code_files(manifest)
     for field, digest in (("task.code", manifest.code), ("data.digest", manifest.data), ("nonce", manifest.nonce)):
         if len(digest) != 32:
             raise ManifestError(f"{field} must have 32 bytes (64 hexadecimal digits), got {len(digest)}")
+
+
+def _check_code_files(manifest: "Manifest") -> None:
+    """A manifest from somebody else must not make us run, or read, a file from anywhere on this machine."""
+    file, names = file_of(manifest.task), [name for name, _ in manifest.code_files]
+    if len(names) > MOST_CODE_FILES or len(set(names)) < len(names):
+        raise ManifestError(f"task.files holds at most {MOST_CODE_FILES} files, each once")
+    for field, name in (*([] if file is None else [("task.spec", file)]), *(("task.files", name) for name in names)):
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or "\\" in name or path.suffix != ".py" or path.as_posix() != name:
+            raise ManifestError(
+                f"{field} names {quoted(name)}: the task's file must lie beside the manifest, as plain *.py"
+            )
 
 
 def _check_founders(manifest: "Manifest") -> None:

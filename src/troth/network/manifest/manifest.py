@@ -4,8 +4,8 @@ The run's name (`Manifest.run.id`) is a digest over every field of it. It is in 
 different manifests cannot mistake each other for members of one run; `digests` tells them in what they differ. The file
 holds no secret: anyone who has it can watch and check, and only the founders' keys, which stay at home, can take part.
 
-A manifest comes from somebody else. It is read strictly and within bounds, and a task file that it names is run only if it
-lies beside the manifest and is byte for byte the one that was agreed on.
+A manifest comes from somebody else. It is read strictly and within bounds. Code that it names is run only if it lies beside the
+manifest, is byte for byte what was agreed on, and a person here has agreed to run those bytes (`manifest.consent`).
 """
 
 import dataclasses
@@ -24,8 +24,9 @@ from troth.crypto import Digest, PeerId, Seed, derive
 from troth.errors import OperatorError, printable
 from troth.network.manifest import toml as run_file
 from troth.network.manifest.checks import check_manifest
+from troth.network.manifest.consent import check_consent, code_to_run
 from troth.network.manifest.errors import ManifestError
-from troth.network.manifest.fit import and_more, code_mismatch, data_hint
+from troth.network.manifest.fit import and_more, data_hint
 from troth.network.manifest.founder import Founder
 from troth.network.manifest.initial_state import check_origin, read_initial_state
 from troth.network.manifest.resilience import Resilience
@@ -73,6 +74,7 @@ class Manifest:
     initial_state: Digest | None = None  # of the state that the run begins from, if not from the seed
     continues: Digest | None = None  # the run whose members signed that state, if any
     data_where: str = ""  # for people to read: where to get the data
+    code_files: tuple[tuple[str, Digest], ...] = ()  # name and SHA-256 of each file that the task's file imports
     data_files: tuple[tuple[str, Digest], ...] = ()  # name and SHA-256 of each, in the task's order: which one differs?
     device: Literal["cpu", "cuda"] = "cpu"
     one_by_one: bool = False
@@ -130,6 +132,7 @@ class Manifest:
                 initial_state=None if training.initial_state is None else Digest(bytes.fromhex(training.initial_state)),
                 continues=None if training.continues is None else Digest(bytes.fromhex(training.continues)),
                 data_where=data.where,
+                code_files=tuple((name, Digest(bytes.fromhex(digest))) for name, digest in task.files.items()),
                 data_files=tuple((name, Digest(bytes.fromhex(digest))) for name, digest in data.files.items()),
                 device=task.device,
                 one_by_one=task.one_by_one,
@@ -147,7 +150,13 @@ class Manifest:
                 format=FORMAT,
                 name=self.name,
                 nonce=self.nonce.hex(),
-                task=TaskSection(spec=self.task, code=self.code.hex(), device=self.device, one_by_one=self.one_by_one),
+                task=TaskSection(
+                    spec=self.task,
+                    code=self.code.hex(),
+                    files={name: digest.hex() for name, digest in self.code_files},
+                    device=self.device,
+                    one_by_one=self.one_by_one,
+                ),
                 data=DataSection(
                     digest=self.data.hex(),
                     where=self.data_where,
@@ -195,10 +204,11 @@ class Manifest:
         return code_file(self.task, folder=self.folder) if file_of(self.task) is not None else None
 
     def make_task(self) -> Task:
-        """The task; a file of its own is run only if it is the one that was agreed on."""
-        if self.task_file is not None and (wrong := code_mismatch(self, self.task_file)):
-            raise ManifestError(wrong)
-        return make_task(self.task, self.folder)
+        """The task. Code that is not part of Troth is run only if it is what was agreed on, and a person agreed to run it."""
+        code = code_to_run(self)
+        if code is not None:
+            check_consent(code)
+        return make_task(self.task, self.folder, None if code is None else code.pinned)
 
     def problem(self, task: Task, device: str | None = None) -> Problem:
         """The task as functions of a flat vector: the same bits for every peer of a hardware class, and for a simulation.

@@ -4,6 +4,7 @@ All keys and values here are hashed. A change makes the same plan another run.
 """
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from troth.crypto import Digest, tagged_hash
@@ -56,11 +57,14 @@ def _sections(manifest: "Manifest") -> dict[str, Plain]:
         "name": {"name": manifest.name},
         "nonce": {"nonce": manifest.nonce.hex()},
         "task": {"task": manifest.task, "device": manifest.device, "one_by_one": manifest.one_by_one},
-        "task code": {"code": manifest.code.hex()},
+        "task code": {
+            "code": manifest.code.hex(),
+            **({"code_files": _named(manifest.code_files)} if manifest.code_files else {}),
+        },
         "data": {
             "data": manifest.data.hex(),
             "data_where": manifest.data_where,
-            "data_files": [[name, digest.hex()] for name, digest in manifest.data_files],
+            "data_files": _named(manifest.data_files),
         },
         "initialisation": {
             "seed": manifest.seed,
@@ -89,6 +93,10 @@ def _sections(manifest: "Manifest") -> dict[str, Plain]:
             ]
         },
     }
+
+
+def _named(files: Sequence[tuple[str, Digest]]) -> list[list[str]]:
+    return [[name, digest.hex()] for name, digest in files]
 
 
 def _canonical(content: Plain) -> bytes:

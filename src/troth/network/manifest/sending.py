@@ -17,7 +17,7 @@ def code_files(task: str, folder: Path, modules: Iterable[ModuleType] | None = N
     if name is None:
         return ()
     file = (folder / name).resolve()
-    loaded = list(sys.modules.values()) if modules is None else modules
+    loaded = _imported() if modules is None else modules
     places = [Path(place) for one in loaded if isinstance(place := getattr(one, "__file__", None), str)]
     known = {place.resolve() for place in places if place.is_absolute()}  # PyTorch has modules of invented files
     beside = {place for place in known if place.is_relative_to(file.parent) and not _is_installed(place, file.parent)}
@@ -44,6 +44,15 @@ def short_names(files: Sequence[Path]) -> list[str]:
         if len(set(names)) == len(names):
             return names
     return [f"{number} {file.name}" for number, file in enumerate(files, 1)]
+
+
+def _imported() -> list[ModuleType]:
+    """All modules but those that nothing imports: the program itself, and plug-ins, each of which is run by its path."""
+    return [
+        module
+        for name, module in list(sys.modules.items())
+        if name not in ("__main__", "__mp_main__") and not name.startswith("troth_plugin_")
+    ]
 
 
 def _is_installed(place: Path, folder: Path) -> bool:

@@ -19,6 +19,7 @@ from troth.version import __version__
 FORMAT: Final = 3
 MOST_FOUNDERS = 256
 MOST_DATA_FILES = 1000
+MOST_CODE_FILES = 100
 STRETCH = 4.0
 
 
@@ -30,6 +31,7 @@ class TaskSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
     spec: str
     code: Hex32
+    files: Annotated[dict[str, Hex32], Meta(max_length=MOST_CODE_FILES)] = {}  # that the task's file imports, by name
     device: Literal["cpu", "cuda"] = "cpu"
     one_by_one: bool = False
 
@@ -156,6 +158,7 @@ _SECTIONS = {
     "protocol": "Protection against liars.",
     "timeouts": "Lower limits of the timeouts, in seconds. A quiet step ends as soon as all have spoken. A peer that\n"
     "# keeps to these is never left out, whatever liars say; a slower one may be, so be generous.",
+    "task.files": "SHA-256 of each file that the task's file imports from beside it; it can import no other from there.",
     "data.files": "SHA-256 of each data file ('sha256sum' shows it), to tell which one differs.",
     "founder": "Founders: name, public key ('troth key show'), and host:port, or \"\" for a peer that only dials out;\n"
     "# maybe a key for the first records ('troth key records'), which is erased then.",
@@ -191,9 +194,9 @@ def write(file: RunFile, summary: Sequence[str] = ()) -> str:
         for name, value in msgspec.structs.asdict(getattr(file, section)).items():
             if value is not None and usual.get(name) != value and not isinstance(value, dict):
                 lines.append(_line(name, value, _COMMENTS.get(f"{section}.{name}", "")))
-        if section == "data" and file.data.files:
-            lines += ["", f"# {_SECTIONS['data.files']}", "[data.files]"]
-            lines += [_line(_toml(name), digest, "") for name, digest in file.data.files.items()]
+        if files := {"task": file.task.files, "data": file.data.files}.get(section):
+            lines += ["", f"# {_SECTIONS[f'{section}.files']}", f"[{section}.files]"]
+            lines += [_line(_toml(name), digest, "") for name, digest in files.items()]
     lines += ["", f"# {_SECTIONS['founder']}"]
     for founder in file.founder:
         lines.append("[[founder]]")

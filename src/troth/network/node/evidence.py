@@ -8,7 +8,7 @@ from troth.crypto import PeerId
 from troth.evidence.bans import History, reason_for
 from troth.evidence.companion_files import save_evidence
 from troth.evidence.verify import UnprovedError, verify_ban
-from troth.files import write_text
+from troth.files import safe_name, write_text
 from troth.protocol.core.records import StepRecord
 from troth.protocol.core.run import Run
 from troth.protocol.core.state import Outcome
@@ -56,5 +56,5 @@ class EvidenceFiles:
             self._folder.mkdir(exist_ok=True)
             said = [[envelope.payload.hex(), envelope.signature.hex()] for envelope in envelopes]
             proof = {"run": slot.run.hex(), "slot": list(slot[1:]), "sender": peer.hex(), "said": said}
-            path = self._folder / f"discarded-step{record.step}-{name(peer)}.json"
+            path = self._folder / f"discarded-step{record.step}-{safe_name(name(peer))}.json"
             write_text(path, json.dumps(proof, indent=1) + "\n")

@@ -238,6 +238,7 @@ def _claim(path: Path, run: Digest, note: Callable[[str], None]) -> Lock:
     Raises `DiskError` if it cannot be written to, is in use, or holds something of another run."""
     try:
         path.mkdir(parents=True, exist_ok=True)
+        _refuse_links(path)
         lock = lock_folder(path)
         mark = path / "run"
         if mark.exists() and mark.read_text(encoding="ascii", errors="replace").strip() != run.hex():
@@ -249,6 +250,19 @@ def _claim(path: Path, run: Digest, note: Callable[[str], None]) -> Lock:
     except OSError as error:
         raise DiskError(f"cannot write to {path}: {error.strerror}; choose another", wrong_folder=True) from error
     return lock
+
+
+def _refuse_links(path: Path) -> None:
+    """What came with a manifest may hold the very folder that its run will be kept in; there a link, `log.txt` to a file that a
+    shell reads, would have the log written into that. Links to folders, on a larger disk for instance, are the owner's affair,
+    but what lies in them is looked at too."""
+    entries = list(path.iterdir())
+    below = (inside for entry in entries if entry.is_dir() for inside in entry.iterdir())
+    link = next((one for one in (*entries, *below) if one.is_symlink() and not one.is_dir()), None)
+    if link is not None:
+        raise DiskError(
+            f"{link} is a link, and would be written through: delete it, or choose another", wrong_folder=True
+        )
 
 
 def _precious(path: Path) -> bool:

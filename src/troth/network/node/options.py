@@ -4,9 +4,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from troth.crypto import PeerId
+from troth.files import safe_name
+from troth.network.manifest.manifest import Manifest
 from troth.network.transport.base import TransportOptions
 from troth.network.transport.registry import DEFAULT_TRANSPORT, TRANSPORTS
 from troth.protocol.recovery.invitation import Invitation
+
+
+def default_folder(manifest: Manifest, peer: PeerId) -> Path:
+    """Where a peer keeps a run. The run's name is a stranger's text, so it may not lead anywhere else."""
+    return Path("runs") / f"{safe_name(manifest.name)}-{peer.hex()[:8]}"
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from copy import copy
 from pathlib import Path
 from typing import Any
 
+from troth.pinned import PinnedCode
 from troth.plugins import find, made, subclass_of
 from troth.specs import convert_options, file_of
 from troth.training import file_reads
@@ -54,16 +55,17 @@ TASK = subclass_of(Task, "task", "a complete subclass of troth.training.Task, or
 _read_at_load: dict[Path, file_reads.Reads] = {}  # by the task's file
 
 
-def make_task(spec: str, folder: Path | None = None) -> Task:
+def make_task(spec: str, folder: Path | None = None, code: PinnedCode | None = None) -> Task:
     """`digits`, `quadratic:dimension=100`, `my_task.py`, `my_task.py:Name:option=value`, or the name of a package's task.
 
-    A file is looked for in `folder`; without one, from where the command runs. It is run, so it must be the user's own, or
-    byte for byte the one that a manifest's members agreed on; never a file that came from a peer. Every task takes the options
-    of `COMMON_OPTIONS` too. `{data}` stands for the folder that TROTH_DATA names.
+    A file is looked for in `folder`; without one, from where the command runs. It is run, so it must be the user's own. A
+    manifest's is given as `code`, after it was compared with what was agreed on, and a person agreed to run it
+    (`Manifest.make_task`). Every task takes the options of `COMMON_OPTIONS` too. In an option `{data}` stands for the folder
+    that TROTH_DATA names; never in the name of a file, which would then be another one than was looked at.
     """
-    spec = _placed(spec)
     with file_reads.recording() as reads:  # a file may read its data while it is loaded
-        thing, options = find(spec, TASK, TASKS, TASK_PLUGINS, folder)
+        thing, options = find(spec, TASK, TASKS, TASK_PLUGINS, folder, code)
+        options = {name: _placed(value, spec) for name, value in options.items()}
         common = {name: options.pop(name) for name in COMMON_OPTIONS if name in options and name not in _fields(thing)}
         task = _with(made(thing, options, spec), convert_options(common, COMMON_OPTIONS, spec))
     if (file := file_of(spec)) is not None:
@@ -88,12 +90,12 @@ def data_folder(folder: str | None) -> Iterator[None]:
             os.environ.update({} if before is None else {DATA_VARIABLE: before})
 
 
-def _placed(spec: str) -> str:
-    if DATA not in spec:
-        return spec
+def _placed(value: str, spec: str) -> str:
+    if DATA not in value:
+        return value
     if not (folder := os.environ.get(DATA_VARIABLE)):
         raise TaskError(f"'{spec}' reads data from a folder that {DATA_VARIABLE} in the environment is to name")
-    return spec.replace(DATA, folder)
+    return value.replace(DATA, folder)
 
 
 def _fields(thing: Any) -> set[str]:
