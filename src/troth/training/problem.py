@@ -172,10 +172,26 @@ class Problem:
 
     @torch.no_grad()
     def module(self, flat_D: Tensor) -> nn.Module:
-        """The task's own module with these parameters, BatchNorm calibrated, on the CPU and ready to use."""
+        """The task's own module with these parameters, BatchNorm calibrated, on the CPU and ready to use.
+
+        Statistics are computed in float64 and on the CPU, whatever this problem computes on: rounded to float32 they are the
+        same on every machine but for the last bit, so others can check them.
+        """
         module = self._fresh()
-        module.load_state_dict(self._trained(flat_D).state_dict())
+        module.load_state_dict(self.layout.views(flat_D.cpu()), strict=False)
+        if _statistics_of(module):
+            module.load_state_dict(self._precisely_trained(flat_D).state_dict())
         return module.eval()
+
+    def _precisely_trained(self, flat_D: Tensor) -> nn.Module:
+        try:
+            return self._beside(torch.float64)._trained(flat_D.cpu().double())
+        except TaskError:  # a loss that makes tensors of float32 itself; or one that fails, which says so once more
+            return self._beside(torch.float32)._trained(flat_D.cpu().float())
+
+    def _beside(self, dtype: torch.dtype) -> "Problem":
+        """The same task on the CPU, in this number format."""
+        return Problem(self.task, dtype=dtype, one_by_one=True)
 
     def state_dict(self, flat_D: Tensor) -> dict[str, Tensor]:
         """Every tensor of `module(flat_D)`, to be saved: loads with `strict=True` into a new `task.model()`."""
@@ -322,8 +338,13 @@ def _check_differentiable(problem: Problem, flat_D: Tensor, batch: Batch) -> Non
         ) from error
 
 
+def _statistics_of(module: nn.Module) -> list[_BatchNorm]:
+    """Layers with running statistics."""
+    return [m for m in module.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+
+
 def _calibrate(problem: Problem, module: nn.Module) -> None:
-    norms = [m for m in module.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+    norms = _statistics_of(module)
     for norm in norms:
         norm.reset_running_stats()
         norm.momentum = None  # the plain average over the calibration batches
