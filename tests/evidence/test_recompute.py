@@ -6,7 +6,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import torch
 
 from tests.evidence.forger import Forger
 from tests.protocol.small_runs import run_on
@@ -103,8 +102,14 @@ def test_zeros_come_out_everywhere_and_show_nothing(attacked: ProtocolSimulation
     zeros = Problem(changed(problem.task, clip_norm=1e-300))  # gradients that vanish, whoever computes them
     assert proof.disputed is not None
     bounds = part_bounds(problem.size, proof.disputed.parts)
-    nothing = commit_parts(torch.zeros(problem.size), bounds).root
-    same = with_roots(proof, dict.fromkeys(others_than(proof), nothing))
+    work, seed = TrainingWork(zeros, SGD(), constant(1.0, 1), Primitives()), Digest(proof.disputed.seed_randomness)
+    assert evidence.training is not None
+    nothing = {}
+    for peer in others_than(proof):
+        gradient_D = work.gradient_now(evidence.training, gradient_seed(seed, PeerId(peer)))
+        assert not gradient_D.any()
+        nothing[peer] = commit_parts(gradient_D, bounds).root
+    same = with_roots(proof, nothing)
     assert recompute(same, evidence.training, problem=lambda _run: zeros) is Recomputed.OTHER_CLASS
 
 

@@ -46,7 +46,7 @@ class Recomputed(Enum):
         "recomputed here: the gradient that was accused does not come out, as the banned peer had said, and others of that step "
         "do; unless those were computed on other hardware than the run's, the ban is wrong"
     )
-    OTHER_CLASS = "no gradient of that step comes out here: this machine may compute other bits than the run's members"
+    OTHER_CLASS = "nothing that would tell comes out here: this machine may compute other bits than the run's members"
 
 
 class _Description(msgspec.Struct):
@@ -160,14 +160,12 @@ def _accused_banned(proof: Proof) -> bool:
     return proof.banned == proof.judgement.target
 
 
-def _judged(proof: Proof, gradients: "_Gradients | None") -> Recomputed:
+def _judged(proof: Proof, gradients: "_Gradients") -> Recomputed:
     """Judge a gradient: innocent if it comes out here, guilty only if this machine computes its bits (SPEC E6).
 
     In a run of several classes the accused's own Commit says which bits those are. In a run of one class nobody signs that:
     there it takes another contributor's gradient that comes out, and would not on every machine.
     """
-    if gradients is None:
-        return Recomputed.OTHER_CLASS
     accused, roots = PeerId(proof.judgement.target), gradients.step.commitments
     if gradients.root(accused) == roots[accused]:
         return Recomputed.REFUTED if _accused_banned(proof) else Recomputed.CONFIRMED
@@ -191,10 +189,7 @@ class _Gradients:
     training: Training
 
     @classmethod
-    def of(
-        cls, proof: Proof, training: Training | None, problem_for: Callable[[Run], Problem | None]
-    ) -> "_Gradients | None":
-        """None on a machine without the run's device."""
+    def of(cls, proof: Proof, training: Training | None, problem_for: Callable[[Run], Problem | None]) -> "_Gradients":
         step, size = proof.disputed, proof.run.parameters.size
         assert step is not None
         assert proof.state is not None
@@ -206,7 +201,7 @@ class _Gradients:
             raise RecomputeError(f"the state has {training.parameters_D.numel()} parameters, the run agreed on {size}")
         problem = problem_for(proof.run)
         if problem is None:
-            return None
+            raise RecomputeError("this machine lacks the device that the run computes on")
         work = TrainingWork(problem, SGD(), constant(1.0, 1), Primitives())
         here = Training(training.parameters_D.to(problem.device), {})
         return cls(step, part_bounds(size, step.parts), work, here)
@@ -242,10 +237,8 @@ def work_elsewhere(problem: Problem) -> TrainingWork:
     return TrainingWork(problem, SGD(), constant(1.0, 1), Primitives(), hardware="another machine")
 
 
-def _audited(proof: Proof, gradients: _Gradients | None, blobs: Blobs) -> bool | None:
+def _audited(proof: Proof, gradients: _Gradients, blobs: Blobs) -> bool | None:
     """Judge a report of an earlier step, or an owner that let it pass; None if the gradient is not the one committed to."""
-    if gradients is None:
-        return None
     shown, part = exhibit_of(proof), proof.judgement.part
     step, bounds = gradients.step, gradients.bounds
     aggregate_D = torch.cat([blob_of(blobs, digest).numbers_D() for digest in shown.aggregates])
