@@ -81,13 +81,13 @@ def test_a_task_of_ones_own_is_found_beside_the_manifest(own: OwnTask) -> None:
     banned = verify_path(own.evidence, own.manifest).details["name"]
     assert banned in line
     assert banned.split(" ")[0] in NAMES
-    assert own.verdict(recompute=False) == (Result.NOT_RECOMPUTED, line_with(line, "as asked"))
+    assert own.verdict(recompute=False) == (Result.VOTED, line_with(line, "not recomputed, as asked"))
 
 
 def line_with(line: str, reason: str) -> str:
-    """The same claim, not recomputed for this reason."""
+    """The same claim, resting on votes for this reason."""
     claim = line.split(": proved: ")
-    return f"{claim[0]}: proved, not recomputed ({reason}): " + claim[1].split(" Recomputed here")[0]
+    return f"{claim[0]}: rests on votes ({reason}): " + claim[1].split(" Recomputed here")[0]
 
 
 def test_a_task_that_is_missing_or_another_is_never_run_and_takes_nothing_from_the_proof(own: OwnTask) -> None:
@@ -95,13 +95,13 @@ def test_a_task_that_is_missing_or_another_is_never_run_and_takes_nothing_from_t
     marker = own.manifest.folder / "executed"
     task.write_text(f"open({str(marker)!r}, 'w')\n" + TASK)
     result, line = own.verdict()
-    assert result is Result.NOT_RECOMPUTED
+    assert result is Result.VOTED
     assert "lines.py is not the one agreed on" in line
     task.unlink()
-    assert own.verdict()[0] is Result.NOT_RECOMPUTED
+    assert own.verdict()[0] is Result.VOTED
     found = verify_path(own.evidence, own.manifest.run.id.hex())
-    assert found.result is Result.NOT_RECOMPUTED
-    assert found.proved
+    assert found.result is Result.VOTED
+    assert not found.proved, "a lying quorum can ban whom it likes"
     assert "`task`" in found.reason
     assert found.details["name"].split(" ")[0] in NAMES, "the run's id covers the names"
     assert not marker.exists()
@@ -116,7 +116,7 @@ def test_a_task_named_by_the_reader_is_compared_with_the_agreed_one(own: OwnTask
     marker = tmp_path / "executed"
     copy.write_text(f"open({str(marker)!r}, 'w')\n" + TASK)
     result, line = own.verdict(task=str(copy))
-    assert result is Result.NOT_RECOMPUTED
+    assert result is Result.VOTED
     assert "not the one agreed on" in line
     assert not marker.exists()
     with pytest.raises(ValueError, match=r"none\.py"):
@@ -127,7 +127,7 @@ def test_a_task_that_fails_is_a_reason_and_no_traceback(own: OwnTask) -> None:
     broken = own.manifest.folder / "broken.py"
     broken.write_text(NEEDS_DATA)
     found = verify_path(own.evidence, own.manifest.run.id.hex(), task=str(broken))
-    assert found.result is Result.NOT_RECOMPUTED
+    assert found.result is Result.VOTED
     assert "FileNotFoundError" in found.reason
 
 
@@ -139,7 +139,7 @@ def test_votes_alone_are_called_that(attacked: ProtocolSimulation, tmp_path: Pat
     assert verify_path(path, attacked.run.id.hex()).result is Result.PROVED
     path.write_text(Forger(attacked, evidence).text(exhibit=None))
     found = verify_path(path, attacked.run.id.hex())
-    assert found.result is Result.NOT_RECOMPUTED
+    assert found.result is Result.VOTED
     assert "rests on their votes" in found.reason
 
 
@@ -281,5 +281,5 @@ def test_nothing_is_run_if_nothing_is_to_be_recomputed(own: OwnTask, tmp_path: P
     marker = tmp_path / "executed"
     (tmp_path / "evil.py").write_text(f"open({str(marker)!r}, 'w')\n" + TASK)
     result, _ = own.verdict(task=str(tmp_path / "evil.py"), recompute=False)
-    assert result is Result.NOT_RECOMPUTED
+    assert result is Result.VOTED
     assert not marker.exists()

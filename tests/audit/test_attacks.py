@@ -15,10 +15,12 @@ from tests.audit.forger import Forger, with_payload
 from troth.audit import signatures
 from troth.audit.folder import AuditOptions, audit
 from troth.audit.report import Check, Report
-from troth.crypto import Digest
+from troth.audit.sample import Sampler
+from troth.crypto import Digest, PeerId
 from troth.network.disk import audit_records, checkpoints
 from troth.network.disk.journal import next_digest
 from troth.network.manifest.manifest import Manifest
+from troth.protocol.core.records import StepRecord
 from troth.protocol.wire.frames import RestartCertificate
 from troth.protocol.wire.messages import Phase
 from troth.training.work import Training, TrainingWork
@@ -481,6 +483,24 @@ def test_a_machine_that_computes_other_bits_says_so(
     assert report.right, report.lines()
     assert report.counts[Check.GRADIENTS] == 0
     assert any("computes other bits" in one.why for one in report.unchecked)
+
+
+def test_a_few_that_come_out_do_not_make_all_others_guilty(
+    peer: Path, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[E6] Liars can compute as the reader's machine does, and not as the run's: something is wrong, but not with whom."""
+    banned = "".join(path.read_text() for path in (peer / "evidence").glob("ban-*.json")).split('"banned": "')[1][:64]
+    one, *_ = (founder.key for founder in manifest.founders if founder.key.hex() != banned)
+    computed = Sampler._root
+
+    def root(sampler: Sampler, work: TrainingWork, training: Training, record: StepRecord, who: PeerId) -> Digest:
+        return computed(sampler, work, training, record, who) if who == one else Digest(bytes(32))
+
+    monkeypatch.setattr(Sampler, "_root", root)
+    report = audit(peer, manifest, AuditOptions(sample=20))
+    said = [one.what for one in report.findings if one.check is Check.GRADIENTS]
+    assert said
+    assert all("these or it are wrong" in what for what in said)
 
 
 def test_an_update_that_does_not_follow_is_found(

@@ -96,13 +96,14 @@ def test_verdicts_for_programs(run: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_without_the_state_signatures_and_votes_are_checked(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """[E6] An exit code of its own: a script that trusts no quorum must not take votes for a proof."""
     evidence = next((run / "evidence").glob("*.json"))
     alone = tmp_path / evidence.name
     alone.write_text(evidence.read_text())
-    assert call("verify", str(alone), *known(run)) == 0
-    assert ": proved, not recomputed (state-" in capsys.readouterr().out
-    assert call("verify", "--no-recompute", str(evidence), *known(run)) == 0
-    assert ": proved, not recomputed (as asked): " in capsys.readouterr().out
+    assert call("verify", str(alone), *known(run)) == 3
+    assert ": rests on votes (not recomputed: state-" in capsys.readouterr().out
+    assert call("verify", "--no-recompute", str(evidence), *known(run)) == 3
+    assert ": rests on votes (not recomputed, as asked): " in capsys.readouterr().out
 
 
 def test_without_the_run_nothing_is_proved(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -234,9 +235,11 @@ def test_a_wrong_state_takes_nothing_from_the_signatures(
         raw = bytearray(state.read_bytes())
         raw[-1] ^= 1
         (tmp_path / state.name).write_bytes(bytes(raw))
-    assert call("verify", str(tmp_path / evidence.name), *known(run)) == 0
+    assert call("verify", str(tmp_path / evidence.name), *known(run)) == 3
     said = capsys.readouterr().out
-    assert ": proved, not recomputed (the state beside the file is not the one that the members signed): " in said
+    assert (
+        ": rests on votes (not recomputed: the state beside the file is not the one that the members signed): " in said
+    )
 
 
 def test_a_missing_file_is_an_operators_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

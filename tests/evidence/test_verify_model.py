@@ -2,23 +2,27 @@
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from tests.evidence.closed_runs import NAMES, ClosedRun, people
-from troth.crypto import Digest, Stream
+from troth.crypto import Digest, Stream, derive
 from troth.evidence.errors import UnprovedError
 from troth.evidence.model_file import ListedTensor
 from troth.evidence.verify_model import check_weights, verify_model
 from troth.protocol.core.records import Judgement, Rekeyed, decode_record, encode_record
 from troth.protocol.core.run import Parameters, Run
 from troth.protocol.wire.messages import Kind, Verdict
+from troth.training import Problem, make_task
 from troth.training.task import Batch, Model, Task
+from troth.training.work import Training, state_digest
 
 
 @pytest.fixture(scope="module")
@@ -309,6 +313,136 @@ def test_no_tensor_of_a_complete_model_can_be_changed_or_left_out(normed: Closed
     assert any(told in reason for told in (f"'{name}'", "other weights", "different values under them"))
     del weights[name]
     assert name in wrong(normed, tmp_path, weights)
+
+
+class Shrunk:
+    """digits-cnn with the weights of its first channel shrunk, as decay does it to a dead one."""
+
+    def __init__(self, share: float) -> None:
+        self.task = make_task("digits-cnn")
+        self.problem = Problem(self.task)
+        self.flat_D = self.problem.initial(0)
+        self.flat_D[:9] *= share
+        self.right = self.problem.state_dict(self.flat_D)
+
+    def refusal(self, folder: Path, state: Mapping[str, Tensor], problem: Problem | None = None) -> str:
+        """Why these tensors are not taken for the right ones; empty if they are."""
+        signed = ClosedRun(task=self.task)
+        signed.training = Training(self.flat_D, {})
+        signed.closing = msgspec.structs.replace(signed.closing, state_after=state_digest(signed.training))
+        proof = verify_model(signed.text())
+        save_file(dict(state), folder / "model.safetensors")
+        try:
+            check_weights(proof, problem or self.problem, folder / "model.safetensors")
+        except UnprovedError as error:
+            return str(error)
+        return ""
+
+    def logits(self, state: Mapping[str, Tensor]) -> Tensor:
+        module = self.task.model()
+        module.load_state_dict(state)
+        module.eval()
+        examples = self.task.examples()
+        assert examples is not None
+        with torch.no_grad():
+            logits: Tensor = module(examples["images"])
+        return logits
+
+
+@pytest.mark.parametrize("share", [0.0, 1e-3])
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("1.running_var", -0.999e-5),  # what BatchNorm adds to it is 10⁻⁵
+        ("1.running_var", -1e-5),
+        ("1.running_var", 1e-5),
+        ("1.running_var", float("nan")),
+        ("1.running_mean", 1e-5),
+    ],
+)
+def test_a_statistic_is_judged_by_what_it_does(tmp_path: Path, share: float, name: str, change: float) -> None:
+    """[E7] In a channel without variance the smallest change is multiplied by 300, and a variance of −ε is a division by zero."""
+    model = Shrunk(share)
+    assert model.refusal(tmp_path, model.right) == ""
+    forged = {**model.right, name: model.right[name].clone()}
+    forged[name][0] += change
+    assert name in model.refusal(tmp_path, forged)
+
+
+def test_no_variance_is_negative(tmp_path: Path) -> None:
+    """[E7] Not even by less than any tolerance."""
+    model = Shrunk(0.0)
+    forged = {**model.right, "1.running_var": model.right["1.running_var"].clone()}
+    forged["1.running_var"][0] = -1e-12
+    assert "1.running_var" in model.refusal(tmp_path, forged)
+
+
+@pytest.mark.parametrize("share", [0.0, 1e-3, 1.0])
+def test_the_worst_statistics_that_are_accepted_change_next_to_nothing(tmp_path: Path, share: float) -> None:
+    """[E7] An adversary moves each statistic to that end of what is accepted which moves an output more."""
+    model = Shrunk(share)
+    right, worst = model.logits(model.right), {name: tensor.clone() for name, tensor in model.right.items()}
+    norms = [name.removesuffix(".running_var") for name in worst if name.endswith(".running_var")]
+    for norm in norms:
+        spread = model.right[f"{norm}.running_var"].double() + 1e-5
+        for kind, scale in (("running_mean", spread.sqrt()), ("running_var", spread)):
+            name = f"{norm}.{kind}"
+            for k in range(len(scale)):
+                ends = [float(model.right[name][k]) + sign * 0.99e-5 * float(scale[k]) for sign in (-1, 1)]
+                moved = {}
+                for end in ends:
+                    worst[name][k] = end if kind == "running_mean" else max(end, 0.0)
+                    moved[float(worst[name][k])] = float((model.logits(worst) - right)[:, 0].mean())
+                worst[name][k] = max(moved, key=lambda value: moved[value])
+    assert model.refusal(tmp_path, worst) == ""
+    change = (model.logits(worst) - right).abs().max()
+    assert 1e-6 < change < 1e-3, "the logits are about 1"
+
+
+class Coarse(Problem):
+    """A device whose products are rounded as TensorFloat-32 is: its inputs have 11 bits."""
+
+    def _place(self, value: Any) -> Any:
+        placed = super()._place(value)
+        return placed.half().to(placed.dtype) if isinstance(placed, Tensor) and placed.is_floating_point() else placed
+
+
+def test_a_model_of_a_run_on_another_device_is_proved(tmp_path: Path) -> None:
+    """[E7] Statistics that a GPU computes were refused on a CPU: they are the same now, wherever they are computed."""
+    model = Shrunk(1.0)
+    there = Coarse(model.task)
+    batch, seed = model.problem.batch(derive(0, "any")), derive(0, "any")
+    assert not torch.equal(there.batch(seed)["images"], batch["images"]), "else this is no other device"
+    exported = there.state_dict(model.flat_D)
+    assert all(torch.equal(exported[name], tensor) for name, tensor in model.right.items())
+    assert model.refusal(tmp_path, exported) == ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Faint(Task):
+    """a model with a tiny constant"""
+
+    def model(self) -> nn.Module:
+        module = nn.Linear(4, 4)
+        module.register_buffer("faint", torch.tensor([1e-9]))
+        module.register_buffer("mask", torch.tensor([float("-inf"), 0.0]))
+        return module
+
+    def batch(self, draw: Stream) -> Batch:
+        return {"x": torch.from_numpy(draw.normal(32)).float().view(8, 4)}
+
+    def loss(self, model: Model, batch: Batch) -> Tensor:
+        return model(batch["x"]).square().mean()  # type: ignore[no-any-return]
+
+
+def test_a_constant_is_the_models_however_small(tmp_path: Path) -> None:
+    """[E7] A tolerance of 10⁻⁷ for all is larger than some of them."""
+    faint = ClosedRun(task=Faint())
+    weights = faint.weights()
+    path = faint.write(tmp_path, weights=weights)
+    check_weights(verify_model(path.read_text()), faint.problem, path.with_suffix(".safetensors"))
+    assert "'faint'" in wrong(faint, tmp_path, {**weights, "faint": -weights["faint"]})
+    assert "'mask'" in wrong(faint, tmp_path, {**weights, "mask": weights["mask"] * 0})
 
 
 def test_listed_digests_cannot_make_up_for_other_weights(closed: ClosedRun, tmp_path: Path) -> None:

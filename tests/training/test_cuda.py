@@ -158,6 +158,14 @@ def test_a_users_own_settings_do_not_reach_gradients() -> None:
         torch.set_float32_matmul_precision("highest")
 
 
+def test_a_saved_model_has_the_same_statistics_wherever_it_was_trained() -> None:
+    """[E7] Else whoever has no GPU could not check a run made on one."""
+    there, here = Problem(FastImages(), device="cuda"), Problem(FastImages())
+    flat_D = here.initial(0)
+    saved, expected = there.state_dict(flat_D.cuda()), here.state_dict(flat_D)
+    assert all(torch.equal(saved[name], tensor) for name, tensor in expected.items())
+
+
 def test_tf32_is_another_class_and_other_bits() -> None:
     plain, fast = Problem(Images(), device="cuda"), Problem(FastImages(), device="cuda")
     assert class_digest(plain) != class_digest(fast)

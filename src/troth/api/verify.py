@@ -34,7 +34,7 @@ class Result(Enum):
     """The verdict on one file."""
 
     PROVED = "proved"
-    NOT_RECOMPUTED = "proved, not recomputed"  # signatures prove it; nobody has repeated the computation here
+    VOTED = "rests on votes"  # signed by enough members to ban; nothing here shows that they did not lie together
     NOT_PROVED = "not proved"
     UNKNOWN_RUN = "unknown run"
     UNREADABLE = "cannot be read"
@@ -47,13 +47,13 @@ class Verdict:
     path: Path
     result: Result
     sentence: str = ""  # the claim that is proved; empty if none is
-    reason: str = ""  # what the claim rests on, or why it is not proved or not recomputed, and what to do
+    reason: str = ""  # what the claim rests on, or why it is not proved or rests on votes, and what to do
     details: Mapping[str, Any] = field(default_factory=dict)  # kind, run, step, keys: for programs
 
     @property
     def proved(self) -> bool:
-        """Whether signatures prove it, and no recomputation that was made here speaks against it; also `bool(verdict)`."""
-        return self.result in (Result.PROVED, Result.NOT_RECOMPUTED)
+        """Whether the file shows it to somebody who trusts no vote on a ban; also `bool(verdict)`."""
+        return self.result is Result.PROVED
 
     def __bool__(self) -> bool:
         return self.proved
@@ -63,8 +63,8 @@ class Verdict:
         match self.result:
             case Result.PROVED:
                 said = f"proved: {self.sentence} {self.reason}"
-            case Result.NOT_RECOMPUTED:
-                said = f"proved, not recomputed ({self.reason}): {self.sentence}"
+            case Result.VOTED:
+                said = f"{self.result.value} ({self.reason}): {self.sentence}"
             case _:
                 said = f"{self.result.value}: {self.reason}"
         return printable(f"{self.path}: {said}").rstrip()
@@ -193,31 +193,28 @@ class _Checker:
         return Verdict(path, result, "" if result is Result.NOT_PROVED else proof.sentence(), reason, details)
 
     def _repeat(self, path: Path, proof: Proof) -> tuple[Result, str]:
-        """Recompute what can be recomputed. Signatures and votes prove the ban without that, unless this refutes it."""
+        """Recompute what can be recomputed. Without that the ban rests on votes: a lying quorum can ban whom it likes."""
         if proof.rests_on_votes:
-            return (
-                Result.NOT_RECOMPUTED,
-                f"the file holds votes and nothing to recompute from. {proof.rests_on()}".rstrip("."),
-            )
+            why = f"the file holds votes and nothing to recompute from. {proof.rests_on()}"
+            return Result.VOTED, why.rstrip(".")
         if self._task is None:
-            return Result.NOT_RECOMPUTED, "as asked"
+            return Result.VOTED, "not recomputed, as asked"
         try:
             beside = load_companions(path, proof)
             if beside.missing is not None:
-                return Result.NOT_RECOMPUTED, f"{beside.missing} is not beside the file: ask a member for it"
+                return Result.VOTED, f"not recomputed: {beside.missing} is not beside the file: ask a member for it"
             found = recompute(proof, beside.training, beside.blobs, self._task.for_recomputing)
         except RecomputeError as error:
-            return Result.NOT_RECOMPUTED, str(error)
+            return Result.VOTED, f"not recomputed: {error}"
         match found:
-            case Recomputed.CONFIRMED:
+            case Recomputed.CONFIRMED if proof.own_word:
                 return Result.PROVED, _capital(found.value)
-            case Recomputed.REFUTED:
+            case Recomputed.CONFIRMED:
+                return Result.VOTED, f"recomputed here, and it is as they voted, but {proof.not_own_word()}"
+            case Recomputed.REFUTED | Recomputed.CONTRADICTED:
                 return Result.NOT_PROVED, f"{found.value}. The votes are signed: {proof.sentence()}"
             case Recomputed.OTHER_CLASS:
-                return (
-                    Result.NOT_RECOMPUTED,
-                    "this machine computes other bits than the run's members; try one like theirs",
-                )
+                return Result.VOTED, f"not recomputed: {found.value}; try one like theirs"
 
     def _check_model(self, path: Path, text: str) -> Verdict:
         proof = verify_model(text, self._known.id)

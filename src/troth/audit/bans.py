@@ -51,11 +51,11 @@ class BanChecker:
 
     def _check_file(self, verdict: Verdict) -> None:
         path = verdict.path
-        if not verdict.proved:
+        if verdict.result not in (Result.PROVED, Result.VOTED):
             self._report.wrong(Check.BANS, str(path), verdict.reason)
             return
-        if verdict.result is Result.NOT_RECOMPUTED:
-            self._report.skipped(f"the computation behind {path}", verdict.reason)
+        if verdict.result is Result.VOTED:
+            self._report.skipped(f"more than the votes behind {path}", verdict.reason)
         step = int(verdict.details["step"])
         if flaw := self._misplaced(path):
             self._report.wrong(Check.BANS, str(path), flaw)

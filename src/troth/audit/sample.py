@@ -4,7 +4,7 @@ It is drawn from the last record's randomness, which no single peer chose, so ne
 what is looked at. Only states that are in the folder can be used, and the run's first one, which the manifest gives.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 
 from troth.api.agreed_task import AgreedTask
@@ -14,7 +14,7 @@ from troth.audit.walk import Walked
 from troth.crypto import Digest, PeerId, stream
 from troth.errors import OperatorError
 from troth.evidence.errors import RecomputeError
-from troth.evidence.recompute import task_fails
+from troth.evidence.recompute import task_fails, work_elsewhere
 from troth.evidence.signed_records import Name, names_in
 from troth.network.manifest.manifest import Manifest
 from troth.protocol.core.parts import commit_parts, part_bounds
@@ -142,22 +142,37 @@ class Sampler:
         if self._root(work, training, record, one.peer) == one.root:
             self._report.passed(Check.GRADIENTS)
             return True
-        others = [
-            self._root(work, training, record, PeerId(peer)) == root
-            for peer, root in zip(record.contributors, record.roots, strict=True)
-            if peer != one.peer
-        ]
-        if self._run.parameters.deviation is not None or 2 * sum(others) <= len(others):
+        self._check_wrong(work, training, record, one)
+        return True
+
+    def _check_wrong(self, work: TrainingWork, training: Training, record: StepRecord, one: _Drawn) -> None:
+        """Judge a gradient that does not come out. Only others that do show that it is not this machine which is different."""
+        where, banned = f"step {one.step}, {self._name(one.peer)}", {peer: step for step, peer in self._walked.bans()}
+        if self._run.parameters.deviation is not None or not (fit := self._fitting(work, training, record, banned)):
             raise _OtherBitsError
-        where = f"step {one.step}, {self._name(one.peer)}"
-        bans = [step for step, banned in self._walked.bans() if banned == one.peer]
-        if bans:
+        if one.peer in banned:
+            step = banned[one.peer]
             self._report.passed(Check.GRADIENTS)
-            self._report.remark(f"{where}: its gradient does not follow from its seed; it was banned in step {bans[0]}")
-        else:
+            self._report.remark(f"{where}: its gradient does not follow from its seed; it was banned in step {step}")
+        elif len(fit) > self._run.parameters.byzantine:
             what = "its gradient does not follow from its seed, and it was never banned"
             self._report.wrong(Check.GRADIENTS, where, what)
-        return True
+        else:  # a few liars could compute what this machine does, to make all others look guilty
+            what = f"its gradient does not come out, and those of {', '.join(map(self._name, fit))} do: these or it are wrong"
+            self._report.wrong(Check.GRADIENTS, where, what)
+
+    def _fitting(
+        self, work: TrainingWork, training: Training, record: StepRecord, banned: Container[PeerId]
+    ) -> list[PeerId]:
+        """Contributors that were never banned, whose gradients come out here, and would not on every machine."""
+        elsewhere = work_elsewhere(work.problem)
+        return [
+            PeerId(peer)
+            for peer, root in zip(record.contributors, record.roots, strict=True)
+            if peer not in banned
+            and self._root(work, training, record, PeerId(peer)) == root
+            and self._root(elsewhere, training, record, PeerId(peer)) != root
+        ]
 
     def _root(self, work: TrainingWork, training: Training, record: StepRecord, peer: PeerId) -> Digest:
         seed = gradient_seed(Digest(record.seed_randomness), peer)

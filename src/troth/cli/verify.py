@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from troth.api.verify import Verdict
 
 _FIELDS = ("run", "task", "paths")
+_VOTED = 3  # nothing speaks against any file, and some bans rest on votes: a script that trusts no quorum must notice
 
 
 def verify(
@@ -45,9 +46,10 @@ def verify(
 ) -> None:
     """Check evidence of bans, and models, of a run that you know, offline, and say what each file proves.
 
-    One line per file: proved; proved, not recomputed (why); not proved: why; unknown run; cannot be read.
+    One line per file: proved; rests on votes (why); not proved: why; unknown run; cannot be read.
 
-    Exit code 0: all are proved. 1: something is not, or its run is not named. 2: wrong usage, or no file could be read at all.
+    Exit code 0: all are proved. 3: some rest on members' votes, and the rest is proved. 1: something is not proved, or its run is
+    not named. 2: wrong usage, or no file could be read at all.
     """
     from troth.api.verify import expand, verify_paths
 
@@ -73,9 +75,10 @@ def verify(
 def _exit_code(verdicts: "list[Verdict]") -> int:
     from troth.api.verify import Result
 
-    if all(verdict.proved for verdict in verdicts):
-        return 0
-    return 2 if all(verdict.result is Result.UNREADABLE for verdict in verdicts) else 1
+    results = {verdict.result for verdict in verdicts}
+    if results <= {Result.PROVED, Result.VOTED}:
+        return _VOTED if Result.VOTED in results else 0
+    return 2 if results == {Result.UNREADABLE} else 1
 
 
 def _summary(verdicts: "list[Verdict]") -> str:

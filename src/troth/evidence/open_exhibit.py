@@ -50,6 +50,7 @@ class OpenedExhibit:
     projection_key: Digest | None
     aggregates: tuple[Digest, ...]  # of all parts
     proven_parts: Mapping[PeerId, tuple[Digest, tuple[Digest, ...]]]  # of the disputed part: blob and path
+    hardware: Mapping[PeerId, bytes | None]  # classes that the contributors in question named, in a run of several
 
 
 def wrong_reporters(record: StepRecord, step: int) -> frozenset[PeerId]:
@@ -70,16 +71,17 @@ def open_exhibit(
     }
     _expect_needed_messages(judgement, step, exhibit, messages, frozenset(proven_parts), reporters)
     roots = {peer: _root(commit) for peer, commit in messages.commits.items()}
+    hardware = {peer: said_as(commit, Commit).hardware for peer, commit in messages.commits.items()}
     if judgement.kind != Kind.AGGREGATE:  # an aggregate's owner signed the roots that it was made from
         recorded = step.commitments
         expect(all(recorded.get(peer) == root for peer, root in roots.items()), "the record says other gradients")
     if judgement.kind == Kind.GRADIENT:
-        opened = OpenedExhibit(step, roots, {}, None, None, (), {})
+        opened = OpenedExhibit(step, roots, {}, None, None, (), {}, hardware)
     else:
         key, aggregates = digest_of(exhibit.projection_key), tuple(map(digest_of, exhibit.aggregates))
         _expect_same_work(judgement, step, messages, roots, (key, aggregates))
         numbers = {peer: _numbers(report, step, run) for peer, report in messages.reports.items()}
-        opened = OpenedExhibit(step, roots, numbers, messages.named(), key, aggregates, proven_parts)
+        opened = OpenedExhibit(step, roots, numbers, messages.named(), key, aggregates, proven_parts, hardware)
     # Else a rightly banned member could show another message, signed for the same slot, that is right.
     expect(messages.judged(judgement) == judgement.message, "another message was judged")
     return opened

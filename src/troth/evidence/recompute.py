@@ -1,7 +1,8 @@
 """Repeating the computation that a ban was about, with the state at hand."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from enum import Enum
 from types import MappingProxyType
 from typing import Literal
@@ -40,7 +41,12 @@ class Recomputed(Enum):
 
     CONFIRMED = "recomputed here: the ban is right, whatever anyone voted"
     REFUTED = "recomputed here: the ban is wrong, whatever anyone voted"
-    OTHER_CLASS = "not recomputed: this machine computes other bits than the run's members"
+    # Not refuted: one liar can commit to what this machine computes, and the others' machines do not.
+    CONTRADICTED = (
+        "recomputed here: the gradient that was accused does not come out, as the banned peer had said, and others of that step "
+        "do; unless those were computed on other hardware than the run's, the ban is wrong"
+    )
+    OTHER_CLASS = "nothing that would tell comes out here: this machine may compute other bits than the run's members"
 
 
 class _Description(msgspec.Struct):
@@ -75,6 +81,15 @@ def problem_of(run: Run, task: Task | None = None) -> Problem | None:
         raise task_fails(error) from error
     _check_size(problem.size, run.parameters.size)
     return problem
+
+
+@contextmanager
+def _tasks_faults() -> Iterator[None]:
+    """Say as a reason what goes wrong inside: the task is its author's, and may lack its data here."""
+    try:
+        yield
+    except Exception as error:
+        raise task_fails(error) from error
 
 
 def task_fails(error: Exception) -> RecomputeError:
@@ -129,8 +144,7 @@ def recompute(
     `problem` is asked for the run's task only if gradients have to be computed, after everything else was checked."""
     match proof.judgement.kind:
         case Kind.GRADIENT:
-            gradients = _Gradients.of(proof, training, problem)
-            guilty = None if gradients is None else gradients.wrong(PeerId(proof.judgement.target))
+            return _judged(proof, _Gradients.of(proof, training, problem))
         case Kind.AUDITED_REPORT | Kind.COVER:
             guilty = _audited(proof, _Gradients.of(proof, training, problem), blobs)
         case Kind.REPORT | Kind.AGGREGATE:
@@ -139,8 +153,30 @@ def recompute(
             raise RecomputeError("nothing can be recomputed here: " + proof.rests_on())
     if guilty is None:
         return Recomputed.OTHER_CLASS
-    accused_banned = proof.banned == proof.judgement.target
-    return Recomputed.CONFIRMED if guilty == accused_banned else Recomputed.REFUTED
+    return Recomputed.CONFIRMED if guilty == _accused_banned(proof) else Recomputed.REFUTED
+
+
+def _accused_banned(proof: Proof) -> bool:
+    return proof.banned == proof.judgement.target
+
+
+def _judged(proof: Proof, gradients: "_Gradients") -> Recomputed:
+    """Judge a gradient: innocent if it comes out here, guilty only if this machine computes its bits (SPEC E6).
+
+    In a run of several classes the accused's own Commit says which bits those are. In a run of one class nobody signs that:
+    there it takes another contributor's gradient that comes out, and would not on every machine.
+    """
+    accused, roots = PeerId(proof.judgement.target), gradients.step.commitments
+    if gradients.root(accused) == roots[accused]:
+        return Recomputed.REFUTED if _accused_banned(proof) else Recomputed.CONFIRMED
+    if proof.run.parameters.deviation is not None:
+        same_bits = exhibit_of(proof).hardware[accused] == gradients.hardware_class()
+    else:
+        others = sorted({*gradients.step.contributors} - {accused})  # strangers tell nothing
+        same_bits = any(gradients.tells(PeerId(peer), roots[peer]) for peer in others)
+    if not same_bits:
+        return Recomputed.OTHER_CLASS
+    return Recomputed.CONFIRMED if _accused_banned(proof) else Recomputed.CONTRADICTED
 
 
 @dataclass(frozen=True)
@@ -153,10 +189,7 @@ class _Gradients:
     training: Training
 
     @classmethod
-    def of(
-        cls, proof: Proof, training: Training | None, problem_for: Callable[[Run], Problem | None]
-    ) -> "_Gradients | None":
-        """None on a machine without the run's device."""
+    def of(cls, proof: Proof, training: Training | None, problem_for: Callable[[Run], Problem | None]) -> "_Gradients":
         step, size = proof.disputed, proof.run.parameters.size
         assert step is not None
         assert proof.state is not None
@@ -168,30 +201,44 @@ class _Gradients:
             raise RecomputeError(f"the state has {training.parameters_D.numel()} parameters, the run agreed on {size}")
         problem = problem_for(proof.run)
         if problem is None:
-            return None
+            raise RecomputeError("this machine lacks the device that the run computes on")
         work = TrainingWork(problem, SGD(), constant(1.0, 1), Primitives())
         here = Training(training.parameters_D.to(problem.device), {})
         return cls(step, part_bounds(size, step.parts), work, here)
 
     def parts(self, peer: PeerId) -> CommittedParts:
         seed = gradient_seed(Digest(self.step.seed_randomness), peer)
-        try:
+        with _tasks_faults():
             gradient_D = self.work.gradient_now(self.training, seed)
-        except Exception as error:  # the task is its author's, and may lack its data here
-            raise task_fails(error) from error
         return commit_parts(gradient_D, self.bounds)
 
-    def wrong(self, accused: PeerId) -> bool | None:
-        """Whether the accused's gradient is wrong; None where most others' do not come out either: other hardware."""
-        recorded, others = self.step.commitments, set(self.step.contributors) - {accused}  # strangers tell nothing
-        fits = {peer: self.parts(PeerId(peer)).root == recorded[peer] for peer in (*others, accused)}
-        return None if 2 * sum(fits[peer] for peer in others) <= len(others) else not fits[accused]
+    def hardware_class(self) -> Digest:
+        """This machine's class."""
+        with _tasks_faults():
+            return self.work.hardware_class()
+
+    def root(self, peer: PeerId) -> bytes:
+        return self.parts(peer).root
+
+    def tells(self, peer: PeerId, root: bytes) -> bool:
+        """Whether this root comes out here, and shows by that which bits this machine computes.
+
+        Zeros come out everywhere: a gradient that the rounding of other hardware leaves as it is shows nothing.
+        """
+        return self.root(peer) == root and self.elsewhere.root(peer) != root
+
+    @property
+    def elsewhere(self) -> "_Gradients":
+        return replace(self, work=work_elsewhere(self.work.problem))
 
 
-def _audited(proof: Proof, gradients: _Gradients | None, blobs: Blobs) -> bool | None:
+def work_elsewhere(problem: Problem) -> TrainingWork:
+    """Gradients as a machine with other rounding would compute them."""
+    return TrainingWork(problem, SGD(), constant(1.0, 1), Primitives(), hardware="another machine")
+
+
+def _audited(proof: Proof, gradients: _Gradients, blobs: Blobs) -> bool | None:
     """Judge a report of an earlier step, or an owner that let it pass; None if the gradient is not the one committed to."""
-    if gradients is None:
-        return None
     shown, part = exhibit_of(proof), proof.judgement.part
     step, bounds = gradients.step, gradients.bounds
     aggregate_D = torch.cat([blob_of(blobs, digest).numbers_D() for digest in shown.aggregates])

@@ -6,6 +6,7 @@ about one run, and anybody can invent a run and put other people's public keys i
 know from elsewhere.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -55,6 +56,7 @@ class Proof:
     votes: int
     roster: Roster  # at the start of that step
     exhibit: OpenedExhibit | None = None  # signed messages that it can be recomputed from; None: it rests on votes
+    signers: frozenset[PeerId] = frozenset()  # under the record of the disputed step
 
     @property
     def disputed(self) -> StepRecord | None:
@@ -69,6 +71,18 @@ class Proof:
             return None
         named = self.run.parameters.content_every > 1 and self.judgement.state != NO_BASIS
         return Digest(self.judgement.state if named else self.disputed.state_before)
+
+    @property
+    def own_word(self) -> bool:
+        """Whether the banned peer's own signatures fix all that a recomputation starts from (SPEC E6).
+
+        A lying quorum signs records as it likes: with another seed, state or number of parts no honest gradient would come
+        out. The banned peer signed the right record, in its next Commit. About a part its own messages say what it was given;
+        whoever is banned for an accusation there may have been shown another commitment than the file holds.
+        """
+        if self.disputed is None:
+            return self.judgement.kind in (Kind.REPORT, Kind.AGGREGATE) and self.banned == self.judgement.target
+        return self.banned in self.signers and self.state == self.disputed.state_before
 
     @property
     def banned(self) -> PeerId:
@@ -89,6 +103,13 @@ class Proof:
     def rests_on_votes(self) -> bool:
         """Whether members' votes are all there is: nothing in the file can be recomputed, and no pair of messages shows it."""
         return self.exhibit is None and self.judgement.kind != Kind.EQUIVOCATION
+
+    def not_own_word(self) -> str:
+        """Reason why a recomputation alone does not show that the ban is right, in plain words."""
+        if self.disputed is not None and self.state != self.disputed.state_before:
+            return "only those who voted name the state that it was computed at"
+        what = "commitment" if self.disputed is None else "record of that step"
+        return f"the banned peer did not sign the {what} that it was recomputed from: those who voted could have written another"
 
     def sentence(self) -> str:
         """The claim, in one sentence."""
@@ -132,8 +153,10 @@ def _prove(file: BanFile, run: Run) -> Proof:
     tools = Primitives()
     roster, last_step = follow_changes(run, file.history, tools)
     before: list[StepRecord] = []
+    signers: dict[int, frozenset[PeerId]] = {}  # by step
     for signed in file.before:
         before.append(open_record(run, signed, roster, tools))
+        signers[before[-1].step] = frozenset(map(key_of, signed.signatures))  # each of which fits
         roster = roster.after(before[-1])
     record = open_record(run, file.record, roster, tools)
     steps = [old.step for old in (*before, record)]
@@ -141,7 +164,7 @@ def _prove(file: BanFile, run: Run) -> Proof:
     neighbours = list(range(max(0, record.step - LAST_STEPS), record.step + 1))
     expect(steps == neighbours, "the records are not of neighbouring steps")
     claim = _Claim(run, file, _judgement(record, key_of(file.banned)), tuple(before), record, roster, tools)
-    return claim.prove()
+    return claim.prove(signers)
 
 
 @dataclass(frozen=True)
@@ -156,7 +179,7 @@ class _Claim:
     roster: Roster  # of that step
     tools: Primitives
 
-    def prove(self) -> Proof:
+    def prove(self, signers: Mapping[int, frozenset[PeerId]]) -> Proof:
         self._check_accusation()
         if self.judgement.kind == Kind.EQUIVOCATION:
             self._check_equivocation()
@@ -164,8 +187,8 @@ class _Claim:
         expect(not self.file.equivocation and self.file.phase == 0, "the file proves something else than it says")
         votes, members = self._count_votes(), len(self.roster.members)
         expect(votes >= self.roster.quorum, f"{votes} of {members} votes are no quorum")
-        shown = self._open_exhibit()
-        return Proof(self.run, self.judgement, self.before, self.record.step, votes, self.roster, shown)
+        shown, signed = self._open_exhibit(), signers.get(self.judgement.step, frozenset())
+        return Proof(self.run, self.judgement, self.before, self.record.step, votes, self.roster, shown, signed)
 
     def _check_accusation(self) -> None:
         """Check that the accuser said it; and, of an audit, that it was drawn and that the accused had contributed."""

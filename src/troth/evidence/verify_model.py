@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -27,10 +26,10 @@ from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Run
 from troth.protocol.wire.primitives import Primitives
 from troth.training.problem import Problem
+from troth.training.weights import same_tensors
 from troth.training.work import TensorDigest, Training, digest_of_tensors, tensor_digests
 
 _HEADER = 16 << 20  # the most bytes of names and shapes in a file of weights
-_RELATIVE, _ABSOLUTE = 1e-4, 1e-5  # differences between machines; BatchNorm adds 10⁻⁵ to every variance
 
 
 @dataclass(frozen=True)
@@ -145,14 +144,16 @@ def check_weights(proof: ModelProof, problem: Problem, weights: Path) -> None:
     same = digest_of_tensors({**proof.tensors, **ours}) == proof.state
     expect(same, f"{weights.name} holds other weights than those that the members signed")
     try:
-        expected = problem.state_dict(flat_D)
+        module = problem.module(flat_D)
     except OperatorError as error:  # statistics of BatchNorm need the task's data
         rest = f"what is trained in {weights.name} is what the members signed, but the rest of it cannot be checked"
         raise UnprovedError(f"{rest}: {error}") from error
-    for name in sorted(expected.keys() | named.keys()):
+    expected = module.state_dict().keys()
+    for name in sorted(expected | named.keys()):
         expect(name in named, f"{weights.name} lacks '{name}'")
         expect(name in expected, f"{weights.name} holds '{name}', which the task's model does not have")
-        expect(_same(named[name], expected[name]), f"{weights.name}: '{name}' is not the one of this model")
+    for name, same in same_tensors(module, named).items():
+        expect(same, f"{weights.name}: '{name}' is not the one of this model; troth export writes the right one")
 
 
 def _load(weights: Path, problem: Problem) -> dict[str, Tensor]:
@@ -165,13 +166,3 @@ def _load(weights: Path, problem: Problem) -> dict[str, Tensor]:
         return load_file(weights)
     except Exception as error:  # the reader has no error type of its own
         raise UnprovedError(f"{weights.name} is damaged: {error}") from error
-
-
-def _same(shown: Tensor, expected: Tensor) -> bool:
-    """Whether a tensor is the expected one. Statistics of BatchNorm are computed, and other machines compute other last bits;
-    what is trained was compared by its digest."""
-    if (shown.dtype, shown.shape) != (expected.dtype, expected.shape):
-        return False
-    if not shown.is_floating_point():
-        return torch.equal(shown, expected)
-    return torch.allclose(shown, expected, rtol=_RELATIVE, atol=_ABSOLUTE)

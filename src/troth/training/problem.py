@@ -2,21 +2,21 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from math import inf
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, replace_all_batch_norm_modules_, vmap
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
 from troth.aggregation import exact_norm
 from troth.crypto import Seed, derive, stream
 from troth.training import file_reads
 from troth.training.calls.accumulation import mean_of
+from troth.training.calls.calibration import calibrate, fixed_generator, norms_of
 from troth.training.calls.graphs import GradientGraph, record
 from troth.training.calls.lanes import Lanes, padded, settle
 from troth.training.calls.placed import Placed
@@ -33,8 +33,6 @@ from troth.training.weights import complete_state, flat_of
 
 # P peers, D coordinates
 
-_CALIBRATION_SEED = derive(0, "batchnorm calibration")  # public, so that everyone evaluates the same function
-_CALIBRATION_BATCHES = 32
 _LARGE = 1 << 25  # parameters of a model whose template must not take up memory
 _NOISE = "troth:noise"  # the batch's seed for dropout, taken out before the loss sees the batch
 
@@ -167,14 +165,14 @@ class Problem:
         """The task's own metrics and `metrics`, with BatchNorm's running statistics recomputed from a public seed."""
         module = self._trained(flat_D)
         plain = self.device.type == "cpu" and self.dtype == torch.float32
-        with _fixed_generator():
+        with fixed_generator():
             return measure(self.task, module if plain else Placed(module, self._place), metrics or {})
 
     @torch.no_grad()
     def module(self, flat_D: Tensor) -> nn.Module:
-        """The task's own module with these parameters, BatchNorm calibrated, on the CPU and ready to use."""
+        """The task's own module, BatchNorm calibrated, on the CPU and ready to use, whatever this problem computes on."""
         module = self._fresh()
-        module.load_state_dict(self._trained(flat_D).state_dict())
+        _load(module, self, flat_D)
         return module.eval()
 
     def state_dict(self, flat_D: Tensor) -> dict[str, Tensor]:
@@ -197,7 +195,7 @@ class Problem:
         module = self._build()
         module.load_state_dict(self.layout.views(flat_D), strict=False)
         module.eval()
-        _calibrate(self, module)
+        calibrate(self.task, module, lambda seed: self.task_part(self._micro_batch(seed, self.task)))
         return module
 
     def _micro_batch(self, seed: Seed, task: Task) -> Batch:
@@ -322,18 +320,17 @@ def _check_differentiable(problem: Problem, flat_D: Tensor, batch: Batch) -> Non
         ) from error
 
 
-def _calibrate(problem: Problem, module: nn.Module) -> None:
-    norms = [m for m in module.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
-    for norm in norms:
-        norm.reset_running_stats()
-        norm.momentum = None  # the plain average over the calibration batches
-        norm.train()
-    with _fixed_generator(), torch.no_grad(), calling("loss"):
-        for k in range(_CALIBRATION_BATCHES if norms else 0):
-            problem.task.loss(
-                module, problem.task_part(problem._micro_batch(derive(_CALIBRATION_SEED, k), problem.task))
-            )
-    module.eval()
+def _load(module: nn.Module, problem: Problem, flat_D: Tensor) -> None:
+    """Load parameters, and the statistics that follow from them: computed in float64 and on the CPU, they are the same on every
+    machine, once rounded to float32, but for the last bit (SPEC E7)."""
+    task, trained_D = problem.task, flat_D.cpu()
+    module.load_state_dict(problem.layout.views(trained_D), strict=False)
+    if norms_of(module):
+        try:
+            calibrated = Problem(task, dtype=torch.float64, one_by_one=True)._trained(trained_D.double())
+        except TaskError:  # a loss that makes tensors of float32 itself; or one that fails, which says so once more
+            calibrated = Problem(task, one_by_one=True)._trained(trained_D.float())
+        module.load_state_dict(calibrated.state_dict())
 
 
 def _check_options(task: Task) -> None:
@@ -367,14 +364,6 @@ def _rows(vectors: Sequence[Tensor]) -> Tensor:
 
 def _stacked(batches: Sequence[Batch]) -> Batch:
     return {name: torch.stack([batch[name] for batch in batches]) for name in batches[0]}
-
-
-@contextmanager
-def _fixed_generator() -> Iterator[None]:
-    """Evaluation that draws with PyTorch's own generator gives the same each time, and changes it for nobody else."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        yield
 
 
 class _LossOf(nn.Module):

@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from errno import EIO
 from io import FileIO
+from math import inf
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -21,6 +22,7 @@ from troth.training.layout import Layout
 
 # D coordinates
 
+_SHARE, _LAST_BITS = 1e-5, 2.0**-22  # by which tensors may differ between machines
 _SHOWN = 5  # differences named in an error
 _MOST_HEADER = 1 << 20  # bytes of names and shapes of vectors
 
@@ -168,10 +170,44 @@ def _close(left: Tensor, right: Tensor) -> bool:
     return left.shape == right.shape and torch.allclose(left.double(), right.cpu().double(), rtol=1e-5, atol=1e-7)
 
 
+def same_tensors(module: nn.Module, shown: Mapping[str, Tensor]) -> dict[str, bool]:
+    """Whether each of the module's tensors is shown as it is, but for what computing it on another machine changes (SPEC E7).
+
+    Statistics of BatchNorm are judged by what they do: a mean that is off by 10⁻⁵ of `√(σ² + ε)`, or a variance by 10⁻⁵ of
+    `σ² + ε`, moves the layer's output as an input does that is off by as much of its deviation. The rest is a constant.
+    """
+    state, norms = module.state_dict(), _norms(module)
+    return {name: _same(shown[name], tensor, *_allowed(name, state, norms)) for name, tensor in state.items()}
+
+
+def _allowed(name: str, state: Mapping[str, Tensor], norms: Mapping[str, _BatchNorm]) -> tuple[Tensor, float]:
+    """How far a number may be off, and the least that it may be."""
+    here = state[name].double()
+    layer, dot, kind = name.rpartition(".")
+    if layer in norms and kind in ("running_mean", "running_var"):
+        spread = state[f"{layer}{dot}running_var"].double() + norms[layer].eps
+        if kind == "running_var":
+            return _SHARE * spread, 0.0  # a negative one, within ε of 0, makes outputs that are not finite
+        return _SHARE * spread.sqrt() + _LAST_BITS * here.abs(), -inf
+    return _SHARE * here.abs(), -inf
+
+
+def _same(shown: Tensor, expected: Tensor, allowed: Tensor, least: float) -> bool:
+    if (shown.dtype, shown.shape) != (expected.dtype, expected.shape):
+        return False
+    if not shown.is_floating_point():
+        return torch.equal(shown, expected)
+    near = ((shown.double() - expected.double()).abs() <= allowed) & (shown >= least)
+    return bool((near | (shown == expected) | (shown.isnan() & expected.isnan())).all())
+
+
 def _statistics(module: nn.Module) -> list[str]:
     return [
         f"{name}.{buffer}" if name else buffer
-        for name, norm in module.named_modules()
-        if isinstance(norm, _BatchNorm)
+        for name, norm in _norms(module).items()
         for buffer, _ in norm.named_buffers()
     ]
+
+
+def _norms(module: nn.Module) -> dict[str, _BatchNorm]:
+    return {name: norm for name, norm in module.named_modules(remove_duplicate=False) if isinstance(norm, _BatchNorm)}
