@@ -35,7 +35,7 @@ from troth.network.transport.tls import PROTOCOL, client_context, peer_of, serve
 _ACCEPTS_PER_TURN = 16
 _LEAST_S = 0.1  # left for the handshake of a stranger that spoke at the last moment
 _PAUSE_S = 0.25  # when no file descriptor is left
-_TIDY_S = 2.0  # after a stranger came: the memory of its handshake goes back to the system
+_TIDY_S = 2.0  # after a stranger came, or went: its memory goes back to the system
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class TcpTransport:
         self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
         self._handshakes: dict[socket.socket, str] = {}  # and their sources, in order of arrival
         self._tasks: set[asyncio.Task[None]] = set()
-        self._pool = ConnectionPool(limits)
+        self._pool = ConnectionPool(limits, self._lost)
         self._tidying: asyncio.TimerHandle | None = None
 
     async def listen(self, address: str) -> str:
@@ -243,6 +243,10 @@ class TcpTransport:
                 self._pool.admit(connection)
         finally:
             self._handshakes.pop(sock, None)
+            self._tidy_up_soon()
+
+    def _lost(self, connection: StreamConnection) -> None:
+        if not connection.known:
             self._tidy_up_soon()
 
     def _tidy_up_soon(self) -> None:
