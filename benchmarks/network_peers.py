@@ -202,6 +202,8 @@ async def bare(
     while len(lines) < peers - 1:
         line = await transport.accept()
         lines[numbers[line.peer]] = line
+    for line in lines.values():
+        line.recognise(known=True)
     bounds = [size * number // peers for number in range(peers + 1)]
     vector_D = np.ones(size, dtype=np.float32)
     parts = [vector_D[a:b] for a, b in pairwise(bounds)]

@@ -42,9 +42,11 @@ async def peer(
 async def meet(
     dialler: Libp2pTransport, listener: Libp2pTransport, address: str, who: PeerId
 ) -> tuple[StreamConnection, StreamConnection]:
-    """Both ends of a new connection."""
-    near = await dialler.dial(address, who)
-    return near, await listener.accept()
+    """Both ends of a new connection between peers that know each other."""
+    near, far = await dialler.dial(address, who), await listener.accept()
+    for end in (near, far):
+        end.recognise(known=True)
+    return near, far
 
 
 def node_of(transport: Libp2pTransport) -> Libp2pNode:

@@ -26,6 +26,7 @@ def tell(**what: object) -> None:
 
 
 async def echo(connection: StreamConnection) -> None:
+    connection.recognise(known=True)
     while (heard := await connection.receive()) is not None:
         connection.send(*heard)
 
@@ -39,6 +40,7 @@ async def serve(transport: Libp2pTransport) -> None:
 async def talk(transport: Libp2pTransport, peer: PeerId) -> None:
     started = time.monotonic()
     connection = await transport.dial("dht:", peer)
+    connection.recognise(known=True)
     found_s = time.monotonic() - started
     big = os.urandom(_BIG)
     connection.send(Lane.BULK, big)

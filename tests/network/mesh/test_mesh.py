@@ -175,6 +175,7 @@ def test_a_reason_from_the_other_side_is_noted_once_and_harmless() -> None:
             mesh, stranger = pair.meshes[0], pair.transport(IDS[1])
             for why in ("\x1b[2J", "another reason"):
                 connection = await stranger.dial(pair.address, IDS[0].peer)
+                connection.recognise(known=True)
                 connection.send(Lane.CONTROL, CONTROL_SESSION + encode_session_message(Refused(why)))
                 await connection.closed()
             assert mesh.refused == {IDS[1].peer: "it refuses this peer: another reason"}

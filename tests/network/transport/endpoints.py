@@ -77,12 +77,14 @@ class Pair(NamedTuple):
 
 @asynccontextmanager
 async def pair(limits: Limits = LIMITS, far_limits: Limits | None = None) -> AsyncIterator[Pair]:
-    """Two ends of one connection; the near end dialled."""
+    """Two ends of one connection between peers that know each other; the near end dialled."""
     identity = Identity.generate()
     async with transport(limits) as dialler, transport(far_limits or limits, identity=identity) as listener:
         address = await listener.listen("127.0.0.1:0")
-        near = await dialler.dial(address, identity.peer)
-        yield Pair(near, await listener.accept())
+        made = Pair(await dialler.dial(address, identity.peer), await listener.accept())
+        for end in made:
+            end.recognise(known=True)
+        yield made
 
 
 class RawPeer(NamedTuple):
@@ -102,11 +104,16 @@ class RawPeer(NamedTuple):
 
 
 @asynccontextmanager
-async def raw_peer(address: str) -> AsyncIterator[RawPeer]:
+async def raw_peer(address: str, source: str = "127.0.0.1") -> AsyncIterator[RawPeer]:
     identity = Identity.generate()
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(
-        host, int(port), ssl=client_context(identity), server_hostname="", ssl_shutdown_timeout=0.2
+        host,
+        int(port),
+        ssl=client_context(identity),
+        server_hostname="",
+        ssl_shutdown_timeout=0.2,
+        local_addr=(source, 0),
     )
     try:
         yield RawPeer(identity.peer, reader, writer)

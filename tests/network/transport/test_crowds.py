@@ -25,8 +25,8 @@ class Watched(TcpTransport):
         self.all: weakref.WeakSet[StreamConnection] = weakref.WeakSet()
         made = self._pool.new_connection
 
-        def remembered(vet: Vetting, *, dialled: bool) -> StreamConnection:
-            connection = made(vet, dialled=dialled)
+        def remembered(vet: Vetting, *, dialled: bool, source: str) -> StreamConnection:
+            connection = made(vet, dialled=dialled, source=source)
             self.all.add(connection)
             return connection
 

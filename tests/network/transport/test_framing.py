@@ -27,7 +27,9 @@ MOST_CONTROL, MOST_BULK = 600_000, 5_000_000
 
 
 def assembler() -> Assembler:
-    return Assembler(MOST_CONTROL, MOST_BULK)
+    made = Assembler(MOST_CONTROL)
+    made.allow(MOST_CONTROL, MOST_BULK)
+    return made
 
 
 def feed(inbox: Assembler, stream: bytes, cuts: list[int] | None = None) -> list[tuple[Kind, Received]]:
@@ -217,7 +219,8 @@ def taken(inbox: Assembler) -> int:
 def test_an_announcement_costs_its_sender_more_than_us() -> None:
     """The attack: announce 1 GB on every connection, send one byte, and wait."""
     gigabyte = 2**30
-    inbox = Assembler(MOST_CONTROL, gigabyte)
+    inbox = Assembler(MOST_CONTROL)
+    inbox.allow(MOST_CONTROL, gigabyte)
     feed(inbox, HEADER.pack(Kind.BULK, gigabyte, LARGEST_CHUNK_BYTES) + b"x")
     assert taken(inbox) <= 2**20
     sent = 1

@@ -3,9 +3,10 @@
 import asyncio
 import logging
 import socket
+import sys
 import time
 import tracemalloc
-from contextlib import ExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ from tests.network.transport.test_tls import forged
 from troth.crypto.identity import Identity
 from troth.network.transport.base import Lane
 from troth.network.transport.framing import HEADER, LARGEST_CHUNK_BYTES, PING, SMALLEST_CHUNK_BYTES, Kind, Outbox
+from troth.network.transport.kernel import _BUF_LOCK
 from troth.network.transport.tcp import TcpTransport
 from troth.network.transport.tls import client_context
 
@@ -217,6 +219,7 @@ def test_a_peer_that_breaks_the_framing_is_hung_up_on(
             address = await listener.listen("127.0.0.1:0")
             async with raw_peer(address) as attacker:
                 connection = await listener.accept()
+                connection.recognise(known=True)
                 assert connection.peer == attacker.peer
                 attacker.writer.write(stream)
                 why = await connection.closed()
@@ -237,6 +240,7 @@ def test_a_sender_that_never_reads_is_cut_off_at_the_bound() -> None:
             async with raw_peer(address) as attacker:
                 attacker.writer.transport.pause_reading()  # type: ignore[attr-defined]
                 connection = await listener.accept()
+                connection.recognise(known=True)
                 while connection.send(Lane.BULK, bytes(MB)):
                     await asyncio.sleep(0)
                 assert "too slow" in await connection.closed()
@@ -250,6 +254,7 @@ def test_silence_is_noticed() -> None:
             address = await listener.listen("127.0.0.1:0")
             async with raw_peer(address) as silent:
                 connection = await listener.accept()
+                connection.recognise(known=True)
                 assert await connection.closed() == "not heard for 0.4 s"
                 assert (await silent.hears()).endswith(b"not heard for 0.4 s")
 
@@ -264,6 +269,7 @@ def test_a_message_that_trickles_is_not_waited_for() -> None:
             address = await listener.listen("127.0.0.1:0")
             async with raw_peer(address) as attacker:
                 connection = await listener.accept()
+                connection.recognise(known=True)
                 attacker.writer.write(HEADER.pack(Kind.BULK, MB, 200_000))
 
                 async def trickle() -> None:
@@ -283,6 +289,7 @@ def test_pings_do_not_carry_a_message_that_stands_still() -> None:
             address = await listener.listen("127.0.0.1:0")
             async with raw_peer(address) as attacker:
                 connection = await listener.accept()
+                connection.recognise(known=True)
                 attacker.writer.write(HEADER.pack(Kind.BULK, MB, 20_000) + bytes(20_000))
 
                 async def ping() -> None:
@@ -296,12 +303,125 @@ def test_pings_do_not_carry_a_message_that_stands_still() -> None:
     run(main())
 
 
+# Before it is known
+
+
+def stranger_says(length: int, sent: int) -> bytes:
+    """The beginning of a control message."""
+    return HEADER.pack(Kind.CONTROL, length, sent) + bytes(sent)
+
+
+@pytest.mark.parametrize("greeted", [False, True])
+@pytest.mark.parametrize("kind", [Kind.CONTROL, Kind.BULK])
+def test_a_stranger_gets_no_memory_for_more_than_a_greeting(kind: Kind, greeted: bool) -> None:
+    """[M4] Before it says who it is, and afterwards: what it announces is refused before memory is taken."""
+
+    async def main() -> None:
+        async with transport() as listener:
+            address = await listener.listen("127.0.0.1:0")
+            async with raw_peer(address) as attacker:
+                connection = await listener.accept()
+                if greeted:
+                    attacker.writer.write(stranger_says(100, 100))
+                    assert await connection.receive() is not None
+                    connection.recognise(known=False)
+                attacker.writer.write(HEADER.pack(kind, LIMITS.most_unknown_bytes + 1, SMALLEST_CHUNK_BYTES))
+                assert "are allowed" in await connection.closed()
+
+    run(main())
+
+
+def test_what_follows_the_greeting_waits_until_it_is_known() -> None:
+    """[M4] Then it is heard with the limits of a member: parts may come in the same packet as the greeting."""
+
+    async def main() -> None:
+        async with transport() as listener:
+            address = await listener.listen("127.0.0.1:0")
+            async with raw_peer(address) as member:
+                connection = await listener.accept()
+                large = HEADER.pack(Kind.BULK, 100_000, 100_000) + bytes(100_000)
+                member.writer.write(stranger_says(5, 5) + stranger_says(6, 6) + large)
+                assert await connection.receive() == (Lane.CONTROL, bytes(5))
+                await until(lambda: connection.bytes_in > 1000)
+                assert connection.reading_paused
+                assert (connection.waiting_bytes, connection.up) == (0, True)
+                connection.recognise(known=True)
+                assert await connection.receive() == (Lane.CONTROL, bytes(6))
+                assert await connection.receive() == (Lane.BULK, bytes(100_000))
+
+    run(main())
+
+
+def test_a_flood_of_small_messages_waits_outside() -> None:
+    """[M4] Of a stranger a greeting's worth is taken in, with what it costs to keep; and it ends with the connection."""
+
+    async def main() -> None:
+        async with transport() as listener:
+            address = await listener.listen("127.0.0.1:0")
+            async with raw_peer(address) as attacker:
+                connection = await listener.accept()
+                attacker.writer.write(stranger_says(5, 5))
+                await connection.receive()
+                connection.recognise(known=False)
+                attacker.writer.write(stranger_says(159, 159) * 20_000)
+                await until(lambda: connection.reading_paused)
+                assert 0 < connection.waiting_bytes <= 2 * LIMITS.most_unknown_bytes
+                assert connection.bytes_in <= 2 * LIMITS.most_unknown_bytes
+            await connection.closed()  # though nobody reads
+            assert connection.waiting_bytes == 0
+            assert await connection.receive() is None
+
+    run(main())
+
+
+def test_places_of_the_unknown_are_those_of_the_busiest_address_first() -> None:
+    """[M4] Whoever is known, or came from elsewhere, stays."""
+
+    async def main() -> None:
+        async with transport(replace(LIMITS, most_unknown=4)) as listener:
+            address = await listener.listen("0.0.0.0:0")
+            host = f"127.0.0.1:{where(address)[1]}"
+            async with raw_peer(host) as member, raw_peer(host, "127.0.0.2") as elsewhere, AsyncExitStack() as crowd:
+                ends = [await listener.accept() for _ in range(2)]
+                next(end for end in ends if end.peer == member.peer).recognise(known=True)
+                for _ in range(20):
+                    await crowd.enter_async_context(raw_peer(host))
+                    await listener.accept()
+                    unknown = [one for one in listener._pool.connections if one.up and not one.known]
+                    assert len(unknown) <= 4
+                    assert elsewhere.peer in {one.peer for one in unknown}
+                assert ends[0].up
+                assert ends[1].up
+
+    run(main())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a buffer grow again")
+def test_the_system_keeps_little_of_a_stranger_and_as_much_as_it_likes_of_a_member() -> None:
+    """[M4] Else it would keep up to 32 MiB of each that floods while we do not read."""
+
+    async def main() -> None:
+        async with transport() as listener:
+            address = await listener.listen("127.0.0.1:0")
+            async with raw_peer(address):
+                connection = await listener.accept()
+                assert connection._transport is not None
+                sock = connection._transport.get_extra_info("socket")
+                assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) <= 64 * 1024
+                assert sock.getsockopt(socket.SOL_SOCKET, _BUF_LOCK)
+                connection.recognise(known=True)
+                assert not sock.getsockopt(socket.SOL_SOCKET, _BUF_LOCK)
+
+    run(main())
+
+
 def test_a_goodbye_followed_by_more_is_the_end() -> None:
     async def main() -> None:
         async with transport() as listener:
             address = await listener.listen("127.0.0.1:0")
             async with raw_peer(address) as attacker:
                 connection = await listener.accept()
+                connection.recognise(known=True)
                 outbox = Outbox(1000)
                 outbox.put(Lane.CONTROL, b"last")
                 header, body = outbox.next_chunk() or pytest.fail("nothing to send")

@@ -30,6 +30,8 @@ def test_a_cap_holds_over_all_connections_and_control_goes_first() -> None:
             address = await listener.listen("127.0.0.1:0")
             connections = [await dialler.dial(address, identity.peer) for _ in range(2)]
             ends = [await listener.accept() for _ in connections]
+            for end in ends:
+                end.recognise(known=True)
             began = time.monotonic()
             for connection in connections:
                 connection.send(Lane.BULK, bytes(MB))

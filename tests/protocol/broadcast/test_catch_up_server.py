@@ -1,5 +1,7 @@
 """The catch-up server: rejoin requests that are heard, and states that are shown (SPEC B2, B3)."""
 
+from itertools import pairwise
+
 import pytest
 
 from tests.protocol.returning_members import IDENTITIES, IDENTITY_OF, PEERS, SUCCESSORS, rejoin_request, rejoin_slot
@@ -67,6 +69,35 @@ def test_requests_of_another_step_of_strangers_and_under_somebody_elses_key_are_
     catch_up.hear(SUCCESSORS[0], rejoin_slot(6), RejoinRequest(PEERS[0], forged, right.accepted), 5)
     assert catch_up.rejoins(6) == []
     assert not catch_up.admits(SUCCESSORS[0])
+
+
+class _Counting(Primitives):
+    """Counts the signatures that are looked at."""
+
+    looked = 0
+
+    def verify(self, peer: PeerId, message: bytes, signature: bytes) -> bool:
+        self.looked += 1
+        return super().verify(peer, message, signature)
+
+
+def test_a_request_that_is_repeated_costs_no_signature() -> None:
+    """[M4] Nor does a stranger's for records: its connection has proved its key."""
+    tools = _Counting()
+    catch_up = CatchUpServer(lambda *_: None, tools)
+    catch_up.roster = Roster((), away=tuple(Away(3, peer) for peer in PEERS), door=Door(probation=8, slots=2))
+    request = rejoin_request(PEERS[0], PEERS[0], at=6)
+    wanted = SyncWanted(3, PEERS[0], _delegation(IDENTITY_OF[PEERS[0]], PEERS[0], rejoin_slot(3)))
+    for _ in range(20):
+        catch_up.hear(PEERS[0], rejoin_slot(6), RejoinRequest(PEERS[0], request.signature, request.accepted), 5)
+        catch_up.hear(PEERS[0], rejoin_slot(3), wanted, 5)
+    assert tools.looked == 2
+    stranger = SUCCESSORS[1]
+    for _ in range(20):
+        catch_up.hear(stranger, rejoin_slot(3), SyncWanted(3, stranger, bytes(64)), 5)
+        catch_up.hear(stranger, rejoin_slot(3), SyncWanted(3, SUCCESSORS[2], bytes(64)), 5)
+    assert tools.looked == 2
+    assert [asker for asker, _ in catch_up.strangers.items()] == [stranger]
 
 
 def test_rejoin_requests_are_forgotten_with_their_step() -> None:
@@ -222,25 +253,20 @@ def test_one_seat_has_one_request_and_is_shown_records_once() -> None:
     assert len(catch_up.rejoins(6)) <= len(PEERS)
 
 
-def test_few_signatures_of_strangers_are_looked_at_however_many_ask() -> None:
-    """[J3] A thousand names cost a member some records in a step, and no time."""
-    looked: list[PeerId] = []
-
-    class Counting(Primitives):
-        def verify(self, peer: PeerId, message: bytes, signature: bytes) -> bool:
-            looked.append(peer)
-            return super().verify(peer, message, signature)
-
-    catch_up = CatchUpServer(lambda _to, _slot, _frame: None, Counting())
+def test_strangers_cost_no_signature_however_many_ask() -> None:
+    """[J3, M4] A thousand names cost a member some records in a step, and no time: the connection has proved each, and nobody
+    asks in another's name."""
+    tools = _Counting()
+    catch_up = CatchUpServer(lambda _to, _slot, _frame: None, tools)
     catch_up.roster = Roster((), away=(Away(3, PEERS[0]),), door=Door(probation=8, slots=1))
-    for number in range(1000):
-        key = PeerId(derive(number, "stranger"))
-        catch_up.hear(key, rejoin_slot(0), SyncWanted(0, key, bytes(64)), 5)
+    keys = [PeerId(derive(number, "stranger")) for number in range(1000)]
+    for key, other in pairwise(keys):
+        catch_up.hear(key, rejoin_slot(0), SyncWanted(0, other, bytes(64)), 5)
     assert len(catch_up.strangers) == 0
-    identities = [Identity.from_secret(derive(number, "stranger")) for number in range(300)]
-    looked.clear()
-    for one in (*identities, *identities, IDENTITY_OF[PEERS[0]]):
-        catch_up.hear(one.peer, rejoin_slot(0), SyncWanted(0, one.peer, _delegation(one, one.peer, rejoin_slot(0))), 5)
+    for key in (*keys, *keys):
+        catch_up.hear(key, rejoin_slot(0), SyncWanted(0, key, bytes(64)), 5)
     assert len(catch_up.strangers) == 8
-    assert len(looked) < 80, "of those that are not drawn, and of those that repeat themselves"
+    assert tools.looked == 0
+    asks = _delegation(IDENTITY_OF[PEERS[0]], PEERS[0], rejoin_slot(0))
+    catch_up.hear(PEERS[0], rejoin_slot(0), SyncWanted(0, PEERS[0], asks), 5)
     assert PEERS[0] in catch_up.asking, "absent members are heard, whatever crowd stands at the door"

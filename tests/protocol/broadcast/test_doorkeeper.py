@@ -2,46 +2,87 @@
 
 from dataclasses import replace
 
-import pytest
+from msgspec.structs import replace as replaced
 
 from tests.protocol.core.test_door import KEYS, OPEN, RUN, TOOLS, roster_of, tickets_of, unsigned
-from troth.crypto import Slot
-from troth.protocol.broadcast.outside import doorkeeper
+from troth.crypto import Digest, PeerId, Slot
 from troth.protocol.broadcast.outside.doorkeeper import Doorkeeper
-from troth.protocol.core.door import best_tickets, has_work
+from troth.protocol.core.door import best_tickets, has_work, ticket_hash
 from troth.protocol.core.records import Candidate
 from troth.protocol.wire.frames import ProbeShown, TicketShown
-from troth.protocol.wire.messages import Phase, Probe, Ticket
+from troth.protocol.wire.messages import Phase, Probe
+from troth.protocol.wire.primitives import Primitives
 
 SLOT = Slot(RUN, 6, Phase.REJOIN)
 
 
-def doorkeeper_at(step: int = 6) -> Doorkeeper:
+def doorkeeper_at(step: int = 6, tools: Primitives = TOOLS) -> Doorkeeper:
     """One who stands at an open door with a candidate."""
-    made = Doorkeeper(TOOLS)
+    made = Doorkeeper(tools)
     made.stand(RUN, replace(roster_of(), door=replace(OPEN, candidates=(Candidate(KEYS[7], "", step - 1, 0, 0),))))
     return made
 
 
-def test_the_best_tickets_are_kept_and_others_cost_one_hash(monkeypatch: pytest.MonkeyPatch) -> None:
-    """[J4] The list is made anew for tickets with work in them only, and not for one that is in it."""
-    made, ranked = doorkeeper_at(), 0
+class _Counting(Primitives):
+    """Counts the signatures that are looked at."""
 
-    def counting(*given: object) -> list[Ticket]:
-        nonlocal ranked
-        ranked += 1
-        return best_tickets(*given)  # type: ignore[arg-type]
+    looked = 0
 
-    monkeypatch.setattr(doorkeeper, "best_tickets", counting)
-    good = [ticket for key in KEYS[:3] for ticket in tickets_of(key, 2)]
+    def verify(self, peer: PeerId, message: bytes, signature: bytes) -> bool:
+        self.looked += 1
+        return super().verify(peer, message, signature)
+
+
+def test_the_best_tickets_are_kept_and_each_signature_is_looked_at_once() -> None:
+    """[J4, M4] The same as of all that were heard. A ticket without work in it, or that is kept already, or is not among the
+    best, costs hashes and no signature, however often it is shown."""
+    tools = _Counting()
+    made = doorkeeper_at(tools=tools)
+    good = [ticket for key in KEYS[:5] for ticket in tickets_of(key, 2)]
     for ticket in good:
         made.hear(KEYS[0], SLOT, TicketShown(ticket), 6)
     assert made.tickets == best_tickets(RUN, OPEN, good, (), TOOLS)
-    before = ranked
+    before = tools.looked
+    assert before <= len(good)
     bad = [unsigned(KEYS[4], nonce) for nonce in range(100) if not has_work(RUN, OPEN, unsigned(KEYS[4], nonce))]
-    for ticket in (*bad, *made.tickets * 50):
+    for ticket in (*bad, *good * 50):
         made.hear(KEYS[4], SLOT, TicketShown(ticket), 6)
-    assert ranked == before
+    made.stand(RUN, replace(roster_of(), door=OPEN))  # the next step, of the same draw
+    assert tools.looked == before
+    assert made.tickets == best_tickets(RUN, OPEN, good, (), TOOLS)
+
+
+def test_a_better_ticket_of_the_same_key_takes_its_place() -> None:
+    """[J4] A stranger goes on searching; it has one ticket in the draw."""
+    made = doorkeeper_at()
+    worse, better = sorted(tickets_of(KEYS[0], 2), key=lambda one: -ticket_hash(RUN, OPEN.seed, one))
+    for ticket in (worse, better, worse):
+        made.hear(KEYS[0], SLOT, TicketShown(ticket), 6)
+    assert made.tickets == [better]
+
+
+def test_a_sender_has_one_wrong_signature_in_a_draw() -> None:
+    """[M4] The work is done for somebody else's key, and shown with a new signature each time; others are heard all the same."""
+    tools = _Counting()
+    made, (right,) = doorkeeper_at(tools=tools), tickets_of(KEYS[0], 1)
+    for number in range(50):
+        made.hear(KEYS[1], SLOT, TicketShown(replaced(right, signature=bytes([number]) * 64)), 6)
+    assert (tools.looked, made.tickets) == (1, [])
+    made.hear(KEYS[0], SLOT, TicketShown(right), 6)
+    assert made.tickets == [right]
+    draw = replace(OPEN, seed=Digest(b"t" * 32))
+    made.stand(RUN, replace(roster_of(), door=draw))
+    assert made.tickets == []
+    (next_one,) = tickets_of(KEYS[1], 1, draw)
+    made.hear(KEYS[1], SLOT, TicketShown(next_one), 6)
+    assert made.tickets == [next_one]
+
+
+def test_a_ticket_of_another_run_costs_nothing() -> None:
+    """[M4]"""
+    made, (right,) = doorkeeper_at(), tickets_of(KEYS[0], 1)
+    made.hear(KEYS[0], SLOT._replace(run=Digest(b"o" * 32)), TicketShown(right), 6)
+    assert made.tickets == []
 
 
 def test_of_a_candidate_one_commitment_for_this_step_or_the_next_is_kept() -> None:

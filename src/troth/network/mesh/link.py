@@ -20,11 +20,17 @@ from troth.network.mesh.session import Standing
 from troth.network.transport.base import Lane, Message
 from troth.protocol.wire.frames import (
     BlobSent,
+    BlobWanted,
     ChunkShown,
+    ChunkWanted,
+    HistoryWanted,
     Packet,
     PartSent,
     PartShown,
     StateIndex,
+    StateWanted,
+    SyncWanted,
+    TipWanted,
     decode_packet,
     encode_in_pieces,
 )
@@ -32,6 +38,8 @@ from troth.protocol.wire.messages import Malformed
 
 _END_S = 2.0  # for tasks to end in
 _BULK = (PartSent, BlobSent, PartShown, StateIndex, ChunkShown)
+_ASKS = (SyncWanted, StateWanted, ChunkWanted, BlobWanted, HistoryWanted, TipWanted)  # members, for what may be long
+Post = Callable[[PeerId, Lane, Message, bool], None]  # the last: whether it asks for an answer that may be long
 
 
 class NetworkLink:
@@ -39,7 +47,7 @@ class NetworkLink:
 
     def __init__(
         self,
-        post: Callable[[PeerId, Lane, Message], None],
+        post: Post,
         inbox: Inbox,
         most_bytes: int,
         gone: Callable[[], frozenset[PeerId]] = frozenset,
@@ -56,7 +64,8 @@ class NetworkLink:
     def send(self, to: PeerId, packet: Packet) -> None:
         if self._last is None or self._last[0] is not packet:
             self._last = packet, encode_in_pieces(packet)
-        self._post(to, Lane.BULK if isinstance(packet.frame, _BULK) else Lane.CONTROL, self._last[1])
+        lane = Lane.BULK if isinstance(packet.frame, _BULK) else Lane.CONTROL
+        self._post(to, lane, self._last[1], isinstance(packet.frame, _ASKS))
 
     async def receive(self, until: float) -> tuple[PeerId, Packet] | None:
         self._last = None  # it has gone to everyone by now, and may be large
@@ -76,7 +85,7 @@ class NetworkThread:
         self._inbox = inbox
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="network", daemon=True)
-        self._outbox: deque[tuple[PeerId, Lane, Message]] = deque()
+        self._outbox: deque[tuple[PeerId, Lane, Message, bool]] = deque()
         self._waking = False
         self._started = threading.Event()
         self._failed: BaseException | None = None
@@ -101,8 +110,8 @@ class NetworkThread:
         """The peers that have broken off, as the mesh sees it now."""
         return self.mesh.gone
 
-    def post(self, to: PeerId, lane: Lane, message: Message) -> None:
-        self._outbox.append((to, lane, message))
+    def post(self, to: PeerId, lane: Lane, message: Message, asks: bool) -> None:
+        self._outbox.append((to, lane, message, asks))
         if not self._waking:  # one wake-up for many
             self._waking = True
             self._loop.call_soon_threadsafe(self._flush)
@@ -127,7 +136,8 @@ class NetworkThread:
     def _flush(self) -> None:
         self._waking = False
         while self._outbox:
-            self.mesh.post(*self._outbox.popleft())
+            to, lane, message, asks = self._outbox.popleft()
+            self.mesh.post(to, lane, message, asks=asks)
 
     def _run(self) -> None:
         try:

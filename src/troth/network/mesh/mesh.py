@@ -5,7 +5,6 @@ Everything here runs in the network's event loop. `link.NetworkLink` is the end 
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 
 from troth.crypto import PeerId
@@ -36,8 +35,6 @@ _YIELDING_S = 0.3  # when a connection is lost the smaller key dials at once, th
 _REFUSED_RETRY_S = 5.0  # somebody may mend it there
 _REDIAL_S = 2.0  # for a peer that gave no address: it dials by itself, or is gone
 _LOOK_EVERY_S = 0.05
-_MOST_UNGREETED = 64
-_MOST_STRANGERS = 64  # connected at a time
 
 
 class Mesh:
@@ -66,7 +63,7 @@ class Mesh:
         self._neighbours = Neighbours(me, addresses)
         self._mine = NOWHERE
         self._left = False
-        self._ungreeted: deque[asyncio.Task[None]] = deque()
+        self._greeted: dict[Connection, None] = {}  # also those that a newer one of the same peer has replaced
         self._refusals = Refusals(note, name_of)
         self._key_use = KeyUse(liars, inbox.stop, note)
         self._banned: frozenset[PeerId] = frozenset()
@@ -122,12 +119,17 @@ class Mesh:
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await self._transport.close()
 
-    def post(self, to: PeerId, lane: Lane, message: Message) -> None:
-        """Send, or hold for a moment: a lost connection is soon back, or its peer is gone."""
+    def post(self, to: PeerId, lane: Lane, message: Message, *, asks: bool = False) -> None:
+        """Send, or hold for a moment: a lost connection is soon back, or its peer is gone. `asks`: the answer may be long."""
         neighbour = self._neighbours.get(to) if self._neighbours.takes(to) else None
         connection = neighbour.connection if neighbour is not None else None
+        if neighbour is not None and asks and not neighbour.asked:
+            neighbour.asked = True
+            self._recognise()
         if neighbour is not None and (connection is None or not self._send(connection, lane, message)):
             neighbour.hold(lane, message)
+        if not self._neighbours.knows(to):
+            self._neighbours.bound_queues()
 
     def stand(self, standing: Standing) -> None:
         """Tell everyone how far this peer is, if that has changed. When it begins, nobody who is missing is waited for."""
@@ -136,13 +138,15 @@ class Mesh:
         if standing.begun and not self._mine.begun:
             self._neighbours.begin()
         self._mine = standing
-        for connection in self._neighbours.connections:
-            self._say(connection, standing)
+        for peer, neighbour in self._neighbours:
+            if neighbour.connection is not None and self._neighbours.takes(peer):
+                self._say(neighbour.connection, standing)
 
     def expect(self, expected: Expected) -> None:
         """Take note of the run as it is now; members who were strangers are dialled where they said."""
         for peer in self._neighbours.expect(expected):
             self._start(self._keep_up(peer, self._neighbours.of(peer)))
+        self._recognise()
 
     def ask_whether_reached(self, address: str) -> None:
         """Ask the members that are connected, each once, whether they reach this peer at its address: see `dial_backs`."""
@@ -178,13 +182,7 @@ class Mesh:
 
     async def _accept(self) -> None:
         while True:
-            connection = await self._transport.accept()
-            task = self._start(self._greet_and_read(connection))
-            self._ungreeted.append(task)
-            while self._ungreeted and self._ungreeted[0].done():
-                self._ungreeted.popleft()
-            if len(self._ungreeted) > _MOST_UNGREETED:
-                self._ungreeted.popleft().cancel()  # the oldest: a crowd of silent strangers only crowds out itself
+            self._start(self._greet_and_read(await self._transport.accept()))
 
     async def _keep_up(self, peer: PeerId, neighbour: Neighbour) -> None:
         """Dial one neighbour whenever it is not connected."""
@@ -240,16 +238,15 @@ class Mesh:
             if await is_second_process(self._neighbours.get(peer), greeting.process):
                 why = REFUSAL
                 self._say(connection, Refused(why, key_in_use=True))
-                if (first := self._neighbours.of(peer).connection) is not None:
+                if (first := self._neighbours.of(peer).connection) is not None and self._neighbours.takes(peer):
                     self._say(first, KeyInUse())
                 return
-            self._ungreeted = deque(task for task in self._ungreeted if task is not asyncio.current_task())
             self._take(connection, greeting)
-            self._neighbours.crowd_out(_MOST_STRANGERS)
             left = False
             try:
                 left = await self._reader.read(connection, PeerId(greeting.member))
             finally:
+                del self._greeted[connection]
                 self._lose(peer, connection, left=left)
         except TimeoutError:
             pass
@@ -262,16 +259,26 @@ class Mesh:
 
     def _take(self, connection: Connection, greeting: Hello) -> None:
         """Send on the newest connection from now on; messages that still arrive on an older one are heard."""
+        self._neighbours.greeted(connection.peer, connection, greeting.process, PeerId(greeting.member))
+        self._greeted[connection] = None
+        self._recognise()
         neighbour = self._neighbours.of(connection.peer)
-        neighbour.connect(connection, greeting.process, PeerId(greeting.member))
         self._say(connection, self._mine)
         for lane, message in neighbour.release(time.monotonic() - self._hold_s):
             self._send(connection, lane, message)
+
+    def _recognise(self) -> None:
+        """Tell each connection whether its other side is known now: its limits, and what becomes of its messages, follow from
+        that (SPEC M4)."""
+        for connection in self._greeted:
+            connection.recognise(known=self._neighbours.knows(connection.peer))
 
     def _lose(self, peer: PeerId, connection: Connection, *, left: bool) -> None:
         neighbour = self._neighbours.get(peer)
         if neighbour is None or neighbour.connection is not connection:
             return
+        if not self._neighbours.knows(peer):
+            self._inbox.drop(peer)  # what a stranger sent ends with its connection
         neighbour.lose()
         if left:
             self._give_up(neighbour)

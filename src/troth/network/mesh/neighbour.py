@@ -13,9 +13,9 @@ from troth.network.transport.base import Connection, Lane, Message, pieces_of
 _LOOK_EVERY_S = 0.05
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.2, 10.0
 _MOST_HELD = 1 << 23  # bytes for one neighbour that is not connected
-MOST_OF_STRANGERS = 1 << 12  # bytes of a stranger's message: requests and tickets are short
 STRANGERS_ROOM = 1 << 16  # bytes of one stranger that may wait to be read
-STRANGERS_QUEUE = 1 << 22  # bytes for one stranger that wait to be sent; beyond them it gets no answer
+STRANGERS_QUEUE = 1 << 16  # bytes for one stranger that wait to be sent; beyond them it gets no answer …
+STRANGERS_QUEUES = 1 << 24  # … and for all of them: beyond them, whoever takes up most is hung up on
 
 
 @dataclass
@@ -30,6 +30,7 @@ class Neighbour:
     lost_at: float = field(default_factory=time.monotonic)
     gone: bool = False  # it is not connected, and said goodbye, or dialling it has failed
     trouble: str = "not reached yet"  # why it is not connected
+    asked: bool = False  # this peer has asked it for something, and may get a long answer
     losses: int = 0  # times that its connection was lost
     earlier_bytes: tuple[int, int] = (0, 0)  # in and out, on connections that are lost
     _held: deque[tuple[float, Lane, Message]] = field(default_factory=deque)
@@ -108,7 +109,6 @@ class Expected:
     addresses: Mapping[PeerId, str] = field(
         default_factory=dict
     )  # of members and candidates; and those that strangers gave
-    current: bool = False  # this peer is in a step; else somebody may have come in whom it does not know yet
 
 
 class Neighbours:
@@ -118,6 +118,7 @@ class Neighbours:
         self.founders = frozenset(addresses)
         self._expected = Expected(self.founders)
         self._me = me
+        self._heirs: dict[PeerId, PeerId] = {}  # for each seat, the key that showed a delegation last
         self._table = {peer: Neighbour(address) for peer, address in addresses.items() if peer != me}
 
     def __iter__(self) -> Iterator[tuple[PeerId, Neighbour]]:
@@ -139,10 +140,21 @@ class Neighbours:
         if peer in self._table:
             self._table[peer].standing = standing
 
-    def is_stranger(self, peer: PeerId) -> bool:
-        """Whether it has no seat, nor is the successor of somebody who has one: a crowd must not keep those from coming back."""
-        seat = self._table[peer].seat if peer in self._table else None
-        return not (self.has_seat(peer) or (seat is not None and self.has_seat(seat)))
+    def greeted(self, peer: PeerId, connection: Connection, process: bytes, seat: PeerId) -> None:
+        """Send on this connection from now on; its other side has shown that it may take this seat."""
+        self.of(peer).connect(connection, process, seat)
+        if peer != seat and self.has_seat(seat):
+            self._heirs[seat] = peer
+
+    def knows(self, peer: PeerId) -> bool:
+        """Whether it has a seat or a slot, or is the successor of somebody who has: one for each seat, or a member could make as
+        many as it likes. Or this peer has asked it, since records that a quorum signed say that it is a member; while this
+        peer is in no step, somebody may have come in whom it does not expect. All others are strangers (SPEC M4)."""
+        one = self._table.get(peer)
+        heir = (
+            one is not None and one.seat is not None and self._heirs.get(one.seat) == peer and self.has_seat(one.seat)
+        )
+        return heir or (one is not None and one.asked) or self.has_seat(peer)
 
     def is_dialled(self, peer: PeerId, neighbour: Neighbour | None = None) -> bool:
         """Whether it is dialled while it is not connected: founders, members that were strangers, and candidates, so that members
@@ -154,7 +166,7 @@ class Neighbours:
 
     def most_waiting(self, peer: PeerId) -> int | None:
         """Bytes of a stranger that may wait to be read; None: it is none, as far as this peer knows."""
-        return STRANGERS_ROOM if self._expected.current and self.is_stranger(peer) else None
+        return None if self.knows(peer) else STRANGERS_ROOM
 
     def takes(self, peer: PeerId) -> bool:
         """Whether another message may be queued for it. A crowd that asks and never reads must not fill memory with answers,
@@ -162,11 +174,11 @@ class Neighbours:
         connection = self._table[peer].connection if peer in self._table else None
         return connection is None or self.most_waiting(peer) is None or connection.queued_bytes <= STRANGERS_QUEUE
 
-    def crowd_out(self, most: int) -> None:
-        """Hang up on the strangers that came first, if there are too many: a crowd of them only crowds out itself."""
-        strangers = [one.connection for peer, one in self if one.connection is not None and self.is_stranger(peer)]
-        for connection in strangers[:-most]:
-            connection.close("too many strangers")
+    def bound_queues(self) -> None:
+        """Hang up on the stranger that reads least, if all of them together have too much to read."""
+        strangers = [one.connection for peer, one in self if one.connection is not None and not self.knows(peer)]
+        if sum(one.queued_bytes for one in strangers) > STRANGERS_QUEUES:
+            max(strangers, key=lambda one: one.queued_bytes).close("too slow: too much is queued for strangers")
 
     @property
     def connections(self) -> list[Connection]:
@@ -217,3 +229,5 @@ class Neighbours:
         neighbour = self._table[peer]
         if not neighbour.up and not self.has_seat(peer):
             del self._table[peer]
+            if neighbour.seat is not None and self._heirs.get(neighbour.seat) == peer:
+                del self._heirs[neighbour.seat]

@@ -1,13 +1,14 @@
 """Reading a connection to its end: session messages are heard here, packets wait for the protocol's thread."""
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from troth.crypto import PeerId
 from troth.network.mesh.dial_back import DialBacks
 from troth.network.mesh.inbox import Inbox
-from troth.network.mesh.neighbour import MOST_OF_STRANGERS, Neighbours
+from troth.network.mesh.neighbour import Neighbours
 from troth.network.mesh.one_process import KeyUse
 from troth.network.mesh.refusals import Refusals
 from troth.network.mesh.session import (
@@ -23,6 +24,24 @@ from troth.network.mesh.session import (
 from troth.network.transport.base import Connection, Lane
 
 _LOOK_EVERY_S = 0.05
+_STRANGERS_PER_SECOND = 256.0  # messages of all of them together; each sends a few in a second, if it is honest
+_BURST_S = 0.25
+
+
+class Turns:
+    """The messages of strangers: one for each connection in turn, and so many in a second, whatever they send. The rest is not
+    even read, so a flood costs its senders' patience and no processor [M4]."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._next = 0.0
+
+    def take(self) -> float:
+        """Seconds to wait for the next turn, which is the caller's."""
+        now = self._clock()
+        self._next = max(self._next, now - _BURST_S)
+        turn, self._next = self._next, self._next + 1 / _STRANGERS_PER_SECOND
+        return max(0.0, turn - now)
 
 
 class Reader:
@@ -45,6 +64,7 @@ class Reader:
         self._refused = refused
         self._dial_backs = dial_backs
         self._start = start
+        self._turns = Turns(time.monotonic)
         self.received = dict.fromkeys(Lane, 0)  # bytes
 
     async def read(self, connection: Connection, seat: PeerId) -> bool:
@@ -52,6 +72,8 @@ class Reader:
         and nobody else: keys cost nothing."""
         peer, founder, dialled_back = connection.peer, seat in self._neighbours.founders, False
         while (heard := await connection.receive()) is not None:
+            if not self._neighbours.knows(peer) and (wait_s := self._turns.take()):
+                await asyncio.sleep(wait_s)
             lane, raw = heard
             self.received[lane] += len(raw)
             if lane == Lane.CONTROL and bytes(raw[:1]) == CONTROL_SESSION:
@@ -77,9 +99,8 @@ class Reader:
                 continue
             message = bytes(raw[1:]) if lane == Lane.CONTROL else raw
             most = self._neighbours.most_waiting(peer)
-            if most is not None and len(message) > MOST_OF_STRANGERS:
-                continue
             if not self._inbox.put(peer, message, most):
-                while not self._inbox.has_room(peer, most):  # nothing more is read, so that its sender has to wait
+                # Nothing more is read, so that its sender has to wait; a stranger that is gone is not waited for.
+                while not self._inbox.has_room(peer, most) and (most is None or connection.up):
                     await asyncio.sleep(_LOOK_EVERY_S)
         return False

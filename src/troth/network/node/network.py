@@ -77,12 +77,12 @@ class NodeNetwork:
         """Tell the others how far this peer is."""
         self._thread.stand(standing)
 
-    def expect(self, roster: Roster, *, current: bool) -> None:
+    def expect(self, roster: Roster) -> None:
         """Take note of the members and candidates of the run as it is now, or as it was when this peer last was in a step."""
         members, candidates = frozenset(roster.members), roster.door.keys
         self._belonging = members | candidates | self._founders.keys()
         addresses = member_addresses(roster, self._founders, self._lookup)
-        self._thread.expect(Expected(members, candidates, addresses, current))
+        self._thread.expect(Expected(members, candidates, addresses))
 
     def ask_whether_reached(self, address: str) -> bool:
         """Ask the members that are connected to dial this peer; `reached` has their answers. False where that would prove

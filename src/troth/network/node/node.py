@@ -129,7 +129,7 @@ class Node:
     async def _train(self, me: Identity, *, known: bool) -> State[Training]:
         """Train as a member from the beginning, or come into a run that goes on. `known`: it knows what it has signed in it."""
         member, comes_back = self._make_member(me), known or self._way_in.stranger
-        self._connected.expect(member.state.roster, current=not comes_back)
+        self._connected.expect(member.state.roster)
         if not comes_back:
             try:
                 await self._follow(member, member.take_part(self._own_channel))
@@ -137,7 +137,7 @@ class Node:
                 self.note(f"{why}; looking for the others")
         while not member.over:
             self._connected.stand(Standing(True, True, member.state.step))
-            self._connected.expect(member.state.roster, current=False)
+            self._connected.expect(member.state.roster)
             try:
                 seated = member.has_seat or self._way_in.begins()
                 join = partial(member.join, self._options.at, invitation=self._options.invitation, remembers=known)
@@ -166,7 +166,7 @@ class Node:
             self._evidence.add(outcome)
             self._folder.save_step(outcome.state, whole=outcome.state.scales.updates >= self._manifest.steps)
             self._connected.stand(Standing(True, True, outcome.state.step))
-            self._connected.expect(outcome.state.roster, current=True)
+            self._connected.expect(outcome.state.roster)
             if outcome.record.banned:
                 self._connected.ban(frozenset(outcome.state.roster.banned))
             self._tell(outcome, time.monotonic() - started)

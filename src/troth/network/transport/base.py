@@ -56,6 +56,10 @@ class Limits:
     most_bulk_bytes: int  # of one message
     most_queued_bytes: int  # outgoing, of one connection; a peer that needs more is too slow, and is hung up on
     most_received_bytes: int = 16 * 2**20  # received but not taken yet, of one connection; then reading pauses
+    most_unknown_bytes: int = (
+        16 * 2**10
+    )  # of one message, and received but not taken, of a peer that is not known yet [M4]
+    most_unknown: int = 64  # accepted connections of such peers; then the oldest of the busiest address goes
     handshake_s: float = 5.0  # from the TCP connection to the proven key
     idle_s: float = 15.0  # nothing heard for this long: gone
     ping_s: float = 5.0  # nothing sent for this long: say that we are alive
@@ -67,7 +71,13 @@ class Limits:
         for name in ("most_control_bytes", "most_bulk_bytes"):
             if not 1 <= getattr(self, name) <= LARGEST_MESSAGE:
                 raise OperatorError(f"{name} must be from 1 to {LARGEST_MESSAGE}, got {getattr(self, name)}")
-        for name in ("most_received_bytes", "most_handshakes", "most_connections"):
+        for name in (
+            "most_received_bytes",
+            "most_unknown_bytes",
+            "most_unknown",
+            "most_handshakes",
+            "most_connections",
+        ):
             if getattr(self, name) < 1:
                 raise OperatorError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in ("handshake_s", "idle_s", "ping_s"):
@@ -88,10 +98,22 @@ class Limits:
 
 
 class Connection(Protocol):
-    """A connection to the holder of one key. Its methods belong to one event loop."""
+    """A connection to the holder of one key. Its methods belong to one event loop.
+
+    After the other side's first message, its greeting, nothing is read until `recognise`."""
 
     @property
     def peer(self) -> PeerId: ...
+
+    @property
+    def up(self) -> bool:
+        """Whether neither side has hung up."""
+
+    def recognise(self, *, known: bool) -> None:
+        """Read on after the greeting, or take note that the other side is known now, or no more.
+
+        A known one may send messages as long as the limits allow; they are handed out even after it closed. Anybody else's
+        are as short as a greeting, all on the control lane, and end with the connection (SPEC M4)."""
 
     @property
     def dialled(self) -> bool:

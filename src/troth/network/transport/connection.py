@@ -7,6 +7,8 @@ When it hangs up on the other side:
   a place for ever by trickling. Pings do not count here, other messages do;
 - pings without end, anything malformed, more queued bytes than the bound.
 
+Its limits are those of a greeting until `recognise` says that the other side is known (SPEC M4); then it gets those of a member.
+
 While *we* do not read (the queue of received messages is full, or the process was held up), none of this is held
 against the other side.
 
@@ -21,13 +23,14 @@ from collections.abc import Callable
 from troth.crypto.identity import PeerId
 from troth.network.transport.base import Lane, Limits, Message, Received, pieces_of
 from troth.network.transport.framing import Assembler, Kind, MalformedError, reason_of
+from troth.network.transport.kernel import has_ended, round_trip_s, widen
 from troth.network.transport.liveness import Liveness
 from troth.network.transport.received import ReceivedQueue
-from troth.network.transport.round_trip import round_trip_s
 from troth.network.transport.throttle import Throttle
 from troth.network.transport.writer import ChunkWriter
 
 CLOSE_S = 1.0  # for the last messages when a connection closes
+_ENCRYPTED_BYTES = 64 * 1024  # that wait behind a connection that does not read
 _NOBODY = PeerId(bytes(32))
 
 Vetting = Callable[[ssl.SSLObject], PeerId | str]
@@ -42,17 +45,20 @@ class StreamConnection(asyncio.BufferedProtocol):
         throttle: Throttle | None,
         *,
         dialled: bool,
+        source: str,
         vet: Vetting,
         made: Callable[["StreamConnection"], None],
         lost: Callable[["StreamConnection"], None],
     ) -> None:
         self.peer = _NOBODY  # until the handshake is done
         self.dialled = dialled
+        self.source = source  # the address that it came from, as crowds are counted
+        self.known = False
         self.bytes_in = 0
         self.refusal = ""  # why the other side was turned away after the handshake
         self.misbehaviour = ""  # of the other side, later
         self.why = ""  # it is closed, or about to be
-        self.reading_paused = False  # since nobody takes the messages
+        self.reading_paused = False  # since nobody takes the messages, or nobody has read the greeting yet
         self._limits = limits
         self._vet = vet  # who the other side is, or why it is not wanted
         self._made = made
@@ -61,6 +67,7 @@ class StreamConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._assembler: Assembler  # once there is a proven key: a stranger gets no buffer
         self._received = ReceivedQueue()
+        self._early = memoryview(b"")  # bytes that somebody else has read from the stream
         self._writer = ChunkWriter(limits.most_queued_bytes, throttle)
         self._liveness = Liveness(limits, self._loop.time())
         self._greeted: asyncio.Future[None] = self._loop.create_future()
@@ -85,16 +92,30 @@ class StreamConnection(asyncio.BufferedProtocol):
 
     async def receive(self) -> tuple[Lane, Received] | None:
         heard = await self._received.take()
-        if heard is not None and self.reading_paused and self._received.bytes <= self._limits.most_received_bytes // 2:
+        low = self._received.bytes <= self._most_received // 2
+        if heard is not None and self.reading_paused and low and not self._assembler.halted:
             self._resume_reading()
         return heard
+
+    @property
+    def up(self) -> bool:
+        return not self.why
+
+    def recognise(self, *, known: bool) -> None:
+        if self._transport is None or self.why or (known == self.known and not self._assembler.halted):
+            return
+        if known:
+            widen(self._socket)
+        self.known = known
+        self._bound_encrypted(self._transport)
+        self._read_on()
 
     def close(self, why: str = "") -> None:
         if self.why:
             return
         self._finish(why or "closed")
         self._received.clear()
-        self._resume_reading()  # to see the other side hang up
+        self._read_on()  # to see the other side hang up
         self._deadline = self._loop.call_later(CLOSE_S, self._abort)
         self._writer.finish(why)
 
@@ -107,8 +128,7 @@ class StreamConnection(asyncio.BufferedProtocol):
 
     @property
     def round_trip_s(self) -> float | None:
-        transport = self._transport
-        return None if transport is None else round_trip_s(transport.get_extra_info("socket"))
+        return round_trip_s(self._socket)
 
     @property
     def queued_bytes(self) -> int:
@@ -120,6 +140,11 @@ class StreamConnection(asyncio.BufferedProtocol):
         return self._received.bytes
 
     # For the transport
+
+    def feed(self, early: bytes) -> None:
+        """Take bytes that somebody else has read from the stream; those behind the greeting wait, too."""
+        self._early = memoryview(early)
+        self._feed()
 
     async def greeted(self) -> None:
         """Wait for the first sign that the other side has admitted us, or for the end."""
@@ -135,7 +160,8 @@ class StreamConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._assembler = Assembler(self._limits.most_control_bytes, self._limits.most_bulk_bytes)
+        self._assembler = Assembler(self._limits.most_unknown_bytes)
+        self._bound_encrypted(transport)
         self._made(self)
         if self._abandoned:
             self._abort()
@@ -164,6 +190,9 @@ class StreamConnection(asyncio.BufferedProtocol):
         except MalformedError as error:
             self._misbehaved(f"sent {error}")
             return
+        self._hear(arrived)
+
+    def _hear(self, arrived: list[tuple[Kind, Received]]) -> None:
         for kind, body in arrived:
             if kind is Kind.PING:
                 self._liveness.pinged()
@@ -178,7 +207,8 @@ class StreamConnection(asyncio.BufferedProtocol):
             return
         if not self._greeted.done():
             self._greeted.set_result(None)
-        if self._received.bytes >= self._limits.most_received_bytes and self._transport is not None:
+        full = self._assembler.halted or self._received.bytes >= self._most_received
+        if full and not self.reading_paused and self._transport is not None:
             self.reading_paused = True
             self._transport.pause_reading()
 
@@ -214,6 +244,8 @@ class StreamConnection(asyncio.BufferedProtocol):
         if self._writer.writable and now - self._writer.said_at >= self._limits.ping_s / 2:
             self._writer.ping()
         if self.reading_paused:
+            if not self.known and has_ended(self._socket):
+                self.eof_received()  # a stranger's messages end with its connection
             return
         fault = self._liveness.check(now, assembling=self._assembler.assembling)
         if fault is not None and fault.misbehaved:
@@ -221,11 +253,46 @@ class StreamConnection(asyncio.BufferedProtocol):
         elif fault is not None:
             self._hang_up(fault.why)
 
+    @property
+    def _most_received(self) -> int:
+        return self._limits.most_received_bytes if self.known else self._limits.most_unknown_bytes
+
+    @property
+    def _socket(self) -> object:
+        return None if self._transport is None else self._transport.get_extra_info("socket")
+
+    def _bound_encrypted(self, transport: asyncio.Transport) -> None:
+        """Bound the bytes that TLS takes from the system while reading is paused."""
+        if hasattr(transport, "set_read_buffer_limits"):
+            transport.set_read_buffer_limits(None if self.known else _ENCRYPTED_BYTES)
+
+    def _read_on(self) -> None:
+        """Go on with the limits of the other side as it is known now; also behind its greeting."""
+        limits = self._limits
+        most = (limits.most_control_bytes, limits.most_bulk_bytes) if self.known else (limits.most_unknown_bytes, 0)
+        try:
+            arrived = self._assembler.allow(*most)
+        except MalformedError as error:
+            self._misbehaved(f"sent {error}")
+            return
+        self._hear(arrived)
+        if self.reading_paused and self._received.bytes < self._most_received:
+            self._resume_reading()
+
     def _resume_reading(self) -> None:
         self.reading_paused = False
         self._liveness.read_again(self._loop.time())
-        if self._transport is not None:
+        self._feed()
+        if self._transport is not None and not self.reading_paused:
             self._transport.resume_reading()
+
+    def _feed(self) -> None:
+        while self._early and not (self.why or self.reading_paused):
+            room = self.get_buffer(-1)
+            count = min(len(room), len(self._early))
+            room[:count] = self._early[:count]
+            self._early = self._early[count:]
+            self.buffer_updated(count)
 
     def _misbehaved(self, what: str) -> None:
         self.misbehaviour = what
@@ -243,6 +310,9 @@ class StreamConnection(asyncio.BufferedProtocol):
         self.why = why
         if not self._greeted.done():
             self._greeted.set_result(None)
+        if not self.known:
+            self._received.clear()
+            self._early = memoryview(b"")
         self._received.end()
 
     def _abort(self) -> None:

@@ -7,7 +7,8 @@ A message travels in chunks, each behind a header of nine bytes:
 The kind is a lane, or a ping ("I am alive": both lengths 0), or a goodbye (a short reason, in one chunk; nothing
 follows). Chunks of different lanes may alternate, those of one lane may not: at most one message per lane is under
 assembly. Every length is checked against its limit before memory is taken, and beyond the first megabyte memory is at most
-eight times what has arrived: announcing much and sending little costs the announcer.
+eight times what has arrived: announcing much and sending little costs the announcer. After the first message, the greeting,
+nothing is looked at until its sender is known, or known to be a stranger: their limits differ.
 """
 
 import struct
@@ -31,6 +32,7 @@ _FIRST_BYTES = 2**20  # taken at once when a message is announced, or less if it
 _GROWTH = 8  # a message is copied when it grows: with a factor of 2 as many bytes as it has, or more
 _BOUNDARY = 64  # bytes; more than any number needs
 _SCRATCH_BYTES = 64 * 1024  # headers and short messages are read here, and copied
+_FIRST_SCRATCH_BYTES = 8 * 1024  # of a peer that is not known
 _DIRECT_BYTES = 16 * 1024  # when at least this much of a chunk is missing, it is read in place
 
 
@@ -156,15 +158,17 @@ def _space(count: int, total: int) -> memoryview:
 class Assembler:
     """Turns bytes into messages. Read into `buffer()`, then say how much with `filled()`."""
 
-    def __init__(self, most_control_bytes: int, most_bulk_bytes: int) -> None:
+    def __init__(self, most_greeting_bytes: int) -> None:
         self._most = {
-            Kind.CONTROL: most_control_bytes,
-            Kind.BULK: most_bulk_bytes,
+            Kind.CONTROL: most_greeting_bytes,
+            Kind.BULK: 0,
             Kind.PING: 0,
             Kind.GOODBYE: MOST_REASON_BYTES,
         }
+        self.halted = False  # after the greeting, until `allow`
+        self._greeted = False
         self._under_way: dict[Kind, _Assembly] = {}
-        self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
+        self._scratch = memoryview(bytearray(_FIRST_SCRATCH_BYTES))
         self._held = 0  # bytes of an unfinished header, at the start of the scratch
         self._kind = Kind.PING  # of the chunk that is being read
         self._missing = 0  # of that chunk
@@ -174,6 +178,20 @@ class Assembler:
     def assembling(self) -> bool:
         """Whether a message has begun and not ended."""
         return bool(self._under_way)
+
+    def allow(self, most_control_bytes: int, most_bulk_bytes: int) -> list[tuple[Kind, Received]]:
+        """Go on with these limits: messages that are complete already. One that is under way keeps those that it began with.
+        Raises MalformedError."""
+        self._most |= {Kind.CONTROL: most_control_bytes, Kind.BULK: most_bulk_bytes}
+        if most_bulk_bytes and len(self._scratch) < _SCRATCH_BYTES:
+            scratch = memoryview(bytearray(_SCRATCH_BYTES))
+            scratch[: self._held] = self._scratch[: self._held]
+            self._scratch = scratch
+        halted, self.halted, self._greeted = self.halted, False, True
+        if not halted:
+            return []
+        self._direct = False
+        return self.filled(0)
 
     def buffer(self) -> memoryview:
         """Memory for the next bytes, never empty: in the message itself if much of a chunk is missing."""
@@ -193,11 +211,11 @@ class Assembler:
             self._finish_chunk(done)
             return done
         at, end = 0, self._held + count
-        while True:
+        while not self.halted:
             if self._missing:
                 at += self._copy(self._scratch[at : min(end, at + self._missing)])
                 self._finish_chunk(done)
-            if self._missing or end - at < HEADER.size:
+            if self._missing or self.halted or end - at < HEADER.size:
                 break
             self._begin_chunk(done, *HEADER.unpack_from(self._scratch, at))
             at += HEADER.size
@@ -217,7 +235,7 @@ class Assembler:
             return
         message = self._under_way.get(kind)
         received = message.received if message else 0
-        if total > self._most[kind]:
+        if message is None and total > self._most[kind]:
             raise MalformedError(f"a {kind.name.lower()} message of {total} bytes; {self._most[kind]} are allowed")
         if message and total != message.total:
             raise MalformedError("a message begins before the one before it on its lane has ended")
@@ -244,4 +262,5 @@ class Assembler:
         message = self._under_way[self._kind]
         if message.received == message.total:
             del self._under_way[self._kind]
+            self.halted = not self._greeted and self._kind <= Kind.BULK
             done.append((self._kind, message.data if self._kind is Kind.BULK else bytes(message.data)))

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable
 
 from troth.network.transport.base import Limits, TransportClosedError
@@ -32,11 +33,17 @@ class ConnectionPool:
         self.warnings = RareWarnings()
         self.closed = False
 
-    def new_connection(self, vet: Vetting, *, dialled: bool) -> StreamConnection:
+    def new_connection(self, vet: Vetting, *, dialled: bool, source: str) -> StreamConnection:
         if self._limits.bytes_per_second is not None and self._throttle is None:
             self._throttle = Throttle(self._limits.bytes_per_second, asyncio.get_running_loop())
         return StreamConnection(
-            self._limits, self._throttle, dialled=dialled, vet=vet, made=self._remember, lost=self._forget
+            self._limits,
+            self._throttle,
+            dialled=dialled,
+            source=source,
+            vet=vet,
+            made=self._remember,
+            lost=self._forget,
         )
 
     @property
@@ -48,11 +55,22 @@ class ConnectionPool:
         theirs = [one for one in self.connections if one.peer == connection.peer and not one.dialled]
         for old in theirs[:-_MOST_PER_PEER]:
             old.close("replaced by a newer connection")
+        self._crowd_out()
         hung_up = [one for one in self.connections if one.why and not one.dialled]
         for old in hung_up[:-_MOST_LINGERING]:
             old.abandon()
         self._unaccepted[connection] = None
         self._arrival.set()
+
+    def _crowd_out(self) -> None:
+        """Hang up on those that nobody knows, if there are too many: the first from the address that most of them came from, so
+        that a crowd only crowds out itself [M4]."""
+        unknown = [one for one in self.connections if not (one.known or one.dialled or one.why)]
+        for _ in range(len(unknown) - self._limits.most_unknown):
+            ((busiest, _count),) = Counter(one.source for one in unknown).most_common(1)
+            oldest = next(one for one in unknown if one.source == busiest)
+            unknown.remove(oldest)
+            oldest.close("too many strangers")
 
     async def accept(self) -> StreamConnection:
         while True:

@@ -2,7 +2,8 @@
 
 A stranger costs at most one of `most_handshakes` places for at most `handshake_s`. When all places are taken, the oldest
 handshake from the address that holds most of them makes room, so that a flood from one address only crowds out itself.
-After the handshake the stranger's key is known, and `admits` decides.
+After the handshake the stranger's key is known, and `admits` decides. Until the layer above recognises it, it has one of
+`most_unknown` places, which make room by the same rule.
 """
 
 import asyncio
@@ -27,14 +28,14 @@ from troth.network.transport.addresses import (
 )
 from troth.network.transport.base import Limits, LocalPeer, TransportClosedError, UnreachableError
 from troth.network.transport.connection import CLOSE_S, StreamConnection
+from troth.network.transport.kernel import narrow, tune
 from troth.network.transport.pool import ConnectionPool
 from troth.network.transport.tls import PROTOCOL, client_context, peer_of, server_context
 
 _ACCEPTS_PER_TURN = 16
 _LEAST_S = 0.1  # left for the handshake of a stranger that spoke at the last moment
 _PAUSE_S = 0.25  # when no file descriptor is left
-_UNSENT_BYTES = 256 * 1024  # handed to the kernel but not on the wire: control cannot overtake what is there
-_TIDY_S = 2.0  # after a stranger came: the memory of its handshake goes back to the system
+_TIDY_S = 2.0  # after a stranger came, or went: its memory goes back to the system
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class TcpTransport:
         self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
         self._handshakes: dict[socket.socket, str] = {}  # and their sources, in order of arrival
         self._tasks: set[asyncio.Task[None]] = set()
-        self._pool = ConnectionPool(limits)
+        self._pool = ConnectionPool(limits, self._lost)
         self._tidying: asyncio.TimerHandle | None = None
 
     async def listen(self, address: str) -> str:
@@ -125,7 +126,7 @@ class TcpTransport:
             sock = socket.socket(family, socket.SOCK_STREAM)
             try:
                 sock.setblocking(False)
-                _tune(sock)
+                tune(sock)
                 async with asyncio.timeout(self._limits.handshake_s / len(resolved)):
                     await asyncio.get_running_loop().sock_connect(sock, where)
                 return sock
@@ -144,7 +145,7 @@ class TcpTransport:
                 return f"another key answers than {peer.hex()[:16]}"
             return found if tls.selected_alpn_protocol() == PROTOCOL else f"it does not speak {PROTOCOL}"
 
-        connection = self._pool.new_connection(vet, dialled=True)
+        connection = self._pool.new_connection(vet, dialled=True, source="")
         try:
             await asyncio.get_running_loop().create_connection(
                 lambda: connection,
@@ -182,7 +183,8 @@ class TcpTransport:
                 return
             try:
                 sock.setblocking(False)
-                _tune(sock)
+                tune(sock)
+                narrow(sock)
             except OSError:  # it is gone already
                 sock.close()
                 continue
@@ -209,7 +211,7 @@ class TcpTransport:
         """Take one stranger through TLS. Ends by itself (a deadline, or the socket is cut) and is never cancelled half way."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._limits.handshake_s
-        connection = self._pool.new_connection(self._vet_stranger, dialled=False)
+        connection = self._pool.new_connection(self._vet_stranger, dialled=False, source=source)
         try:
             await _first_word(sock, self._limits.handshake_s)
             await loop.connect_accepted_socket(
@@ -243,6 +245,10 @@ class TcpTransport:
             self._handshakes.pop(sock, None)
             self._tidy_up_soon()
 
+    def _lost(self, connection: StreamConnection) -> None:
+        if not connection.known:
+            self._tidy_up_soon()
+
     def _tidy_up_soon(self) -> None:
         if self._tidying is None and not self._pool.closed:
             self._tidying = asyncio.get_running_loop().call_later(_TIDY_S, self._tidy_up)
@@ -262,12 +268,6 @@ class TcpTransport:
         if self._pool.accepted > self._limits.most_connections:  # this one is among them
             return "no place left"
         return peer
-
-
-def _tune(sock: socket.socket) -> None:
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if hasattr(socket, "TCP_NOTSENT_LOWAT"):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
 
 
 async def _first_word(sock: socket.socket, seconds: float) -> None:

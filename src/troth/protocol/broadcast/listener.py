@@ -8,7 +8,7 @@ from troth.protocol.broadcast.position import Position
 from troth.protocol.broadcast.router import Router
 from troth.protocol.broadcast.timeouts import Pacing
 from troth.protocol.core.errors import LeftOutError, StalledError
-from troth.protocol.wire.frames import Answer
+from troth.protocol.wire.frames import Answer, SyncShown
 
 
 class Listener:
@@ -50,11 +50,14 @@ class Listener:
         await self.wait(until, lambda: not missing())
 
     async def hear_outside(self, until: float) -> tuple[PeerId, Answer] | None:
-        """Wait for the next answer to a peer that is in no step; other frames are routed as usual."""
+        """Wait for the next answer to a peer that is in no step; other frames are routed as usual. Records count from those that
+        were asked for them: to check their signatures takes a while [M4]."""
         while self._link.now() < until:
             heard = await self._link.receive(until)
             if heard is not None:
                 sender, packet = heard
+                if isinstance(packet.frame, SyncShown) and not self._position.expects(sender):
+                    continue
                 if isinstance(packet.frame, Answer):
                     return sender, packet.frame
                 self._router.route(sender, packet)

@@ -51,6 +51,8 @@ async def talk(dialler: Libp2pTransport, listener: Libp2pTransport, address: str
     near = await dialler.dial(address, to.peer)
     far = await listener.accept()
     assert (near.peer, near.dialled, far.dialled) == (to.peer, True, False)
+    for end in (near, far):
+        end.recognise(known=True)
     for end, other in ((near, far), (far, near)):
         assert end.send(Lane.BULK, b"a gradient" * 10_000)
         assert await other.receive() == (Lane.BULK, b"a gradient" * 10_000)

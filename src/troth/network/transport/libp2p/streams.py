@@ -14,16 +14,11 @@ async def attach(connection: StreamConnection, reader: asyncio.StreamReader, wri
     assert isinstance(transport, asyncio.Transport)
     transport.pause_reading()
     reader.feed_eof()
-    early = memoryview(await reader.read())  # does not wait, so nothing can come in between
+    early = await reader.read()  # does not wait, so nothing can come in between
     transport.set_protocol(connection)
     connection.connection_made(transport)
     transport.resume_reading()
-    while early and not connection.why:
-        room = connection.get_buffer(-1)
-        count = min(len(room), len(early))
-        room[:count] = early[:count]
-        early = early[count:]
-        connection.buffer_updated(count)
+    connection.feed(early)
     if transport.is_closing():
         connection.connection_lost(None)  # the daemon hung up before we looked, and will not tell us again
     elif over:

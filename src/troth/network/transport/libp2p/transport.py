@@ -290,7 +290,7 @@ class Libp2pTransport:
         stream = await control.open_stream(peer, PROTOCOL, self._limits.handshake_s)
         answers = stream.peer == peer
         verdict = peer if answers else f"another key answers than {peer.hex()[:16]}"
-        connection = self._pool.new_connection(lambda _: verdict, dialled=True)
+        connection = self._pool.new_connection(lambda _: verdict, dialled=True, source="")
         await self._attach(connection, stream.reader, stream.writer)
         try:
             if self._pool.closed:
@@ -325,7 +325,7 @@ class Libp2pTransport:
         ):
             writer.transport.abort()  # too many to tell each of them why
             return
-        connection = self._pool.new_connection(lambda _: verdict, dialled=False)
+        connection = self._pool.new_connection(lambda _: verdict, dialled=False, source="")
         await self._attach(connection, reader, writer)
         if connection.refusal:
             self._pool.warnings.warn("refused", info.peer_id.to_base58(), f"turned away: {connection.refusal}")

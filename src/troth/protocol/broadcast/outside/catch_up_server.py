@@ -96,7 +96,8 @@ class CatchUpServer:
                 seated = frame.member in self.roster.may_ask
                 drawn = sender not in self.strangers and self.strangers.admits(sender)
                 heard = seated or drawn  # else no signature is looked at
-                if slot.step != frame.since or not heard or not self._signs_for(sender, slot, frame):
+                known = self.asking.get(PeerId(frame.member)) == Asking(sender, frame.since)
+                if slot.step != frame.since or not heard or known or not self._signs_for(sender, slot, frame):
                     return
                 if seated:
                     self.asking[PeerId(frame.member)] = Asking(sender, frame.since)
@@ -108,14 +109,18 @@ class CatchUpServer:
                 self._show_chunk(sender, slot, frame)
             case RejoinRequest():
                 rejoin = SignedRejoin(frame.member, sender, frame.signature, frame.accepted)
-                if step < slot.step <= step + MOST_AHEAD and is_request(slot, rejoin, self.roster, self._tools):
+                if not step < slot.step <= step + MOST_AHEAD or rejoin in self._rejoins.get(slot.step, {}).values():
+                    return
+                if is_request(slot, rejoin, self.roster, self._tools):
                     self._rejoins[slot.step][PeerId(frame.member)] = rejoin
 
     def _signs_for(self, sender: PeerId, slot: Slot, frame: SyncWanted) -> bool:
-        """Whether the seat's old key signed a delegation to the sender's key (SPEC B1). A stranger speaks for itself."""
-        stranger = self.roster.door.probation and sender == frame.member
-        if not (frame.member in self.roster.may_ask or stranger) or slot.phase != Phase.REJOIN:
+        """Whether the seat's old key signed a delegation to the sender's key (SPEC B1). A stranger speaks for itself: its
+        connection has proved the key."""
+        if slot.phase != Phase.REJOIN:
             return False
+        if frame.member not in self.roster.may_ask:
+            return self.roster.door.probation > 0 and sender == frame.member
         if not (0 <= slot.attempt < 1 << 16 and 0 <= slot.incarnation < 1 << 32):
             return False
         signed = signed_bytes(slot, PeerId(frame.member), Digest(sender))
