@@ -38,7 +38,8 @@ def judge_part(proof: Proof, blobs: Blobs) -> bool:
     if proof.judgement.kind == Kind.REPORT:
         return bool(errors_P[0] > CONVICT_AT)
     residual, tolerance = judge_center(rows_PD, center_D, tau=tau)
-    return residual > tolerance or covers(shown, part, reporters, errors_P)
+    wrong = residual > tolerance and bool(center_D.any())  # zeros say that there is none, which is no lie [A7]
+    return wrong or covers(shown, part, reporters, errors_P)
 
 
 def covers(shown: OpenedExhibit, part: int, reporters: list[PeerId], errors_P: NDArray[np.float64]) -> bool:
