@@ -23,7 +23,7 @@ from troth.protocol.wire.messages import Malformed
 from troth.protocol.wire.primitives import Primitives
 from troth.resting import give_back_pages
 from troth.training.hardware import Machine, class_digest, gradient_on
-from troth.training.optimizers import Optimizer, State, bound
+from troth.training.optimizers import LAMB, SGD, AdamW, Bounded, State, bound
 from troth.training.problem import Problem
 from troth.training.schedules import Schedule, rate_at
 from troth.training.weights import read_vectors, write_tensors
@@ -57,7 +57,7 @@ class TrainingWork:
     def __init__(
         self,
         problem: Problem,
-        optimizer: Optimizer,
+        optimizer: SGD | AdamW | LAMB,
         rates: Schedule,
         tools: Primitives,
         hardware: str = "",
@@ -70,7 +70,7 @@ class TrainingWork:
         self._class: Digest | None = None
         self._digested: deque[tuple[ref[Training], Digest]] = deque(maxlen=_DIGESTS)
         self._indexed: deque[tuple[ref[Training], bytes]] = deque(maxlen=_DIGESTS)
-        self._optimizer = bound(optimizer, problem.layout)
+        self._optimizer = Bounded(bound(optimizer, problem.layout))
         self._rates = rates
         self._tools = tools
         kernels.prepare(problem.size)
@@ -117,6 +117,9 @@ class TrainingWork:
             rate_at(self._rates, step),
         )
         return Training(parameters_D, state)
+
+    def shortened(self, training: Training) -> float:
+        return float(training.optimizer["factor"])
 
     def digest(self, training: Training) -> Digest:
         """The content's digest, kept for the last few states: a step, its checkpoint and trials ask for the same ones."""
