@@ -498,7 +498,7 @@ def test_a_step_that_was_shortened_otherwise_is_found(
     peer: Path, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """[E5, U7] The record's factor takes the model to know: as if the members had signed another one than it gives."""
-    monkeypatch.setattr(TrainingWork, "shortened", lambda self, training: 0.5)
+    monkeypatch.setattr(TrainingWork, "shortened", lambda *_: 0.5)
     assert "shortened otherwise" in first(audit(peer, manifest, AuditOptions(sample=4)), Check.UPDATES)
 
 

@@ -10,7 +10,8 @@ from torch import Tensor
 from tests.kernels.nasty import PROPERTY, any_bits, finite, moderate, seeds
 from troth import kernels
 from troth.training import Layout, optimizers
-from troth.training.optimizers import SGD, AdamW, Bounded, bound
+from troth.training.bounded import Bounded
+from troth.training.optimizers import SGD, AdamW, bound
 
 MILLIONS = settings(max_examples=2, deadline=None, derandomize=True)
 

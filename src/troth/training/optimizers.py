@@ -10,7 +10,7 @@ What one lie can do (SPEC U7). Adam divides by `√v̂`, which is next to nothin
 pixels, rare words, dead units. There a lie of 1 % of a gradient moved weights by three rates at once, and by thirty in all.
 So denominators have floors. The mean carries a lie on for about ten steps (β₁); in all it moves such a weight by its share
 of the aggregate, over the floor, times the rate: in proportion to the lie, as SGD does. The mean square keeps it for about
-1,000 steps (β₂), but a larger `v` only makes steps shorter. `Bounded` limits every step besides.
+1,000 steps (β₂), but a larger `v` only makes steps shorter. `bounded` limits every step besides.
 """
 
 import math
@@ -34,9 +34,6 @@ from troth.training.layout import Layout
 State = Mapping[str, Tensor]
 Shorten = Callable[[float], float]  # factor of a step, from its length
 
-FIRST_STEPS = 8  # steps that no usual length limits yet (SPEC U7)
-STEPS = 64  # steps that the usual length looks back
-STEP_FACTOR = 2.0  # limit of a step, as a multiple of the usual length
 _LEAST_NORMAL = 2.0**-126
 _LEAST_OF_GRADIENT = 1 / 4  # least limit of SGD, relative to the gradient, which U3 limits …
 _LEAST_OF_ONES = 1 / 1024  # … and of Adam's, relative to a step of one rate in each coordinate
@@ -304,38 +301,6 @@ class LAMB(_Stepping):
         if self.weight_decay:
             for at in _blocks(step_D):
                 step_D[at].add_(parameters_D[at] * self.weight_decay)
-
-
-@dataclass(frozen=True)
-class Bounded:
-    """An optimizer whose steps are at most twice as long as is usual: the lower median of the last 64 lengths (SPEC U7).
-
-    U3 limits the aggregate, and an optimizer that divides may still make a long step of a short one. Lengths are part of the
-    state: whoever has it, or makes the updates in between itself, has them too. A step of length 0 says nothing about what is
-    usual, and is left out. The first eight are limited by the optimizer alone: until then nothing is usual.
-    """
-
-    optimizer: SGD | AdamW | LAMB
-
-    def start(self, parameters_D: Tensor) -> State:
-        lengths, factor = torch.zeros(STEPS, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
-        return {**self.optimizer.start(parameters_D), "lengths": lengths, "factor": factor}
-
-    def update(self, parameters_D: Tensor, gradient_D: Tensor, state: State, rate: float) -> tuple[Tensor, State]:
-        lengths = [length for length in state["lengths"].tolist() if length > 0]
-        usual = sorted(lengths)[(len(lengths) - 1) // 2] if len(lengths) >= FIRST_STEPS else math.inf
-
-        def shorten(length: float) -> float:
-            if length <= STEP_FACTOR * usual or not math.isfinite(length):
-                return 1.0
-            return min(1.0, STEP_FACTOR * max(usual, self.optimizer.least_limit(gradient_D)) / length)
-
-        made = self.optimizer.step(parameters_D, gradient_D, state, rate, shorten)
-        applied = made.length * made.factor
-        lengths = [*lengths, applied][-STEPS:] if 0 < applied < math.inf else lengths
-        after = torch.tensor([*[0.0] * (STEPS - len(lengths)), *lengths], dtype=torch.float64)
-        factor = torch.tensor([made.factor], dtype=torch.float64)
-        return made.parameters_D, {**made.state, "lengths": after, "factor": factor}
 
 
 OPTIMIZERS: dict[str, type[SGD] | type[AdamW] | type[LAMB]] = {"sgd": SGD, "adamw": AdamW, "lamb": LAMB}

@@ -84,7 +84,7 @@ def test_a_small_lie_where_no_gradient_is_moves_next_to_nothing(optimizer: str) 
 
 
 def test_without_floors_no_step_is_longer_than_twice_the_usual() -> None:
-    """[U7] The second line: whatever an optimizer divides by. All members agree on it, and so does whoever follows the records."""
+    """[U7] The second line, whatever an optimizer divides by: all members agree on it, and so does whoever replays records."""
     found = run("adamw:weight_decay=0" + WITHOUT_FLOORS)
     assert found.changes[FIRST] == pytest.approx(2 * sorted(found.changes[:FIRST])[FIRST // 2 - 1], rel=1e-4)
     shortened = [record.shortened for record in found.records]
