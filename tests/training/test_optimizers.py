@@ -36,7 +36,6 @@ SGDS = [
     SGD(momentum=0.8, nesterov=True, weight_decay=5e-4),
 ]
 ADAMWS = [AdamW(), AdamW(beta1=0.5, beta2=0.9, epsilon=1e-3, weight_decay=0.0), AdamW(weight_decay=0.3, floor=0.1)]
-WITHOUT_FLOORS = {"floor": 0.0, "model_floor": 0.0}
 LAMBS = [LAMB(), LAMB(beta1=0.5, beta2=0.9, epsilon=1e-3, weight_decay=0.0), LAMB(weight_decay=0.3)]
 LAYOUT = Layout(("weight", "bias", "zeros", "scalar", "last"), ((9, 100), (39,), (2, 3), (), (5, 11)))
 ALL: list[SGD | AdamW | LAMB] = [*SGDS, *ADAMWS, *LAMBS]
@@ -88,7 +87,7 @@ def test_adamw_is_pytorchs(ours: AdamW) -> None:
             p, lr=0.1, betas=(ours.beta1, ours.beta2), eps=ours.epsilon, weight_decay=ours.weight_decay
         )
     )
-    ours = replace(ours, **WITHOUT_FLOORS)
+    ours = replace(ours, floor=0.0, model_floor=0.0)
     torch.testing.assert_close(train(ours, dtype=torch.float64), theirs_D, rtol=1e-11, atol=1e-11)
     torch.testing.assert_close(train(ours).double(), theirs_D, rtol=1e-4, atol=1e-4)
 
@@ -263,7 +262,7 @@ def test_adamw_bit_for_bit(options: AdamW, device: str) -> None:
 @pytest.mark.parametrize("options", LAMBS, ids=str)
 def test_lamb_is_the_papers(options: LAMB) -> None:
     published = torch.from_numpy(lamb_as_published(options))
-    options = replace(options, **WITHOUT_FLOORS)
+    options = replace(options, floor=0.0, model_floor=0.0)
     torch.testing.assert_close(train_lamb(options, dtype=torch.float64), published, rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(train_lamb(options).double(), published, rtol=1e-3, atol=1e-3)
 

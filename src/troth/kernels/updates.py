@@ -60,10 +60,11 @@ def adamw(
     ready = _ready(parameters_D, gradient_D, mean_D, square_D)
     after = tuple(torch.empty_like(ready[0]) for _ in range(3))
     places = _places(ready, after)
-    *averages, kept, rate = (np.float32(scalar) for scalar in scalars)
+    beta1, rest1, beta2, rest2, scale1, scale2, epsilon, kept, rate = (np.float32(scalar) for scalar in scalars)
+    stops_T, floors_T = floors
 
     def step(start: int, stop: int) -> None:
-        loops.adamw(places, start, stop, *averages, *floors)
+        loops.adamw(places, start, stop, beta1, rest1, beta2, rest2, scale1, scale2, epsilon, stops_T, floors_T)
 
     def move(start: int, stop: int) -> None:
         loops.move(places[0], places[4], start, stop, kept, True, rate)

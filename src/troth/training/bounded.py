@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from troth.training.optimizers import LAMB, SGD, AdamW, State
+from troth.training.optimizers import Optimizer, State
 
 # D coordinates
 
@@ -24,7 +24,7 @@ class Bounded:
     usual, and is left out. The first eight are limited by the optimizer alone: until then nothing is usual.
     """
 
-    optimizer: SGD | AdamW | LAMB
+    optimizer: Optimizer
 
     def start(self, parameters_D: Tensor) -> State:
         lengths, factor = torch.zeros(STEPS, dtype=torch.float64), torch.ones(1, dtype=torch.float64)

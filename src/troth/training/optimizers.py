@@ -57,6 +57,12 @@ class Optimizer(Protocol):
     def update(self, parameters_D: Tensor, gradient_D: Tensor, state: State, rate: float) -> tuple[Tensor, State]:
         """New parameters and new state; the old ones stay as they were."""
 
+    def step(self, parameters_D: Tensor, gradient_D: Tensor, state: State, rate: float, shorten: Shorten = ...) -> Step:
+        """The same; `shorten` gives the factor of the step, from its length."""
+
+    def least_limit(self, gradient_D: Tensor) -> float:
+        """The least limit that a step may have, whatever was usual: or a model that stood still would never move again."""
+
 
 def _as_it_is(_length: float) -> float:
     return 1.0
@@ -68,7 +74,6 @@ class _Stepping:
     def step(
         self, parameters_D: Tensor, gradient_D: Tensor, state: State, rate: float, shorten: Shorten = _as_it_is
     ) -> Step:
-        """New parameters and new state; `shorten` gives the factor of the step, from its length."""
         raise NotImplementedError
 
     def update(self, parameters_D: Tensor, gradient_D: Tensor, state: State, rate: float) -> tuple[Tensor, State]:
@@ -76,7 +81,6 @@ class _Stepping:
         return moved.parameters_D, moved.state
 
     def least_limit(self, gradient_D: Tensor) -> float:
-        """The least that a step may always have, whatever was usual: or a model that stood still would never move again."""
         return _LEAST_OF_ONES * math.sqrt(len(gradient_D))
 
 
@@ -306,9 +310,11 @@ class LAMB(_Stepping):
 OPTIMIZERS: dict[str, type[SGD] | type[AdamW] | type[LAMB]] = {"sgd": SGD, "adamw": AdamW, "lamb": LAMB}
 
 
-def bound(optimizer: SGD | AdamW | LAMB, layout: Layout) -> SGD | AdamW | LAMB:
+def bound(optimizer: Optimizer, layout: Layout) -> Optimizer:
     """The optimizer for a model with this layout: AdamW and LAMB treat every tensor on its own."""
-    return optimizer if isinstance(optimizer, SGD) else _with_layout(optimizer, layout)
+    if isinstance(optimizer, AdamW):
+        return _with_layout(optimizer, layout)
+    return _with_layout(optimizer, layout) if isinstance(optimizer, LAMB) else optimizer
 
 
 _A = TypeVar("_A", AdamW, LAMB)

@@ -24,7 +24,7 @@ from troth.protocol.wire.primitives import Primitives
 from troth.resting import give_back_pages
 from troth.training.bounded import Bounded
 from troth.training.hardware import Machine, class_digest, gradient_on
-from troth.training.optimizers import LAMB, SGD, AdamW, State, bound
+from troth.training.optimizers import Optimizer, State, bound
 from troth.training.problem import Problem
 from troth.training.schedules import Schedule, rate_at
 from troth.training.weights import read_vectors, write_tensors
@@ -58,7 +58,7 @@ class TrainingWork:
     def __init__(
         self,
         problem: Problem,
-        optimizer: SGD | AdamW | LAMB,
+        optimizer: Optimizer,
         rates: Schedule,
         tools: Primitives,
         hardware: str = "",

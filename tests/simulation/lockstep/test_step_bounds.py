@@ -41,7 +41,8 @@ class Dark(GradientAttack):
     def forge(self, own_BD: Tensor, honest_HD: Tensor) -> Tensor:
         lie_D = (honest_HD == 0).all(dim=0).float()
         assert int(lie_D.sum()) == DARK
-        return own_BD + 0.01 * own_BD.norm(dim=1, keepdim=True) * lie_D / lie_D.norm()
+        forged_BD: Tensor = own_BD + 0.01 * own_BD.norm(dim=1, keepdim=True) * lie_D / lie_D.norm()
+        return forged_BD
 
 
 SCENARIO = Scenario(
