@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from troth.crypto import derive
 from troth.training import LAMB, SGD, AdamW, Batch, Problem
-from troth.training.bounded import Bounded
 from troth.training.optimizers import bound
 from troth.training.schedules import cosine
+from troth.training.states.bounded import Bounded
 from troth.training.task import Model
 from troth.training.tasks.digits import Digits, _digits
 

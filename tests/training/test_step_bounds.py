@@ -12,8 +12,8 @@ from troth.aggregation import exact_norm
 from troth.crypto import derive, stream
 from troth.protocol.wire.primitives import Primitives
 from troth.training import LAMB, SGD, AdamW, Layout, Problem, make_task
-from troth.training.bounded import FIRST_STEPS, STEPS, Bounded
 from troth.training.optimizers import State, bound
+from troth.training.states.bounded import FIRST_STEPS, STEPS, Bounded
 from troth.training.work import Training, TrainingWork
 
 LIVE, DARK = 200, 1000

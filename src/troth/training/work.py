@@ -22,11 +22,11 @@ from troth.protocol.wire.chunks import CollectedVectors, VectorIndex, chunk_of, 
 from troth.protocol.wire.messages import Malformed
 from troth.protocol.wire.primitives import Primitives
 from troth.resting import give_back_pages
-from troth.training.bounded import Bounded
 from troth.training.hardware import Machine, class_digest, gradient_on
 from troth.training.optimizers import Optimizer, State, bound
 from troth.training.problem import Problem
 from troth.training.schedules import Schedule, rate_at
+from troth.training.states.bounded import Bounded
 from troth.training.weights import read_vectors, write_tensors
 
 # P peers, D coordinates
