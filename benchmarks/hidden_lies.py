@@ -128,7 +128,8 @@ def write(found: dict[tuple[str, Case, int], Outcome]) -> None:
     text = f"""
 16 peers, {LIARS} of them lie from step 0 of {STEPS} on. `troth doctor` finds h = {H[TANH]:g} for tanh; for ReLU it recommends one class,
 and the run takes the most that it would ever recommend. Bans by seed; accuracy and loss are means. An image
-of the test set is 0.28 points. Lies that name another class and stay below 2.5h cost {unseen:.2f} points at most. Written by
+of the test set is 0.28 points. Lies that name another class and stay below 2.5h cost {unseen:.2f} points at most, in accuracy on
+ordinary images: a backdoor shows in none of these figures (see above). Written by
 `python -m benchmarks.hidden_lies` on {machine()}.
 """
     text += "".join(table(task, found) for task in TASKS)

@@ -514,6 +514,14 @@ def test_an_update_that_does_not_follow_is_found(
     assert "does not lead to the state" in first(audit(peer, manifest, AuditOptions(sample=4)), Check.UPDATES)
 
 
+def test_a_step_that_was_shortened_otherwise_is_found(
+    peer: Path, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[E5, U7] The record's factor takes the model to know: as if the members had signed another one than it gives."""
+    monkeypatch.setattr(TrainingWork, "shortened", lambda *_: 0.5)
+    assert "shortened otherwise" in first(audit(peer, manifest, AuditOptions(sample=4)), Check.UPDATES)
+
+
 def test_another_first_model_is_found(peer: Path, manifest: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the run had begun from another model than the manifest's."""
     made = TrainingWork.first

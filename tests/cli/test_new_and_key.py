@@ -209,6 +209,22 @@ class TestNew:
         assert "'troth doctor --task quadratic:dimension=40 --peers 4'" in done.out
         assert re.search(r"A gradient took \d+ ms here; members have 5 s for it\.", done.out)
 
+    def test_it_advises_against_optimizers_that_make_more_of_a_lie(self, troth: Troth, founders: list[str]) -> None:
+        """[U7, D3] Other hardware leaves room for small lies in every step, and low floors for one that counts."""
+
+        def said(*options: str) -> str:
+            done = troth("new", "run.toml", "--overwrite", *SMALL, *founders, *options)
+            assert done.code == 0, done.err
+            return done.out
+
+        several = ("--hardware-deviation", "1e-5")
+        for optimizer, name in (("adamw", "AdamW"), ("lamb", "LAMB")):
+            assert f"Other hardware and {name}: a liar may add" in said("--optimizer", optimizer, *several)
+            assert "Other hardware" not in said("--optimizer", optimizer)
+        assert "Other hardware" not in said("--optimizer", "sgd", *several)
+        assert "Low floors: one liar" in said("--optimizer", "adamw:floor=0")
+        assert "Low floors" not in said("--optimizer", "adamw")
+
     def test_defaults_are_the_tasks(self, troth: Troth, founders: list[str]) -> None:
         troth("new", "run.toml", *founders)
         manifest, task = Manifest.load(Path("run.toml")), make_task("digits")

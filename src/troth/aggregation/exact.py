@@ -18,8 +18,8 @@ from troth.kernels import on_device
 # P rows, D coordinates
 Floats = NDArray[np.float64]
 
-_LANES = 1 << 14  # sums that grow side by side: they stay in the processor's cache
-_DEPTH = 16  # squares that one of them takes in, before all are added up
+LANES = 1 << 14  # sums that grow side by side: they stay in the processor's cache
+DEPTH = 16  # squares that one of them takes in, before all are added up
 _FEW = 64  # so many numbers are added up at once, with all their digits
 _CACHED = 1 << 16  # numbers whose bits are looked at together
 _EXPONENT = 0x7F800000  # bits of a float32; none of them is set in zeros and subnormals
@@ -111,10 +111,10 @@ def exact_norm(numbers_D: NDArray[np.float32] | Tensor) -> float:
     """
     if isinstance(numbers_D, Tensor):
         if numbers_D.device.type != "cpu" and len(numbers_D) > _FEW:
-            return on_device.exact_norm(numbers_D, _LANES, _DEPTH)
+            return on_device.exact_norm(numbers_D, LANES, DEPTH)
         numbers_D = numbers_D.detach().cpu().numpy()
     if kernels.compiled(len(numbers_D)) and kernels.fits(numbers_D):
-        norm = kernels.exact_norm(numbers_D, _LANES, _DEPTH)
+        norm = kernels.exact_norm(numbers_D, LANES, DEPTH)
         assert norm is not None
         return norm
     return norm_by_numpy(numbers_D)
@@ -125,7 +125,7 @@ def ordinary_norm(numbers_D: NDArray[np.float32] | Tensor) -> float | None:
     if isinstance(numbers_D, Tensor):
         return exact_norm(numbers_D) if ordinary(numbers_D) else None
     if kernels.compiled(len(numbers_D)) and kernels.fits(numbers_D):
-        return kernels.exact_norm(numbers_D, _LANES, _DEPTH, only_ordinary=True)
+        return kernels.exact_norm(numbers_D, LANES, DEPTH, only_ordinary=True)
     return exact_norm(numbers_D) if ordinary(numbers_D) else None
 
 
@@ -133,14 +133,14 @@ def norm_by_numpy(numbers: NDArray[np.float32]) -> float:
     """The readable reference of `exact_norm`."""
     if len(numbers) <= _FEW:
         return math.sqrt(math.fsum(np.multiply(numbers, numbers, dtype=np.float64).tolist()))
-    lanes, squares, sums = np.empty(min(_LANES, len(numbers))), np.empty(min(_LANES, len(numbers))), []
-    for start in range(0, len(numbers), _LANES * _DEPTH):
-        stop = min(start + _LANES * _DEPTH, len(numbers))
-        _square(numbers[start : min(start + _LANES, stop)], lanes)
-        for first in range(start + _LANES, stop, _LANES):
-            block = numbers[first : min(first + _LANES, stop)]
+    lanes, squares, sums = np.empty(min(LANES, len(numbers))), np.empty(min(LANES, len(numbers))), []
+    for start in range(0, len(numbers), LANES * DEPTH):
+        stop = min(start + LANES * DEPTH, len(numbers))
+        _square(numbers[start : min(start + LANES, stop)], lanes)
+        for first in range(start + LANES, stop, LANES):
+            block = numbers[first : min(first + LANES, stop)]
             lanes[: len(block)] += _square(block, squares)
-        sums.append(float(tree_sum(lanes[: min(_LANES, stop - start)])))
+        sums.append(float(tree_sum(lanes[: min(LANES, stop - start)])))
     return math.sqrt(math.fsum(sums))
 
 

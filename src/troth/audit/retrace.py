@@ -1,8 +1,9 @@
 """Deriving a step's record from its announcements: the protocol's own step, run by an observer that hears a journal (SPEC E5).
 
-Everything in a record but the content of a model follows from what was announced: who contributed, the draws, the roles, every
-verdict, strike, absence and return, the length of the update. So the step is not checked rule by rule: it is made again, by the
-code that members run, and its record compared with the certified one, byte for byte.
+Everything in a record but the content of a model, and the factor of the optimizer's step (SPEC U7), follows from what was
+announced: who contributed, the draws, the roles, every verdict, strike, absence and return, the length of the update. So
+the step is not checked rule by rule: it is made again, by the code that members run, and its record compared with the
+certified one, byte for byte.
 
 Blobs are not needed for that. Aggregates stand in the journal by digest and norm; that a quorum held them is announced too.
 """
@@ -138,9 +139,11 @@ class JournalChannel:
 
 @dataclass
 class PaperWork:
-    """`protocol.core.channel.Work` without models: the content of a state is what records say, always the same."""
+    """`protocol.core.channel.Work` without models: the content of a state is what records say, always the same, and so is how
+    much the optimizer's step was shortened, which takes a model to know (SPEC U7)."""
 
     contents: dict[Updates, Digest] = field(default_factory=dict)
+    factor: float = 1.0  # of the optimizer's step in the step that is being made again
 
     def claim(self, updates: Updates, content: Digest) -> None:
         """Take a record's word for the content of a state, unless an earlier record named it."""
@@ -152,6 +155,9 @@ class PaperWork:
 
     def update(self, training: Updates, aggregate_D: Tensor, updates: int) -> Updates:
         return updates + 1
+
+    def shortened(self, training: Updates) -> float:
+        return self.factor
 
     def digest(self, training: Updates) -> Digest:
         if training not in self.contents:
@@ -248,7 +254,8 @@ class Retracer:
         return ended
 
     def _claim(self, state: State[Updates], record: StepRecord) -> None:
-        """Contents that only the record itself can name; the sample makes some of these states again."""
+        """Contents, and the factor of U7, that only the record itself can name; the sample makes some of these states again."""
+        self.work.factor = record.shortened
         after = state.training + record.updated
         if record.content and not record.undone:
             self.work.claim(after, Digest(record.state_after))

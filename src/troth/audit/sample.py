@@ -194,6 +194,10 @@ class Sampler:
                 after = None if record is None else self._updated(work, training, record)
                 if record is not None and after is not None:
                     made += 1
+                    if work.shortened(after) != record.shortened:
+                        what = "the optimizer's step was shortened otherwise than its members signed"
+                        self._report.wrong(Check.UPDATES, f"step {step}", what)
+                        break
                     self._tell(f"the update of step {step}")
                     if record.content:
                         self._compare(work, after, record, made)

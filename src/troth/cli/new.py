@@ -9,6 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from troth.network.manifest.builder import BuiltManifest
+    from troth.network.manifest.manifest import Manifest
 
 
 class _Device(StrEnum):
@@ -228,6 +229,27 @@ def _warnings(built: "BuiltManifest") -> list[str]:
         lines.append(
             "Audits are exact: all members need machines of one class. "
             f"Let everybody compare what 'troth doctor --task {manifest.task} --peers {count}' shows."
+        )
+    return [*lines, *_about_the_optimizer(manifest)]
+
+
+def _about_the_optimizer(manifest: "Manifest") -> list[str]:
+    """Advice where an optimizer makes more of a small lie than SGD does (SPEC U7, D3)."""
+    from troth.training.optimizers import LAMB, AdamW
+
+    optimizer, lines = manifest.make_optimizer(), list[str]()
+    if not isinstance(optimizer, AdamW | LAMB):
+        return lines
+    usual, name = type(optimizer)(), type(optimizer).__name__
+    if manifest.parameters.deviation is not None:
+        lines.append(
+            f"Other hardware and {name}: a liar may add a little to every gradient unseen, and {name} makes more of it than SGD "
+            "does. Take --optimizer sgd, or machines of one class without --hardware-deviation."
+        )
+    if optimizer.floor < usual.floor or optimizer.model_floor < usual.model_floor:
+        lines.append(
+            f"Low floors: one liar can plant a backdoor with 1 % of a gradient. Leave out floor and model_floor, which are "
+            f"{usual.floor:g} and {usual.model_floor:g} unless set."
         )
     return lines
 

@@ -49,5 +49,6 @@ def _load_all() -> None:
     combine([row_D], np.ones(1), row_D, 0.0)
     pulls([row_D], row_D, 1.0)
     vector_D = torch.ones(1)
-    sgd(vector_D, vector_D, vector_D, rate=1.0, momentum=0.9, weight_decay=0.0, nesterov=True)
-    adamw(vector_D, vector_D, vector_D, vector_D, scalars=(0.5,) * 9)
+    sgd(vector_D, vector_D, vector_D, 1.0, 0.9, 0.0, True, (1, 1))
+    floors = np.ones(1, np.int64), np.ones(1, np.float32)
+    adamw(vector_D, vector_D, vector_D, vector_D, (0.5,) * 9, floors, (1, 1))

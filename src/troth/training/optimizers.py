@@ -5,13 +5,20 @@ after 20 steps. So: one multiplication or addition per operation, scalars rounde
 powers by repeated multiplication instead of `pow`. Tests hold this to a NumPy transcription bit for bit.
 
 An update is a pure function of (parameters, gradient, state, rate), so that many peers in one process can share it.
+
+What one lie can do (SPEC U7). Adam divides by `√v̂`, which is next to nothing where no honest gradient ever is: dark
+pixels, rare words, dead units. There a lie of 1 % of a gradient moved weights by three rates at once, and by thirty in all.
+So denominators have floors. The mean carries a lie on for about ten steps (β₁); in all it moves such a weight by its share
+of the aggregate, over the floor, times the rate: in proportion to the lie, as SGD does. The mean square keeps it for about
+1,000 steps (β₂), but a larger `v` only makes steps shorter. `bounded` limits every step besides.
 """
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from math import prod
-from typing import Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -19,12 +26,28 @@ from torch import Tensor
 
 from troth import kernels
 from troth.aggregation import exact_norm
+from troth.aggregation.exact import DEPTH, LANES
 from troth.training.layout import Layout
 
-# D coordinates
+# D coordinates, T tensors of the model
 
 State = Mapping[str, Tensor]
+Shorten = Callable[[float], float]  # factor of a step, from its length
+
+_LEAST_NORMAL = 2.0**-126
+_LEAST_OF_GRADIENT = 1 / 4  # least limit of SGD, relative to the gradient, which U3 limits …
+_LEAST_OF_ONES = 1 / 1024  # … and of Adam's, relative to a step of one rate in each coordinate
+_MOST_TRUST = 10.0  # of LAMB in a tensor, as in its authors' code: without gradients it would be 1/weight_decay
 _BLOCK = 1 << 18
+
+
+class Step(NamedTuple):
+    """A step of an optimizer: what it led to, and how long it was."""
+
+    parameters_D: Tensor
+    state: State
+    length: float  # of the change, without decoupled decay, over the rate; before the factor
+    factor: float
 
 
 class Optimizer(Protocol):
@@ -34,9 +57,35 @@ class Optimizer(Protocol):
     def update(self, parameters_D: Tensor, gradient_D: Tensor, state: State, rate: float) -> tuple[Tensor, State]:
         """New parameters and new state; the old ones stay as they were."""
 
+    def step(self, parameters_D: Tensor, gradient_D: Tensor, state: State, rate: float, shorten: Shorten = ...) -> Step:
+        """The same; `shorten` gives the factor of the step, from its length."""
+
+    def least_limit(self, gradient_D: Tensor) -> float:
+        """The least limit that a step may have, whatever was usual: or a model that stood still would never move again."""
+
+
+def _as_it_is(_length: float) -> float:
+    return 1.0
+
+
+class _Stepping:
+    """What the optimizers have in common."""
+
+    def step(
+        self, parameters_D: Tensor, gradient_D: Tensor, state: State, rate: float, shorten: Shorten = _as_it_is
+    ) -> Step:
+        raise NotImplementedError
+
+    def update(self, parameters_D: Tensor, gradient_D: Tensor, state: State, rate: float) -> tuple[Tensor, State]:
+        moved = self.step(parameters_D, gradient_D, state, rate)
+        return moved.parameters_D, moved.state
+
+    def least_limit(self, gradient_D: Tensor) -> float:
+        return _LEAST_OF_ONES * math.sqrt(len(gradient_D))
+
 
 @dataclass(frozen=True)
-class SGD:
+class SGD(_Stepping):
     """`x ← x − rate·(g + weight_decay·x)`, with momentum as in PyTorch: `b ← momentum·b + g`."""
 
     momentum: float = 0.9
@@ -53,18 +102,19 @@ class SGD:
     def start(self, parameters_D: Tensor) -> State:
         return {"momentum": torch.zeros_like(parameters_D)}
 
-    def update(self, parameters_D: Tensor, gradient_D: Tensor, state: State, rate: float) -> tuple[Tensor, State]:
+    def least_limit(self, gradient_D: Tensor) -> float:
+        return _LEAST_OF_GRADIENT * exact_norm(gradient_D)
+
+    def step(
+        self, parameters_D: Tensor, gradient_D: Tensor, state: State, rate: float, shorten: Shorten = _as_it_is
+    ) -> Step:
         if _in_one_pass(parameters_D, gradient_D, state["momentum"]):
-            moved_D, buffer_D = kernels.sgd(
-                parameters_D,
-                gradient_D,
-                state["momentum"],
-                rate=rate,
-                momentum=self.momentum,
-                weight_decay=self.weight_decay,
-                nesterov=self.nesterov,
-            )
-            return moved_D, {"momentum": buffer_D}
+            vectors, options = (parameters_D, gradient_D, state["momentum"]), (self.momentum, self.weight_decay)
+            moved_D, buffer_D, length = kernels.sgd(*vectors, rate, *options, self.nesterov, (LANES, DEPTH))
+            factor = shorten(length)
+            if factor != 1:  # hardly ever: all is done again
+                moved_D, buffer_D, _ = kernels.sgd(*vectors, rate * factor, *options, self.nesterov, (LANES, DEPTH))
+            return Step(moved_D, {"momentum": buffer_D}, length, factor)
         moved_D, buffer_D = torch.empty_like(parameters_D), torch.empty_like(parameters_D)
         for at in _blocks(parameters_D):
             pull = gradient_D[at]
@@ -72,63 +122,136 @@ class SGD:
                 pull = pull + parameters_D[at] * self.weight_decay
             # From a zero buffer this gives b = g in the first step, as PyTorch's special case does.
             buffer = torch.mul(state["momentum"][at], self.momentum, out=buffer_D[at]).add_(pull)
-            step = (buffer * self.momentum).add_(pull) if self.nesterov else buffer
-            torch.sub(parameters_D[at], step * rate, out=moved_D[at])
-        return moved_D, {"momentum": buffer_D}
+            moved_D[at] = (buffer * self.momentum).add_(pull) if self.nesterov else buffer
+        length = exact_norm(moved_D)
+        factor = shorten(length)
+        for at in _blocks(parameters_D):
+            torch.sub(parameters_D[at], moved_D[at].mul_(rate * factor), out=moved_D[at])
+        return Step(moved_D, {"momentum": buffer_D}, length, factor)
+
+
+class _Moments(NamedTuple):
+    """Adam's averages after a step, the factors that make up for their start from zero, and the floors of each tensor."""
+
+    mean_D: Tensor
+    square_D: Tensor
+    powers: Tensor
+    energies: Tensor
+    scales: tuple[float, float]
+    floors_T: Sequence[float]
+
+    @property
+    def state(self) -> State:
+        return {"mean": self.mean_D, "square": self.square_D, "powers": self.powers, "energies": self.energies}
 
 
 @dataclass(frozen=True)
-class AdamW:
-    """Adam with decoupled weight decay (Loshchilov and Hutter 2019), in PyTorch's formulation."""
+class AdamW(_Stepping):
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019), in PyTorch's formulation, but for floors under its
+    denominators (SPEC U7): `max(√v̂, floor·rms of its tensor, model_floor·rms of the model) + ε`.
+
+    An rms is the root of the mean of `v̂`, known from the lengths of the tensor's gradients alone: `e ← β₂·e + (1 − β₂)·‖g‖²`. A
+    tensor without gradients has no floor of its own; the model's catches it. `bound` says where tensors begin.
+    """
 
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
     weight_decay: float = 0.01
+    floor: float = 0.3
+    model_floor: float = 0.03
+    layout: Layout | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         _within("beta1", self.beta1)
         _within("beta2", self.beta2)
+        _within("floor", self.floor)
+        _within("model_floor", self.model_floor)
         if self.epsilon <= 0 or self.weight_decay < 0:
             raise ValueError(f"epsilon must be positive and weight_decay not negative, got {self}")
 
     def start(self, parameters_D: Tensor) -> State:
+        tensors = _tensors(self.layout, len(parameters_D))
         return {
             "mean": torch.zeros_like(parameters_D),
             "square": torch.zeros_like(parameters_D),
             "powers": torch.ones(2, dtype=torch.float64),
+            "energies": torch.zeros(len(tensors), dtype=torch.float64),
         }
 
-    def update(self, parameters_D: Tensor, gradient_D: Tensor, state: State, rate: float) -> tuple[Tensor, State]:
-        # β₁ᵗ and β₂ᵗ, one multiplication a step: `pow` differs in the last bit between C libraries.
-        powers = state["powers"] * torch.tensor([self.beta1, self.beta2], dtype=torch.float64)
-        power1, power2 = powers.tolist()
-
+    def step(
+        self, parameters_D: Tensor, gradient_D: Tensor, state: State, rate: float, shorten: Shorten = _as_it_is
+    ) -> Step:
+        kept, tensors = 1 - rate * self.weight_decay, _tensors(self.layout, len(parameters_D))
         if _in_one_pass(parameters_D, gradient_D, state["mean"], state["square"]):
-            betas = (self.beta1, 1 - self.beta1, self.beta2, 1 - self.beta2)
-            scales = (1 / (1 - power1), 1 / (1 - power2), self.epsilon, 1 - rate * self.weight_decay, rate)
-            moved_D, mean_D, square_D = kernels.adamw(
-                parameters_D, gradient_D, state["mean"], state["square"], scalars=(*betas, *scales)
-            )
-            return moved_D, {"mean": mean_D, "square": square_D, "powers": powers}
-        moved_D, mean_D, square_D = (torch.empty_like(parameters_D) for _ in range(3))
+            powers, energies, scales, floors_T = self._scales(gradient_D, state, tensors)
+            vectors = parameters_D, gradient_D, state["mean"], state["square"]
+            scalars = (self.beta1, 1 - self.beta1, self.beta2, 1 - self.beta2, *scales, self.epsilon, kept)
+            floors = np.array([at.stop for at, _ in tensors], np.int64), np.array(floors_T, np.float32)
+            *after, length = kernels.adamw(*vectors, (*scalars, rate), floors, (LANES, DEPTH))
+            factor = shorten(length)
+            if factor != 1:  # hardly ever: all is done again
+                *after, _ = kernels.adamw(*vectors, (*scalars, rate * factor), floors, (LANES, DEPTH))
+            moved_D, mean_D, square_D = after
+            moments = _Moments(mean_D, square_D, powers, energies, scales, floors_T)
+            return Step(moved_D, moments.state, length, factor)
+        moments = self.moments(gradient_D, state, tensors)
+        moved_D = torch.empty_like(parameters_D)
+        for (tensor, _), floor in zip(tensors, moments.floors_T, strict=True):
+            self.direction(moments, tensor, floor, out=moved_D[tensor])
+        length = exact_norm(moved_D)
+        factor = shorten(length)
         for at in _blocks(parameters_D):
+            change = moved_D[at].mul_(rate * factor)
+            torch.sub(parameters_D[at] * kept, change, out=moved_D[at])
+        return Step(moved_D, moments.state, length, factor)
+
+    def moments(self, gradient_D: Tensor, state: State, tensors: Sequence["_Place"]) -> _Moments:
+        """Averages after this gradient, in new tensors."""
+        powers, energies, scales, floors_T = self._scales(gradient_D, state, tensors)
+        mean_D, square_D = torch.empty_like(gradient_D), torch.empty_like(gradient_D)
+        for at in _blocks(gradient_D):
             gradient = gradient_D[at]
-            mean = torch.mul(state["mean"][at], self.beta1, out=mean_D[at]).add_(gradient * (1 - self.beta1))
+            torch.mul(state["mean"][at], self.beta1, out=mean_D[at]).add_(gradient * (1 - self.beta1))
             square = torch.mul(state["square"][at], self.beta2, out=square_D[at])
             square.add_((gradient * gradient).mul_(1 - self.beta2))
+        return _Moments(mean_D, square_D, powers, energies, scales, floors_T)
+
+    def direction(self, moments: _Moments, tensor: slice, floor: float, out: Tensor) -> None:
+        """`m̂/(max(√v̂, floor) + ε)` of one tensor, which is written to `out`."""
+        for at in _blocks(out):
+            mean, square = moments.mean_D[tensor][at], moments.square_D[tensor][at]
             # Times the reciprocal: CUDA divides by a scalar that way, CPUs do not, and the bits differ.
-            spread = _root(square * (1 / (1 - power2))).add_(self.epsilon)
-            step = (mean * (1 / (1 - power1))).div_(spread)
-            torch.mul(parameters_D[at], 1 - rate * self.weight_decay, out=moved_D[at]).sub_(step.mul_(rate))
-        return moved_D, {"mean": mean_D, "square": square_D, "powers": powers}
+            spread = _root(square * moments.scales[1]).clamp_(min=floor).add_(self.epsilon)
+            torch.mul(mean, moments.scales[0], out=out[at]).div_(spread)
+
+    def _scales(
+        self, gradient_D: Tensor, state: State, tensors: Sequence["_Place"]
+    ) -> tuple[Tensor, Tensor, tuple[float, float], list[float]]:
+        """Powers of β, energies of the tensors, and what follows: factors of the averages, and floors of the tensors."""
+        # β₁ᵗ and β₂ᵗ, one multiplication a step: `pow` differs in the last bit between C libraries.
+        before1, before2 = state["powers"].tolist()
+        power1, power2 = before1 * self.beta1, before2 * self.beta2
+        scales = 1 / (1 - power1), 1 / (1 - power2)
+        energies_T = [
+            energy * self.beta2 + _energy(gradient_D[at]) * (1 - self.beta2)
+            for energy, (at, _) in zip(state["energies"].tolist(), tensors, strict=True)
+        ]
+        whole = _rms(math.fsum(energies_T) * scales[1], len(gradient_D)) * self.model_floor
+        floors_T = [
+            _as_float32(max(_rms(energy * scales[1], at.stop - at.start) * self.floor, whole))
+            for energy, (at, _) in zip(energies_T, tensors, strict=True)
+        ]
+        powers = torch.tensor([power1, power2], dtype=torch.float64)
+        return powers, torch.tensor(energies_T, dtype=torch.float64), scales, floors_T
 
 
 @dataclass(frozen=True)
-class LAMB:
+class LAMB(_Stepping):
     """Adam's step for every tensor, scaled to the length of that tensor (You et al. 2020): large batches stay stable.
 
-    `u = m̂/(√v̂ + ε) + weight_decay·x`, `x ← x − rate·(‖x‖/‖u‖)·u`. Tensors of one axis (biases, scales of norms) get neither
+    `u = m̂/(√v̂ + ε) + weight_decay·x`, `x ← x − rate·min(10, ‖x‖/‖u‖)·u′`, where `u′` is `u` with AdamW's floors. Were the
+    scale taken from `u′`, it would undo what the floors take away. Tensors of one axis (biases, scales of norms) get neither
     decay nor scaling, as is usual. `bound` says where tensors begin; before, the whole vector counts as one.
     """
 
@@ -136,6 +259,8 @@ class LAMB:
     beta2: float = 0.999
     epsilon: float = 1e-6
     weight_decay: float = 0.01
+    floor: float = 0.3
+    model_floor: float = 0.03
     layout: Layout | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -143,61 +268,93 @@ class LAMB:
 
     @property
     def _adam(self) -> AdamW:
-        return AdamW(self.beta1, self.beta2, self.epsilon, self.weight_decay)
+        options = self.beta1, self.beta2, self.epsilon, self.weight_decay, self.floor, self.model_floor
+        return _with_layout(AdamW(*options), self.layout)
 
     def start(self, parameters_D: Tensor) -> State:
         return self._adam.start(parameters_D)
 
-    def update(self, parameters_D: Tensor, gradient_D: Tensor, state: State, rate: float) -> tuple[Tensor, State]:
-        powers = state["powers"] * torch.tensor([self.beta1, self.beta2], dtype=torch.float64)
-        power1, power2 = powers.tolist()
-        step_D, mean_D, square_D = (torch.empty_like(parameters_D) for _ in range(3))
-        for at in _blocks(parameters_D):
-            gradient = gradient_D[at]
-            mean = torch.mul(state["mean"][at], self.beta1, out=mean_D[at]).add_(gradient * (1 - self.beta1))
-            square = torch.mul(state["square"][at], self.beta2, out=square_D[at])
-            square.add_((gradient * gradient).mul_(1 - self.beta2))
-            spread = _root(square * (1 / (1 - power2))).add_(self.epsilon)
-            torch.mul(mean, 1 / (1 - power1), out=step_D[at]).div_(spread)
-        for tensor, scaled in self._tensors(len(parameters_D)):
-            self._move(parameters_D[tensor], step_D[tensor], rate, scaled=scaled)
-        return step_D, {"mean": mean_D, "square": square_D, "powers": powers}
+    def step(
+        self, parameters_D: Tensor, gradient_D: Tensor, state: State, rate: float, shorten: Shorten = _as_it_is
+    ) -> Step:
+        adam, tensors = self._adam, _tensors(self.layout, len(parameters_D))
+        moments = adam.moments(gradient_D, state, tensors)
+        step_D, trusts = torch.empty_like(parameters_D), list[float]()
+        for (at, scaled), floor in zip(tensors, moments.floors_T, strict=True):
+            trusts.append(self._trust(parameters_D[at], moments, at, out=step_D[at]) if scaled else 1.0)
+            adam.direction(moments, at, floor, out=step_D[at])
+            if scaled:
+                self._decay(parameters_D[at], step_D[at])
+        lengths = [trust * exact_norm(step_D[at]) for trust, (at, _) in zip(trusts, tensors, strict=True)]
+        length = math.sqrt(math.fsum(own * own for own in lengths))
+        factor = shorten(length)
+        for trust, (tensor, _) in zip(trusts, tensors, strict=True):
+            for at in _blocks(step_D[tensor]):
+                change = step_D[tensor][at].mul_(rate * trust * factor)
+                torch.sub(parameters_D[tensor][at], change, out=step_D[tensor][at])
+        return Step(step_D, moments.state, length, factor)
 
-    def _move(self, parameters_D: Tensor, step_D: Tensor, rate: float, *, scaled: bool) -> None:
-        """Turn one tensor's step of Adam into its parameters, in place."""
-        blocks, factor = _blocks(parameters_D), rate
-        if scaled:
-            for at in blocks:
-                if self.weight_decay:
-                    step_D[at].add_(parameters_D[at] * self.weight_decay)
-            length, step_length = exact_norm(parameters_D), exact_norm(step_D)
-            factor = rate * (length / step_length) if length > 0 and step_length > 0 else rate
-        for at in blocks:
-            torch.sub(parameters_D[at], step_D[at] * factor, out=step_D[at])
+    def _trust(self, parameters_D: Tensor, moments: _Moments, tensor: slice, out: Tensor) -> float:
+        """`‖x‖/‖u‖` of one tensor, with `u` as it is without floors, which is left in `out`."""
+        self._adam.direction(moments, tensor, 0.0, out=out)
+        self._decay(parameters_D, out)
+        length, of_step = exact_norm(parameters_D), exact_norm(out)
+        return min(_MOST_TRUST, length / of_step) if length > 0 and of_step > 0 else 1.0
 
-    def _tensors(self, size: int) -> Iterator[tuple[slice, bool]]:
-        """Places of the model's tensors in the vector, and whether a tensor has its decay and its scale."""
-        if self.layout is None:
-            yield slice(0, size), True
-            return
-        assert self.layout.size == size, "bound to another model"
-        start = 0
-        for shape in self.layout.shapes:
-            stop = start + prod(shape)
-            yield slice(start, stop), len(shape) > 1
-            start = stop
+    def _decay(self, parameters_D: Tensor, step_D: Tensor) -> None:
+        if self.weight_decay:
+            for at in _blocks(step_D):
+                step_D[at].add_(parameters_D[at] * self.weight_decay)
 
 
 OPTIMIZERS: dict[str, type[SGD] | type[AdamW] | type[LAMB]] = {"sgd": SGD, "adamw": AdamW, "lamb": LAMB}
 
 
 def bound(optimizer: Optimizer, layout: Layout) -> Optimizer:
-    """The optimizer for a model with this layout: LAMB treats every tensor on its own."""
-    if not isinstance(optimizer, LAMB):
-        return optimizer
+    """The optimizer for a model with this layout: AdamW and LAMB treat every tensor on its own."""
+    if isinstance(optimizer, AdamW):
+        return _with_layout(optimizer, layout)
+    return _with_layout(optimizer, layout) if isinstance(optimizer, LAMB) else optimizer
+
+
+_A = TypeVar("_A", AdamW, LAMB)
+
+
+def _with_layout(optimizer: _A, layout: Layout | None) -> _A:
     own = copy(optimizer)
     object.__setattr__(own, "layout", layout)
     return own
+
+
+_Place = tuple[slice, bool]
+
+
+def _tensors(layout: Layout | None, size: int) -> list[_Place]:
+    """Places of the model's tensors in the vector, and whether a tensor has several axes; without a layout it is one."""
+    if layout is None:
+        return [(slice(0, size), True)]
+    assert layout.size == size, "bound to another model"
+    found, start = list[_Place](), 0
+    for shape in layout.shapes:
+        stop = start + prod(shape)
+        found.append((slice(start, stop), len(shape) > 1))
+        start = stop
+    return found
+
+
+def _energy(gradient_D: Tensor) -> float:
+    """The square of a length. What is not finite says nothing: no honest aggregate holds such, and no floor may."""
+    length = exact_norm(gradient_D)
+    return length * length if math.isfinite(length) else 0.0
+
+
+def _rms(energy: float, size: int) -> float:
+    return math.sqrt(energy / size) if size else 0.0
+
+
+def _as_float32(number: float) -> float:
+    """A floor as all machines see it: rounded once, and none where some would flush it to zero."""
+    return float(np.float32(number)) if number >= _LEAST_NORMAL else 0.0
 
 
 def _in_one_pass(*vectors: Tensor) -> bool:

@@ -26,6 +26,7 @@ from troth.training.hardware import Machine, class_digest, gradient_on
 from troth.training.optimizers import Optimizer, State, bound
 from troth.training.problem import Problem
 from troth.training.schedules import Schedule, rate_at
+from troth.training.states.bounded import Bounded
 from troth.training.weights import read_vectors, write_tensors
 
 # P peers, D coordinates
@@ -70,7 +71,7 @@ class TrainingWork:
         self._class: Digest | None = None
         self._digested: deque[tuple[ref[Training], Digest]] = deque(maxlen=_DIGESTS)
         self._indexed: deque[tuple[ref[Training], bytes]] = deque(maxlen=_DIGESTS)
-        self._optimizer = bound(optimizer, problem.layout)
+        self._optimizer = Bounded(bound(optimizer, problem.layout))
         self._rates = rates
         self._tools = tools
         kernels.prepare(problem.size)
@@ -117,6 +118,9 @@ class TrainingWork:
             rate_at(self._rates, step),
         )
         return Training(parameters_D, state)
+
+    def shortened(self, training: Training) -> float:
+        return float(training.optimizer["factor"])
 
     def digest(self, training: Training) -> Digest:
         """The content's digest, kept for the last few states: a step, its checkpoint and trials ask for the same ones."""

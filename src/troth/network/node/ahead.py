@@ -161,6 +161,9 @@ class GradientsAhead:
     def update(self, training: Training, aggregate_D: Tensor, updates: int) -> Training:
         return self._work.update(training, aggregate_D, updates)
 
+    def shortened(self, training: Training) -> float:
+        return self._work.shortened(training)
+
     def digest(self, training: Training) -> Digest:
         return self._work.digest(training)
 

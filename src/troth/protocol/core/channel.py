@@ -219,6 +219,10 @@ class Work(Protocol[T]):
         """Apply the optimizer's step number `updates`; the old state stays as it was, since audits still need it."""
         ...
 
+    def shortened(self, training: T) -> float:
+        """Factor of the step that the optimizer made last, on the way to this state (SPEC U7)."""
+        ...
+
     def digest(self, training: T) -> Digest: ...
 
     def hardware_class(self) -> Digest:

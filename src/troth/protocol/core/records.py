@@ -145,6 +145,7 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     content: bool = True  # `state_after` is the digest of model and optimizer themselves; else it is chained (SPEC U5)
     rekeyed: Annotated[tuple[Rekeyed, ...], msgspec.Meta(max_length=MOST_MEMBERS)] = ()  # in the order of keys
     changed: Annotated[int, msgspec.Meta(ge=-1, lt=2**62)] = -1  # step of the last change before it (SPEC J8); −1: none
+    shortened: float = 1.0  # factor of the optimizer's step (SPEC U7)
     alarm: bool = False  # more members are banned than may lie: the run ends with this record (SPEC G4)
 
     @property

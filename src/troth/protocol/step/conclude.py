@@ -66,13 +66,15 @@ class Moved(Generic[T]):
     training: T
     updated: bool
     factor: float  # of the aggregate (SPEC U3)
+    shortened: float = 1.0  # factor of the optimizer's step (SPEC U7)
 
 
 def move(following: NextModel[T], trials: Trials) -> Moved[T]:
     """Apply the optimizer's step, no longer than U3 allows, unless too few contribute or a trial is undecided (SPEC G2)."""
     attempt = following.attempt
     if following.contributors_suffice and not trials.undecided(attempt.number):
-        return Moved(following.training, True, following.factor)
+        shortened = attempt.context.peer.work.shortened(following.training)
+        return Moved(following.training, True, following.factor, shortened)
     return Moved(attempt.context.state.training, False, following.factor)
 
 
@@ -143,6 +145,7 @@ class Ending(Generic[T]):
             content=self.content,
             rekeyed=attempt.rekeyed(leaving=trials.banned),  # [U6]
             changed=state.roster.changed,  # [J8]
+            shortened=self.moved.shortened,
         )
 
     @cached_property

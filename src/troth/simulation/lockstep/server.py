@@ -90,9 +90,11 @@ class ServerSimulation:
                 self.diverged_at = step
                 return
             aggregate_D = self._aggregate(sent_PD, finite, self.aggregator)
-            self.parameters_D, self.optimizer_state = optimizer.update(
+            self.parameters_D, state = optimizer.update(
                 self.parameters_D, aggregate_D, self.optimizer_state, rate_at(rates, step)
             )
+            # No step is shortened here: prior work has no U7. A run that goes on from this state has its lengths all the same.
+            self.optimizer_state = {**self.optimizer_state, **state}
             attacked = self.coalition.active(step)
             self.attacked_steps += attacked
             done = self.steps_done = step + 1

@@ -74,6 +74,9 @@ NOT_PLANTED: Mapping[str, str] = {  # with the reason
     "takes in as many with so many liars. The checker counts it; tests/protocol/recovery/test_door_attacks.py has it.",
     "who comes back does not count at the door": "Somebody has to go and come back, and another one to be done, within one "
     "probation, which hardly any world brings together. tests/protocol/recovery/test_door_attacks.py has it.",
+    "an unbounded update": "Worlds train with SGD, whose steps are as long as what U3 limits lets them be, on tasks without "
+    "dark coordinates: no step is shortened, and none is longer without U7. tests/simulation/lockstep/test_step_bounds.py and "
+    "tests/training/test_step_bounds.py have it.",
     "a candidate's gradient averaged": "Parts go from contributors to owners, and nothing that a candidate sends is one.",
     "an old record taken for new, a standing that nobody signed, chunks of a state not checked": "A liar's word has to come "
     "first, and the next record to fit what it said. tests/protocol/recovery/test_following.py plants them, and finds them.",
