@@ -1,7 +1,7 @@
 """A run with an open door, an attacker with many names, and honest strangers: who holds the seats in the end (SPEC J3–J7).
 
-The rules are the protocol's own: `draw_roles`, `decide`, `Roster.after`. Gradients are abstract: a machine makes one in a step, and
-a name's gradient of a step is either worked or faked. Honest machines work for every seat and slot they hold. The attacker has a
+The rules are the protocol's own: `draw_roles`, `decide`, `Roster.after`. Gradients are abstract: a machine makes one in a step, the
+attacker's so many as its `speed` says, and a name's gradient of a step is either worked or faked. Honest machines work for every seat and slot they hold. The attacker has a
 share of all machines that are there, so its part grows as honest strangers arrive; it hashes with all of them besides, and plays as
 many names as it has. A faked gradient that an honest member audits is a ban, as long as honest members are a quorum.
 
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from troth.crypto import Digest, PeerId, derive
-from troth.protocol.core.door import best_nonce, best_tickets, decide, misses_few, most_members
+from troth.protocol.core.door import best_nonce, best_tickets, decide, misses_few, most_members, usual_slots
 from troth.protocol.core.records import Judgement, StepRecord
 from troth.protocol.core.roles import NO_PENDING_AUDITS, PendingAudits, Roles, draw_roles, first_randomness
 from troth.protocol.core.roster import Roster
@@ -48,12 +48,14 @@ class Scene:
     strategy: str = "works"
     probation: int = 128  # T
     validators: int = 1  # m
-    slots: int = Parameters.slots
+    slots: int | None = None  # None: as many as `troth new` gives such a run
     ticket_bits: int = Parameters.ticket_bits
     every: int = 64  # steps between two honest strangers
     edge: float | None = (
         None  # hashes of the attacker's machine for one of a laptop; None: it has α of the hash rate at the door
     )
+    kept_away: bool = False  # tickets of honest strangers reach no member
+    speed: float = 1.0  # gradients that the attacker's machine makes in a step
     hashes: int = HASHES
     steps: int = STEPS
     seed: int = 0
@@ -67,7 +69,7 @@ class Scene:
             byzantine=most_byzantine(FOUNDERS, self.validators),
             validators=self.validators,
             probation=self.probation,
-            slots=self.slots,
+            slots=usual_slots(self.probation) if self.slots is None else self.slots,
             ticket_bits=self.ticket_bits,
         )
         return Run(founders, b"", parameters, derive(self.seed, "run"))
@@ -80,8 +82,15 @@ class Scene:
         return step // self.every + 1
 
     def machines(self, step: int) -> float:
-        """Gradients that the attacker can work in a step: α of all that could be worked by those who are there."""
-        return self.share / (1 - self.share) * (FOUNDERS + self.arrived(step))
+        """Gradients that the attacker can work in a step: with machines like all others, α of all that could be worked by those
+        who are there."""
+        return self.speed * self.share / (1 - self.share) * (FOUNDERS + self.arrived(step))
+
+    @property
+    def compute(self) -> float:
+        """The attacker's share of all gradients that could be worked in a step."""
+        mine = self.speed * self.share
+        return mine / (mine + 1 - self.share)
 
 
 # The race for slots
@@ -235,7 +244,7 @@ class World:
         """Everyone outside hashes; the attacker with all its machines."""
         scene, known = self.scene, self.roster.known
         waiting = [key for key in self._strangers[: scene.arrived(step)] if key not in known]
-        for key in waiting:
+        for key in [] if scene.kept_away else waiting:
             self._spent[key] = self._spent.get(key, 0.0) + scene.hashes
         rate = scene.share / (1 - scene.share) * max(1, len(waiting))
         self._power += scene.hashes * (rate if scene.edge is None else scene.edge * scene.machines(step))

@@ -40,6 +40,13 @@ def test_a_manifest_fits_the_machine_that_wrote_it() -> None:
     assert build_manifest(SPEC, FOUNDERS).manifest.run.id != manifest.run.id, "a fresh nonce"
 
 
+@pytest.mark.parametrize(("probation", "slots"), [(0, 4), (32, 4), (64, 8), (128, 16)])
+def test_a_longer_probation_has_more_slots(probation: int, slots: int) -> None:
+    """[J3] Else whoever wins most of them has most of the seats: `make bench-door`."""
+    built = build_manifest(SPEC, FOUNDERS, ManifestOptions(probation=probation))
+    assert (built.manifest.parameters.probation, built.manifest.parameters.slots) == (probation, slots)
+
+
 def test_how_a_manifest_names_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder.parent)
     (folder.parent / "sub").mkdir()

@@ -21,11 +21,12 @@ from troth.protocol.core.door import (
     probe_bytes,
     signed_ticket,
     ticket_hash,
+    usual_slots,
 )
 from troth.protocol.core.records import Candidate, Judgement, Newcomer
 from troth.protocol.core.roles import CYCLE_AUDITORS, Audit, PendingAudits, draw_roles
 from troth.protocol.core.roster import Roster
-from troth.protocol.core.run import Parameters, Run, RunError
+from troth.protocol.core.run import Parameters, Run, RunError, usual_content_every
 from troth.protocol.wire.messages import Commit, Kind, Phase, Probe, Ticket, Verdict
 from troth.protocol.wire.primitives import Primitives
 
@@ -106,9 +107,13 @@ def test_the_smallest_tickets_count_one_for_each_key() -> None:
     )
 
 
-def test_slots_are_given_away_four_times_in_a_probation() -> None:
-    """[J4] In between nobody gets one: else whoever is quickest would, and not whoever worked most."""
+def test_slots_are_given_away_eight_times_in_a_probation() -> None:
+    """[J4] In between nobody gets one: else whoever is quickest would, and not whoever worked most. Seldomer, and an empty slot
+    would stay empty for longer."""
     assert [step for step in range(17) if OPEN.is_lottery(step)] == [1, 3, 5, 7, 9, 11, 13, 15]
+    for probation, every in ((16, 2), (32, 4), (128, 16)):
+        door = replace(OPEN, probation=probation)
+        assert [step for step in range(64) if door.is_lottery(step)] == list(range(every - 1, 64, every))
     assert not any(Door().is_lottery(step) for step in range(50))
     won = best_tickets(RUN, OPEN, [*tickets_of(KEYS[0], 1), *tickets_of(KEYS[1], 1)], (), TOOLS)
     assert goes_on(OPEN, 2, tickets=won) == ((), ())
@@ -121,7 +126,23 @@ def test_slots_are_given_away_four_times_in_a_probation() -> None:
 # Probation
 
 
-def test_a_candidate_has_as_many_steps_to_begin_as_its_probation_lasts() -> None:
+@pytest.mark.parametrize(("probation", "steps"), [(8, 8), (32, 32), (128, 32), (256, 64)])
+def test_a_slot_that_nobody_works_in_is_lost_after_a_quarter_of_a_probation(probation: int, steps: int) -> None:
+    """[J5] There is time to fetch a model whose content is named every 16 steps. Were it the whole probation, whoever wins more
+    slots than it can work for would keep others out with them for four times as long."""
+    door = replace(OPEN, probation=probation, candidates=(Candidate(KEYS[0], "", 3, 0, 0),))
+    assert goes_on(door, 3 + steps - 1)[0] == door.candidates
+    assert goes_on(door, 3 + steps)[0] == ()
+    assert steps >= min(probation, 2 * usual_content_every(1 << 40))
+
+
+def test_longer_probations_have_more_slots() -> None:
+    """[J3] One falls free every eight steps, where all are worked in: as many as a record holds, and four at least."""
+    assert [usual_slots(probation) for probation in (0, 8, 32, 64, 128, 1000)] == [4, 4, 4, 8, 16, 16]
+    run_with(probation=1000, slots=usual_slots(1000))
+
+
+def test_a_candidate_has_time_to_begin() -> None:
     """[J5] To fetch the state. Until then nothing is a miss; the banned are out at once."""
     waiting, working = Candidate(KEYS[0], "", 3, 0, 0), Candidate(KEYS[1], "", 3, 1, 0)
     door = replace(OPEN, candidates=(waiting, working))

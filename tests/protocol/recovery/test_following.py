@@ -39,7 +39,7 @@ from troth.protocol.recovery.following import (
     confirmed,
     tip_bytes,
 )
-from troth.protocol.recovery.history import record_of
+from troth.protocol.recovery.history import has_quorum, record_of
 from troth.protocol.recovery.invitation import Invitation, InvitationError
 from troth.protocol.wire.frames import CertifiedRecord, Frame, HistoryShown, HistoryWanted, Packet, TipSigned, TipWanted
 from troth.protocol.wire.messages import Malformed, Phase
@@ -158,18 +158,21 @@ def _honest(who: Identity, frame: Frame, at: int = STEPS - 2) -> list[Frame]:
     return honest(who, frame, at)
 
 
-def follow_among(contacts: Sequence[Contact | None], invitation: Invitation | None = None) -> Tip | CannotGoOnError:
-    """Result of following, if members answer so; None is one that cannot be reached."""
+def follow_among(
+    contacts: Sequence[Contact | None],
+    invitation: Invitation | None = None,
+    unasked: Sequence[HistoryShown] = (),
+    slow: int = 0,
+) -> Tip | CannotGoOnError:
+    """Result of following, if members answer so; None is one that cannot be reached. A key of nobody's sends each frame of
+    `unasked`, before anybody answers. The first members answer after the others, if they are `slow`."""
     run, members = world().run, world().witness[STEPS - 2].state.roster.members
-    time: VirtualTime[Any] = VirtualTime(lambda *_: (0.1,))
+    time: VirtualTime[Any] = VirtualTime(lambda sender, *_: (0.6 if sender in members[:slow] else 0.1,))
     stranger = Identity.from_secret(derive(9, "stranger"))
 
     async def follows() -> Tip | CannotGoOnError:
-        link = time.link(stranger.peer)
-        channel = BroadcastChannel(stranger, link, Timeouts(), TOOLS, observing=True)
-        peer: Peer[Any] = Peer(stranger, run, None, channel, SeededEntropy(0, 0), TOOLS)  # type: ignore[arg-type]
         try:
-            return await Following(peer, channel, invitation).run()
+            return await following(stranger, time.link(stranger.peer), invitation).run()
         except CannotGoOnError as error:
             return error
 
@@ -178,13 +181,29 @@ def follow_among(contacts: Sequence[Contact | None], invitation: Invitation | No
             for answer in contact(who, heard[1].frame):
                 link.send(heard[0], Packet(Slot(run.id, 0, Phase.REJOIN), answer))
 
+    async def speaks(link: VirtualLink, shown: HistoryShown) -> None:
+        link.send(stranger.peer, Packet(Slot(run.id, 0, Phase.REJOIN), shown))
+        await link.receive(1e7)
+
     coroutines: dict[PeerId, Any] = {stranger.peer: follows()}
     for key, contact in zip(members, contacts, strict=True):
         if contact is not None:
             coroutines[key] = answers(time.link(key), identities()[key], contact)
+    for key, shown in zip(map(nobody, range(len(unasked))), unasked, strict=True):
+        coroutines[key] = speaks(time.link(key), shown)
     time.run(coroutines, most_events=200_000, until=[stranger.peer])
     found: Tip | CannotGoOnError = time.results[stranger.peer]
     return found
+
+
+def following(stranger: Identity, link: VirtualLink, invitation: Invitation | None = None) -> Following[Any]:
+    channel = BroadcastChannel(stranger, link, Timeouts(), TOOLS, observing=True)
+    peer: Peer[Any] = Peer(stranger, world().run, None, channel, SeededEntropy(0, 0), TOOLS)  # type: ignore[arg-type]
+    return Following(peer, channel, invitation)
+
+
+def nobody(number: int) -> PeerId:
+    return Identity.from_secret(derive(77, "nobody", number)).peer
 
 
 def test_honest_members_lead_to_the_newest_record() -> None:
@@ -312,13 +331,177 @@ def test_an_invitation_is_for_this_history_and_nothing_older() -> None:
             Invitation.read(text)
 
 
-def test_histories_part_where_one_changes_the_members_and_the_other_does_not() -> None:
-    """[J8] An earlier record of the same history is no other one."""
-    changes = Changes.founding(world().run)
-    tips = []
-    for at in range(STEPS - 1):
-        shown = history(0, at)
-        tip = Tip.of(changes.follow(shown.changes, TOOLS), shown, TOOLS)
-        assert tip is not None
-        tips.append(tip)
-    assert all(one.parts_from(two) is None for one in tips for two in tips)
+# Where two histories part
+
+
+def _everyone_signs(at: int, **changes: Any) -> CertifiedRecord:
+    """Another record of this step, or of the step that the changes say, signed by all who were members."""
+    record = decode_record(certified()[at].record)
+    return signed_again(certified()[at], [identities()[PeerId(key)] for key in record.members], world().run, **changes)
+
+
+def _first_change() -> int:
+    step: int = decode_record(changes_since(0, STEPS)[0].record).step
+    return step
+
+
+def _all_changes() -> Changes:
+    return Changes.founding(world().run).follow(changes_since(0, STEPS), TOOLS)
+
+
+NOTHING = HistoryShown((), CertifiedRecord(b"", {}), b"")  # of a history that is none
+
+
+@pytest.mark.parametrize("honest", [1, 2])
+@pytest.mark.parametrize("keys", [8, 40])
+def test_keys_of_nobody_cannot_silence_those_who_show_another_history(honest: int, keys: int) -> None:
+    """[J8] Eight of them once took all places for other histories, before the honest answered: the thieves' history was taken."""
+    members = len(world().witness[STEPS - 2].state.roster.members)
+    contacts = [_honest if k < honest else _thief(_first_change()) for k in range(members)]
+    assert isinstance(follow_among(contacts, unasked=[NOTHING] * keys, slow=honest), TwoHistoriesError)
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_a_long_history_is_shown_in_pages_and_heard_to_the_end(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[J8] The thieves part late, and the one honest member shows a change or two in an answer, and answers slowly."""
+    monkeypatch.setattr("troth.protocol.recovery.following._RECORDS", at_once)
+    at, members = STEPS - 2, len(world().witness[STEPS - 2].state.roster.members)
+    last = decode_record(changes_since(0, at)[-1].record).step
+
+    def pages(_who: Identity, frame: Frame) -> list[Frame]:
+        if not isinstance(frame, HistoryWanted):
+            return []
+        shown = history(frame.since)
+        more = len(shown.changes) > at_once
+        return [HistoryShown(shown.changes[:at_once], None if more else shown.tip, b"" if more else shown.standing)]
+
+    thief = _thief(last)
+
+    def shows_all(who: Identity, frame: Frame) -> list[Frame]:
+        """The thieves have no other history than the honest up to there."""
+        found = list(thief(who, frame))
+        if isinstance(frame, HistoryWanted) and isinstance(found[0], HistoryShown):
+            before = changes_since(frame.since, last)
+            return [msgspec.structs.replace(found[0], changes=(*before, *found[0].changes))]
+        return found
+
+    found = follow_among([pages, *[shows_all] * (members - 1)], slow=1)
+    assert isinstance(found, TwoHistoriesError)
+    assert f"part in step {last}" in str(found)
+
+
+@pytest.mark.parametrize("place", ["change", "tip"])
+def test_the_record_where_a_history_parts_is_heard_from_anyone(place: str) -> None:
+    """[J8] Members all tell the truth; a key that is nobody's shows one record, and nothing of what would follow it."""
+    members = len(world().witness[STEPS - 2].state.roster.members)
+    other = _everyone_signs(_first_change(), spread=1e9)
+    shown = HistoryShown((other,), None, b"") if place == "change" else HistoryShown((), other, b"")
+    assert isinstance(follow_among([_honest] * members, unasked=[shown]), TwoHistoriesError)
+    assert isinstance(follow_among([_honest] * members, unasked=[shown], slow=members), TwoHistoriesError), (
+        "comes first"
+    )
+
+
+def test_an_invitation_settles_which_history_is_right_up_to_its_step() -> None:
+    """[J8, J9] Whoever has the right one is not stopped by another that parts before."""
+    named = [(decode_record(one.record).step, TOOLS.digest(one.record)) for one in changes_since(0, STEPS)]
+    shown = HistoryShown((_everyone_signs(_first_change(), spread=1e9),), None, b"")
+    for step, stops in ((_first_change(), False), (_first_change() - 1, True)):
+        stranger = following(
+            Identity.from_secret(derive(9, "stranger")), _link(), Invitation.to(world().run.id, step, named)
+        )
+        stranger._take(nobody(1), history())
+        with pytest.raises(TwoHistoriesError) if stops else nullcontext():
+            stranger._take(nobody(2), shown)
+
+
+def _link() -> VirtualLink:
+    return VirtualTime[Any](lambda *_: (0.1,)).link(nobody(0))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda first: (first, {"incarnation": 1}),
+        lambda first: (first - 1, {"absent": (min(world().run.founders),)}),
+        lambda _first: (0, {"absent": (min(world().run.founders),)}),
+        lambda first: (first, {**QUIET, "step": first + 5}),
+        lambda first: (first, {**QUIET, "step": 10**12}),
+    ],
+    ids=["made again", "a change before it", "a change in step 0", "knows nothing of it", "nor does one of long after"],
+)
+def test_one_record_shows_that_there_are_two_histories(other: Callable[[int], tuple[int, dict[str, Any]]]) -> None:
+    """[J8] It names a change that both have, so the members that must sign it are known; one less signs none."""
+    at, fields = other(_first_change())
+    signed, changes = _everyone_signs(at, **fields), _all_changes()
+    record = decode_record(signed.record)
+    assert changes.parts(signed, TOOLS) == min(record.step, _first_change())
+    few = dict(list(signed.signatures.items())[: changes.rosters[0].quorum - 1])
+    assert changes.parts(CertifiedRecord(signed.record, few), TOOLS) is None
+    forged = {key: bytes(64) for key in signed.signatures}
+    assert changes.parts(CertifiedRecord(signed.record, {**forged, **few}), TOOLS) is None
+
+
+def test_no_record_of_this_history_parts_from_it() -> None:
+    """[J8] However old it is, and whoever shows it again."""
+    changes = _all_changes()
+    for signed in certified():
+        record = decode_record(signed.record)
+        assert changes.parts(signed, TOOLS) is None
+        known = changes.has(record.step, TOOLS.digest(signed.record))
+        assert known == record.changes_roster
+        assert record.step > changes.step or changes.is_earlier(record) or known
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_two_newest_records_part_in_whatever_order_they_come(changes: bool) -> None:
+    """[J8] One changes the members, and the other is later and knows nothing of it; or both are of one step."""
+    last, at = _all_changes().step, STEPS - 2
+    fields = {**QUIET, "step": at - 2, "absent": (min(world().run.founders),)} if changes else {"spread": 1e9}
+    other, right = _everyone_signs(at, **fields), certified()[at]
+    assert last < at - 2
+    for shown in ((right, other), (other, right)):
+        stranger = following(
+            Identity.from_secret(derive(9, "stranger")), VirtualTime[Any](lambda *_: (0.1,)).link(nobody(0))
+        )
+        stranger._take(nobody(1), msgspec.structs.replace(history(), tip=shown[0]))
+        with pytest.raises(TwoHistoriesError, match=f"part in step {at - 2 if changes else at}"):
+            stranger._take(nobody(2), msgspec.structs.replace(history(), tip=shown[1]))
+
+
+def test_nothing_is_kept_for_those_whom_nobody_asked() -> None:
+    """[J8] Nor is more than a signature looked at, for whoever has none: else keys of nobody could take memory and time."""
+    tools = _Counting()
+    stranger = following(Identity.from_secret(derive(9, "stranger")), _link())
+    stranger._peer = dataclasses.replace(stranger._peer, tools=tools)
+    stranger._take(nobody(1), history())
+    kept, seen = stranger._progress, tools.verified
+    unsigned = signed_again(certified()[_first_change()], (), world().run, spread=1e9)
+    forged = CertifiedRecord(unsigned.record, dict.fromkeys(map(nobody, range(200)), bytes(64)))
+    for number in range(300):
+        for shown in (NOTHING, history(), HistoryShown((unsigned,), None, b""), HistoryShown((), forged, b"")):
+            stranger._take(nobody(number), shown)
+    assert tools.verified == seen
+    assert stranger._progress == kept
+    assert not stranger._since
+    assert not stranger._answered
+
+
+class _Counting(Primitives):
+    verified = 0
+
+    def verify(self, peer: PeerId, message: bytes, signature: bytes) -> bool:
+        self.verified += 1
+        return super().verify(peer, message, signature)
+
+
+@pytest.mark.parametrize("right", [0, 1, 6])
+def test_no_more_signatures_are_looked_at_than_it_takes(right: int) -> None:
+    """[J8, B2] A quorum of right ones settles it, and so do so many wrong ones that no quorum is left."""
+    run, roster, tools = world().run, Roster.founding(world().run), _Counting()
+    signed = certified()[0]
+    members, wrong = list(signed.signatures), len(signed.signatures) - right
+    said = {key: signed.signatures[key] if k >= wrong else bytes(64) for k, key in enumerate(members)}
+    record = decode_record(signed.record)
+    assert has_quorum(run, CertifiedRecord(signed.record, said), record, roster, tools) == (right >= roster.quorum)
+    assert tools.verified <= max(roster.quorum, right + len(members) - roster.quorum + 1)

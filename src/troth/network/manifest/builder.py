@@ -20,7 +20,7 @@ from troth.network.manifest.manifest import Manifest
 from troth.network.manifest.sending import code_files, data_digests, data_files
 from troth.network.manifest.toml import MOST_DATA_FILES, STRETCH
 from troth.protocol.broadcast.timeouts import Timeouts
-from troth.protocol.core.door import AUDITS, least_probation
+from troth.protocol.core.door import AUDITS, least_probation, usual_slots
 from troth.protocol.core.run import Parameters, RunError, most_byzantine, usual_content_every
 from troth.protocol.wire.primitives import Primitives
 from troth.specs import SpecError, file_of, parse_spec
@@ -200,6 +200,7 @@ def _parameters(task: Task, options: ManifestOptions, founders: int, size: int) 
             deviation=options.deviation,
             content_every=usual_content_every(size),
             probation=options.probation,
+            slots=usual_slots(options.probation),
         )
     except RunError as error:
         raise ManifestError(str(error)) from error

@@ -14,6 +14,7 @@ from troth.crypto import Digest, Identity, PeerId, Signature, Slot, signed_bytes
 from troth.protocol.core.records import Candidate, Newcomer, StepRecord
 from troth.protocol.core.run import Parameters, Run
 from troth.protocol.wire.messages import (
+    MOST_CANDIDATES,
     MOST_MEMBERS,
     NO_BASIS,
     Announced,
@@ -28,10 +29,14 @@ from troth.protocol.wire.primitives import Primitives
 
 _TICKET: Final = "troth/ticket/1"
 AUDITS: Final = 6  # of a candidate's gradients by honest members, in expectation, while it is on probation (SPEC J6)
-_LOTTERIES = 4  # within one probation
+_LOTTERIES = 8  # within one probation
 _LEAST_BETWEEN = (
     2  # steps from one lottery to the next: a record is certified, and strangers know its draw, in the step after it
 )
+# An empty slot keeps somebody out: a candidate gets time to fetch the model, and no more (SPEC J5).
+_LEAST_TO_BEGIN = 32  # steps; two contents of a large model are named within them (SPEC U5)
+_TO_BEGIN = 4  # or a share of the probation
+_STEPS_A_SLOT = 8  # as many slots as that one falls free in so many steps, while all of them are worked in
 _SEATS_AT_ONCE = 8  # one seat in so many may go to newcomers within one probation (SPEC J7)
 # A machine that stops for longer than a step is late twice in a row: in this step, and in the next, which it begins late.
 _SPARE_MISSES = 2
@@ -64,6 +69,11 @@ class Door:
     def is_lottery(self, step: int) -> bool:
         """Whether slots are given away in this step (SPEC J4)."""
         return self.probation > 0 and (step + 1) % max(_LEAST_BETWEEN, self.probation // _LOTTERIES) == 0
+
+    @property
+    def steps_to_begin(self) -> int:
+        """Steps within which a candidate has to begin, or loses its slot (SPEC J5)."""
+        return min(self.probation, max(_LEAST_TO_BEGIN, self.probation // _TO_BEGIN))
 
     def after(
         self, record: StepRecord, *, turned_away: Collection[PeerId], members: Collection[PeerId], entered: int
@@ -257,7 +267,7 @@ def _counted(candidate: Candidate, probed: bool, *, lenient: bool) -> Candidate:
 
 def _may_stay(candidate: Candidate, door: Door, step: int) -> bool:
     """Whether it keeps its slot: it has time to begin, and then so many misses (SPEC J5)."""
-    return misses_few(candidate) if candidate.worked else step - candidate.seated < door.probation
+    return misses_few(candidate) if candidate.worked else step - candidate.seated < door.steps_to_begin
 
 
 def misses_few(candidate: Candidate, more: int = 0) -> bool:
@@ -270,6 +280,12 @@ def least_probation(members: int, liars: int) -> int:
     """The shortest probation with as many audits by honest members as are wanted. In a shorter one there are fewer, though every
     gradient is audited (SPEC J6)."""
     return -(-AUDITS * members // max(1, members - liars))
+
+
+def usual_slots(probation: int) -> int:
+    """Slots of a run with this probation. With fewer, whoever wins most draws has most seats, and empty slots keep others out for
+    longer; with more, members audit more candidates in a step (SPEC J3)."""
+    return min(MOST_CANDIDATES, max(Parameters.slots, probation // _STEPS_A_SLOT))
 
 
 def most_members(parameters: Parameters) -> int:

@@ -1,10 +1,15 @@
 """Following a run from its founders to now, by a stranger that trusts nobody: the records that changed the members, one fresh
-record after them, and what members have in common there (SPEC J8)."""
+record after them, and what members have in common there (SPEC J8).
+
+Two histories are known by one record: where they part, a quorum of members that both have in common signed what cannot stand in
+the other. Whoever can make that record can make all that follows, so nothing else is asked for. It proves itself, and so it is
+heard from anyone, and nothing is kept for those who show none: thousands of keys cannot crowd it out.
+"""
 
 import secrets
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 from typing import Generic, TypeVar
 
 from troth.crypto import Digest, PeerId, Slot, signed_bytes, tagged_hash
@@ -26,7 +31,8 @@ T = TypeVar("T")
 _PATIENCE = 2  # time before asking again, in units of the least delta
 _ASKING = 400  # times that members are asked without news
 FRESH = 16  # of a member's last records: older ones it does not confirm
-_MOST_OTHERS = 8  # members that show another history, whose own is followed from the founders at a time
+_RECORDS = 64  # changes that a member shows at once
+_MOST_NEWEST = 64  # records after the last change that are kept to be compared
 
 
 class TwoHistoriesError(CannotGoOnError):
@@ -43,6 +49,7 @@ class Changes:
     certified: tuple[CertifiedRecord, ...] = ()
     step: int = -1  # of the last one
     named: tuple[tuple[int, Digest], ...] = ()  # their steps and digests
+    rosters: tuple[Roster, ...] = ()  # before each of them
 
     @classmethod
     def founding(cls, run: Run) -> "Changes":
@@ -51,11 +58,11 @@ class Changes:
     def opened(self, signed: CertifiedRecord, tools: Primitives) -> StepRecord | None:
         """The record, if it is a later one of these members with no change in between, and a quorum of them signed it."""
         record = record_of(signed)
-        if record is None or record.step <= self.step or record.changed != self.step:
+        if record is None or record.changed != self.step:
             return None  # a change was left out: the others' signatures may fit all the same
-        if record.members != self.roster.members or self.roster.refuses(record) is not None:
-            return None
-        return record if has_quorum(self.run, signed, record, self.roster, tools) else None
+        if self.roster.refuses(record) is not None:
+            return None  # [G4]
+        return record if self._are_signers(self.roster, signed, record, tools) else None
 
     def follow(self, shown: Sequence[CertifiedRecord], tools: Primitives) -> "Changes":
         """These and those of the changes shown that continue them."""
@@ -64,9 +71,50 @@ class Changes:
             record = here.opened(signed, tools)
             if record is None or not record.changes_roster:
                 return here
-            named = *here.named, (record.step, tools.digest(signed.record))
-            here = Changes(here.run, here.roster.after(record), (*here.certified, signed), record.step, named)
+            here = here.with_change(signed, record, tools)
         return here
+
+    def with_change(self, signed: CertifiedRecord, record: StepRecord, tools: Primitives) -> "Changes":
+        """These and one more, which was opened."""
+        named = *self.named, (record.step, tools.digest(signed.record))
+        certified, rosters = (*self.certified, signed), (*self.rosters, self.roster)
+        return Changes(self.run, self.roster.after(record), certified, record.step, named, rosters)
+
+    def has(self, step: int, digest: Digest) -> bool:
+        return (step, digest) in self.named[(k := self._count_before(step)) : k + 1]
+
+    def is_earlier(self, record: StepRecord) -> bool:
+        """Whether it says of itself that it lies between two of these changes: it needs no comparison, and is nothing new."""
+        count = self._count_before(record.step)
+        before = self.named[count - 1][0] if count else -1
+        return count < len(self.named) and record.changed == before and not record.changes_roster
+
+    def parts(self, signed: CertifiedRecord, tools: Primitives) -> int | None:
+        """The step from which on the history of this record cannot be this one; None if it may be, or no quorum signed it.
+
+        It names the change before it, which is one of these, so the members that have to sign it are known. It cannot be of this
+        history if it comes after the next of these changes and knows nothing of it, stands in its place, or is a change before
+        it. What costs most is looked at last: anyone may send anything."""
+        record = record_of(signed)
+        if record is None:
+            return None
+        count = 0 if record.changed == -1 else self._count_before(record.changed) + 1
+        if not count <= len(self.named) - 1 or (count and self.named[count - 1][0] != record.changed):
+            return None
+        step, digest = self.named[count]
+        if record.step < step and not record.changes_roster:
+            return None
+        if record.step == step and tools.digest(signed.record) == digest:
+            return None
+        return min(step, record.step) if self._are_signers(self.rosters[count], signed, record, tools) else None
+
+    def _count_before(self, step: int) -> int:
+        """Number of these changes before a step."""
+        return bisect_left(self.named, step, key=lambda pair: pair[0])
+
+    def _are_signers(self, roster: Roster, signed: CertifiedRecord, record: StepRecord, tools: Primitives) -> bool:
+        after, members = record.step > record.changed, record.members == roster.members
+        return after and members and has_quorum(self.run, signed, record, roster, tools)
 
 
 @dataclass(frozen=True)
@@ -95,18 +143,6 @@ class Tip:
         """Steps and digests of the records that changed the members, up to this one."""
         last = [(self.record.step, self.digest)] if self.record.changes_roster else []
         return [*self.changes.named, *last]
-
-    def parts_from(self, other: "Tip") -> int | None:
-        """The step from which on the two histories cannot be one; None if one may continue the other. Where one changes the
-        members, the other can have no later record of those before."""
-        mine, theirs = self.changed, other.changed
-        common = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(mine, theirs, strict=False))))
-        here = mine[common] if len(mine) > common else (self.record.step, self.digest)
-        there = theirs[common] if len(theirs) > common else (other.record.step, other.digest)
-        if here[0] == there[0]:
-            return None if here == there else here[0]
-        earlier, changed = (here, mine) if here[0] < there[0] else (there, theirs)
-        return earlier[0] if len(changed) > common else None  # the other one only ends earlier
 
     def is_meant_by(self, invitation: Invitation, run: Digest) -> bool:
         return Invitation.to(run, invitation.step, self.changed) == invitation
@@ -162,26 +198,26 @@ class _Asked:
     said: set[PeerId] = field(default_factory=set)
 
 
-@dataclass
-class _Other:
-    """Another history that a member shows, from the founders on."""
-
-    changes: Changes
-    tries: int = 3  # answers that lead nowhere: some may belong to earlier questions
-
-
 class Following(Generic[T]):
-    """One stranger's way from the founders to a record that a quorum of its members confirms."""
+    """One stranger's way from the founders to a record that a quorum of its members confirms.
+
+    What it keeps is what quorums signed, and a few numbers for each of those whom it asks: founders and members. Answers of
+    others are heard, and leave nothing behind but what a quorum signed."""
 
     def __init__(self, peer: Peer[T], channel: BroadcastChannel, invitation: Invitation | None = None) -> None:
         self._peer = peer
         self._channel = channel
         self._invitation = invitation
         self._changes = Changes.founding(peer.run)
+        self._newest: dict[
+            int, tuple[Digest, bool]
+        ] = {}  # after the last change, by step; whether it is a change itself
         self._asked: _Asked | None = None
         self._confirmed: float | None = None  # the time at which a quorum had
-        self._others: dict[PeerId, _Other] = {}  # of members whose newest record does not follow from these changes
-        self._tips: dict[PeerId, Tip | None] = {}  # that members showed last; None: nothing that holds
+        self._answered: set[PeerId] = set()  # founders and members whose newest record is of this history
+        self._since: dict[
+            PeerId, int
+        ] = {}  # where they are asked from whose answers did not fit: first from the founders on
 
     async def run(self) -> Tip:
         """Follow until a quorum has confirmed the newest record and all others had time to show another history. Raises if one
@@ -208,16 +244,20 @@ class Following(Generic[T]):
 
     @property
     def _is_unopposed(self) -> bool:
-        """Whether a quorum has confirmed the record, and whoever answers at all within a quiet step's time has answered."""
+        """Whether a quorum has confirmed the record, and whoever answers at all has answered within a quiet step's time; of those
+        whose answers did not fit, within so many that they can show where their history parts."""
         if self._confirmed is None:
             return False
-        waited = self._channel.listener.now() - self._confirmed
-        return self._everyone <= self._tips.keys() or waited >= self._channel.pacing.bounds.quiet_step
+        waited, everyone = self._channel.listener.now() - self._confirmed, self._everyone
+        pages = 1 + len(self._changes.named) // _RECORDS
+        steps = 1 + pages * bool(self._since.keys() & everyone - self._answered)
+        return everyone <= self._answered or waited >= steps * self._channel.pacing.bounds.quiet_step
 
     @property
     def _progress(self) -> tuple[int, ...]:
-        asked = self._asked
-        known = self._changes.step, len(self._tips), sum(other.changes.step for other in self._others.values())
+        """Numbers that only grow, and that liars cannot make grow for ever."""
+        asked, newest = self._asked, max(self._newest, default=-1)
+        known = self._changes.step, newest, len(self._answered), len(self._since), sum(self._since.values())
         return known if asked is None else (*known, asked.tip.record.step, len(asked.said))
 
     def _ask(self) -> None:
@@ -225,58 +265,85 @@ class Following(Generic[T]):
         channel.stand_outside(self._everyone)
         slot = Slot(peer.run.id, 0, Phase.REJOIN)
         for member in sorted(self._everyone):
-            other = self._others.get(member)
-            since = (self._changes if other is None else other.changes).step + 1
-            channel.outlet.send(member, slot, HistoryWanted(since))
+            channel.outlet.send(member, slot, HistoryWanted(self._since.get(member, self._changes.step + 1)))
         if asked is not None and self._confirmed is None:
             wanted = TipWanted(asked.nonce, asked.tip.record.step, asked.tip.digest)
             channel.outlet.send_each(slot, asked.tip.standing.roster.members, wanted)
 
     def _take(self, sender: PeerId, shown: HistoryShown) -> None:
-        tools, other = self._peer.tools, self._others.get(sender)
-        if other is not None:
-            self._take_other(sender, other, shown)
-            return
-        changes = self._changes.follow(shown.changes, tools)
-        if (alarm := changes.roster.alarm) is not None:
-            raise alarm
-        tip = Tip.of(changes, shown, tools)
-        if self._confirmed is None:
-            self._changes = changes
-        if tip is None:
-            if shown.tip is not None and sender not in self._tips and len(self._others) < _MOST_OTHERS:
-                self._others[sender] = _Other(Changes.founding(self._peer.run))
-            return
-        self._compare(sender, tip)
+        """Go on by what continues this history, and stop at the record where another one parts from it. The first record that
+        does neither is the last one looked at."""
+        fits, common = True, -1
+        for signed in shown.changes:
+            record = record_of(signed)
+            fits = record is not None and self._continues(signed, record)
+            if not fits or record is None:
+                break
+            common = record.step
+        if fits and shown.tip is not None:
+            fits = self._take_tip(shown, shown.tip)
+            if fits and sender in self._everyone:
+                self._answered.add(sender)
+        if sender in self._everyone and (not fits or sender in self._since):
+            self._since[sender] = max(self._since.get(sender, 0), common + 1)
+
+    def _continues(self, signed: CertifiedRecord, record: StepRecord) -> bool:
+        """Whether this change is one of those known, or the next one, which then is known. Stops if it is of another history."""
+        tools = self._peer.tools
+        if self._changes.has(record.step, tools.digest(signed.record)):
+            return True
+        if record.changed != self._changes.step:
+            self._stop_if_two(self._changes.parts(signed, tools), signed)
+            return False
+        if not record.changes_roster or self._changes.opened(signed, tools) is None:
+            return False
+        self._compare(signed, record)
+        self._changes, self._newest = self._changes.with_change(signed, record, tools), {}
+        if (alarm := self._changes.roster.alarm) is not None:
+            raise alarm  # [G4]
+        return True
+
+    def _take_tip(self, shown: HistoryShown, signed: CertifiedRecord) -> bool:
+        """Whether this newest record is of this history; members are asked about it, if it is newer than the last."""
+        tools, record, changes = self._peer.tools, record_of(signed), self._changes
+        if record is None:
+            return False
+        digest = tools.digest(signed.record)
+        if record.changed != changes.step:
+            self._stop_if_two(changes.parts(signed, tools), signed)
+            return changes.is_earlier(record) or changes.has(record.step, digest)
+        if record.step not in self._newest or self._newest[record.step][0] != digest:
+            if changes.opened(signed, tools) is None:
+                return False
+            self._compare(signed, record)
+            kept = {**self._newest, record.step: (digest, record.changes_roster)}
+            self._newest = dict(sorted(kept.items())[-_MOST_NEWEST:])
         last = None if self._asked is None else self._asked.tip
-        newer = last is None or tip.record.step > last.record.step + 1 or tip.changes.step > last.changes.step
-        if newer and self._confirmed is None and self._is_invited(tip):
+        newer = last is None or record.step > last.record.step + 1 or changes.step > last.changes.step
+        tip = Tip.of(changes, shown, tools) if newer and self._confirmed is None else None
+        if tip is not None and self._is_invited(tip):
             self._asked = _Asked(tip)
             self._ask()
+        return True
 
-    def _take_other(self, sender: PeerId, other: _Other, shown: HistoryShown) -> None:
-        """Follow another history from the founders on: it may be old, or forged, or stop this stranger."""
-        changes = other.changes.follow(shown.changes, self._peer.tools)
-        tip = Tip.of(changes, shown, self._peer.tools)
-        if tip is not None:
-            self._compare(sender, tip)
-        elif changes.step > other.changes.step or other.tries > 1:
-            self._others[sender] = _Other(changes, other.tries - (changes.step == other.changes.step))
+    def _compare(self, signed: CertifiedRecord, record: StepRecord) -> None:
+        """Stop if a record that continues these changes cannot be of one history with another one that does: both are of one
+        step, or one is a change that the other, which is later, knows nothing of."""
+        digest = self._peer.tools.digest(signed.record)
+        for step, (known, changes) in self._newest.items():
+            of_one_step = step == record.step and known != digest
+            if of_one_step or (changes and step < record.step) or (record.changes_roster and step > record.step):
+                self._stop_if_two(min(step, record.step), signed)
+
+    def _stop_if_two(self, step: int | None, signed: CertifiedRecord) -> None:
+        """Stop where two histories part; an invitation has settled that up to its step."""
+        if step is None or (self._invitation is not None and step <= self._invitation.step):
             return
-        del self._others[sender]
-        self._tips.setdefault(sender, None)
-
-    def _compare(self, sender: PeerId, tip: Tip) -> None:
-        """Stop if this is another history than one that was shown before; an invitation has settled that up to its step."""
-        for other in self._tips.values():
-            step = None if other is None else tip.parts_from(other)
-            if step is None or other is None or (self._invitation is not None and step <= self._invitation.step):
-                continue
-            raise TwoHistoriesError(
-                f"two histories part in step {step}, both signed by quorums: one ends with {tip.digest.hex()[:16]} and one with "
-                f"{other.digest.hex()[:16]}; ask the people of this run which one is theirs, and for an invitation (troth invite)"
-            )
-        self._tips[sender] = tip
+        digest = self._peer.tools.digest(signed.record)
+        raise TwoHistoriesError(
+            f"two histories part in step {step}, both signed by quorums: only one has the record {digest.hex()[:16]}; ask the "
+            "people of this run which one is theirs, and for an invitation (troth invite)"
+        )
 
     def _is_invited(self, tip: Tip) -> bool:
         """Whether this record is as new as the invitation. Stops if it is, and its history is another one."""
@@ -310,7 +377,7 @@ def confirmed(certified: Sequence[CertifiedRecord], oldest: int, wanted: TipWant
 
 
 def shown_history(
-    changes: Sequence[CertifiedRecord], tip: CertifiedRecord | None, standing: Standing | None, most: int
+    changes: Sequence[CertifiedRecord], tip: CertifiedRecord | None, standing: Standing | None, most: int = _RECORDS
 ) -> HistoryShown:
     """What a member shows a stranger: the changes it lacks, some at a time, and after the last ones the tip."""
     if len(changes) > most or tip is None or standing is None:

@@ -19,7 +19,7 @@ from troth.protocol.wire.frames import MOST_CERTIFIED_RECORDS, CertifiedRecord, 
 from troth.protocol.wire.messages import Phase
 
 T = TypeVar("T")
-_RECORDS = 64  # that a stranger gets at once
+_RECORDS = 64  # of those that it lacks that a stranger gets at once
 Changed = Callable[[int], Sequence[CertifiedRecord]]
 OBSERVING = 20  # steps that a peer may observe (SPEC B7): two are enough, if its link is quick and nothing goes wrong
 
@@ -87,7 +87,7 @@ class Observers(Generic[T]):
         slot = Slot(peer.run.id, state.step, Phase.REJOIN)
         for key, asked in door.histories.items():
             changes = [one for one in self._changes(asked.since) if step_of(one) < state.step - 1]
-            channel.outlet.send(key, slot, shown_history(changes, tip, standing, _RECORDS))
+            channel.outlet.send(key, slot, shown_history(changes, tip, standing))
         for key, wanted in door.tips.items():
             if not peer.observing and confirmed(certified, self._ledger.oldest, wanted, peer.tools):
                 about = Slot(peer.run.id, wanted.step, Phase.REJOIN)
