@@ -20,7 +20,7 @@ def _plain(rng: Generator, shape: tuple[int, int]) -> Rows:
 
 
 def _nearly_equal(rng: Generator, shape: tuple[int, int]) -> Rows:
-    return rng.standard_normal((1, shape[1])) + rng.standard_normal(shape) * 10.0 ** rng.uniform(-8, 0)
+    return np.asarray(rng.standard_normal((1, shape[1])) + rng.standard_normal(shape) * 10.0 ** rng.uniform(-8, 0))
 
 
 def _equal(rng: Generator, shape: tuple[int, int]) -> Rows:
@@ -29,7 +29,9 @@ def _equal(rng: Generator, shape: tuple[int, int]) -> Rows:
 
 def _clusters(rng: Generator, shape: tuple[int, int]) -> Rows:
     sides = np.where(np.arange(shape[0])[:, None] % 2, 1, -1)
-    return sides * np.abs(rng.standard_normal((1, shape[1]))) + rng.standard_normal(shape) * 10.0 ** rng.uniform(-9, -1)
+    return np.asarray(
+        sides * np.abs(rng.standard_normal((1, shape[1]))) + rng.standard_normal(shape) * 10.0 ** rng.uniform(-9, -1)
+    )
 
 
 def _ray(rng: Generator, shape: tuple[int, int]) -> Rows:
@@ -41,7 +43,9 @@ def _sparse(rng: Generator, shape: tuple[int, int]) -> Rows:
 
 
 def _line(rng: Generator, shape: tuple[int, int]) -> Rows:
-    return np.outer(rng.permutation(np.linspace(-1, 1, shape[0])), np.ones(shape[1])) * 10.0 ** rng.uniform(-3, 6)
+    return np.asarray(
+        np.outer(rng.permutation(np.linspace(-1, 1, shape[0])), np.ones(shape[1])) * 10.0 ** rng.uniform(-3, 6)
+    )
 
 
 def _neighbours(rng: Generator, shape: tuple[int, int]) -> Rows:
@@ -61,7 +65,7 @@ def _spikes(rng: Generator, shape: tuple[int, int]) -> Rows:
     rows_PD[:count] = rows_PD[count:].mean(axis=0) if count < shape[0] else 0
     for row in range(count):
         rows_PD[row, rng.integers(shape[1])] = rng.choice([-1, 1]) * 10.0 ** (3 + row * rng.uniform(1, 10))
-    return rows_PD
+    return np.asarray(rows_PD)
 
 
 KINDS: dict[str, Callable[[Generator, tuple[int, int]], Rows]] = {
@@ -98,19 +102,19 @@ def _lie(rng: Generator, rows_PD: Rows, row: int, tau: float) -> Rows:
     somewhere = rng.standard_normal(width)
     match int(rng.integers(0, 8)):
         case 0:
-            return somewhere * 10.0 ** rng.uniform(-37, 37)
+            return np.asarray(somewhere * 10.0 ** rng.uniform(-37, 37))
         case 1:
-            return _LARGEST * rng.choice([-1, 1], width)
+            return np.asarray(_LARGEST * rng.choice([-1, 1], width))
         case 2:
-            return honest + somewhere * tau * 10.0 ** rng.uniform(-9, 1)
+            return np.asarray(honest + somewhere * tau * 10.0 ** rng.uniform(-9, 1))
         case 3:
             return np.where(np.arange(width) == rng.integers(width), _LARGEST, 0.0)
         case 4:
-            return honest
+            return np.asarray(honest)
         case 5:
-            return -honest
+            return np.asarray(-honest)
         case 6:
-            return rows_PD[max(0, row - 1)] * (1 + 2.0**-22)
+            return np.asarray(rows_PD[max(0, row - 1)] * (1 + 2.0**-22))
         case _:  # on the edge of the honest row's radius
             edge = tau * somewhere / np.linalg.norm(somewhere)
-            return honest + edge * (1 + rng.choice([-1, 0, 1]) * 2.0**-20)
+            return np.asarray(honest + edge * (1 + rng.choice([-1, 0, 1]) * 2.0**-20))

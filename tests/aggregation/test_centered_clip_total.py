@@ -13,6 +13,7 @@ from tests.aggregation.hostile_rows import KINDS, draw_rows
 from tests.aggregation.oracle import gaussian_rows
 from troth.aggregation import acquitted_center, centered_clip_total, judge_center, solve_centered_clip
 from troth.aggregation.centered_clip_total import _Pulls, solve_for_any_rows
+from troth.aggregation.exact import Floats
 
 # P rows, D coordinates, N coordinates in the span of the rows
 
@@ -22,7 +23,7 @@ CLUSTERS_D = 50
 def clusters(apart: float, jitter: float) -> Tensor:
     """Two groups of eight rows, so many radii apart and nearly on a line: plain descent is 4,000 tolerances off after 30,000
     rounds."""
-    rows_PD = jitter * gaussian_rows(1, 16, CLUSTERS_D).double()
+    rows_PD: Tensor = jitter * gaussian_rows(1, 16, CLUSTERS_D).double()
     rows_PD[:8, 0] += apart
     return rows_PD.float()
 
@@ -126,7 +127,7 @@ def test_newtons_step_is_that_of_the_derivative(barrier: float) -> None:
     rows_PN = gaussian_rows(5, 9, 4).double().numpy()
     at_N = np.full(4, 0.1)
     here = _Pulls(rows_PN, at_N, barrier)
-    small, step_N = 1e-6, here.newton
+    small, step_N = 1e-6, here.step()
     bent_N = (here.moved(-small * step_N).pull - here.moved(small * step_N).pull) / (2 * small)
     np.testing.assert_allclose(bent_N, here.pull, rtol=1e-4, atol=1e-7)
 
@@ -135,25 +136,18 @@ def test_newtons_step_is_that_of_the_derivative(barrier: float) -> None:
 def test_a_stage_takes_few_steps(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The proof allows `n·(1/θ − 1 + log θ)/0.0268` damped steps of each stage and a few of Newton's; ten are many."""
     taken: list[int] = []
-    newton = centered_clip_total._newton
+    newton, step = centered_clip_total._newton, _Pulls.step
 
-    def counted(rows_PN: np.ndarray, at_N: np.ndarray, barrier: float) -> np.ndarray:
-        steps = 0
-        step = _Pulls.newton.fget
+    def counted(rows_PN: Floats, at_N: Floats, barrier: float) -> Floats:
+        taken.append(0)
+        return newton(rows_PN, at_N, barrier)
 
-        def one(self: _Pulls) -> np.ndarray:
-            nonlocal steps
-            steps += 1
-            return step(self)
-
-        monkeypatch.setattr(_Pulls, "newton", property(one))
-        try:
-            return newton(rows_PN, at_N, barrier)
-        finally:
-            monkeypatch.setattr(_Pulls, "newton", property(step))
-            taken.append(steps)
+    def one(self: _Pulls) -> Floats:
+        taken[-1] += 1
+        return step(self)
 
     monkeypatch.setattr(centered_clip_total, "_newton", counted)
+    monkeypatch.setattr(_Pulls, "step", one)
     for seed in range(15):
         rows_PD, tau = draw_rows(kind, seed)
         solve_for_any_rows(rows_PD, tau=tau)

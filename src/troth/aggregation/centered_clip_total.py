@@ -16,9 +16,11 @@ Bits differ between machines, and nobody compares them (SPEC A1).
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from troth.aggregation.centered_clip import judge_center, residual_tolerance
@@ -79,7 +81,7 @@ def _newton(rows_PN: Floats, at_N: Floats, barrier: float) -> Floats:
     """Go near the centre for this barrier, by damped steps: each descends by at least what the proof says."""
     now = _Pulls(rows_PN, at_N, barrier)
     for _ in range(_MOST_STEPS):
-        direction_N = now.newton
+        direction_N = now.step()
         decrement = np.sqrt(max(_dot(direction_N, now.pull), 0.0) / barrier)
         if not decrement > _NEAR or now.residual <= now.rounding:
             break
@@ -117,7 +119,8 @@ class _Pulls:
     @cached_property
     def towards(self) -> Floats:
         """Unit vectors to the rows; zero where a row is."""
-        return self.away / np.where(self.distances > 0, self.distances, 1.0)[:, None]
+        towards_PN: Floats = self.away / np.where(self.distances > 0, self.distances, 1.0)[:, None]
+        return towards_PN
 
     @cached_property
     def short(self) -> Floats:
@@ -132,7 +135,7 @@ class _Pulls:
             value_P = short_P * (beyond_P + short_P) - 2 * self.barrier * (clipped_P - short_P) / rest_P
             slope_P = beyond_P + 2 * short_P + 2 * self.barrier / rest_P**2
             short_P = np.clip(short_P - value_P / slope_P, 0.0, clipped_P)
-        return short_P
+        return np.asarray(short_P)
 
     @cached_property
     def strengths(self) -> Floats:
@@ -156,8 +159,7 @@ class _Pulls:
         held_P = self.strengths / np.where(self.distances > 0, self.distances, 1.0)
         return _ROUNDING * float((held_P * reach_P).sum())
 
-    @property
-    def newton(self) -> Floats:
+    def step(self) -> Floats:
         """Newton's step. A row bends by `ρ/r` across its direction, and by `dρ/dr` along it."""
         far_P, short_P = self.distances >= 1, self.short
         gap_P = np.where(far_P, short_P, 1 - self.distances + short_P)  # 1 − ρ, with all its digits
@@ -187,7 +189,7 @@ def _dot(left_N: Floats, right_N: Floats) -> float:
     return float(np.einsum("n,n->", left_N, right_N))
 
 
-def _coordinates(rows_PD: Floats, reference_D: Floats) -> Floats:
+def _coordinates(rows_PD: NDArray[Any], reference_D: NDArray[Any]) -> Floats:
     """The rows around the reference, in an orthonormal basis of their span: differences and lengths stay as they are."""
     peers, size = rows_PD.shape
     if size <= peers:
@@ -196,7 +198,7 @@ def _coordinates(rows_PD: Floats, reference_D: Floats) -> Floats:
     for start in range(0, size, _CHUNK):
         chunk = slice(start, start + _CHUNK)
         around_PC = rows_PD[:, chunk].astype(np.float64) - reference_D[chunk].astype(np.float64)
-        upper_NP = np.linalg.qr(np.concatenate([upper_NP, around_PC.T]), mode="r")
+        upper_NP = np.asarray(np.linalg.qr(np.concatenate([upper_NP, around_PC.T]), mode="r"))
     return np.ascontiguousarray(upper_NP.T)
 
 

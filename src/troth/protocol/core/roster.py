@@ -1,6 +1,6 @@
 """The members of a step, what is held against keys, and the guarantee that follows."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -139,15 +139,15 @@ class Roster:
                 entered=len(newcomers) + sum(old in self.came_in for old, _ in back),
             ),
         )
-        return replace(
-            following, byzantine=following._byzantine_among(following.seats), **self._idling(record, staying)
-        )
+        still, idle, most_idle = self._idling(record, len(staying))
+        following = replace(following, still=still, idle=idle, most_idle=most_idle)
+        return replace(following, byzantine=following._byzantine_among(following.seats))
 
-    def _idling(self, record: StepRecord, staying: Collection[PeerId]) -> dict[str, int]:
+    def _idling(self, record: StepRecord, members: int) -> tuple[int, int, int]:
+        """Steps without an update, those of them that count for the rest between steps, and the most members meanwhile."""
         if record.updated:
-            return {"still": 0, "idle": 0, "most_idle": 0}
-        more, most = len(staying) > self.most_idle, max(len(staying), self.most_idle)
-        return {"still": self.still + 1, "idle": 0 if more else self.idle + 1, "most_idle": most}
+            return 0, 0, 0
+        return self.still + 1, 0 if members > self.most_idle else self.idle + 1, max(members, self.most_idle)
 
     def rest(self, delta: float) -> float:
         """Seconds between the steps of a pause: twice as many with each, up to an hour, and few again only when more members are
