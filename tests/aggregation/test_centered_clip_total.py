@@ -25,7 +25,8 @@ def clusters(apart: float, jitter: float) -> Tensor:
     rounds."""
     rows_PD: Tensor = jitter * gaussian_rows(1, 16, CLUSTERS_D).double()
     rows_PD[:8, 0] += apart
-    return rows_PD.float()
+    near_PD: Tensor = rows_PD.float()
+    return near_PD
 
 
 def spiked(size: float, width: int = 300) -> Tensor:

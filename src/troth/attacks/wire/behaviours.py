@@ -6,6 +6,7 @@ from troth.crypto import Stream
 
 # In the order in which worlds are drawn: a seed means the same world whatever these are called.
 WIRE_BEHAVIOURS = {
+    "awake": "call all to the next step as soon as one is over",
     "corrupt-parts": "send parts that are not those committed to",
     "equivocate": "say one thing to some and another to others",
     "false-incomplete": "claim that values are missing",

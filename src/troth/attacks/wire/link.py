@@ -26,6 +26,7 @@ from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.broadcast.link import PacketLink
 from troth.protocol.wire.frames import (
     BlobSent,
+    Busy,
     Certificate,
     Chained,
     Frame,
@@ -117,6 +118,9 @@ class LyingLink:
             self._last_round.tells(to, packet.slot, packet.frame, self.now())
         if isinstance(packet.frame, View):
             self._mislead(packet.slot)
+        if isinstance(packet.frame, Value) and packet.slot.phase == Phase.ACCUSE and self._draws.does("awake", 1.0):
+            following = packet.slot._replace(step=packet.slot.step + 1, attempt=0, phase=Phase.COMMIT)
+            self._link.send(to, Packet(following, Busy(following.step)))
         if not self._shuns(to):
             for frame in self._frames(to, packet):
                 self._link.send(to, Packet(packet.slot, frame))

@@ -26,23 +26,34 @@ from troth.training.work import Training, TrainingWork
 
 
 class _LyingWork(TrainingWork):
-    """Turns its gradients round from some step on."""
+    """Turns its gradients round from some step on, or puts one huge number into them."""
 
     def __init__(
-        self, *training: Any, me: PeerId, start: int, forged: set[tuple[bytes, int]], free: Callable[[], bool]
+        self,
+        *training: Any,
+        me: PeerId,
+        start: int,
+        forged: set[tuple[bytes, int]],
+        free: Callable[[], bool],
+        spike: float,
     ) -> None:
         super().__init__(*training)
         self._me = me
         self._start = start
         self._forged = forged
         self._free = free
+        self._spike = spike
 
     async def gradient(self, training: Training, seed: Seed, step: int) -> Tensor:
         honest_D = await super().gradient(training, seed, step)
         if step < self._start or not self._free():
             return honest_D
         self._forged.add((self._me, step))
-        return honest_D * FORGED
+        if not self._spike:
+            return honest_D * FORGED
+        sent_D = honest_D.clone()
+        sent_D[int.from_bytes(seed[:4]) % len(sent_D)] = self._spike
+        return sent_D
 
 
 class Liar:
@@ -74,7 +85,8 @@ class Liar:
         self._collusion = self._collude(number)
         channel = inner if self._collusion is None else self._behaving(inner, self._identity, self._collusion)
         start = plan.forge_from.get(number, plan.steps)
-        work = stage.work(partial(_LyingWork, me=me, start=start, forged=stage.world.forged, free=self._free))
+        forgery = {"start": start, "forged": stage.world.forged, "free": self._free, "spike": plan.spikes}
+        work = stage.work(partial(_LyingWork, me=me, **forgery))
         entropy = FreshCoins(plan.seed, number)
         outside = stage.wrapped(me, self._about_strangers(channel), inner)
         self._inner = inner

@@ -57,6 +57,7 @@ class Plan:
     )  # numbered after the peers: arrival, behaviour
     leaves: Mapping[int, Leave] = field(default_factory=dict)  # of strangers
     rekey_every: int = 0  # updates between changes of the keys that sign records; 0: nobody changes them (SPEC U6)
+    spikes: float = 0.0  # wrong gradients are right but for one number of this size; 0: they are turned around
 
     @property
     def lying(self) -> frozenset[int]:
@@ -113,6 +114,7 @@ class Plan:
             f"contents named every {self.content_every} steps": self.content_every > 1,
             f"probation of {self.probation} steps for {dict(self.strangers)}": self.probation > 0,
             f"of whom go away {dict(self.leaves)}": bool(self.leaves),
+            f"one number of {self.spikes:.3g} in wrong gradients": self.spikes > 0,
             f"record keys change every {self.rekey_every} updates": self.rekey_every > 0,
             "beyond the full guarantee": not self.within,
         }

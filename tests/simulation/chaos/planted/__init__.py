@@ -58,6 +58,9 @@ PLANTED: Mapping[str, Plant] = {
     "banned strangers knock again": door.banned_knock_again,
     "everyone who ever came in has a seat": door.everyone_who_ever_came,
     "the ban of a stranger is a liar less": door.strangers_bans_count,
+    "an owner speaks without judging itself": judging.speaks_without_judging_itself,
+    "a ban that rests on judgement is a liar less": recovery.refutable_bans_lower_l,
+    "a pause outrun": recovery.pause_without_rest,
 }
 
 NOT_PLANTED: Mapping[str, str] = {  # with the reason
@@ -77,6 +80,8 @@ NOT_PLANTED: Mapping[str, str] = {  # with the reason
     "an unbounded update": "Worlds train with SGD, whose steps are as long as what U3 limits lets them be, on tasks without "
     "dark coordinates: no step is shortened, and none is longer without U7. tests/simulation/lockstep/test_step_bounds.py and "
     "tests/training/test_step_bounds.py have it.",
+    "no alarm": "Plans promise to withstand all of their liars, so that only another bug could ban more members than that. The "
+    "checker counts it; tests/protocol/core/test_alarm.py has it.",
     "a candidate's gradient averaged": "Parts go from contributors to owners, and nothing that a candidate sends is one.",
     "an old record taken for new, a standing that nobody signed, chunks of a state not checked": "A liar's word has to come "
     "first, and the next record to fit what it said. tests/protocol/recovery/test_following.py plants them, and finds them.",

@@ -50,6 +50,14 @@ def majority_of_those_left() -> Any:
     return patch.object(Roster, "quorum", property(lambda self: len(self.members) // 2 + 1))
 
 
+def pause_without_rest() -> Any:
+    return patch.object(Roster, "rest", lambda _self, _delta: 0.0)
+
+
+def refutable_bans_lower_l() -> Any:
+    return patch.object(StepRecord, "disputable", property(lambda _self: frozenset()))
+
+
 def begins_with_a_quorum() -> Any:
     return patch.object(Roster, "restart_quorum", property(lambda self: self.quorum))
 

@@ -8,7 +8,7 @@ from troth.simulation.chaos.checkers.bans import bans, evidence, no_honest_ban
 from troth.simulation.chaos.checkers.bounds import bounds, memory
 from troth.simulation.chaos.checkers.coins import coins
 from troth.simulation.chaos.checkers.door import door, lazy
-from troth.simulation.chaos.checkers.progress import progress, standing
+from troth.simulation.chaos.checkers.progress import pauses, progress, standing
 from troth.simulation.chaos.checkers.returns import comeback, follows, rejoins
 from troth.simulation.chaos.checkers.seats import seats
 from troth.simulation.chaos.checkers.signatures import signed, slots
@@ -34,6 +34,7 @@ CHECKERS: dict[str, Callable[[World], list[str]]] = {
     "harm": harm,
     "progress": progress,
     "standing": standing,
+    "pauses": pauses,
     "timeouts": timeouts,
     "rejoins": rejoins,
     "follows": follows,
@@ -56,6 +57,7 @@ OF_SAFETY = frozenset(
         "coins",
         "door",
         "seats",
+        "pauses",
         "bounds",
         "memory",
         "safety",

@@ -2,7 +2,8 @@
 
 from troth.crypto import PeerId
 from troth.protocol.core.errors import LeftOutError, StalledError
-from troth.simulation.chaos.world import World
+from troth.protocol.core.roster import Roster
+from troth.simulation.chaos.world import BOUNDS, World
 
 
 def progress(world: World) -> list[str]:
@@ -25,6 +26,23 @@ def excused(world: World) -> bool:
     """Whether the run may have stopped: more peers are gone than it promised to withstand."""
     stopped = world.majority_lost or world.rests or _done(world)
     return not world.plan.within and bool(_missing(world)) and stopped
+
+
+def pauses(world: World) -> list[str]:
+    """Steps of a pause lie farther and farther apart, however often a liar calls (SPEC G3): from the third step without an update
+    on, if those who were left could make none."""
+    broken, before, still, idle, most = [], Roster.founding(world.run), 0, 0, 0
+    for outcome in world.witness:
+        record, count = outcome.record, len(before.members)
+        ended, least = world.step_ends.get(record.step - 1), min(BOUNDS.delta * 2.0**idle, 3600.0)
+        if still >= 2 and ended is not None and not record.began and not before.moves(count, count):
+            gap = world.step_ends[record.step] - ended
+            if gap < 0.9 * least - 2 * BOUNDS.delta:
+                broken.append(f"step {record.step}: {gap:.1f} s after the last one of a pause, not {least:.1f}")
+        before, members = outcome.state.roster, len(outcome.state.roster.members)
+        still, idle = (0, 0) if record.updated else (still + 1, 0 if members > most else idle + 1)
+        most = 0 if record.updated else max(most, members)
+    return broken
 
 
 def _done(world: World) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from troth.crypto import stream
 from troth.simulation.chaos.draws.classic import draw_plan
 from troth.simulation.chaos.draws.dice import Dice
-from troth.simulation.chaos.draws.wide import with_crashes, with_training
+from troth.simulation.chaos.draws.wide import with_calls, with_crashes, with_spikes, with_training
 from troth.simulation.chaos.plan import Plan
 from troth.simulation.lockstep.drop_outs import DropOut
 
@@ -14,9 +14,9 @@ def draw_beyond(seed: int, *, least_peers: int = 4, most_peers: int = 16, steps:
     """Draw a world with as many liars as there may be, and honest peers that crash besides."""
     dice = Dice(stream(seed, "beyond"))
     plan = draw_plan(seed, least_peers=least_peers, most_peers=most_peers, steps=steps)
-    plan = with_crashes(dice, with_training(dice, plan, large=False))
+    plan = with_spikes(with_crashes(dice, with_training(dice, plan, large=False)))
     isolated = Dice(stream(seed, "one by one"))  # a stream of its own: other worlds stay the same
-    return plan if isolated.pick(3) else _one_by_one(isolated, plan)
+    return with_calls(plan if isolated.pick(3) else _one_by_one(isolated, plan))
 
 
 def _one_by_one(dice: Dice, plan: Plan) -> Plan:

@@ -24,6 +24,7 @@ CLASSIC_ATTACKS = (
 )
 # Added later, and drawn by `draw_wide` only: so the seeds of classic worlds still mean the same worlds.
 LATER_BEHAVIOURS = frozenset({"hoard-signatures", "flood"})
+AWAKE = "awake"  # of liars of worlds that may pause; drawn from a stream of its own
 
 
 def draw_plan(seed: int, *, least_peers: int = 4, most_peers: int = 16, steps: int = 20) -> Plan:
@@ -35,7 +36,7 @@ def draw_plan(seed: int, *, least_peers: int = 4, most_peers: int = 16, steps: i
     order = dice.stream.permutation(peers).tolist()
     lying, honest = order[:byzantine], order[byzantine:]
     crashes, loss, cuts = _draw_failures(dice, honest, peers, steps)
-    names = [name for name in WIRE_BEHAVIOURS if name not in LATER_BEHAVIOURS]
+    names = [name for name in WIRE_BEHAVIOURS if name not in LATER_BEHAVIOURS | {AWAKE}]
     liars = {number: frozenset(names[k] for k in dice.stream.sample(len(names), dice.pick(5))) for number in lying}
     attacks = {number: CLASSIC_ATTACKS[dice.pick(len(CLASSIC_ATTACKS))] for number in lying if dice.pick(2)}
     if together:

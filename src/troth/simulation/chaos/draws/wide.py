@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from troth.crypto import stream
 from troth.protocol.core.run import most_byzantine
-from troth.simulation.chaos.draws.classic import CLASSIC_ATTACKS, LATER_BEHAVIOURS, draw_plan
+from troth.simulation.chaos.draws.classic import AWAKE, CLASSIC_ATTACKS, LATER_BEHAVIOURS, draw_plan
 from troth.simulation.chaos.draws.dice import Dice
 from troth.simulation.chaos.plan import TASKS, Plan
 from troth.simulation.lockstep.drop_outs import DropOut
@@ -40,13 +40,33 @@ def draw_wide(seed: int, *, least_peers: int = 4, most_peers: int = 16, steps: i
         steps = _LONG[0] + dice.pick(_LONG[1] - _LONG[0] + 1)
     plan = draw_plan(seed, least_peers=least_peers, most_peers=most_peers, steps=steps)
     plan = with_training(dice, _with_lies(dice, _with_few_contents(_with_long_nights(plan))), large=large)
+    plan = with_spikes(plan)
     most = most_byzantine(plan.peers, 1)
     if not dice.pick(10):
-        return with_crashes(dice, plan)
+        return with_calls(with_crashes(dice, plan))
     if not dice.pick(8):
         return plan
     plan = replace(plan, byzantine=most)
     return _within(plan) if not plan.within and dice.pick(2) else plan
+
+
+def with_spikes(plan: Plan) -> Plan:
+    """In every third world with wrong gradients these are right, but for one number of any size (SPEC A7)."""
+    dice = Dice(stream(plan.seed, "spikes"))  # a stream of its own: other worlds stay the same
+    return plan if not plan.forge_from or dice.pick(3) else replace(plan, spikes=10.0 ** (6 + 32 * dice.chance()))
+
+
+def with_calls(plan: Plan) -> Plan:
+    """In every second world that may pause, a liar calls all to each next step at once (SPEC G3)."""
+    dice = Dice(stream(plan.seed, "calls"))  # a stream of its own: other worlds stay the same
+    if not plan.liars or not plan.crashes or dice.pick(2):
+        return plan
+    number = min(plan.liars)
+    return replace(
+        plan,
+        liars={**plan.liars, number: plan.liars[number] | {AWAKE}},
+        intensity={**plan.intensity, number: (1.0, plan.intensity[number][1])},
+    )
 
 
 def _with_long_nights(plan: Plan) -> Plan:
