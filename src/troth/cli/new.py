@@ -214,7 +214,8 @@ def _warnings(built: "BuiltManifest") -> list[str]:
         lines.append("Beyond the guarantee: with so many liars nothing is promised.")
     elif parameters.byzantine == 0:
         lines.append(
-            f"No liar is withstood: that takes 4 founders and a validator; here are {count} and {parameters.validators}."
+            f"No liar is withstood: that takes 4 founders and a validator; here are {count} and {parameters.validators}. "
+            "The first ban, also of a machine that computes wrongly, ends the run."
         )
     hidden = [founder.name for founder in manifest.founders if not founder.address]
     if len(hidden) > 1:
