@@ -327,3 +327,23 @@ def test_a_candidate_is_dialled_while_it_is_one() -> None:
     assert table.expect(slot) == [key]
     assert table.is_dialled(key, table.of(key))
     assert not table.is_dialled(key, first), "whoever still dials it for the slot that it lost must end"
+
+
+def test_what_a_stranger_sent_on_an_older_connection_ends_with_it_too() -> None:
+    """[M4] With a newer one that comes and goes, the member would keep 64 KiB of each key, and keys cost nothing."""
+
+    async def part(member: _Member) -> None:
+        guest = STRANGERS[0]
+        older = await member.greeted_by(guest)
+        newer = await member.dialled_by(guest)
+        say(newer, Hello(**{**HELLO, "member": guest.peer, "process": guest.peer}))
+        await until(lambda: len(member.mesh._greeted) == 2)
+        newer.close()
+        await until(lambda: len(member.mesh._greeted) == 1)
+        older.send(Lane.CONTROL, CONTROL_PACKET + bytes(1000))
+        await until(lambda: member.inbox.holds(guest.peer))
+        older.close()
+        await until(lambda: not member.mesh._greeted)
+        assert not member.inbox.holds(guest.peer)
+
+    play(part)
