@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from troth.crypto import Digest
-from troth.errors import OperatorError, printable
+from troth.errors import OperatorError, one_word, printable
 from troth.network.manifest.errors import ConsentError, ManifestError
 from troth.pinned import CodeFile, PinnedCode, PinnedError, code_digest_of, read_code
 from troth.plugins import offered
@@ -89,7 +89,7 @@ def _read(folder: Path, agreed: list[tuple[str, Digest]]) -> TaskCode:
             raise ManifestError(
                 f"task code: {path} is not the one agreed on ({digests}); ask for the file and put it there"
             )
-    return TaskCode(printable(file), tuple(files), pinned)
+    return TaskCode(one_word(file), tuple(files), pinned)
 
 
 def _of_package(name: str, point: EntryPoint) -> TaskCode:
