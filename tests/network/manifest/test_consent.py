@@ -351,3 +351,11 @@ def test_an_installed_package_is_asked_about_before_it_is_imported(
     (place / "pack_of_theirs/tasks.py").write_text(TASK + "#\n")
     with pytest.raises(ConsentError):
         manifest.make_task()
+
+
+def test_modules_lie_in_the_folder_of_the_tasks_file(folder: Path) -> None:
+    """Nothing elsewhere could be imported; and to look for such a one beside a reader's own copy was a traceback."""
+    manifest = received(folder, TASK, "net/mine.py")
+    with pytest.raises(ManifestError, match=r"'other/x\.py', which does not lie in the folder of the task's file"):
+        dataclasses.replace(manifest, code_files=(("other/x.py", sha256("")),))
+    assert dataclasses.replace(manifest, code_files=(("net/sub/x.py", sha256("")),)).code_files
