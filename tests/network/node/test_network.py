@@ -30,10 +30,10 @@ def test_a_successor_is_where_the_key_before_it_was() -> None:
 
 def test_a_newcomer_that_left_keeps_what_it_said() -> None:
     """It may come back, under a successor key too; the mesh dials members only."""
-    said = {"addresses": ((NEWCOMER, "newcomer:1"),)}
-    roster = Roster((FOUNDER,), away=(Away(3, NEWCOMER, 2),), **said)
+    said = ((NEWCOMER, "newcomer:1"),)
+    roster = Roster((FOUNDER,), away=(Away(3, NEWCOMER, 2),), addresses=said)
     assert member_addresses(roster, FOUNDERS, "dht:") == {FOUNDER: "founder:1", NEWCOMER: "newcomer:1"}
-    under = Roster((FOUNDER,), away=(Away(9, SUCCESSOR, 8),), successors=((NEWCOMER, SUCCESSOR),), **said)
+    under = Roster((FOUNDER,), away=(Away(9, SUCCESSOR, 8),), successors=((NEWCOMER, SUCCESSOR),), addresses=said)
     both = {NEWCOMER: "newcomer:1", SUCCESSOR: "newcomer:1"}
     assert member_addresses(under, FOUNDERS, "") == {FOUNDER: "founder:1", **both}
 

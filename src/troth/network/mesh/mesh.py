@@ -126,6 +126,8 @@ class Mesh:
         if neighbour is not None and asks and not neighbour.asked:
             neighbour.asked = True
             self._recognise()
+        if neighbour is not None:
+            neighbour.answered()
         if neighbour is not None and (connection is None or not self._send(connection, lane, message)):
             neighbour.hold(lane, message)
         if not self._neighbours.knows(to):
