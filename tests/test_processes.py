@@ -1,4 +1,5 @@
-"""Processes that people do not see do not hear Ctrl-C, from their first moment on; and are asked before they are ended."""
+"""Processes that people do not see do not hear Ctrl-C, from their first moment on; import nothing from the folder
+that they are started in; and are asked before they are ended."""
 
 import multiprocessing
 import os
@@ -28,6 +29,11 @@ def _start(*_: Any) -> None:
     raise _StartedError
 
 
+def _start_safely(*_: Any) -> None:
+    assert os.environ["PYTHONSAFEPATH"] == "1", "it would import what lies in the current folder"
+    _start()
+
+
 def test_this_process_hears_it_again_afterwards() -> None:
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(_StartedError), interrupts_ignored():
@@ -49,9 +55,22 @@ def test_other_threads_may_start_processes_too() -> None:
     assert ended
 
 
+def test_nothing_in_the_folder_that_it_is_started_in_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have come with a manifest: `multiprocessing` starts `python -c`, which looks for modules there first."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    for name in ("pickle", "signal", "socket"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\nraise SystemExit")
+    assert list(work_through(abs, [-1], 1)) == [(-1, 1)]
+    assert not (tmp_path / "ran").exists()
+    assert "PYTHONSAFEPATH" not in os.environ, "what else a person starts is their own"
+
+
 def test_the_fork_server_of_a_swarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It imports for seconds before it takes care of signals itself."""
-    monkeypatch.setattr("multiprocessing.forkserver.ensure_running", _start)
+    monkeypatch.setattr("multiprocessing.forkserver.ensure_running", _start_safely)
     plan = SwarmPlan(peers=4)
     with pytest.raises(_StartedError), Swarm(plan, rehearsal(plan, "quadratic:dimension=40"), tmp_path):
         pass
@@ -60,7 +79,7 @@ def test_the_fork_server_of_a_swarm(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_the_process_that_verifies_signatures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signatures, "_BATCH", 1)
     monkeypatch.setattr(signatures, "_WORTH_WHILE", 0)
-    monkeypatch.setattr(ProcessPoolExecutor, "submit", _start)
+    monkeypatch.setattr(ProcessPoolExecutor, "submit", _start_safely)
     with pytest.raises(_StartedError), signatures.SignatureChecker(Report("run")) as checker:
         checker.add(signatures.Claim("here", PeerId(bytes(32)), b"", bytes(64)))
 

@@ -13,3 +13,9 @@ class OperatorError(ValueError):
 def printable(text: str) -> str:
     """Make text that a stranger wrote safe to print: nothing in it moves the cursor or breaks the line."""
     return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def one_word(text: str) -> str:
+    """A stranger's name of a file as one word of ASCII: spaces in it would make a line of a list look like two, of files with
+    other digests, and letters that are written from right to left, or that nobody sees, like another name."""
+    return printable(text).encode("ascii", "backslashreplace").decode().replace(" ", "␣")

@@ -1,8 +1,10 @@
-"""Starting processes that people do not see: Ctrl-C, which a terminal sends to all, is for the one that they started.
+"""Starting processes that people do not see: Ctrl-C, which a terminal sends to all, is for the one that they started; and they
+import nothing from the folder that it was started in, which may be a stranger's.
 
 Also many jobs on several of them. Imports nothing of ours, so that every package may use it.
 """
 
+import os
 import signal
 import threading
 import time
@@ -16,7 +18,22 @@ from typing import Any, Generic, NamedTuple, TypeVar
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
+_SAFE_PATH = "PYTHONSAFEPATH"
 _SPAWN = get_context("spawn")  # a fork would copy PyTorch's locks, and hang
+
+
+@contextmanager
+def started_safely(*others: signal.Signals) -> Iterator[None]:
+    """Python that is started here (`multiprocessing` does so by `python -c`) does not look for modules in the current folder: a
+    `pickle.py` in a folder that came with a manifest would be run there, and nobody agreed. And see `interrupts_ignored`."""
+    before = os.environ.get(_SAFE_PATH)
+    os.environ[_SAFE_PATH] = "1"
+    try:
+        with interrupts_ignored(*others):
+            yield
+    finally:
+        del os.environ[_SAFE_PATH]
+        os.environ.update({} if before is None else {_SAFE_PATH: before})
 
 
 @contextmanager
@@ -140,7 +157,7 @@ class _Worker(Generic[Job, Result]):
     def _start(self) -> None:
         self.pipe, theirs = _SPAWN.Pipe()
         self._process = _SPAWN.Process(target=_serve, args=(self._work, theirs), daemon=True)
-        with interrupts_ignored(*self._ignored):
+        with started_safely(*self._ignored):
             self._process.start()
         theirs.close()
 

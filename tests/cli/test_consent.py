@@ -15,8 +15,10 @@ import pytest
 from tests.cli.conftest import Troth
 from tests.cli.test_lists import TASK
 from tests.consented import nobody_agreed
+from troth.cli.fields import _show
 from troth.crypto import Identity
 from troth.network.manifest.builder import ManifestOptions, build_manifest
+from troth.network.manifest.consent import code_to_run
 from troth.network.manifest.founder import Founder
 from troth.network.manifest.manifest import Manifest
 
@@ -161,6 +163,22 @@ def test_a_person_at_a_terminal_is_asked_once(theirs: Manifest, tmp_path: Path) 
     three = Pty(*join)
     assert three.end() == 0, three.seen
     assert "Run it?" not in three.seen
+
+
+def test_one_file_does_not_look_like_two(theirs: Manifest, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its name would have a terminal show the SHA-256 of a file that everybody has read, and a harmless name below."""
+    known = "5e" * 32
+    name = f"lines.py      2,140 bytes  SHA-256 {known}{' ' * 40}    \u05d0conf.py"
+    (tmp_path / "theirs" / name).write_text(MARKS)
+    hostile = replace(theirs, task=name)
+    code = code_to_run(hostile)
+    assert code is not None
+    _show(hostile, code)
+    (shown,) = [line for line in capsys.readouterr().err.splitlines() if theirs.code.hex() in line]
+    word, _, rest = shown.strip().partition(" ")
+    assert word.startswith(f"lines.py␣␣␣␣␣␣2,140␣bytes␣␣SHA-256␣{known}␣")
+    assert word.endswith("\\u05d0conf.py")
+    assert rest.split() == [f"{len(MARKS.encode())}", "bytes", "SHA-256", theirs.code.hex()]
 
 
 def test_whoever_writes_the_manifest_is_not_asked_about_their_own_file(

@@ -251,6 +251,15 @@ def test_weights_under_each_others_names(closed: ClosedRun, tmp_path: Path) -> N
     assert "other weights" in wrong(closed, tmp_path, swapped)
 
 
+@pytest.mark.parametrize("kind", ["float8_e4m3fn", "int32", "complex64"])
+def test_numbers_of_a_type_that_nobody_trains_with(closed: ClosedRun, tmp_path: Path, kind: str) -> None:
+    """PyTorch cannot tell whether some of these are finite: that was a traceback."""
+    weights = closed.weights()
+    name = next(iter(weights))
+    weights[name] = weights[name].to(getattr(torch, kind))
+    assert f"'{name}' holds numbers of the type torch.{kind}" in wrong(closed, tmp_path, weights)
+
+
 @pytest.mark.parametrize("change", ["extra", "missing", "nan", "double", "shape", "renamed"])
 def test_other_tensors_than_the_tasks(closed: ClosedRun, tmp_path: Path, change: str) -> None:
     weights = closed.weights()

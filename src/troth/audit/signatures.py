@@ -9,7 +9,7 @@ from typing import NamedTuple, Self
 
 from troth.audit.report import Check, Report
 from troth.crypto import PeerId, verify
-from troth.processes import interrupts_ignored
+from troth.processes import started_safely
 
 _BATCH = 2048
 _WORTH_WHILE = 4  # batches that are verified here before another process is started
@@ -47,10 +47,10 @@ class SignatureChecker:
         if not self._processes or self._batches <= _WORTH_WHILE:
             self._note(batch, verified(batch))
             return
-        if self._pool is None:
-            # A fork would copy PyTorch's locks, and hang.
-            self._pool = ProcessPoolExecutor(self._processes, get_context("spawn"))
-        with interrupts_ignored():  # the first batches start the processes
+        with started_safely():  # the first batches start the processes
+            if self._pool is None:
+                # A fork would copy PyTorch's locks, and hang.
+                self._pool = ProcessPoolExecutor(self._processes, get_context("spawn"))
             answer = self._pool.submit(verified, [claim._replace(where="") for claim in batch])
         self._waiting.append((batch, answer))
         while len(self._waiting) > _WAITING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from troth.errors import OperatorError, printable
+from troth.errors import OperatorError, one_word, printable
 
 if TYPE_CHECKING:
     from troth.network.manifest.consent import TaskCode
@@ -84,16 +84,20 @@ def agree(manifest: "Manifest", trust: str | None) -> None:
 
 
 def _show(manifest: "Manifest", code: "TaskCode") -> None:
-    """Everything that is needed to decide. Names are a stranger's: they were checked to be safe to print."""
+    """Everything that is needed to decide. Names are a stranger's."""
     lines = [
         "",
-        f"The task of the run “{manifest.name}” is {manifest.task}.",
+        f"The task of the run “{manifest.name}” is {one_word(manifest.task)}.",
         f"That runs {code.what}, which is not part of Troth: it is a program, chosen by whoever wrote the manifest.",
         "",
     ]
     shown = code.files[:_MOST_SHOWN]
-    width = max(len(file.name) for file in shown)
-    lines += [f"    {file.name:<{width}}  {file.size:>9,} bytes  SHA-256 {file.digest.hex()}" for file in shown]
+    names = [one_word(file.name) for file in shown]
+    width = max(map(len, names))
+    lines += [
+        f"    {name:<{width}}  {file.size:>9,} bytes  SHA-256 {file.digest.hex()}"
+        for name, file in zip(names, shown, strict=True)
+    ]
     if len(code.files) > len(shown):
         lines.append(f"    … and {len(code.files) - len(shown):,} more")
     if len(code.files) > 1:

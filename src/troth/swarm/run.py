@@ -17,7 +17,7 @@ from troth.evidence import RunSummary
 from troth.files import write_bytes, write_text
 from troth.network.manifest.consent import agreed_here, code_to_run
 from troth.network.manifest.manifest import Manifest
-from troth.processes import interrupts_ignored
+from troth.processes import started_safely
 from troth.protocol.core.records import decode_record
 from troth.swarm.child import Ended, Note, Stepped, Trace, live
 from troth.swarm.plan import SwarmPlan, folder_of
@@ -105,7 +105,7 @@ class Swarm:
 
     def start(self, number: int) -> None:
         """Start a peer, also again after it was killed."""
-        with interrupts_ignored():  # the first one starts the fork server, which imports for seconds
+        with started_safely():  # the first one starts the fork server, which imports for seconds
             forkserver.ensure_running()
         mine, theirs = self._context.Pipe(duplex=False)
         arguments = (

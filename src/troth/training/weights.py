@@ -24,6 +24,7 @@ from troth.training.layout import Layout
 
 _SHARE, _LAST_BITS = 1e-5, 2.0**-22  # by which tensors may differ between machines
 _SHOWN = 5  # differences named in an error
+_TRAINED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # what trained numbers may be kept as
 _MOST_HEADER = 1 << 20  # bytes of names and shapes of vectors
 
 
@@ -146,6 +147,10 @@ def _fault(name: str, shape: tuple[int, ...], given: list[Tensor]) -> str:
         return f"'{name}' is missing"
     if tuple(given[0].shape) != shape:
         return f"'{name}' has the shape {tuple(given[0].shape)} instead of {shape}"
+    if odd := next(
+        (one.dtype for one in given if one.dtype not in _TRAINED), None
+    ):  # with some of these nothing can be computed
+        return f"'{name}' holds numbers of the type {odd}"
     if not bool(torch.isfinite(given[0]).all()):
         return f"'{name}' holds numbers that are not finite"
     if any(not torch.equal(given[0], other) for other in given[1:]):

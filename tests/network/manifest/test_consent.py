@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import inspect
 import os
+import py_compile
 import sys
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
@@ -351,3 +352,39 @@ def test_an_installed_package_is_asked_about_before_it_is_imported(
     (place / "pack_of_theirs/tasks.py").write_text(TASK + "#\n")
     with pytest.raises(ConsentError):
         manifest.make_task()
+
+
+def test_modules_lie_in_the_folder_of_the_tasks_file(folder: Path) -> None:
+    """Nothing elsewhere could be imported; and to look for such a one beside a reader's own copy was a traceback."""
+    manifest = received(folder, TASK, "net/mine.py")
+    with pytest.raises(ManifestError, match=r"'other/x\.py', which does not lie in the folder of the task's file"):
+        dataclasses.replace(manifest, code_files=(("other/x.py", sha256("")),))
+    assert dataclasses.replace(manifest, code_files=(("net/sub/x.py", sha256("")),)).code_files
+
+
+def test_all_that_python_imports_of_a_package_is_agreed_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled modules without a source, those whose source Python does not look at, and what lies behind a link: a new version
+    of the package, with the same *.py, could have anything in them."""
+    package, elsewhere = tmp_path / "pieces", tmp_path / "elsewhere"
+    for folder in (package / "__pycache__", elsewhere, tmp_path / "more/spread", tmp_path / "spread"):
+        folder.mkdir(parents=True)
+    for file in ("pieces/__init__.py", "elsewhere/far.py", "spread/one.py", "more/spread/two.py", "hidden.py"):
+        (tmp_path / file).write_text("x = 1")
+    (package / "beyond").symlink_to(elsewhere)
+    (elsewhere / "around").symlink_to(package)
+    compiled = str(tmp_path / "hidden.py")
+    py_compile.compile(compiled, str(package / "hidden.pyc"))
+    unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    py_compile.compile(compiled, str(package / "__pycache__/a.cpython-311.pyc"), invalidation_mode=unchecked)
+    py_compile.compile(compiled, str(package / "__pycache__/b.cpython-311.pyc"))
+    monkeypatch.syspath_prepend(tmp_path / "more")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def files(package: str) -> list[str]:
+        return [
+            file.name for file in consent._of_package("t", EntryPoint("t", f"{package}.one:T", "troth.tasks")).files
+        ]
+
+    unseen = "pieces/__pycache__/a.cpython-311.pyc"
+    assert files("pieces") == ["pieces/__init__.py", unseen, "pieces/beyond/far.py", "pieces/hidden.pyc"]
+    assert files("spread") == ["spread/one.py", "spread/two.py"]

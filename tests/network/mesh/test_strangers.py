@@ -15,7 +15,7 @@ from troth.network.mesh.inbox import Inbox
 from troth.network.mesh.mesh import Mesh
 from troth.network.mesh.neighbour import STRANGERS_ROOM, Expected, Neighbours
 from troth.network.mesh.session import CONTROL_PACKET, Hello, KeyInUse, Refused, delegation_bytes
-from troth.network.transport.base import Connection, Lane, Limits, UnreachableError
+from troth.network.transport.base import Connection, Lane, Limits, UnreachableError, pieces_of
 from troth.network.transport.connection import StreamConnection
 from troth.network.transport.tcp import TcpTransport
 
@@ -228,6 +228,44 @@ def test_all_strangers_together_have_so_much_to_read(monkeypatch: pytest.MonkeyP
     play(part)
 
 
+def test_a_stranger_that_was_answered_this_moment_makes_no_room_for_a_crowd(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[M4] Each of the crowd leaves a little less unread than an honest stranger is told at once, and it was hung up on."""
+    monkeypatch.setattr(neighbour_module, "STRANGERS_QUEUES", 1 << 20)
+
+    async def part(member: _Member) -> None:
+        honest, *crowd = STRANGERS[:3]
+        for one in (*crowd, honest):
+            near = await member.greeted_by(one)
+            near._transport.pause_reading()  # type: ignore[attr-defined]
+        ends = {one: end_of(member, one) for one in (honest, *crowd)}
+        for end in ends.values():
+            monkeypatch.setattr(end, "_writer", _Held())
+        for one in crowd:
+            member.mesh.post(one.peer, Lane.CONTROL, bytes(500_000))
+        member.mesh.post(honest.peer, Lane.CONTROL, bytes(510_000))
+        assert ends[honest].up
+        assert [ends[one].up for one in crowd] == [False, True]
+
+    play(part)
+
+
+class _Held:
+    """A writer whose other side reads nothing."""
+
+    def __init__(self) -> None:
+        self.queued_bytes = 0
+        self.bytes_out = 0
+        self.writable = False
+
+    def send(self, _lane: Lane, message: bytes) -> bool:
+        self.queued_bytes += len(b"".join(pieces_of(message)))
+        return True
+
+    def finish(self, _why: str) -> None: ...
+
+    def stop(self) -> None: ...
+
+
 def test_a_crowd_does_not_keep_a_member_from_coming_back() -> None:
     """[B8, M4] A founder's successor key has no seat until it is back; the crowd crowds out itself."""
 
@@ -327,3 +365,23 @@ def test_a_candidate_is_dialled_while_it_is_one() -> None:
     assert table.expect(slot) == [key]
     assert table.is_dialled(key, table.of(key))
     assert not table.is_dialled(key, first), "whoever still dials it for the slot that it lost must end"
+
+
+def test_what_a_stranger_sent_on_an_older_connection_ends_with_it_too() -> None:
+    """[M4] With a newer one that comes and goes, the member would keep 64 KiB of each key, and keys cost nothing."""
+
+    async def part(member: _Member) -> None:
+        guest = STRANGERS[0]
+        older = await member.greeted_by(guest)
+        newer = await member.dialled_by(guest)
+        say(newer, Hello(**{**HELLO, "member": guest.peer, "process": guest.peer}))
+        await until(lambda: len(member.mesh._greeted) == 2)
+        newer.close()
+        await until(lambda: len(member.mesh._greeted) == 1)
+        older.send(Lane.CONTROL, CONTROL_PACKET + bytes(1000))
+        await until(lambda: member.inbox.holds(guest.peer))
+        older.close()
+        await until(lambda: not member.mesh._greeted)
+        assert not member.inbox.holds(guest.peer)
+
+    play(part)

@@ -32,10 +32,12 @@ def ignore(_: str) -> None:
     pass
 
 
-def open_folder(path: Path, run: Digest = RUN, note: Callable[[str], None] = ignore) -> PeerFolder:
+def open_folder(
+    path: Path, run: Digest = RUN, note: Callable[[str], None] = ignore, owner: Identity | None = SEAT
+) -> PeerFolder:
     problem = Problem(make_task("quadratic:dimension=24"))
     work = TrainingWork(problem, OPTIMIZERS["adamw"](), SCHEDULES["constant"](0.1, 10), Primitives())
-    return PeerFolder(path, run, work, keep_checkpoints=3, note=note)
+    return PeerFolder(path, run, work, keep_checkpoints=3, note=note, owner=owner)
 
 
 def first_state() -> State[Training]:
@@ -280,3 +282,45 @@ def test_a_folder_may_lie_on_another_disk(tmp_path: Path) -> None:
     (tmp_path / "peer").mkdir()
     (tmp_path / "peer/checkpoints").symlink_to(tmp_path / "large")
     open_folder(tmp_path / "peer").close()
+
+
+@pytest.mark.parametrize("name", [*PRECIOUS, "record-keys/000000001.key"])
+@pytest.mark.parametrize("mark", [RUN.hex() + "\n", None])
+def test_a_folder_that_came_with_a_manifest_is_not_taken_for_this_peers_own(
+    tmp_path: Path, name: str, mark: str | None
+) -> None:
+    """[B1] Whoever sends it would have the peer go by a key that they have too, and can sign twice with."""
+    file = tmp_path / "peer" / name
+    file.parent.mkdir(parents=True)
+    file.write_text(PRECIOUS.get(name) or "x")
+    if mark is not None:
+        open_folder(tmp_path / "others", owner=Identity.from_secret(b"o" * 32)).close()
+        (tmp_path / "peer/owner").write_text((tmp_path / "others/owner").read_text())
+        (tmp_path / "peer/run").write_text(mark)
+    with pytest.raises(DiskError, match=r"and no signature of this key: choose another$") as refused:
+        open_folder(tmp_path / "peer")
+    assert refused.value.wrong_folder
+
+
+def test_the_first_state_that_came_with_a_manifest_is_not_kept(tmp_path: Path) -> None:
+    sent = tmp_path / "peer/checkpoints/step-000000000.json"
+    sent.parent.mkdir(parents=True)
+    sent.write_text("{}")
+    folder = open_folder(tmp_path / "peer")
+    assert not sent.exists()
+    folder.open_slots(Marks())
+    folder.save_step(first_state(), whole=True)
+    folder.close()
+    open_folder(tmp_path / "peer").close()
+    assert sent.exists(), "from here on it is this peer's own"
+
+
+def test_a_link_that_came_with_a_manifest_leads_to_nothing_of_its_owner(tmp_path: Path) -> None:
+    """Downloads that are not finished would be deleted there."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/film.partial").write_text("half")
+    (tmp_path / "peer").mkdir()
+    (tmp_path / "peer/download").symlink_to(tmp_path / "mine")
+    with pytest.raises(DiskError, match="is a link, and would be written through"):
+        open_folder(tmp_path / "peer")
+    assert (tmp_path / "mine/film.partial").read_text() == "half"

@@ -3,8 +3,9 @@
 import pytest
 
 from troth.crypto import PeerId
+from troth.network.mesh.neighbour import Expected, Neighbours
 from troth.network.node.network import member_addresses
-from troth.protocol.core.roster import Roster
+from troth.protocol.core.roster import Away, Roster
 
 FOUNDER, HIDDEN, NEWCOMER, SILENT, SUCCESSOR = (PeerId(bytes([k]) * 32) for k in range(5))
 FOUNDERS = {FOUNDER: "founder:1", HIDDEN: ""}
@@ -28,6 +29,21 @@ def test_a_successor_is_where_the_key_before_it_was() -> None:
 
 
 def test_a_newcomer_that_left_keeps_what_it_said() -> None:
-    """It may come back; the mesh dials members only."""
-    roster = Roster((FOUNDER,), addresses=((NEWCOMER, "newcomer:1"),))
+    """It may come back, under a successor key too; the mesh dials members only."""
+    said = ((NEWCOMER, "newcomer:1"),)
+    roster = Roster((FOUNDER,), away=(Away(3, NEWCOMER, 2),), addresses=said)
     assert member_addresses(roster, FOUNDERS, "dht:") == {FOUNDER: "founder:1", NEWCOMER: "newcomer:1"}
+    under = Roster((FOUNDER,), away=(Away(9, SUCCESSOR, 8),), successors=((NEWCOMER, SUCCESSOR),), addresses=said)
+    both = {NEWCOMER: "newcomer:1", SUCCESSOR: "newcomer:1"}
+    assert member_addresses(under, FOUNDERS, "") == {FOUNDER: "founder:1", **both}
+
+
+def test_a_newcomer_that_lost_its_seat_is_a_stranger() -> None:
+    """[M4, J7] Names that come in, go and come anew as others would take all connections of a member in time."""
+    roster = Roster((FOUNDER,), addresses=((NEWCOMER, "newcomer:1"),))
+    addresses = member_addresses(roster, FOUNDERS, "dht:")
+    assert addresses == {FOUNDER: "founder:1"}
+    neighbours = Neighbours(HIDDEN, FOUNDERS)
+    neighbours.expect(Expected(frozenset(roster.members), addresses=addresses))
+    assert not neighbours.knows(NEWCOMER)
+    assert neighbours.knows(FOUNDER)

@@ -226,6 +226,27 @@ def test_connections_have_a_bound() -> None:
     run(main())
 
 
+def test_a_key_with_several_connections_makes_room() -> None:
+    """Else some members could take all places before others come: each may hold four, under its key and its successor's."""
+
+    async def main() -> None:
+        identity = Identity.generate()
+        async with transport(replace(LIMITS, most_connections=4), identity=identity) as listener:
+            address = await listener.listen("127.0.0.1:0")
+            async with transport() as liar, transport() as one, transport() as two:
+                theirs = [await liar.dial(address, identity.peer) for _ in range(4)]
+                honest = [await one.dial(address, identity.peer), await two.dial(address, identity.peer)]
+                assert [await connection.closed() for connection in theirs[:2]] == [
+                    "the other side closed: replaced by a newer connection"
+                ] * 2
+                assert all(connection.up for connection in (*theirs[2:], *honest))
+                again = await liar.dial(address, identity.peer)
+                await theirs[2].closed()
+                assert all(connection.up for connection in (theirs[3], again, *honest))
+
+    run(main())
+
+
 def test_without_file_descriptors_accepting_pauses_and_goes_on() -> None:
     async def main() -> None:
         identity = Identity.generate()

@@ -63,6 +63,8 @@ def _check_code_files(manifest: "Manifest") -> None:
             raise ManifestError(
                 f"{field} names {quoted(name)}: the task's file must lie beside the manifest, as plain *.py"
             )
+        if not path.is_relative_to(PurePosixPath(file or "").parent):
+            raise ManifestError(f"{field} names {quoted(name)}, which does not lie in the folder of the task's file")
 
 
 def _check_founders(manifest: "Manifest") -> None:

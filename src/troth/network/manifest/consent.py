@@ -12,6 +12,7 @@ person can run nothing.
 import os
 import re
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import EntryPoint
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from troth.crypto import Digest
-from troth.errors import OperatorError, printable
+from troth.errors import OperatorError, one_word, printable
 from troth.network.manifest.errors import ConsentError, ManifestError
 from troth.pinned import CodeFile, PinnedCode, PinnedError, code_digest_of, read_code
 from troth.plugins import offered
@@ -35,7 +36,9 @@ if TYPE_CHECKING:
 _MOST_TRUSTED: Final = 1 << 20  # bytes of the file of what was agreed to
 _MOST_PACKAGE_FILES: Final = 10_000
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_CODE = (".py", ".so", ".pyd")
+_CODE = (".py", ".so", ".pyd", ".pyc")
+_CACHE = "__pycache__"  # what Python compiled, and looks at its source for each time …
+_NOT_LOOKED_AT = 1  # … but where the flags of such a file say otherwise (PEP 552)
 
 _agreed_here: set[str] = set()  # in this process: consent that could not be kept, or needs not be
 
@@ -89,7 +92,7 @@ def _read(folder: Path, agreed: list[tuple[str, Digest]]) -> TaskCode:
             raise ManifestError(
                 f"task code: {path} is not the one agreed on ({digests}); ask for the file and put it there"
             )
-    return TaskCode(printable(file), tuple(files), pinned)
+    return TaskCode(one_word(file), tuple(files), pinned)
 
 
 def _of_package(name: str, point: EntryPoint) -> TaskCode:
@@ -100,12 +103,12 @@ def _of_package(name: str, point: EntryPoint) -> TaskCode:
         spec = find_spec(top)
     except (ImportError, ValueError):
         spec = None
-    if spec is None:
+    if spec is None or not (spec.submodule_search_locations or os.path.isfile(spec.origin or "")):
         raise ManifestError(f"task '{printable(name)}': package {printable(top)} is not installed; ask what to install")
     folders = [Path(place) for place in spec.submodule_search_locations or ()]
     if folders:
-        below = (path for folder in folders for path in folder.rglob("*") if path.suffix in _CODE and path.is_file())
-        places = [(path.relative_to(folders[0].parent), path) for path in islice(below, _MOST_PACKAGE_FILES + 1)]
+        below = ((path.relative_to(folder.parent), path) for folder in folders for path in _code_below(folder))
+        places = list(islice(below, _MOST_PACKAGE_FILES + 1))
     else:
         places = [(Path(Path(spec.origin or "").name), Path(spec.origin or ""))]
     if len(places) > _MOST_PACKAGE_FILES:
@@ -118,6 +121,25 @@ def _of_package(name: str, point: EntryPoint) -> TaskCode:
     version = "" if point.dist is None else f" {point.dist.version}"
     package = top if point.dist is None else point.dist.name
     return TaskCode(printable(f"task '{name}' of the installed package {package}{version}"), tuple(files))
+
+
+def _code_below(folder: Path) -> Iterator[Path]:
+    """Files that Python would import, also through links to folders, and where there is no source that anybody could read."""
+    seen: set[str] = set()
+    for place, below, names in os.walk(folder, followlinks=True):
+        if (real := os.path.realpath(place)) in seen:  # links may lead in a circle
+            below.clear()
+            continue
+        seen.add(real)
+        below.sort()
+        for path in (Path(place, name) for name in sorted(names)):
+            if path.suffix in _CODE and path.is_file() and (path.parent.name != _CACHE or _is_run_unseen(path)):
+                yield path
+
+
+def _is_run_unseen(cached: Path) -> bool:
+    with cached.open("rb") as file:
+        return int.from_bytes(file.read(8)[4:], "little") == _NOT_LOOKED_AT
 
 
 # Consent

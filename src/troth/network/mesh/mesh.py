@@ -126,6 +126,8 @@ class Mesh:
         if neighbour is not None and asks and not neighbour.asked:
             neighbour.asked = True
             self._recognise()
+        if neighbour is not None:
+            neighbour.answered()
         if neighbour is not None and (connection is None or not self._send(connection, lane, message)):
             neighbour.hold(lane, message)
         if not self._neighbours.knows(to):
@@ -275,10 +277,10 @@ class Mesh:
 
     def _lose(self, peer: PeerId, connection: Connection, *, left: bool) -> None:
         neighbour = self._neighbours.get(peer)
+        if not self._neighbours.knows(peer) and all(one.peer != peer for one in self._greeted):
+            self._inbox.drop(peer)  # what a stranger sent ends with its last connection, which need not be the newest
         if neighbour is None or neighbour.connection is not connection:
             return
-        if not self._neighbours.knows(peer):
-            self._inbox.drop(peer)  # what a stranger sent ends with its connection
         neighbour.lose()
         if left:
             self._give_up(neighbour)

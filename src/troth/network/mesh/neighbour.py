@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from troth.crypto import PeerId
 from troth.network.mesh.session import NOWHERE, Standing
@@ -14,8 +15,9 @@ _LOOK_EVERY_S = 0.05
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.2, 10.0
 _MOST_HELD = 1 << 23  # bytes for one neighbour that is not connected
 STRANGERS_ROOM = 1 << 16  # bytes of one stranger that may wait to be read
+_GREETINGS = 4096  # bytes that may wait to be sent beside answers
 STRANGERS_QUEUE = 1 << 16  # bytes for one stranger that wait to be sent; beyond them it gets no answer …
-STRANGERS_QUEUES = 1 << 24  # … and for all of them: beyond them, whoever takes up most is hung up on
+STRANGERS_QUEUES = 1 << 24  # … and for all of them: beyond them, whoever has left some unread for longest is hung up on
 
 
 @dataclass
@@ -31,6 +33,7 @@ class Neighbour:
     gone: bool = False  # it is not connected, and said goodbye, or dialling it has failed
     trouble: str = "not reached yet"  # why it is not connected
     asked: bool = False  # this peer has asked it for something, and may get a long answer
+    unread_since: float = field(default_factory=time.monotonic)  # an answer that it has not read whole yet
     losses: int = 0  # times that its connection was lost
     earlier_bytes: tuple[int, int] = (0, 0)  # in and out, on connections that are lost
     _held: deque[tuple[float, Lane, Message]] = field(default_factory=deque)
@@ -43,7 +46,13 @@ class Neighbour:
 
     def connect(self, connection: Connection, process: bytes, seat: PeerId) -> None:
         self.connection, self.process, self.seat, self.gone = connection, process, seat, False
+        self.unread_since = time.monotonic()
         self._down.clear()
+
+    def answered(self) -> None:
+        """Another answer is about to be queued for it; greetings and pings are none."""
+        if self.connection is not None and self.connection.queued_bytes <= _GREETINGS:
+            self.unread_since = time.monotonic()
 
     def lose(self) -> None:
         self.earlier_bytes, self.losses = self.bytes, self.losses + 1
@@ -175,10 +184,12 @@ class Neighbours:
         return connection is None or self.most_waiting(peer) is None or connection.queued_bytes <= STRANGERS_QUEUE
 
     def bound_queues(self) -> None:
-        """Hang up on the stranger that reads least, if all of them together have too much to read."""
-        strangers = [one.connection for peer, one in self if one.connection is not None and not self.knows(peer)]
-        if sum(one.queued_bytes for one in strangers) > STRANGERS_QUEUES:
-            max(strangers, key=lambda one: one.queued_bytes).close("too slow: too much is queued for strangers")
+        """Hang up on the stranger that has left something unread for longest, if all of them together have too much to read. Not
+        on the one with most: that may be one that was answered this moment, while a crowd keeps just less."""
+        strangers = [(one, one.connection) for peer, one in self if one.connection is not None and not self.knows(peer)]
+        behind = [(one.unread_since, connection) for one, connection in strangers if connection.queued_bytes]
+        if sum(connection.queued_bytes for _, connection in behind) > STRANGERS_QUEUES:
+            min(behind, key=itemgetter(0))[1].close("too slow: too much is queued for strangers")
 
     @property
     def connections(self) -> list[Connection]:

@@ -1,6 +1,7 @@
 """A peer's folder: everything that has to survive a power cut, and the model at the end.
 
 run                 the run that the folder belongs to
+owner               a signature of the key whose folder it is
 lock                held while a process uses the folder
 log.txt             everything that people were told, and every step
 checkpoints/        the last states, audit records of the last steps, aggregates since the last saved model if it is large;
@@ -19,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-from troth.crypto import Digest, Identity
+from troth.crypto import Digest, Identity, tagged_hash, verify
 from troth.evidence.model_file import model_file, to_text
 from troth.evidence.verify_model import proves_model
 from troth.files import write_text
@@ -61,13 +62,14 @@ class PeerFolder:
         note: Callable[[str], None],
         keep_aggregates: int = 0,  # of the last steps, if the model is large, for others (SPEC J2)
         first_record_key: Path | None = None,  # that a founder made for the beginning of this run
+        owner: Identity | None = None,  # the key in the manifest; None: whoever opens it knows where it comes from
     ) -> None:
         self.path = path
         self._run = run
         self._work = work
         self._note = note
         self._keep_aggregates = keep_aggregates
-        self._lock = _claim(path, run, note)
+        self._lock = _claim(path, run, owner, note)
         self._checkpoints = Checkpoints(path / "checkpoints", run, work, keep=keep_checkpoints)
         self._aggregates = AggregateFiles(path / "checkpoints", work.problem.size)
         self._audit_records = AuditRecordFiles(path / "checkpoints", run, self._checkpoints, self._aggregates)
@@ -232,33 +234,57 @@ class PeerFolder:
         return proof.closed
 
 
-def _claim(path: Path, run: Digest, note: Callable[[str], None]) -> Lock:
+def _claim(path: Path, run: Digest, owner: Identity | None, note: Callable[[str], None]) -> Lock:
     """Make the folder this run's, for this process alone.
 
-    Raises `DiskError` if it cannot be written to, is in use, or holds something of another run."""
+    Raises `DiskError` if it cannot be written to, is in use, or holds something of another run, or that its owner did not put
+    there: what came with a manifest may hold the very folder that its run will be kept in, and there a key that somebody else
+    has would be taken for this peer's own successor key, and be handed its seat."""
     try:
         path.mkdir(parents=True, exist_ok=True)
-        _refuse_links(path)
+        mine = owner is None or _is_signed(path / "owner", run, owner)
+        _refuse_links(path, mine=mine)
         lock = lock_folder(path)
         mark = path / "run"
-        if mark.exists() and mark.read_text(encoding="ascii", errors="replace").strip() != run.hex():
+        others = mark.exists() and mark.read_text(encoding="ascii", errors="replace").strip() != run.hex()
+        if others or not mine:
             if _precious(path):
-                raise DiskError(f"{path} belongs to another run: choose another", wrong_folder=True)
+                why = "belongs to another run" if others else "holds files of this run, and no signature of this key"
+                raise DiskError(f"{path} {why}: choose another", wrong_folder=True)
             _clear(path)
+        if others:
             note(f"{path} was another run's, in which this peer had done nothing yet: it is used for this one now")
         write_text(mark, run.hex() + "\n")
+        if owner is not None and not mine:
+            write_text(path / "owner", owner.sign(_owned(run)).hex() + "\n")
     except OSError as error:
         raise DiskError(f"cannot write to {path}: {error.strerror}; choose another", wrong_folder=True) from error
     return lock
 
 
-def _refuse_links(path: Path) -> None:
-    """What came with a manifest may hold the very folder that its run will be kept in; there a link, `log.txt` to a file that a
-    shell reads, would have the log written into that. Links to folders, on a larger disk for instance, are the owner's affair,
-    but what lies in them is looked at too."""
+def _owned(run: Digest) -> Digest:
+    return tagged_hash("troth/folder/1", run)
+
+
+def _is_signed(path: Path, run: Digest, owner: Identity) -> bool:
+    try:
+        with path.open("rb") as file:
+            return verify(owner.peer, _owned(run), bytes.fromhex(file.read(256).decode("ascii")))
+    except (FileNotFoundError, ValueError):
+        return False
+
+
+def _refuse_links(path: Path, *, mine: bool) -> None:
+    """What came with a manifest may hold a link, `log.txt` to a file that a shell reads: then the log would be written into that.
+    Links to folders, on a larger disk for instance, are the owner's affair, unless a folder that is not `mine` yet brings along
+    one to where something lies already; what lies in them is looked at too."""
     entries = list(path.iterdir())
-    below = (inside for entry in entries if entry.is_dir() for inside in entry.iterdir())
-    link = next((one for one in (*entries, *below) if one.is_symlink() and not one.is_dir()), None)
+    below = [inside for entry in entries if entry.is_dir() for inside in entry.iterdir()]
+    full = {inside.parent for inside in below}
+    link = next(
+        (one for one in (*entries, *below) if one.is_symlink() and not (one.is_dir() and (mine or one not in full))),
+        None,
+    )
     if link is not None:
         raise DiskError(
             f"{link} is a link, and would be written through: delete it, or choose another", wrong_folder=True

@@ -142,15 +142,15 @@ class NodeNetwork:
 
 
 def member_addresses(roster: Roster, founders: Mapping[PeerId, str], lookup: str) -> dict[PeerId, str]:
-    """Where to dial members and candidates, and what strangers said who were members once. A successor key is where the key
-    before it was; whoever gave no address is looked up, where the transport can."""
-    said = dict(roster.addresses)
-    known = {**founders, **said}
+    """Where to dial members and candidates, and what strangers said who were members, and may be again. Those who may not are
+    strangers: else names that came and went would take all connections in time, and none of them could be crowded out [M4]. A
+    successor key is where the key before it was; whoever gave no address is looked up, where the transport can."""
+    known = {**founders, **dict(roster.addresses)}
     for old, successor in roster.successors:
         known[successor] = known.get(old, "")
     candidates = {candidate.key: candidate.address or lookup for candidate in roster.door.candidates}
     return (
-        said
+        {peer: known.get(peer, "") for peer in roster.may_ask & roster.came_in}
         | {PeerId(key): address for key, address in candidates.items()}
         | {peer: known.get(peer) or lookup for peer in roster.members}
     )

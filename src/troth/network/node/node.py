@@ -84,7 +84,7 @@ class Node:
         self._first: State[Training] | None = _first_state(manifest, self.work, task, identity, options)
         self._sections = _own_sections(manifest, self.work, self._first)
         self._key_lock = lock_key(manifest.run.id, identity.peer)
-        self._folder = _folder(manifest, self.work, options, _first_record_key(manifest, identity, options), self.note)
+        self._folder = _folder(manifest, self.work, options, identity, self.note)
         self._evidence = EvidenceFiles(options.folder / "evidence", manifest.run, self._names, self.note)
         self._way_in = WayIn(manifest.run, identity.peer, self.note)
         self._process = secrets.token_bytes(32)
@@ -343,7 +343,7 @@ def _folder(
     manifest: Manifest,
     work: TrainingWork,
     options: NodeOptions,
-    first_record_key: Path | None,
+    identity: Identity,
     note: Callable[[str], None],
 ) -> PeerFolder:
     return PeerFolder(
@@ -353,7 +353,8 @@ def _folder(
         keep_checkpoints=options.keep_checkpoints,
         keep_aggregates=most_kept(manifest.parameters.size, manifest.parameters.content_every),
         note=note,
-        first_record_key=first_record_key,
+        first_record_key=_first_record_key(manifest, identity, options),
+        owner=identity,
     )
 
 

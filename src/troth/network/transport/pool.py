@@ -48,8 +48,20 @@ class ConnectionPool:
 
     @property
     def accepted(self) -> int:
-        """Number of connections that others have opened, and that were not turned away."""
-        return sum(not (connection.dialled or connection.refusal) for connection in self.connections)
+        """Number of connections that others have opened, and that were neither turned away nor hung up on."""
+        return len(self._accepted())
+
+    def _accepted(self) -> list[StreamConnection]:
+        return [one for one in self.connections if not (one.dialled or one.refusal or one.why)]
+
+    def make_place(self) -> bool:
+        """Hang up on the oldest connection of the key that opened most, if it has another; whether one has. Else members who lie
+        could take all places before honest ones come, four under each key of theirs."""
+        accepted = self._accepted()
+        ((busiest, count),) = Counter(one.peer for one in accepted).most_common(1)
+        if count > 1:
+            next(one for one in accepted if one.peer == busiest).close("replaced by a newer connection")
+        return count > 1
 
     def admit(self, connection: StreamConnection) -> None:
         theirs = [one for one in self.connections if one.peer == connection.peer and not one.dialled]

@@ -265,7 +265,9 @@ class TcpTransport:
             return f"you do not speak {PROTOCOL}"
         if not self._admits(peer):
             return f"the key {peer.hex()[:16]} is not admitted here"
-        if self._pool.accepted > self._limits.most_connections:  # this one is among them
+        if (
+            self._pool.accepted > self._limits.most_connections and not self._pool.make_place()
+        ):  # this one is among them
             return "no place left"
         return peer
 

@@ -340,7 +340,9 @@ class Libp2pTransport:
             return "your key is not an Ed25519 key"
         if not self._admits(peer):
             return f"the key {peer.hex()[:16]} is not admitted here"
-        if self._pool.closed or self._pool.accepted >= self._limits.most_connections:
+        if self._pool.closed:
+            return "no place left"
+        if self._pool.accepted >= self._limits.most_connections and not self._pool.make_place():
             return "no place left"
         return peer
 
