@@ -199,6 +199,20 @@ def test_with_one_ban_too_many_the_record_is_signed_and_marked_and_the_last(byza
         assert seen.numbers[verify_ban(one.text, seen.run.id).banned] in seen.byzantine
 
 
+def test_the_closing_step_raises_the_alarm_too() -> None:
+    """[G4, U4, E1] Its record is refused by all who follow if it does not say so, and so is the evidence that it certifies."""
+    last_step = dataclasses.replace(LIARS, attack="sign-flip", attack_start=5, steps=6, evaluate_every=6)
+    for byzantine, alarmed in ((3, False), (2, True)):
+        seen = _run(last_step, byzantine)
+        last, roster = decode_record(seen.trace[-1]), Roster.founding(seen.run)
+        for raw in seen.trace:
+            assert roster.refuses(decode_record(raw)) is None
+            roster = roster.after(decode_record(raw))
+        assert (last.closing, last.alarm, len(last.banned)) == (True, alarmed, 3)
+        assert (seen.stalled is not None) == alarmed
+        assert {seen.numbers[verify_ban(one.text, seen.run.id).banned] for one in seen.evidence} == set(seen.byzantine)
+
+
 def test_nobody_takes_a_record_after_it() -> None:
     """[G4] Not a follower, not a stranger, not a reader of evidence, even if all who are left sign it."""
     seen = _run(LIARS, 1)

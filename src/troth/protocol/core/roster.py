@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
+import msgspec
+
 from troth.crypto import PeerId, valid_peer
 from troth.protocol.core.door import CLOSED, Door
 from troth.protocol.core.errors import AlarmError
@@ -162,9 +164,14 @@ class Roster:
         """Why a record, whoever signed it, cannot come next: the run has ended, or it hides that it ends here (SPEC G4)."""
         if self.alarmed:
             return f"the run ended in step {self.changed}, with more bans than the {self.most_bans} liars that it withstands"
-        if record.alarm != (bool(record.banned) and self.after(record).alarmed):
+        if record != self.marked(record):
             return "it does not say truly whether more members are banned than may lie"
         return None
+
+    def marked(self, record: StepRecord) -> StepRecord:
+        """A record of these members that says truly whether it ends the run for too many bans (SPEC G4)."""
+        alarm = bool(record.banned) and self.after(record).alarmed
+        return record if record.alarm == alarm else msgspec.structs.replace(record, alarm=alarm)
 
     @property
     def alarm(self) -> AlarmError | None:
