@@ -365,7 +365,7 @@ def least_to_move(roster: Roster, validators: int) -> int:
 
 
 def scales_after(scales: Scales, record: StepRecord, roster: Roster, run: Run) -> Scales:
-    """Scales of the next step; τ does not follow distances of which liars may have reported half (SPEC A6)."""
+    """Scales of the next step; τ does not rise with distances of which liars may have reported half (SPEC A6)."""
     outnumbered = 2 * roster.liars >= len(record.contributors)
     return scales.after(record.spread, record.applied, run.parameters, outnumbered=outnumbered)
 
