@@ -180,6 +180,8 @@ def _agrees(whole: Roster, followed: Roster) -> bool:
         "founders",
         "changed",
         "disputable",
+        "takers",
+        "alarmed",
     )
     return all(getattr(whole, name) == getattr(followed, name) for name in named)
 
