@@ -67,14 +67,14 @@ def open_record(run: Run, signed: SignedRecord, roster: Roster, tools: Primitive
     record = decode_record(raw)
     expect(record.members == roster.members, f"the record of step {record.step} is of another roster")
     expect(record.changed == roster.changed, f"a change of members or keys before step {record.step} is left out")
-    refusal = roster.refuses(record)
-    expect(refusal is None, f"the record of step {record.step}: {refusal}")
     expect(len(signed.signatures) <= len(roster.members), f"more signatures than members under step {record.step}")
     expect(len(record.roots) == len(record.contributors), "the record does not say what everyone committed to")
     signatures = {key_of(peer): Signature(exact_bytes(s)) for peer, s in signed.signatures.items()}
     right = right_signers(run.id, record.step, raw, roster.signers, signatures, tools)
     expect(len(right) == len(signed.signatures), f"a signature of the record of step {record.step} does not fit")
     expect(len(right) >= roster.quorum, f"too few signed the record of step {record.step}")
+    refusal = roster.refuses(record)
+    expect(refusal is None, f"the record of step {record.step}: {refusal}")
     return record
 
 

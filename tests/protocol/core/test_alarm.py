@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from tests.protocol.samples import CLOSE, KEYS, run_of
-from troth.crypto import Digest, Identity, PeerId, blob_digest, derive
+from troth.crypto import Digest, Identity, PeerId, Signature, blob_digest, derive
 from troth.evidence.bans import sign_off
 from troth.evidence.errors import UnprovedError
 from troth.evidence.signed_records import open_record
@@ -273,6 +273,22 @@ def test_the_closing_step_raises_the_alarm_too() -> None:
         assert (last.closing, last.alarm, len(last.banned)) == (True, alarmed, 3)
         assert (seen.stalled is not None) == alarmed
         assert {seen.numbers[verify_ban(one.text, seen.run.id).banned] for one in seen.evidence} == set(seen.byzantine)
+
+
+def test_whether_a_record_hides_the_alarm_is_looked_at_when_a_quorum_signed_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[G4, B2, J8] The longest that nobody signed cost two seconds each of whoever is on the way back, or in."""
+    run = run_of(16, byzantine=7)
+    changes, asked = Changes.founding(run), list[int]()
+    record = _record(changes.roster, _ban(KEYS[0], Kind.REPORT))
+    unsigned = CertifiedRecord(encode_record(record), {bytes(peer): bytes(64) for peer in KEYS})
+    about = record.step, changes.roster.members, Digest(record.state_before), Digest(record.seed_randomness)
+    place = Continued(*about, record.tau, record.updates, record.incarnation)
+    monkeypatch.setattr(Roster, "refuses", lambda _roster, one: asked.append(one.step))
+    assert changes.opened(unsigned, UNSHARED) is None
+    assert "members signed it" in str(flaw_of(run, unsigned, record, place, changes.roster, UNSHARED))
+    with pytest.raises(UnprovedError):
+        open_record(run, sign_off(record, {peer: Signature(bytes(64)) for peer in KEYS}), changes.roster, UNSHARED)
+    assert not asked
 
 
 def test_nobody_takes_a_record_after_it() -> None:
