@@ -145,12 +145,16 @@ class Roster:
             ),
         )
         still, idle, most_idle = self._idling(record, len(staying))
-        takers = (*following.takers, *zip(sorted(following.vacant), newcomers, strict=False))
-        following = replace(following, still=still, idle=idle, most_idle=most_idle, takers=takers)
+        following = replace(following, still=still, idle=idle, most_idle=most_idle)
+        return following._seated(newcomers, banned=bool(record.banned), ended=self.alarmed)
+
+    def _seated(self, newcomers: Iterable[PeerId], *, banned: bool, ended: bool) -> "Roster":
+        """With newcomers on the seats that are vacant, and with b among all seats (SPEC J7)."""
+        takers = (*self.takers, *zip(sorted(self.vacant), newcomers, strict=False))
+        following = replace(self, takers=takers)
         byzantine = following._byzantine_among(following.seats)
         # Only with a ban: where others leave, and b falls, no record would say that the run ended.
-        alarmed = self.alarmed or (bool(record.banned) and following.member_bans > byzantine)
-        return replace(following, byzantine=byzantine, alarmed=alarmed)
+        return replace(following, byzantine=byzantine, alarmed=ended or (banned and following.member_bans > byzantine))
 
     def _idling(self, record: StepRecord, members: int) -> tuple[int, int, int]:
         """Steps without an update, those of them that count for the rest between steps, and the most members meanwhile."""
