@@ -169,9 +169,7 @@ class Roster:
         return min(delta * 2.0 ** min(self.idle, 40), LONGEST_REST_S)
 
     def _disputable_after(self, record: StepRecord, successors: tuple[Pair, ...]) -> tuple[PeerId, ...]:
-        """The banned whose ban rests on judgement, but for those who had the seat of such a one: that seat is vacant again. Else
-        one machine that comes in, is banned, and comes in again would have b grow beyond the members, and in the end raise the
-        alarm (SPEC J7, G4)."""
+        """The banned whose ban rests on judgement, but for those who had the seat of such a one: it is vacant again (SPEC J7)."""
         takers, new = {taker for _, taker in self.takers}, record.disputable - set(self.banned)
         own = {peer for peer in new if not _with_successors({peer}, successors) & takers}
         return tuple(sorted(_with_successors({*self.disputable, *own}, successors)))
@@ -197,8 +195,7 @@ class Roster:
     @property
     def member_bans(self) -> int:
         """Number of banned founders, one under two keys counts once, and of seats that bans of strangers left vacant. With more
-        than b of them an honest one is among them, or the promise was wrong; people have to see to it, since wrong bans may have
-        made liars a quorum (SPEC G4)."""
+        than b an honest one is among them, or the promise was wrong: people have to see to it (SPEC G4)."""
         return len(_once(self.banned, self.successors) - {*self.door.turned_away, *self.came_in}) + len(self.vacant)
 
     def expelled(self, step: int, struck: Iterable[PeerId], pairs: Iterable[Pair]) -> tuple[PeerId, ...]:
@@ -346,8 +343,7 @@ class Roster:
 
     @cached_property
     def vacant(self) -> frozenset[PeerId]:
-        """Keys of those who came in by the door and were banned by judgement, where nobody has their seat. A newcomer has it as
-        long as it may come back, and no longer: else a liar could have seats vanish by taking them, and leaving."""
+        """Keys of strangers banned by judgement whose seat nobody has: a taker that leaves cannot make it vanish (SPEC J7)."""
         taken = {seat for seat, _ in self.takers}
         return frozenset((_once(self.disputable, self.successors) & self.came_in) - taken)
 
