@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from tests.protocol.samples import CLOSE, KEYS, run_of
-from troth.crypto import Digest, Identity, PeerId, blob_digest, derive
+from troth.crypto import Digest, Identity, PeerId, Signature, blob_digest, derive
 from troth.evidence.bans import sign_off
 from troth.evidence.errors import UnprovedError
 from troth.evidence.signed_records import open_record
@@ -124,8 +124,70 @@ def test_members_who_came_in_count_with_the_share_that_they_bring() -> None:
     assert _banning(framed, _ban(KEYS[14], Kind.AGGREGATE), step=6).alarmed
     sure = _banning(roster, *(_ban(peer, Kind.GRADIENT) for peer in KEYS[8:12]), step=5)
     assert (sure.seats, sure.byzantine, sure.alarmed) == (12, 4, False), "they take their seats along, as before"
-    assert not _banning(sure, *(_ban(peer, Kind.GRADIENT) for peer in KEYS[12:14]), step=6).alarmed
-    assert _banning(sure, *(_ban(peer, Kind.GRADIENT) for peer in KEYS[12:15]), step=6).alarmed
+    assert (sure.member_bans, framed.member_bans) == (0, 6), "and their bans"
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+@pytest.mark.parametrize(("founders", "byzantine"), [(4, 1), (8, 3), (11, 4)])
+def test_one_stranger_after_another_neither_ends_the_run_nor_makes_it_stall(
+    kind: Kind, founders: int, byzantine: int
+) -> None:
+    """[J7, G4] One machine comes in, is banned, and comes in again under another key. b grew with every ban over a report, so
+    that in the end nobody could be missed, and then the alarm came: with four founders after two liars, one at a time."""
+    roster = Roster.founding(run_of(founders, byzantine=byzantine))
+    for number, stranger in enumerate(KEYS[founders:]):
+        come = msgspec.structs.replace(_record(roster, step=2 * number), admitted=(Newcomer(bytes(stranger), ""),))
+        assert roster.refuses(come) is None
+        roster = roster.after(come)
+        assert roster.seats == founders + 1
+        roster = _banning(roster, _ban(stranger, kind), step=2 * number + 1)
+        assert (roster.liars, roster.byzantine, roster.alarmed) == (byzantine, byzantine, False)
+        assert roster.member_bans == (kind in REFUTABLE)
+        assert not {*KEYS[founders:]} & {*roster.members}
+
+
+def test_several_strangers_at_once_take_no_more_seats_than_there_are() -> None:
+    """[J7, B8] Two framed, one of them under two keys: two seats stay, and three newcomers take these and one more."""
+    roster = _grown(strangers=4)
+    roster = roster.after(msgspec.structs.replace(_record(roster, step=5), absent=(bytes(KEYS[8]),)))
+    back = Returned(bytes(KEYS[8]), b"k" * 32)
+    roster = roster.after(msgspec.structs.replace(_record(roster, step=6), returned=(back,)))
+    roster = _banning(roster, _ban(KEYS[8], Kind.COVER), _ban(KEYS[9], Kind.REPORT), step=7)
+    assert (roster.seats, roster.member_bans, len(roster.members)) == (12, 2, 10)
+    three = tuple(Newcomer(bytes(peer), "") for peer in KEYS[12:15])
+    roster = roster.after(msgspec.structs.replace(_record(roster, step=8), admitted=three))
+    assert (roster.seats, roster.member_bans, len(roster.members)) == (13, 0, 13)
+
+
+@pytest.mark.parametrize("kind", [Kind.GRADIENT, Kind.REPORT, None])
+def test_whoever_has_the_seat_of_a_banned_one_cannot_make_it_vanish(kind: Kind | None) -> None:
+    """[J7, G1] By being banned or expelled: else liars who framed newcomers would take their seats one by one, and leave, until b
+    is less than they are."""
+    roster = _banning(_grown(strangers=4), *(_ban(peer, Kind.COVER) for peer in KEYS[8:11]), step=5)
+    for number, taker in enumerate(KEYS[12:15]):
+        come = msgspec.structs.replace(_record(roster, step=6 + 2 * number), admitted=(Newcomer(bytes(taker), ""),))
+        roster = roster.after(come)
+        assert (roster.seats, roster.member_bans) == (12, 2)
+        if kind is not None:
+            roster = _banning(roster, _ban(taker, kind), step=7 + 2 * number)
+        else:
+            gone = msgspec.structs.replace(_record(roster, step=7 + 2 * number), expelled=(bytes(taker),))
+            roster = roster.after(gone)
+        assert (roster.seats, roster.byzantine, roster.member_bans) == (12, 4, 3)
+
+
+def test_who_leaves_raises_no_alarm() -> None:
+    """[G4, J7] Five liars of sixteen seats are banned, as promised. Where honest newcomers leave for good, b falls below that; no
+    record says then that the run ended, and whoever comes back refused all that followed."""
+    roster = _banning(_grown(), *(_ban(peer, Kind.GRADIENT) for peer in KEYS[:5]), step=5)
+    gone = msgspec.structs.replace(_record(roster, step=6), expelled=tuple(map(bytes, KEYS[8:])))
+    assert roster.refuses(gone) is None
+    roster = roster.after(gone)
+    assert (roster.byzantine, roster.member_bans, roster.alarm) == (3, 5, None)
+    assert roster.refuses(_record(roster, step=7)) is None
+    last = _record(roster, _ban(KEYS[5], Kind.GRADIENT), step=7)
+    assert roster.refuses(last) is not None
+    assert roster.refuses(msgspec.structs.replace(last, alarm=True)) is None
 
 
 def test_a_successor_key_is_the_same_member() -> None:
@@ -199,6 +261,36 @@ def test_with_one_ban_too_many_the_record_is_signed_and_marked_and_the_last(byza
         assert seen.numbers[verify_ban(one.text, seen.run.id).banned] in seen.byzantine
 
 
+def test_the_closing_step_raises_the_alarm_too() -> None:
+    """[G4, U4, E1] Its record is refused by all who follow if it does not say so, and so is the evidence that it certifies."""
+    last_step = dataclasses.replace(LIARS, attack="sign-flip", attack_start=5, steps=6, evaluate_every=6)
+    for byzantine, alarmed in ((3, False), (2, True)):
+        seen = _run(last_step, byzantine)
+        last, roster = decode_record(seen.trace[-1]), Roster.founding(seen.run)
+        for raw in seen.trace:
+            assert roster.refuses(decode_record(raw)) is None
+            roster = roster.after(decode_record(raw))
+        assert (last.closing, last.alarm, len(last.banned)) == (True, alarmed, 3)
+        assert (seen.stalled is not None) == alarmed
+        assert {seen.numbers[verify_ban(one.text, seen.run.id).banned] for one in seen.evidence} == set(seen.byzantine)
+
+
+def test_whether_a_record_hides_the_alarm_is_looked_at_when_a_quorum_signed_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[G4, B2, J8] The longest that nobody signed cost two seconds each of whoever is on the way back, or in."""
+    run = run_of(16, byzantine=7)
+    changes, asked = Changes.founding(run), list[int]()
+    record = _record(changes.roster, _ban(KEYS[0], Kind.REPORT))
+    unsigned = CertifiedRecord(encode_record(record), {bytes(peer): bytes(64) for peer in KEYS})
+    about = record.step, changes.roster.members, Digest(record.state_before), Digest(record.seed_randomness)
+    place = Continued(*about, record.tau, record.updates, record.incarnation)
+    monkeypatch.setattr(Roster, "refuses", lambda _roster, one: asked.append(one.step))
+    assert changes.opened(unsigned, UNSHARED) is None
+    assert "members signed it" in str(flaw_of(run, unsigned, record, place, changes.roster, UNSHARED))
+    with pytest.raises(UnprovedError):
+        open_record(run, sign_off(record, {peer: Signature(bytes(64)) for peer in KEYS}), changes.roster, UNSHARED)
+    assert not asked
+
+
 def test_nobody_takes_a_record_after_it() -> None:
     """[G4] Not a follower, not a stranger, not a reader of evidence, even if all who are left sign it."""
     seen = _run(LIARS, 1)
@@ -212,7 +304,7 @@ def test_nobody_takes_a_record_after_it() -> None:
         if one.peer in roster.members
     }
     certified = CertifiedRecord(raw, {bytes(peer): bytes(one) for peer, one in signed.items()})
-    unaware = dataclasses.replace(roster, founders=(16, 7), byzantine=7)
+    unaware = dataclasses.replace(roster, alarmed=False)
     for here, accepts in ((unaware, True), (roster, False)):
         changes = dataclasses.replace(Changes.founding(seen.run), roster=here, step=here.changed)
         assert (changes.opened(certified, UNSHARED) is not None) == accepts

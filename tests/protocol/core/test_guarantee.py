@@ -3,15 +3,22 @@
 import dataclasses
 from functools import partial
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
 
 from tests.protocol.samples import CLOSE, KEYS, run_of
 from tests.protocol.small_runs import SMALL, kept_promises, records, run_on, wrap_channel
+from troth.crypto import Digest
 from troth.protocol.core.records import Returned
+from troth.protocol.core.roles import PendingAudits, draw_roles
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Parameters, Run, RunError, most_byzantine
+from troth.protocol.core.state import State
+from troth.protocol.recovery.ledger import Known, Ledger
+from troth.protocol.wire.primitives import UNSHARED
 from troth.simulation import ProtocolSimulation
 from troth.simulation.lockstep.drop_outs import DropOut, DroppingChannel
 
@@ -103,6 +110,29 @@ def test_when_the_model_moves(banned: int, gone: int, contributors: int, moves: 
 FOUR = dataclasses.replace(
     SMALL, peers=4, byzantine=1, attack_start=11, attack_probability=1e-12, steps=12, evaluate_every=12, tau_auto=0.5
 )
+
+
+@pytest.mark.parametrize(("gone", "rests"), [(4, False), (6, True), (9, True)])
+def test_whoever_makes_no_update_rests(gone: int, rests: bool) -> None:
+    """[G3, R3] Ten of sixteen with L = 4 would do if all contributed, but two are validators: members made steps for ever,
+    without a rest, and kept the record of each."""
+    run = run_of(16, validators=2, byzantine=4)
+    last = before = Roster.founding(run)
+    for step in range(3):
+        absent = tuple(map(bytes, KEYS[:gone])) if not step else ()
+        record = msgspec.structs.replace(
+            CLOSE, step=step, members=before.members, absent=absent, changed=before.changed
+        )
+        roles = draw_roles(run, before, Digest(bytes(32)), PendingAudits(step - 1, before.members))
+        updated = not step or before.moves(len(before.members), len(roles.owners))
+        record = msgspec.structs.replace(record, updated=updated, updates=1, closing=False)
+        last, before = before, before.after(record)
+    assert before.paused == rests
+    first = State.first(run, None, Digest(bytes(32)))
+    known = Known(dataclasses.replace(first, roster=before), past=(dataclasses.replace(first, roster=last),))
+    peer: Any = SimpleNamespace(run=run, tools=UNSHARED)
+    ledger = Ledger(peer, known, lambda _: None, lambda _: None)
+    assert ledger.rests == rests
 
 
 @pytest.mark.parametrize("gone", [1, 2])

@@ -157,17 +157,40 @@ def test_a_share_that_runs_away_is_refused(wrong: dict[str, float]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spread", "outnumbered"), [(0.0, False), (2e6, True), (1e-6, True)], ids=["zero", "outnumbered far", "near"]
+    ("spread", "applied", "outnumbered"),
+    [(0.0, 1.0, False), (2e6, None, True), (1e-6, None, True)],
+    ids=["zero", "pause far", "pause near"],
 )
-def test_tau_stands_still_where_distances_say_nothing(spread: float, outnumbered: bool) -> None:
-    """[A6] All zeros, or liars may have reported half: it moves neither then nor, because of it, later."""
+def test_tau_stands_still_where_distances_say_nothing(spread: float, applied: float | None, outnumbered: bool) -> None:
+    """[A6] All zeros, or liars may have reported half in a pause: it moves neither then nor, because of it, later."""
     calm = after([2.0] * 3, AUTO)[-1]
     still = calm
     for _ in range(40):
-        still = still.after(spread, 1.0, AUTO, outnumbered=outnumbered)
+        still = still.after(spread, applied, AUTO, outnumbered=outnumbered)
     assert (still.tau, still.medians) == (calm.tau, calm.medians)
     assert still.after(2.0, 1.0, AUTO) == dataclasses.replace(still.after(2.0, 1.0, AUTO), tau=calm.tau)
     assert calm.after(2e6, 1.0, AUTO).after(2e6, 1.0, AUTO).after(2e6, 1.0, AUTO).after(2e6, 1.0, AUTO).tau > calm.tau
+
+
+@given(st.lists(lengths, min_size=1, max_size=40), st.lists(lengths, min_size=1, max_size=80))
+def test_where_liars_may_be_half_tau_never_rises(before: list[float], during: list[float]) -> None:
+    """[A6] Nor do their distances raise it when more members are back."""
+    now = after(before, AUTO)[-1]
+    usual = max(now.medians, default=0.0)
+    for spread in during:
+        then = now.after(spread, 1.0, AUTO, outnumbered=True)
+        assert 0.98 * now.tau <= then.tau <= now.tau or then.tau == AUTO.tau_least
+        now = then
+    assert max(now.medians, default=0.0) <= usual
+
+
+def test_a_ban_over_a_report_does_not_freeze_a_tau_that_is_too_large() -> None:
+    """[A6, G1] Such bans leave L, so that one liar, banned in the first steps, had tau stay at its start for the whole run."""
+    loose = dataclasses.replace(AUTO, tau=4.0, tau_least=0.01, tau_most=4.0)
+    now = Scales.first(loose).after(1.0, 1.0, loose)
+    for _ in range(200):
+        now = now.after(1.0, 1.0, loose, outnumbered=True)
+    assert now.tau == pytest.approx(0.5)
 
 
 def test_the_roster_says_when_liars_may_have_reported_half() -> None:

@@ -323,7 +323,10 @@ class End:
             return False
         right, follows = state_after(step), state is self.states[0]
         held = dataclasses.replace(right, training=state.training, model=state.model, audit_records={}, last=state.last)
-        same = all(map(same_bits, state.training.vectors, right.training.vectors)) and state.model == right.model
+        held_names, names = sorted(state.training.named.items()), sorted(right.training.named.items())
+        same_names = [name for name, _ in held_names] == [name for name, _ in names]  # a download has another order
+        same_vectors = all(same_bits(one, other) for (_, one), (_, other) in zip(held_names, names, strict=False))
+        same = same_names and same_vectors and state.model == right.model
         known = dataclasses.replace(state, audit_records={}) == held and _record(state) == _record(right)
         return known and (same or follows)
 

@@ -1,9 +1,11 @@
 """The members of a step, what is held against keys, and the guarantee that follows."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
+
+import msgspec
 
 from troth.crypto import PeerId, valid_peer
 from troth.protocol.core.door import CLOSED, Door
@@ -70,6 +72,8 @@ class Roster:
     still: int = 0  # steps in a row without an update
     idle: int = 0  # of these, those since more members were there than ever in that time (SPEC G3)
     most_idle: int = 0  # members, at most, in that time
+    takers: tuple[Pair, ...] = ()  # a banned stranger that left a seat, and the newcomer that has it now (SPEC J7)
+    alarmed: bool = False  # a ban was one too many: the run has ended (SPEC G4)
 
     @classmethod
     def founding(cls, run: Run) -> "Roster":
@@ -131,7 +135,8 @@ class Roster:
             addresses=(*self.addresses, *((PeerId(one.key), one.address) for one in record.admitted)),
             record_keys=tuple(keys[peer] for peer in sorted(here & keys.keys())),
             changed=step if record.changes_roster else self.changed,
-            disputable=tuple(sorted(_with_successors({*self.disputable, *self._newly_disputable(record)}, successors))),
+            disputable=self._disputable_after(record, successors),
+            takers=tuple((seat, now(taker)) for seat, taker in self.takers if now(taker) in here),
             door=self.door.after(
                 record,
                 turned_away=set(record.banned) - self._ever_members - set(self.banned),
@@ -141,7 +146,15 @@ class Roster:
         )
         still, idle, most_idle = self._idling(record, len(staying))
         following = replace(following, still=still, idle=idle, most_idle=most_idle)
-        return replace(following, byzantine=following._byzantine_among(following.seats))
+        return following._seated(newcomers, banned=bool(record.banned), ended=self.alarmed)
+
+    def _seated(self, newcomers: Iterable[PeerId], *, banned: bool, ended: bool) -> "Roster":
+        """With newcomers on the seats that are vacant, and with b among all seats (SPEC J7)."""
+        takers = (*self.takers, *zip(sorted(self.vacant), newcomers, strict=False))
+        following = replace(self, takers=takers)
+        byzantine = following._byzantine_among(following.seats)
+        # Only with a ban: where others leave, and b falls, no record would say that the run ended.
+        return replace(following, byzantine=byzantine, alarmed=ended or (banned and following.member_bans > byzantine))
 
     def _idling(self, record: StepRecord, members: int) -> tuple[int, int, int]:
         """Steps without an update, those of them that count for the rest between steps, and the most members meanwhile."""
@@ -155,40 +168,35 @@ class Roster:
         records run past those who are away (SPEC G3)."""
         return min(delta * 2.0 ** min(self.idle, 40), LONGEST_REST_S)
 
-    def _newly_disputable(self, record: StepRecord) -> frozenset[PeerId]:
-        return record.disputable - set(self.banned)
+    def _disputable_after(self, record: StepRecord, successors: tuple[Pair, ...]) -> tuple[PeerId, ...]:
+        """The banned whose ban rests on judgement, but for those who had the seat of such a one: it is vacant again (SPEC J7)."""
+        takers, new = {taker for _, taker in self.takers}, record.disputable - set(self.banned)
+        own = {peer for peer in new if not _with_successors({peer}, successors) & takers}
+        return tuple(sorted(_with_successors({*self.disputable, *own}, successors)))
 
     def refuses(self, record: StepRecord) -> str | None:
         """Why a record, whoever signed it, cannot come next: the run has ended, or it hides that it ends here (SPEC G4)."""
         if self.alarmed:
-            return f"the run ended in step {self.changed}, with more bans than the {self.most_bans} liars that it withstands"
-        if record.alarm != (bool(record.banned) and self.after(record).alarmed):
+            return f"the run ended in step {self.changed}, with more bans than the {self.byzantine} liars that it withstands"
+        if record != self.marked(record):
             return "it does not say truly whether more members are banned than may lie"
         return None
+
+    def marked(self, record: StepRecord) -> StepRecord:
+        """A record of these members that says truly whether it ends the run for too many bans (SPEC G4)."""
+        alarm = bool(record.banned) and self.after(record).alarmed
+        return record if record.alarm == alarm else msgspec.structs.replace(record, alarm=alarm)
 
     @property
     def alarm(self) -> AlarmError | None:
         """What people are told if the run has ended for too many bans."""
-        return AlarmError(self.changed, self.member_bans, self.most_bans) if self.alarmed else None
+        return AlarmError(self.changed, self.member_bans, self.byzantine) if self.alarmed else None
 
     @property
-    def alarmed(self) -> bool:
-        """Whether more members are banned than liars were promised to be: an honest one is among them, or the promise was wrong.
-        People have to see to it, since bans that were wrong may have made liars a quorum (SPEC G4)."""
-        return self.member_bans > self.most_bans
-
-    @cached_property
     def member_bans(self) -> int:
-        """Number of members that were banned, one under two keys counts once; candidates were none."""
-        again = {new for old, new in self.successors if old in self.banned}
-        return len(set(self.banned) - again - set(self.door.turned_away))
-
-    @property
-    def most_bans(self) -> int:
-        """`b` among all founders, and all who came in by the door and are members, may be again, or are banned."""
-        count, _ = self.founders
-        here = {*self.members, *(gone.peer for gone in self.away), *self.banned}
-        return self._byzantine_among(count + len(here & self.came_in))
+        """Number of banned founders, one under two keys counts once, and of seats that bans of strangers left vacant. With more
+        than b an honest one is among them, or the promise was wrong: people have to see to it (SPEC G4)."""
+        return len(_once(self.banned, self.successors) - {*self.door.turned_away, *self.came_in}) + len(self.vacant)
 
     def expelled(self, step: int, struck: Iterable[PeerId], pairs: Iterable[Pair]) -> tuple[PeerId, ...]:
         """Members to expel: three strikes, or link disputes with half of the roster (SPEC N3, F3)."""
@@ -322,16 +330,22 @@ class Roster:
         """Number of founders whose ban nobody can refute, one under two keys counts once. Whoever came in by the door takes its
         seat along instead, and the share that the seat had in `b`: else strangers could come in to be banned, until nobody counts
         on the liars that are left (SPEC J7)."""
-        again = {new for old, new in self.successors if old in self.banned}
-        return len(set(self.banned) - again - set(self.door.turned_away) - self.came_in - set(self.disputable))
+        others = {*self.door.turned_away, *self.came_in, *self.disputable}
+        return len(_once(self.banned, self.successors) - others)
 
     @property
     def seats(self) -> int:
-        """Number of founders, and of those who came in by the door and are members, or may be again, or were banned by judgement
-        alone (SPEC J7)."""
+        """Number of founders, of those who came in by the door and are members, or may be again, and of seats that bans of such
+        left vacant (SPEC J7)."""
         count, _ = self.founders
-        here = {*self.members, *(gone.peer for gone in self.away), *self.disputable}
-        return count + len(here & self.came_in) if count else self.admitted
+        here = {*self.members, *(gone.peer for gone in self.away)}
+        return count + len(here & self.came_in) + len(self.vacant) if count else self.admitted
+
+    @cached_property
+    def vacant(self) -> frozenset[PeerId]:
+        """Keys of strangers banned by judgement whose seat nobody has: a taker that leaves cannot make it vanish (SPEC J7)."""
+        taken = {seat for seat, _ in self.takers}
+        return frozenset((_once(self.disputable, self.successors) & self.came_in) - taken)
 
     @cached_property
     def came_in(self) -> frozenset[PeerId]:
@@ -358,7 +372,7 @@ def least_to_move(roster: Roster, validators: int) -> int:
 
 
 def scales_after(scales: Scales, record: StepRecord, roster: Roster, run: Run) -> Scales:
-    """Scales of the next step; τ does not follow distances of which liars may have reported half (SPEC A6)."""
+    """Scales of the next step; τ does not rise with distances of which liars may have reported half (SPEC A6)."""
     outnumbered = 2 * roster.liars >= len(record.contributors)
     return scales.after(record.spread, record.applied, run.parameters, outnumbered=outnumbered)
 
@@ -369,6 +383,11 @@ def _with_successors(peers: set[PeerId], successors: Iterable[Pair]) -> set[Peer
         if old in peers:
             peers = peers | {new}
     return peers
+
+
+def _once(peers: Collection[PeerId], successors: Iterable[Pair]) -> set[PeerId]:
+    """Of keys that are one peer's, the oldest."""
+    return set(peers) - {new for old, new in successors if old in peers}
 
 
 def _ancestors(peer: PeerId, successors: Iterable[Pair]) -> set[PeerId]:

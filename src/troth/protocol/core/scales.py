@@ -49,12 +49,15 @@ class Scales:
     ) -> "Scales":
         """Scales of the next step. `spread` is this step's `pooled_norm`, `applied` the length of its update, if any.
 
-        `outnumbered`: liars may be half of the contributors, so τ must not follow their distances, neither now nor when more
-        members are back (SPEC A6)."""
+        `outnumbered`: liars may be half of the contributors, so τ must not rise with their distances, neither now nor when
+        more members are back; falling only clips more (SPEC A6)."""
         medians, tau = self.medians, self.tau
-        if not outnumbered and spread > 0:
+        if outnumbered:
+            spread = min(spread, lower_median(medians)) if medians and applied is not None else 0.0
+        if spread > 0:
             medians = (*medians, spread)[-TAU_STEPS:]
-            tau = self._next_tau(medians, parameters)
+            following = self._next_tau(medians, parameters)
+            tau = min(tau, following) if outnumbered else following
         if applied is None:
             return Scales(tau, medians, self.applied, self.updates)
         return Scales(tau, medians, (*self.applied, applied)[-APPLIED_STEPS:], self.updates + 1)

@@ -60,9 +60,9 @@ class Changes:
         record = record_of(signed)
         if record is None or record.changed != self.step:
             return None  # a change was left out: the others' signatures may fit all the same
-        if self.roster.refuses(record) is not None:
-            return None  # [G4]
-        return record if self._are_signers(self.roster, signed, record, tools) else None
+        if not self._are_signers(self.roster, signed, record, tools):
+            return None
+        return record if self.roster.refuses(record) is None else None  # [G4]
 
     def follow(self, shown: Sequence[CertifiedRecord], tools: Primitives) -> "Changes":
         """These and those of the changes shown that continue them."""
@@ -180,6 +180,8 @@ def _agrees(whole: Roster, followed: Roster) -> bool:
         "founders",
         "changed",
         "disputable",
+        "takers",
+        "alarmed",
     )
     return all(getattr(whole, name) == getattr(followed, name) for name in named)
 

@@ -155,10 +155,10 @@ def flaw_of(
             return f"its {field.replace('_', ' ')} does not continue the records before it"
     if record.changed != roster.changed:
         return "it does not follow the last change of the members"
+    if not has_quorum(run, signed, record, roster, tools):  # what follows takes seconds for the longest record
+        return f"fewer than {roster.quorum} of its {len(roster.members)} members signed it"
     if (refusal := roster.refuses(record)) is not None:
         return refusal
-    if not has_quorum(run, signed, record, roster, tools):
-        return f"fewer than {roster.quorum} of its {len(roster.members)} members signed it"
     return None if names_state(run, record) else "it does not name the state after it as it has to"
 
 

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from troth.crypto import Digest, PeerId, Signature
 from troth.protocol.core.errors import CannotGoOnError
 from troth.protocol.core.records import StepRecord, encode_record
-from troth.protocol.core.roster import Roster
+from troth.protocol.core.roster import Roster, moves_with
 from troth.protocol.core.run import Run
 from troth.protocol.core.state import Outcome, Peer, State
 from troth.protocol.recovery.history import (
@@ -106,9 +106,9 @@ class Ledger(Generic[T]):
         """Whether to make no step unasked (SPEC G3): the last two made no update, and none will while nobody comes back.
 
         Two, so that the record that began the pause, with its absences and bans, is certified by the step after it."""
-        roster, before = self.state.roster, self.earlier
-        count = len(roster.members)
-        return roster.paused and before is not None and before.roster.paused and not roster.moves(count, count)
+        roster, before, validators = self.state.roster, self.earlier, self._run.parameters.validators
+        paused = roster.paused and before is not None and before.roster.paused
+        return paused and not moves_with(roster, len(roster.members), validators)
 
     @property
     def oldest(self) -> int:

@@ -115,6 +115,7 @@ def closed(attempt: Attempt[T], trials: Trials) -> State[T]:
         undone=undone,
         changed=state.roster.changed,
     )
+    record = state.roster.marked(record)  # [G4]
     return replace(
         state,
         step=state.step + 1,

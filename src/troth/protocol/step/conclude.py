@@ -95,10 +95,8 @@ class Ending(Generic[T]):
     @cached_property
     def record(self) -> StepRecord:
         """Everything that all members agree on, and the digest of what they have in common after it (SPEC R1, U1, J8)."""
-        state, record = self.attempt.context.state, self._record
-        run = self.attempt.context.peer.run
-        if record.banned and state.roster.after(record).alarmed:
-            record = msgspec.structs.replace(record, alarm=True)  # [G4]
+        state, run = self.attempt.context.state, self.attempt.context.peer.run
+        record = state.roster.marked(self._record)  # [G4]
         standing = standing_digest(record, state.roster, state.scales, state.randomness, run)
         return msgspec.structs.replace(record, standing=standing)
 

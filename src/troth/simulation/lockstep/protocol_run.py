@@ -208,7 +208,7 @@ class ProtocolSimulation:
                 probation=self.door.chronicle.probation(seen.record) if self.door is not None else (),
             )
             yield report.told(self.run, scenario.total_steps, outcomes, self.numbers)
-            if (alarm := seen.state.roster.alarm) is not None:
+            if (alarm := outcomes[-1].state.roster.alarm) is not None:
                 self.stalled = str(alarm)
                 return
 
