@@ -101,17 +101,18 @@ def _must_update(simulation: ProtocolSimulation, record: StepRecord, records: li
     b = simulation.run.parameters.byzantine
     cheated = {j.banned for j in record.judgements if j.kind == Kind.AGGREGATE} - {None}
     there = len(set(record.members) - cheated - set(record.absent) - (set(record.expelled) - set(record.contributors)))
-    liars = b - _bans_before(record.step, records)
+    liars = b - _sure_bans_before(record.step, records)
     return len(simulation.run.founders) - there <= b or 2 * liars < len(record.contributors)
 
 
-def _bans_before(step: int, records: list[StepRecord]) -> int:
-    return len({peer for old in records if old.step < step for peer in old.banned})
+def _sure_bans_before(step: int, records: list[StepRecord]) -> int:
+    """Bans that nobody can refute: only these make fewer liars (SPEC G1)."""
+    return len({peer for old in records if old.step < step for peer in {*old.banned} - old.disputable})
 
 
 def _quorum(simulation: ProtocolSimulation, members: int, step: int, records: list[StepRecord]) -> int:
     """SPEC G1: more than half, and more than the liars that may be left."""
-    liars = max(0, simulation.run.parameters.byzantine - _bans_before(step, records))
+    liars = max(0, simulation.run.parameters.byzantine - _sure_bans_before(step, records))
     return max(members // 2 + 1, liars + 1)
 
 

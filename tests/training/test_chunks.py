@@ -68,13 +68,15 @@ def test_chunks_in_any_order_make_the_state(work: TrainingWork, training: Traini
 def test_a_wrong_chunk_is_refused(work: TrainingWork, training: Training) -> None:
     """[J1] Another's, a shorter, a longer one, one with a changed byte, one that does not exist."""
     collected = _collected(work, training)
-    right = bytes(_chunk(work, training, 1))
+    first = bytes(_chunk(work, training, 0))
+    chunks = ((k, bytes(_chunk(work, training, k))) for k in sorted(collected.missing))
+    one, right = next((k, chunk) for k, chunk in chunks if chunk != first)
     for number, wrong in (
         (0, right),
-        (1, right[:-1]),
-        (1, right + b"\0"),
-        (1, right[:-1] + bytes([right[-1] ^ 1])),
-        (1, b""),
+        (one, right[:-1]),
+        (one, right + b"\0"),
+        (one, right[:-1] + bytes([right[-1] ^ 1])),
+        (one, b""),
         (len(collected.missing), right),
     ):
         before = set(collected.missing)

@@ -1,5 +1,6 @@
 """The first step after a return is audited, and bans around it are proved (SPEC B4)."""
 
+import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
@@ -51,7 +52,8 @@ def test_a_returning_member_that_lies_in_its_first_step_is_audited_for_certain_a
     """[B4, E1] Under a new key, which a stranger finds in the history of the evidence, and as a target that was drawn."""
     successor = Identity.from_secret(derive(1, "incarnation", LOST)).peer
     with _forging(successor):
-        seen = run_world(plan(liars=(), peers=7, steps=11, crashes={LOST: DropOut(2, 4, 5.0, journal=False)}))
+        made = plan(liars=(), peers=7, steps=11, crashes={LOST: DropOut(2, 4, 5.0, journal=False)})
+        seen = run_world(dataclasses.replace(made, byzantine=1))  # else its ban would end the run [G4]
     ((back, _),) = seen.returned.items()
     assert successor in seen.records[back + 1].contributors
     (proof,) = _proofs(seen)

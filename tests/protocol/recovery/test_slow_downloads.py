@@ -52,7 +52,10 @@ def _step_and_size(content_every: int) -> tuple[float, int]:
 
 
 def _plan(content_every: int) -> Plan:
-    made = dataclasses.replace(plan(liars=(), steps=STEPS), byzantine=1, probation=PROBATION)
+    # Large enough that the bound on steps (U7) is a small part of the state, as it is of a real one.
+    made = dataclasses.replace(
+        plan(liars=(), steps=STEPS), task="quadratic:dimension=480", byzantine=1, probation=PROBATION
+    )
     return dataclasses.replace(made, strangers={FOUNDERS: (0.5, "honest")}, content_every=content_every)
 
 
