@@ -19,7 +19,7 @@ from troth.protocol.core.state import Peer
 from troth.protocol.recovery.member import Member, RemovedError
 from troth.protocol.step.step import run_step
 from troth.simulation.chaos.stage import FreshCoins, Stage
-from troth.simulation.chaos.world import FORGED
+from troth.simulation.chaos.world import forged
 from troth.training.work import Training, TrainingWork
 
 # D coordinates
@@ -49,11 +49,7 @@ class _LyingWork(TrainingWork):
         if step < self._start or not self._free():
             return honest_D
         self._forged.add((self._me, step))
-        if not self._spike:
-            return honest_D * FORGED
-        sent_D = honest_D.clone()
-        sent_D[int.from_bytes(seed[:4]) % len(sent_D)] = self._spike
-        return sent_D
+        return forged(honest_D, seed, self._spike)
 
 
 class Liar:

@@ -24,7 +24,8 @@ DIMENSIONS = {task: int(parse_spec(task)[1]["dimension"]) for task in TASKS}
 MOST_PEERS = DIMENSIONS[TASKS[0]]  # a vector cannot be cut into more parts than it has coordinates
 MOST_STEPS = 10_000
 _MOST_BYTES = 1 << 20
-_LARGEST = 1e9  # of any number in a plan but the seed
+_LARGEST = 1e9  # of any number in a plan but the seed, and …
+_MOST_SPIKE = 3.4e38  # … a number of a gradient
 
 
 class PlanFileError(OperatorError):
@@ -131,8 +132,10 @@ def _wrong_number(plan: Plan) -> str | None:
     for ahead, faster in plan.network.clocks.values():
         if abs(ahead) > _LARGEST or not -0.5 <= faster <= 0.5:
             return f"a clock may be ahead by up to {_LARGEST:g} and faster by up to 0.5, got {ahead} and {faster}"
-    without_clocks = dataclasses.replace(plan, seed=0, network=dataclasses.replace(plan.network, clocks={}))
-    for number in numbers_in(without_clocks):
+    if not 0 <= plan.spikes <= _MOST_SPIKE:
+        return f"spikes must be from 0 to {_MOST_SPIKE:g}, got {plan.spikes}"
+    others = dataclasses.replace(plan, seed=0, spikes=0.0, network=dataclasses.replace(plan.network, clocks={}))
+    for number in numbers_in(others):
         if not 0 <= number <= _LARGEST:
             return f"numbers must be from 0 to {_LARGEST:g}, got {number}"
     return None

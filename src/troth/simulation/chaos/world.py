@@ -7,7 +7,7 @@ from functools import cached_property
 
 from torch import Tensor
 
-from troth.crypto import Digest, PeerId, Slot
+from troth.crypto import Digest, PeerId, Seed, Slot
 from troth.protocol.broadcast.timeouts import Timeouts
 from troth.protocol.core.errors import CannotGoOnError
 from troth.protocol.core.records import StepRecord
@@ -20,6 +20,15 @@ from troth.training.work import Training, TrainingWork
 
 BOUNDS = Timeouts(stretch=4.0, memory=1 << 22)
 FORGED = -10.0  # factor by which liars multiply their gradients
+
+
+def forged(honest_D: Tensor, seed: Seed, spike: float) -> Tensor:
+    """What a liar sends in place of this gradient: it turned around, or one number of it that is huge."""
+    if not spike:
+        return honest_D * FORGED
+    sent_D = honest_D.clone()
+    sent_D[int.from_bytes(seed[:4]) % len(sent_D)] = spike
+    return sent_D
 
 
 @dataclass

@@ -14,7 +14,8 @@ from troth.simulation.chaos.world import World
 from troth.simulation.lockstep.memo import MemoPrimitives
 from troth.training.work import Training
 
-_LEAST_BETWEEN, _LOTTERIES = 2, 4  # steps between two draws; draws in a probation
+_LEAST_BETWEEN, _LOTTERIES = 2, 8  # steps between two draws; draws in a probation
+_LEAST_TO_BEGIN, _TO_BEGIN = 32, 4  # steps, and the share of a probation, within which a candidate has to begin
 _SEATS_AT_ONCE = 8
 _SPARE_MISSES, _STEPS_A_MISS = 2, 8  # misses of a candidate, and steps after which there is one more
 
@@ -122,8 +123,12 @@ def _missed(world: World) -> Iterator[str]:
                 yield f"{who} worked in {worked} steps and missed {missed}, {counted}"
             if missed > _SPARE_MISSES + (worked + missed) // _STEPS_A_MISS:
                 yield f"{who} missed {missed} steps of {worked + missed}, and is a candidate"
-            if not worked and not record.began and record.step - candidate.seated >= world.plan.probation:
+            if not worked and not record.began and record.step - candidate.seated >= _to_begin(world.plan.probation):
                 yield f"{who} did not begin, and is a candidate"
+
+
+def _to_begin(probation: int) -> int:
+    return min(probation, max(_LEAST_TO_BEGIN, probation // _TO_BEGIN))
 
 
 def _without_a_ticket(world: World) -> Iterator[str]:

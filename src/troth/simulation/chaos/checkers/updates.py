@@ -9,10 +9,11 @@ from torch import Tensor
 from troth.aggregation import judge_center
 from troth.attacks import ATTACKS
 from troth.crypto import PeerId
+from troth.protocol.core.roles import gradient_seed
 from troth.protocol.core.scales import lower_median, part_taus
 from troth.protocol.core.state import Outcome
 from troth.simulation.chaos.plan import HONEST, LAZY
-from troth.simulation.chaos.world import FORGED, World
+from troth.simulation.chaos.world import World, forged
 from troth.specs import parse_spec
 from troth.training.work import Training
 
@@ -43,7 +44,8 @@ def aggregates(world: World) -> list[str]:
         rows = []
         for peer in map(PeerId, record.contributors):
             gradient_D = world.right_gradient(outcome, peer)
-            rows.append(gradient_D * FORGED if (peer, record.step) in world.forged else gradient_D)
+            lies, seed = (peer, record.step) in world.forged, gradient_seed(kept.seed_randomness, peer)
+            rows.append(forged(gradient_D, seed, world.plan.spikes) if lies else gradient_D)
         rows_PD = torch.stack(rows)
         for part, ((start, stop), tau) in enumerate(
             zip(pairwise(kept.bounds), part_taus(kept.tau, kept.bounds), strict=True)

@@ -42,6 +42,7 @@ def draw_door(seed: int, *, least_peers: int = 4, most_peers: int = 8, steps: in
     rekeying = Dice(stream(seed, "record keys"))
     rekey_every = 1 + rekeying.pick(_REKEY_EVERY) if rekeying.pick(2) else 0
     plan = replace(plan, probation=probation, strangers=strangers, leaves=leaves, rekey_every=rekey_every)
+    plan = replace(plan, spikes=0.0)  # strangers that lie turn their gradients around
     if not Dice(stream(seed, "calm")).pick(3):
         return _within(_calm(plan))
     return _within(plan) if dice.pick(2) else plan
