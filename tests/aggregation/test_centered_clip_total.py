@@ -25,13 +25,12 @@ def clusters(apart: float, jitter: float) -> Tensor:
     rounds."""
     rows_PD: Tensor = jitter * gaussian_rows(1, 16, CLUSTERS_D).double()
     rows_PD[:8, 0] += apart
-    near_PD: Tensor = rows_PD.float()
-    return near_PD
+    return rows_PD.float()
 
 
 def spiked(size: float, width: int = 300) -> Tensor:
     """Fifteen ordinary rows, and the mean of nine with one huge number where the fast solver's sample does not look."""
-    rows_PD = gaussian_rows(2, 16, width).float() / width**0.5
+    rows_PD = (gaussian_rows(2, 16, width) / math.sqrt(width)).float()
     rows_PD[4] = rows_PD[7:].mean(0)
     rows_PD[4, 1] = size
     return rows_PD

@@ -81,8 +81,8 @@ class Liar:
         self._collusion = self._collude(number)
         channel = inner if self._collusion is None else self._behaving(inner, self._identity, self._collusion)
         start = plan.forge_from.get(number, plan.steps)
-        forgery = {"start": start, "forged": stage.world.forged, "free": self._free, "spike": plan.spikes}
-        work = stage.work(partial(_LyingWork, me=me, **forgery))
+        known = partial(_LyingWork, me=me, start=start, forged=stage.world.forged)
+        work = stage.work(partial(known, free=self._free, spike=plan.spikes))
         entropy = FreshCoins(plan.seed, number)
         outside = stage.wrapped(me, self._about_strangers(channel), inner)
         self._inner = inner
