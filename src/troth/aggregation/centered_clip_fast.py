@@ -66,14 +66,15 @@ def centered_clip(vectors_PD: Tensor, *, tau: float) -> Tensor:
     return solve_centered_clip(vectors_PD, tau=tau).value_D
 
 
-def acquitted_center(vectors_PD: Tensor, *, tau: float) -> Tensor | None:
-    """The clipped centre, if this peer's own jury acquits it with room to spare; else None (SPEC A7).
+def acquitted_center(vectors_PD: Tensor, *, tau: float, share: float = 1 / 2) -> Tensor | None:
+    """The clipped centre, if this peer's own jury acquits it within a share of the tolerance; else None (SPEC A7).
 
-    Other machines judge with other bits, so half of the tolerance has to do."""
+    Other machines judge with other bits, so half of it has to do for whoever speaks, and a quarter before somebody else is
+    blamed for having found none."""
     for solve in (centered_clip, lambda rows_PD, *, tau: solve_for_any_rows(rows_PD, tau=tau)[0]):
         value_D = solve(vectors_PD, tau=tau)
         residual, tolerance = judge_center(vectors_PD, value_D, tau=tau)
-        if residual <= tolerance / 2:
+        if residual <= share * tolerance:
             return value_D
     return None
 

@@ -35,6 +35,7 @@ from troth.network.node.way_in import Arrival, WayIn, check_machine
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.core.channel import Said
 from troth.protocol.core.errors import CannotGoOnError, LeftOutError, StalledError
+from troth.protocol.core.records import decode_record
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.state import Outcome, Peer, State
 from troth.protocol.recovery.aggregates import most_kept
@@ -149,7 +150,8 @@ class Node:
             known = True
         last = member.certified[-1] if member.certified else None
         alarm = member.state.roster.alarm
-        if self._folder.save_model(self._manifest.run, member.state, last) or alarm is not None:
+        proved = self._folder.save_model(self._manifest.run, member.state, last)
+        if proved or (last is not None and decode_record(last.record).ends_run):
             self._folder.record_keys.erase()  # there is nothing more to sign
         else:
             self.note("the run ends unclosed: too few signed its last record, so nobody can prove this model")

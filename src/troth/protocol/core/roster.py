@@ -18,7 +18,8 @@ MOST_STRIKES = 3  # strikes within `STRIKE_STEPS` that expel (SPEC F3)
 STRIKE_STEPS = 1000  # steps for which strikes, link disputes and returns count
 BAD_LINKS = 2  # bad links that a member may have without anybody lying, however small L is
 MOST_AWAY = 500  # updates after which an absent peer cannot come back (SPEC B8)
-LONGEST_REST_S = 3600.0  # between two steps of a pause (SPEC G3)
+LONGEST_REST_S = 3600.0  # between two steps of a pause (SPEC G3) …
+MOST_DOUBLINGS = 12  # … and how often it doubles
 MOST_WAIT = 64  # upper limit, in steps, of the wait before a return (SPEC B8)
 
 Pair = tuple[PeerId, PeerId]
@@ -165,8 +166,8 @@ class Roster:
     def rest(self, delta: float) -> float:
         """Seconds between the steps of a pause: twice as many with each, up to an hour, and few again only when more members are
         there than ever since the last update. Else one liar that calls all to the next step, again and again, would have the
-        records run past those who are away (SPEC G3)."""
-        return min(delta * 2.0 ** min(self.idle, 40), LONGEST_REST_S)
+        records run past those who are away. By clocks that run apart by 100 parts in a million all end within Δ (SPEC G3)."""
+        return min(delta * 2.0 ** min(self.idle, MOST_DOUBLINGS), LONGEST_REST_S)
 
     def _disputable_after(self, record: StepRecord, successors: tuple[Pair, ...]) -> tuple[PeerId, ...]:
         """The banned whose ban rests on judgement, but for those who had the seat of such a one: it is vacant again (SPEC J7)."""

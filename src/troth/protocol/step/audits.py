@@ -136,7 +136,7 @@ def examine_part(
     residual, tolerance = judge_center(rows_PD, center_D, tau=tau)
     wrong = residual > tolerance
     none = wrong and not bool(center_D.any())  # [A7]
-    found = none and acquitted_center(rows_PD, tau=tau) is not None
+    found = none and acquitted_center(rows_PD, tau=tau, share=1 / 4) is not None
     project = peer.tools.projector(reduced.projection_key, parameters.projections, parameters.size)
     errors_P = report_errors(rows_PD, center_D, project, start, reported.table.about(part), tau)
     errors = dict(zip(contributors, errors_P.tolist(), strict=True))
