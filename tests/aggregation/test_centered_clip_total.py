@@ -134,7 +134,7 @@ def test_newtons_step_is_that_of_the_derivative(barrier: float) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stage_takes_few_steps(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The proof allows `n·(1/θ − 1 + log θ)/0.0268` damped steps of each stage and a few of Newton's; ten are many."""
+    """The proof allows `n·(1/θ − 1 + log θ)/0.0268` damped steps of each stage and a few of Newton's; twenty are many."""
     taken: list[int] = []
     newton, step = centered_clip_total._newton, _Pulls.step
 

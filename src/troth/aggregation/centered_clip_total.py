@@ -31,7 +31,7 @@ from troth.aggregation.exact import Floats, exact_norm, flush_in_place
 _SHRINK = 1 / 64  # of μ, from stage to stage
 _NEAR = 0.25  # Newton's decrement at which a stage ends
 _LEAST_BARRIER = 2.0**-110  # √(2μ) is far below what float64 tells from τ
-_MOST_STEPS = 100  # of Newton in a stage, and doublings of one; ten are many
+_MOST_STEPS = 100  # of Newton in a stage, and doublings of one; twenty are many
 _MOST_ROUNDS = 6  # times that rows are read around the centre found last
 _ROUNDING = 2.0**-48  # relative: an aim is sixteen times as much, where the reference is as near as the centre
 _FLAT = 2.0**-50  # least curvature, relative to the largest: rounding leaves no less
