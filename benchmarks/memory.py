@@ -20,10 +20,10 @@ from typing import Any
 
 import torch
 
+from benchmarks.processes import own_manifest
 from troth.crypto import Identity, Seed, Slot, derive
 from troth.events.kinds import Stepped
 from troth.network.manifest.builder import ManifestOptions, build_manifest
-from troth.network.manifest.manifest import Manifest
 from troth.network.node.factory import PeerFactory
 from troth.network.node.node import Node
 from troth.network.node.options import NodeOptions
@@ -116,7 +116,7 @@ def _peer(raw: bytes, secret: bytes, folder: str, parent: Connection) -> None:
     sampler = _Sampler()
     sampler.start()
     _let_everyone_audit()
-    manifest, identity = Manifest.from_bytes(raw, Path()), Identity.from_secret(Seed(secret))
+    manifest, identity = own_manifest(raw), Identity.from_secret(Seed(secret))
     founder = manifest.founder(identity.peer)
     assert founder is not None
     options = NodeOptions(Path(folder), listen=founder.address, evaluate_every=1 << 30)

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.processes import own_manifest
 from troth.crypto import Identity, PeerId, Seed, Slot, stream
 from troth.crypto.streams import derive
 from troth.events.kinds import Stepped
@@ -163,7 +164,7 @@ def whole_peer(raw: bytes, secret: bytes, folder: str, parent: Connection) -> No
     os.dup2(log, 1)
     os.dup2(log, 2)
     torch.set_num_threads(1)
-    manifest, identity, watch = Manifest.from_bytes(raw, Path()), Identity.from_secret(Seed(secret)), Stopwatch()
+    manifest, identity, watch = own_manifest(raw), Identity.from_secret(Seed(secret)), Stopwatch()
     founder = manifest.founder(identity.peer)
     assert founder is not None
     options = NodeOptions(Path(folder), listen=founder.address, evaluate_every=1 << 30)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.network_peers import Stopwatch, TimedChannel, bare
+from benchmarks.processes import own_manifest
 from troth.crypto import Identity, Seed, stream
 from troth.events.kinds import Stepped
 from troth.network.manifest.manifest import Manifest
@@ -89,7 +90,7 @@ def troth_peer(namespace: str, raw: bytes, secret: bytes, folder: str, looks_ahe
     os.dup2(log, 1)
     os.dup2(log, 2)
     torch.set_num_threads(1)
-    manifest, identity, watch = Manifest.from_bytes(raw, Path()), Identity.from_secret(Seed(secret)), Stopwatch()
+    manifest, identity, watch = own_manifest(raw), Identity.from_secret(Seed(secret)), Stopwatch()
     founder = manifest.founder(identity.peer)
     assert founder is not None
     options = NodeOptions(Path(folder), listen=founder.address, evaluate_every=1 << 30)

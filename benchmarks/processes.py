@@ -5,9 +5,21 @@ from contextlib import contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
+from troth.network.manifest.consent import agree_here, code_to_run
+from troth.network.manifest.manifest import Manifest
+
 Start = Callable[..., Connection]
+
+
+def own_manifest(raw: bytes, folder: Path = Path()) -> Manifest:
+    """The manifest of a benchmark's run; its task is the benchmark's own code, so this process may run it."""
+    manifest = Manifest.from_bytes(raw, folder)
+    if (code := code_to_run(manifest)) is not None:
+        agree_here(code.digest)
+    return manifest
 
 
 @contextmanager

@@ -43,7 +43,8 @@ _ROWS = 2  # rows of the Gram matrix in one call
 _GRAM_ERROR = 2.0**-45  # relative error of a float64 inner product, whatever the numbers: 2⁻⁴⁵ for a run in two lanes
 _SUM_ERROR = 2.0**-51  # relative error of a float64 sum of a few rows
 _MOST_ROUNDS = 3
-_MOST_STALLS = 12
+_MOST_ITERATIONS = 50  # ordinary rows take five; whatever takes more is left to the solver for any rows
+_MOST_STALLS = 6
 _MOST_HALVINGS = 60
 _SAMPLE = 128  # coordinates looked at to choose the first reference
 _LARGEST = 2.0**500  # beyond this, squares overflow float64
@@ -71,26 +72,30 @@ def acquitted_center(vectors_PD: Tensor, *, tau: float, share: float = 1 / 2) ->
 
     Other machines judge with other bits, so half of it has to do for whoever speaks, and a quarter before somebody else is
     blamed for having found none."""
-    for solve in (centered_clip, lambda rows_PD, *, tau: solve_for_any_rows(rows_PD, tau=tau)[0]):
-        value_D = solve(vectors_PD, tau=tau)
-        residual, tolerance = judge_center(vectors_PD, value_D, tau=tau)
-        if residual <= share * tolerance:
-            return value_D
-    return None
+    _check(vectors_PD, tau)
+    value_D = _solve_around(vectors_PD, tau).value_D
+    residual, tolerance = judge_center(vectors_PD, value_D, tau=tau)
+    if residual > share * tolerance:
+        value_D, residual, tolerance = solve_for_any_rows(vectors_PD, tau=tau)
+    return value_D if residual <= share * tolerance else None
 
 
 def solve_centered_clip(vectors_PD: Tensor, *, tau: float) -> ClippedCenter:
     """Solve to an eighth of `residual_tolerance`, or as near as the output's number format allows."""
-    check_shape(vectors_PD)
-    check_tau(tau)
-    if not _TAU_RANGE[0] <= tau <= _TAU_RANGE[1]:
-        raise AggregationError(f"tau must be within 2^±400 for its square to be a number, got {tau}")
+    _check(vectors_PD, tau)
     found = _solve_around(vectors_PD, tau)
     if found.residual <= found.tolerance / 2:
         return found
     value_D, residual, tolerance = solve_for_any_rows(vectors_PD, tau=tau)
     sure = ClippedCenter(value_D, residual, tolerance, found.iterations, found.reads)
     return min(found, sure, key=lambda one: one.residual / one.tolerance if one.residual else 0.0)
+
+
+def _check(vectors_PD: Tensor, tau: float) -> None:
+    check_shape(vectors_PD)
+    check_tau(tau)
+    if not _TAU_RANGE[0] <= tau <= _TAU_RANGE[1]:
+        raise AggregationError(f"tau must be within 2^±400 for its square to be a number, got {tau}")
 
 
 def _solve_around(vectors_PD: Tensor, tau: float) -> ClippedCenter:
@@ -178,7 +183,7 @@ def _solve_on_gram(gram_PP: Floats, start_P: Floats, tau: float) -> _GramSolutio
     norm_P = np.sqrt(gram_PP.diagonal())
     now = _iterate(gram_PP, norm_P, start_P, tau)
     best, iterations, newton_works, stalled = now, 0, True, 0
-    while stalled < _MOST_STALLS and now.residual > 2.0**-50 * float(np.minimum(now.distance_P, tau).sum()):
+    while stalled < _MOST_STALLS and iterations < _MOST_ITERATIONS and now.residual > _rounding_of_pulls(now, tau):
         iterations += 1
         direction_P = _newton(gram_PP, now, tau) if newton_works else None
         moved = _line_search(gram_PP, norm_P, now, now.error_P if direction_P is None else direction_P, tau)
@@ -195,6 +200,10 @@ def _solve_on_gram(gram_PP: Floats, start_P: Floats, tau: float) -> _GramSolutio
         distance_P=best.distance_P,
         iterations=iterations,
     )
+
+
+def _rounding_of_pulls(at: _Iterate, tau: float) -> float:
+    return 2.0**-50 * float(np.minimum(at.distance_P, tau).sum())
 
 
 def _line_search(gram_PP: Floats, norm_P: Floats, at: _Iterate, direction_P: Floats, tau: float) -> _Iterate:
