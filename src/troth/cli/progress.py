@@ -75,11 +75,11 @@ class Live:
             self._console.print(f"  step {event.step}: {event.words}", highlight=False, soft_wrap=True)
         for ban in report.bans:
             self._console.print(
-                f"  step {ban.step}: peer {ban.peer} is banned: {ban.reason}", highlight=False, soft_wrap=True
+                f"  step {ban.step}: peer{ban.peer} is banned: {ban.reason}", highlight=False, soft_wrap=True
             )
         for peer in report.absent:
             self._console.print(
-                f"  step {report.step - 1}: peer {peer} is absent, and no longer a member", highlight=False
+                f"  step {report.step - 1}: peer{peer} is absent, and no longer a member", highlight=False
             )
         self._progress.update(self._task, completed=report.step, words=self._words)
         if not self._console.is_terminal and time.monotonic() - self._last_line > _LINE_EVERY_S:
