@@ -62,11 +62,13 @@ class Live:
         self._task = self._progress.add_task(label, total=steps, words=self._words)
 
     def step(self, report: "StepReport") -> None:
+        from troth.events.words import withstanding
+
         if report.metrics:
             self._metric = _in_words(report.metrics) + "  "
         self._words = f"batch loss {report.loss:.3f}  {self._metric}peers {report.alive}"
         if report.guarantee is not None:
-            self._words += f"  withstands {report.guarantee}{' (beyond the guarantee)' if self._beyond else ''}"
+            self._words += f"  {withstanding(report.guarantee)}{' (beyond the guarantee)' if self._beyond else ''}"
         if report.attacked:
             self._words += "  under attack"
         if report.probation:
