@@ -24,7 +24,7 @@ help: ## list the targets
 	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps byzfl
 	@touch $@
 
-demo: .venv/installed ## a swarm under attack on this machine, with its report
+demo: .venv/installed ## a swarm under attack on this machine, on its page
 	@$(BIN)/troth demo
 
 check: .venv/installed-dev ## lint, types and import rules

@@ -6,16 +6,19 @@ root of errors, so that every package may use it.
 
 import dataclasses
 import difflib
+import functools
+import inspect
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin
+from typing import Any, NamedTuple, ParamSpec, TypeVar, Union, get_args, get_origin
 
 from troth.errors import OperatorError
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 ALSO = " + "  # between several specs in one string
 _SIMPLE = {"int": int, "float": float, "str": str, "bool": bool, "Path": Path}
@@ -33,6 +36,25 @@ def pick(table: Mapping[str, T], name: str, kind: str) -> T:
     near = difflib.get_close_matches(name, table, n=2, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else f"choose from {', '.join(table)}"
     raise SpecError(f"unknown {kind} '{name}': {hint}")
+
+
+def check_keywords(function: Callable[P, T]) -> Callable[P, T]:
+    """Have a function refuse a keyword that it does not have with the nearest that it has, as the command line does."""
+    known: list[str] = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        packed = get_args(parameter.annotation)  # `**options: Unpack[Options]`
+        known += packed[0].__annotations__ if parameter.kind is parameter.VAR_KEYWORD else [name]
+
+    @functools.wraps(function)
+    def checked(*arguments: P.args, **keywords: P.kwargs) -> T:
+        for name in keywords:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+                hint = f"did you mean `{near[0]}`?" if near else f"choose from {', '.join(known)}"
+                raise SpecError(f"{function.__name__}() has no option `{name}`: {hint}")
+        return function(*arguments, **keywords)
+
+    return checked
 
 
 class FileSpec(NamedTuple):

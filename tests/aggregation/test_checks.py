@@ -1,6 +1,8 @@
 """What no rule accepts, and that the message says which row or parameter is at fault."""
 
 import math
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -85,6 +87,20 @@ def test_large_finite_float32_rows_are_accepted(name: str) -> None:
 def test_other_number_formats_are_refused(name: str, dtype: torch.dtype) -> None:
     with pytest.raises(AggregationError, match=f"expected float32 or float64, got {dtype}"):
         apply(name, torch.ones(PEERS, 10).to(dtype))
+
+
+@pytest.mark.parametrize("name", [*RULES, "published"])
+def test_what_is_no_tensor_is_refused_with_the_way_out(name: str) -> None:
+    """NumPy's float32 is another type than PyTorch's, with the same name."""
+    rows_PD: Any = gaussian_rows(1, PEERS, 10, torch.float32)
+    rule = partial(apply, name) if name in RULES else partial(centered_clip_published, tau=1.0)
+    with pytest.raises(AggregationError, match=r"for each peer, got numpy.ndarray: use torch.from_numpy\(…\)"):
+        rule(rows_PD.numpy())
+    for rows in (rows_PD.tolist(), list(rows_PD)):
+        with pytest.raises(
+            AggregationError, match=r"got list: use torch.stack\(…\) of tensors, torch.tensor\(…\) of numb"
+        ):
+            rule(rows)
 
 
 @pytest.mark.parametrize("shape", [(), (10,), (PEERS, 10, 1), (0, 10), (PEERS, 0), (0, 0)])

@@ -205,6 +205,7 @@ def test_members_of_a_real_run_end_with_the_same_model(tmp_path: Path) -> None:
             one.wait()
         states = [one.state_dict() for one in members]
         assert members[0].members == ("peer0", "peer1", "peer2", "peer3")
+        assert repr(members[0]) == f"<MemberRun peer0 of digits: 5 of 5 updates, folder {tmp_path / 'peer0'}>"
     assert [(one.number, one.moved) for one in steps[4:]] == [(5, True), (5, False)]  # the last one closes the run
     assert (steps[0].withstands, steps[0].members) == (1, 4)
     assert "accuracy" in steps[4].metrics

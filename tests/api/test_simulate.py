@@ -1,6 +1,7 @@
 """`troth.simulate`: steps, results, and a user's own task, attack and rule as objects."""
 
 import csv
+import re
 import typing
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -63,7 +64,8 @@ def test_the_liars_of_a_users_own_attack_are_banned_on_a_users_own_task(result: 
     assert {ban.peer for ban in result.bans} == set(result.liars)
     assert [point["step"] for point in result.curve] == [0, 7, 14]
     assert result.metrics["loss"] < result.curve[0]["loss"]
-    assert {ban.evidence for ban in result.bans} == {Path("evidence") / name for name in result.evidence}
+    assert {f"ban-step{ban.step}-{ban.peer}.json" for ban in result.bans} == set(result.evidence)
+    assert all(re.search(r"\(found by peer\d\)", ban.reason) for ban in result.bans), "one name for one peer"
 
 
 def test_weights_come_back_in_the_users_own_module(result: troth.SimulationResult) -> None:
@@ -74,14 +76,32 @@ def test_weights_come_back_in_the_users_own_module(result: troth.SimulationResul
     task.model().load_state_dict(result.state_dict(), strict=True)
 
 
+def test_what_is_printed_says_what_it_is(result: troth.SimulationResult) -> None:
+    run = troth.simulate(Plane(), peers=4, steps=5)
+    next(run)
+    assert (
+        repr(run)
+        == "<Simulation of tests.api.test_simulate.Plane:dimension=12: 1 of 5 steps made, defence troth, 4 peers>"
+    )
+    said = repr(result)
+    assert (
+        "Plane:dimension=12: 14 steps, defence troth, 7 peers, of whom 2 lie (tests.api.test_simulate.Shout); " in said
+    )
+    assert f"; banned: {', '.join(ban.peer for ban in result.bans)}; test loss " in said
+
+
 def test_results_are_saved_as_the_command_saves_them(result: troth.SimulationResult, tmp_path: Path) -> None:
+    assert {ban.evidence for ban in result.bans} == {None}, "nothing is written yet"
     result.save(tmp_path / "out")
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {"summary.json", "curve.csv", "curve.png", "events.jsonl", "model.safetensors", "evidence"}
     assert (tmp_path / "out/summary.json").read_text() == result.summary.to_json()
     saved = load_file(tmp_path / "out/model.safetensors")
     assert all(torch.equal(tensor, result.state_dict()[name]) for name, tensor in saved.items())
-    assert all((tmp_path / "out" / ban.evidence).exists() for ban in result.bans if ban.evidence is not None)
+    for ban in result.bans:
+        assert ban.evidence is not None
+        verdict = troth.verify(ban.evidence, run=tmp_path / "out/evidence/run", recompute=False)
+        assert verdict.details["name"].startswith(f"{ban.peer} ("), "and not by 64 digits"
     result.to_csv(tmp_path / "mine.csv")
     rows = list(csv.DictReader((tmp_path / "mine.csv").read_text().splitlines()))
     assert [row["step"] for row in rows] == [str(number) for number in range(15)]
@@ -119,6 +139,15 @@ def test_mistakes_name_the_field() -> None:
         troth.simulate("digits", threads=-1)
     with pytest.raises(troth.OperatorError, match="unknown task 'digit': did you mean digits"):
         troth.simulate("digit")
+    with pytest.raises(troth.OperatorError, match=r"simulate\(\) has no option `atack`: did you mean `attack`"):
+        troth.simulate("digits", atack="alie")  # type: ignore[call-arg]
+    with pytest.raises(
+        troth.OperatorError, match=r"simulate\(\) has no option `attack_strt`: did you mean `attack_start`"
+    ):
+        troth.simulate("digits", attack_strt=3)  # type: ignore[call-arg]
+    for function in (troth.new, troth.join, troth.verify, troth.task):
+        with pytest.raises(troth.OperatorError, match="has no option `colour`: choose from "):
+            function(colour="red")  # type: ignore[call-arg]
 
 
 def test_every_option_of_a_scenario_can_be_given() -> None:

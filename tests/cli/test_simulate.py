@@ -101,11 +101,11 @@ class TestStrangers:
         done = troth("simulate", *few, "--strangers", "honest", "--strangers", "zeros:at=1", "--out", "here")
         assert done.code == 0
         for line in (
-            "step 0: peer 5 knocks at the door (honest)",
-            "step 1: peer 5 has a slot: 4 steps on probation",
-            "step 4: peer 5 is on probation: 2 of 4 steps",
-            "step 6: peer 5 has worked through its probation, and is a member",
-            "peer 6 is banned: its gradient of step",
+            "step 0: peer5 knocks at the door (honest)",
+            "step 1: peer5 has a slot: 4 steps on probation",
+            "step 4: peer5 is on probation: 2 of 4 steps",
+            "step 6: peer5 has worked through its probation, and is a member",
+            "peer6 is banned: its gradient of step",
         ):
             assert line in done.err
         assert "strangers   honest: of 1, 1 had a slot, 1 were admitted, 0 banned; members in the end: 1\n" in done.out

@@ -22,8 +22,16 @@ def check_vectors(vectors_PD: Tensor) -> None:
         raise AggregationError(f"row {bad_rows[0]} is not finite (bad rows: {bad_rows}); leave it out and try again")
 
 
-def check_shape(vectors_PD: Tensor) -> None:
-    """Check shape and number format, without reading data."""
+def check_shape(vectors_PD: object) -> None:
+    """Check shape and number format, without reading data. A matrix of another library, or a list, gets no guess."""
+    if not isinstance(vectors_PD, Tensor):
+        given = f"{type(vectors_PD).__module__}.{type(vectors_PD).__name__}".removeprefix("builtins.")
+        way = (
+            "torch.from_numpy(…)"
+            if given.startswith("numpy")
+            else "torch.stack(…) of tensors, torch.tensor(…) of numbers"
+        )
+        raise AggregationError(f"expected a tensor with a row for each peer, got {given}: use {way}")
     if vectors_PD.ndim != 2 or 0 in vectors_PD.shape:
         raise AggregationError(f"expected a P×D matrix with at least one row and column, got {tuple(vectors_PD.shape)}")
     if vectors_PD.dtype not in (torch.float32, torch.float64):

@@ -19,6 +19,7 @@ from troth.aggregation.baselines import (
     rfa,
 )
 from troth.aggregation.centered_clip_fast import centered_clip
+from troth.aggregation.checks import check_shape
 from troth.aggregation.geometric_median import geometric_median
 from troth.aggregation.krum import krum, multi_krum
 from troth.aggregation.mean import mean
@@ -83,7 +84,8 @@ def bind_rule(rule: AnyRule | type[RuleWithMemory], *, byzantine: int, tau: floa
     remembering = rule() if isinstance(rule, type) else rule
 
     def first_step(vectors_PD: Tensor) -> Tensor:
-        peers = len(vectors_PD) if vectors_PD.ndim else 0
+        check_shape(vectors_PD)
+        peers = len(vectors_PD)
         aggregator = remembering.begin(Setting(peers, byzantine, tau, seed=b""))
         return aggregator(vectors_PD, range(peers))
 

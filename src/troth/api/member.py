@@ -29,6 +29,7 @@ from troth.network.node.options import NodeOptions, default_folder
 from troth.network.transport.base import TransportOptions
 from troth.network.transport.registry import DEFAULT_TRANSPORT, TRANSPORTS
 from troth.protocol.core.records import StepRecord
+from troth.specs import check_keywords
 from troth.training import Problem
 
 _log = logging.getLogger("troth.run")
@@ -39,6 +40,7 @@ class JoinError(OperatorError):
     """A member that cannot take part as asked for; the message names the field and the way out."""
 
 
+@check_keywords
 def join(
     manifest: str | PathLike[str] | Manifest,
     identity: str | PathLike[str] | Identity,
@@ -119,6 +121,11 @@ class MemberRun:
         self._feed = StepFeed()
         self._node: Node | None = None
         self._thread: threading.Thread | None = None
+
+    def __repr__(self) -> str:
+        state = None if self._node is None else self._node.state
+        done = "not begun" if state is None else f"{state.scales.updates} of {self.manifest.steps} updates"
+        return f"<MemberRun {self.me} of {self.name}: {done}, folder {self.folder}>"
 
     # The block
 

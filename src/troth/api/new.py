@@ -15,6 +15,7 @@ from troth.network.manifest.consent import code_to_run, remember
 from troth.network.manifest.founder import Founder
 from troth.network.manifest.initial_state import initial_state_file, origin_file
 from troth.network.manifest.manifest import Manifest
+from troth.specs import check_keywords
 
 
 class NewRunError(OperatorError):
@@ -51,6 +52,7 @@ class NewOptions(TypedDict, total=False):
     data_where: str | None
 
 
+@check_keywords
 def new(
     path: str | PathLike[str],
     task: str,

@@ -12,10 +12,12 @@ from troth.api.steps import Ban, Step
 from troth.api.threads import use_threads
 from troth.attacks import GradientAttack
 from troth.events.kinds import Began
+from troth.events.words import metrics_in_words
 from troth.evidence import RunSummary
 from troth.evidence.bans import BanEvidence
 from troth.lab.results import EventWriter, claimed, save_results, write_curve
 from troth.simulation import Finished, Scenario, StepReport, start
+from troth.specs import check_keywords
 from troth.training import Task
 
 Attack = str | GradientAttack
@@ -53,6 +55,7 @@ class SimulationOptions(TypedDict, total=False):
     initial_state: Path | None  # a model or checkpoint to begin from; None: from the seed
 
 
+@check_keywords
 def simulate(
     task: str | Task = "digits",
     *,
@@ -101,6 +104,14 @@ class Simulation:
         self._result: SimulationResult | None = None
         self.scenario = self._started.scenario  # with the task's suggestions filled in
 
+    def __repr__(self) -> str:
+        scenario = self.scenario
+        lie = f", of whom {scenario.byzantine} lie ({scenario.attack_name})" if scenario.byzantine else ""
+        return (
+            f"<Simulation of {scenario.as_dict()['task']}: {len(self._reports)} of {scenario.total_steps} steps made, "
+            f"defence {scenario.defence_name}, {scenario.peers} peers{lie}>"
+        )
+
     def __iter__(self) -> Iterator[Step]:
         return self._steps
 
@@ -133,7 +144,18 @@ class SimulationResult:
         self.curve: list[dict[str, float]] = finished.summary.curve  # a step and the metrics after it, from step 0 on
         self.evidence: dict[str, BanEvidence] = finished.evidence  # by file name; `text` is the content
         self.liars: tuple[str, ...] = tuple(map(_name, finished.summary.byzantine))
-        self.bans: tuple[Ban, ...] = tuple(_ban(**ban) for ban in finished.summary.details.get("banned", ()))
+        self.bans: tuple[Ban, ...] = self._bans(None)
+
+    def __repr__(self) -> str:
+        summary = self.summary
+        lie = f", of whom {len(self.liars)} lie ({summary.attack})" if self.liars else ""
+        banned = f"; banned: {', '.join(ban.peer for ban in self.bans)}" if self.bans else ""
+        diverged = summary.details.get("diverged_at")
+        ended = f"; diverged at step {diverged}" if diverged is not None else ""
+        return (
+            f"<SimulationResult of {summary.config['task']}: {summary.steps} steps, defence {summary.defence}, "
+            f"{summary.peers} peers{lie}{banned}{ended}; {metrics_in_words(self.metrics)}>"
+        )
 
     def model(self) -> nn.Module:
         """The task's own module with the last weights, in evaluation mode."""
@@ -157,6 +179,12 @@ class SimulationResult:
                 for report in self._reports:
                     events.step(report)
             save_results(folder, self._finished, self._reports)
+        self.bans = self._bans(folder / "evidence")
+
+    def _bans(self, folder: Path | None) -> tuple[Ban, ...]:
+        """The bans, and the files that prove them where they are written."""
+        banned = self.summary.details.get("banned", ())
+        return tuple(_ban(**ban, folder=folder if ban["evidence"] in self.evidence else None) for ban in banned)
 
 
 def step_of(report: StepReport, of: int) -> Step:
@@ -175,8 +203,8 @@ def step_of(report: StepReport, of: int) -> Step:
     )
 
 
-def _ban(peer: int, step: int, reason: str, evidence: str) -> Ban:
-    return Ban(_name(peer), step, reason, Path("evidence") / evidence)
+def _ban(peer: int, step: int, reason: str, evidence: str, folder: Path | None = None) -> Ban:
+    return Ban(_name(peer), step, reason, folder / evidence if folder is not None else None)
 
 
 def _name(peer: int) -> str:

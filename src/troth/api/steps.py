@@ -12,7 +12,7 @@ class Ban:
     peer: str  # its name; in a simulation `peer3`
     step: int  # counted from 0, as in the names of evidence files
     reason: str
-    evidence: Path | None  # the file that proves it; written with the next step (or by `SimulationResult.save`)
+    evidence: Path | None  # the file that proves it, written with the next step; of a simulation None until it is saved
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from itertools import islice
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import msgspec
 
 from troth.api.agreed_task import AgreedTask
 from troth.api.evidence_files import VerifyError, expand, read_text
-from troth.crypto import Digest
+from troth.crypto import Digest, PeerId
 from troth.errors import printable
 from troth.evidence import model_file
 from troth.evidence.companion_files import load_companions
@@ -22,10 +23,13 @@ from troth.evidence.verify import Proof, verify_ban
 from troth.evidence.verify_model import ModelProof, check_weights, verify_model
 from troth.network.manifest.manifest import Manifest
 from troth.protocol.core.run import Run
+from troth.specs import check_keywords
 
 __all__ = ["Result", "Verdict", "VerifyError", "expand", "verify", "verify_path", "verify_paths"]
 
 _ID = re.compile("[0-9a-fA-F]{64}")
+_NAMED = re.compile("([0-9a-f]{64}) (.{1,80})")  # a line of a simulation's `evidence/run`: a peer's key and its name
+_MOST_NAMES = 100_000
 
 RunName = Manifest | Path | str  # a manifest, its file, a file that holds a run's id, or the id
 
@@ -81,6 +85,7 @@ class Verdict:
         }
 
 
+@check_keywords
 def verify(
     path: str | PathLike[str],
     run: RunName | None = None,
@@ -132,6 +137,7 @@ class _KnownRun:
 
     id: Digest | None
     manifest: Manifest | None = None
+    names: Mapping[PeerId, str] = field(default_factory=dict)  # of peers that no manifest names
 
 
 def _named(run: RunName | None) -> _KnownRun:
@@ -149,14 +155,23 @@ def _named(run: RunName | None) -> _KnownRun:
     if path.suffix == ".toml":
         manifest = Manifest.load(path)
         return _KnownRun(manifest.run.id, manifest)
+    return _run_file(path)
+
+
+def _run_file(path: Path) -> _KnownRun:
+    """A run by its id; a simulation's `evidence/run` names the peers too, a line each."""
     try:
-        with path.open("rb") as file:
-            said = file.read(80).decode("ascii", "replace").strip()
+        with path.open(encoding="ascii", errors="replace") as file:
+            lines = [line.strip() for line in islice(iter(lambda: file.readline(160), ""), 1 + _MOST_NAMES)]
     except OSError as error:
         raise VerifyError(f"cannot read {path}: {error.strerror}") from error
-    if not _ID.fullmatch(said):
-        raise VerifyError(f"`run` {path}: neither a manifest (run.toml) nor a file that holds a run's id and no more")
-    return _KnownRun(Digest(bytes.fromhex(said)))
+    named = [_NAMED.fullmatch(line) for line in lines[1:] if line]
+    if not lines or not _ID.fullmatch(lines[0]) or None in named:
+        raise VerifyError(
+            printable(f"`run` {path}: neither a manifest (run.toml) nor a file that begins with a run's id")
+        )
+    names = {PeerId(bytes.fromhex(one[1])): one[2] for one in named if one is not None}
+    return _KnownRun(Digest(bytes.fromhex(lines[0])), names=names)
 
 
 class _Checker:
@@ -177,7 +192,7 @@ class _Checker:
             return Verdict(path, Result.NOT_PROVED, reason=str(error))
 
     def _check_ban(self, path: Path, text: str) -> Verdict:
-        proof = verify_ban(text, self._known.id)
+        proof = replace(verify_ban(text, self._known.id), names=self._known.names)
         details = {
             "kind": "ban",
             "run": proof.run.id.hex(),

@@ -1,4 +1,4 @@
-"""`troth demo`: a swarm of real processes under attack on this machine, with its report."""
+"""`troth demo`: a swarm of real processes under attack on this machine, on its page."""
 
 import time
 from pathlib import Path

@@ -62,11 +62,13 @@ class Live:
         self._task = self._progress.add_task(label, total=steps, words=self._words)
 
     def step(self, report: "StepReport") -> None:
+        from troth.events.words import withstanding
+
         if report.metrics:
             self._metric = _in_words(report.metrics) + "  "
         self._words = f"batch loss {report.loss:.3f}  {self._metric}peers {report.alive}"
         if report.guarantee is not None:
-            self._words += f"  withstands {report.guarantee}{' (beyond the guarantee)' if self._beyond else ''}"
+            self._words += f"  {withstanding(report.guarantee)}{' (beyond the guarantee)' if self._beyond else ''}"
         if report.attacked:
             self._words += "  under attack"
         if report.probation:
@@ -75,11 +77,11 @@ class Live:
             self._console.print(f"  step {event.step}: {event.words}", highlight=False, soft_wrap=True)
         for ban in report.bans:
             self._console.print(
-                f"  step {ban.step}: peer {ban.peer} is banned: {ban.reason}", highlight=False, soft_wrap=True
+                f"  step {ban.step}: peer{ban.peer} is banned: {ban.reason}", highlight=False, soft_wrap=True
             )
         for peer in report.absent:
             self._console.print(
-                f"  step {report.step - 1}: peer {peer} is absent, and no longer a member", highlight=False
+                f"  step {report.step - 1}: peer{peer} is absent, and no longer a member", highlight=False
             )
         self._progress.update(self._task, completed=report.step, words=self._words)
         if not self._console.is_terminal and time.monotonic() - self._last_line > _LINE_EVERY_S:

@@ -56,6 +56,14 @@ def _way_out(event: Stepped) -> str:
     return f"They come back with the same command as before; if they never will, {fresh}"
 
 
+def withstanding(liars: int | None) -> str:
+    """How many liars there may still be; nothing with a trusted server, which promises nothing. None may once as many are banned
+    as the run withstands: that is how it should end, and "withstands 0" would read as an alarm."""
+    if liars is None:
+        return ""
+    return f"withstands {liars}" if liars else "no liars expected"
+
+
 def line(event: Stepped, metrics: str) -> str:
     """The state of the run, in one line."""
     observing = "  (observing)" if event.observed else ""
@@ -65,7 +73,7 @@ def line(event: Stepped, metrics: str) -> str:
     loss = "–" if event.loss is None else f"{event.loss:.3f}"  # a peer that only observes has computed none yet
     measured = f"{metrics}  " if metrics else ""
     seconds = "" if event.seconds is None else f"  {event.seconds:.2f} s a step"
-    withstands = "" if event.withstands is None else f"  withstands {event.withstands}"
+    withstands = "" if event.withstands is None else f"  {withstanding(event.withstands)}"
     return (
         f"step {event.updates}/{event.of}  batch loss {loss}  {measured}peers {event.members}"
         f"{withstands}{seconds}{slow}{observing}"

@@ -4,7 +4,8 @@ Records that changed nothing about the members may be left out: a quorum of the 
 honest. A record that is left out although it removed or returned somebody is noticed, since the next one names its members.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
@@ -84,13 +85,13 @@ class _Names(msgspec.Struct):
     founders: list[str] = []
 
 
-def names_in(run: Run, roster: Roster) -> Name:
+def names_in(run: Run, roster: Roster, known: Mapping[PeerId, str] = MappingProxyType({})) -> Name:
     """Names as the manifest gives them, each with its key. The run's id covers them, so they are as right as the id is.
 
-    A peer that came back under a successor key keeps its name. Keys without a name are shown whole: the first digits of a key
-    can be forged.
+    `known` are names that the reader has from elsewhere, for peers that the manifest does not name. A peer that came back under a
+    successor key keeps its name. Keys without a name are shown whole: the first digits of a key can be forged.
     """
-    named = _founders_names(run)
+    named = {**known, **_founders_names(run)}
     for old, new in roster.successors:
         if old in named:
             named.setdefault(new, named[old])

@@ -7,7 +7,7 @@ know from elsewhere.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -57,6 +57,7 @@ class Proof:
     roster: Roster  # at the start of that step
     exhibit: OpenedExhibit | None = None  # signed messages that it can be recomputed from; None: it rests on votes
     signers: frozenset[PeerId] = frozenset()  # under the record of the disputed step
+    names: Mapping[PeerId, str] = field(default_factory=dict)  # that the reader knows, beside the manifest's
 
     @property
     def disputed(self) -> StepRecord | None:
@@ -96,8 +97,8 @@ class Proof:
 
     @property
     def name(self) -> Name:
-        """Names for keys, as in the manifest."""
-        return names_in(self.run, self.roster)
+        """Names for keys, as in the manifest, or as the reader knows them."""
+        return names_in(self.run, self.roster, self.names)
 
     @property
     def rests_on_votes(self) -> bool:

@@ -34,7 +34,7 @@ def save_results(folder: Path, finished: "Finished", reports: Sequence["StepRepo
     from troth.training.weights import write_model
 
     summary = finished.summary
-    write_evidence(folder, finished.evidence)
+    write_evidence(folder, finished.evidence, finished.names)
     write_model(folder / MODEL, finished.problem.state_dict(finished.parameters_D))
     write_curve(folder / "curve.csv", summary.peers, reports, summary.curve)
     write_text(folder / "summary.json", summary.to_json())  # where it is, those before it are too
@@ -120,8 +120,11 @@ def _config_in(summary: Path) -> Any:
         return None
 
 
-def write_evidence(folder: Path, evidence: Mapping[str, "BanEvidence"]) -> None:
-    """One file per ban, beside it what its recomputation starts from, and the run's id; in place of earlier ones."""
+def write_evidence(folder: Path, evidence: Mapping[str, "BanEvidence"], names: Mapping[str, str] | None = None) -> None:
+    """One file per ban, beside it what its recomputation starts from, and `run`; in place of earlier ones.
+
+    `run` holds the run's id, and below it the key and the name of each peer: a simulation's id does not cover names.
+    """
     from troth.evidence.companion_files import FILES, save_evidence
     from troth.evidence.verify import verify_ban
     from troth.files import write_text
@@ -134,7 +137,8 @@ def write_evidence(folder: Path, evidence: Mapping[str, "BanEvidence"]) -> None:
     for name, ban in evidence.items():
         proof = verify_ban(ban.text)
         save_evidence(place / name, ban, proof)
-        write_text(place / "run", proof.run.id.hex() + "\n")
+        named = (f"{key} {name}\n" for key, name in (names or {}).items())
+        write_text(place / "run", f"{proof.run.id.hex()}\n{''.join(named)}")
 
 
 def write_curve(path: Path, peers: int, reports: Sequence["StepReport"], curve: Sequence[Mapping[str, float]]) -> None:

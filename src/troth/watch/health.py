@@ -8,7 +8,7 @@ from pathlib import Path
 from troth.errors import printable
 from troth.events.file import EVENTS, STATUS
 from troth.events.kinds import Doing, Status, Stepped
-from troth.events.words import metrics_in_words
+from troth.events.words import metrics_in_words, withstanding
 from troth.watch.folder import RunFolder, read_status
 from troth.watch.live import is_ahead, is_alive, is_lost
 from troth.watch.tail import EventTail, Position
@@ -38,7 +38,7 @@ class Health:
             f"{one.me or self.folder.name}: {said}",
             f"step {one.updates}/{one.of}",
             *([f"{one.members} members"] if one.members else []),
-            *([f"withstands {one.withstands}"] if one.withstands is not None else []),
+            *([withstanding(one.withstands)] if one.withstands is not None else []),
             *([f"batch loss {one.loss:.3f}"] if one.loss is not None else []),
             *([metrics_in_words(one.metrics)] if one.metrics else []),
             *([f"{one.seconds:.2f} s a step"] if one.seconds is not None and one.doing not in _ENDED else []),

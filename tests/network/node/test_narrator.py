@@ -88,6 +88,12 @@ def test_losses_have_names_of_their_own() -> None:
     assert "batch loss 1.250  test loss 0.25  accuracy 87.5%  peers 4" in line
 
 
+def test_a_run_whose_liars_are_all_found_does_not_sound_like_an_alarm() -> None:
+    line = words.line(replace(EVENT, withstands=0), "")
+    assert line.count("no liars expected") == 1
+    assert "withstands" not in line
+
+
 def test_nothing_happens_and_the_reason_is_told() -> None:
     told = threading.Event()
     notes: list[str] = []

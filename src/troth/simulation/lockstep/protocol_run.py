@@ -275,7 +275,7 @@ class ProtocolSimulation:
         for judgement in seen.record.judgements:
             if judgement.banned is not None:
                 number = self.numbers[judgement.banned]
-                reason = reason_for(judgement, lambda peer: f"peer {self.numbers[peer]}")
+                reason = reason_for(judgement, lambda peer: f"peer{self.numbers[peer]}")
                 file = evidence_name(seen.record.step, f"peer{number}")
                 bans.setdefault(number, Ban(number, seen.record.step, reason, file))
         self.bans += bans.values()

@@ -29,6 +29,7 @@ class Finished:
     evidence: dict[str, BanEvidence]
     problem: Problem
     parameters_D: Tensor  # the last of them; `problem.state_dict(parameters_D)` is what the user's module loads
+    names: dict[str, str]  # of peers, by key in hexadecimal; empty with a trusted server, who knows no keys
 
 
 def simulate(scenario: Scenario, on_step: Callable[[StepReport], None] = lambda _: None) -> Finished:
@@ -113,10 +114,11 @@ class Started:
         if self.curve[-1]["step"] != self._done:
             self.curve.append({"step": self._done, **_plain(simulation.evaluate())})
         evidence: dict[str, BanEvidence] = {}
+        names: dict[str, str] = {}
         if isinstance(simulation, ProtocolSimulation):
             names = {peer.hex(): f"peer{number}" for peer, number in simulation.numbers.items()}
             evidence = {proof.file_name(names[proof.file.banned]): proof for proof in simulation.evidence}
-        return Finished(self._summary(), evidence, self.problem, self.parameters_D)
+        return Finished(self._summary(), evidence, self.problem, self.parameters_D, names)
 
     def _summary(self) -> RunSummary:
         simulation, scenario = self._simulation, self.scenario

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from troth.errors import printable
 from troth.events.kinds import Status
+from troth.events.words import withstanding
 from troth.watch.health import health
 from troth.watch.terminal.picture import Cell, Picture
 
@@ -64,7 +65,7 @@ class View:
         withstands = last.withstands if last is not None else began.withstands
         members = last.members if last is not None else len(began.peers)
         parts = [f"step {done}/{began.of}", f"{done / began.of:.0%}" if began.of else "", f"{members} members"]
-        parts.append("no guarantee" if withstands is None else f"withstands {withstands}")
+        parts.append(withstanding(withstands) or "no guarantee")
         quorum = last.quorum if last is not None else began.quorum
         parts += [f"quorum {quorum}"] if quorum else []
         parts += ["under attack"] if last is not None and last.attacked else []

@@ -13,7 +13,7 @@ def told(strangers: str, **options: int) -> tuple[list[str], list[StepReport], d
     def hear(report: StepReport) -> None:
         reports.append(report)
         lines.extend(f"{event.step}: {event.words}" for event in report.door)
-        lines.extend(f"{ban.step}: peer {ban.peer} is banned" for ban in report.bans)
+        lines.extend(f"{ban.step}: peer{ban.peer} is banned" for ban in report.bans)
 
     scenario = Scenario(
         **{"task": "quadratic:dimension=40", "peers": 5, "probation": 4, "evaluate_every": 99, "strangers": strangers}
@@ -28,10 +28,10 @@ def test_an_honest_strangers_way_in() -> None:
     later, and a seat after four steps of it."""
     lines, reports, door = told("honest:at=2", steps=12)
     assert lines == [
-        "2: peer 5 knocks at the door (honest:at=2)",
-        "3: peer 5 has a slot: 4 steps on probation",
-        "6: peer 5 is on probation: 2 of 4 steps",
-        "8: peer 5 has worked through its probation, and is a member",
+        "2: peer5 knocks at the door (honest:at=2)",
+        "3: peer5 has a slot: 4 steps on probation",
+        "6: peer5 is on probation: 2 of 4 steps",
+        "8: peer5 has worked through its probation, and is a member",
     ]
     assert [report.probation for report in reports[3:8]] == [((5, 0),), ((5, 0),), ((5, 1),), ((5, 2),), ((5, 3),)]
     assert [report.alive for report in reports[7:10]] == [5, 6, 6]
@@ -58,7 +58,7 @@ def test_an_honest_strangers_way_in() -> None:
 
 def test_one_waits_while_another_comes_in_and_idle_names_lose_their_slots() -> None:
     lines, _, door = told("honest:count=2 + names:count=9,machines=0", steps=12)
-    assert "0: peers 5 to 6 knock at the door (honest:count=2)" in lines
+    assert "0: peer5 to peer6 knock at the door (honest:count=2)" in lines
     assert any("has worked for 4 steps, and waits for a seat" in line for line in lines)
     assert any("did not begin on probation, and loses its slot" in line for line in lines)
     assert {one["peer"] for one in door["strangers"]} >= {5, 6}  # type: ignore[attr-defined]
@@ -67,9 +67,9 @@ def test_one_waits_while_another_comes_in_and_idle_names_lose_their_slots() -> N
 
 def test_bans_of_strangers_and_returns_are_told() -> None:
     lines, _, _ = told("zeros", steps=6)
-    assert lines[-1].endswith("peer 5 is banned")
+    assert lines[-1].endswith("peer5 is banned")
     lines, reports, door = told("leaves:stay=3", steps=20, seed=3)
-    assert "12: peer 5 is back, and a member again" in lines
+    assert "12: peer5 is back, and a member again" in lines
     assert [report.step - 1 for report in reports if report.absent == (5,)] == [10]
     assert reports[9].attacked
     assert not reports[8].attacked

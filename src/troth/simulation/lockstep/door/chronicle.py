@@ -63,7 +63,7 @@ class Chronicle:
         for party in self._parties:
             come = [stranger.number for stranger in party.strangers if stranger.knocks == step]
             if come:
-                who = f"peer {come[0]} knocks" if len(come) == 1 else f"peers {come[0]} to {come[-1]} knock"
+                who = f"peer{come[0]} knocks" if len(come) == 1 else f"peer{come[0]} to peer{come[-1]} knock"
                 yield DoorEvent(come[0], step, "knocks", f"{who} at the door ({party.spec})")
 
     def _events(self, key: PeerId, course: Course, record: StepRecord, before: Roster) -> Iterator[DoorEvent]:
@@ -76,24 +76,24 @@ class Chronicle:
             pass  # nobody goes in or out any more
         elif key in {newcomer.key for newcomer in record.admitted}:
             course.admitted = step
-            yield DoorEvent(peer, step, "admitted", f"peer {peer} has worked through its probation, and is a member")
+            yield DoorEvent(peer, step, "admitted", f"peer{peer} has worked through its probation, and is a member")
         elif key in {back.key for back in record.returned}:
             course.returned.append(step)
-            yield DoorEvent(peer, step, "returned", f"peer {peer} is back, and a member again")
+            yield DoorEvent(peer, step, "returned", f"peer{peer} is back, and a member again")
         elif key in worked and key not in before.door.keys:
             course.seated.append(step)
-            yield DoorEvent(peer, step, "seated", f"peer {peer} has a slot: {T} steps on probation")
+            yield DoorEvent(peer, step, "seated", f"peer{peer} has a slot: {T} steps on probation")
         elif key in before.door.keys and key not in worked:
             course.lost.append(step)
             had_begun = any(one.key == key and one.worked for one in before.door.candidates)
             how = "missed too many steps" if had_begun else "did not begin"
-            yield DoorEvent(peer, step, "lost", f"peer {peer} {how} on probation, and loses its slot")
+            yield DoorEvent(peer, step, "lost", f"peer{peer} {how} on probation, and loses its slot")
         elif key not in dict(record.probed):
             course.missed += worked.get(key, 0) > 0
         elif worked.get(key) == T // 2:
-            yield DoorEvent(peer, step, "half", f"peer {peer} is on probation: {T // 2} of {T} steps")
+            yield DoorEvent(peer, step, "half", f"peer{peer} is on probation: {T // 2} of {T} steps")
         elif worked.get(key) == T:
-            yield DoorEvent(peer, step, "waits", f"peer {peer} has worked for {T} steps, and waits for a seat")
+            yield DoorEvent(peer, step, "waits", f"peer{peer} has worked for {T} steps, and waits for a seat")
         if key in record.leaving - set(record.banned):
             course.left.append(step)  # reported with all who are absent
 

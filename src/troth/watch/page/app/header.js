@@ -48,7 +48,7 @@ export function startHeader() {
       put("Updates", whole(history.updates[column]), "of " + whole(Math.max(began.of, history.updates[column])));
       put("Members", whole(history.members[column]), "began with " + whole(first));
       const withstands = history.withstands[column];
-      put("Withstands now", withstands === null ? "nothing" : count(withstands, "liar"), withstands === null ? "promised" : "");
+      put("Withstands now", withstands === null ? "nothing" : count(withstands, "liar"), withstands === null ? "promised" : withstands === 0 && began.withstands ? "all " + whole(began.withstands) + " are found" : "");
       put("Quorum", history.quorum[column] ? whole(history.quorum[column]) : "\u2013", history.quorum[column] ? "votes" : "");
       put("Loss", figure(history.loss[column]));
       for (const metricName of [...history.metrics.keys()].filter((one) => /accuracy/i.test(one)).slice(0, 1)) {
