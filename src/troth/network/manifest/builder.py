@@ -68,9 +68,10 @@ class ManifestOptions:
 
 @dataclass(frozen=True)
 class Origin:
-    """A run whose members signed an initial state, and the proof of that, for the file beside the manifest."""
+    """A run that is continued: a state that its members signed, and the proof of that, for the file beside the manifest."""
 
-    run: Digest
+    manifest: Manifest
+    state: bytes
     proof: str
 
 
@@ -126,7 +127,7 @@ def build_manifest(
         schedule=options.schedule,
         warmup=options.warmup,
         seed=options.seed,
-        parameters=_parameters(made, options, len(founders), problem.size),
+        parameters=_parameters(made, options, len(founders), problem.size, origin),
         founders=tuple(founders),
         timeouts=_timeouts(options, gradient_s, problem.size),
         device=options.device,
@@ -138,8 +139,9 @@ def build_manifest(
     built = BuiltManifest(manifest, gradient_s, code=code_files(task, folder), data=data_files(made))
     if options.initial_state is None:
         return built
-    digest, raw = import_initial_state(manifest.work(problem, Primitives()), options.initial_state)
-    continues = None if origin is None else origin.run
+    work, state = manifest.work(problem, Primitives()), None if origin is None else origin.state
+    digest, raw = import_initial_state(work, options.initial_state, state)
+    continues = None if origin is None else origin.manifest.run.id
     manifest = replace(manifest, initial_state=digest, continues=continues)
     return replace(built, manifest=manifest, initial_state=raw, origin=origin)
 
@@ -187,9 +189,9 @@ def _check_probation(options: ManifestOptions, founders: int, size: int) -> None
         )
 
 
-def _parameters(task: Task, options: ManifestOptions, founders: int, size: int) -> Parameters:
+def _parameters(task: Task, options: ManifestOptions, founders: int, size: int, origin: Origin | None) -> Parameters:
     try:
-        return Parameters(
+        made = Parameters(
             size=size,
             tau=_or(options.tau, task.tau),
             byzantine=_or(options.byzantine, most_byzantine(founders, options.validators)),
@@ -202,8 +204,22 @@ def _parameters(task: Task, options: ManifestOptions, founders: int, size: int) 
             probation=options.probation,
             slots=usual_slots(options.probation),
         )
+        return made if origin is None else _kept(origin.manifest.parameters, made)
     except RunError as error:
         raise ManifestError(str(error)) from error
+
+
+def _kept(old: Parameters, made: Parameters) -> Parameters:
+    """The same, with the values that no option sets as they were in the run that is continued."""
+    slots = old.slots if old.probation == made.probation else made.slots
+    return replace(
+        made,
+        tau_least=old.tau_least,
+        tau_most=old.tau_most,
+        slots=slots,
+        ticket_bits=old.ticket_bits,
+        rekey_every=old.rekey_every,
+    )
 
 
 def _timeouts(options: ManifestOptions, gradient_s: float, size: int) -> Timeouts:
