@@ -9,7 +9,15 @@ from troth.api.keys import load_public
 from troth.errors import OperatorError, one_word
 from troth.files import write_bytes, write_text
 from troth.network.disk.proofs import proven_state
-from troth.network.manifest.builder import BuiltManifest, ManifestOptions, Origin, build_manifest, task_beside
+from troth.network.manifest.builder import (
+    BuiltManifest,
+    ManifestOptions,
+    OnStage,
+    Origin,
+    build_manifest,
+    silent,
+    task_beside,
+)
 from troth.network.manifest.consent import code_to_run, remember
 from troth.network.manifest.continuing import options_from
 from troth.network.manifest.founder import Founder
@@ -72,15 +80,22 @@ def new(
 
 
 def write_new(
-    path: Path, task: str | None, founders: Sequence[str | Founder], given: NewOptions, *, overwrite: bool
+    path: Path,
+    task: str | None,
+    founders: Sequence[str | Founder],
+    given: NewOptions,
+    *,
+    overwrite: bool,
+    on_stage: OnStage = silent,
 ) -> BuiltManifest:
     """Build a manifest, and write it with what has to lie beside it."""
     _check_free(path, overwrite=overwrite)
     named = [one if isinstance(one, Founder) else _founder(one) for one in founders]
+    on_stage("reading the run that is continued")
     origin = _origin(given.get("continues"), given.get("initial_state"))
     options = ManifestOptions(**given) if origin is None else options_from(origin.manifest, given, len(named))
     task = task_beside(task, path.parent) if task is not None else _task_of(origin)
-    built = build_manifest(task, named, options, path.parent, origin=origin)
+    built = build_manifest(task, named, options, path.parent, origin=origin, on_stage=on_stage)
     _write(path, built)
     if (code := code_to_run(built.manifest)) is not None:
         remember(code)  # its own user named it, and has run it here

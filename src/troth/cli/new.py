@@ -1,11 +1,13 @@
 """`troth new`: write the manifest of a run."""
 
-import math
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
+
+from troth.cli.fields import as_options
+from troth.cli.progress import telling
 
 if TYPE_CHECKING:
     from troth.api.new import NewOptions
@@ -127,10 +129,10 @@ def new(
     Example: troth new run.toml --task digits --founder alice=alice.pub@10.0.0.1:7001 --founder bob=bob.pub@10.0.0.2:7001
     --founder carol=carol.pub@10.0.0.3:7001 --founder dave=dave.pub
     """
-    import torch
+    with telling("loading PyTorch"):
+        import torch
 
-    from troth.api.new import NewOptions, write_new
-    from troth.cli.fields import as_options
+        from troth.api.new import NewOptions, write_new
 
     torch.set_num_threads(1)  # as 'troth join' does unless asked otherwise: the time of a gradient is measured here
     options = NewOptions(
@@ -163,8 +165,9 @@ def new(
         task = task or "digits"
     else:
         options = _typed(context, options)
-    with as_options(("founder", "overwrite", "continues", "from", "probation", "task")):
-        built = write_new(manifest, task, founder, options, overwrite=overwrite)
+    fields = ("founder", "overwrite", "continues", "from", "probation", "task")
+    with as_options(fields), telling("reading keys") as now:
+        built = write_new(manifest, task, founder, options, overwrite=overwrite, on_stage=now)
     _print(manifest, built)
 
 
@@ -189,6 +192,7 @@ def _typed(context: typer.Context, options: "NewOptions") -> "NewOptions":
 
 def _print(path: Path, built: "BuiltManifest") -> None:
     from troth.network.manifest.consent import code_to_run
+    from troth.network.manifest.cost import StepCost, duration
     from troth.network.manifest.resilience import Resilience
 
     manifest, timeouts = built.manifest, built.manifest.timeouts
@@ -196,8 +200,9 @@ def _print(path: Path, built: "BuiltManifest") -> None:
     typer.echo(f"Run {manifest.run.id.hex()[:8]}, in full {manifest.run.id.hex()}")
     if built.origin is not None:
         typer.echo("\n".join(_continuation(manifest, built.origin)))
-    typer.echo(f"A gradient took {_milliseconds(built.gradient_s)} here; members have {timeouts.compute:g} s for it.")
+    typer.echo(f"A gradient took {duration(built.gradient_s)} here; members have {timeouts.compute:g} s for it.")
     typer.echo("\n" + "\n".join([*Resilience.of(manifest.run).sentences(), *_warnings(built)]))
+    typer.echo("\n" + "\n".join(StepCost.of(manifest).sentences()))
     typer.echo("\nNext: send to everybody, to put into one folder (there is no secret in it):\n")
     for line in _parcel(path, built):
         typer.echo(f"    {line}")
@@ -299,7 +304,3 @@ def _about_the_optimizer(manifest: "Manifest") -> list[str]:
             f"{usual.floor:g} and {usual.model_floor:g} unless set."
         )
     return lines
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds >= 1 else f"{math.ceil(1000 * seconds)} ms"

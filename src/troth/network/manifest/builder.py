@@ -3,7 +3,7 @@
 import math
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Literal, TypeVar
@@ -29,10 +29,16 @@ from troth.training.fingerprint import code_digest, code_file, data_digest
 
 T = TypeVar("T")
 
+OnStage = Callable[[str], None]
+
 _LEAST_S = 5.0  # for computing and for sending: machines stutter
 _SLACK = 10  # the slowest member may be this many times slower than this machine
 _CALLS = 3
 _SLOWEST_CONNECTION = 20e6 / 8  # bytes a second
+
+
+def silent(_: str) -> None:
+    """Nobody listens."""
 
 
 @dataclass(frozen=True)
@@ -94,13 +100,15 @@ def build_manifest(
     folder: Path | None = None,
     *,
     origin: "Origin | None" = None,
+    on_stage: OnStage = silent,
 ) -> BuiltManifest:
     """A manifest that will lie in `folder`, where the task's file, if it has one, must lie too. `origin`: the run that the
-    initial state comes from.
+    initial state comes from. `on_stage` hears what is being done.
 
     The nonce is fresh, so every manifest is another run. A gradient is computed a few times to see how long it takes.
     """
     options, folder = options or ManifestOptions(), folder or Path()
+    on_stage("loading the task and its data")
     made = make_task(task, folder)  # named by its own user, who so agrees to run it
     _check_machine(made, options)
     problem = Problem(made, device=options.device, one_by_one=options.one_by_one, lanes_for=max(1, len(founders)))
@@ -110,8 +118,11 @@ def build_manifest(
             f"of it; take at most {problem.size}, or a larger model"
         )
     _check_probation(options, len(founders), problem.size)
+    on_stage("checking that the task gives the same bits twice")
     check_pure(made, problem)
+    on_stage("measuring how long a gradient takes")
     gradient_s = _gradient_s(problem)
+    on_stage("hashing the data")
     manifest = Manifest(
         name=_or(options.name, PurePosixPath(parse_spec(task)[0]).name),
         nonce=secrets.token_bytes(32),
