@@ -29,6 +29,7 @@ class Finished:
     evidence: dict[str, BanEvidence]
     problem: Problem
     parameters_D: Tensor  # the last of them; `problem.state_dict(parameters_D)` is what the user's module loads
+    ended_early: str = ""  # why it ended before its last step, if it did
 
 
 def simulate(scenario: Scenario, on_step: Callable[[StepReport], None] = lambda _: None) -> Finished:
@@ -95,6 +96,17 @@ class Started:
         """The model as it is now."""
         return self._simulation.parameters_D
 
+    @property
+    def ended_early(self) -> str:
+        """Why the run ended before its last step; empty if it did not."""
+        simulation = self._simulation
+        if simulation.diverged_at is not None:
+            return (
+                f"diverged at step {simulation.diverged_at}: honest gradients are not finite from there on, and the model is "
+                "ruined; a lower learning rate may help"
+            )
+        return (isinstance(simulation, ProtocolSimulation) and simulation.stalled) or ""
+
     def __iter__(self) -> Iterator[StepReport]:
         return self
 
@@ -116,7 +128,7 @@ class Started:
         if isinstance(simulation, ProtocolSimulation):
             names = {peer.hex(): f"peer{number}" for peer, number in simulation.numbers.items()}
             evidence = {proof.file_name(names[proof.file.banned]): proof for proof in simulation.evidence}
-        return Finished(self._summary(), evidence, self.problem, self.parameters_D)
+        return Finished(self._summary(), evidence, self.problem, self.parameters_D, self.ended_early)
 
     def _summary(self) -> RunSummary:
         simulation, scenario = self._simulation, self.scenario
@@ -176,7 +188,8 @@ def _server_details(simulation: ServerSimulation) -> dict[str, Any]:
 
 def _protocol_details(simulation: ProtocolSimulation, steps: int) -> dict[str, Any]:
     banned = {ban.peer for ban in simulation.bans}
-    door = {} if simulation.door is None else {"door": simulation.door.chronicle.summary()}
+    beside: dict[str, Any] = {} if simulation.door is None else {"door": simulation.door.chronicle.summary()}
+    beside |= {"not_finite": simulation.not_finite} if simulation.not_finite else {}
     return {
         "attackers_active": sorted(simulation.pool.attackers),
         "banned": [asdict(ban) for ban in simulation.bans],
@@ -192,5 +205,5 @@ def _protocol_details(simulation: ProtocolSimulation, steps: int) -> dict[str, A
         "attempts": simulation.attempts,
         "beyond_guarantee": simulation.scenario.beyond_guarantee,
         "final_record": simulation.trace[-1].hex() if simulation.trace else None,
-        **door,
+        **beside,
     }
