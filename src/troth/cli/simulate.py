@@ -19,6 +19,11 @@ class SimulateError(OperatorError):
     """An option of the command that makes no sense; the message names it."""
 
 
+_UNUSED_SHARDS = (
+    "none: under troth all peers draw from all data, so that each can recompute what another did; "
+    "a rule with a trusted server uses the task's shards (--defence centered-clip)"
+)
+
 # The run
 _Task = Annotated[str, typer.Option(help="What to train: see 'troth tasks'; or your own my_task.py.")]
 _Peers = Annotated[int, typer.Option(help="How many peers, the liars included.")]
@@ -271,6 +276,8 @@ def _train(run: "Started", folder: Path, checkpoint_every: int | None) -> "list[
     old = set(folder.glob("step-*.safetensors"))
     live = Live(scenario.defence_name, scenario.total_steps, scenario.peers, beyond=scenario.beyond_guarantee)
     events = EventWriter(folder.parent, run.began)
+    if run.unused_shards:
+        typer.echo(f"shards: {_UNUSED_SHARDS}", err=True)
     with live, events, redirect_stdout(sys.stderr):  # what a user's own file prints is not our output
         for report in run:
             live.step(report)
@@ -305,6 +312,8 @@ def _print_results(summary: "RunSummary", folder: Path) -> None:
     ]
     if details["diverged_at"] is not None:
         rows.append(("diverged", f"at step {details['diverged_at']}: the model is ruined"))
+    if details.get("unused_shards"):
+        rows.append(("shards", _UNUSED_SHARDS))
     if "not_finite" in details:
         rows.append(("not finite", f"{details['not_finite']} gradients of honest peers, which count as zero"))
     rows += _protocol_rows(summary, folder) if "banned" in details else _server_rows(summary)

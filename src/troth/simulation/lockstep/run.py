@@ -66,6 +66,7 @@ class Started:
         self._simulation = simulation
         self.scenario = simulation.scenario  # with the task's suggestions filled in
         self.problem = simulation.problem
+        self.unused_shards = isinstance(simulation, ProtocolSimulation) and _has_shards(simulation)
         self.began = simulation.began  # of the stream of events; each report has its own
         self._of = _name(self.scenario) if of is None else of
         self._options = options_of(simulation)
@@ -141,6 +142,7 @@ class Started:
         }
         if isinstance(simulation, ProtocolSimulation):
             details |= _protocol_details(simulation, self._done)
+            details |= {"unused_shards": True} if self.unused_shards else {}
         else:
             details |= _server_details(simulation)
         return RunSummary(
@@ -155,6 +157,13 @@ class Started:
             details=details,
             config=scenario.config(),
         )
+
+
+def _has_shards(simulation: ProtocolSimulation) -> bool:
+    """Whether the task would give peers data of their own. The protocol has none: a batch follows from a public seed."""
+    task, peers = simulation.problem.task, simulation.scenario.peers
+    honest = [peer for peer in range(peers) if peer not in simulation.byzantine]
+    return any(task.shard(peer, peers, honest) is not task for peer in honest)
 
 
 def _name(scenario: Scenario) -> str:
